@@ -49,8 +49,8 @@ fn ci() -> bool {
         (&["test"], ""),
         // where there is no GPU, nor one in software, it says so and passes, but not in CI
         (&["test", "-p", "limpid-gpu", "--", "--nocapture"], ""),
-        // what is ignored because it takes long
-        (&["test", "--test", "presets", "--", "--ignored", "--nocapture"], ""),
+        // what is ignored because it takes long; the large ones are for by hand
+        (&["test", "--test", "presets", "--", "--ignored", "--nocapture", "every"], ""),
     ];
     steps.iter().all(|(arguments, rustdoc)| {
         println!("== cargo {}", arguments.join(" "));
@@ -101,7 +101,8 @@ fn has(program: &str) -> bool {
 /// Several processes that train one model, by Open MPI (or what `mpicc` is) and by MPICH. What is not there is skipped, but not
 /// in CI.
 fn mpi() -> bool {
-    const BUILD: &[&str] = &["build", "--features", "mpi", "--example", "ranks"];
+    // with the test, or what both need would be built twice
+    const BUILD: &[&str] = &["build", "--features", "mpi", "--example", "ranks", "--test", "ranks"];
     const TEST: &[&str] = &["test", "--features", "mpi", "--test", "ranks"];
     // the bindings are made of the MPI that they found when they were built
     let other: &[&str] = &["clean", "-p", "mpi-sys"];

@@ -87,15 +87,15 @@ macro_rules! kernels {
 
 kernels! {
     "embed.wgsl": LOOK = "look", 5; SPREAD = "spread", 3;
-    "norm.wgsl": NORM = "norm", 5; NORM_BACK = "norm_back", 6; NORM_GAINS = "norm_gains", 4; NORM_WATCH = "norm_watch", 6;
+    "norm.wgsl": NORM = "norm", 5; NORM_BACK = "norm_back", 7; NORM_WATCH = "norm_watch", 6;
         NORM_SCALE = "norm_scale", 5;
     "linear.wgsl": PRODUCT = "product", 4; THIN = "thin", 4;
-    "sums.wgsl": COLUMN_SUMS = "column_sums", 2; FOLD = "fold", 2;
+    "sums.wgsl": FOLD = "fold", 2;
     "rotate.wgsl": ROTATE = "rotate", 4;
     "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_ONE = "attend_one", 8; ATTEND_BACK_Q = "attend_back_q", 8;
         ATTEND_BACK_KV = "attend_back_kv", 7; WATCH = "watch", 8; WATCH_BACK = "watch_back", 8;
     "activate.wgsl": ACTIVATE = "activate", 2; ACTIVATE_BACK = "activate_back", 3;
-    "element.wgsl": ADD = "add", 3; ADD_BACK = "add_back", 2; MULTIPLY = "multiply", 3; SCALE = "scale", 2;
+    "element.wgsl": ADD = "add", 3; ADD_BACK = "add_back", 3; MULTIPLY = "multiply", 3; SCALE = "scale", 2;
         SCALE_BACK = "scale_back", 3; DROPOUT = "dropout", 2; GATHER = "gather", 3; GATHER_BACK = "gather_back", 3;
     "classify.wgsl": CLASSIFY = "classify", 6;
     "update.wgsl": SQUARES = "squares", 2; NORM_OF = "norm_of", 2; UPDATE = "update", 6; MOMENTUM = "momentum", 5;

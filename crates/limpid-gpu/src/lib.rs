@@ -151,8 +151,8 @@ pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceM
     chosen()?.takes(model, training)
 }
 
-/// Elements of a chunk of logits, about.
-const CHUNK: usize = 16 << 20;
+/// Elements of a chunk of logits, about: what a kernel sees of a buffer by default, so that the head's weights are read for many rows.
+const CHUNK: usize = 32 << 20;
 
 impl Gpu {
     /// Memory for `model` on a GPU, all zero except its constant tables.
@@ -336,8 +336,7 @@ struct Beside {
 impl Beside {
     fn of(device: &GpuDevice, model: &Model) -> Beside {
         let (vocab, seen) = (model.config.vocab_size, device.adapter.binding_bytes as usize / 4);
-        // 64 rows take one more for the sums of their columns
-        let most = CHUNK.min(seen) / (vocab + vocab.div_ceil(STEP)) / STEP * STEP;
+        let most = CHUNK.min(seen) / vocab / STEP * STEP;
         let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
         let dots = if differentiates(model) { model.rows * model.config.heads().n_head } else { 1 };
         Beside { chunk, scratch: scratch(model, chunk).min(seen / STEP * STEP), dots }
@@ -380,16 +379,14 @@ impl GpuDevice {
     }
 }
 
-/// Elements of scratch: a chunk of logits with the partial sums of its columns, or the partial sums of other ops.
+/// Elements of scratch: a chunk of logits, or the partial sums of other ops.
 fn scratch(model: &Model, chunk: usize) -> usize {
-    let (rows, blocks) = (model.rows, model.rows.div_ceil(64));
     let of = |op: &Op| match *op {
-        Op::Classify { w, .. } => (chunk * w.rows).next_multiple_of(STEP) + chunk.div_ceil(64) * w.rows,
-        Op::Linear { w, .. } => {
-            let tiles = w.rows.div_ceil(64) * w.cols.div_ceil(64);
-            (w.len() * (256 / tiles.max(1)).min(rows / 256)).max(blocks * w.rows)
-        }
-        Op::Norm { x, .. } | Op::QkNorm { x, .. } => blocks * 2 * x.cols,
+        Op::Classify { w, .. } => chunk * w.rows,
+        Op::Linear { w, .. } => (w.len() + w.rows) * passes::shares([w.rows, w.cols, model.rows]),
+        Op::Norm { x, .. } => model.rows.div_ceil(passes::norm_rows(1)) * 2 * x.cols,
+        Op::QkNorm { x, together: true, .. } => model.rows.div_ceil(passes::norm_rows(1)) * x.cols,
+        Op::QkNorm { heads, .. } => model.rows.div_ceil(passes::norm_rows(heads.n_head)) * 2 * heads.d_head,
         _ => 0,
     };
     model.ops().iter().map(of).max().unwrap_or(0).max(STEP)

@@ -68,9 +68,10 @@ pub struct List<'a> {
     pass: Option<wgpu::ComputePass<'static>>,
     /// Kernels, and bytes that they are shown.
     pub cost: [u64; 2],
-    /// Operations since the last submit, and of the next dispatch.
+    /// Operations since the last submit, and of the next dispatch; and its elements, where it needs not all that it is shown.
     work: f64,
     next: f64,
+    touched: Option<usize>,
     /// Whether nothing is to be run.
     pub dry: bool,
 }
@@ -82,12 +83,17 @@ impl<'a> List<'a> {
             bindings.0.clear();
         }
         let encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        List { device, bindings, encoder, pass: None, cost: [0; 2], work: 0.0, next: 0.0, dry: false }
+        List { device, bindings, encoder, pass: None, cost: [0; 2], work: 0.0, next: 0.0, touched: None, dry: false }
     }
 
     /// Says how many operations the next dispatch has, beside what is counted for each workgroup.
     pub fn expect(&mut self, work: f64) {
         self.next += work;
+    }
+
+    /// Says how many elements the next dispatch reads and writes, each counted once, where its windows show more.
+    pub fn touches(&mut self, elements: usize) {
+        self.touched = Some(elements);
     }
 
     /// Submits what is there if the next dispatch would be too much for one submit with it.
@@ -120,7 +126,8 @@ impl<'a> List<'a> {
         assert_eq!(windows.len(), kernel.bindings, "bindings of `{}`", kernel.entry);
         let pipeline = self.device.compiled(kernel, how)?;
         let shown = windows.iter().flatten().map(|window| window.len - 4 * u64::from(window.shift)).sum::<u64>();
-        self.cost = [self.cost[0] + 1, self.cost[1] + shown];
+        let touched = self.touched.take().map_or(shown, |elements| 4 * elements as u64);
+        self.cost = [self.cost[0] + 1, self.cost[1] + touched];
         let group = self.bound(kernel, windows);
         self.make_room(workgroups);
         let pass = self.pass.get_or_insert_with(|| {

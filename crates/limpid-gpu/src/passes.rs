@@ -14,8 +14,6 @@ use std::ops::Range;
 
 /// Elements that a workgroup of an elementwise kernel takes (`SHARE` of common.wgsl).
 pub const SHARE: usize = 256;
-/// Rows of a partial sum.
-const PART: usize = 64;
 /// The side of a tile of a product; a tall one has twice as many rows.
 const TILE: usize = 64;
 /// Rows of a product of which each weight is read once (`thin` of linear.wgsl), and columns of its workgroups.
@@ -27,7 +25,10 @@ const BUSY: usize = 256;
 mod flag {
     pub const BIAS: u32 = 1;
     pub const ADD: u32 = 2;
-    pub const NORM: [u32; 5] = [1, 2, 4, 8, 16]; // gain, key gain, offset, less one, add
+    pub const BOTH: [u32; 4] = [1, 2, 4, 8]; // there is a first, and it is added to; likewise a second
+    pub const SUMS: u32 = 4;
+    pub const SHARES: u32 = 8;
+    pub const NORM: [u32; 6] = [1, 2, 4, 8, 16, 32]; // gain, key gain, offset, less one, add, dx
     pub const ATTEND: [u32; 3] = [1, 2, 4]; // drops, add, cached
     pub const CLASSIFY: [u32; 4] = [1, 2, 4, 8]; // tokens, soft, gradient, seen
 }
@@ -68,6 +69,14 @@ impl<'a> Factor<'a> {
     }
 }
 
+/// What goes with a product: a bias that is added to each row, or the sums of a's columns that are added to this.
+#[derive(Clone, Copy)]
+pub enum Beside<'a> {
+    Nothing,
+    Bias(&'a Window),
+    Sums(&'a Window),
+}
+
 /// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed, and `rounds` whether both are rounded
 /// to bf16. Where a sum is long and there are few tiles, it is cut in shares of fixed length that are added up in order; they need
 /// `room`.
@@ -76,19 +85,27 @@ pub fn product(
     list: &mut List,
     across: [bool; 2],
     [a, b, c]: [Factor; 3],
-    bias: Option<&Window>,
+    beside: Beside,
     [m, n, k]: [usize; 3],
     add: bool,
     room: Option<&Window>,
     rounds: bool,
 ) -> Result<()> {
-    let tiles = m.div_ceil(TILE) * n.div_ceil(TILE);
-    let most = room.map_or(1, |room| (room.len as usize / 4) / (m * n).max(1));
-    let shares = (BUSY / tiles.max(1)).min(k / 256).min(most).max(1);
+    let (bias, sums) = match beside {
+        Beside::Nothing => (None, None),
+        Beside::Bias(bias) => (Some(bias), None),
+        Beside::Sums(sums) => (Some(sums), Some(sums)),
+    };
+    // a share's elements: c's, and the sums behind them
+    let each_room = m * n + if sums.is_some() { m } else { 0 };
+    let most = room.map_or(1, |room| (room.len as usize / 4) / each_room.max(1));
+    let shares = shares([m, n, k]).min(most).max(1);
     let each = k.div_ceil(shares).next_multiple_of(TILE);
     let shares = k.div_ceil(each).max(1);
-    let to = room.filter(|_| shares > 1);
-    let flags = flags([flag::BIAS, flag::ADD], [bias.is_some(), add && to.is_none()]);
+    let to = room.filter(|_| shares > 1).map(|room| Window::of(&room.buffer, 0..shares * each_room));
+    let to = to.as_ref();
+    let on = [bias.is_some() && sums.is_none(), add && to.is_none(), sums.is_some(), to.is_some()];
+    let flags = flags([flag::BIAS, flag::ADD, flag::SUMS, flag::SHARES], on);
     let c_row = if to.is_some() { n } else { c.row };
     let windows = [Some(a.window), Some(b.window), bias, Some(to.unwrap_or(c.window))];
     // rows of each dispatch: all, or as many as a device may take at once
@@ -97,27 +114,38 @@ pub fn product(
         Some(_) => m,
         None => ((MOST_WORK / work(1)) as usize / TILE * TILE).max(TILE),
     };
+    let across_tiles = n.div_ceil(TILE).max(1);
     for first in (0..m).step_by(once.max(1)) {
         let m = once.min(m - first);
         let a_at = a.at + first * if across[0] { 1 } else { a.row };
         let c_at = if to.is_some() { 0 } else { c.at + first * c.row };
+        let sums_at = if to.is_some() { m * n } else { first };
         let whole = |of: &Factor, at: usize, len: usize| [of.row, at, len].iter().all(|n| n.is_multiple_of(4));
         let fours = [whole(&a, a_at, if across[0] { m } else { k }), whole(&b, 0, if across[1] { k } else { n })];
-        let words = words![m, n, k, a.row, b.row, c_row, a_at, c_at, flags, each, m * n];
+        let words = words![m, n, k, a.row, b.row, c_row, a_at, c_at, flags, sums_at, each, each_room];
         let thin = m <= FEW && across == [false, true] && shares == 1;
         let tall = m.div_ceil(2 * TILE) * n.div_ceil(TILE) >= BUSY / 4;
         let (kernel, rows, workgroups) = match (thin, tall) {
             (true, _) => (&kernels::THIN, m.next_power_of_two(), n.div_ceil(FEW)),
-            (_, true) => (&kernels::PRODUCT, 8, m.div_ceil(2 * TILE) * n.div_ceil(TILE) * shares),
-            _ => (&kernels::PRODUCT, 4, m.div_ceil(TILE) * n.div_ceil(TILE) * shares),
+            (_, true) => (&kernels::PRODUCT, 8, m.div_ceil(2 * TILE) * across_tiles * shares),
+            _ => (&kernels::PRODUCT, 4, m.div_ceil(TILE) * across_tiles * shares),
         };
         list.expect(work(m));
+        let beside = if sums.is_some() { m } else { bias.map_or(0, |_| n) };
+        list.touches(m * k + k * n + shares * m * n + beside);
         list.run(kernel, Variant { across, rows, fours, rounds, ..Variant::default() }, &windows, words, workgroups)?;
     }
-    match to {
-        Some(to) => fold(list, to, c.window, m * n, (shares, m * n, 0), add),
-        None => Ok(()),
-    }
+    let Some(to) = to else { return Ok(()) };
+    fold(list, to, c.window, m * n, (shares, each_room, 0), add)?;
+    sums.map_or(Ok(()), |sums| fold(list, to, sums, m, (shares, each_room, m * n), true))
+}
+
+/// In how many shares a product's sums are cut, if there is room, to keep a device busy with few tiles: what is written and read again
+/// is at most half of the operands.
+pub fn shares([m, n, k]: [usize; 3]) -> usize {
+    let tiles = (m.div_ceil(TILE) * n.div_ceil(TILE)).max(1);
+    let most = (k * (m + n) + m * n) / (4 * m * n).max(1);
+    (BUSY / tiles).min(k / 256).min(most).max(1)
 }
 
 /// to (+)= the sum of `parts` stretches of `from`, `room` apart, of which each has `cols` from `at` on.
@@ -129,8 +157,16 @@ fn fold(
     (parts, room, at): (usize, usize, usize),
     add: bool,
 ) -> Result<()> {
-    let words = words![cols, parts, room, at, add];
-    list.run(&kernels::FOLD, Variant::default(), &[Some(from), Some(to)], words, cols.div_ceil(64))
+    let stripes = (parts / 4).next_power_of_two().min(16);
+    let words = words![cols, parts, room, at, add, stripes];
+    list.touches((parts + 1) * cols);
+    list.run(&kernels::FOLD, Variant::default(), &[Some(from), Some(to)], words, cols.div_ceil(64 / stripes))
+}
+
+/// Rows of a partial sum of norms' gains, where a row has so many norms: about 16 norms, so that what is written and read again is
+/// little beside x, dy and dx, and many workgroups have work.
+pub fn norm_rows(norms: usize) -> usize {
+    (16 / norms).max(1)
 }
 
 impl Memory<'_> {
@@ -185,6 +221,7 @@ impl Memory<'_> {
             Op::Linear { x, w, b, y } => self.linear(list, &self.window(x), w, b, &self.window(y), x.rows),
             Op::Rotate { x, y, angles, heads } => self.rotate(list, x, angles, heads, 1.0, y, false),
             Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
+                let (cache_len, singles) = (cache.map_or(0, |cache| cache.len()), rows.single_count);
                 let (x, cache, y) = (self.window(qkv), self.some(cache), self.window(y));
                 let how = Variant::heads(heads.d_head, self.halves);
                 let words = self.attention(heads, scoring, drop, false, cache.is_some(), pattern);
@@ -198,8 +235,10 @@ impl Memory<'_> {
                     (&kernels::ATTEND, rows.items, rows.long, BLOCK),
                     (&kernels::ATTEND_ONE, rows.singles, rows.single_count, 1),
                 ];
-                for (kernel, at, count, queries) in lists {
-                    self.attend(list, kernel, how, &windows, &words, (at, count, queries), heads.n_head, 4.0)?;
+                let all = qkv.len() + heads.query_cols() * qkv.rows + heads.n_head * qkv.rows + cache_len;
+                for ((kernel, at, count, queries), n) in lists.into_iter().zip([qkv.rows - singles, singles]) {
+                    let cost = (4.0, all * n / qkv.rows);
+                    self.attend(list, kernel, how, &windows, &words, (at, count, queries), heads.n_head, cost)?;
                 }
                 let [Some(raw), Some(scores), Some(pattern)] = [raw, scores, pattern].map(|s| self.some(s)) else {
                     return Ok(());
@@ -253,6 +292,8 @@ impl Memory<'_> {
                     for (part, grad) in self.parts(table.grad()) {
                         let windows = [Some(&self.window(grad)), batch, Some(&dy)];
                         let words = words![sorted.ids, table.cols, sorted.at, part.start, part.end];
+                        let whole = given.len() + sorted.ids * table.cols;
+                        list.touches(whole * part.len() / table.rows + given.rows + 2 * sorted.ids);
                         list.run(&kernels::SPREAD, plain, &windows, words, sorted.ids * table.cols.div_ceil(64))?;
                     }
                 }
@@ -263,12 +304,9 @@ impl Memory<'_> {
             }
             Op::Norm { kind, eps, x, gain, offset, less_one, stats, .. } => {
                 let one = Norms { heads: None, together: false, kind, eps, less_one };
-                if let Some((dx, add)) = &to {
-                    self.norm_back(list, &one, x, [gain, None], &dy, stats, (dx, *add))?;
-                }
-                self.norm_gains(list, x, stats, &dy, (0, x.cols, 1, 0), [gain, offset])?;
+                self.norm_back(list, &one, x, [gain, None], offset, &dy, stats, to.as_ref())?;
                 let [Some(normalized), Some(scale), _] = step.watched else { return Ok(()) };
-                let words = one.words(x, flags(flag::NORM, [gain.is_some(), false, false, less_one, false]));
+                let words = one.words(x, flags(flag::NORM, [gain.is_some(), false, false, less_one, false, false]));
                 let gain = self.some(gain);
                 let windows = [
                     Some(&self.window(x)),
@@ -282,14 +320,7 @@ impl Memory<'_> {
             }
             Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
                 let two = Norms { heads: Some(heads), together, kind, eps, less_one };
-                if let Some((dx, add)) = &to {
-                    self.norm_back(list, &two, x, [q_gain, k_gain], &dy, stats, (dx, *add))?;
-                }
-                let [q, k] = norm::qk_widths(heads, together);
-                let (queries, keys) = if together { (1, 1) } else { (heads.n_head, heads.n_kv_head) };
-                self.norm_gains(list, x, stats, &dy, (0, q, queries, 0), [q_gain, None])?;
-                let start = heads.query_cols();
-                self.norm_gains(list, x, stats, &dy, (start, k, keys, 2 * queries), [k_gain, None])
+                self.norm_back(list, &two, x, [q_gain, k_gain], None, &dy, stats, to.as_ref())
             }
             Op::Linear { x, w, b, .. } => {
                 if let Some((dx, add)) = &to {
@@ -309,9 +340,12 @@ impl Memory<'_> {
                 let (n, dots) = (rows.item_count, Some(self.dots));
                 let windows = [Some(&x), batch, Some(&y), Some(dx), Some(&lse), Some(&dy), dots, None];
                 let (all, group) = ((rows.items, n, BLOCK), heads.n_head / heads.n_kv_head);
-                self.attend(list, &kernels::ATTEND_BACK_Q, how, &windows, &words, all, heads.n_head, 6.0)?;
-                let work = 8.0 * group as f64;
-                self.attend(list, &kernels::ATTEND_BACK_KV, how, &windows[..7], &words, all, heads.n_kv_head, work)?;
+                // both read queries, keys, values, dy, and a number or two for each query of a head; one y too; each writes its own
+                let (queries, seen) = (heads.query_cols() * qkv.rows, 2 * heads.n_head * qkv.rows);
+                let read = qkv.len() + queries + seen;
+                let cost = [(6.0, read + 2 * queries), (8.0 * group as f64, read + qkv.len() - queries)];
+                self.attend(list, &kernels::ATTEND_BACK_Q, how, &windows, &words, all, heads.n_head, cost[0])?;
+                self.attend(list, &kernels::ATTEND_BACK_KV, how, &windows[..7], &words, all, heads.n_kv_head, cost[1])?;
                 let [Some(a), Some(b), Some(c)] = step.watched else { return Ok(()) };
                 let [draw, dpattern] = [a, c].map(|s| self.window(s));
                 let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(&dy), dots, Some(&dpattern)];
@@ -325,13 +359,12 @@ impl Memory<'_> {
                 list.run(&kernels::ACTIVATE_BACK, plain, &windows, words, x.len().div_ceil(SHARE))
             }
             Op::Add { scale, y, .. } => {
-                for (dx, scale) in [first, second].into_iter().zip([1.0, scale]) {
-                    let Some(dx) = dx else { continue };
-                    let windows = [Some(&dy), Some(&self.window(dx.region))];
-                    let words = words![y.len(), dx.add, scale];
-                    list.run(&kernels::ADD_BACK, plain, &windows, words, y.len().div_ceil(SHARE))?;
-                }
-                Ok(())
+                let to = [first, second].map(|dx| dx.map(|dx| (self.window(dx.region), dx.add)));
+                let adds = to.each_ref().map(|to| to.as_ref().is_some_and(|(_, add)| *add));
+                let on = flags(flag::BOTH, [to[0].is_some(), adds[0], to[1].is_some(), adds[1]]);
+                let [da, db] = to.each_ref().map(|to| to.as_ref().map(|(dx, _)| dx));
+                let words = words![y.len(), on, scale];
+                list.run(&kernels::ADD_BACK, plain, &[Some(&dy), da, db], words, y.len().div_ceil(SHARE))
             }
             Op::Multiply { a, b, .. } => {
                 for (dx, other) in [first, second].into_iter().zip([b, a]) {
@@ -362,6 +395,9 @@ impl Memory<'_> {
             let windows = [Some(&self.window(of)), positions.as_ref(), segments.as_ref(), batch.as_ref(), Some(&to)];
             let places = [ids, self.rows.positions, self.rows.segments];
             let words = words![y.rows, y.cols, places[0], places[1], places[2], part.start, part.end, on];
+            let read = [Some(of), others[0], others[1]].into_iter().flatten().map(|table| table.len().min(y.len()));
+            // a part has its share of the ids, by guess
+            list.touches((read.sum::<usize>() + y.len()) * part.len() / table.rows + 2 * y.rows);
             list.run(&kernels::LOOK, Variant::default(), &windows, words, y.len().div_ceil(SHARE))?;
         }
         Ok(())
@@ -378,7 +414,7 @@ impl Memory<'_> {
         y: Region,
         stats: Region,
     ) -> Result<()> {
-        let on = [gains[0].is_some(), gains[1].is_some(), offset.is_some(), norms.less_one, false];
+        let on = [gains[0].is_some(), gains[1].is_some(), offset.is_some(), norms.less_one, false, false];
         let words = norms.words(x, flags(flag::NORM, on));
         let [gain, other] = [gains[0], offset.or(gains[1])].map(|s| self.some(s));
         let windows =
@@ -386,6 +422,7 @@ impl Memory<'_> {
         list.run(&kernels::NORM, Variant::default(), &windows, &words, x.rows * norms.workgroups())
     }
 
+    /// dx, and the gradients of gains and offset.
     #[allow(clippy::too_many_arguments)] // the operands of one op
     fn norm_back(
         &self,
@@ -393,39 +430,34 @@ impl Memory<'_> {
         norms: &Norms,
         x: Region,
         gains: [Option<Region>; 2],
+        offset: Option<Region>,
         dy: &Window,
         stats: Region,
-        (dx, add): (&Window, bool),
+        to: Option<&(Window, bool)>,
     ) -> Result<()> {
-        let on = [gains[0].is_some(), gains[1].is_some(), false, norms.less_one, add];
-        let words = norms.words(x, flags(flag::NORM, on));
-        let [gain, other] = gains.map(|s| self.some(s));
-        let (x_window, stats) = (self.window(x), self.window(stats));
-        let windows = [Some(&x_window), Some(&stats), gain.as_ref(), other.as_ref(), Some(dx), Some(dy)];
-        list.run(&kernels::NORM_BACK, Variant::default(), &windows, &words, x.rows * norms.workgroups())
-    }
-
-    /// The gradients of a gain and an offset, of `parts` norms of `wide` columns from `start` on, whose statistics are from `at` on.
-    fn norm_gains(
-        &self,
-        list: &mut List,
-        x: Region,
-        stats: Region,
-        dy: &Window,
-        (start, wide, parts, at): (usize, usize, usize, usize),
-        params: [Option<Region>; 2],
-    ) -> Result<()> {
-        let params = params.map(|s| s.filter(|s| s.learns()));
-        if params == [None; 2] {
+        let add = to.is_some_and(|(_, add)| *add);
+        let on = [gains[0].is_some(), gains[1].is_some(), false, norms.less_one, add, to.is_some()];
+        let learned = [gains[0], gains[1], offset].map(|s| s.filter(|s| s.learns()));
+        if to.is_none() && learned == [None; 3] {
             return Ok(());
         }
-        let blocks = x.rows.div_ceil(PART);
-        let windows = [Some(&self.window(x)), Some(&self.window(stats)), Some(dy), Some(self.scratch)];
-        let words = words![x.rows, x.cols, wide, start, parts, stats.cols, at];
-        list.run(&kernels::NORM_GAINS, Variant::default(), &windows, words, blocks * wide.div_ceil(64))?;
-        for (i, region) in params.into_iter().enumerate() {
-            let Some(region) = region else { continue };
-            fold(list, self.scratch, &self.window(region.grad()), wide, (blocks, 2 * wide, i * wide), true)?;
+        let mut room = 0;
+        let places = learned.map(|s| s.map(|s| (room, room += s.len()).0));
+        let (each, kinds) = norms.blocks();
+        let blocks = x.rows.div_ceil(each);
+        let sums = Window::of(&self.scratch.buffer, 0..blocks * room);
+        let [a, b, c] = places.map(|place| place.map_or(Word(NONE), Word::from));
+        let words = [norms.words(x, flags(flag::NORM, on)), vec![each.into(), room.into(), a, b, c]].concat();
+        let [gain, other] = gains.map(|s| self.some(s));
+        let (x_window, stats) = (self.window(x), self.window(stats));
+        let dx = to.map(|(dx, _)| dx);
+        let sums_window = Some(&sums).filter(|_| room > 0);
+        let windows = [Some(&x_window), Some(&stats), gain.as_ref(), other.as_ref(), dx, Some(dy), sums_window];
+        list.expect(MOVED * x.len() as f64);
+        list.run(&kernels::NORM_BACK, Variant::default(), &windows, &words, blocks * kinds)?;
+        for (region, place) in learned.into_iter().zip(places) {
+            let Some((region, place)) = region.zip(place) else { continue };
+            fold(list, &sums, &self.window(region.grad()), region.len(), (blocks, room, place), true)?;
         }
         Ok(())
     }
@@ -437,16 +469,8 @@ impl Memory<'_> {
             let bias = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }));
             let to = Factor { window: y, row: w.rows, at: part.start };
             let operands = [Factor::of(x, w.cols), Factor::of(&weight, w.cols), to];
-            product(
-                list,
-                [false, true],
-                operands,
-                bias.as_ref(),
-                [rows, part.len(), w.cols],
-                false,
-                None,
-                self.rounds,
-            )?;
+            let bias = bias.as_ref().map_or(Beside::Nothing, Beside::Bias);
+            product(list, [false, true], operands, bias, [rows, part.len(), w.cols], false, None, self.rounds)?;
         }
         Ok(())
     }
@@ -466,7 +490,8 @@ impl Memory<'_> {
             let from = Factor { window: dy, row: w.rows, at: part.start };
             let operands = [from, Factor::of(&weight, w.cols), Factor::of(dx, w.cols)];
             let add = add || part.start > 0;
-            product(list, [false; 2], operands, None, [rows, w.cols, part.len()], add, None, self.rounds)?;
+            let size = [rows, w.cols, part.len()];
+            product(list, [false; 2], operands, Beside::Nothing, size, add, None, self.rounds)?;
         }
         Ok(())
     }
@@ -481,26 +506,23 @@ impl Memory<'_> {
         b: Option<Region>,
         rows: usize,
     ) -> Result<()> {
-        if w.learns() {
-            for (part, of) in self.parts(w.grad()) {
-                let grad = self.window(of);
-                let from = Factor { window: dy, row: w.rows, at: part.start };
-                let operands = [from, Factor::of(x, w.cols), Factor::of(&grad, w.cols)];
-                // the logits' gradient lies in the scratch
-                let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
-                product(list, [true, false], operands, None, [part.len(), w.cols, rows], true, room, self.rounds)?;
-            }
+        let b = b.filter(|b| b.learns());
+        // without columns the sums of dy alone
+        let cols = if w.learns() { w.cols } else { 0 };
+        if cols == 0 && b.is_none() {
+            return Ok(());
         }
-        let Some(b) = b.filter(|b| b.learns()) else { return Ok(()) };
-        let blocks = rows.div_ceil(PART);
-        // where the scratch has the logits' gradient, the sums go behind it
-        let behind =
-            if dy.buffer.id == self.scratch.buffer.id { (self.chunk * w.rows).next_multiple_of(STEP) } else { 0 };
-        let sums = Window::of(&self.scratch.buffer, behind..behind + blocks * w.rows);
-        let words = words![rows, w.rows];
-        let workgroups = blocks * w.rows.div_ceil(64);
-        list.run(&kernels::COLUMN_SUMS, Variant::default(), &[Some(dy), Some(&sums)], words, workgroups)?;
-        fold(list, &sums, &self.window(b.grad()), w.rows, (blocks, w.rows, 0), true)
+        for (part, of) in self.parts(w.grad()) {
+            let grad = self.window(of);
+            let from = Factor { window: dy, row: w.rows, at: part.start };
+            let operands = [from, Factor::of(x, w.cols), Factor::of(&grad, w.cols)];
+            let sums = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }.grad()));
+            let sums = sums.as_ref().map_or(Beside::Nothing, Beside::Sums);
+            // the logits' gradient lies in the scratch
+            let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
+            product(list, [true, false], operands, sums, [part.len(), cols, rows], true, room, self.rounds)?;
+        }
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)] // the operands of one op
@@ -528,14 +550,9 @@ impl Memory<'_> {
 
     /// A copy; wgpu's own goes from one buffer to another only.
     fn duplicate(&self, list: &mut List, of: &Window, to: Region) -> Result<()> {
-        let windows = [Some(of), Some(&self.window(to))];
-        list.run(
-            &kernels::ADD_BACK,
-            Variant::default(),
-            &windows,
-            words![to.len(), false, 1f32],
-            to.len().div_ceil(SHARE),
-        )
+        let windows = [Some(of), Some(&self.window(to)), None];
+        let words = words![to.len(), flag::BOTH[0], 1f32];
+        list.run(&kernels::ADD_BACK, Variant::default(), &windows, words, to.len().div_ceil(SHARE))
     }
 
     fn dropout(&self, list: &mut List, x: Region, drop: DropoutSpec, y: Region, add: bool) -> Result<()> {
@@ -597,7 +614,7 @@ impl Memory<'_> {
     }
 
     /// A kernel of attention on items of so many queries, a workgroup for each of `heads`, that takes `work` operations for each feature
-    /// of each query and key: in as many dispatches as a device may take at once.
+    /// of each query and key, and touches so many elements in all: in as many dispatches as a device may take at once.
     #[allow(clippy::too_many_arguments)] // a dispatch, and what it is about
     fn attend(
         &self,
@@ -608,7 +625,7 @@ impl Memory<'_> {
         words: &[Word],
         (at, count, queries): (u32, usize, usize),
         heads: usize,
-        work: f64,
+        (work, touched): (f64, usize),
     ) -> Result<()> {
         let work = work * (queries * self.rows.keys * how.d * heads) as f64;
         let once = ((MOST_WORK / work) as usize).max(1);
@@ -617,6 +634,7 @@ impl Memory<'_> {
             let n = once.min(count - first);
             [words[4], words[11]] = [Word::from(at as usize + ITEM * first), n.into()];
             list.expect(work * n as f64);
+            list.touches(touched * n / count + ITEM * n);
             list.run(kernel, how, windows, &words, n * heads)?;
         }
         Ok(())
@@ -634,9 +652,9 @@ impl Memory<'_> {
             None => [logits, probs],
         }
         .map(|s| self.some(s));
-        let soft = !batch.soft_targets.is_empty();
-        let tokens = !soft && rows.targets != NONE;
-        let on = flags(flag::CLASSIFY, [tokens, soft, back.is_some(), seen.is_some()]);
+        let given = !batch.soft_targets.is_empty();
+        let tokens = !given && rows.targets != NONE;
+        let on = flags(flag::CLASSIFY, [tokens, given, back.is_some(), seen.is_some()]);
         let (list_window, soft, to) = (rows.window(), rows.soft(), self.window(losses));
         let chunk = Window::of(&self.scratch.buffer, 0..self.chunk * v);
         for first in (0..losses.rows).step_by(self.chunk) {
@@ -648,6 +666,8 @@ impl Memory<'_> {
             let terms = batch.terms;
             let words = words![n, first, v, cap, batch.weight, terms.smoothing, terms.z_loss, rows.targets, on];
             list.expect(MOVED * (n * v) as f64);
+            let matrices = 1 + [seen.is_some(), probs.is_some(), given].into_iter().filter(|there| *there).count();
+            list.touches(matrices * n * v + 2 * n);
             list.run(&kernels::CLASSIFY, Variant::default(), &windows, words, n)?;
             let Some(back) = back else { continue };
             if let Some(dx) = back.dx[0] {
@@ -684,6 +704,16 @@ impl Norms {
             }
         };
         words![x.rows, x.cols, parts, queries, wide, key_wide, key_start, rest, kind, self.eps, on].to_vec()
+    }
+
+    /// Rows of a workgroup of the backward, and how many workgroups have the same rows: one for queries or all, one for keys, one for
+    /// what is copied.
+    fn blocks(&self) -> (usize, usize) {
+        match self.heads {
+            None => (norm_rows(1), 1),
+            Some(_) if self.together => (norm_rows(1), 3),
+            Some(heads) => (norm_rows(heads.n_head), 3),
+        }
     }
 
     /// A row's: one for each norm, and one for what is copied.
@@ -751,7 +781,7 @@ mod tests {
                     )
                     .unwrap();
                     list.expect(MOST_WORK);
-                    product(&mut list, across, operands, Some(&wbias), [m, n, k], false, None, rounds).unwrap();
+                    product(&mut list, across, operands, Beside::Bias(&wbias), [m, n, k], false, None, rounds).unwrap();
                     list.submit("test").unwrap();
                     let (mut to, bytes) = (vec![0.0; m * n], 4 * (m * n) as u64);
                     let staged = Staged::new(

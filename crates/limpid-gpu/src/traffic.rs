@@ -5,7 +5,7 @@ use crate::lists::List;
 use crate::passes::Memory;
 use limpid_core::backend::{Backend, Result};
 use limpid_core::model::Model;
-use limpid_core::ops::{Batch, Op, Pass, Region};
+use limpid_core::ops::{Back, Batch, Op, Pass, Region};
 
 /// What the ops of one kind cost in one direction.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,9 +16,12 @@ pub struct OpTraffic {
     pub way: &'static str,
     /// How many kernels start.
     pub launches: u64,
-    /// Bytes that the kernels are shown: each tensor once for each kernel, as if caches held it meanwhile.
+    /// Bytes that the kernels read and write: each tensor once for each kernel, as if caches held it meanwhile.
     pub bytes: u64,
-    /// Bytes that no kernel can do without: each of the op's tensors once.
+    /// Bytes that the op's sums read and write, each tensor once for each sum. Most ops are one: y = f(x). Others are several over
+    /// different things, which no kernel does in one pass without adding in memory in an order of chance: a linear layer's backward are
+    /// two products; attention's a sum over keys (dq) and one over queries (dk, dv); a lookup's one for each table; the loss is a product
+    /// and a softmax, and its backward two products more, each for as many rows as there is room for logits.
     pub least: u64,
     /// Floating-point operations of its matrix products.
     pub flops: f64,
@@ -60,7 +63,8 @@ impl Gpu {
     pub fn traffic(&mut self, model: &Model, batch: &Batch, keys: usize) -> Result<Vec<OpTraffic>> {
         self.feed(batch)?;
         let mut found: Vec<OpTraffic> = vec![];
-        let mut add = |op: &Op, way, regions: Vec<Region>, times: f64, [launches, bytes]: [u64; 2]| {
+        let chunk = self.chunk;
+        let mut add = |op: &Op, way, least: usize, times: f64, [launches, bytes]: [u64; 2]| {
             let place = found.iter().position(|t| (t.op, t.way) == (op.name(), way)).unwrap_or_else(|| {
                 found.push(OpTraffic { op: op.name(), way, launches: 0, bytes: 0, least: 0, flops: 0.0 });
                 found.len() - 1
@@ -68,31 +72,25 @@ impl Gpu {
             let of = &mut found[place];
             of.launches += launches;
             of.bytes += bytes;
-            of.least += regions.iter().map(|region| 4 * region.len() as u64).sum::<u64>();
+            of.least += 4 * least as u64;
             of.flops += times * op.flops(batch.tokens.len(), keys);
         };
         for op in model.body().iter() {
             let op = op.of(batch);
             let cost = self.cost(|memory, list| memory.forward(list, op))?;
-            add(&op, "forward", operands(op), 1.0, cost);
+            add(&op, "forward", forward(op, chunk), 1.0, cost);
         }
         for pass in model.back().iter() {
             match pass.of(batch) {
                 Pass::Recompute(op) => {
                     let cost = self.cost(|memory, list| memory.forward(list, op))?;
-                    add(&op, "forward", operands(op), 1.0, cost);
+                    add(&op, "forward", forward(op, chunk), 1.0, cost);
                 }
                 Pass::Back(back) => {
                     let cost = self.cost(|memory, list| memory.backward(list, back))?;
-                    let output = back.op.output();
-                    let reads: Vec<Region> = operands(back.op).into_iter().filter(|region| *region != output).collect();
-                    let learns = |region: &&Region| model.learning().any(|param| param.region == **region);
-                    let grads = reads.iter().filter(learns).map(|region| region.grad());
-                    let given = back.dy.into_iter().chain(back.dx.into_iter().flatten().map(|dx| dx.region));
-                    let regions = reads.iter().copied().chain(grads).chain(given).collect();
                     // the loss is computed with its gradient
-                    let forward = f64::from(u8::from(back.index >= model.body().len()));
-                    add(&back.op, "backward", regions, 2.0 + forward, cost);
+                    let first = f64::from(u8::from(back.index >= model.body().len()));
+                    add(&back.op, "backward", backward(&back, chunk), 2.0 + first, cost);
                 }
             }
         }
@@ -109,8 +107,69 @@ impl Gpu {
     }
 }
 
-fn operands(mut op: Op) -> Vec<Region> {
-    op.operands().map(|(_, region)| *region).collect()
+/// Elements of those tensors that there are.
+fn len<const N: usize>(regions: [Option<Region>; N]) -> usize {
+    regions.into_iter().flatten().map(|region| region.len()).sum()
+}
+
+/// Elements that an op's forward reads and writes, each once for each of its sums; logits come in chunks of so many rows.
+fn forward(mut op: Op, chunk: usize) -> usize {
+    let all = op.operands().map(|(_, region)| region.len()).sum();
+    match op {
+        // of a table the rows that are looked up
+        Op::Embed { table, positions, segments, y, token, position } => {
+            let tables = [Some(table), positions, segments].into_iter().flatten();
+            tables.map(|table| table.len().min(y.len())).sum::<usize>() + len([Some(y), token, position])
+        }
+        // the logits are made, then read
+        Op::Classify { x, w, logits, .. } => {
+            let made = if logits.is_none() { 2 * x.rows * w.rows } else { 0 };
+            all + made + (x.rows.div_ceil(chunk) - 1) * w.len()
+        }
+        _ => all,
+    }
+}
+
+/// Elements that an op's backward reads and writes, each once for each of its sums.
+fn backward(back: &Back, chunk: usize) -> usize {
+    let grads: [Option<Region>; 2] = back.dx.map(|dx| dx.map(|dx| dx.region));
+    let (dy, dx) = (len([back.dy]), len(grads));
+    let learned = |of: Option<Region>| of.filter(|of| of.learns());
+    match back.op {
+        Op::Embed { table, positions, segments, .. } => {
+            let tables = [table].into_iter().chain(positions).chain(segments).filter(|table| table.learns());
+            tables.map(|table| dy + table.len().min(dy)).sum()
+        }
+        Op::Norm { x, gain, offset, stats, .. } => {
+            x.len() + stats.len() + dy + dx + len([gain, learned(gain), learned(offset)])
+        }
+        Op::QkNorm { x, q_gain, k_gain, stats, .. } => {
+            x.len() + stats.len() + dy + dx + len([q_gain, k_gain, learned(q_gain), learned(k_gain)])
+        }
+        Op::Linear { x, w, b, .. } => {
+            let of_x = if dx > 0 { dy + w.len() + dx } else { 0 };
+            let of_w = if w.learns() { dy + x.len() + w.len() } else { 0 };
+            of_x + of_w + len([learned(b)])
+        }
+        Op::Rotate { angles, .. } => dy + angles.len() + dx,
+        Op::Attend { qkv, y, lse, heads, .. } => {
+            let queries = heads.query_cols() * qkv.rows;
+            let of_queries = qkv.len() + y.len() + dy + lse.len() + queries;
+            let of_keys = qkv.len() + dy + lse.len() + (qkv.len() - queries);
+            of_queries + of_keys
+        }
+        Op::Activate { x: seen, .. } | Op::Scale { y: seen, .. } => seen.len() + dy + dx,
+        Op::Add { .. } | Op::Dropout { .. } | Op::Gather { .. } => dy + dx,
+        Op::Multiply { a, b, .. } => a.len() + b.len() + dy + dx,
+        Op::Classify { x, w, b, losses, .. } => {
+            let logits = x.rows * w.rows;
+            let weights = w.len() * x.rows.div_ceil(chunk);
+            let made = x.len() + weights + len([b]) + logits;
+            let of_x = if dx > 0 { logits + weights + dx } else { 0 };
+            let of_w = if w.learns() { logits + x.len() + weights } else { 0 };
+            made + logits + losses.len() + of_x + of_w + len([learned(b)])
+        }
+    }
 }
 
 #[cfg(test)]
@@ -120,25 +179,29 @@ mod tests {
     use limpid_core::config::Config;
     use limpid_core::model::Mode;
 
-    /// A list that is counted is the one that runs, and products have their floor's bytes.
+    /// A list that is counted is the one that runs; and no op moves more than 1.3 times what it must, in a small model, and in a layer
+    /// of GPT-2 with its head, whose logits come in chunks.
     #[test]
-    fn a_step_is_counted() {
+    fn no_op_moves_much_more_than_it_must() {
         let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
-        let (batch, context) = (12, 64);
-        let model = Model::new(&Config::preset("nano").unwrap(), Mode::Train { batch, context }).unwrap();
-        let mut gpu = Gpu::start(&device, &model).unwrap();
-        let ids = vec![0; batch * context];
-        let rows = Batch::of_sequences(ids.clone(), ids, context);
-        let all = gpu.traffic(&model, &rows, context / 2).unwrap();
-        for OpTraffic { op, way, launches, bytes, least, flops } in &all {
-            let over = *bytes as f64 / *least as f64;
-            println!("{op:10} {way:9} {launches:4} kernels {bytes:10} bytes {over:5.2} of the least, {flops:.2e} FLOP");
+        let layer = Config { n_layer: 1, ..Config::preset("gpt2").unwrap() };
+        for (config, batch, context) in [(Config::preset("nano").unwrap(), 12, 64), (layer, 2, 1024)] {
+            let model = Model::new(&config, Mode::Train { batch, context }).unwrap();
+            let mut gpu = Gpu::start(&device, &model).unwrap();
+            let ids: Vec<u32> = (0..(batch * context) as u32).map(|i| i % config.vocab_size as u32).collect();
+            let rows = Batch::of_sequences(ids.clone(), ids, context);
+            let all = gpu.traffic(&model, &rows, context / 2).unwrap();
+            for OpTraffic { op, way, launches, bytes, least, flops } in &all {
+                let over = *bytes as f64 / *least as f64;
+                println!(
+                    "{op:10} {way:9} {launches:4} kernels {bytes:10} bytes {over:5.2} of the least, {flops:.2e} FLOP"
+                );
+                assert!((0.95..=1.3).contains(&over), "{op} {way}: {bytes} bytes, {over:.2} times {least}");
+            }
+            let flops: f64 = all.iter().map(|t| t.flops).sum();
+            let of_step = model.training_flops(batch * context, context / 2);
+            assert!((flops / of_step - 1.0).abs() < 1e-9, "{flops:e} and {of_step:e}");
+            assert!(all.iter().all(|t| t.launches > 0), "{all:?}");
         }
-        let flops: f64 = all.iter().map(|t| t.flops).sum();
-        let of_step = model.training_flops(batch * context, context / 2);
-        assert!((flops / of_step - 1.0).abs() < 1e-9, "{flops:e} and {of_step:e}");
-        let linear = all.iter().find(|t| (t.op, t.way) == ("linear", "forward")).unwrap();
-        assert_eq!((linear.launches, linear.bytes), (4 * 4, linear.least));
-        assert!(all.iter().all(|t| t.launches > 0 && t.bytes > 0 && t.least > 0), "{all:?}");
     }
 }

@@ -5,7 +5,7 @@ use crate::Gpu;
 use crate::kernels::{self, Variant};
 use crate::lists::{List, MOVED, words};
 use crate::memory::{STEP, Space, Staged, Window};
-use crate::passes::{Factor, SHARE, product};
+use crate::passes::{Beside, Factor, SHARE, product};
 use limpid_core::backend::{BackendError, Result, UpdateReport};
 use limpid_core::ops::MemorySpace;
 use limpid_core::ops::adamw::{Change, Method, ParamGroup, Rule, norm_of};
@@ -278,12 +278,12 @@ fn orthogonal(
         let of = Factor::of(&x, cols);
         let [squares, mixed] = [&s, &mix].map(|window| Factor::of(window, side));
         let across = if wide { [false, true] } else { [true, false] };
-        product(list, across, [of, of, squares], None, [side, side, out.max(cols)], false, None, false)?;
-        product(list, [false; 2], [squares, squares, mixed], None, [side; 3], false, None, false)?;
+        product(list, across, [of, of, squares], Beside::Nothing, [side, side, out.max(cols)], false, None, false)?;
+        product(list, [false; 2], [squares, squares, mixed], Beside::Nothing, [side; 3], false, None, false)?;
         blend(list, &mix, &s, side * side, [c, b])?;
         let to = Factor::of(&next, cols);
         let (operands, k) = if wide { ([mixed, of, to], out) } else { ([of, mixed, to], cols) };
-        product(list, [false; 2], operands, None, [out, cols, k], false, None, false)?;
+        product(list, [false; 2], operands, Beside::Nothing, [out, cols, k], false, None, false)?;
         blend(list, &next, &x, n, [1.0, a])?;
         (x, next) = (next, x);
     }

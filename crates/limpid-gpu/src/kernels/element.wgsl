@@ -29,11 +29,18 @@ fn add(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
     }
 }
 
+// both gradients, or the one that there is
 @compute @workgroup_size(64)
 fn add_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
-        put(i, p.scale * a[i]);
+        let d = a[i];
+        if (p.add & 1u) != 0u {
+            y[i] = select(d, y[i] + d, (p.add & 2u) != 0u);
+        }
+        if (p.add & 4u) != 0u {
+            b[i] = select(p.scale * d, fma(p.scale, d, b[i]), (p.add & 8u) != 0u);
+        }
     }
 }
 

@@ -18,12 +18,15 @@ struct Words {
     m: u32, n: u32, k: u32, // rows of a and c, columns of b and c, length of the sums
     a_row: u32, b_row: u32, c_row: u32, // elements from a row of the memory to the next
     a_at: u32, c_at: u32, flags: u32,
+    sums_at: u32, // where the first row's sum is
     each: u32, room: u32, // steps of k of each share of the sum, which goes to a place of its own, `room` after the last
 }
 var<immediate> p: Words;
 
-const BIAS = 1u;
+const BIAS = 1u; // is added to each row
 const ADD = 2u;
+const SUMS = 4u; // the columns' sums of a, which is stored across, are wanted too
+const SHARES = 8u; // there are several, so those go to c's room
 
 override ACROSS_A: bool = false; // a is stored (k,m)
 override ACROSS_B: bool = false; // b is stored (n,k)
@@ -71,7 +74,7 @@ var<workgroup> tile_b: array<vec4f, STEP * SIDE / 4u>;
 
 @compute @workgroup_size(256)
 fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
-    let across = (p.n + SIDE - 1u) / SIDE;
+    let across = max((p.n + SIDE - 1u) / SIDE, 1u); // there may be none but the sums
     let down = (p.m + HIGH - 1u) / HIGH;
     let tile = number(id, groups);
     let share = tile / (across * down);
@@ -90,6 +93,9 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
     let end = min(start + p.each, p.k);
     var sum = array<vec4f, ROWS>();
     var part = array<vec4f, ROWS>();
+    let sums = (p.flags & SUMS) != 0u && n0 == 0u;
+    var column_sum = vec4f(0.0);
+    var column_part = vec4f(0.0);
     for (var k0 = start; k0 < end; k0 += STEP) {
         if thread < HIGH + SIDE {
             let k = k0 + 4u * ku;
@@ -102,11 +108,14 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
                 if row < select(end, len, turned) {
                     let there = have(column, select(len, end, turned));
                     if mine {
-                        four[j] = held(a_four(p.a_at + row * p.a_row + column, there));
+                        four[j] = a_four(p.a_at + row * p.a_row + column, there);
                     } else {
-                        four[j] = held(b_four(row * p.b_row + column, there));
+                        four[j] = b_four(row * p.b_row + column, there);
                     }
                 }
+            }
+            if sums {
+                column_part += ((four[0] + four[1]) + four[2]) + four[3];
             }
             if turned {
                 let other = transpose(mat4x4f(four[0], four[1], four[2], four[3]));
@@ -115,9 +124,9 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
             for (var j = 0u; j < 4u; j++) {
                 let to = (4u * ku + j) * high + iu;
                 if mine {
-                    tile_a[to] = four[j];
+                    tile_a[to] = held(four[j]);
                 } else {
-                    tile_b[to] = four[j];
+                    tile_b[to] = held(four[j]);
                 }
             }
         }
@@ -137,6 +146,26 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
             for (var i = 0u; i < ROWS; i++) {
                 sum[i] += part[i];
                 part[i] = vec4f(0.0);
+            }
+            column_sum += column_part;
+            column_part = vec4f(0.0);
+        }
+    }
+    if sums {
+        if mine {
+            tile_a[thread] = column_sum; // of every fourth four rows
+        }
+        workgroupBarrier();
+        if thread < HIGH / 4u {
+            let high = HIGH / 4u;
+            let all = ((tile_a[thread] + tile_a[thread + high]) + tile_a[thread + 2u * high]) + tile_a[thread + 3u * high];
+            for (var j = 0u; j < 4u; j++) {
+                let m = m0 + 4u * thread + j;
+                if m < p.m && (p.flags & SHARES) != 0u {
+                    c[p.sums_at + share * p.room + m] = all[j];
+                } else if m < p.m {
+                    bias[p.sums_at + m] += all[j];
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 // y = (x - mean) r gain + offset, row by row, with r = 1 / deviation; stats are mean and r
 // dx = r (g - mean(g) - k n mean(g n)) with g = dy gain, n = (x - mean) r
-// dgain += sum of dy n, doffset += sum of dy, in two steps: partial sums over 64 rows, then `fold`
+// dgain += sum of dy n, doffset += sum of dy, in two steps: partial sums over `each` rows with their dx, then `fold`
 //
 // A row may have several norms (queries and keys): norm i of a row is at column i wide, or of all queries and of all keys.
 
@@ -8,6 +8,8 @@ struct Words {
     rows: u32, cols: u32, parts: u32, queries: u32, // parts of a row, and how many of these are queries'
     wide: u32, key_wide: u32, key_start: u32, rest: u32, // columns of a part, of a key's; where keys begin, and what is no part
     kind: u32, eps: f32, flags: u32, // kind: 0 layer, 1 layer-std, 2 rms
+    each: u32, room: u32, // rows of a partial sum, and its columns
+    gains: u32, key_gains: u32, offsets: u32, // where in it dgain, dgain of keys and doffset are, or NONE
 }
 var<immediate> p: Words;
 
@@ -16,6 +18,7 @@ const KEY_GAIN = 2u;
 const OFFSET = 4u;
 const LESS_ONE = 8u;
 const ADD = 16u;
+const DX = 32u;
 
 struct Part { n: u32, at: u32, wide: u32, key: bool, stats: u32, copies: bool }
 
@@ -102,27 +105,64 @@ fn put(i: u32, value: f32) {
     }
 }
 
+@group(0) @binding(6) var<storage, read_write> partial: array<f32>; // (rows / each, room)
+
+// adds to the partial sum of column i, of which the first term replaces what is there
+fn take(place: u32, i: u32, first: bool, value: f32) {
+    if place == NONE {
+        return;
+    }
+    if first {
+        partial[place + i] = value;
+    } else {
+        partial[place + i] += value;
+    }
+}
+
+// a workgroup for all norms of queries, of keys, or what is copied, of `each` rows
 @compute @workgroup_size(64)
 fn norm_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let part = part_of(number(id, groups));
-    if part.n >= p.rows {
-        return;
-    }
-    if part.copies {
-        for (var i = lane; i < part.wide; i += LANES) {
-            put(part.at + i, dy[part.at + i]);
+    let kinds = 1u + select(0u, 1u, p.parts > p.queries) + select(0u, 1u, p.rest < p.cols);
+    let block = number(id, groups) / kinds;
+    let kind = number(id, groups) % kinds;
+    let each = p.parts + select(0u, 1u, p.rest < p.cols);
+    let begin = select(select(p.parts, p.queries, kind == 1u), 0u, kind == 0u);
+    let end = select(select(each, p.parts, kind == 1u), p.queries, kind == 0u);
+    let own = select(p.gains, p.key_gains, kind == 1u);
+    let gains = select(block * p.room + own, NONE, own == NONE);
+    let offsets = select(block * p.room + p.offsets, NONE, p.offsets == NONE);
+    let last = min((block + 1u) * p.each, p.rows);
+    for (var n = block * p.each; n < last; n++) {
+        for (var i = begin; i < end; i++) {
+            let part = part_of(n * each + i);
+            if part.copies {
+                for (var i = lane; i < part.wide && (p.flags & DX) != 0u; i += LANES) {
+                    put(part.at + i, dy[part.at + i]);
+                }
+            } else {
+                back(part, lane, n == block * p.each && i == begin, gains, offsets);
+            }
         }
-        return;
     }
+}
+
+fn back(part: Part, lane: u32, first: bool, gains: u32, offsets: u32) {
     let width = f32(part.wide);
     let mean = stats[part.stats];
     let r = stats[part.stats + 1u];
     var g_sum = 0.0;
     var gn_sum = 0.0;
     for (var i = lane; i < part.wide; i += LANES) {
-        let g = dy[part.at + i] * gain_of(part.key, i);
+        let n = (x[part.at + i] - mean) * r;
+        let d = dy[part.at + i];
+        let g = d * gain_of(part.key, i);
         g_sum += g;
-        gn_sum = fma(g, (x[part.at + i] - mean) * r, gn_sum);
+        gn_sum = fma(g, n, gn_sum);
+        take(gains, i, first, d * n);
+        take(offsets, i, first, d);
+    }
+    if (p.flags & DX) == 0u {
+        return;
     }
     var g_mean = total(lane, g_sum) / width;
     let gn_mean = total(lane, gn_sum) / width;
@@ -140,36 +180,6 @@ fn norm_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: 
         let along = select(k * n * gn_mean, 0.0, n == 0.0);
         put(part.at + i, r * (g - g_mean - along));
     }
-}
-
-struct Gains { rows: u32, cols: u32, wide: u32, start: u32, parts: u32, stats_cols: u32, stats_start: u32 }
-var<immediate> q: Gains;
-
-@group(0) @binding(2) var<storage, read_write> given: array<f32>; // dy
-@group(0) @binding(3) var<storage, read_write> partial: array<f32>; // (blocks, 2, wide)
-
-// a workgroup for 64 rows and 64 columns
-@compute @workgroup_size(64)
-fn norm_gains(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let tiles = (q.wide + LANES - 1u) / LANES;
-    let block = number(id, groups) / tiles;
-    let c = number(id, groups) % tiles * LANES + lane;
-    let end = min((block + 1u) * 64u, q.rows);
-    if c >= q.wide || block * 64u >= q.rows {
-        return;
-    }
-    var dgain = 0.0;
-    var doffset = 0.0;
-    for (var n = block * 64u; n < end; n++) {
-        for (var i = 0u; i < q.parts; i++) {
-            let at = n * q.cols + q.start + i * q.wide + c;
-            let s = n * q.stats_cols + q.stats_start + 2u * i;
-            dgain = fma(given[at], (x[at] - stats[s]) * stats[s + 1u], dgain);
-            doffset += given[at];
-        }
-    }
-    partial[block * 2u * q.wide + c] = dgain;
-    partial[(block * 2u + 1u) * q.wide + c] = doffset;
 }
 
 // watched: normal = dy gain, and the slope of the scale, -sum(dy gain n) r
