@@ -33,7 +33,7 @@ fn large_presets_start_at_their_own_size() {
 /// preset's. What does not fit in memory is returned.
 fn start(sizes: Range<usize>) -> Vec<&'static str> {
     let mut over = vec![];
-    for name in PRESETS {
+    for name in PRESETS.iter().copied() {
         let config = Config::preset(name).unwrap();
         let context = config.context_length.min(32);
         let recipe = Recipe { batch_size: 1, context, warmup_steps: 0, ..Recipe::preset(name).unwrap() };
