@@ -73,43 +73,14 @@ trait Curve {
 /// Runs `$body` with `$C` as the type for `$f`.
 macro_rules! with_curve {
     ($f:expr, $C:ident => $body:expr) => {
+        with_curve!($f, $C => $body; Relu LeakyRelu GeluErf GeluTanh GeluSigmoid Silu Relu2 Sigmoid Tanh)
+    };
+    ($f:expr, $C:ident => $body:expr; $($curve:ident)*) => {
         match $f {
-            Activation::Relu => {
-                type $C = Relu;
+            $(Activation::$curve => {
+                type $C = $curve;
                 $body
-            }
-            Activation::LeakyRelu => {
-                type $C = LeakyRelu;
-                $body
-            }
-            Activation::GeluErf => {
-                type $C = GeluErf;
-                $body
-            }
-            Activation::GeluTanh => {
-                type $C = GeluTanh;
-                $body
-            }
-            Activation::GeluSigmoid => {
-                type $C = GeluSigmoid;
-                $body
-            }
-            Activation::Silu => {
-                type $C = Silu;
-                $body
-            }
-            Activation::Relu2 => {
-                type $C = Relu2;
-                $body
-            }
-            Activation::Sigmoid => {
-                type $C = Sigmoid;
-                $body
-            }
-            Activation::Tanh => {
-                type $C = Tanh;
-                $body
-            }
+            })*
         }
     };
 }
