@@ -215,6 +215,10 @@ impl Adapter {
         Ok(Adapter { path: path.into(), lora: Lora { rank, alpha, dropout, targets }, store, parts })
     }
 
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Both matrices of a part: A (r, in), B (rows, r) with our order of rows.
     fn matrices(&self, part: &Part) -> Result<[Cow<'_, [f32]>; 2]> {
         let [a, b] = part.names.each_ref().map(|name| self.store.get(name).expect("checked when it was opened"));

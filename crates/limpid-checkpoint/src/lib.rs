@@ -705,6 +705,19 @@ impl Checkpoint {
         &self.store
     }
 
+    /// Whether the weights that a run wrote, or its adapter, are as it wrote them. Says so of the files that were opened: another
+    /// may lie at their place by now. Files of other programs have no checksum, nor have several that are one model.
+    ///
+    /// # Errors
+    /// If a single bit was changed.
+    pub fn check_sum(&self) -> Result<()> {
+        let files = self.adapter.as_ref().map_or(&self.store, Adapter::store).files();
+        match (self.format, files) {
+            (Format::Limpid, [(path, map)]) => safetensors_file::check_sum(path, map).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// The first NaN or infinity: its tensor, and the index in it.
     ///
     /// # Errors

@@ -36,8 +36,15 @@ const SUM: (&str, usize) = ("\"xxh3\":\"", 16);
 /// # Errors
 /// As [`open`], and if a single bit is not as it was written.
 pub fn open_summed(path: &Path) -> Result<(Store, String)> {
-    let map = at(path, Map::open(path))?;
-    let (_, start) = header(path, &map)?;
+    let store = open(path)?;
+    let [(path, map)] = store.files() else { unreachable!("one file was opened") };
+    let sum = check_sum(path, map)?;
+    Ok((store, sum))
+}
+
+/// The checksum of a file that [`write_summed`] wrote: of what was opened, whatever lies at its path by now.
+pub(super) fn check_sum(path: &Path, map: &[u8]) -> Result<String> {
+    let (_, start) = header(path, map)?;
     let Some(digits) = digits(&map[..start]) else {
         return Err(bad(path, "it has no checksum: it was changed, or an older limpid wrote it"));
     };
@@ -48,7 +55,7 @@ pub fn open_summed(path: &Path) -> Result<(Store, String)> {
         let said = String::from_utf8_lossy(&map[digits]).into_owned();
         return Err(bad(path, format!("its checksum is {found}, and it says {said:?}: it was changed or damaged")));
     }
-    Ok((open(path)?, found))
+    Ok(found)
 }
 
 /// Where a header has the digits of its checksum.

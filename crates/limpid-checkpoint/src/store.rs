@@ -229,6 +229,11 @@ impl Store {
         Some(Stored { name, dtype, shape, bytes: &map[bytes.clone()], path, map: Some(map) })
     }
 
+    /// The files, as they were opened.
+    pub(super) fn files(&self) -> &[(PathBuf, Map)] {
+        &self.files
+    }
+
     /// Whether the files are what was opened: what was read of others is of no use.
     ///
     /// # Errors

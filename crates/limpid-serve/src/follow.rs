@@ -5,7 +5,7 @@
 
 use crate::model::{ServedAs, ServedLease, ServedModel};
 use crate::server::{self, Phase, ServeEvent, ServerState};
-use limpid::checkpoint::{self, Checkpoint, Format, safetensors_file};
+use limpid::checkpoint::{self, Checkpoint};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -30,13 +30,6 @@ pub struct Follow {
 
 /// The files of a model by the look of them.
 type Look = BTreeMap<PathBuf, (SystemTime, u64)>;
-
-/// The file of a model's weights, where they are alone in one.
-fn weights(path: &Path) -> PathBuf {
-    let names = ["adapter_model.safetensors", "model.safetensors"];
-    let files = names.iter().map(|name| path.join(name));
-    files.into_iter().find(|file| file.exists()).unwrap_or_else(|| path.into())
-}
 
 fn look(path: &Path) -> Look {
     let is_part = |name: &str| checkpoint::is_part(name) || name.starts_with("adapter_");
@@ -93,10 +86,7 @@ fn swap(
     served: &str,
 ) -> Result<Option<ServedLease>, Box<dyn Error + Send + Sync>> {
     let checkpoint = (follow.open)()?;
-    let file = weights(&checkpoint.path);
-    if checkpoint.format == Format::Limpid && file.is_file() {
-        safetensors_file::open_summed(&file)?;
-    }
+    checkpoint.check_sum()?;
     let model = ServedModel::new(checkpoint, &follow.how)?;
     if model.fingerprint == served {
         return Ok(None);

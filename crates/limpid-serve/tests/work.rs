@@ -382,7 +382,9 @@ fn a_run_is_followed() {
     body["logprobs"] = 20.into();
     unread.send(common::post("/v1/completions", &body));
     unread.head().unwrap();
+    let damaged = open(&run);
     replace(&good);
+    assert!(damaged.check_sum().is_err(), "what was opened is judged, not what lies there by now");
     server.until("the new model", |server| served(server) == models[1]);
     let reply =
         server.post("/v1/completions", &json!({ "prompt": "to be", "max_tokens": 20, "temperature": 0 })).json();
