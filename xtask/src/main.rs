@@ -102,14 +102,16 @@ fn has(program: &str) -> bool {
 /// in CI.
 fn mpi() -> bool {
     // with the test, or what both need would be built twice
-    const BUILD: &[&str] = &["build", "--features", "mpi", "--example", "ranks", "--test", "ranks"];
-    const TEST: &[&str] = &["test", "--features", "mpi", "--test", "ranks"];
+    const BUILD: &[&str] = &["build", "--features", "mpi,gpu", "--example", "ranks", "--test", "ranks"];
+    const TEST: &[&str] = &["test", "--features", "mpi,gpu", "--test", "ranks"];
+    // the binary with GPUs is the same build
+    const GPU: &[&str] = &["test", "-p", "limpid-cli", "--features", "mpi,gpu", "--test", "gpu"];
     // the bindings are made of the MPI that they found when they were built
     let other: &[&str] = &["clean", "-p", "mpi-sys"];
     // the recipes take longest, and do not depend on who carries the bytes
     let some = [TEST, &["--", "--skip", "any_number_of_processes"]].concat();
     let all: [(&str, &str, &[&[&str]]); 2] =
-        [("mpicc", "mpirun", &[BUILD, TEST]), ("mpicc.mpich", "mpirun.mpich", &[other, BUILD, &some, other])];
+        [("mpicc", "mpirun", &[BUILD, TEST, GPU]), ("mpicc.mpich", "mpirun.mpich", &[other, BUILD, &some, other])];
     all.iter().all(|(compiler, launcher, steps)| {
         if let Some(missing) = [compiler, launcher].into_iter().find(|program| !has(program)) {
             println!("MPI checks {}: no {missing}", if in_ci() { "failed" } else { "skipped" });

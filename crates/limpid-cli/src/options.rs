@@ -332,7 +332,8 @@ pub struct MachineOptions {
     /// unfused, faster than portable on CPUs without a fused multiply-add, with other last digits
     #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
     pub simd: Option<Level>,
-    /// Precision of matrix products: f32; bf16 (mixed precision: bf16 operands, f32 sums and weights); or int8, for generating and scoring
+    /// Precision of matrix products: f32; bf16 (mixed precision: bf16 operands, f32 sums and weights); f16 (the same in f16, on a GPU that
+    /// has matrices of it: `limpid doctor`); or int8, for generating and scoring
     /// with quantised weights (activations rounded to eight bits, products summed as integers)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: Precision,
@@ -406,7 +407,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// A type that a KV cache may have.
 pub fn stored(s: &str) -> Result<Precision, ConfigError> {
     match precision(s)? {
-        Precision::Int8 => Err(unknown("type of a KV cache", s, &["f32", "bf16"])),
+        Precision::Int8 | Precision::F16 => Err(unknown("type of a KV cache", s, &["f32", "bf16"])),
         kind => Ok(kind),
     }
 }
@@ -415,6 +416,7 @@ pub fn precision(s: &str) -> Result<Precision, ConfigError> {
     match s {
         "float32" => Ok(Precision::F32),
         "bfloat16" => Ok(Precision::Bf16),
+        "float16" => Ok(Precision::F16),
         _ => parse_axis(s),
     }
 }

@@ -2,6 +2,7 @@
 //! makes errors of them, after every verb.
 
 use crate::kernels::{COMMON, GpuKernel, Variant};
+use crate::memory::Window;
 use crate::proof::{GpuProof, prove};
 use limpid_base::contain::contain;
 use limpid_base::units;
@@ -40,7 +41,44 @@ pub struct GpuAdapter {
     pub binding_bytes: u64,
     /// Lanes that its hardware runs together, at least and at most.
     pub subgroup: [u32; 2],
+    /// Its matrices of f16 with sums in f32, if it has such.
+    pub matrices: Option<GpuMatrices>,
     rank: u8,
+}
+
+/// Square matrices that a subgroup multiplies at once (tensor cores, WMMA, SIMD-group matrices), and how `product_f16` uses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GpuMatrices {
+    /// Rows and columns.
+    pub side: u32,
+    /// Lanes of a workgroup: four subgroups, if these are as large as they may be.
+    pub lanes: u32,
+    /// Places for what a subgroup made: one for each, if these are not too small.
+    pub places: u32,
+}
+
+impl GpuMatrices {
+    /// What an adapter must offer.
+    const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+        .union(wgpu::Features::SHADER_F16)
+        .union(wgpu::Features::SUBGROUP);
+
+    /// The largest of an adapter's.
+    fn of(adapter: &wgpu::Adapter) -> Option<GpuMatrices> {
+        use wgpu::CooperativeScalarType::{F16, F32};
+        if !adapter.features().contains(GpuMatrices::FEATURES) {
+            return None;
+        }
+        let all = adapter.cooperative_matrix_properties();
+        let square = all.iter().filter(|of| of.m_size == of.n_size && of.n_size == of.k_size);
+        let side = square.filter(|of| (of.ab_type, of.cr_type) == (F16, F32)).map(|of| of.m_size).max()?;
+        let info = adapter.get_info();
+        let (least, most) = (info.subgroup_min_size.max(1), info.subgroup_max_size);
+        let lanes = 4 * most;
+        // 8 places of 16 x 16 and two tiles are the 16 KiB that WebGPU promises; Metal names 4 as its least, and has 32
+        let places = (lanes / least).next_multiple_of(4).min(8);
+        (lanes <= 256 && lanes.is_multiple_of(side)).then_some(GpuMatrices { side, lanes, places })
+    }
 }
 
 impl GpuAdapter {
@@ -116,10 +154,43 @@ fn described(adapter: &wgpu::Adapter) -> GpuAdapter {
         driver: format!("{} {}", info.driver, info.driver_info).trim().into(),
         api: info.backend.to_string(),
         buffer_bytes: limits.max_buffer_size,
-        binding_bytes: limits.max_storage_buffer_binding_size,
+        binding_bytes: limits.max_storage_buffer_binding_size.min(1 << 32), // places in it are numbers of 32 bits
         subgroup: [info.subgroup_min_size, info.subgroup_max_size],
+        matrices: GpuMatrices::of(adapter),
         name: info.name,
         rank,
+    }
+}
+
+/// The place of the GPU that is meant, or why there is none.
+fn pick(choice: &GpuChoice, all: &[GpuAdapter]) -> std::result::Result<usize, String> {
+    let list = || match all {
+        [] => "the system has no GPU with Vulkan, Metal or Direct3D 12, or no driver of one".into(),
+        _ => all.iter().enumerate().map(|(i, a)| format!("{i}: {a}")).collect::<Vec<_>>().join("; "),
+    };
+    let name = match choice {
+        GpuChoice::Best => String::new(),
+        GpuChoice::Number(n) if *n < all.len() => return Ok(*n),
+        GpuChoice::Number(n) => n.to_string(), // of a name, such as 4090
+        GpuChoice::Name(name) => name.to_lowercase(),
+    };
+    let places: Vec<usize> = (0..all.len()).filter(|place| all[*place].name.to_lowercase().contains(&name)).collect();
+    // one GPU that is reached in several ways is one
+    let same = |a: &usize, b: &usize| all[*a].name == all[*b].name && all[*a].api != all[*b].api;
+    match places[..] {
+        [] => Err(format!("there is no such GPU: {}", list())),
+        [place, ..] if *choice == GpuChoice::Best || places[1..].iter().all(|other| same(&place, other)) => Ok(place),
+        _ => Err(format!("several GPUs have that name, take one by its number: {}", list())),
+    }
+}
+
+/// The leave to use cooperative matrices, which wgpu calls experimental.
+fn experimental() -> wgpu::ExperimentalFeatures {
+    // SAFETY: nothing is asked of the caller but to know that wgpu may have faults there. One kernel uses them, whose indices are in
+    // bounds by its constants; a device proves it before it trains.
+    #[allow(unsafe_code)]
+    unsafe {
+        wgpu::ExperimentalFeatures::enabled()
     }
 }
 
@@ -210,23 +281,7 @@ impl GpuDevice {
         let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         let found = all()?;
         let named: Vec<GpuAdapter> = found.iter().map(described).collect();
-        let list = || match &named[..] {
-            [] => "the system has no GPU with Vulkan, Metal or Direct3D 12, or no driver of one".into(),
-            all => all.iter().enumerate().map(|(i, a)| format!("{i}: {a}")).collect::<Vec<_>>().join("; "),
-        };
-        let places: Vec<usize> = match choice {
-            GpuChoice::Best => (0..named.len()).take(1).collect(),
-            GpuChoice::Number(n) => (0..named.len()).filter(|place| place == n).collect(),
-            GpuChoice::Name(name) => {
-                let has = |place: &usize| named[*place].name.to_lowercase().contains(&name.to_lowercase());
-                (0..named.len()).filter(has).collect()
-            }
-        };
-        let place = match places[..] {
-            [place] => place,
-            [] => return Err(refused(format!("there is no such GPU: {}", list()))),
-            _ => return Err(refused(format!("several GPUs have that name, take one by its number: {}", list()))),
-        };
+        let place = pick(choice, &named).map_err(refused)?;
         let (adapter, mut described) = (&found[place], named[place].clone());
         described.buffer_bytes = described.buffer_bytes.min(most[0]);
         described.binding_bytes = described.binding_bytes.min(most[1]).min(described.buffer_bytes);
@@ -242,7 +297,11 @@ impl GpuDevice {
         };
         let how = wgpu::DeviceDescriptor {
             label: Some("limpid"),
-            required_features: wgpu::Features::IMMEDIATES,
+            required_features: wgpu::Features::IMMEDIATES
+                | described.matrices.map_or(wgpu::Features::empty(), |_| GpuMatrices::FEATURES),
+            experimental_features: described
+                .matrices
+                .map_or(wgpu::ExperimentalFeatures::disabled(), |_| experimental()),
             required_limits,
             memory_hints: wgpu::MemoryHints::Performance,
             ..wgpu::DeviceDescriptor::default()
@@ -439,11 +498,23 @@ impl GpuDevice {
         Ok(Buffer { id: BUFFERS.fetch_add(1, Relaxed), raw, _counted: counted })
     }
 
+    /// What is bound as a product's output where only what goes with it is wanted.
+    pub(crate) fn no_output(&self) -> Window {
+        Window::of(&self.nothing, 3 * (ALIGN as usize / 4)..ALIGN as usize)
+    }
+
     /// The layout of a kernel's bindings.
     pub(crate) fn bindings(&self, kernel: &GpuKernel) -> &wgpu::BindGroupLayout {
         &self.layouts[kernel.bindings].0
     }
 
+    /// Puts another kernel in the place of one: a driver that computes wrongly.
+    #[cfg(test)]
+    pub(crate) fn replace(&self, (kernel, how): (&'static GpuKernel, Variant), by: &'static GpuKernel) {
+        assert_eq!(kernel.bindings, by.bindings);
+        let other = self.compiled(by, how).expect("it compiles");
+        locked(&self.compiled).insert((kernel.entry, how), other);
+    }
     #[cfg(test)]
     pub(crate) fn has_compiled(&self, entry: &str) -> bool {
         locked(&self.compiled).keys().any(|(kernel, _)| *kernel == entry)
@@ -514,4 +585,44 @@ fn layout(device: &wgpu::Device, n: usize) -> (wgpu::BindGroupLayout, wgpu::Pipe
         immediate_size: WORDS,
     });
     (group, pipeline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By number, by a part of the name, also if that is a number; one GPU under two APIs is one, two of one name are told apart by
+    /// their numbers.
+    #[test]
+    fn a_gpu_is_picked_by_number_or_name() {
+        let one = |name: &str, api: &str| GpuAdapter {
+            name: name.into(),
+            driver: "1.0".into(),
+            api: api.into(),
+            is_software: false,
+            buffer_bytes: 0,
+            binding_bytes: 0,
+            subgroup: [32, 32],
+            matrices: None,
+            rank: 0,
+        };
+        let all = [
+            one("GeForce RTX 4090", "vulkan"),
+            one("Radeon 780M", "vulkan"),
+            one("GeForce RTX 4090", "dx12"),
+            one("Arc A770", "vulkan"),
+            one("Arc A770", "vulkan"),
+        ];
+        let picked = |text: &str| pick(&text.parse().unwrap(), &all);
+        assert_eq!(["", "1", "radeon", "4090", "geforce", "4"].map(picked), [0, 1, 1, 0, 0, 4].map(Ok));
+        let told = |text: &str, what: &[&str]| {
+            let error = picked(text).unwrap_err();
+            assert!(what.iter().all(|what| error.contains(what)), "{text}: {error}");
+        };
+        told("arc", &["several GPUs have that name", "3: Arc A770", "4: Arc A770"]);
+        told("a", &["several GPUs"]);
+        told("5", &["there is no such GPU", "0: GeForce"]);
+        told("voodoo", &["there is no such GPU"]);
+        assert!(pick(&GpuChoice::Best, &[]).unwrap_err().contains("no GPU with Vulkan"));
+    }
 }

@@ -1,6 +1,8 @@
 //! The table of kernels: each is an entry point of a file in `kernels/`, compiled when a run first needs it and kept with the
 //! device. What is in front of every file is `common.wgsl`.
 
+use crate::device::GpuMatrices;
+
 /// A kernel, as it is written.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct GpuKernel {
@@ -26,25 +28,37 @@ pub struct Variant {
     pub fours: [bool; 2],
     /// Whether operands of a product are rounded to bf16.
     pub rounds: bool,
+    /// The matrices that multiply them, rounded to f16.
+    pub matrices: Option<GpuMatrices>,
 }
 
 impl Variant {
     /// For heads of `d` features.
     pub const fn heads(d: usize, halves: bool) -> Variant {
-        Variant { d, halves, rows: 0, across: [false; 2], fours: [false; 2], rounds: false }
+        Variant { d, halves, rows: 0, across: [false; 2], fours: [false; 2], rounds: false, matrices: None }
     }
     /// The lines before a kernel's text.
     pub fn lines(self) -> String {
-        let Variant { d, halves, rows, fours, rounds, .. } = self;
+        let Variant { d, halves, rows, fours, rounds, matrices, .. } = self;
         // tiles of at most 8 KiB of keys, and as many of values: WebGPU promises 16
         let tile = if d <= 64 { 16 } else { 8 };
+        let operands = || -> String {
+            let operands = ["a", "b"].into_iter().zip(fours).enumerate();
+            operands.map(|(i, (name, fours))| operand(i, name, fours)).collect()
+        };
+        if let Some(GpuMatrices { side, lanes, places }) = matrices {
+            let matrix = |name, element, role| format!("alias {name} = coop_mat{side}x{side}<{element}, {role}>;\n");
+            return [
+                "enable f16;\nenable wgpu_cooperative_matrix;\n".into(),
+                format!("const SIDE = {side}u;\nconst GROUP = {lanes}u;\nconst SLOTS = {places}u;\n"),
+                [matrix("Left", "f16", "A"), matrix("Right", "f16", "B"), matrix("Sum", "f32", "C")].concat(),
+                operands(),
+            ]
+            .concat();
+        }
         match (d, rows) {
             (0, 0) => String::new(),
-            (0, _) => {
-                let operands = ["a", "b"].into_iter().zip(fours).enumerate();
-                let operands: String = operands.map(|(i, (name, fours))| operand(i, name, fours)).collect();
-                format!("const ROWS = {rows}u;\nconst ROUNDS = {rounds};\n{operands}")
-            }
+            (0, _) => format!("const ROWS = {rows}u;\nconst ROUNDS = {rounds};\n{}", operands()),
             _ => format!("const D = {d}u;\nconst TILE = {tile}u;\nconst HALVES = {halves};\n"),
         }
     }
@@ -90,6 +104,7 @@ kernels! {
     "norm.wgsl": NORM = "norm", 5; NORM_BACK = "norm_back", 7; NORM_WATCH = "norm_watch", 6;
         NORM_SCALE = "norm_scale", 5;
     "linear.wgsl": PRODUCT = "product", 4; THIN = "thin", 4;
+    "linear_f16.wgsl": PRODUCT_F16 = "product_f16", 4;
     "sums.wgsl": FOLD = "fold", 2;
     "rotate.wgsl": ROTATE = "rotate", 4;
     "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_ONE = "attend_one", 8; ATTEND_BACK_Q = "attend_back_q", 8;
@@ -106,12 +121,11 @@ kernels! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GpuChoice, GpuDevice};
 
     /// Every kernel in every form that a run may ask for; all that fails is named.
     #[test]
     fn every_kernel_compiles() {
-        let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
+        let Some(device) = crate::test_device::device() else { return };
         let mut flaws = vec![];
         for kernel in ALL {
             let ways = || [(false, false), (false, true), (true, false), (true, true)];
@@ -124,6 +138,11 @@ mod tests {
             let forms: Vec<Variant> = match (kernel.text.contains("TILE * WIDE"), kernel.entry) {
                 (true, _) => [1, 2, 6, 64, 80, 128, 256].map(|d| Variant::heads(d, d % 4 == 0)).into(),
                 (_, "product") => [4, 8].into_iter().flat_map(product).collect(),
+                (_, "product_f16") if device.adapter.matrices.is_none() => vec![],
+                (_, "product_f16") => {
+                    let matrices = device.adapter.matrices;
+                    product(0).into_iter().map(|how| Variant { rounds: false, matrices, ..how }).collect()
+                }
                 (_, "thin") => [1, 2, 4, 8].into_iter().flat_map(product).collect(),
                 _ => vec![Variant::default()],
             };

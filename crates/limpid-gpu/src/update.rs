@@ -5,6 +5,7 @@ use crate::Gpu;
 use crate::kernels::{self, Variant};
 use crate::lists::{List, MOVED, words};
 use crate::memory::{STEP, Space, Staged, Window};
+use crate::passes::Rounding;
 use crate::passes::{Beside, Factor, SHARE, product};
 use limpid_core::backend::{BackendError, Result, UpdateReport};
 use limpid_core::ops::MemorySpace;
@@ -66,6 +67,16 @@ impl Gpu {
                 }
                 parts.push((i, part, at));
             }
+        }
+        let most = self.device.adapter.binding_bytes as usize / 4;
+        if let Some(len) =
+            groups.iter().filter_map(|of| of.matrix).map(|(out, cols)| out * cols).find(|len| *len > most)
+        {
+            let what = format!(
+                "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: --optimizer adamw takes it in parts",
+                self.device.adapter
+            );
+            return Err(BackendError::NotSupported { op: "update", what });
         }
         let spare = spare(groups);
         let [most, room] = room_of(groups);
@@ -278,12 +289,21 @@ fn orthogonal(
         let of = Factor::of(&x, cols);
         let [squares, mixed] = [&s, &mix].map(|window| Factor::of(window, side));
         let across = if wide { [false, true] } else { [true, false] };
-        product(list, across, [of, of, squares], Beside::Nothing, [side, side, out.max(cols)], false, None, false)?;
-        product(list, [false; 2], [squares, squares, mixed], Beside::Nothing, [side; 3], false, None, false)?;
+        product(
+            list,
+            across,
+            [of, of, squares],
+            Beside::Nothing,
+            [side, side, out.max(cols)],
+            false,
+            None,
+            Rounding::None,
+        )?;
+        product(list, [false; 2], [squares, squares, mixed], Beside::Nothing, [side; 3], false, None, Rounding::None)?;
         blend(list, &mix, &s, side * side, [c, b])?;
         let to = Factor::of(&next, cols);
         let (operands, k) = if wide { ([mixed, of, to], out) } else { ([of, mixed, to], cols) };
-        product(list, [false; 2], operands, Beside::Nothing, [out, cols, k], false, None, false)?;
+        product(list, [false; 2], operands, Beside::Nothing, [out, cols, k], false, None, Rounding::None)?;
         blend(list, &next, &x, n, [1.0, a])?;
         (x, next) = (next, x);
     }

@@ -1,6 +1,7 @@
 //! Every op on a GPU against `reference`, over the sample of configurations that takes all pairs of axes; whole runs; updates; the
 //! same bits twice. `GPU_ALL` takes all of the sample, not a part.
 
+#[path = "../src/test_device.rs"]
 mod device;
 #[path = "../../limpid/tests/random_config/mod.rs"]
 mod random_config;
@@ -8,7 +9,7 @@ mod random_config;
 use device::device;
 use limpid::backend::{Backend, BackendError, Cpu, Reference};
 use limpid::config::{Axis, Config, Mask, Positions, RotaryKind, RotaryScaling};
-use limpid::model::{Mode, Model};
+use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::element::{Element, nearest_bf16, widen_bf16};
@@ -159,6 +160,53 @@ fn decoded(config: &Config) -> Batch {
         blocks: vec![4, 2, 0],
         outputs: vec![4, 0, 2],
         ..Batch::default()
+    }
+}
+
+/// What learns beside what is frozen: adapters, frozen blocks, frozen tables; gradients of biases alone, and of nothing.
+#[test]
+fn ops_of_what_is_frozen_agree_with_reference() {
+    let Some(device) = device() else { return };
+    let lora = Lora { rank: 3, alpha: 6.0, dropout: 0.2, targets: vec!["attention".into(), "feed-forward".into()] };
+    let tunings = [
+        Tuning { lora: Some(lora), ..Tuning::default() },
+        Tuning { freeze: vec!["embed.weight".into(), "blocks.0.*".into()], ..Tuning::default() },
+        Tuning { train_only: vec!["*.bias".into()], ..Tuning::default() },
+    ];
+    let mut worst = Worst::new();
+    let mut tuned = 0;
+    for (i, config) in some(16) {
+        for tuning in &tunings {
+            // not every model has such parameters
+            let mode = Mode::Train { batch: BATCH, context: CONTEXT };
+            let Ok(model) = Model::tuned(&config, mode, tuning) else { continue };
+            by_op(&device, &model, &batch(&config, i as u64), |model, to| fill(model, to, i as u64), &mut worst);
+            tuned += 1;
+        }
+    }
+    assert!(tuned > 10, "{tuned} models");
+}
+
+/// What is computed again is what was kept: the same gradients, bit for bit, at every level of recomputation.
+#[test]
+fn recomputation_changes_no_bit() {
+    let Some(device) = device() else { return };
+    for (i, config) in some(16) {
+        let gradients = |level| -> Vec<Vec<u32>> {
+            let mode = Mode::Train { batch: BATCH, context: CONTEXT };
+            let model = Model::at_recompute_level(&config, mode, &Tuning::default(), level).unwrap();
+            let mut gpu = Gpu::start(&device, &model).unwrap();
+            fill(&model, &mut gpu, i as u64);
+            gpu.feed(&batch(&config, i as u64)).unwrap();
+            gpu.forward(model.body()).unwrap();
+            gpu.backward(model.back()).unwrap();
+            let bits = |region: Region| gpu.read(region).unwrap().iter().map(|v| v.to_bits()).collect();
+            model.learning().map(|param| bits(param.region.grad())).collect()
+        };
+        let kept = gradients(0);
+        for level in [1, Model::recompute_levels(&config)] {
+            assert!(gradients(level) == kept, "level {level} of {config:?}");
+        }
     }
 }
 
@@ -484,17 +532,26 @@ fn decoding_is_the_whole_forward_to_the_bit() {
     }
 }
 
-/// Products of bf16: forward and backward of every product against `reference` on operands that are rounded before, and losses.
+/// Products of bf16, and of f16 where the device has matrices of it: forward and backward of every product against `reference` on
+/// operands that are rounded before.
 #[test]
-fn products_of_bf16_agree_with_reference_on_rounded_operands() {
+fn rounded_products_agree_with_reference_on_rounded_operands() {
     let Some(device) = device() else { return };
-    let near = |values: Vec<f32>| -> Vec<f32> { values.into_iter().map(|v| widen_bf16(nearest_bf16(v))).collect() };
+    products_agree(&device, Precision::Bf16, |v| widen_bf16(nearest_bf16(v)));
+    if device.adapter.matrices.is_some() {
+        // gradients are rounded where they are in the middle of the range
+        products_agree(&device, Precision::F16, |v| half::f16::from_f32(v * 1024.0).to_f32() / 1024.0);
+    }
+}
+
+fn products_agree(device: &Arc<GpuDevice>, precision: Precision, near: fn(f32) -> f32) {
+    let near = |values: Vec<f32>| -> Vec<f32> { values.into_iter().map(near).collect() };
     let mut seen = 0;
     for (i, config) in some(12) {
         let model = Model::new(&config, Mode::Train { batch: BATCH, context: CONTEXT }).unwrap();
         let mut reference = Reference::new(&model);
-        let mut gpu = Gpu::start(&device, &model).unwrap().rounding(Precision::Bf16);
-        assert_eq!(gpu.precision(), Precision::Bf16);
+        let mut gpu = Gpu::start(device, &model).unwrap().rounding(precision).unwrap();
+        assert_eq!(gpu.precision(), precision);
         let batch = batch(&config, i as u64);
         fill(&model, &mut reference, i as u64);
         fill(&model, &mut gpu, i as u64);
@@ -511,7 +568,7 @@ fn products_of_bf16_agree_with_reference_on_rounded_operands() {
             b.into_iter().for_each(|b| copy(&[b], &gpu, &mut reference));
             reference.forward(alone).unwrap();
             let y = op.output();
-            let what = format!("{} in bf16, {i}: {config:?}", op.name());
+            let what = format!("{} in {precision}, {i}: {config:?}", op.name());
             off(&what, &gpu.read(y).unwrap(), &reference.read(y).unwrap(), 8e-6);
         }
         for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
@@ -523,7 +580,7 @@ fn products_of_bf16_agree_with_reference_on_rounded_operands() {
             reference.backward(alone).unwrap();
             let grads = [w].into_iter().filter(|w| w.learns()).map(|w| w.grad());
             for region in step.dx.iter().flatten().map(|g| g.region).chain(grads) {
-                let what = format!("gradient at {region:?} in bf16, {i}: {config:?}");
+                let what = format!("gradient at {region:?} in {precision}, {i}: {config:?}");
                 off(&what, &gpu.read(region).unwrap(), &reference.read(region).unwrap(), 3e-5);
             }
         }

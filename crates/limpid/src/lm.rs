@@ -255,12 +255,14 @@ impl Lm {
     /// The same with a KV cache in bf16 instead of f32: half the memory, and other last digits.
     ///
     /// # Errors
-    /// If no cache has that type: int8.
+    /// If no cache has that type: int8, f16.
     pub fn with_cache(self, precision: Precision) -> Result<Lm> {
         let cache = match precision {
             Precision::F32 => Element::F32,
             Precision::Bf16 => Element::Bf16,
-            Precision::Int8 => return Err(unknown("type of a KV cache", "int8", &["f32", "bf16"]).into()),
+            Precision::Int8 | Precision::F16 => {
+                return Err(unknown("type of a KV cache", &precision.to_string(), &["f32", "bf16"]).into());
+            }
         };
         Ok(Lm { cache, engine: Mutex::new(None), ..self })
     }

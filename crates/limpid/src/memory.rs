@@ -71,8 +71,8 @@ const SPARE: u64 = 32 << 20;
 /// How often a device has the four bytes in which memory is counted.
 fn elements(device: Device) -> usize {
     match device {
-        Device::Cpu | Device::Gpu => 1,
         Device::Reference => 2, // f64
+        _ => 1,
     }
 }
 

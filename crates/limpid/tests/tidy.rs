@@ -273,7 +273,24 @@ fn unsafe_lives_in_two_folders_and_one_file() {
     for (name, text) in library() {
         let allowed = ["limpid-core/ops/", "limpid-core/backend/cpu/", "limpid-base/files/map.rs"];
         let allowed = allowed.iter().any(|place| name.starts_with(place));
-        assert!(allowed || !text.contains("unsafe_code"), "{name} may not be unsafe");
+        // the leave to use what wgpu calls experimental, and nothing else
+        let leave = name.starts_with("limpid-gpu/device.rs") && text.matches("unsafe").count() == 2;
+        assert!(allowed || leave || !text.contains("unsafe_code"), "{name} may not be unsafe");
+    }
+}
+
+/// Who knows that there are GPUs: the one backend, the list of devices, and who chooses one of them.
+#[test]
+fn nobody_asks_whether_it_is_a_gpu() {
+    const CHOOSE: &[&str] = &["limpid-core/backend/mod.rs", "limpid/lib.rs"];
+    let asks = |text: &str| ["Device::Gpu", "feature = \"gpu\"", "limpid_gpu::"].iter().any(|word| text.contains(word));
+    for (name, text) in library() {
+        let may = name.starts_with("limpid-gpu/") || CHOOSE.contains(&name.as_str());
+        assert!(may || !asks(&text), "{name} asks whether it is a GPU");
+    }
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src")) {
+        let may = ["devices.rs", "doctor.rs", "main.rs"].iter().any(|file| path.ends_with(file));
+        assert!(may || !asks(&fs::read_to_string(&path).unwrap()), "{} asks whether it is a GPU", path.display());
     }
 }
 
@@ -320,7 +337,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 54_000; // from 51,000: a backend for GPUs, shared blocks, adapters over quantised weights
+const BUDGET: usize = 54_400; // from 51,000: a backend for GPUs, shared blocks, adapters over quantised weights
 
 #[test]
 fn the_library_stays_within_its_budget() {

@@ -105,6 +105,13 @@ fn gpus() -> Result<Vec<Gpu>> {
                 "  memory".into(),
                 format!("{buffer} in one buffer, of which a kernel sees {seen}; subgroups of {least} to {most}"),
             ),
+            (
+                "  f16".into(),
+                match adapter.matrices {
+                    Some(matrices) => format!("matrices of {0} x {0}, sums in f32: --precision f16", matrices.side),
+                    None => "no matrices of it with sums in f32: --precision f32 or bf16".into(),
+                },
+            ),
             ("  roofs".into(), measured),
         ];
         let roofs = roofs.ok().map(|r| {
@@ -115,7 +122,7 @@ fn gpus() -> Result<Vec<Gpu>> {
         let json = serde_json::json!({
             "name": adapter.name, "driver": adapter.driver, "api": adapter.api, "software": adapter.is_software,
             "buffer_bytes": adapter.buffer_bytes, "binding_bytes": adapter.binding_bytes,
-            "subgroup": adapter.subgroup, "roofs": roofs,
+            "subgroup": adapter.subgroup, "f16_matrices": adapter.matrices.map(|matrices| matrices.side), "roofs": roofs,
         });
         Gpu { json, rows: rows.into() }
     };

@@ -144,7 +144,10 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
             1 => show::plural(threads, "thread"),
             _ => format!("{size} processes of {}", show::plural(threads, "thread")),
         },
-        if args.machine.precision == Precision::Bf16 { ", bf16" } else { "" },
+        match args.machine.precision {
+            Precision::F32 => String::new(),
+            other => format!(", {other}"),
+        },
     ));
     let floor = text
         .log_probability

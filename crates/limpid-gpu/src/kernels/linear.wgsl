@@ -78,6 +78,9 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
     let down = (p.m + HIGH - 1u) / HIGH;
     let tile = number(id, groups);
     let share = tile / (across * down);
+    if share >= max((p.k + p.each - 1u) / max(p.each, 1u), 1u) {
+        return; // the rectangle of workgroups may be larger than the list
+    }
     let m0 = tile / across % down * HIGH;
     let n0 = tile % across * SIDE;
     let tm = thread / 16u;

@@ -216,6 +216,11 @@ impl Cpu {
             let what = format!("it has no memory of {element}, only of f32");
             return Err(BackendError::NotSupported { op: "this model", what });
         }
+        if precision == Precision::F16 {
+            let what =
+                "they are for GPUs that have matrices of f16 (--device gpu): here bf16 takes as many bytes".into();
+            return Err(BackendError::NotSupported { op: "products of f16", what });
+        }
         if precision == Precision::Int8 && matches!(model.mode, Mode::Train { .. }) {
             let what = "they have no gradient: training takes f32 or bf16".into();
             return Err(BackendError::NotSupported { op: "products of int8", what });

@@ -112,7 +112,7 @@ enum Form {
 impl Form {
     fn of(level: Level, precision: Precision) -> Form {
         match precision {
-            Precision::F32 | Precision::Int8 => Form::Exact,
+            Precision::F32 | Precision::Int8 | Precision::F16 => Form::Exact,
             Precision::Bf16 if level.has_dot() => Form::Pairs,
             Precision::Bf16 => Form::Rounded,
         }

@@ -23,6 +23,8 @@ axis! {
         F32 = "f32",
         /// Operands rounded to bfloat16, products summed in f32.
         Bf16 = "bf16",
+        /// Operands rounded to IEEE's half precision by a GPU's cooperative matrices, products summed in f32.
+        F16 = "f16",
         /// Activations rounded to eight bits where they meet quantised weights, and products of these summed as integers; all else
         /// as in `f32`. For generating.
         Int8 = "int8",
