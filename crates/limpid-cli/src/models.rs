@@ -245,11 +245,15 @@ pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool)
         true => "limpid does not read them".to_string(),
         false => format!("limpid does not read them, or {format} has no place for them"),
     };
+    let unsaid = match format {
+        Format::Gguf => "they speak of the types that tensors had",
+        _ => "limpid writes them to GGUF only",
+    };
     let [along, behind, keys] = parted(source, carried, format, same);
     let lists = [
         ("carried", along, "as they are"),
         ("left behind", behind, nowhere.as_str()),
-        ("left behind", keys, "limpid writes them to GGUF only, those of types where they stay"),
+        ("left behind", keys, unsaid),
         ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
     ];
     let lists = lists.into_iter().filter(|(_, names, _)| !names.is_empty());

@@ -140,11 +140,14 @@ pub fn run(args: Args) -> Result<()> {
     let unfit = tokenizer.as_ref().filter(|_| format == Format::Llmc).and_then(|t| t.to_llmc().err());
     let written = tokenizer.as_ref().filter(|_| unfit.is_none());
     let proof = if args.verify { Some(verify(&source, &args.dst, written)?) } else { None };
-    // rows that are no blocks of what is asked for become others
-    let types = if format == Format::Gguf { types(&args.dst)? } else { vec![stored.to_string()] };
+    let same = args.dtype.is_none();
+    // rows that are no blocks of what is asked for become others; tables of positions are F32 beside any type
+    let as_they_were = same && source.format == Format::Gguf || stored == Dtype::F32;
+    let mut types = if format == Format::Gguf { types(&args.dst)? } else { vec![stored.to_string()] };
+    types.retain(|name| as_they_were || *name != Dtype::F32.to_string());
     let all_types = types.join(", ");
     let tokens = tokenizer.as_ref().map_or(source.config.vocab_size, Tokenizer::vocab_size);
-    let (rows_without, same) = (source.config.vocab_size - tokens, args.dtype.is_none());
+    let rows_without = source.config.vocab_size - tokens;
     if args.json {
         let [along, behind, unsaid] = parted(&source, &carried, format, same);
         show::json(&serde_json::json!({

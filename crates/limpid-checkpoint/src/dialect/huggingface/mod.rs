@@ -405,62 +405,19 @@ fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
     }
 }
 
-/// Models that limpid cannot open, and why.
+/// Models that limpid cannot open, and why; some are called so by llama.cpp alone.
+#[rustfmt::skip]
 const OTHERS: &[(&[&str], &str)] = &[
-    (
-        &[
-            "mamba",
-            "mamba2",
-            "falcon_mamba",
-            "falcon_h1",
-            "jamba",
-            "bamba",
-            "rwkv",
-            "rwkv6",
-            "rwkv7",
-            "recurrent_gemma",
-            "zamba",
-            "zamba2",
-        ],
-        "its layers keep a state instead of attention",
-    ),
-    (
-        &[
-            "mixtral",
-            "qwen2_moe",
-            "qwen3_moe",
-            "olmoe",
-            "phimoe",
-            "granitemoe",
-            "deepseek2", // llama.cpp's name for the next two
-            "deepseek_v2",
-            "deepseek_v3",
-            "dbrx",
-            "gpt_oss",
-            "llama4",
-            "ernie4_5_moe",
-            "jetmoe",
-            "arctic",
-        ],
-        "its feed-forward network is a mixture of experts",
-    ),
-    (
-        &[
-            "t5",
-            "t5encoder",
-            "mt5",
-            "umt5",
-            "bart",
-            "mbart",
-            "pegasus",
-            "marian",
-            "m2m_100",
-            "blenderbot",
-            "led",
-            "whisper",
-        ],
-        "it is an encoder and a decoder that attends to it",
-    ),
+    (&[
+        "mamba", "mamba2", "falcon_mamba", "falcon_h1", "jamba", "bamba", "rwkv", "rwkv6", "rwkv7", "recurrent_gemma", "zamba", "zamba2",
+    ], "its layers keep a state instead of attention"),
+    (&[
+        "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "deepseek2", "deepseek_v2", "deepseek_v3", "dbrx", "gpt_oss",
+        "llama4", "ernie4_5_moe", "jetmoe", "arctic",
+    ], "its feed-forward network is a mixture of experts"),
+    (&[
+        "t5", "t5encoder", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "led", "whisper",
+    ], "it is an encoder and a decoder that attends to it"),
     (&["gemma3", "llava", "qwen2_vl", "paligemma", "mllama"], "it sees pictures: give its text model alone"),
     (&["deberta", "deberta-v2", "xlnet", "longformer", "big_bird", "reformer"], "its attention is of another kind"),
 ];
