@@ -117,9 +117,34 @@ impl Carried {
             // one file has the tokenizer in it, or none
             false => {
                 let left = self.names.iter().filter(|name| !TOKENIZERS.contains(&name.as_str()));
-                [vec![], left.chain(&self.other).cloned().collect()]
+                [vec![], left.chain(&self.other).cloned().chain(self.more_templates()).collect()]
             }
         }
+    }
+
+    /// What tokenizer_config.json says; null if there is none.
+    fn of_tokenizer(&self) -> Value {
+        let there = self.tokenizer && self.names.iter().any(|name| name == TOKENIZERS[0]);
+        there.then(|| json(&self.folder.join(TOKENIZERS[0])).ok()).flatten().unwrap_or_default()
+    }
+
+    /// The chat templates in tokenizer_config.json beside the model's own.
+    fn more_templates(&self) -> Vec<String> {
+        let about = self.of_tokenizer();
+        let names = about["chat_template"].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str());
+        names.filter(|name| *name != "default").map(|name| format!("the chat template `{name}`")).collect()
+    }
+
+    /// The token in a role, such as `pad_token`, by tokenizer_config.json.
+    pub(super) fn in_role(&self, role: &str) -> Option<String> {
+        let token = &self.of_tokenizer()[role];
+        token.as_str().or(token["content"].as_str()).map(String::from)
+    }
+
+    /// What sentence-transformers takes of the hidden states, if the folder says it and limpid has it.
+    pub(super) fn pooling(&self) -> Option<String> {
+        let says = self.names.iter().any(|name| name == MODULES);
+        says.then(|| SentenceRecipe::of(&self.folder).ok().flatten()).flatten().map(|recipe| recipe.pooling)
     }
 
     /// The config.json of HuggingFace's that the model came with, and whether its tokenizer is the one that is written.

@@ -412,6 +412,8 @@ pub struct Checkpoint {
     pub adapter: Option<Adapter>,
     /// What a GGUF file says beside its tokenizer's tables: of its author, its license, how it was made.
     pub metadata: gguf::Metadata,
+    /// Its keys that change no number and that limpid writes to GGUF only.
+    pub unused: Vec<String>,
     dialect: Dialect,
     store: Store,
     names: Names,
@@ -528,6 +530,7 @@ impl Checkpoint {
             carried: Carried::default(),
             adapter: None,
             metadata: gguf::Metadata::default(),
+            unused: vec![],
             dialect,
             store,
             names,
@@ -574,14 +577,14 @@ impl Checkpoint {
         let n = at(path, File::open(path).and_then(|mut f| f.read(&mut first)))?;
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
-            let (kind, config, fused) = dialect::gguf::read(&metadata, &store)?;
+            let dialect::gguf::Found { kind, config, fused, unused } = dialect::gguf::read(&metadata, &store)?;
             let names = dialect::names(&store, |name| dialect::gguf::holds(name, &config).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
             let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
             let metadata = metadata.without(dialect::gguf::is_tokens);
             let whose = (Format::Gguf, Dialect::Gguf(kind, fused));
             let bare = Checkpoint::bare(path.into(), whose, config, store, names);
-            return Ok(Checkpoint { tokenizer, chat_template, metadata, ..bare });
+            return Ok(Checkpoint { tokenizer, chat_template, metadata, unused, ..bare });
         }
         if safetensors_file::looks_like_pickle(&first[..n]) {
             return Err(safetensors_file::pickle(path));
@@ -648,12 +651,15 @@ impl Checkpoint {
         [carried::GENERATION, "config.json", ORIGIN].into_iter().find_map(ids).unwrap_or_default()
     }
 
-    /// How sentence-transformers makes vectors with it, if its folder says so.
+    /// How sentence-transformers makes vectors with it, if its folder says so, or a GGUF file by its `pooling_type`.
     ///
     /// # Errors
     /// As [`SentenceRecipe::of`].
     pub fn sentence_recipe(&self) -> Result<Option<SentenceRecipe>> {
-        SentenceRecipe::of(&self.path)
+        match self.format {
+            Format::Gguf => dialect::gguf::sentence_recipe(&self.metadata, &self.path),
+            _ => SentenceRecipe::of(&self.path),
+        }
     }
 
     /// How the rows of every parameter of `model` are stored: its name, rows of it, their type.
@@ -1007,7 +1013,13 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
                 metadata.set("general.name", "limpid".to_string());
                 metadata
             };
-            let (kind, own, config) = dialect::gguf::express(source.config, source.tokenizer, came_in)?;
+            let (kind, mut own, config) = dialect::gguf::express(source.config, source.tokenizer, came_in)?;
+            if let Some(tokenizer) = source.tokenizer {
+                let roles = tokenizer.roles();
+                let named = |role: &str| tokenizer.special(&source.carried?.in_role(role)?);
+                let known = |role: &str| roles.iter().find(|(own, _)| *own == role).map(|(_, id)| *id);
+                dialect::gguf::put_roles(&mut own, &|role| named(role).or_else(|| known(role)));
+            }
             let mut metadata =
                 source.metadata.map_or_else(named, |m| dialect::gguf::taken_over(m, kind, source.keep_types));
             if metadata.get("general.file_type").is_none() && !source.keep_types {
@@ -1019,6 +1031,9 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             anew.for_each(|(key, value)| metadata.set(key, value.clone()));
             if let Some(template) = source.chat_template {
                 metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
+            }
+            if let Some(pooling) = source.carried.and_then(Carried::pooling) {
+                dialect::gguf::put_pooling(&mut metadata, kind, &pooling);
             }
             let model = dialect::outline(&config).map_err(config_error)?;
             let stored_as = |name: &str, shape: &[usize], stored: Option<&Dtype>| {

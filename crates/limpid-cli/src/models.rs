@@ -228,35 +228,36 @@ pub fn engine(
     Ok(Engine::new(decoder, checkpoint.tokenizer.clone(), &limits))
 }
 
+/// What of a model goes along into such a format as it is, what is left behind, and the keys of a GGUF file that others have no place for.
+/// `same`: tensors keep their types, of which some keys speak.
+pub fn parted(source: &Checkpoint, carried: &Carried, format: Format, same: bool) -> [Vec<String>; 3] {
+    let [along, mut behind] = carried.parted(format);
+    if format == Format::Llmc && source.chat_template.is_some() {
+        behind.push("the chat template".into());
+    }
+    let stays = |key: &&String| format != Format::Gguf || !same && key.starts_with("quantize.");
+    [along, behind, source.unused.iter().filter(stays).cloned().collect()]
+}
+
 /// What goes along when a model becomes one of that format, and what does not: lines for people.
-pub fn along(source: &Checkpoint, carried: &Carried, format: Format) -> Vec<(String, String)> {
+pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool) -> Vec<(String, String)> {
     let nowhere = match format.is_folder() {
         true => "limpid does not read them".to_string(),
         false => format!("limpid does not read them, or {format} has no place for them"),
     };
-    let [along, behind] = carried.parted(format);
+    let unsaid = match format {
+        Format::Gguf => "they speak of the types that tensors had",
+        _ => "limpid writes them to GGUF only",
+    };
+    let [along, behind, keys] = parted(source, carried, format, same);
     let lists = [
         ("carried", along, "as they are"),
         ("left behind", behind, nowhere.as_str()),
-        ("left behind", unsaid(source, format), "only GGUF has a place for them"),
+        ("left behind", keys, unsaid),
         ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
     ];
     let lists = lists.into_iter().filter(|(_, names, _)| !names.is_empty());
     lists.map(|(what, names, why)| (what.into(), format!("{}: {why}", list(&names)))).collect()
-}
-
-/// What a GGUF file says of itself that limpid does not use, if another format is written.
-pub fn unsaid(source: &Checkpoint, format: Format) -> Vec<String> {
-    if format == Format::Gguf {
-        return vec![];
-    }
-    let used = ["architecture", "file_type", "quantization_version", "alignment"].map(|key| format!("general.{key}"));
-    let own = |key: &str| key.starts_with("general.") && !used.iter().any(|known| known == key);
-    let token = |key: &str| {
-        let id = key.strip_prefix("tokenizer.ggml.").and_then(|key| key.strip_suffix("_token_id"));
-        id.is_some_and(|id| !["bos", "eos", "unknown", "cls", "seperator"].contains(&id))
-    };
-    source.metadata.iter().map(|(key, _)| key).filter(|key| own(key) || token(key)).map(String::from).collect()
 }
 
 /// The first few of many names.

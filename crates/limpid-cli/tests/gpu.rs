@@ -39,7 +39,7 @@ fn gpus_are_listed_and_chosen() {
     f.fails(1, &train("--device gpu:99"), &refused);
     f.fails(1, &train("--device gpu:voodoo"), &refused);
     f.fails(2, &train("--device gpus"), &["unknown device", "gpu:NUMBER", "auto"]);
-    f.fails(1, &train("--device gpu --precision int8"), &["int8"]);
+    f.fails(2, &train("--device gpu --precision int8"), &["int8"]);
     f.fails(1, &train("--device cpu --precision f16"), &["f16", "--device gpu", "bf16"]);
     if gpus[0]["f16_matrices"].is_null() {
         f.fails(1, &train("--device gpu --precision f16"), &["f16", "--precision bf16"]);

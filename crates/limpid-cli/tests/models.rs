@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Folder, LIMPID, text};
+use limpid::checkpoint::gguf;
+use limpid::checkpoint::store::OutputTensor;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
@@ -16,6 +18,11 @@ fn trained(name: &str) -> Folder {
     f.file("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(100));
     f.both(&format!("train --data text.txt --out m --activation gelu-tanh {SMALL}"));
     f
+}
+
+/// A file of the library's fixtures.
+fn fixture(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid/fixtures").join(name)
 }
 
 fn names(f: &Folder, folder: &str) -> Vec<String> {
@@ -172,6 +179,104 @@ fn convert_says_what_goes_along_and_what_does_not() {
     // a name that a program wrote is known or not, never mistyped
     f.file("none/config.json", config.replace("\"gpt2\"", "\"xglm\""));
     f.fails(1, "params --model none", &["`xglm` is not a model that limpid has", "gpt2, gpt_bigcode"]);
+}
+
+/// What one file has no place for is said, and the tokens that pad and mask go along: named by tokenizer_config.json, or by themselves.
+#[test]
+fn one_file_says_what_it_has_no_place_for() {
+    let f = Folder::new("one-file");
+    f.file("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(100));
+    f.both(&format!("train --data text.txt --out m --activation gelu-tanh {SMALL} --d-ff 128"));
+    f.ok("convert m hf");
+    let mut about: serde_json::Value = serde_json::from_slice(&f.bytes("hf/tokenizer_config.json")).unwrap();
+    about["pad_token"] = "<|endoftext|>".into();
+    about["chat_template"] = serde_json::json!([
+        { "name": "default", "template": "{{ messages }}" },
+        { "name": "tool_use", "template": "{{ tools }}" },
+    ]);
+    f.file("hf/tokenizer_config.json", about.to_string());
+    let value = f.json("convert hf hf.gguf --json --verify");
+    assert_eq!(value["left_behind"], serde_json::json!(["the chat template `tool_use`"]));
+    let whole = gguf::open(&f.0.join("hf.gguf")).unwrap().0;
+    let end = whole.u64("tokenizer.ggml.eos_token_id").unwrap();
+    assert_eq!(whole.strings("tokenizer.ggml.tokens").unwrap()[end as usize], "<|endoftext|>");
+    let role = |name: &str| whole.u64(&format!("tokenizer.ggml.{name}_token_id")).ok();
+    assert_eq!((role("padding"), role("mask")), (Some(end), None));
+    assert_eq!(whole.str("tokenizer.chat_template").unwrap(), "{{ messages }}");
+    let left = serde_json::json!(["the chat template `tool_use`", "the chat template"]);
+    assert_eq!(f.json("convert hf hf.bin --json")["left_behind"], left);
+    assert_eq!(f.json("convert m m.bin --json --force")["left_behind"], serde_json::json!([]));
+    // what a GGUF file says beside its model
+    let keys = serde_json::json!(["general.name", "tokenizer.ggml.padding_token_id"]);
+    assert_eq!(f.json("convert hf.gguf own --json")["metadata_left_out"], keys);
+}
+
+/// The types that were written are said, where they are not what was asked for too; and rows of the model that no token has.
+#[test]
+fn convert_says_which_types_and_tokens_there_are() {
+    let f = trained("types");
+    let value = f.json("convert m q.gguf --dtype q4_k --json");
+    assert_eq!(value["dtype"], "Q8_0"); // rows of 32
+    let said = f.ok("convert m q4.gguf --dtype q4_k");
+    assert!(said.contains("(gguf, Q8_0)") && said.contains("no matrix is Q4_K"), "{said}");
+    assert_eq!(f.json("convert m f.gguf --json")["dtype"], "F32");
+    assert!(!f.ok("convert m q8.gguf --dtype q8_0").contains("no matrix is"));
+    assert_eq!(f.json("convert q8.gguf same.gguf --json")["dtype"], "F32, Q8_0"); // a table of positions, too
+    // what is said of types stays behind with them
+    let (mut keys, store) = gguf::open(&f.0.join("q8.gguf")).unwrap();
+    keys.set("quantize.imatrix.file", "imatrix.dat".to_string());
+    let tensors = store.names().map(|name| {
+        let stored = store.get(name).unwrap();
+        let (dtype, shape) = (stored.dtype.clone(), stored.shape.to_vec());
+        OutputTensor { name: name.into(), dtype, shape, values: vec![], rows: Some(vec![stored.bytes]) }
+    });
+    gguf::write(&f.0.join("imatrix.gguf"), &keys, tensors.collect()).unwrap();
+    let left =
+        |how: &str| f.json(&format!("convert imatrix.gguf left.gguf --force --json{how}"))["metadata_left_out"].clone();
+    assert_eq!(left(""), serde_json::json!([]));
+    assert_eq!(left(" --dtype f32"), serde_json::json!(["quantize.imatrix.file"]));
+    let all = fs::read_to_string(fixture("../../limpid-tokenizer/fixtures/tokenizers.json")).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    let words = all["words"]["files"]["tokenizer.json"].as_str().unwrap();
+    f.file("words.json", words);
+    let tokens = limpid::tokenizer::Tokenizer::from_json(words).unwrap().vocab_size() as u64;
+    let config: serde_json::Value = serde_json::from_slice(&f.bytes("m/config.json")).unwrap();
+    let rows = config["vocab_size"].as_u64().unwrap();
+    assert!(tokens < rows);
+    let value = f.json("convert m few --to limpid --tokenizer words.json --json");
+    assert_eq!(value["rows_without_token"], rows - tokens);
+    let said = f.ok("convert few again --to hf");
+    assert!(said.contains(&format!("has {tokens} tokens, and the model rows for {rows}")), "{said}");
+    assert_eq!(f.json("convert m whole --to hf --json")["rows_without_token"], 0);
+}
+
+/// llama.cpp leaves texts as they are where Qwen's tokenizer brings them to NFC: they are compared after it, and that is said.
+#[test]
+fn verify_compares_what_a_tokenizer_brings_to_nfc() {
+    let f = Folder::new("nfc");
+    f.file("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(100));
+    let all = fs::read_to_string(fixture("../../limpid-tokenizer/fixtures/tokenizers.json")).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    let mut file: serde_json::Value =
+        serde_json::from_str(all["gpt-4"]["files"]["tokenizer.json"].as_str().unwrap()).unwrap();
+    // what Qwen 2 has
+    let split = &mut file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
+    *split = split.as_str().unwrap().replace(r"\p{N}{1,3}", r"\p{N}").into();
+    file["normalizer"] = serde_json::json!({ "type": "NFC" });
+    file["model"]["ignore_merges"] = false.into();
+    for token in file["added_tokens"].as_array_mut().unwrap() {
+        token["rstrip"] = false.into();
+    }
+    f.file("qwen.json", file.to_string());
+    f.both(&format!("train --data text.txt --tokenizer qwen.json --out m --activation gelu-tanh {SMALL}"));
+    let said = f.ok("convert m m.gguf --verify");
+    assert!(said.contains("does not bring texts to NFC") && said.contains("samples are the same, of "), "{said}");
+    let value = f.json("convert m n.gguf --verify --json");
+    assert_eq!((&value["verified"], value["first_difference"].is_null()), (&true.into(), true), "{value}");
+    assert!(
+        value["of_these_after_nfc"].as_u64().is_some_and(|n| n > 0 && n < value["texts_compared"].as_u64().unwrap())
+    );
+    assert_eq!(f.json("convert m other --to hf --verify --json")["of_these_after_nfc"], 0);
 }
 
 /// A conversion that is killed leaves the old model or the new one, whole.

@@ -9,7 +9,7 @@ pub fn device() -> Option<Arc<GpuDevice>> {
     static DEVICE: OnceLock<Option<Arc<GpuDevice>>> = OnceLock::new();
     let open = || match GpuDevice::open(&GpuChoice::Best) {
         Ok(device) => {
-            println!("on {}", device.adapter);
+            println!("on {}, f16: {:?}", device.adapter, device.adapter.matrices);
             Some(device)
         }
         Err(error) => {

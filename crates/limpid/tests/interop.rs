@@ -134,22 +134,51 @@ fn model_type(folder: &Path) -> String {
     serde_json::from_str::<serde_json::Value>(&text).unwrap()["model_type"].as_str().unwrap().into()
 }
 
-/// docs/formats.md has the table that these numbers make: each family, which is written as itself, and the worst difference.
+/// What the models of a family showed.
+#[derive(Default)]
+struct Shown {
+    models: usize,
+    /// Models that were written in each of the formats.
+    written: [usize; Format::ALL.len()],
+    worst: f32,
+}
+
+impl Shown {
+    /// Its line in docs/formats.md; formats of some models with their number.
+    fn line(&self, family: &str) -> String {
+        let all = Format::ALL.iter().zip(self.written).filter(|(_, n)| *n > 0);
+        let of = |(format, n): (&Format, usize)| match n == self.models {
+            true => format.to_string(),
+            false => format!("{format} ({n})"),
+        };
+        let to = all.map(of).collect::<Vec<_>>().join(", ");
+        format!("| `{family}` | {} | {to} | {:.0e} |\n", self.models, self.worst)
+    }
+}
+
+/// docs/formats.md has the table that these numbers make: each family with two models or more, which are written as themselves, in which
+/// formats, and the worst difference.
 #[test]
 fn models_of_transformers_give_its_numbers() {
     let folder = Folder::new("table");
-    let mut families = std::collections::BTreeMap::<String, f32>::new();
+    let mut families = std::collections::BTreeMap::<String, Shown>::new();
     for case in fixtures("hf") {
-        let worst = assert_true(&case.display().to_string(), &case, &truth(&case));
-        let out = folder.0.join(case.file_name().unwrap());
-        let opened = Checkpoint::open(&case).unwrap();
-        convert(&opened, &out, Format::HuggingFace, &opened.dtype()).unwrap();
         let of = families.entry(model_type(&case)).or_default();
-        assert_eq!(model_type(&out), model_type(&case), "{}", case.display());
-        *of = of.max(worst);
+        of.worst = of.worst.max(assert_true(&case.display().to_string(), &case, &truth(&case)));
+        of.models += 1;
+        let place = folder.0.join(case.file_name().unwrap());
+        std::fs::create_dir(&place).unwrap();
+        let opened = Checkpoint::open(&case).unwrap();
+        for (format, n) in Format::ALL.iter().zip(&mut of.written) {
+            let out = place.join(format.to_string());
+            let written = convert(&opened, &out, *format, &opened.dtype()).is_ok();
+            *n += usize::from(written);
+        }
+        assert_eq!(model_type(&place.join("hf")), model_type(&case), "{}", case.display());
     }
-    let line = |(of, worst): (&String, &f32)| format!("| `{of}` | {worst:.0e} |\n");
-    let table: String = families.iter().map(line).collect();
+    let few: Vec<&String> = families.iter().filter(|(_, shown)| shown.models < 2).map(|(of, _)| of).collect();
+    assert!(few.is_empty() && families.len() > 35, "families of one model: {few:?}");
+    let table: String = families.iter().map(|(of, shown)| shown.line(of)).collect();
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats.md")).unwrap();
     assert!(page.contains(&table), "docs/formats.md lacks these lines\n{table}");
 }
@@ -322,6 +351,79 @@ fn blocks_pass_through() {
     assert!(said.iter().all(|(key, value)| kept.get(key) == Some(value)), "{kept:?}");
     assert_eq!(new.str("general.license").unwrap(), "apache-2.0");
     assert_eq!((new.u64("general.file_type").unwrap(), new.get("quantize.imatrix.file")), (14, None));
+}
+
+/// A GGUF file with one key set to another value.
+fn with_key(from: &Path, to: &Path, key: &str, value: limpid::checkpoint::gguf::GgufValue) {
+    use limpid::checkpoint::gguf;
+    use limpid::checkpoint::store::OutputTensor;
+    let (mut metadata, store) = gguf::open(from).unwrap();
+    metadata.set(key, value);
+    let tensors = store.names().map(|name| {
+        let stored = store.get(name).unwrap();
+        let (dtype, shape) = (stored.dtype.clone(), stored.shape.to_vec());
+        OutputTensor { name: name.into(), dtype, shape, values: vec![], rows: Some(vec![stored.bytes]) }
+    });
+    gguf::write(to, &metadata, tensors.collect()).unwrap();
+}
+
+/// A key of the architecture that nobody reads changes no number, and is then told, or is refused with the architectures that have it.
+#[test]
+fn keys_of_gguf_are_read_told_or_refused() {
+    use limpid::checkpoint::gguf::GgufValue::{self, Bool, F32, U32};
+    let folder = Folder::new("keys");
+    let out = folder.0.join("out.gguf");
+    let of = |name: &str| PathBuf::from(format!("{}/fixtures/gguf/{name}.gguf", env!("CARGO_MANIFEST_DIR")));
+    let text = |text: &str| GgufValue::String(text.into());
+    let plain = Checkpoint::open(&of("llama-gqa")).unwrap().config;
+    let with = |key: &str, value: GgufValue| {
+        with_key(&of("llama-gqa"), &out, key, value);
+        Checkpoint::open(&out)
+    };
+    for (key, value, told) in [
+        ("llama.attention.sliding_window", U32(plain.context_length as u32), true),
+        ("llama.attention.causal", Bool(true), true),
+        ("llama.attention.scale", F32(plain.score_scale(0) as f32), true),
+        ("llama.logit_scale", F32(1.0), true),
+        ("llama.final_logit_softcapping", F32(0.0), true),
+        ("llama.rope.scaling.finetuned", Bool(false), true),
+        ("llama.rope.scaling.original_context_length", U32(4096), true),
+        ("llama.pooling_type", U32(1), true),
+        ("llama.expert_count", U32(0), false),
+        ("llama.vocab_size", U32(33), false),
+        ("llama.attention.key_length", U32(plain.d_head() as u32), false),
+        ("general.license", text("mit"), true),
+        ("general.file_type", U32(0), false),
+        ("quantize.imatrix.file", text("imatrix.dat"), true),
+        ("tokenizer.ggml.eot_token_id", U32(3), true),
+        ("tokenizer.ggml.pre", text("default"), false),
+        ("tokenizer.chat_template.tool_use", text("{{ messages }}"), true),
+        ("tokenizer.chat_template", text("{{ messages }}"), false),
+    ] {
+        let opened = with(key, value).unwrap_or_else(|e| panic!("{key}: {e}"));
+        assert_eq!(opened.config, plain, "{key}");
+        assert_eq!(opened.unused.iter().any(|unused| unused == key), told, "{key}: {:?}", opened.unused);
+    }
+    // a factor of no type is linear to llama.cpp
+    let scaled = with("llama.rope.scaling.factor", F32(2.0)).unwrap().config.rotary_scaling;
+    assert_eq!((scaled.factor, scaled.context), (2.0, 0));
+    for (key, value, says) in [
+        ("llama.attention.scale", F32(0.3), "Architectures in which it does: granite;"),
+        ("llama.logit_scale", F32(0.5), "Architectures in which it does: command-r, granite;"),
+        ("llama.attention.sliding_window", U32(4), "in which it does: gemma2, gemma3, phi3, olmo2;"),
+        ("llama.attention.causal", Bool(false), "Architectures in which it does: bert;"),
+        ("llama.rope.scale_linear", F32(2.0), "Architectures in which it does: none;"),
+        ("llama.of_tomorrow", F32(0.0), "Architectures in which it does: none;"),
+        ("general.architecture", text("mamba2"), "its layers keep a state instead of attention"),
+        ("general.architecture", text("qwen3moe"), "a mixture of experts"),
+        ("general.architecture", text("gpt-oss"), "a mixture of experts"),
+        ("general.architecture", text("t5encoder"), "an encoder and a decoder"),
+        ("llama.expert_count", U32(8), "it has experts"),
+    ] {
+        let error = with(key, value).err().unwrap_or_else(|| panic!("{key} opens")).to_string();
+        let named = key.starts_with("general") || error.contains(&format!("`{key}`"));
+        assert!(error.starts_with(&out.display().to_string()) && named && error.contains(says), "{error}");
+    }
 }
 
 /// BERT's tokenizer goes into GGUF as llama.cpp has it and comes back: its ids, what stands round a text, and the words of the list.
@@ -711,7 +813,7 @@ fn vectors_are_those_of_sentence_transformers() {
     let fixture = PathBuf::from(format!("{}/fixtures/sentence", env!("CARGO_MANIFEST_DIR")));
     let cases: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(fixture.join("cases.json")).unwrap()).unwrap();
-    let (mut cut, mut worst) = (0, 0f32);
+    let (mut cut, mut worst, mut poolings) = (0, 0f32, 0);
     for (n, case) in cases.as_array().unwrap().iter().enumerate() {
         let at = folder.0.join(n.to_string());
         std::fs::create_dir_all(&at).unwrap();
@@ -728,10 +830,19 @@ fn vectors_are_those_of_sentence_transformers() {
         convert(&Checkpoint::open(&at).unwrap(), &own, Format::Limpid, &Dtype::F32).unwrap();
         let lm = limpid::Lm::open(&own).unwrap();
         let (recipe, pooling) = lm.sentence_recipe().unwrap().unwrap();
+        // a GGUF file says which of three poolings it is, and nothing else
+        let file = folder.0.join(format!("{n}.gguf"));
+        convert(&Checkpoint::open(&own).unwrap(), &file, Format::Gguf, &Dtype::F32).unwrap();
+        let there = limpid::Lm::open(&file).unwrap();
+        let stated = there.sentence_recipe().unwrap();
+        let known = ["mean", "cls", "lasttoken"].contains(&recipe.pooling.as_str());
+        assert_eq!(stated.map(|(_, pooling)| pooling), Some(pooling).filter(|_| known), "case {n}");
+        poolings += usize::from(known);
         for (text, wanted) in case["texts"].as_array().unwrap().iter().zip(case["vectors"].as_array().unwrap()) {
             let (ids, over) = lm.sentence_ids(text.as_str().unwrap(), &recipe).unwrap();
             cut += usize::from(over > 0);
             let vector = lm.embed_ids(&ids, pooling).unwrap();
+            assert_eq!(there.embed_ids(&ids, pooling).unwrap(), vector, "case {n}");
             let vector = if recipe.normalized { limpid::normalized(vector) } else { vector };
             for (x, wanted) in vector.iter().zip(wanted.as_array().unwrap()) {
                 worst = worst.max((x - wanted.as_f64().unwrap() as f32).abs());
@@ -740,8 +851,12 @@ fn vectors_are_those_of_sentence_transformers() {
             assert!(worst < 5e-6, "case {n}, {text}: {worst:.1e}");
         }
     }
-    assert!(cut >= 2, "{cut}");
+    assert!(cut >= 2 && poolings > 5, "{cut} {poolings}");
     // what limpid has not is refused
+    let ranks = folder.0.join("ranks.gguf");
+    with_key(&folder.0.join("0.gguf"), &ranks, "bert.pooling_type", 4u32.into());
+    let error = limpid::Lm::open(&ranks).unwrap().sentence_recipe().unwrap_err().to_string();
+    assert!(error.contains("`bert.pooling_type` is 4: limpid has 1 (mean), 2 (cls) and 3 (last)"), "{error}");
     let at = folder.0.join("0");
     for (file, from, to, says) in [
         ("modules.json", "normalize.Normalize", "dense.Dense", "its modules are Transformer, Pooling, Dense"),

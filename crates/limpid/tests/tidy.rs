@@ -337,7 +337,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 54_400; // from 51,000: a backend for GPUs, shared blocks, adapters over quantised weights
+const BUDGET: usize = 55_400; // from 54,000: products in f16, keys of GGUF, classes of tokenizers, processes that agree
 
 #[test]
 fn the_library_stays_within_its_budget() {

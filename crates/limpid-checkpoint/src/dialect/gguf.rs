@@ -6,17 +6,21 @@
 //! then, or F16. GGUF has no key for an activation function: GPT-NeoX, Falcon, MPT and BERT are read with the exact GELU that their
 //! models were trained with, where llama.cpp itself computes the tanh form.
 
-use super::huggingface::{BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, Turning, canonical, links as row_links};
+use super::huggingface::{
+    BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, Turning, canonical, links as row_links, why_not,
+};
 use super::{Complaints, Link, common};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
-use crate::{CheckpointError, Result};
+use crate::{CheckpointError, Result, SentenceRecipe};
 use limpid_core::config::{
-    Config, ConfigError, Fields, LayerPattern, NormKind, Parallel, RotaryKind, RotaryScaling, Settings,
+    Config, ConfigError, Fields, LayerPattern, Mask, NormKind, Parallel, Positions, RotaryKind, RotaryScaling, Settings,
 };
 use limpid_core::model::Model;
 use limpid_core::ops::blocks::Quant;
 use limpid_tokenizer::{Table, Tokenizer, TokenizerError};
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// The tensor of factors by which each pair of a head turns slower.
@@ -308,15 +312,35 @@ const ARCHITECTURES: &[Architecture] = &[
 /// Queries, keys and values are not clipped.
 const CLAMP: Key = Only("attention.clamp_kqv", || GgufValue::F32(0.0), true);
 
+/// Keys of an architecture on which no number depends, or which say what tensors and other keys say: of its tokens, of vectors, of another
+/// head, of rotary angles that are not scaled so, and of windows, if there are some.
+#[rustfmt::skip]
+const IDLE: &[&str] = &[
+    "vocab_size", POOLING, "classifier.output_labels", "rope.scaling.finetuned", "rope.scaling.factor",
+    "rope.scaling.original_context_length", LOW, HIGH, EPS[0], EPS[1], "attention.sliding_window_pattern",
+];
+
+/// What of a text's hidden states is its vector.
+pub(crate) const POOLING: &str = "pooling_type";
+
+/// Its values, as sentence-transformers calls them.
+const POOLINGS: &[(u32, &str)] = &[(1, "mean"), (2, "cls"), (3, "lasttoken")];
+
 /// What GGUF's keys mean that limpid has: an architecture's name, and what it says.
 struct Keys<'a> {
     m: &'a Metadata,
     path: &'a Path,
     architecture: &'static str,
+    /// Those that have been asked for.
+    asked: RefCell<HashSet<String>>,
 }
 
-impl Keys<'_> {
+impl<'a> Keys<'a> {
+    fn of(m: &'a Metadata, path: &'a Path, architecture: &'static str) -> Keys<'a> {
+        Keys { m, path, architecture, asked: RefCell::default() }
+    }
     fn full(&self, key: &str) -> String {
+        self.asked.borrow_mut().insert(key.into());
         format!("{}.{key}", self.architecture)
     }
     fn has(&self, key: &str) -> bool {
@@ -337,6 +361,96 @@ impl Keys<'_> {
     fn checked<T>(&self, answer: std::result::Result<T, ConfigError>) -> Result<T> {
         answer.map_err(|source| CheckpointError::Config { path: self.path.into(), source })
     }
+    /// The keys that nothing here depends on; refuses one of the architecture that nobody asked for, unless it is known to change no number
+    /// of this model.
+    fn rest(&self, c: &Config) -> Result<Vec<String>> {
+        let mut unused = vec![];
+        for (full, value) in self.m.iter() {
+            match full.strip_prefix(self.architecture).and_then(|rest| rest.strip_prefix('.')) {
+                None if is_used(full) => {}
+                Some("vocab_size") => {}
+                Some(key) if self.asked.borrow().contains(key) => {}
+                Some(key) if !IDLE.contains(&key) && !self.changes_nothing(key, c) => {
+                    let asks = |kind: &&Architecture| kind.asks(self.m, key);
+                    let others: Vec<&str> = ARCHITECTURES.iter().filter(asks).map(|kind| kind.name).collect();
+                    let others = if others.is_empty() { "none".into() } else { others.join(", ") };
+                    let mut value = format!("{value:?}");
+                    value.truncate(value.char_indices().nth(60).map_or(value.len(), |(at, _)| at));
+                    return self.bad(format!(
+                        "`{full}` is {value}, which limpid does not read in the architecture {}: it may change the model's numbers. \
+                         Architectures in which it does: {others}; a folder of HuggingFace's, from which such a file is made, says more",
+                        self.architecture
+                    ));
+                }
+                _ => unused.push(full.to_string()),
+            }
+        }
+        Ok(unused)
+    }
+    /// Whether a key that an architecture does not have says there what all its models do, or nothing.
+    fn changes_nothing(&self, key: &str, c: &Config) -> bool {
+        #[rustfmt::skip]
+        const OFF: &[&str] = &[
+            "attention.clamp_kqv", "attention.max_alibi_bias", "attn_logit_softcapping", "final_logit_softcapping", "nextn_predict_layers",
+            "leading_dense_block_count",
+        ];
+        let full = self.full(key);
+        let (said, number) =
+            (self.m.bool(&full).ok(), self.m.u64(&full).map(|n| n as f64).or_else(|_| self.m.f64(&full)).ok());
+        let is = |wanted: f64| number.is_some_and(|n| (n - wanted).abs() <= 1e-6 * wanted);
+        match key {
+            _ if said == Some(false) && key != "attention.causal" => true,
+            _ if key.starts_with("rope.") && c.positions != Positions::Rotary => true,
+            "attention.causal" => said == Some(c.mask == Mask::Causal),
+            "attention.sliding_window" => number.is_some_and(|n| n == 0.0 || n >= c.context_length as f64),
+            "attention.head_count_kv" => is(c.n_head as f64),
+            "attention.key_length" | "attention.value_length" => is(c.d_head() as f64),
+            "attention.scale" => is(0.0) || is(c.score_scale(0)),
+            "embedding_length_out" => is(c.d_model as f64),
+            "logit_scale" | "residual_scale" | "embedding_scale" => is(0.0) || is(1.0),
+            "rope.scale_linear" | "rope.scaling.attn_factor" => is(0.0) || is(1.0),
+            _ if key.ends_with("_swa") => c.window == 0 || is(c.d_head() as f64),
+            _ => is(0.0) && (OFF.contains(&key) || key.starts_with("expert_")),
+        }
+    }
+}
+
+/// Whether a key that is no architecture's is read, or says what is said anew.
+fn is_used(key: &str) -> bool {
+    #[rustfmt::skip]
+    const TOKENIZERS: &[&str] = &[
+        "model", "pre", "tokens", "scores", "token_type", "merges", "bos_token_id", "eos_token_id", "unknown_token_id", "cls_token_id",
+        "seperator_token_id", "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "normalizer.lowercase",
+        "normalizer.strip_accents", "token_type_count",
+    ];
+    const GENERAL: &[&str] = &["architecture", "file_type", "quantization_version", "alignment"];
+    let below = |part: &str, known: &[&str]| key.strip_prefix(part).is_some_and(|key| known.contains(&key));
+    below("tokenizer.ggml.", TOKENIZERS)
+        || below("general.", GENERAL)
+        || key.starts_with("split.")
+        || key == CHAT_TEMPLATE
+}
+
+/// Says which of sentence-transformers' poolings a model has, if llama.cpp has it.
+pub(crate) fn put_pooling(m: &mut Metadata, kind: &Architecture, pooling: &str) {
+    if let Some((n, _)) = POOLINGS.iter().find(|(_, name)| *name == pooling) {
+        m.set(format!("{}.{POOLING}", kind.name), *n);
+    }
+}
+
+/// How sentence-transformers makes a vector of a text with a model, as far as the file says it: llama.cpp's vectors have length 1.
+pub(crate) fn sentence_recipe(m: &Metadata, path: &Path) -> Result<Option<SentenceRecipe>> {
+    let key = format!("{}.{POOLING}", m.str("general.architecture").unwrap_or_default());
+    let stated = m.get(&key).map(|_| m.u64(&key)).transpose()?.filter(|stated| *stated != 0);
+    let Some(stated) = stated else { return Ok(None) };
+    let Some((_, name)) = POOLINGS.iter().find(|(n, _)| u64::from(*n) == stated) else {
+        let what = format!(
+            "`{key}` is {stated}: limpid has 1 (mean), 2 (cls) and 3 (last); --pooling takes the hidden states so"
+        );
+        return Err(bad(path, what));
+    };
+    let pooling = (*name).into();
+    Ok(Some(SentenceRecipe { pooling, normalized: true, max_tokens: None, lowercase: false, prompt: String::new() }))
 }
 
 /// The value of a setting.
@@ -476,17 +590,33 @@ impl Key {
     }
 }
 
-/// Reads what the metadata say, and the tensors by being there. Also whether queries, keys and values are one tensor.
-pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture, Config, bool)> {
+/// What a file is.
+pub(crate) struct Found {
+    pub(crate) kind: &'static Architecture,
+    pub(crate) config: Config,
+    /// Whether queries, keys and values are one tensor.
+    pub(crate) fused: bool,
+    /// The keys that nothing here depends on.
+    pub(crate) unused: Vec<String>,
+}
+
+/// Reads what the metadata say, and the tensors by being there.
+pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
     let architecture = m.str("general.architecture")?;
     let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {
+        if let Some(why) = why_not(architecture) {
+            return Err(bad(
+                store.path(),
+                format!("its architecture is `{architecture}`, which limpid has not: {why}"),
+            ));
+        }
         let all: Vec<&str> = ARCHITECTURES.iter().map(|kind| kind.name).collect();
         return Err(bad(
             store.path(),
             format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")),
         ));
     };
-    let keys = Keys { m, path: store.path(), architecture: kind.name };
+    let keys = Keys::of(m, store.path(), kind.name);
     for expert in ["expert_count", "expert_used_count"] {
         if keys.maybe_size(expert)?.is_some_and(|n| n > 0) {
             return keys.bad(format!("it has experts (`{}`), which limpid has not", keys.full(expert)));
@@ -523,7 +653,8 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture
         };
     }
     keys.checked(c.check())?;
-    Ok((kind, canonical(&c), has("blk.0.attn_qkv.weight")))
+    let unused = keys.rest(&c)?;
+    Ok(Found { kind, config: canonical(&c), fused: has("blk.0.attn_qkv.weight"), unused })
 }
 
 impl Architecture {
@@ -548,6 +679,14 @@ impl Architecture {
         Ok(c)
     }
 
+    /// Whether it has a key, which means something in a file of it.
+    fn asks(&self, m: &Metadata, key: &str) -> bool {
+        let keys = Keys::of(m, Path::new(""), self.name);
+        let mut c = self.plain();
+        SIZES.iter().chain(self.keys.iter().copied().flatten()).for_each(|own| _ = own.read(&keys, None, &mut c));
+        keys.asked.into_inner().contains(key)
+    }
+
     /// The keys of a configuration, as far as it has them.
     fn write(&self, c: &Config) -> Metadata {
         let mut m = Metadata::default();
@@ -567,7 +706,7 @@ impl Architecture {
     fn candidate(&self, c: &Config) -> Option<(Metadata, Config, Complaints, bool)> {
         let (mut not, mine) = (common(c), canonical(c));
         let m = self.write(&mine);
-        let keys = Keys { m: &m, path: Path::new(""), architecture: self.name };
+        let keys = Keys::of(&m, Path::new(""), self.name);
         let mut theirs = self.read(&keys, None).ok()?;
         (theirs.vocab_size, theirs.dropout) = (mine.vocab_size, mine.dropout);
         // Llama 3.1's scaling is a tensor of factors
@@ -625,11 +764,21 @@ fn shortest(x: f64) -> f64 {
 /// The rotary angles' scaling: a factor for all pairs, or Llama 3.1's factors for each, recognised.
 fn scaling(keys: &Keys, store: Option<&Store>, base: f64, turned: usize) -> Result<RotaryScaling> {
     let kind = keys.full("rope.scaling.type");
+    const FACTOR: &str = "rope.scaling.factor";
     match keys.m.get(&kind).map(|_| keys.m.str(&kind)).transpose()? {
-        None | Some("none") => {}
-        Some("linear") => {
-            let factor = keys.m.f64(&keys.full("rope.scaling.factor"))?;
-            return Ok(RotaryScaling { factor: shortest(factor), ..RotaryScaling::NONE });
+        Some("none") => {}
+        // llama.cpp takes a factor of no type for linear
+        None if !keys.has(FACTOR) => {}
+        None | Some("linear") => {
+            let factor = shortest(keys.m.f64(&keys.full(FACTOR))?);
+            if factor != 1.0 && store.is_some_and(|store| store.get(ROPE_FREQS).is_some()) {
+                let what = format!(
+                    "`{}` and `{ROPE_FREQS}` both scale the rotary angles, which limpid has not",
+                    keys.full(FACTOR)
+                );
+                return keys.bad(what);
+            }
+            return Ok(RotaryScaling { factor, ..RotaryScaling::NONE });
         }
         Some(other) => return keys.bad(format!("`{kind}` is `{other}`; limpid has none and linear")),
     }
@@ -815,6 +964,16 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
     }
     put("add_bos_token", GgufValue::Bool(t.add_bos));
     put("add_space_prefix", GgufValue::Bool(t.add_space_prefix));
+}
+
+/// Writes the tokens that have a role which ids of texts do not show.
+pub(crate) fn put_roles(m: &mut Metadata, id: &dyn Fn(&str) -> Option<u32>) {
+    for (name, role) in [("unknown", "unk_token"), ("padding", "pad_token"), ("mask", "mask_token")] {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        if let Some(id) = id(role).filter(|_| m.get(&key).is_none()) {
+            m.set(key, id);
+        }
+    }
 }
 
 /// Whether a tensor is F32 whatever matrices are.

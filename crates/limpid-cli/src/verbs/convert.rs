@@ -1,12 +1,12 @@
 //! `convert`: a model of one program rewritten for another, and the check that it is the same.
 
-use crate::models::{SENTENCE_PIECE, along, list, sentence_piece, unsaid};
+use crate::models::{SENTENCE_PIECE, along, list, parted, sentence_piece};
 use crate::options::mending;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, BackendOptions, Device};
 use limpid::checkpoint::store::{Dtype, rounded};
-use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, is_part, regained, save};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, gguf, is_part, regained, save};
 use limpid::config::Config;
 use limpid::model::{Mode, Model, Param};
 use limpid::ops::Batch;
@@ -140,27 +140,44 @@ pub fn run(args: Args) -> Result<()> {
     let unfit = tokenizer.as_ref().filter(|_| format == Format::Llmc).and_then(|t| t.to_llmc().err());
     let written = tokenizer.as_ref().filter(|_| unfit.is_none());
     let proof = if args.verify { Some(verify(&source, &args.dst, written)?) } else { None };
-    let stored = if args.dtype.is_none() && format == Format::Gguf { types(&source) } else { stored.to_string() };
+    let same = args.dtype.is_none();
+    // rows that are no blocks of what is asked for become others; tables of positions are F32 beside any type
+    let as_they_were = same && source.format == Format::Gguf || stored == Dtype::F32;
+    let mut types = if format == Format::Gguf { types(&args.dst)? } else { vec![stored.to_string()] };
+    types.retain(|name| as_they_were || *name != Dtype::F32.to_string());
+    let all_types = types.join(", ");
+    let tokens = tokenizer.as_ref().map_or(source.config.vocab_size, Tokenizer::vocab_size);
+    let rows_without = source.config.vocab_size - tokens;
     if args.json {
-        let ([along, behind], unsaid) = (carried.parted(format), unsaid(&source, format));
+        let [along, behind, unsaid] = parted(&source, &carried, format, same);
         show::json(&serde_json::json!({
-            "from": source.format, "to": format, "dtype": stored, "parameters": model.parameter_count(),
+            "from": source.format, "to": format, "dtype": all_types, "parameters": model.parameter_count(),
             "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
-            "metadata_left_out": unsaid, "seconds": seconds,
+            "metadata_left_out": unsaid, "rows_without_token": rows_without, "seconds": seconds,
             "verified": proof.as_ref().map(|p| p.wrong.is_none()),
             "logits_differ_by": proof.as_ref().map(|p| p.apart),
-            "texts_compared": proof.as_ref().map(|p| p.texts),
+            "texts_compared": proof.as_ref().map(|p| p.texts), "of_these_after_nfc": proof.as_ref().map(|p| p.composed),
             "first_difference": proof.as_ref().and_then(|p| p.wrong.clone()),
         }))?;
     } else {
         let mut rows = vec![
             ("read".to_string(), format!("{} ({}): {}", args.src.display(), source.format, source.config)),
-            ("wrote".into(), format!("{} ({format}, {stored}) in {}", args.dst.display(), show::duration(seconds))),
+            ("wrote".into(), format!("{} ({format}, {all_types}) in {}", args.dst.display(), show::duration(seconds))),
         ];
         if !source.left_out.is_empty() {
             rows.push(("left out".into(), format!("{}: limpid computes nothing with them", list(&source.left_out))));
         }
-        rows.extend(along(&source, &carried, format));
+        rows.extend(along(&source, &carried, format, same));
+        if let Some(asked @ Dtype::Blocks(_)) = &args.dtype
+            && !types.contains(&asked.to_string())
+        {
+            rows.push(("types".into(), format!("no matrix is {asked}: the rows of none are whole blocks of it")));
+        }
+        if rows_without > 0 {
+            let all = source.config.vocab_size;
+            let what = format!("has {tokens} tokens, and the model rows for {all}: {rows_without} of them have none");
+            rows.push(("tokenizer".into(), what));
+        }
         if let Some(why) = &unfit {
             rows.push(("tokenizer".into(), format!("not written: {why}")));
         }
@@ -179,7 +196,11 @@ pub fn run(args: Args) -> Result<()> {
                 format!("{} differ by at most {apart:.2e} over {tokens} tokens (they reach {largest:.3})", proof.of);
             rows.push(("compared".into(), found));
             if proof.texts > 0 {
-                rows.push(("".into(), format!("ids and text of {} samples are the same", proof.texts)));
+                let nfc = match proof.composed {
+                    0 => String::new(),
+                    n => format!(", of {n} after NFC"),
+                };
+                rows.push(("".into(), format!("ids and text of {} samples are the same{nfc}", proof.texts)));
             }
         }
         show::out(&show::pairs(&rows))?;
@@ -246,12 +267,12 @@ fn resolved(path: &Path) -> Result<PathBuf> {
     }))
 }
 
-/// The types of a model's matrices.
-fn types(source: &Checkpoint) -> String {
-    let store = source.store();
+/// The types of the matrices in a GGUF file.
+fn types(path: &Path) -> Result<Vec<String>> {
+    let store = gguf::open(path)?.1;
     let matrices = store.names().filter_map(|name| store.get(name)).filter(|stored| stored.shape.len() > 1);
     let all: std::collections::BTreeSet<String> = matrices.map(|stored| stored.dtype.to_string()).collect();
-    all.into_iter().collect::<Vec<_>>().join(", ")
+    Ok(all.into_iter().collect())
 }
 
 fn outline(config: &Config) -> Result<Model> {
@@ -267,6 +288,8 @@ struct Proof {
     tokens: usize,
     /// Texts of which ids and text were compared.
     texts: usize,
+    /// Of these, texts that the written tokenizer was given in NFC.
+    composed: usize,
     /// The first tensor that differs more than rounding allows.
     wrong: Option<String>,
 }
@@ -276,10 +299,10 @@ struct Proof {
 fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Result<Proof> {
     let written = Checkpoint::open(dst).with_context(|| "what was written cannot be opened again")?;
     let (ours, theirs) = (outline(&source.config)?, outline(&written.config)?);
-    let (texts, mut wrong) = match (tokenizer, &written.tokenizer) {
+    let (texts, composed, mut wrong) = match (tokenizer, &written.tokenizer) {
         (Some(before), Some(after)) => same_ids(before, after, written.format.is_folder()),
-        (Some(_), None) => (0, Some("the tokenizer was not written".into())),
-        (None, _) => (0, None),
+        (Some(_), None) => (0, 0, Some("the tokenizer was not written".into())),
+        (None, _) => (0, 0, None),
     };
     for param in &ours.params {
         if wrong.is_some() {
@@ -333,7 +356,7 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
         wrong = first_difference(&mixed, &after)?;
     }
     let of = if c.lm_head { "logits" } else { "hidden states" };
-    Ok(Proof { of, apart, largest, tokens, texts, wrong })
+    Ok(Proof { of, apart, largest, tokens, texts, composed, wrong })
 }
 
 /// Texts that tokenizers cut in many ways: words, digits, blanks, lines, cases, marks, scripts, characters of several parts, a
@@ -353,26 +376,31 @@ const TEXTS: &[&str] = &[
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 ];
 
-/// How many texts with ids were compared, and the first difference: of their ids as text and as a prompt, of the text of these ids, and of
+/// How many texts with ids were compared, how many of them after NFC, and the first difference: of their ids as text and as a prompt, of the text of these ids, and of
 /// the tokens that begin and end texts; in a file, which names one, that one. A text that the first tokenizer has no ids for must
-/// have none by the other.
-fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, Option<String>) {
+/// have none by the other. What the first brings to NFC is given so to that in a file, which leaves texts as they are.
+fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, usize, Option<String>) {
     type Encode = fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>;
     let ways: [Encode; 3] = [Tokenizer::encode, Tokenizer::encode_for_model, Tokenizer::encode_ordinary];
     let mut texts: Vec<String> = TEXTS.iter().map(|text| text.to_string()).collect();
     texts.extend(before.specials().iter().map(|(token, _)| format!("a{token} b {token}c")));
     // its own letters, of which some tokenizers have few
     texts.extend(before.decode(&(0..before.vocab_size().min(500) as u32).collect::<Vec<_>>()));
+    let (composes, mut composed) = (!folder && before.table().is_ok_and(|table| table.nfc), 0);
     for text in &texts {
+        // the bytes of its ids are the text in NFC
+        let nfc = || before.decode(&before.encode_ordinary(text).ok()?).ok();
+        let given = if composes { nfc().unwrap_or_else(|| text.clone()) } else { text.clone() };
+        composed += usize::from(given != *text);
         for encode in ways {
-            let [was, is] = [before, after].map(|tokenizer| encode(tokenizer, text).ok());
+            let (was, is) = (encode(before, text).ok(), encode(after, &given).ok());
             if was != is {
                 let shown = |ids: Option<Vec<u32>>| ids.map_or("none".into(), |ids| format!("{ids:?}"));
-                return (0, Some(format!("the ids of {text:?} were {} and are {}", shown(was), shown(is))));
+                return (0, 0, Some(format!("the ids of {text:?} were {} and are {}", shown(was), shown(is))));
             }
             let [was, is] = [before, after].map(|tokenizer| tokenizer.decode(was.as_deref().unwrap_or_default()).ok());
             if was != is {
-                return (0, Some(format!("the ids of {text:?} were the text {was:?} and are {is:?}")));
+                return (0, 0, Some(format!("the ids of {text:?} were the text {was:?} and are {is:?}")));
             }
         }
     }
@@ -385,7 +413,7 @@ fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, Opti
     };
     let (was, is) = (ends(before), ends(after));
     let known = texts.iter().filter(|text| before.encode(text).is_ok()).count();
-    (known, (was != is).then(|| format!("the tokens that end and begin a text were {was:?} and are {is:?}")))
+    (known, composed, (was != is).then(|| format!("the tokens that end and begin a text were {was:?} and are {is:?}")))
 }
 
 /// What values of a parameter are once rows have been stored in the types that they have there: those of one type already are as they were.
@@ -439,7 +467,7 @@ mod tests {
             Tokenizer::from_json(&whole.replacen(of, by, 1)).unwrap()
         };
         let own = file("NFC", "NFC");
-        assert_eq!(same_ids(&own, &own, true), (TEXTS.len() + 2, None));
+        assert_eq!(same_ids(&own, &own, true), (TEXTS.len() + 2, 0, None));
         for (of, by, says) in [
             ("NFC", "NFD", "the ids of \"Z"),
             ("WhitespaceSplit", "Whitespace", "the ids of"),
@@ -447,7 +475,7 @@ mod tests {
             ("\"always\"", "\"never\"", "were the text"),
             ("[3], \"tokens\"", "[0], \"tokens\"", "the ids of"),
         ] {
-            let (_, wrong) = same_ids(&own, &file(of, by), true);
+            let (.., wrong) = same_ids(&own, &file(of, by), true);
             assert!(wrong.as_ref().is_some_and(|wrong| wrong.contains(says)), "{by}: {wrong:?}");
         }
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 ///
 /// Prints JSON lines, one for each text: {"tokens": N, "embedding": [...]}. For models that generate and for encoders such as BERT.
 /// A folder of sentence-transformers (modules.json) says how: its pooling, whether vectors have length 1, the prompt and the most
-/// tokens are then done as there; a text that is cut has "cut": N, the tokens left out.
+/// tokens are then done as there; a text that is cut has "cut": N, the tokens left out. Of a GGUF file its pooling_type counts.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A text; @FILE, or - for standard input: each line is a text
@@ -20,7 +20,7 @@ pub struct Args {
     weights: WeightOptions,
     /// What of a text's hidden states is taken, instead of what the model's modules.json says: mean, cls (that of the first token: of an
     /// encoder's [CLS]), last (which of a causal model alone has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have
-    /// length 1 [default: as modules.json says, or else mean]
+    /// length 1 [default: as modules.json or pooling_type says, or else mean]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<Pooling>)]
     pooling: Option<Pooling>,
     /// Leave the vectors as long as they are

@@ -199,7 +199,7 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
         };
         run.files = task.files(&begins).map_err(source::of_library)?;
         run.carried = task.carried(&begins);
-        let rows = job.base.as_ref().map_or(vec![], |base| models::along(base, &run.carried, Format::Limpid));
+        let rows = job.base.as_ref().map_or(vec![], |base| models::along(base, &run.carried, Format::Limpid, true));
         if args.tuning.lora.is_none() {
             rows.into_iter().for_each(|(what, names)| say(format!("{what}: {names}")));
         }

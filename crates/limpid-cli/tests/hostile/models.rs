@@ -8,11 +8,15 @@
 use super::Cases::Share;
 use super::mutate::{self, Dice};
 use super::{Came, Subject, Trial, Verdict, counting};
+use limpid::Lm;
 use limpid::backend::{Backend, Cpu};
-use limpid::checkpoint::store::{Dtype, Store};
+use limpid::checkpoint::store::{Dtype, OutputTensor, Store};
 use limpid::checkpoint::{Checkpoint, Format, ModelData, gguf, save};
+use limpid::config::Config;
+use limpid::generate::{Options, Sampler};
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
+use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use serde_json::Value;
@@ -26,6 +30,7 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { name: "huggingface", cases: Share(12), new: huggingface },
     Subject { name: "limpid-folder", cases: Share(10), new: limpid_folder },
     Subject { name: "gguf", cases: Share(14), new: gguf },
+    Subject { name: "blocks", cases: Share(4), new: blocks },
     Subject { name: "llmc", cases: Share(8), new: llmc },
     Subject { name: "adapter", cases: Share(8), new: adapter },
 ];
@@ -90,6 +95,70 @@ fn gguf(at: &Path) -> Trial {
         Whole { files: vec![open.clone()], open, adapter: None }
     });
     trial(made.into())
+}
+
+/// Blocks of every type, their codes and scales changed at random, scales to what is no number, too. Nothing in a file says what they
+/// were: the model computes with what is there, or says that its weights are no numbers.
+fn blocks(at: &Path) -> Trial {
+    let sizes = Config { vocab_size: 24, context_length: 8, n_layer: 2, ..Config::preset("nano-llama").unwrap() };
+    let config = Config { d_model: 256, n_head: 2, n_kv_head: Some(2), d_ff: 256, ..sizes };
+    let (plain, path) = (at.join("plain.gguf"), at.join("blocks.gguf"));
+    let values = |param: &limpid::model::Param| vec![0.5; param.region.len()];
+    save(&plain, Format::Gguf, &Dtype::Blocks(Quant::Q4_K), &ModelData::new(&config, &values)).unwrap();
+    let (metadata, store) = gguf::open(&plain).unwrap();
+    let quants = gguf::open(&copied("quants.gguf", at)).unwrap().1;
+    let mut kinds = Quant::ALL.iter().cycle();
+    let tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)> = store
+        .names()
+        .map(|name| {
+            let stored = store.get(name).unwrap();
+            let (mut dtype, mut bytes) = (stored.dtype.clone(), stored.bytes.to_vec());
+            if let Dtype::Blocks(_) = dtype {
+                let quant = kinds.next().unwrap();
+                dtype = Dtype::Blocks(*quant);
+                // those of ggml's own blocks that are ordinary numbers
+                let found = quants.get(&format!("{quant}.values")).unwrap().values().unwrap().into_owned();
+                let (values, wide) = quant.sizes();
+                let all = quants.get(quant.name()).unwrap().bytes.chunks_exact(wide).zip(found.chunks_exact(values));
+                let small = all.filter(|(_, found)| found.iter().all(|v| v.abs() < 4.0)).map(|(block, _)| block);
+                let long = dtype.bytes(stored.shape).unwrap();
+                bytes = small.collect::<Vec<_>>().concat().into_iter().cycle().take(long).collect();
+                assert_eq!(bytes.len(), long, "{quant} has ordinary blocks");
+            }
+            (name, dtype, stored.shape.to_vec(), bytes)
+        })
+        .collect();
+    assert!(kinds.next() != Quant::ALL.first(), "all types are there more than once");
+    let out = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        let (name, dtype, shape) = (name.to_string(), dtype.clone(), shape.clone());
+        OutputTensor { name, dtype, shape, values: vec![], rows: Some(vec![bytes]) }
+    });
+    gguf::write(&path, &metadata, out.collect()).unwrap();
+    let original = fs::read(&path).unwrap();
+    let weights = weights(&original, &path);
+    Box::new(move |_, dice| {
+        let mut bytes = original.clone();
+        for _ in 0..1 + dice.below(12) {
+            let at = weights.start + dice.below(weights.len() - 1);
+            let two = dice.of(&[[0x00, 0x7c], [0x00, 0x7e], [0xff, 0xff], [0x01, 0x00], [0x00, 0x00], [0xff, 0x7b]]);
+            bytes[at..at + 2].copy_from_slice(two);
+        }
+        let _restored = Restored(&path, &original);
+        fs::remove_file(&path).unwrap(); // it may be mapped still
+        fs::write(&path, &bytes).unwrap();
+        let lm = Lm::open(&path).map_err(|e| told(&e))?;
+        let precision = if dice.below(2) == 0 { Precision::F32 } else { Precision::Int8 };
+        let lm = lm.with_threads(1).with_precision(precision);
+        let greedy = Options { max_tokens: 3, sampler: Sampler::GREEDY, ..Options::default() };
+        match lm.generate_events(&[1, 2, 3], &greedy, &mut |_| true) {
+            Ok(found) => match found.tokens.iter().all(|id| (*id as usize) < 24) {
+                true => Ok(Came::Told),
+                false => Err(format!("tokens that it has not: {:?}", found.tokens)),
+            },
+            Err(error) if told(&error).contains("the model's parameters are damaged") => Ok(Came::Refused),
+            Err(error) => Err(told(&error)),
+        }
+    })
 }
 
 fn llmc(at: &Path) -> Trial {

@@ -1542,7 +1542,7 @@ static MPT: Family = Family {
             Only("logit_scale", "null", "logits are as they are"),
             TIED,
             By(read_mpt, |c, map| {
-                let attention = json!({ "softmax_scale": c.score_scale(0), "attn_pdrop": c.dropout.attention as u8 });
+                let attention = json!({ "softmax_scale": c.score_scale(0), "attn_pdrop": c.dropout.attention });
                 map.insert("attn_config".into(), attention);
             }),
             Is("dropout_embedding", &["emb_pdrop"], "0"),
@@ -1736,5 +1736,5 @@ fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     c.attention_factor = inner.find(&["softmax_scale"]).and_then(|(_, scale)| scale.as_f64());
     c.dropout.attention = inner.number(&["attn_pdrop"], 0.0)?;
     inner.find(&["attn_impl", "attn_uses_sequence_id", "model_type"]);
-    inner.rest().map(drop)
+    k.rest_of(name, &inner)
 }

@@ -58,9 +58,11 @@ pub(super) const ROPE: [&str; 2] = ["rope_theta", "partial_rotary_factor"];
 /// A config.json, and which of its keys have been asked for.
 pub(super) struct Keys<'a> {
     pub(super) map: &'a Map<String, Value>,
-    asked: RefCell<HashSet<&'static str>>,
+    pub(super) asked: RefCell<HashSet<&'static str>>,
     /// Those that a family has no use for.
-    idle: RefCell<HashSet<&'static str>>,
+    pub(super) idle: RefCell<HashSet<&'static str>>,
+    /// What [`Keys::rest`] found in objects inside.
+    inner: RefCell<Vec<String>>,
 }
 
 /// What a setting's value must be, in words.
@@ -76,7 +78,7 @@ fn wanted(setting: &str) -> &'static str {
 
 impl Keys<'_> {
     pub(super) fn of(map: &Map<String, Value>) -> Keys<'_> {
-        Keys { map, asked: RefCell::default(), idle: RefCell::default() }
+        Keys { map, asked: RefCell::default(), idle: RefCell::default(), inner: RefCell::default() }
     }
     /// The value under the first of several names for one thing; null is nothing.
     pub(super) fn find(&self, names: &[&'static str]) -> Option<(&'static str, &Value)> {
@@ -148,7 +150,7 @@ impl Keys<'_> {
             "partial_rotary_factor" => value.as_f64() == Some(1.0),
             _ => false,
         };
-        let mut ignored = vec![];
+        let mut ignored = self.inner.take();
         for (key, value) in self.map.iter().filter(|(_, value)| !is_empty(value)) {
             let name = key.as_str();
             let known = idle.contains(name) || is_idle(name);
@@ -156,17 +158,25 @@ impl Keys<'_> {
             if said || known && *value == false {
                 continue;
             }
-            // a switch that is off, or dropout that drops nothing
-            let off = *value == false || name.contains("dropout") && value.as_f64() == Some(0.0);
+            // a switch that is off, dropout that drops nothing, one segment
+            let nothing = name.contains("dropout") && value.as_f64() == Some(0.0);
+            let off = *value == false || nothing || name == "type_vocab_size" && *value == 1;
             if !known && !off {
-                return refuse(format!(
-                    "`{key}` is {value}, which limpid does not know: it may change the model's numbers; \
-                     take the key out of the file if it does not"
-                ));
+                let readers = match &super::readers(name)[..] {
+                    [] => "no family that limpid has reads it, so nothing says what it does".into(),
+                    types => format!("limpid reads it where model_type is {}", types.join(", ")),
+                };
+                return refuse(format!("`{key}` is {value}, which may change the model's numbers: {readers}"));
             }
             ignored.push(key.clone());
         }
         Ok(ignored)
+    }
+    /// The same of the object under `name`; what says nothing there is told with what says nothing here.
+    pub(super) fn rest_of(&self, name: &str, inner: &Keys) -> Answer<()> {
+        let ignored = inner.rest()?.into_iter().map(|key| format!("{name}.{key}"));
+        self.inner.borrow_mut().extend(ignored);
+        Ok(())
     }
 }
 
@@ -523,5 +533,5 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
             ));
         }
     };
-    inner.rest().map(drop)
+    k.rest_of(name, &inner)
 }

@@ -148,12 +148,18 @@ impl Family {
         links(self.tensors.iter().copied().flatten().chain(self.head), self.turning, model)
     }
 
-    /// Reads the keys of a configuration; gives those that say nothing to limpid, too.
-    fn read(&self, keys: &Keys) -> Answer<(Config, Vec<String>)> {
+    /// What all its models have.
+    fn plain(&self) -> Config {
         let mut c = Config::default();
         for (setting, value) in self.always.iter().copied().flatten() {
-            c.set(setting, value)?;
+            c.set(setting, value).expect("tables name settings and their values");
         }
+        c
+    }
+
+    /// Reads the keys of a configuration; gives those that say nothing to limpid, too.
+    fn read(&self, keys: &Keys) -> Answer<(Config, Vec<String>)> {
+        let mut c = self.plain();
         self.keys.iter().copied().flatten().try_for_each(|key| key.read(keys, &mut c))?;
         let ignored = keys.rest()?;
         c.check()?;
@@ -399,38 +405,39 @@ fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
     }
 }
 
-/// Models that limpid cannot open, and why.
+/// Models that limpid cannot open, and why; some are called so by llama.cpp alone.
+#[rustfmt::skip]
 const OTHERS: &[(&[&str], &str)] = &[
-    (
-        &["mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "rwkv", "recurrent_gemma", "zamba", "zamba2"],
-        "its layers keep a state instead of attention",
-    ),
-    (
-        &[
-            "mixtral",
-            "qwen2_moe",
-            "qwen3_moe",
-            "olmoe",
-            "phimoe",
-            "granitemoe",
-            "deepseek_v2",
-            "deepseek_v3",
-            "dbrx",
-            "gpt_oss",
-            "llama4",
-            "ernie4_5_moe",
-            "jetmoe",
-            "arctic",
-        ],
-        "its feed-forward network is a mixture of experts",
-    ),
-    (
-        &["t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "led", "whisper"],
-        "it is an encoder and a decoder that attends to it",
-    ),
+    (&[
+        "mamba", "mamba2", "falcon_mamba", "falcon_h1", "jamba", "bamba", "rwkv", "rwkv6", "rwkv7", "recurrent_gemma", "zamba", "zamba2",
+    ], "its layers keep a state instead of attention"),
+    (&[
+        "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "deepseek2", "deepseek_v2", "deepseek_v3", "dbrx", "gpt_oss",
+        "llama4", "ernie4_5_moe", "jetmoe", "arctic",
+    ], "its feed-forward network is a mixture of experts"),
+    (&[
+        "t5", "t5encoder", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "led", "whisper",
+    ], "it is an encoder and a decoder that attends to it"),
     (&["gemma3", "llava", "qwen2_vl", "paligemma", "mllama"], "it sees pictures: give its text model alone"),
     (&["deberta", "deberta-v2", "xlnet", "longformer", "big_bird", "reformer"], "its attention is of another kind"),
 ];
+
+/// The families that ask for a key: it says something in their models.
+fn readers(key: &str) -> Vec<&'static str> {
+    let nothing = Map::new();
+    let asks = |family: &&&Family| {
+        let (keys, mut c) = (Keys::of(&nothing), family.plain());
+        family.keys.iter().copied().flatten().for_each(|own| _ = own.read(&keys, &mut c));
+        keys.asked.borrow().contains(key) && !keys.idle.borrow().contains(key)
+    };
+    ALL.iter().filter(asks).map(|family| family.types[0]).collect()
+}
+
+/// Why limpid has no model of this kind, by its name in HuggingFace's files or in GGUF's, which puts other marks between words.
+pub(super) fn why_not(kind: &str) -> Option<&'static str> {
+    let bare = |name: &str| name.replace(['-', '_'], "");
+    OTHERS.iter().find(|(types, _)| types.iter().any(|known| bare(known) == bare(kind))).map(|(_, why)| *why)
+}
 
 /// Reads a config.json of one of the families; gives also the keys that change no number and say nothing to limpid.
 ///
@@ -443,7 +450,7 @@ pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
     let Some(kind) = map.get("model_type").and_then(Value::as_str) else {
         return refuse("it has no model_type, so nothing says what kind of model it is");
     };
-    if let Some((_, why)) = OTHERS.iter().find(|(types, _)| types.contains(&kind)) {
+    if let Some(why) = why_not(kind) {
         return refuse(format!("model_type `{kind}` is not a model that limpid has: {why}"));
     }
     let Some(family) = ALL.iter().find(|family| family.types.contains(&kind)) else {
@@ -457,7 +464,10 @@ pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
     let plain = "weights are read as they are stored; convert to a plain model first";
     keys.only("quantization_config", &Value::Null, plain)?;
     keys.only("pruned_heads", &json!({}), "all heads have one size")?;
-    let (config, ignored) = family.read(&keys)?;
+    let (config, ignored) = family.read(&keys).map_err(|error| match error {
+        ConfigError::File(what) => ConfigError::File(format!("model_type `{kind}`: {what}")),
+        other => other,
+    })?;
     Ok((*family, config, ignored))
 }
 
@@ -598,6 +608,83 @@ mod tests {
         assert!(unseen.is_empty(), "families without a fixture: {unseen:?}");
     }
 
+    /// Keys that real configurations have and that change no number are passed over, and said, but for those that say what is so anyway; of
+    /// the same keys, values that change numbers are refused with the families that have them.
+    #[test]
+    fn idle_keys_of_real_configurations_are_known() {
+        let text = keys_of(&fixtures().into_iter().find(|folder| folder.ends_with("llama-gqa")).unwrap());
+        let plain: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        let with = |key: &str, value: &Value| {
+            let mut map = plain.clone();
+            match key.split_once('.').filter(|(object, _)| plain.contains_key(*object)) {
+                Some((object, inner)) => drop(map[object].as_object_mut().unwrap().insert(inner.into(), value.clone())),
+                None => drop(map.insert(key.into(), value.clone())),
+            }
+            read(&Value::from(map).to_string())
+        };
+        let (_, config, before) = read(&text).unwrap();
+        let full = vec!["full_attention"; config.n_layer];
+        for (key, value, told) in [
+            ("_num_labels", json!(5), true),
+            ("is_llama_config", json!(true), true),
+            ("unsloth_version", json!("2025.1"), true),
+            ("is_decoder", json!(true), true),
+            ("auto_map", json!({ "AutoModel": "own.py" }), true),
+            ("transformers.js_config", json!({ "dtype": "q4" }), true),
+            ("layer_types", json!(full), false),
+            ("partial_rotary_factor", json!(1.0), false),
+            ("type_vocab_size", json!(1), true),
+            ("use_something", json!(false), true),
+            ("rope_parameters.finetuned", json!(false), true),
+        ] {
+            let (_, found, ignored) = with(key, &value).unwrap_or_else(|e| panic!("{key}: {e}"));
+            assert!(found == config && !before.iter().any(|own| own == key), "{key}");
+            assert_eq!(ignored.iter().any(|own| own == key), told, "{key}: {ignored:?}");
+        }
+        for (key, value, families) in [
+            ("layer_types", json!(["full_attention", "sliding_attention"]), "qwen2, qwen3, gemma2"),
+            ("partial_rotary_factor", json!(0.5), "phi"),
+            ("rope_parameters.partial_rotary_factor", json!(0.5), "phi"),
+            ("type_vocab_size", json!(2), "bert"),
+            ("some_scale", json!(0.5), "no family"),
+        ] {
+            let error = with(key, &value).err().unwrap_or_else(|| panic!("{key} is read")).to_string();
+            let name = key.rsplit('.').next().unwrap();
+            assert!(
+                error.starts_with(&format!("model_type `llama`: `{name}` is ")) && error.contains(families),
+                "{error}"
+            );
+            assert!(!error.contains("take the key out"), "{error}");
+        }
+    }
+
+    /// A family says which it is where it refuses.
+    #[test]
+    fn a_refusal_names_the_family() {
+        for (name, says) in [
+            ("opt-post-norm", "model_type `opt`: `do_layer_norm_before` is false"),
+            ("phi-qk-norm", "model_type `phi`: `qk_layernorm` is true"),
+            ("cohere-qk-norm", "model_type `cohere`: `use_qk_norm` is true"),
+            ("falcon-alibi", "model_type `falcon`: `alibi` is true"),
+            ("olmo-clip", "model_type `olmo`: `clip_qkv` is "),
+        ] {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid/fixtures/hf-refused");
+            let error = read(&keys_of(&std::path::Path::new(folder).join(name))).err().unwrap().to_string();
+            assert!(error.starts_with(says), "{name}: {error}");
+        }
+    }
+
+    /// MPT's dropout of attention is a part, not whole.
+    #[test]
+    fn mpt_keeps_its_dropout() {
+        let text = keys_of(&fixtures().into_iter().find(|folder| folder.ends_with("mpt")).unwrap());
+        let (family, mut config, _) = read(&text).unwrap();
+        config.dropout.attention = 0.25;
+        let keys = ConfigKeys { map: family.write(&config), came: false };
+        let (_, back, _) = read(&write(family, &config, keys, None, &Dtype::F32)).unwrap();
+        assert_eq!(back.dropout.attention, 0.25);
+    }
+
     /// Tables name settings, values and JSON that there are.
     #[test]
     fn tables_name_what_there_is() {
@@ -607,9 +694,7 @@ mod tests {
         for family in ALL {
             assert!(!family.name.is_empty() && !family.classes[0].is_empty());
             family.types.iter().for_each(|kind| assert!(types.insert(kind), "{kind} is two families"));
-            for (setting, value) in family.always.iter().copied().flatten() {
-                Config::default().set(setting, value).unwrap();
-            }
+            family.plain();
             for key in family.keys.iter().copied().flatten() {
                 match key {
                     Key::Is(settings, ..) => {
