@@ -320,7 +320,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 54_000; // from 51,000: a backend for GPUs, shared blocks, adapters over quantised weights
+const BUDGET: usize = 54_200; // from 54,000: the classes of vocab.json and merges.txt
 
 #[test]
 fn the_library_stays_within_its_budget() {
