@@ -2,6 +2,7 @@
 """The files of llm.c, read and written, and small ones of each kind for `crates/limpid/fixtures/llmc/`.
 
     python reference/llmc.py make crates/limpid/fixtures/llmc
+    python reference/llmc.py train crates/limpid/fixtures/llmc LLM.C
 
 Every file begins with 256 int32s, the first of them a magic number, and is little endian:
 
@@ -14,6 +15,8 @@ Every file begins with 256 int32s, the first of them a magic number, and is litt
                      length and its bytes
     truth.safetensors  float32: tokens, targets (B, T), logits and loss as in the state, and
                      logits_bf16 and loss_bf16, of model_bf16.bin's rounded weights in float32
+    train.json       of `train`: the losses of llm.c's own first steps from model.bin on tokens.bin, which llmc_train.c takes,
+                     compiled with LLM.C (a checkout); more steps than an epoch has batches
 
 A model is a GPT-2 with gelu_new, epsilon 1e-5 and the head tied. Its matrices are (out, in), where
 HuggingFace's are (in, out); all layers' ln_1 gains stand together, then their offsets, and so on;
@@ -23,8 +26,11 @@ and tokenizer.h; interop.py llmc proves it by running llm.c itself on these file
 """
 
 import argparse
+import json
 import os
 import struct
+import subprocess
+import tempfile
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -202,6 +208,18 @@ def make(directory):
         print(f"{path.name:20} {path.stat().st_size:6} bytes")
 
 
+def train(directory, source, batch_size=4, context=9, steps=12):
+    """llm.c's losses. 301 tokens are 8 batches of 36 and 13 tokens more, so its DataLoader begins anew at the ninth."""
+    harness = Path(__file__).resolve().parent / "llmc_train.c"
+    with tempfile.TemporaryDirectory() as work:
+        program = Path(work) / "llmc_train"
+        subprocess.run(["gcc", "-O2", "-w", "-I", source, harness, "-o", program, "-lm"], check=True)
+        args = [program, directory / "model.bin", directory / "tokens.bin", batch_size, context, steps]
+        done = subprocess.run([str(arg) for arg in args], check=True, capture_output=True, text=True)
+    run = {"batch_size": batch_size, "context": context, "losses": [float(line) for line in done.stderr.split()]}
+    (directory / "train.json").write_text(json.dumps(run) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -209,7 +227,11 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("make", help="small files of each kind")
     command.add_argument("directory", type=Path)
-    make(parser.parse_args().directory)
+    command = commands.add_parser("train", help="the losses of llm.c itself")
+    command.add_argument("directory", type=Path)
+    command.add_argument("source", type=Path, help="a checkout of llm.c")
+    args = parser.parse_args()
+    make(args.directory) if args.command == "make" else train(args.directory, args.source)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import os
 import tempfile
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer
+from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer
 
 CORPUS = [
     "The lighthouse keeper's daughter counted 1,204 gulls before breakfast, and she didn't believe the number.",
@@ -48,6 +48,11 @@ TEXTS = [
     "\u0000\u0001\u001f\u007f control",
     "aaaaaaaaaaaaaaaaaaa",
     "Unbelievably, the daughter's daughter counted 98765 sandbags!",
+]
+
+ADDED = [
+    "a <mask> b<mask>. <pad></s> <x>a <tool> b<tool>c",
+    "<|im_start|>user\nA\u030angstro\u0308m e\u0301 가 2024<|im_end|>\n",
 ]
 
 GPT4 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -156,6 +161,49 @@ def gpt1_files():
     return pairs_of(t)
 
 
+def roberta_files():
+    """As RoBERTa was published: the class is told by config.json alone."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.train_from_iterator(CORPUS, trainers.BpeTrainer(
+        vocab_size=330, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    return pairs_of(t) | {"config.json": json.dumps({"model_type": "roberta"})}
+
+
+def saved(lstrip=False, **keys):
+    """A token as transformers saved it."""
+    return {"lstrip": lstrip, "normalized": False, "rstrip": False, "single_word": False} | keys
+
+
+def qwen2_files():
+    """As Qwen2 was published: special tokens are in no vocab.json."""
+    files = pairs_of(gpt2())
+    vocab = json.loads(files["vocab.json"])
+    del vocab["<|endoftext|>"]
+    vocab = {token: i for i, token in enumerate(sorted(vocab, key=vocab.get))}
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>"]
+    added = {str(len(vocab) + i): saved(content=name, special=name != "<tool>") for i, name in enumerate(names)}
+    config = {
+        "tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": False, "added_tokens_decoder": added, "bos_token": None,
+        "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None,
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}
+    return files | {"vocab.json": json.dumps(vocab, ensure_ascii=False), "tokenizer_config.json": json.dumps(config)}
+
+
+def opt_files():
+    """Tokens as transformers 4 and earlier saved them: some with ids of their own, some that get the next."""
+    files = pairs_of(gpt2())
+    size = len(json.loads(files["vocab.json"]))
+    return {
+        "vocab.json": files["vocab.json"], "merges.txt": files["merges.txt"],
+        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": True, "bos_token": "<pad>"}),
+        "special_tokens_map.json": json.dumps({
+            "bos_token": "</s>", "pad_token": "<pad>", "mask_token": saved(content="<mask>", lstrip=True),
+            "additional_special_tokens": ["<x>"]}),
+        "added_tokens.json": json.dumps({"<pad>": size, "<tool>": size + 1})}
+
+
 def bert_files():
     t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     t.normalizer, t.pre_tokenizer = normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()
@@ -173,9 +221,9 @@ def in_folder(kind, files):
         return kind.from_pretrained(folder)._tokenizer
 
 
-def cases(t):
+def cases(t, texts=TEXTS):
     found = []
-    for text in TEXTS:
+    for text in texts:
         t.encode_special_tokens = False
         ids = t.encode(text, add_special_tokens=False).ids
         case = {"text": text, "ids": ids}
@@ -205,6 +253,12 @@ def main():
     out["bert-files"] = {"files": files, "cases": cases(in_folder(BertTokenizer, files))}
     cased = {"tokenizer_config.json": json.dumps({"do_lower_case": False})}
     out["bert-cased-files"] = {"files": cased, "like": "bert-files", "cases": cases(in_folder(BertTokenizer, files | cased))}
+    masked = {"special_tokens_map.json": json.dumps({"mask_token": saved(content="<mask>", lstrip=True)}),
+              "tokenizer_config.json": json.dumps({"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True})}
+    for name, files in [("roberta-files", roberta_files()), ("qwen2-files", qwen2_files()), ("opt-files", opt_files())]:
+        out[name] = {"files": files, "cases": cases(in_folder(AutoTokenizer, files), TEXTS + ADDED)}
+    files = out["roberta-files"]["files"] | masked
+    out["roberta-masked-files"] = {"files": masked, "like": "roberta-files", "cases": cases(in_folder(AutoTokenizer, files), TEXTS + ADDED)}
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "crates", "limpid-tokenizer", "fixtures", "tokenizers.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(out, file, ensure_ascii=False, separators=(",", ":"))

@@ -135,6 +135,13 @@ pub enum TokenizerError {
          AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     )]
     SentencePiece,
+    /// A class of transformers that reads vocab.json and merges.txt in a way of its own.
+    #[error(
+        "it is the vocabulary of a {0}, which is not known here without a tokenizer.json (GPT2Tokenizer, RobertaTokenizer, \
+         Qwen2Tokenizer and OpenAIGPTTokenizer are): transformers makes one, with \
+         AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    )]
+    Class(String),
     /// A tokenizer.json without a tokenizer.
     #[error(
         "this tokenizer.json holds {found}; what can be read is HuggingFace's format, or {{\"limpid_encoding\": NAME}}"

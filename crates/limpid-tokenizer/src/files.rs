@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     Encoding, Tokenizer, TokenizerError,
@@ -57,8 +57,8 @@ pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
         return Ok(None);
     };
     if let Some(imported) = Arc::get_mut(&mut imported) {
-        let id = |token: &Option<Value>| imported.id(named(token.as_ref()?)?);
-        let (begin, end) = (id(&config.bos_token), id(&config.eos_token).or(config.eos_id));
+        let id = |name: &str| imported.id(content(config.keys.get(name)?)?);
+        let (begin, end) = (id("bos_token"), id("eos_token").or(config.eos_id));
         let end = end.filter(|&id| (id as usize) < imported.tokens().len());
         imported.configure(begin, end, config.add_bos_token);
         let size = imported.tokens().len();
@@ -68,9 +68,37 @@ pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
 }
 
 /// A token in tokenizer_config.json: its text, or an object that has it.
-fn named(token: &Value) -> Option<&str> {
+fn content(token: &Value) -> Option<&str> {
     token.as_str().or(token["content"].as_str())
 }
+
+/// The keys of tokenizer_config.json that name a token, in the order in which those that the vocabulary lacks get ids.
+const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// The tokens of these keys where no file names them, `""` for none.
+type Defaults = [&'static str; 7];
+
+/// The classes of transformers that read vocab.json and merges.txt in a way that is known here, and whose models are theirs where no
+/// file names a class.
+const CLASSES: [(&str, &[&str], Defaults); 4] = [
+    (
+        GPT2,
+        &["gpt2", "gpt_neo", "gptj", "gpt_bigcode", "opt", "phi", "starcoder2", "codegen"],
+        ["<|endoftext|>", "<|endoftext|>", "<|endoftext|>", "", "", "", ""],
+    ),
+    (
+        ROBERTA,
+        &["roberta", "roberta-prelayernorm", "longformer", "bart"],
+        ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"],
+    ),
+    (QWEN2, &["qwen2", "qwen3"], ["", "<|endoftext|>", "<|endoftext|>", "", "<|endoftext|>", "", ""]),
+    (GPT1, &["openai-gpt"], ["", "", "<unk>", "", "", "", ""]),
+];
+const GPT2: &str = "GPT2Tokenizer";
+const ROBERTA: &str = "RobertaTokenizer";
+const QWEN2: &str = "Qwen2Tokenizer";
+const GPT1: &str = "OpenAIGPTTokenizer";
+const BERT: Defaults = ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"];
 
 /// Where the ids of the tokens that end a text are: HuggingFace's files, and its config.json in a folder of limpid's.
 const ENDS: [&str; 3] = ["generation_config.json", "config.json", "config.hf.json"];
@@ -79,13 +107,21 @@ const ENDS: [&str; 3] = ["generation_config.json", "config.json", "config.hf.jso
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
-    bos_token: Option<Value>,
-    eos_token: Option<Value>,
+    tokenizer_class: Option<String>,
     add_bos_token: Option<bool>,
+    add_eos_token: Option<bool>,
     add_prefix_space: Option<bool>,
     do_lower_case: Option<bool>,
     strip_accents: Option<bool>,
     tokenize_chinese_chars: Option<bool>,
+    /// All keys, among them the tokens; those of special_tokens_map.json where tokenizer_config.json lists no tokens by id.
+    #[serde(skip)]
+    keys: Map<String, Value>,
+    /// Tokens and ids of added_tokens.json, where tokenizer_config.json lists none.
+    #[serde(skip)]
+    added: Map<String, Value>,
+    #[serde(skip)]
+    model_type: Option<String>,
     #[serde(skip)]
     eos_id: Option<u32>,
     #[serde(skip)]
@@ -94,26 +130,113 @@ struct Config {
 
 impl Config {
     fn read(dir: &Path) -> Result<Config, TokenizerError> {
-        let own = dir.join("tokenizer_config.json");
-        let mut config = match own.exists() {
-            true => {
-                let wrong = |error: serde_json::Error| part("the file", "a tokenizer_config.json", error.to_string());
-                serde_json::from_str(&text(&own)?).map_err(|error| wrong(error).at(&own))?
+        let read = |name: &str| -> Result<Map<String, Value>, TokenizerError> {
+            let path = dir.join(name);
+            if !path.exists() {
+                return Ok(Map::new());
             }
-            false => Config::default(),
+            let wrong = |error: serde_json::Error| part("the file", "an object in JSON", error.to_string());
+            serde_json::from_str(&text(&path)?).map_err(|error| wrong(error).at(&path))
         };
+        let own = dir.join("tokenizer_config.json");
+        let mut keys = read("tokenizer_config.json")?;
+        let wrong = |error: serde_json::Error| part("the file", "a tokenizer_config.json", error.to_string());
+        let mut config: Config =
+            serde_json::from_value(Value::Object(keys.clone())).map_err(|error| wrong(error).at(&own))?;
+        if !keys.contains_key("added_tokens_decoder") {
+            keys.extend(read("special_tokens_map.json")?);
+            config.added = read("added_tokens.json")?;
+        }
+        config.keys = keys;
         // these are the model's, and whoever reads the model checks them
+        let model = |name: &&str| -> Option<Value> { serde_json::from_str(&text(&dir.join(name)).ok()?).ok() };
         let ids = |name: &&str| -> Option<Vec<u32>> {
-            let model: Value = serde_json::from_str(&text(&dir.join(name)).ok()?).ok()?;
-            let ends = &model["eos_token_id"];
+            let ends = &model(name)?["eos_token_id"];
             let ids = ends.as_array().map_or(std::slice::from_ref(ends), Vec::as_slice);
             Some(ids.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect())
         };
         let named = |names: &[&str]| names.iter().filter_map(ids).find(|ids| !ids.is_empty());
         config.eos_id = named(&ENDS[1..]).and_then(|ids| ids.first().copied());
         config.ends = named(&ENDS).unwrap_or_default();
+        let of =
+            |key: &str| ENDS[1..].iter().filter_map(model).find_map(|model| Some(model[key].as_str()?.to_string()));
+        config.model_type = of("model_type");
+        config.tokenizer_class = config.tokenizer_class.or_else(|| of("tokenizer_class"));
         Ok(config)
     }
+
+    /// The class of vocab.json and merges.txt, whose merges may have GPT-1's ends of words, and its tokens.
+    fn class(&self, words: bool) -> Result<(&'static str, &'static Defaults), TokenizerError> {
+        let known = CLASSES.iter().find(|(class, models, _)| match (&self.tokenizer_class, &self.model_type) {
+            (Some(named), _) => named.strip_suffix("Fast").unwrap_or(named) == *class,
+            (None, Some(model)) => models.contains(&&**model),
+            (None, None) => *class == if words { GPT1 } else { GPT2 },
+        });
+        let class = || self.tokenizer_class.clone().or_else(|| Some(format!("model {}", self.model_type.as_ref()?)));
+        let (class, _, tokens) = known.ok_or_else(|| TokenizerError::Class(class().unwrap_or_default()))?;
+        Ok((class, tokens))
+    }
+
+    /// The tokens that are looked for before others: those that the files give ids, and those that they or the class name. What is
+    /// named and has no id gets the next, as in transformers; of a class's own tokens only those of `appended`.
+    fn tokens(
+        &self,
+        vocab: &[(String, u64)],
+        defaults: &Defaults,
+        appended: bool,
+    ) -> Result<Vec<Added>, TokenizerError> {
+        let wrong = |file: &str, token: &Value| {
+            part(&format!("a token in {file}"), "its text and, in a list, its id", super::spec::shown(token))
+        };
+        let lists = ["extra_special_tokens", "additional_special_tokens"].map(|key| self.keys.get(key));
+        let extra = lists.into_iter().flatten().map(|list| match list {
+            Value::Array(list) => list.iter().collect(),
+            Value::Object(map) => map.values().collect(),
+            _ => vec![],
+        });
+        let extra = extra.into_iter().find(|list| !list.is_empty()).unwrap_or_default();
+        let own = |default: &str| (!default.is_empty()).then(|| Value::from(default));
+        let named = NAMED.iter().zip(defaults).filter_map(|(key, default)| match self.keys.get(*key) {
+            Some(token) => Some((token.clone(), true)).filter(|(token, _)| !token.is_null()),
+            None => Some((own(default)?, appended)),
+        });
+        let special: Vec<(Value, bool)> = named.chain(extra.into_iter().map(|token| (token.clone(), true))).collect();
+        let is_special = |text: &str| special.iter().any(|(token, _)| content(token) == Some(text));
+        let mut added = vec![];
+        if let Some(Value::Object(listed)) = self.keys.get("added_tokens_decoder") {
+            for (key, token) in listed {
+                let (Ok(id), Some(text)) = (key.parse(), content(token)) else {
+                    return Err(wrong("added_tokens_decoder", token));
+                };
+                added.push(described(token, id, text, token["special"] == true || is_special(text)));
+            }
+        }
+        for (text, id) in &self.added {
+            let number = id.as_u64().ok_or_else(|| wrong("added_tokens.json", id))?;
+            added.push(described(&Value::Null, number, text, is_special(text)));
+        }
+        let ids = vocab.iter().map(|(_, id)| *id).chain(added.iter().map(|token| token.id));
+        let mut next = ids.max().map_or(0, |last| last.saturating_add(1));
+        for (token, appended) in &special {
+            let text =
+                content(token).ok_or_else(|| wrong("tokenizer_config.json or special_tokens_map.json", token))?;
+            let known = vocab.iter().find(|(token, _)| token == text).map(|(_, id)| *id);
+            if added.iter().any(|token| token.content == text) || known.is_none() && !appended {
+                continue;
+            }
+            added.push(described(token, known.unwrap_or(next), text, true));
+            next = next.saturating_add(known.is_none().into());
+        }
+        added.sort_by_key(|token| token.id);
+        Ok(added)
+    }
+}
+
+/// A token with what an object says of it.
+fn described(token: &Value, id: u64, text: &str, special: bool) -> Added {
+    let [single_word, lstrip, rstrip] = ["single_word", "lstrip", "rstrip"].map(|key| token[key] == true);
+    let normalized = token["normalized"].as_bool().unwrap_or(!special);
+    Added { id, content: text.into(), single_word, lstrip, rstrip, normalized, special }
 }
 
 /// vocab.json and merges.txt: GPT-2's letters for bytes, or GPT-1's `</w>` after words.
@@ -121,26 +244,47 @@ fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str, config: &Config) -> Result
     let lines = lines.lines().filter(|line| !line.starts_with("#version") && !line.is_empty());
     let merge = |line: &str| Merge::parse(line).ok_or_else(|| part("a line", "two tokens with a blank between", line));
     let merges = lines.map(merge).collect::<Result<Vec<_>, TokenizerError>>()?;
-    let words = merges.iter().any(|merge| merge.1.ends_with("</w>"));
-    let added = |names: &[&str]| -> Vec<Added> {
-        let known = pairs.iter().filter(|(token, id)| names.contains(&token.as_str()) && *id <= u32::MAX.into());
-        known.map(|(token, id)| Added::new(*id as u32, token, true)).collect()
-    };
-    let added = if words { added(&["<unk>"]) } else { added(&["<|endoftext|>"]) };
+    let (class, defaults) = config.class(merges.iter().any(|merge| merge.1.ends_with("</w>")))?;
+    // Qwen's end of text is in no vocab.json; what else the vocabulary lacks the model has no row for
+    let added = config.tokens(&pairs, defaults, class == QWEN2)?;
     let mut model = Model { r#type: Some("BPE".into()), merges: Some(merges), ..Model::default() };
-    if words {
+    if class == GPT1 {
         model.end_of_word_suffix = Some("</w>".into());
         model.unk_token = Some("<unk>".into());
     }
     model.vocab = Vocab::Ids(pairs);
-    let mut spec = if words { Spec::of(model) } else { byte_level(model) };
-    if words {
-        spec.normalizer = bert_normalizer(&Config { do_lower_case: Some(true), ..Config::default() });
-        spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
-        spec.decoder = json!({ "type": "BPEDecoder", "suffix": "</w>" });
-    } else if config.add_prefix_space == Some(true) {
-        spec.pre_tokenizer["add_prefix_space"] = json!(true);
+    let mut spec = if class == GPT1 { Spec::of(model) } else { byte_level(model) };
+    let prefix = config.add_prefix_space == Some(true);
+    match class {
+        GPT1 => {
+            spec.normalizer = bert_normalizer(&Config { do_lower_case: Some(true), ..Config::default() });
+            spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
+            spec.decoder = json!({ "type": "BPEDecoder", "suffix": "</w>" });
+        }
+        QWEN2 => {
+            spec.normalizer = json!({ "type": "NFC" });
+            spec.pre_tokenizer = table::cutting(Split::Qwen2);
+            spec.pre_tokenizer["pretokenizers"][1]["add_prefix_space"] = json!(prefix);
+        }
+        _ => spec.pre_tokenizer["add_prefix_space"] = json!(prefix),
     }
+    let name = |place: usize| config.keys.get(NAMED[place]).map_or(Some(defaults[place]), content).unwrap_or_default();
+    let token = |place: usize| -> Result<(u32, &str), TokenizerError> {
+        let name = name(place);
+        let id = added.iter().find(|added| added.content == name).and_then(|added| added.id.try_into().ok());
+        let lacking = || part(NAMED[place], "a token of the vocabulary", super::error::shown(name));
+        Ok((id.ok_or_else(lacking)?, name))
+    };
+    let asked = |place: usize, ask: Option<bool>| {
+        (ask == Some(true) && !name(place).is_empty()).then(|| token(place)).transpose()
+    };
+    spec.post_processor = match (config.add_bos_token, config.add_eos_token) {
+        (None, None) if class == ROBERTA => {
+            let [sep, cls] = [token(3)?, token(5)?].map(|(id, name)| json!([name, id]));
+            json!({ "type": "RobertaProcessing", "sep": sep, "cls": cls, "trim_offsets": true, "add_prefix_space": prefix })
+        }
+        (begin, end) => table::framed(asked(0, begin)?, asked(1, end)?),
+    };
     spec.added_tokens = added;
     ImportedTokenizer::made(spec)
 }
@@ -177,9 +321,7 @@ fn word_pieces(lines: &str, config: &Config) -> Result<ImportedTokenizer, Tokeni
 fn word_piece_spec(lines: &str, config: &Config) -> Result<Spec, TokenizerError> {
     let pairs: Vec<(String, u64)> = lines.lines().map(String::from).zip(0..).collect();
     let id = |name: &str| pairs.iter().find(|(token, _)| token == name).map(|(_, id)| *id as u32);
-    let names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
-    let mut added: Vec<Added> = names.iter().filter_map(|name| Some(Added::new(id(name)?, name, true))).collect();
-    added.sort_by_key(|added| added.id);
+    let added = config.tokens(&pairs, &BERT, false)?;
     let (Some(_), Some(cls), Some(sep)) = (id("[UNK]"), id("[CLS]"), id("[SEP]")) else {
         return Err(part("the vocabulary", "BERT's, with [UNK], [CLS] and [SEP]", "one without"));
     };

@@ -490,19 +490,8 @@ pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
         other => return Err(part("tokenizer.ggml.model", "gpt2, llama or bert", other)),
     };
     let mut spec = spec;
-    let (before, after) = (table.bos.filter(|_| table.add_bos), table.after);
-    if before.is_some() || after.is_some() {
-        let special = |id: u32| json!({ "SpecialToken": { "id": table.tokens[id as usize], "type_id": 0 } });
-        let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
-        let single: Vec<Value> = before.map(special).into_iter().chain([text]).chain(after.map(special)).collect();
-        let entry = |id: u32| {
-            let name = &table.tokens[id as usize];
-            (name.clone(), json!({ "id": name, "ids": [id], "tokens": [name] }))
-        };
-        let specials: serde_json::Map<String, Value> = before.into_iter().chain(after).map(entry).collect();
-        spec.post_processor =
-            json!({ "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": specials });
-    }
+    let named = |id: u32| (id, table.tokens[id as usize].as_str());
+    spec.post_processor = framed(table.bos.filter(|_| table.add_bos).map(named), table.after.map(named));
     spec.added_tokens = added;
     // An unused id has no token, but if it is the last, a token keeps the place.
     let last = size - 1;
@@ -518,6 +507,19 @@ pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
     }
     imported.configure(table.bos, table.eos, None);
     Ok(Tokenizer::Imported(Arc::new(imported)))
+}
+
+/// HuggingFace's post_processor that puts these tokens before and after a text.
+pub(super) fn framed(before: Option<(u32, &str)>, after: Option<(u32, &str)>) -> Value {
+    if before.is_none() && after.is_none() {
+        return Value::Null;
+    }
+    let special = |(_, name): (u32, &str)| json!({ "SpecialToken": { "id": name, "type_id": 0 } });
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    let single: Vec<Value> = before.map(special).into_iter().chain([text]).chain(after.map(special)).collect();
+    let entry = |(id, name): (u32, &str)| (name.to_string(), json!({ "id": name, "ids": [id], "tokens": [name] }));
+    let specials: serde_json::Map<String, Value> = before.into_iter().chain(after).map(entry).collect();
+    json!({ "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": specials })
 }
 
 /// The merges that scores stand for: every way to put a token together, the best token first, as transformers does.

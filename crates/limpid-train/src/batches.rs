@@ -51,7 +51,7 @@ axis! {
     WindowOrder, "windows" {
         /// Shuffled, and cut from another place every epoch.
         Random = "random",
-        /// One after the other from the beginning of the text to its end, every epoch the same.
+        /// One after the other from the beginning of the text, in whole batches, every epoch the same: llm.c's order.
         Sequential = "sequential",
     }
 }
@@ -233,8 +233,9 @@ impl<'a> Batches<'a> {
         Batches { micros: micros as u64, ..self }
     }
 
-    /// The same text with its windows in that order. Of [`WindowOrder::Sequential`] an epoch begins with the first token and its last
-    /// window is as short as what is left; the next epoch may begin in the same batch.
+    /// The same text with its windows in that order. Of [`WindowOrder::Sequential`] an epoch is as many whole batches of full windows
+    /// as there are, and what is left is not trained on: llm.c's order. A text that is not enough for one batch, or whose windows are
+    /// whole documents, is taken to its end instead; the next epoch may begin in the same batch.
     pub fn ordered(self, order: WindowOrder) -> Batches<'a> {
         Batches { order, ..self }
     }
@@ -283,7 +284,9 @@ impl<'a> Batches<'a> {
         let (seed, Cut { tokens, context, starts, .. }) = (self.seed, &self.cut);
         let last = tokens.len() - 1;
         if self.order == WindowOrder::Sequential {
-            return self.cut.in_order((number % self.cut.count() as u64) as usize);
+            let filling = self.cut.end() / context / self.batch_size * self.batch_size;
+            let windows = if starts.is_none() && filling > 0 { filling } else { self.cut.count() };
+            return self.cut.in_order((number % windows as u64) as usize);
         }
         let windows = match starts {
             Some(starts) => starts.len(),
@@ -473,7 +476,8 @@ mod tests {
         assert_eq!(starts, (0..99).map(|i| offset + 10 * i).collect::<Vec<_>>());
     }
 
-    /// R036; G15, G16: S3's eight words are two windows of four, of which the last predicts three; then they come again.
+    /// R036; G15, G16: S3's eight words are two windows of four, of which the last predicts three: less than a batch of two, so all
+    /// are taken; then they come again.
     #[test]
     fn windows_in_order_are_the_text_again_and_again() {
         let text = Tokens::of(vec![1, 2, 3, 0, 4, 5, 6, 0]);
@@ -486,14 +490,6 @@ mod tests {
             assert_eq!(batch.positions, [0, 1, 2, 3, 0, 1, 2]);
             assert_eq!(batch.weight, 1.0 / 7.0);
         }
-        // a batch may end in an epoch, and steps of several micro-batches take no window twice
-        let mut firsts = vec![];
-        let three = of(Objective::NextToken, 1).accumulated(3);
-        for (step, micro) in (0..2).flat_map(|step| (0..3).map(move |micro| (step, micro))) {
-            three.fill(step, micro, &mut batch);
-            firsts.push(batch.tokens[0]);
-        }
-        assert_eq!(firsts, [1, 4, 1, 4, 1, 4]);
         // what is masked is predicted where it stands, so the last word is in the last window
         let masked = Objective::Masked { mask: 7, vocab_size: 8, segments: false };
         let lengths = |batch: &Batch| batch.spans.iter().map(|span| span.rows).collect::<Vec<_>>();
@@ -502,9 +498,29 @@ mod tests {
         Windows::new("text", &text, 4, masked).unwrap().each(2, |batch| assert_eq!(lengths(batch), [4, 4]));
     }
 
-    /// In order, each target is there once an epoch whatever the windows are, and evaluation sees the same ones.
+    /// llm.c's DataLoader: sample i is B T tokens from i B T on, and the targets are one further; of n tokens there are
+    /// (n - 1) / (B T) samples, then the first comes again, also within a step of several.
     #[test]
-    fn windows_in_order_leave_nothing_out() {
+    fn windows_in_order_are_llm_cs_batches() {
+        let (size, context) = (3, 4);
+        let whole = size * context;
+        for n in whole + 1..4 * whole {
+            let text = Tokens::of((0..n as u32).collect());
+            let of = Batches::new(&text, size, context, 7, Objective::NextToken).unwrap();
+            let of = of.ordered(WindowOrder::Sequential).accumulated(2);
+            let mut batch = Batch::default();
+            for sample in 0..8 {
+                of.fill(sample / 2, sample % 2, &mut batch);
+                let at = (sample as usize % ((n - 1) / whole) * whole) as u32;
+                assert_eq!(batch.tokens, (at..at + whole as u32).collect::<Vec<_>>(), "sample {sample} of {n} tokens");
+                assert_eq!(batch.targets, (at + 1..=at + whole as u32).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// In order, whole documents are all there once an epoch, and of a stream all but the rest; evaluation sees the same windows.
+    #[test]
+    fn windows_in_order_are_those_of_an_evaluation() {
         let tokens = documents(120);
         for documents in KINDS {
             let objective = Objective::NextToken;
@@ -513,10 +529,13 @@ mod tests {
             let (mut batch, mut step) = (Batch::default(), 0);
             let evaluated = Windows::of_documents("text", &tokens, 14, objective, documents).unwrap();
             evaluated.each(1, |window| {
-                of.fill(step, 0, &mut batch);
-                step += 1;
-                assert_eq!(batch, *window, "{documents:?}, window {step}");
+                if documents.whole || window.tokens.len() == 14 {
+                    of.fill(step, 0, &mut batch);
+                    step += 1;
+                    assert_eq!(batch, *window, "{documents:?}, window {step}");
+                }
             });
+            assert!(tokens.len() % 14 > 1, "a stream has a short window");
             of.fill(step, 0, &mut batch);
             assert_eq!(batch.tokens[0], 0, "the next epoch");
         }

@@ -115,7 +115,7 @@ settings! {
         seed: u64 = 1337, Setting::of("N").whole(0, i64::MAX as u64, "below 2^63").common();
         /// Share of the text kept for validation.
         val_fraction: f64 = 0.1, Setting::of("X").below_one();
-        /// Windows of the text in random order, or in sequential order from its beginning to its end.
+        /// Windows of the text in random order, or in sequential order: whole batches from its beginning, as llm.c takes them.
         windows: WindowOrder = WindowOrder::Random, Setting::of("ORDER");
         /// Fill windows with whole documents instead of cutting the token stream anywhere.
         whole_documents: bool = false, Setting::of("BOOL").otherwise("true for conversations, else false");

@@ -529,7 +529,11 @@ fn tensors_cross_no_page_and_nothing_else_changes() {
         let groups = model.update_groups(0.1, Method::AdamW);
         assert!(groups.iter().all(|g| g.range.start / page == (g.range.end - 1) / page), "{config:?}");
         let bytes = |model: &Model| model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>();
-        assert!(bytes(&model) >= bytes(&plain), "{config:?}");
+        // activations share memory: with gaps they may chance to lie closer
+        for ((what, with), (_, without)) in model.memory().into_iter().zip(plain.memory()) {
+            let apart = ["parameters", "gradients", "cache", "tables"].contains(&what);
+            assert!(!apart || with >= without, "{what}: {with} and {without}: {config:?}");
+        }
         padded += usize::from(bytes(&model) > bytes(&plain));
         if mode != train {
             continue;

@@ -7,11 +7,13 @@ use limpid::backend::{Backend, BackendOptions, Cpu, Device, Reference};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::{Axis, Config, Dropout};
+use limpid::data::{Objective, Shard, Tokens};
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
+use limpid::train::{Recipe, Trainer, WindowOrder};
 use std::path::{Path, PathBuf};
 
 /// What a reader may differ by, in logits of order 1: transformers' own f32 is up to 5e-6 from its f64.
@@ -925,6 +927,28 @@ fn llm_c_s_debug_state_is_reproduced() {
     assert_eq!(compared, 4 + 12 * opened.config.n_layer);
 }
 
+/// A training with `windows` sequential is llm.c's own, step by step and into the next epoch.
+#[test]
+fn llm_c_s_training_is_followed() {
+    let run: serde_json::Value = serde_json::from_slice(&std::fs::read(llmc_file("train.json")).unwrap()).unwrap();
+    let [batch_size, context] = ["batch_size", "context"].map(|key| run[key].as_u64().unwrap() as usize);
+    let windows = WindowOrder::Sequential;
+    let recipe = Recipe { batch_size, context, windows, ..Recipe::preset("llmc-gpt2").unwrap() };
+    let tokens = Tokens::of_shards(vec![Shard::open(&llmc_file("tokens.bin"), None).unwrap()]);
+    let batches = recipe.batches(&tokens, Objective::NextToken).unwrap();
+    let opened = Checkpoint::open(&llmc_file("model.bin")).unwrap();
+    let model = Model::new(&opened.config, Mode::Train { batch: batch_size, context }).unwrap();
+    let backend = cpu(&model);
+    let mut trainer = Trainer::from(&opened, model, backend, recipe).unwrap();
+    let losses: Vec<f64> = run["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    assert!(losses.len() > (tokens.len() - 1) / (batch_size * context));
+    for (n, want) in losses.into_iter().enumerate() {
+        let loss = trainer.step(&batches).unwrap().loss;
+        // both are sums of f32 in another order
+        assert!((loss - want).abs() < 2e-6, "step {n}: {loss}, llm.c's {want}");
+    }
+}
+
 #[test]
 fn llm_c_s_other_files_are_read() {
     let store = safetensors_file::open(&llmc_file("truth.safetensors")).unwrap();
@@ -944,7 +968,7 @@ fn llm_c_s_other_files_are_read() {
         let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         assert!(off < 1e-5, "{file}: {off:e}");
     }
-    let shard = limpid::data::Shard::open(&llmc_file("tokens.bin"), None).unwrap();
+    let shard = Shard::open(&llmc_file("tokens.bin"), None).unwrap();
     assert!(shard.len() > 100 && (0..shard.len()).all(|at| shard.id(at) < 40));
 }
 
