@@ -240,14 +240,7 @@ impl Adapter {
         for part in self.parts.iter().filter(|part| part.link.param == param.name) {
             let [a, b] = self.matrices(part)?;
             let rows = &mut values.to_mut()[part.link.rows.start * cols..part.link.rows.end * cols];
-            let mut sum = vec![0f64; cols];
-            for (row, b) in rows.chunks_exact_mut(cols).zip(b.chunks_exact(rank)) {
-                sum.fill(0.0);
-                for (b, a) in b.iter().zip(a.chunks_exact(cols)) {
-                    sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += f64::from(*b) * f64::from(*a));
-                }
-                row.iter_mut().zip(&sum).for_each(|(w, sum)| *w = (f64::from(*w) + scale * sum) as f32);
-            }
+            add(rows, [&a, &b], (cols, rank), scale);
         }
         Ok(values)
     }
@@ -279,6 +272,33 @@ impl Adapter {
         }
         Ok(writes.into_iter().try_for_each(|(region, values)| backend.write(region, &values))?)
     }
+}
+
+/// Rows of a parameter, and what A (r, in) and B (rows, r) add to them.
+fn add(rows: &mut [f32], [a, b]: [&[f32]; 2], (cols, rank): (usize, usize), scale: f64) {
+    let mut sum = vec![0f64; cols];
+    for (row, b) in rows.chunks_exact_mut(cols).zip(b.chunks_exact(rank)) {
+        sum.fill(0.0);
+        for (b, a) in b.iter().zip(a.chunks_exact(cols)) {
+            sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += f64::from(*b) * f64::from(*a));
+        }
+        row.iter_mut().zip(&sum).for_each(|(w, sum)| *w = (f64::from(*w) + scale * sum) as f32);
+    }
+}
+
+/// The values of a parameter that a model in memory has, with what its own adapter adds: those of [`Adapter::merge`].
+///
+/// # Errors
+/// If the backend fails.
+pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> limpid_core::backend::Result<Vec<f32>> {
+    let mut values = backend.read(param.region)?;
+    let target = param.name.trim_end_matches(".weight");
+    let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")));
+    if let (Some(lora), Some(a), Some(b)) = (&model.tuning.lora, a, b) {
+        let [a, b] = [backend.read(a.region)?, backend.read(b.region)?];
+        add(&mut values, [&a, &b], (param.region.cols, lora.rank), lora.scale());
+    }
+    Ok(values)
 }
 
 /// Who names the products of a model's adapter: the family that it can be written as, or we; we, too, where a module there is

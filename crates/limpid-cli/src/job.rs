@@ -12,6 +12,7 @@ use limpid::model::recompute::KeepLevel;
 use limpid::model::{Mode, Model, Tuning};
 use limpid::ops::linear::Precision;
 use limpid::task::{Given, Task};
+use limpid::train::ranks::check_micros;
 use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
 use std::path::{Path, PathBuf};
 
@@ -268,7 +269,8 @@ pub fn too_large(job: &Job) -> Result<Option<TooLarge>> {
     let mut fitting = vec![];
     let recompute_levels = |n_layer: usize| (0..KeepLevel::ALL.len()).map(move |level| level * n_layer);
     let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
-        if recipe.check().is_err() {
+        let shared = check_micros(on.processes[0], recipe.accumulate as u64, recipe.batch_size);
+        if recipe.check().is_err() || shared.is_err() {
             return false;
         }
         let mode = Mode::Train { batch: recipe.batch_size, context: recipe.context };

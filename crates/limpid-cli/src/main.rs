@@ -146,6 +146,10 @@ fn main() -> ExitCode {
         let refused = |error| refused(error, &command, &words);
         let matches = command.clone().try_get_matches_from(arguments).map_err(refused)?;
         let cli = Cli::from_arg_matches(&matches)?;
+        let many = matches!(cli.verb, Verb::Train(_) | Verb::Plan(_) | Verb::Doctor(_));
+        if !many && !matches!(cli.verb, Verb::Completions(_) | Verb::Man(_) | Verb::Settings) {
+            ranks::alone(matches.subcommand_name().unwrap_or_default())?;
+        }
         match cli.verb {
             Verb::Train(args) => verbs::train::run(args),
             Verb::Generate(args) => verbs::generate::run(args),

@@ -341,6 +341,9 @@ pub struct MachineOptions {
     /// of both by measurement; or reference (plain f64 loops on one thread: slow, to check the others against)
     #[arg(long, value_name = "D", default_value = "cpu", hide_short_help = true)]
     pub device: DeviceChoice,
+    /// How many processes train together, and how many of them run here; for [`On`].
+    #[arg(skip = [1, 1])]
+    pub processes: [usize; 2],
 }
 
 /// How tokens are chosen.
@@ -461,7 +464,7 @@ impl MachineOptions {
 
     /// Where models run.
     pub fn on(&self) -> On {
-        (self.device.device(), self.threads()).into()
+        On { processes: self.processes, ..On::from((self.device.device(), self.threads())) }
     }
 }
 

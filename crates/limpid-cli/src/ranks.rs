@@ -1,15 +1,40 @@
 //! This process among others that MPI started to train one model.
 
+use crate::options::Usage;
 use anyhow::{Error, Result};
 use limpid::train::{Ranks, Solo};
-#[cfg(feature = "mpi")]
 use std::time::Duration;
 
-/// How many processes a launcher of MPI says that it started: Open MPI's, MPICH's, Slurm's.
-fn launched() -> Option<usize> {
+/// Which process a launcher says that this is, and how many it started: Open MPI's, MPICH's, Slurm's (which starts processes of
+/// programs that know of no MPI, too).
+fn launched() -> Option<(usize, usize)> {
     let of = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let slurm = || std::env::var_os("PMIX_RANK").or(std::env::var_os("PMI_RANK")).and_then(|_| of("SLURM_NTASKS"));
-    of("OMPI_COMM_WORLD_SIZE").or_else(|| of("PMI_SIZE")).or_else(slurm)
+    let slurm = || Some((of("SLURM_PROCID")?, of("SLURM_STEP_NUM_TASKS").filter(|n| *n > 1)?));
+    let known = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")];
+    known.into_iter().find_map(|(rank, size)| Some((of(rank)?, of(size)?))).or_else(slurm)
+}
+
+/// Refuses what several processes were started for, though each would do all of it. Process 0 says so, and the others end.
+fn refused(rank: usize, why: String) -> Error {
+    if rank > 0 {
+        std::thread::sleep(Duration::from_secs(2)); // a launcher ends the rest with the first that fails
+        std::process::exit(2);
+    }
+    Usage(why).into()
+}
+
+/// Refuses a verb that knows no other processes, where a launcher started several.
+pub fn alone(verb: &str) -> Result<()> {
+    match launched() {
+        Some((rank, n)) if n > 1 => Err(refused(
+            rank,
+            format!(
+                "`limpid {verb}` runs in one process, and {n} were started, each of which would do all of it: start it without \
+                 mpirun or srun. Several processes are for `limpid train`"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Joins the others, if there are any; ends all if some do not answer for so many seconds.
@@ -18,18 +43,31 @@ pub fn join(timeout: u64) -> Result<Box<dyn Ranks>> {
     use limpid::train::ranks::mpi::MpiRanks;
     let limit = Duration::from_secs(if timeout == 0 { u64::MAX } else { timeout });
     let lost = |error| last_words(&format!("error: {error}"));
-    let joined = if launched().is_some() { MpiRanks::join(limit, lost)? } else { None };
-    Ok(joined.map_or_else(|| Box::new(Solo) as Box<dyn Ranks>, |ranks| Box::new(ranks)))
+    let Some((rank, n)) = launched() else { return Ok(Box::new(Solo)) };
+    let ranks = MpiRanks::join(limit, lost)?.map_or_else(|| Box::new(Solo) as Box<dyn Ranks>, |ranks| Box::new(ranks));
+    match ranks.size() {
+        found if found == n => Ok(ranks),
+        found => Err(refused(
+            rank,
+            format!(
+                "{n} processes were started, and the MPI that this limpid was built with knows of {found}: they would train more than \
+                 one model into one folder. Start it with the mpirun of that MPI, or with srun --mpi=pmix"
+            ),
+        )),
+    }
 }
 
 #[cfg(not(feature = "mpi"))]
 pub fn join(_: u64) -> Result<Box<dyn Ranks>> {
     match launched() {
-        Some(n) if n > 1 => anyhow::bail!(
-            "this limpid was built without MPI, so {n} processes would train {n} models into one folder: build it with MPI \
-             (cargo build --release --features mpi; that needs mpicc and libclang, on Debian apt-get install libopenmpi-dev \
-             openmpi-bin libclang-dev), or start one process"
-        ),
+        Some((rank, n)) if n > 1 => Err(refused(
+            rank,
+            format!(
+                "this limpid was built without MPI, so {n} processes would train {n} models into one folder: build it with MPI \
+                 (cargo build --release --features mpi; that needs mpicc and libclang, on Debian apt-get install libopenmpi-dev \
+                 openmpi-bin libclang-dev), or start one process"
+            ),
+        )),
         _ => Ok(Box::new(Solo)),
     }
 }
@@ -48,13 +86,25 @@ pub fn end_all(rank: usize, size: usize, error: Error) -> Error {
     if size == 1 || error.is::<Interrupted>() {
         return error;
     }
+    let of_all = matches!(
+        error.downcast_ref(),
+        Some(
+            TrainError::Ranks(RanksError::Differs { .. } | RanksError::Micros { .. })
+                | TrainError::NotFinite { .. }
+                | TrainError::Spike { .. }
+                | TrainError::Diverged { .. }
+                | TrainError::TooManyRollbacks { .. }
+        )
+    );
     if rank > 0 {
         // what all have, process 0 says now, and ends this one
         std::thread::sleep(Duration::from_secs(2));
+        if of_all {
+            std::thread::sleep(Duration::from_secs(10)); // a busy machine takes its time
+            limpid::train::ranks::mpi::abort(1)
+        }
     }
-    let of_all =
-        matches!(error.downcast_ref(), Some(TrainError::Ranks(RanksError::Differs { .. } | RanksError::Micros { .. })));
-    let who = if rank > 0 && !of_all { format!("process {rank} of {size}: ") } else { String::new() };
+    let who = if rank > 0 { format!("process {rank} of {size}: ") } else { String::new() };
     last_words(&format!("error: {who}{error:#}"))
 }
 

@@ -393,6 +393,41 @@ fn runs_are_reported_side_by_side() {
     f.fails(2, "report", &["DIR"]);
 }
 
+/// Several processes do together what they know to do together, and else nothing: process 0 says so.
+#[test]
+fn a_verb_that_knows_no_other_processes_refuses_to_run_in_several() {
+    let f = Folder::new("several");
+    let started = |launcher: &[(&str, &str)], arguments: &str| {
+        let out = f.command(arguments).envs(launcher.iter().copied()).output().unwrap();
+        (out.status.code(), text(&out.stderr))
+    };
+    let open_mpi = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")];
+    let mpich = [("PMI_RANK", "0"), ("PMI_SIZE", "4")];
+    let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "3")];
+    for (launcher, n) in [(&open_mpi, 2), (&mpich, 4), (&srun, 3)] {
+        for verb in ["eval --model none --data none", "generate --model none --prompt a", "data stories", "params"] {
+            let (code, said) = started(launcher, verb);
+            let name = verb.split(' ').next().unwrap();
+            assert!(
+                said.contains(&format!("`limpid {name}` runs in one process, and {n} were started")),
+                "{verb}: {said}"
+            );
+            assert_eq!(code, Some(2), "{verb}");
+        }
+        if cfg!(not(feature = "mpi")) {
+            let (code, said) = started(launcher, "train --steps 1 --out m");
+            assert!(code == Some(2) && said.contains(&format!("{n} processes would train {n} models")), "{said}");
+            assert!(!f.0.join("m").exists());
+        }
+    }
+    let (code, said) = started(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")], "params");
+    assert!(code == Some(2) && said.is_empty(), "process 0 speaks: {said}");
+    for alone in [[("PMI_RANK", "0"), ("PMI_SIZE", "1")], [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]] {
+        assert_eq!(started(&alone, "params").0, Some(0));
+    }
+    assert_eq!(started(&mpich, "completions bash").0, Some(0));
+}
+
 /// Killed after its first weights were kept and before its first state was: `--resume auto` begins again. A finished
 /// model whose state is gone is never overwritten.
 #[test]

@@ -5,8 +5,10 @@
 mod common;
 
 use common::{Folder, LIMPID, text, words};
+use limpid::ops::random;
+use std::collections::BTreeSet;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 fn launcher() -> String {
     std::env::var("MPIRUN").unwrap_or_else(|_| "mpirun".into())
@@ -67,29 +69,48 @@ fn made(f: &Folder, run: &str) -> (Vec<u8>, Vec<u8>, Vec<String>) {
     )
 }
 
-/// Recipes in which every pair of optimizer, precision, dropout, average, layer statistics and objective is there.
-const RECIPES: [&str; 20] = [
-    "--optimizer adamw",
-    "--optimizer adamw --precision bf16 --dropout 0.1 --ema 0.9 --layer-stats-every 2",
-    "--optimizer adamw --dropout 0.1 --clip 0.05",
-    "--optimizer adamw --data builtin:stories:200K --tokenizer char --ema 0.9",
-    "--optimizer adam --shared-blocks true --d-embed 24 --tied-head false",
-    "--optimizer adam --precision bf16 --ema 0.9",
-    "--optimizer adam --dropout 0.1 --layer-stats-every 3 --clip 0.05",
-    "--optimizer sgd --learning-rate 0.1",
-    "--optimizer sgd --learning-rate 0.1 --precision bf16 --dropout 0.1",
-    "--optimizer sgd --learning-rate 0.1 --ema 0.9 --layer-stats-every 2",
-    "--optimizer muon",
-    "--optimizer muon --precision bf16 --dropout 0.1",
-    "--optimizer muon --ema 0.9 --layer-stats-every 2",
-    "--optimizer muon --clip 0.05 --schedule wsd",
-    "--preset formulated-bert --n-layer 2 --d-model 128 --n-head 4 --d-ff 512 --context-length 64",
-    "--preset formulated-bert --n-layer 2 --d-model 128 --n-head 4 --d-ff 512 --context-length 64 --optimizer muon --precision bf16 --ema 0.9",
+const OPTIMIZERS: [&str; 4] =
+    ["--optimizer adamw", "--optimizer adam", "--optimizer sgd --learning-rate 0.1 --schedule wsd", "--optimizer muon"];
+
+/// What is learned: each process reads the text, so it is a short one.
+const OBJECTIVES: [&str; 5] = [
+    "--data builtin:stories:100K --shared-blocks true --d-embed 24 --tied-head false",
+    "--data builtin:stories:100K --tokenizer char --whole-documents true --cross-documents false",
+    "--data builtin:stories:100K --preset formulated-bert --n-layer 2 --d-model 128 --n-head 4 --d-ff 512 --context-length 64",
     "--data chat.jsonl --context-length 64",
-    "--data chat.jsonl --context-length 64 --optimizer muon --dropout 0.1 --ema 0.9",
-    "--from base --lora 4",
-    "--from base --lora 4 --optimizer adam --precision bf16 --ema 0.9",
+    "--data builtin:stories:100K --from base --lora 4",
 ];
+
+const SWITCHES: [[&str; 2]; 6] = [
+    ["", "--precision bf16"],
+    ["", "--dropout 0.1"],
+    ["", "--ema 0.9"],
+    ["--accumulate 8", "--accumulate 16"],
+    ["", "--clip 0.05"],
+    ["", "--layer-stats-every 2"],
+];
+
+/// Twenty recipes: each optimizer with each objective, and the switches such that every pair of any two choices is there.
+fn recipes() -> Vec<String> {
+    let chosen = |i: usize| {
+        let (optimizer, objective) = (i % 4, i / 4);
+        let switch = |n: usize| (optimizer / 2 + (objective & (n + 1)).count_ones() as usize) % 2;
+        [vec![optimizer, objective], (0..SWITCHES.len()).map(switch).collect()].concat()
+    };
+    let all: Vec<Vec<usize>> = (0..20).map(chosen).collect();
+    let values = [vec![OPTIMIZERS.len(), OBJECTIVES.len()], vec![2; SWITCHES.len()]].concat();
+    for (a, of_a) in values.iter().enumerate() {
+        for (b, of_b) in values.iter().enumerate().skip(a + 1) {
+            let pairs: BTreeSet<_> = all.iter().map(|recipe| (recipe[a], recipe[b])).collect();
+            assert_eq!(pairs.len(), of_a * of_b, "choices {a} and {b}");
+        }
+    }
+    let text = |recipe: &Vec<usize>| {
+        let switches = SWITCHES.iter().zip(&recipe[2..]).map(|(of, chosen)| of[*chosen]);
+        [OPTIMIZERS[recipe[0]], OBJECTIVES[recipe[1]]].into_iter().chain(switches).collect::<Vec<_>>().join(" ")
+    };
+    all.iter().map(text).collect()
+}
 
 /// Trains by every recipe in these numbers of processes, and in one.
 fn same_bytes(name: &str, processes: impl Fn(usize) -> Vec<usize>) {
@@ -100,12 +121,10 @@ fn same_bytes(name: &str, processes: impl Fn(usize) -> Vec<usize>) {
         ["kite", "ball", "boat"].iter().flat_map(|t| ["tree", "river"].map(|p| question(t, p))).collect();
     f.file("chat.jsonl", chats.repeat(40));
     f.ok("train --steps 2 --sample 0 --out base");
-    let how = "train --steps 4 --accumulate 8 --batch-size 1 --eval-every 3 --eval-tokens 500 --save-every 3 --sample 0 --threads 1";
-    for (i, recipe) in RECIPES.iter().enumerate() {
+    let how = "train --steps 4 --batch-size 1 --eval-every 3 --eval-tokens 500 --save-every 3 --sample 0 --threads 1";
+    for (i, recipe) in recipes().iter().enumerate() {
         // one process without a launcher, and these with it
         let (alone, of) = (format!("r{i}"), |n: usize| format!("r{i}-{n}"));
-        // each process reads the text: a short one
-        let how = if recipe.contains("--data") { how.into() } else { format!("{how} --data builtin:stories:100K") };
         f.ok(&format!("{how} {recipe} --out {alone}"));
         for n in processes(i) {
             runs(&f, n, &format!("{how} {recipe} --out {}", of(n)));
@@ -150,25 +169,48 @@ fn a_run_goes_on_with_any_number_of_processes() {
     }
 }
 
-/// A process is killed, at any moment: all end, and the run goes on to the same bytes, with another number of processes.
+/// A process is killed, whichever, at any moment: all end, and the run goes on to the same bytes, with another number of processes.
+/// `LIMPID_KILLS=20 LIMPID_SEED=7` says how often, and which draws.
 #[test]
 fn a_process_that_is_killed_ends_all_and_the_run_goes_on() {
     let f = Folder::new("ranks-killed");
     f.ok(&format!("{HOW} --out whole"));
     let whole = made(&f, "whole");
-    for (i, wait) in (0..4).map(|i| (i, 300 + 400 * i)) {
-        let mut job =
-            mpirun(&f, 4, &format!("{HOW} --out k{i}")).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(wait));
-        let victim =
-            Command::new("pkill").args(["-9", "-n", "-f", &format!("{LIMPID} .*--out k{i}")]).status().unwrap();
-        let killed = Instant::now();
-        let ended = job.wait().unwrap();
-        assert!(killed.elapsed() < Duration::from_secs(30), "the others wait");
-        assert!(!victim.success() || !ended.success() || f.0.join(format!("k{i}/summary.json")).exists());
-        let n = [1, 2, 8, 4][i as usize];
-        runs(&f, n, &format!("{HOW} --resume auto --out k{i}"));
-        assert!(made(&f, &format!("k{i}")) == whole, "killed after {wait} ms");
+    let began = Instant::now();
+    runs(&f, 4, &format!("{HOW} --out undisturbed"));
+    let long = began.elapsed().as_millis() as usize;
+    let given = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
+    let seed = given("LIMPID_SEED").unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap().as_secs());
+    let (kills, mut killed) = (given("LIMPID_KILLS").unwrap_or(4), 0);
+    for i in 0.. {
+        let draw = |site, n| random::below(seed, site, i, n as _) as usize;
+        let wait = draw(0, long);
+        let job = format!("{HOW} --out k{i}");
+        let mut job = mpirun(&f, 4, &job).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(wait as u64));
+        let victims = loop {
+            let found = processes(&format!("--out k{i}$"));
+            if !found.is_empty() || job.try_wait().unwrap().is_some() {
+                break found;
+            }
+        };
+        // the run may be over already
+        let victim = victims.get(draw(1, victims.len().max(1)));
+        let struck = victim.is_some_and(|it| Command::new("kill").args(["-9", it]).status().unwrap().success());
+        let (at, ended) = (Instant::now(), job.wait().unwrap());
+        let took = at.elapsed();
+        println!(
+            "seed {seed}, run {i}: after {wait} ms process {victim:?} of {victims:?}, all ended {took:?} later: {ended}"
+        );
+        assert!(took < Duration::from_secs(10), "the others wait");
+        assert!(!struck || !ended.success() || f.0.join(format!("k{i}/summary.json")).exists());
+        runs(&f, [1, 2, 8, 4][i as usize % 4], &format!("{HOW} --resume auto --out k{i}"));
+        assert!(made(&f, &format!("k{i}")) == whole, "seed {seed}, run {i}");
+        killed += u64::from(struck);
+        if killed == kills {
+            return;
+        }
+        assert!(i < 4 * kills, "runs end before they can be killed");
     }
 }
 
@@ -243,6 +285,10 @@ fn a_process_that_is_stopped_is_named_and_ends_all() {
     let f = Folder::new("ranks-stopped");
     let job = long_run(&f, "stopped", "--schedule constant --warmup-steps 0 --timeout 4");
     let second = processes("--out stopped").pop().unwrap();
+    let environment = text(&std::fs::read(format!("/proc/{second}/environ")).unwrap());
+    let number =
+        |line: &str| Some(line.strip_prefix("OMPI_COMM_WORLD_RANK=").or(line.strip_prefix("PMI_RANK="))?.to_string());
+    let number = environment.split('\0').find_map(number).expect("launchers number processes");
     signal("-STOP", &second);
     let (stopped, launcher) = (Instant::now(), job.id().to_string());
     let waits = std::thread::spawn(move || job.wait_with_output().unwrap());
@@ -252,7 +298,8 @@ fn a_process_that_is_stopped_is_named_and_ends_all() {
     let took = stopped.elapsed();
     let _ = Command::new("kill").args(["-KILL", &second, &launcher]).stderr(Stdio::null()).status(); // if they are still there
     let said = fails(&waits.join().unwrap());
-    assert!(said.contains("has not answered for 4 s") && said.contains("--resume auto"), "{said}");
+    let named = format!("process {number} has not answered for 4 s");
+    assert!(said.contains(&named) && said.contains("--resume auto"), "{said}");
     assert!(took < Duration::from_secs(30), "{took:?}");
     goes_on(&f, "stopped");
 }
@@ -288,8 +335,8 @@ fn what_one_process_lacks_is_said_once_with_its_number() {
     if is_open_mpi() {
         let full = shell("trap '' XFSZ; ulimit -f 4000", &format!("{how} --steps 6 --save-every 2 --out full"));
         let out = start(&f, &[(2, "sh", &full)]).output().unwrap();
-        let said = text(&out.stderr);
-        assert!(said.contains("It is tried again at the next save") && !said.contains("panicked"), "{said}");
+        let said = fails(&out);
+        assert!(said.contains("It is tried again at the next save") && said.contains("could not be written"), "{said}");
         assert!(processes("--out full").is_empty());
     }
 
@@ -299,6 +346,27 @@ fn what_one_process_lacks_is_said_once_with_its_number() {
     let there = format!("{how} --steps 8 --resume auto --out there");
     let said = fails(&start(&f, &[(1, LIMPID, &there), (1, "sh", &elsewhere)]).output().unwrap());
     assert!(said.contains("process 1 ") && said.contains("no run that it sees"), "{said}");
+}
+
+/// Processes that another MPI's launcher started do not find each other; and most verbs know of no other process.
+#[test]
+fn processes_that_would_each_do_all_of_it_refuse() {
+    let f = Folder::new("ranks-alone");
+    for verb in ["eval --model none --data none", "data stories", "generate --model none --prompt a"] {
+        let said = fails(&mpirun(&f, 2, verb).output().unwrap());
+        assert!(said.contains("runs in one process, and 2 were started"), "{said}");
+    }
+    let other = if is_open_mpi() { "mpirun.mpich" } else { "mpirun.openmpi" };
+    let how = if is_open_mpi() { "" } else { "--allow-run-as-root --oversubscribe " };
+    let how = format!("{how}-n 2 {LIMPID} train --accumulate 2 --batch-size 1 --steps 2 --sample 0 --out m");
+    match Command::new(other).args(words(&how)).current_dir(&f.0).stdin(Stdio::null()).output() {
+        Ok(out) => {
+            let said = fails(&out);
+            assert!(said.contains("2 processes were started") && said.contains("knows of 1"), "{said}");
+        }
+        Err(error) => println!("{other}: {error}"),
+    }
+    assert!(!f.0.join("m").exists(), "something was written");
 }
 
 #[test]

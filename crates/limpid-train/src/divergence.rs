@@ -3,7 +3,9 @@
 use super::{TrainError, Trainer};
 use crate::Batches;
 use limpid_core::backend;
-use limpid_core::ops::Batch;
+use limpid_core::model::Param;
+use limpid_core::ops::adamw::Change;
+use limpid_core::ops::{Batch, MemorySpace, Region};
 use limpid_tokenizer::Tokenizer;
 use std::fmt::Write;
 
@@ -29,17 +31,25 @@ pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
     (mean > 1.5 * first + 1.0).then_some(mean)
 }
 
-/// The layers whose gradients are greatest, with their norms, greatest first. The gradient must be waiting.
+/// The layers whose gradients are greatest, with their norms, greatest first. The gradient must be waiting; each of several
+/// processes has a part of it, and hears of the others'.
 ///
 /// # Errors
-/// If the backend fails.
-pub fn steepest(trainer: &Trainer) -> backend::Result<Vec<(String, f64)>> {
+/// If the backend fails, or other processes are not reached.
+pub fn steepest(trainer: &Trainer) -> Result<Vec<(String, f64)>, TrainError> {
+    let trained: Vec<&Param> = trainer.model.params.iter().filter(|p| trainer.trains(p)).collect();
+    let mut sums: Vec<Change> = trained.iter().map(|param| Change::of(param.region.range())).collect();
+    let mut pieces = trainer.team.cut(&sums);
+    for (piece, _) in pieces.iter_mut().filter(|(_, owner)| *owner == trainer.team.rank()) {
+        let gradient = trainer.backend.read(Region::flat(MemorySpace::Grad, piece.range.clone()))?;
+        piece.gradient = gradient.iter().map(|g| f64::from(*g).powi(2)).sum();
+    }
+    trainer.team.put_together(&pieces, &mut sums)?;
     let mut layers: Vec<(String, f64)> = vec![];
-    for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
-        let square: f64 = trainer.backend.read(param.region.grad())?.iter().map(|g| f64::from(*g).powi(2)).sum();
+    for (param, Change { gradient, .. }) in trained.iter().zip(sums) {
         match layers.iter_mut().find(|(name, _)| name == param.layer()) {
-            Some((_, sum)) => *sum += square,
-            None => layers.push((param.layer().into(), square)),
+            Some((_, sum)) => *sum += gradient,
+            None => layers.push((param.layer().into(), gradient)),
         }
     }
     layers.iter_mut().for_each(|(_, square)| *square = square.sqrt());

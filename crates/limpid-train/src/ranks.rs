@@ -85,6 +85,10 @@ pub trait Ranks: Send {
     fn rank(&self) -> usize;
     /// How many there are.
     fn size(&self) -> usize;
+    /// How many of them share this machine and its memory; this one alone, where that is not known.
+    fn here(&self) -> usize {
+        1
+    }
     /// Block i of `send` goes to process i, and block i of `receive` comes from process i. All blocks are equally long.
     ///
     /// # Errors
@@ -95,11 +99,11 @@ pub trait Ranks: Send {
     /// # Errors
     /// As [`Ranks::all_to_all`].
     fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()>;
-    /// The block of each process, in process 0 alone; the others may give an empty `all`.
+    /// The bytes of process `from`, in process 0. Nothing is sent where neither is: the others may give no bytes.
     ///
     /// # Errors
     /// As [`Ranks::all_to_all`].
-    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()>;
+    fn bring(&mut self, from: usize, bytes: &mut [u8]) -> Result<()>;
     /// The bytes of process 0, in each of them.
     ///
     /// # Errors
@@ -126,8 +130,7 @@ impl Ranks for Solo {
         all.copy_from_slice(own);
         Ok(())
     }
-    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()> {
-        all.copy_from_slice(own);
+    fn bring(&mut self, _: usize, _: &mut [u8]) -> Result<()> {
         Ok(())
     }
     fn broadcast(&mut self, _: &mut [u8]) -> Result<()> {
@@ -163,6 +166,17 @@ pub fn hear_all(ranks: &mut dyn Ranks, own: &str) -> Result<Vec<String>> {
     ranks.all_gather(&padded, &mut all)?;
     let text = |(i, length): (usize, &u64)| String::from_utf8_lossy(&all[i * most..][..*length as usize]).into_owned();
     Ok(lengths.iter().enumerate().map(text).collect())
+}
+
+/// What all processes must have in common before anything else is exchanged: the program, and whether there is a run to go on
+/// with.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_start(ranks: &mut dyn Ranks, resumes: bool) -> Result<()> {
+    let state = if resumes { "the run in its folder" } else { "no run that it sees" };
+    let facts = [("version of limpid", env!("CARGO_PKG_VERSION")), ("state to go on from", state)];
+    check(ranks, &facts.map(|(name, value)| (name.into(), value.into())))
 }
 
 /// Checks that all processes say the same: `facts` are names and values.

@@ -415,6 +415,7 @@ impl<'a> Run<'a> {
     /// # Errors
     /// If it is of another model, recipe, text, tokenizer or precision, or the weights kept beside it are not as they were.
     pub fn resume_from(&mut self, Resumable { state, store, lock }: Resumable) -> Result<u64, TrainError> {
+        self.check_team()?;
         let Some(folder) = self.folder.clone() else { return Ok(0) };
         let (was, is) = (state.chosen.recipe, self.trainer.recipe);
         let mut differing = differing(&longer(was, &is, state.step), &is);
@@ -450,8 +451,9 @@ impl<'a> Run<'a> {
     /// Takes up the state that process 0 has resumed from, in another process. Returns the steps it had done.
     ///
     /// # Errors
-    /// If the processes do not reach each other.
+    /// If the processes do not reach each other, or train something else.
     pub fn resume_with(&mut self) -> Result<u64, TrainError> {
+        self.check_team()?; // before anything is sent that has another size elsewhere
         self.share(None, None)?;
         Ok(self.state.step)
     }
@@ -692,16 +694,31 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Writes a report of the next step's batch, as text. Returns the file's name.
+    /// Writes a report of the next step's batch, as text. Returns the file's name. Of several processes, process 0 writes it, and
+    /// the others wait: what they may do next is to end all.
     fn record(
         &mut self,
         batches: &Batches,
         error: &TrainError,
         tell: &mut dyn FnMut(TrainEvent) -> Control,
+    ) -> Result<String, TrainError> {
+        let steepest = steepest(&self.trainer)?;
+        let name = match self.folder.clone() {
+            Some(folder) => self.report(&folder, batches, &says(error, &self.trainer, &steepest), tell)?,
+            None => String::new(),
+        };
+        self.trainer.team.agree(true)?;
+        Ok(name)
+    }
+
+    fn report(
+        &mut self,
+        folder: &Path,
+        batches: &Batches,
+        said: &str,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> backend::Result<String> {
-        let Some(folder) = self.folder.clone() else { return Ok(String::new()) };
-        let said = says(error, &self.trainer, &steepest(&self.trainer)?);
-        let text = describe(&mut self.trainer, batches, self.tokenizer, &said)?;
+        let text = describe(&mut self.trainer, batches, self.tokenizer, said)?;
         let path = folder.join("divergence").join(format!("step-{:08}.txt", self.trainer.step + 1));
         let name = path.display().to_string();
         self.texts.push((path, text));
@@ -983,8 +1000,11 @@ impl<'a> Run<'a> {
         Ok(summary)
     }
 
-    /// Runs `f` with the best weights instead of the last ones.
-    fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
+    /// Runs `f` with the best weights instead of the last ones: those that are kept, in all of several processes.
+    ///
+    /// # Errors
+    /// If what was kept is not there any more, the backend fails, or other processes are not reached.
+    pub fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
         let f = |trainer: &mut Trainer| trainer.share_kept().map(|()| f(trainer));
         if let Some((_, best)) = &self.owed {
             return with(&mut self.trainer, best, f)?;
@@ -1026,10 +1046,10 @@ fn with<T>(trainer: &mut Trainer, other: &Weights, f: impl FnOnce(&mut Trainer) 
     trainer.with_others(|t| other.iter().try_for_each(|(region, values)| t.backend.write(*region, values)), f)
 }
 
-/// An error of the disk is reported and tried again; an error of the backend ends the run.
+/// An error of the disk is reported and tried again; one of the backend or of other processes ends the run.
 fn on_disk(done: Result<(), TrainError>) -> Result<Result<(), TrainError>, TrainError> {
     match done {
-        Err(error @ TrainError::Backend(_)) => Err(error),
+        Err(error @ (TrainError::Backend(_) | TrainError::Ranks(_))) => Err(error),
         done => Ok(done),
     }
 }

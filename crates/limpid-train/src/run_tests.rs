@@ -1,8 +1,9 @@
 //! A run under faults: every file operation fails in turn, every moment is a stop, every file has a flipped bit. What comes out
 //! is, to the byte, the run that nothing happened to, or it was told.
 
+use super::ranks::threads::{ThreadRank, threads};
 use super::run::{Control, Run, Summary, TrainEvent};
-use super::{Divergence, Recipe, RunOptions, TrainError, Trainer};
+use super::{Divergence, Ranks, Recipe, RunOptions, TrainError, Trainer};
 use crate::{Batches, Documents, Objective};
 use limpid_base::files::faults;
 use limpid_checkpoint::safetensors_file;
@@ -442,4 +443,62 @@ fn a_run_that_never_began_leaves_nothing() {
     let (refused, _) = case.go(&path.join("runs/one"), &mut |_| Control::Continue);
     assert!(matches!(refused, Err(TrainError::Preflight(_))), "{refused:?}");
     assert!(!path.exists());
+}
+
+/// What a report says of gradients is of all processes, whoever updates what; and it is written before any of them hears why it
+/// must end.
+#[test]
+fn processes_report_what_one_does_before_they_end() {
+    let astray = Case::astray();
+    let options = RunOptions { divergence: Divergence::Stop, spike_sigma: 0.1, ..astray.options };
+    let case = Case { recipe: Recipe { accumulate: 2, steps: 300, ..astray.recipe }, options, ..astray };
+    for broken in [false, true] {
+        let reports = [1, 2].map(|size| {
+            let at = folder(&format!("report-{size}-{broken}"));
+            let process = |rank: ThreadRank| {
+                let mut run = case.run(&at);
+                run.folder = Some(at.clone()).filter(|_| rank.rank() == 0);
+                if broken {
+                    let first = run.trainer.model.params[0].region;
+                    run.trainer.backend.write(first, &vec![f32::NAN; first.len()]).unwrap();
+                }
+                run.trainer = run.trainer.among(Box::new(rank)).unwrap();
+                let error = run.go(&mut |_| Control::Continue).expect_err("it ends");
+                let report = fs::read_dir(at.join("divergence")).unwrap().next().unwrap().unwrap().path();
+                (error.to_string(), fs::read_to_string(report).unwrap())
+            };
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let started: Vec<_> = threads(size).into_iter().map(|rank| scope.spawn(|| process(rank))).collect();
+                started.into_iter().map(|process| process.join().unwrap()).collect()
+            });
+            assert!(all.iter().all(|of| *of == all[0]), "{all:?}");
+            all.into_iter().next().unwrap()
+        });
+        assert_eq!(reports[0], reports[1]);
+        let (said, report) = &reports[0];
+        assert!(said.contains(if broken { "is not finite" } else { "loss spike" }), "{said}");
+        assert!(broken || report.contains("greatest gradients by layer: "), "{report}");
+    }
+}
+
+/// A process that sees another run in that place is told from the first word: nothing is exchanged whose size is not its own.
+#[test]
+fn processes_that_see_different_runs_do_not_go_on() {
+    let here = folder("two-runs");
+    let case = Case::with(Recipe { accumulate: 2, ..Case::small().recipe }, Case::small().options);
+    case.to_the_end(&here);
+    let longer = Case::with(Recipe { ema: 0.9, ..case.recipe }, case.options);
+    let process = |rank: ThreadRank| {
+        let main = rank.rank() == 0;
+        let mut run = if main { &case } else { &longer }.run(&here);
+        run.trainer = run.trainer.among(Box::new(rank)).unwrap();
+        let done = if main { run.resume(None) } else { run.resume_with() };
+        done.expect_err("they differ").to_string()
+    };
+    std::thread::scope(|scope| {
+        let started: Vec<_> = threads(2).into_iter().map(|rank| scope.spawn(|| process(rank))).collect();
+        for said in started.into_iter().map(|process| process.join().unwrap()) {
+            assert!(said.contains("process 1 trains something else") && said.contains("its ema is 0.9"), "{said}");
+        }
+    });
 }

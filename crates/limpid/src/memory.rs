@@ -25,12 +25,14 @@ pub struct On {
     pub threads: usize,
     /// Bytes of those weights that stay quantised: as f32s, and as they are kept.
     pub quantised: [usize; 2],
+    /// How many processes train together, and how many of them share this machine.
+    pub processes: [usize; 2],
 }
 
 impl From<(Device, usize)> for On {
-    /// With weights that are all f32.
+    /// With weights that are all f32, in one process.
     fn from((device, threads): (Device, usize)) -> On {
-        On { device, threads, quantised: [0; 2] }
+        On { device, threads, quantised: [0; 2], processes: [1; 2] }
     }
 }
 
@@ -92,9 +94,12 @@ pub fn is_systems(device: Device, model: &Model) -> bool {
     taken(device, model, None).is_none_or(|own| own.of_system)
 }
 
-/// Bytes of each memory that a model takes on a device, to train by a recipe if there is one.
+/// Bytes of each memory that a model takes on a device, to train by a recipe if there is one; of several processes, in each.
 pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(&'static str, u64)> {
-    let On { device, threads, quantised: [wide, kept] } = on.into();
+    let on @ On { device, threads, quantised: [wide, kept], processes: [processes, _] } = on.into();
+    if let (Some(recipe), 2..) = (recipe, processes) {
+        return parts_among(model, recipe, on, processes);
+    }
     if let Some(own) = taken(device, model, recipe) {
         return own.parts.into_iter().map(|(what, bytes)| (what, bytes as u64)).collect();
     }
@@ -122,7 +127,7 @@ pub fn parts_among(model: &Model, recipe: &Recipe, on: impl Into<On>, processes:
         OPTIMIZER | AVERAGE => (what, (bytes as f64 * part).ceil() as u64),
         _ => (what, bytes),
     };
-    let own = Recipe { accumulate: micros, ..*recipe };
+    let (own, on) = (Recipe { accumulate: micros, ..*recipe }, On { processes: [1; 2], ..on.into() });
     let buffers = ("buffers to and from the others", buffers);
     parts(model, Some(&own), on).into_iter().map(of_one).chain([buffers, ("MPI itself", MPI)]).collect()
 }
@@ -171,15 +176,19 @@ pub fn trainable(
 
 /// The limit that a model and its training do not fit into, if there is one, with what they need of it.
 pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Option<(u64, Limit)> {
-    let on @ On { device, threads, quantised: [wide, _] } = on.into();
+    let on @ On { device, threads, quantised: [wide, _], processes: [_, here] } = on.into();
     if let Some(own) = taken(device, model, recipe) {
-        return over(of_system(&own, |_| true), 0);
+        return over(of_system(&own, |_| true), 0, here);
     }
     // where all weights are packed, their plain places are counted already
     let plain = if matches!(model.mode, Mode::Decode { .. }) { 0 } else { wide };
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device) + plain;
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
-    over(needed(model, recipe, on), (own + reserved) as u64)
+    // of moments and average all is reserved, and each process touches its part
+    let part = |on| parts(model, recipe, on).into_iter().filter(|(what, _)| [OPTIMIZER, AVERAGE].contains(what));
+    let part = |on| part(on).map(|(_, bytes)| bytes).sum::<u64>();
+    let others = part(On { processes: [1; 2], ..on }) - part(on);
+    over(needed(model, recipe, on), (own + reserved) as u64 + others, here)
 }
 
 /// Bytes of the system's memory that are taken for a device with memory of its own, where that is no part of the system's: those by
@@ -189,10 +198,12 @@ fn of_system(own: &DeviceMemory, counts: impl Fn(&str) -> bool) -> u64 {
     (own.staging + parts.map(|(_, bytes)| bytes).sum::<usize>()) as u64
 }
 
-/// The limit that is under so many bytes that are touched, and so many that are only reserved, with what they need of it.
-fn over(touched: u64, untouched: u64) -> Option<(u64, Limit)> {
+/// The limit that is under so many bytes that are touched, and so many that are only reserved, with what they need of it; of as many
+/// processes as are `here`, each has its share of what is left.
+fn over(touched: u64, untouched: u64, here: usize) -> Option<(u64, Limit)> {
     let needs = |limit: &Limit| if limit.of_addresses { touched + untouched + SPARE } else { touched };
-    limits().into_iter().map(|limit| (needs(&limit), limit)).find(|(needs, limit)| *needs > limit.left)
+    let limits = limits().into_iter().map(|limit| limit.shared_by(here));
+    limits.map(|limit| (needs(&limit), limit)).find(|(needs, limit)| *needs > limit.left)
 }
 
 /// Refuses what would not fit, before anything is reserved.
@@ -211,10 +222,10 @@ pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
     let on: On = on.into();
     let counts = |what: &str| what != WEIGHTS;
     if let Some(own) = taken(on.device, model, None) {
-        return refuse(over(of_system(&own, counts), 0));
+        return refuse(over(of_system(&own, counts), 0, 1));
     }
     let parts = parts(model, None, on).into_iter().filter(|(what, _)| counts(what));
-    refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0))
+    refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0, 1))
 }
 
 fn refuse(lacking: Option<(u64, Limit)>) -> Result<(), Error> {
@@ -234,6 +245,17 @@ pub struct Limit {
     pub said: String,
     /// Whether what is reserved and never touched counts too.
     pub of_addresses: bool,
+}
+
+impl Limit {
+    /// What one of so many processes on this machine has of it. Addresses are each process's own.
+    fn shared_by(self, processes: usize) -> Limit {
+        if processes <= 1 || self.of_addresses {
+            return self;
+        }
+        let said = format!("each process's share of what is {} ({processes} run on this machine)", self.said);
+        Limit { left: self.left / processes as u64, said, ..self }
+    }
 }
 
 /// All of them.

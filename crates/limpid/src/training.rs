@@ -3,6 +3,7 @@
 //! It joins what the modules have: `data::source` reads and splits the text, `model` is built, `train::Run` trains it. Read `train` next.
 
 use crate::backend::{Backend, Device};
+use crate::checkpoint::adapter::merged;
 use crate::checkpoint::write_text;
 use crate::config::Config;
 use crate::data::source::{Corpus, TextSource};
@@ -11,7 +12,10 @@ use crate::memory::{On, outline, trainable};
 use crate::model::{Model, Param, Tuning};
 use crate::ops::linear::Precision;
 use crate::task::{Begins, Given, Task};
-use crate::train::{Control, Ranks, Recipe, Run, RunOptions, RunSettings, Solo, Summary, TrainEvent, Trainer};
+use crate::train::ranks::{check, check_start};
+use crate::train::{
+    Control, Ranks, Recipe, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent, Trainer,
+};
 use crate::{Error, Lm};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -67,7 +71,7 @@ impl std::fmt::Debug for Among {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Trained {
-    /// The model: of a run in a folder the best by validation loss, else the last; the last too in processes other than the first.
+    /// The model: of a run in a folder the best by validation loss, else the last. All of several processes have the same.
     pub lm: Lm,
     /// What the run came to.
     pub summary: Summary,
@@ -225,9 +229,11 @@ impl Training {
             machine,
             ranks,
         } = self;
-        let main = ranks.0.rank() == 0;
+        let Among(mut ranks) = ranks;
+        let main = ranks.rank() == 0;
         let (threads, precision) = machine;
-        let (program, on) = (crate::memory::program(), On::from((Device::Cpu, threads)));
+        let processes = [ranks.size(), ranks.here()];
+        let (program, on) = (crate::memory::program(), On { processes, ..On::from((Device::Cpu, threads)) });
         let files = base.as_ref().and_then(Lm::files);
         if tuning.lora.is_some() {
             match files {
@@ -240,6 +246,7 @@ impl Training {
             }
         }
         let saved = folder.as_ref().filter(|folder| resume && Run::can_resume(folder));
+        check_start(&mut *ranks, saved.is_some()).map_err(TrainError::from)?;
         source.threads = threads;
         let given = Given {
             model: base.is_some(),
@@ -253,6 +260,7 @@ impl Training {
         let on = files.map_or(on, |files| on.with_weights(files, &outline, precision));
         let model = trainable(&task.config, &task.recipe, &tuning, on, (program, memory))?;
         crate::memory::fits(&model, Some(&task.recipe), on)?;
+        check(&mut *ranks, &[]).map_err(TrainError::from)?; // all look at what is left before one takes of it
         let processor = processor(&model, machine)?;
         let trainer = match (files, &base) {
             // no weight is written twice: those that stay quantised have no other place
@@ -275,7 +283,7 @@ impl Training {
         };
         let Task { config, corpus, objective, chat_template, .. } = task;
         let Corpus { tokenizer, train, validation, .. } = corpus;
-        let trainer = trainer.among(ranks.0)?;
+        let trainer = trainer.among(ranks)?;
         let mut run = Run::new(trainer, folder.clone().filter(|_| main), &train, &validation, objective, &tokenizer)?;
         (run.options, (run.files, run.carried)) = (options, began);
         match saved {
@@ -286,9 +294,10 @@ impl Training {
         let summary = run.go(&mut |event| if main { progress(event) } else { Control::Continue })?;
         let held = |trainer: &mut Trainer| {
             let load = |model: &Model, backend: &mut dyn Backend| {
-                let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model").region;
+                let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");
+                let values = |param: &Param| merged(&trainer.model, &*trainer.backend, own(param));
                 let mut params = model.params.iter();
-                params.try_for_each(|p| Ok(backend.write(p.region, &trainer.backend.read(own(p))?)?))
+                params.try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
             };
             Lm::held(config, tokenizer.clone(), chat_template, load, (threads, precision))
         };
@@ -296,10 +305,13 @@ impl Training {
             Some(folder) if main => {
                 let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";
                 write_text(&folder.join("summary.json"), &text)?;
+                if processes[0] > 1 {
+                    run.with_best(|_| ())?; // the others take what is kept
+                }
                 drop(run); // its memory is free for the model
                 Lm::open(folder)?.with_threads(threads).with_precision(precision)
             }
-            Some(_) => held(&mut run.trainer)?,
+            Some(_) => run.with_best(held)??,
             None => run.trainer.averaged(held)??,
         };
         Ok(Trained { lm, summary })

@@ -27,7 +27,8 @@ use limpid::generate::{FinishReason, Options, Sampler};
 use limpid::memory;
 use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::IGNORE;
-use limpid::train::{Control, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
+use limpid::train::ranks::threads::{ThreadRank, threads};
+use limpid::train::{Control, Ranks, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
 use limpid::{Error, Lm, Pooling, Trained, Training, normalized, trace};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -320,6 +321,96 @@ fn an_adapter_is_trained_kept_and_opened() {
         assert!(error.contains(said), "{error}");
     }
     assert!(!f.at("none").exists());
+}
+
+/// What each of two processes, played by threads, comes to.
+fn in_two<T: Send>(process: impl Fn(ThreadRank) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let started: Vec<_> = threads(2).into_iter().map(|rank| scope.spawn(|| process(rank))).collect();
+        started.into_iter().map(|process| process.join().unwrap()).collect()
+    })
+}
+
+/// The best weights by validation loss, in a folder that process 0 alone sees: all processes have them at the end. Those of an
+/// adapter too, whose files the others never see.
+#[test]
+fn processes_end_with_the_same_model() {
+    let f = Scratch::new("same-model");
+    // a rate that grows to where the last weights are far from the best
+    let learning_rate = 1.0;
+    let recipe = Recipe {
+        steps: 8,
+        batch_size: 2,
+        accumulate: 2,
+        ema: 0.5,
+        warmup_steps: 8,
+        learning_rate,
+        ..Recipe::default()
+    };
+    let all = in_two(|rank| {
+        let folder = f.at(&format!("whole-{}", rank.rank()));
+        let options = RunOptions { eval_every: 1, preflight: false, ..RunOptions::default() };
+        trained(training(8).recipe(recipe).options(options).threads(1).folder(folder).ranks(Box::new(rank)))
+    });
+    assert!(all[0].1.best_step < 8, "the last weights are the best: this test shows nothing");
+    assert!(!f.at("whole-1").exists(), "process 0 alone writes");
+    assert_eq!(logits(&all[0].0, "to be"), logits(&all[1].0, "to be"));
+
+    let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.0, targets: vec!["attention".into()] };
+    let tuning = || Tuning { lora: Some(lora.clone()), ..Tuning::default() };
+    let all = in_two(|rank| {
+        let base = Training::fine_tuning(Lm::open(f.at("whole-0")).unwrap()).text(TEXT.repeat(60)).tuning(tuning());
+        let recipe = Recipe { learning_rate: 0.05, ..recipe };
+        let folder = f.at(&format!("adapter-{}", rank.rank()));
+        trained(base.recipe(recipe).threads(1).folder(folder).ranks(Box::new(rank))).0
+    });
+    assert_ne!(logits(&all[0], "to be"), logits(&Lm::open(f.at("whole-0")).unwrap(), "to be"), "it learned");
+    assert_eq!(logits(&all[0], "to be"), logits(&all[1], "to be"));
+}
+
+/// A process that does not see the run that another goes on with is told, and none waits for it.
+#[test]
+fn processes_that_do_not_see_the_run_are_refused() {
+    let f = Scratch::new("unseen");
+    trained(training(2).folder(f.at("0")));
+    let recipe = Recipe { steps: 4, batch_size: 2, accumulate: 2, ..Recipe::default() };
+    let errors = in_two(|rank| {
+        let folder = f.at(&rank.rank().to_string());
+        let again = training(2).recipe(recipe).folder(folder).resume().ranks(Box::new(rank));
+        again.run(|_| Control::Continue).unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("process 1 ") && error.contains("no run that it sees"), "{error}");
+    }
+}
+
+/// Moments are shared out, and memory is shared where processes run on one machine.
+#[test]
+fn the_memory_of_processes_is_counted_for_each_and_for_its_machine() {
+    let left = memory::limits().into_iter().filter(|limit| !limit.of_addresses).map(|limit| limit.left).min();
+    let left = left.expect("the system tells its memory");
+    // parameters of a 72nd of it: with gradients, moments and what M = 8 sets aside one process takes 28 numbers of each, one of
+    // eight takes 9
+    let recipe = Recipe { batch_size: 1, accumulate: 8, context: 8, ..Recipe::default() };
+    let vocab_size = (left / 18 / 1024) as usize;
+    let config = Config {
+        vocab_size,
+        tied_head: true,
+        d_model: 1024,
+        n_layer: 1,
+        context_length: 8,
+        ..Config::preset("nano").unwrap()
+    };
+    let model = Model::new(&config, Mode::Train { batch: 1, context: 8 }).unwrap();
+    let fits = |processes| {
+        let on = memory::On { processes, ..(Device::Cpu, 1).into() };
+        memory::fits(&model, Some(&recipe), on)
+    };
+    assert!(fits([1, 1]).is_err());
+    fits([8, 1]).unwrap();
+    let refused = fits([8, 8]).unwrap_err();
+    let Error::Memory { left: share, said, .. } = &refused else { panic!("{refused}") };
+    assert!(share.abs_diff(left / 8) < left / 16 && said.contains("8 run on this machine"), "{refused}");
 }
 
 /// What does not fit is said, and nothing panics.

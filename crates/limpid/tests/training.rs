@@ -326,8 +326,8 @@ impl Ranks for Flaky {
     fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<(), RanksError> {
         self.call().and_then(|()| self.inner.all_gather(own, all))
     }
-    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<(), RanksError> {
-        self.call().and_then(|()| self.inner.gather(own, all))
+    fn bring(&mut self, from: usize, bytes: &mut [u8]) -> Result<(), RanksError> {
+        self.call().and_then(|()| self.inner.bring(from, bytes))
     }
     fn broadcast(&mut self, bytes: &mut [u8]) -> Result<(), RanksError> {
         self.call().and_then(|()| self.inner.broadcast(bytes))

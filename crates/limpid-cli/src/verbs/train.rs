@@ -17,7 +17,7 @@ use limpid::generate::{Options, Sampler, generate, start_ids};
 use limpid::ops::linear::Precision;
 use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::ranks::check;
+use limpid::train::ranks::{check, check_start};
 use limpid::train::{AllReduce, Control, RECENT, Ranks, Resumable, Run, Summary, TrainError, TrainEvent};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -88,7 +88,7 @@ pub fn run(Args { job: args, timeout }: Args) -> Result<()> {
 }
 
 /// Trains, in each of the processes that train together; process 0 has the folder and speaks.
-fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
+fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     let (main, size) = (ranks.rank() == 0, ranks.size());
     let asked = args.asked().filter(|_| !args.lr_find);
     let goes_on = args.resumed().is_some();
@@ -96,10 +96,8 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
         if args.lr_find {
             bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
         }
-        let state = if goes_on { "the run in its folder" } else { "no run that it sees" };
-        let facts = [("version of limpid", env!("CARGO_PKG_VERSION")), ("state to go on from", state)];
-        let facts = facts.map(|(name, value)| (name.to_string(), value.to_string()));
-        check(&mut *ranks, &facts).map_err(TrainError::from)?;
+        check_start(&mut *ranks, goes_on).map_err(TrainError::from)?;
+        args.machine.processes = [size, ranks.here()];
     }
     let resumed = asked.filter(|_| main).map(|folder| fits_folder(&args, &folder)).transpose()?.flatten();
     let job = args.job()?;
@@ -107,6 +105,10 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     if let Some(fit) = too_large(&job)? {
         bail!("{}", fit.text());
     }
+    // all look at how much memory is left before one takes of it. What they run on may change digits: another device, or `unfused`
+    let (device, unfused) = (job.on.device, !args.machine.level().is_exact());
+    let facts = [("device", format!("{device:?}")), ("simd unfused", unfused.to_string())];
+    check(&mut *ranks, &facts.map(|(name, value)| (name.into(), value))).map_err(TrainError::from)?;
     if args.lr_find {
         return find::run(&job, &args.machine, args.json);
     }

@@ -7,12 +7,23 @@ use mpi::environment::Universe;
 use mpi::request::{LocalScope, Request, StaticScope, scope};
 use mpi::topology::{Communicator, SimpleCommunicator};
 use mpi::traits::{CommunicatorCollectives, Destination, Root, Source};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What keeps this process in MPI. It is not given up where an error is on its way: a process that ends without having left
-/// ends the others, and none waits for it in vain.
+/// ends the others, and none waits for it in vain. MPI is called by who holds it: by one thread at a time.
 static JOINED: Mutex<Option<Universe>> = Mutex::new(None);
+
+/// The only one that may call MPI.
+fn turn() -> MutexGuard<'static, Option<Universe>> {
+    JOINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The tag of what is brought to process 0: the greatest of MPI's.
+const BROUGHT: i32 = 32_767;
+
+/// How long a process may take to end the others, before it just ends.
+const LAST: Duration = Duration::from_secs(5);
 
 /// How long a process that waits keeps asking without a pause. What arrives at once is taken at once; what takes longer leaves
 /// the processor to those that compute.
@@ -28,9 +39,10 @@ const ROUND: usize = 16;
 pub struct MpiRanks {
     rank: usize,
     size: usize,
+    here: usize,
     limit: Duration,
     lost: fn(RanksError) -> !,
-    /// How often they spoke to each other: the same number in all, whenever they do.
+    /// How often all spoke to each other: the same number in all, whenever they do, and while two of them speak.
     spoken: i32,
 }
 
@@ -48,29 +60,48 @@ impl MpiRanks {
     /// # Errors
     /// If this MPI lets only one thread call it.
     pub fn join(limit: Duration, lost: fn(RanksError) -> !) -> Result<Option<MpiRanks>> {
+        let mut joined = turn();
         let Some((universe, threads)) = mpi::initialize_with_threading(Threading::Serialized) else { return Ok(None) };
-        *JOINED.lock().unwrap_or_else(PoisonError::into_inner) = Some(universe);
+        *joined = Some(universe);
         if threads < Threading::Serialized {
             let what = "this MPI can be called by one thread alone; use one that supports MPI_THREAD_SERIALIZED";
             return Err(RanksError::Lost(what.into()));
         }
         let number = |n| usize::try_from(n).unwrap_or(0);
-        Ok(Some(MpiRanks { rank: number(world().rank()), size: number(world().size()), limit, lost, spoken: 0 }))
+        let (rank, size) = (number(world().rank()), number(world().size()));
+        let here = number(world().split_shared(world().rank()).size());
+        Ok(Some(MpiRanks { rank, size, here, limit, lost, spoken: 0 }))
     }
 
-    /// Waits for what `begin` began.
+    /// Waits for what all began.
     fn speak<'a, D: ?Sized + 'a>(
         &mut self,
         begin: impl for<'s> FnOnce(&'s LocalScope<'a>) -> Request<'a, D, &'s LocalScope<'a>>,
     ) -> Result<()> {
-        self.spoken = (self.spoken + 1) % 32_768; // MPI's tags go so far
+        self.wait(begin)?;
+        self.spoken = (self.spoken + 1) % BROUGHT;
+        Ok(())
+    }
+
+    /// Waits for what `begin` began.
+    fn wait<'a, D: ?Sized + 'a>(
+        &mut self,
+        begin: impl for<'s> FnOnce(&'s LocalScope<'a>) -> Request<'a, D, &'s LocalScope<'a>>,
+    ) -> Result<()> {
         scope(|scope| {
-            let (began, mut request, mut told) = (Instant::now(), begin(scope), false);
+            let (began, mut told) = (Instant::now(), false);
+            let mut request = {
+                let _turn = turn();
+                begin(scope)
+            };
             'all: loop {
-                for _ in 0..ROUND {
-                    match request.test() {
-                        Ok(_) => break 'all,
-                        Err(waits) => request = waits,
+                {
+                    let _turn = turn();
+                    for _ in 0..ROUND {
+                        match request.test() {
+                            Ok(_) => break 'all,
+                            Err(waits) => request = waits,
+                        }
                     }
                 }
                 let waited = began.elapsed();
@@ -94,6 +125,7 @@ impl MpiRanks {
     /// Tells the others that this process waits.
     fn say_here(&self) {
         static NOTHING: [u8; 0] = [];
+        let _turn = turn();
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {
             let all = world();
             let other = all.process_at_rank(rank as i32);
@@ -105,6 +137,7 @@ impl MpiRanks {
 
     /// The processes that have not said that they wait for the same.
     fn silent(&self) -> Vec<usize> {
+        let _turn = turn();
         let said = |rank: usize| world().process_at_rank(rank as i32).immediate_probe_with_tag(self.spoken).is_some();
         (0..self.size).filter(|rank| *rank != self.rank && !said(*rank)).collect()
     }
@@ -112,11 +145,17 @@ impl MpiRanks {
 
 /// Leaves the others, when nothing more is to be done together.
 pub fn leave() {
-    drop(JOINED.lock().unwrap_or_else(PoisonError::into_inner).take());
+    drop(turn().take());
 }
 
 /// Ends all processes that were started together, with an exit status.
 pub fn abort(status: i32) -> ! {
+    // whatever MPI is busy with: this process ends, and MPI's launcher ends the others of one that did not leave
+    let _ = std::thread::Builder::new().spawn(|| {
+        std::thread::sleep(LAST);
+        std::process::abort()
+    });
+    let _turn = turn();
     world().abort(status)
 }
 
@@ -128,18 +167,24 @@ impl Ranks for MpiRanks {
     fn size(&self) -> usize {
         self.size
     }
+    fn here(&self) -> usize {
+        self.here
+    }
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) -> Result<()> {
         self.speak(|scope| world().immediate_all_to_all_into(scope, send, receive))
     }
     fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()> {
         self.speak(|scope| world().immediate_all_gather_into(scope, own, all))
     }
-    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()> {
-        let first = world();
-        let first = first.process_at_rank(0);
+    fn bring(&mut self, from: usize, bytes: &mut [u8]) -> Result<()> {
+        let all = world();
+        let other = |rank: usize| all.process_at_rank(rank as i32);
         match self.rank {
-            0 => self.speak(|scope| first.immediate_gather_into_root(scope, own, all)),
-            _ => self.speak(|scope| first.immediate_gather_into(scope, own)),
+            0 if from > 0 => self.wait(|scope| other(from).immediate_receive_into_with_tag(scope, bytes, BROUGHT)),
+            rank if rank == from && from > 0 => {
+                self.wait(|scope| other(0).immediate_send_with_tag(scope, &*bytes, BROUGHT))
+            }
+            _ => Ok(()),
         }
     }
     fn broadcast(&mut self, bytes: &mut [u8]) -> Result<()> {

@@ -250,26 +250,24 @@ impl Team {
             return Ok(None);
         }
         let own = backend.squares(&self.shards.own)?;
-        let mut counts = vec![0; self.size()];
-        self.shards.units.iter().for_each(|unit| counts[unit.owner] += unit.parts());
-        let all = self.in_order(&own, &counts)?;
-        let mut next = vec![0; self.size()];
-        let mut parts = vec![];
-        for unit in &self.shards.units {
-            let from = &mut next[unit.owner];
-            parts.extend_from_slice(&all[unit.owner][*from..*from + unit.parts()]);
-            *from += unit.parts();
-        }
-        Ok(Some(norm_of(&parts)))
+        let parts: Vec<_> = self.shards.units.iter().map(|unit| (unit.owner, unit.parts())).collect();
+        Ok(Some(norm_of(&self.in_order(&own, &parts)?)))
     }
 
-    /// Lists of numbers, one of each process, of known lengths.
-    fn in_order(&mut self, own: &[f64], counts: &[usize]) -> Result<Vec<Vec<f64>>> {
+    /// Numbers of which each process has its own: `parts` says whose come next, and how many.
+    fn in_order(&self, own: &[f64], parts: &[(usize, usize)]) -> Result<Vec<f64>> {
+        let mut counts = vec![0; self.size];
+        parts.iter().for_each(|(owner, count)| counts[*owner] += count);
         let most = counts.iter().copied().max().unwrap_or(0);
         let mut padded = own.to_vec();
         padded.resize(most, 0.0);
         let all = self.gather_all(&padded)?;
-        Ok(counts.iter().enumerate().map(|(i, count)| all[i * most..][..*count].to_vec()).collect())
+        let mut next: Vec<usize> = (0..self.size).map(|rank| rank * most).collect();
+        let of_part = |(owner, count): &(usize, usize)| {
+            next[*owner] += count;
+            next[*owner] - count..next[*owner]
+        };
+        Ok(parts.iter().map(of_part).flat_map(|range| &all[range]).copied().collect())
     }
 
     /// Gives every process the parameters that the others have updated.
@@ -286,16 +284,12 @@ impl Team {
     }
 
     /// Puts measured pieces together, each process's own.
-    pub fn put_together(&mut self, pieces: &[(Change, usize)], watch: &mut [Change]) -> Result<()> {
-        let mut sums = vec![0.0; 3 * pieces.len()];
-        for ((piece, owner), sums) in pieces.iter().zip(sums.chunks_exact_mut(3)) {
-            if *owner == self.rank {
-                sums.copy_from_slice(&[piece.gradient, piece.weight, piece.update]);
-            }
-        }
-        let all = self.gather_all(&sums)?;
-        for (i, (piece, owner)) in pieces.iter().enumerate() {
-            let sums = &all[(owner * pieces.len() + i) * 3..][..3];
+    pub fn put_together(&self, pieces: &[(Change, usize)], watch: &mut [Change]) -> Result<()> {
+        let own = pieces.iter().filter(|(_, owner)| *owner == self.rank);
+        let own: Vec<f64> = own.flat_map(|(piece, _)| [piece.gradient, piece.weight, piece.update]).collect();
+        let parts: Vec<_> = pieces.iter().map(|(_, owner)| (*owner, 3)).collect();
+        let all = self.in_order(&own, &parts)?;
+        for ((piece, _), sums) in pieces.iter().zip(all.chunks_exact(3)) {
             let Some(to) = watch.iter_mut().find(|to| to.range.contains(&piece.range.start)) else { continue };
             to.gradient += sums[0];
             to.weight += sums[1];
@@ -391,50 +385,53 @@ impl Team {
     }
 
     /// Values of a memory that each process holds for its own parameters (moments, average), in process 0; the others
-    /// [`Team::give`].
+    /// [`Team::give`]. Each process sends what it holds and nothing else, a block at an order: so none waits long for the next,
+    /// and of those that wait only one that is stuck is late.
     pub fn collect(&mut self, backend: &dyn Backend, region: Region) -> Result<Vec<f32>, TrainError> {
-        self.order(TeamOrder::Collect(region))?;
         let mut values = vec![0.0; region.len()];
         for (at, part) in (region.at..).step_by(BLOCK).zip(values.chunks_mut(BLOCK)) {
-            let window = at..at + part.len();
-            let own = self.own_values(backend, region.space, &window)?;
-            let mut all = vec![0.0; own.len() * self.size];
-            match self.ranks() {
-                Some(mut ranks) => ranks.gather(bytes(&own), bytes_mut(&mut all))?,
-                None => all.copy_from_slice(&own),
-            }
-            for (range, owner) in self.shards.pieces(&window) {
-                let from = range.start - at;
-                part[from..from + range.len()].copy_from_slice(&all[owner * own.len() + from..][..range.len()]);
-            }
+            let window = Region::flat(region.space, at..at + part.len());
+            self.order(TeamOrder::Collect(window))?;
+            self.give_all(backend, window, part)?;
         }
         Ok(values)
     }
 
     /// Gives process 0 what it collects.
-    pub fn give(&mut self, backend: &dyn Backend, region: Region) -> Result<(), TrainError> {
-        for at in region.range().step_by(BLOCK) {
-            let own = self.own_values(backend, region.space, &(at..(at + BLOCK).min(region.range().end)))?;
-            if let Some(mut ranks) = self.ranks() {
-                ranks.gather(bytes(&own), &mut [])?;
+    pub fn give(&mut self, backend: &dyn Backend, window: Region) -> Result<(), TrainError> {
+        self.give_all(backend, window, &mut [])
+    }
+
+    /// Process after process gives its stretches of `window`; process 0 puts them into their places in `all`.
+    fn give_all(&mut self, backend: &dyn Backend, window: Region, all: &mut [f32]) -> Result<(), TrainError> {
+        let pieces: Vec<_> = self.shards.pieces(&window.range()).collect();
+        for from in 0..self.size {
+            let of: Vec<_> =
+                pieces.iter().filter(|(_, owner)| *owner == from).map(|(range, _)| range.clone()).collect();
+            if of.is_empty() {
+                continue;
+            }
+            let mut values = vec![];
+            if self.rank == from {
+                for range in &of {
+                    values.extend(backend.read(Region::flat(window.space, range.clone()))?);
+                }
+            } else if self.rank == 0 {
+                values.resize(of.iter().map(Range::len).sum(), 0.0);
+            }
+            if let (1.., Some(mut ranks)) = (from, self.ranks()) {
+                ranks.bring(from, bytes_mut(&mut values))?;
+            }
+            if self.rank == 0 {
+                let mut left = &values[..];
+                for range in of {
+                    let (part, rest) = left.split_at(range.len());
+                    all[range.start - window.at..][..range.len()].copy_from_slice(part);
+                    left = rest;
+                }
             }
         }
         Ok(())
-    }
-
-    /// What this process holds of a stretch; zeros elsewhere.
-    fn own_values(
-        &self,
-        backend: &dyn Backend,
-        space: MemorySpace,
-        window: &Range<usize>,
-    ) -> Result<Vec<f32>, TrainError> {
-        let mut own = vec![0.0; window.len()];
-        for range in self.own_of(window.clone()) {
-            let (from, len) = (range.start - window.start, range.len());
-            backend.read_to(Region::flat(space, range), &mut own[from..from + len])?;
-        }
-        Ok(own)
     }
 
     /// The stretches of what this process updates, in `range`.
@@ -460,6 +457,8 @@ mod tests {
     use limpid_core::ops::adamw::Rule;
     use limpid_core::ops::element::Values;
     use limpid_core::ops::{Batch, Ops, Passes};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     /// Memory alone: gradients and parameters of any number.
     struct Memory {
@@ -565,6 +564,71 @@ mod tests {
                     assert_eq!(loss.to_bits(), all[0].1.to_bits());
                 }
             }
+        }
+    }
+
+    /// Ranks that count the bytes that are brought.
+    struct Counted(super::super::threads::ThreadRank, Arc<AtomicUsize>);
+
+    impl Ranks for Counted {
+        fn rank(&self) -> usize {
+            self.0.rank()
+        }
+        fn size(&self) -> usize {
+            self.0.size()
+        }
+        fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) -> Result<()> {
+            self.0.all_to_all(send, receive)
+        }
+        fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()> {
+            self.0.all_gather(own, all)
+        }
+        fn bring(&mut self, from: usize, bytes: &mut [u8]) -> Result<()> {
+            if self.0.rank() == from {
+                self.1.fetch_add(bytes.len(), Relaxed);
+            }
+            self.0.bring(from, bytes)
+        }
+        fn broadcast(&mut self, bytes: &mut [u8]) -> Result<()> {
+            self.0.broadcast(bytes)
+        }
+    }
+
+    #[test]
+    fn what_is_saved_goes_to_process_0_once() {
+        const LENGTH: usize = 2 * BLOCK + 70_001;
+        let matrix = Some((300, 1000));
+        let groups = [(0..300_000, matrix), (300_000..LENGTH, None)];
+        let groups = groups.map(|(range, matrix)| ParamGroup { range, decay: 0.0, matrix });
+        for n in [2, 8] {
+            let sent = Arc::new(AtomicUsize::new(0));
+            let process = |ranks: Counted| {
+                let mut team = Team::alone(groups.to_vec()).among(Box::new(ranks), &Uses::default()).unwrap();
+                let mut memory = Memory { grad: vec![], param: vec![f32::NAN; LENGTH], tickets: Tickets::default() };
+                let own = team.own_of(0..LENGTH);
+                own.iter().cloned().flatten().for_each(|i| memory.param[i] = value(0, i));
+                let held = own.iter().map(Range::len).sum::<usize>();
+                if team.rank() > 0 {
+                    while let TeamOrder::Collect(window) = team.next_order().unwrap() {
+                        team.give(&memory, window).unwrap();
+                    }
+                    return held;
+                }
+                team.files(true).unwrap();
+                let all = team.collect(&memory, Region::flat(MemorySpace::Moment1, 5..LENGTH - 5)).unwrap();
+                team.files(false).unwrap();
+                let wrong = (0..all.len()).find(|i| all[*i].to_bits() != value(0, i + 5).to_bits());
+                assert!(all.len() == LENGTH - 10 && wrong.is_none(), "{wrong:?}");
+                held
+            };
+            let held: Vec<usize> = std::thread::scope(|scope| {
+                let start = |rank| scope.spawn(|| process(Counted(rank, sent.clone())));
+                let started: Vec<_> = threads(n).into_iter().map(start).collect();
+                started.into_iter().map(|process| process.join().unwrap()).collect()
+            });
+            // but for the ends that were left out, whoever has them
+            let others = LENGTH - held[0];
+            assert!((others - 10..=others).contains(&(sent.load(Relaxed) / 4)), "{n} processes");
         }
     }
 }

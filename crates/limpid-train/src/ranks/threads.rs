@@ -85,6 +85,9 @@ impl Ranks for ThreadRank {
     fn size(&self) -> usize {
         self.meeting.size
     }
+    fn here(&self) -> usize {
+        self.meeting.size
+    }
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) -> Result<()> {
         let block = send.len() / self.size();
         self.meet(send, |laid| {
@@ -100,15 +103,14 @@ impl Ranks for ThreadRank {
             }
         })
     }
-    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()> {
-        let mut other = vec![];
-        let all = if self.rank == 0 {
-            all
-        } else {
-            other.resize(own.len() * self.size(), 0);
-            &mut other
-        };
-        self.all_gather(own, all)
+    fn bring(&mut self, from: usize, bytes: &mut [u8]) -> Result<()> {
+        let own = if self.rank == from { bytes.to_vec() } else { vec![] };
+        let rank = self.rank;
+        self.meet(&own, |laid| {
+            if rank == 0 {
+                bytes.copy_from_slice(laid[from].as_deref().unwrap_or_default());
+            }
+        })
     }
     fn broadcast(&mut self, bytes: &mut [u8]) -> Result<()> {
         let own = bytes.to_vec();
