@@ -16,6 +16,7 @@ mod proof;
 mod roofs;
 mod rows;
 #[cfg(test)]
+#[path = "../tests/device/mod.rs"]
 mod test_device;
 #[cfg(test)]
 mod tests;

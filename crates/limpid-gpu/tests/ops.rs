@@ -1,7 +1,6 @@
 //! Every op on a GPU against `reference`, over the sample of configurations that takes all pairs of axes; whole runs; updates; the
 //! same bits twice. `GPU_ALL` takes all of the sample, not a part.
 
-#[path = "../src/test_device.rs"]
 mod device;
 #[path = "../../limpid/tests/random_config/mod.rs"]
 mod random_config;

@@ -2,7 +2,6 @@
 
 #[path = "../../limpid/tests/common/mod.rs"]
 mod common;
-#[path = "../src/test_device.rs"]
 mod device;
 #[path = "../../limpid/tests/pytorch/mod.rs"]
 mod pytorch;

@@ -1,7 +1,6 @@
 //! Runs on a GPU: they learn as they do on the processor, to the same bits twice, killed and resumed; a run moves from one device to
 //! another; what is decoded is the whole forward's; and what a device cannot hold is refused by name before memory is taken.
 
-#[path = "../src/test_device.rs"]
 mod device;
 
 use device::device;
