@@ -127,6 +127,10 @@ fn folder(name: &str) -> Folder {
     for (to, name) in [("hf", "gpt2-hf"), ("llmc", "gpt2_124M.bin")] {
         f.ok(&format!("convert {} {name} --to {to}", model.display()));
     }
+    // tokens as llm.c keeps them: a header of 256 numbers, then 16 bits each
+    let ids = (0..3000u16).flat_map(|i| (i % 200).to_le_bytes());
+    let header = [20240520u32, 1, 3000].into_iter().chain([0; 253]).flat_map(u32::to_le_bytes);
+    f.file("tiny_shakespeare_train.bin", header.chain(ids).collect::<Vec<u8>>());
     f.ok(&format!(
         "train --from {} --data questions.jsonl --lora 2 --steps 2 --sample 0 --json --out lora",
         model.display()

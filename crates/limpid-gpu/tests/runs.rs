@@ -10,6 +10,7 @@ use limpid::data::source::TextSource;
 use limpid::generate::{Sampler, Session, TokensBefore};
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
+use limpid::ops::linear::Precision;
 use limpid::task::{Given, Task};
 use limpid::train::{Control, Recipe, Run, RunOptions, TrainEvent, Trainer};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
@@ -43,10 +44,21 @@ type On<'a> = Option<&'a Arc<GpuDevice>>;
 /// Trains, or goes on with what the folder holds, until after a step or to the end: the losses of the steps that were done, and the
 /// trainer.
 fn train(task: &Task, on: On, folder: Option<&Path>, until: Option<u64>) -> (Vec<f64>, Trainer) {
+    train_in(Precision::F32, task, on, folder, until)
+}
+
+/// [`train`] with products in a precision, on a GPU.
+fn train_in(
+    precision: Precision,
+    task: &Task,
+    on: On,
+    folder: Option<&Path>,
+    until: Option<u64>,
+) -> (Vec<f64>, Trainer) {
     let Task { config, recipe, corpus, objective, .. } = task;
     let model = Model::new(config, Mode::Train { batch: recipe.batch_size, context: recipe.context }).unwrap();
     let backend: Box<dyn Backend> = match on {
-        Some(device) => Box::new(Gpu::start(device, &model).unwrap()),
+        Some(device) => Box::new(Gpu::start(device, &model).unwrap().rounding(precision).unwrap()),
         None => Box::new(Cpu::new(&model, 2)),
     };
     let trainer = Trainer::new(model, backend, *recipe).unwrap();
@@ -120,6 +132,20 @@ fn learning_is_the_processors_and_twice_the_same() {
     let (task, runs) = judged();
     let [once, twice] = [(); 2].map(|()| train(task, Some(&device), None, None));
     check("a small model on the gpu", &once.0, runs);
+    assert!(once.0 == twice.0 && bits(&once.1) == bits(&twice.1));
+}
+
+/// Products of f16 learn as those of f32, where there are matrices of it: no gradient is lost below its range. Twice the same bits.
+#[test]
+fn learning_in_f16_is_learning_in_f32() {
+    let Some(device) = device().filter(|device| device.adapter.matrices.is_some()) else { return };
+    let (task, runs) = judged();
+    let [once, twice] = [(); 2].map(|()| train_in(Precision::F16, task, Some(&device), None, None));
+    let (noise, found) = (noise(runs), apart(&once.0, &runs[0]));
+    println!("in f16: noise {noise:.4}, from the processor's f32 by {found:.1e} at most");
+    assert!(found > 0.0, "f16 rounds; was it asked for?");
+    // another seed changes as much as the noise; eleven bits change a few thousandths of it
+    assert!(found <= 0.05 * noise, "off by {found}, noise {noise}");
     assert!(once.0 == twice.0 && bits(&once.1) == bits(&twice.1));
 }
 

@@ -255,8 +255,12 @@ impl Device {
         Ok(match self {
             Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
             Device::Reference if how.precision != Precision::F32 => {
-                let what = format!("the reference computes in f64, not {}", how.precision);
-                return Err(BackendError::NotSupported { op: "products", what });
+                let op = match how.precision {
+                    Precision::Bf16 => "products of bf16",
+                    Precision::F16 => "products of f16",
+                    _ => "products of int8",
+                };
+                return Err(BackendError::NotSupported { op, what: "the reference computes in f64".into() });
             }
             Device::Reference => Box::new(Reference::start(model)?),
             Device::Gpu => Device::gpu()?.0(model, how, None)?,
