@@ -12,6 +12,7 @@ if ! [ -e "$root/usr/share/vulkan/icd.d" ]; then
   chroot "$root" apt-get update
   chroot "$root" apt-get install -y --no-install-recommends -t trixie-backports mesa-vulkan-drivers libvulkan1
 fi
+mountpoint -q "$root/proc" || mount -t proc proc "$root/proc" # a test starts itself again
 cd "$here"
 cargo test -p limpid-gpu --no-run --message-format=json | python3 -c '
 import json, sys
