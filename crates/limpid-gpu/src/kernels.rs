@@ -44,7 +44,7 @@ impl Variant {
         let tile = if d <= 64 { 16 } else { 8 };
         let operands = || -> String {
             let operands = ["a", "b"].into_iter().zip(fours).enumerate();
-            operands.map(|(i, (name, fours))| operand(i, name, fours)).collect()
+            operands.map(|(i, (name, fours))| operand(i, name, fours)).chain([PRODUCTS.into()]).collect()
         };
         if let Some(GpuMatrices { side, lanes, places }) = matrices {
             let matrix = |name, element, role| format!("alias {name} = coop_mat{side}x{side}<{element}, {role}>;\n");
@@ -83,6 +83,9 @@ fn operand(binding: usize, name: &str, fours: bool) -> String {
 
 /// The most features that a head may have.
 pub const MOST_D: usize = 256;
+
+/// What is in front of kernels of products.
+const PRODUCTS: &str = include_str!("kernels/product.wgsl");
 
 /// What is in front of every kernel.
 pub const COMMON: &str = include_str!("kernels/common.wgsl");

@@ -11,28 +11,8 @@
 // `thin`: for at most 8 rows of a and b stored (n,k), which is decoding: a workgroup makes 8 columns, and reads each weight once,
 // side by side. Bytes: 4 (n k + m k + m n); the few rows of a are read again by each workgroup, from a cache.
 //
-// `ROWS`, `ROUNDS`, `a`, `b`, `a_four` and `b_four` are written before this text: four neighbours in memory are read at once where
-// rows are multiples of four.
-
-struct Words {
-    m: u32, n: u32, k: u32, // rows of a and c, columns of b and c, length of the sums
-    a_row: u32, b_row: u32, c_row: u32, // elements from a row of the memory to the next
-    a_at: u32, c_at: u32, flags: u32,
-    sums_at: u32, // where the first row's sum is
-    each: u32, room: u32, // steps of k of each share of the sum, which goes to a place of its own, `room` after the last
-}
-var<immediate> p: Words;
-
-const BIAS = 1u; // is added to each row
-const ADD = 2u;
-const SUMS = 4u; // the columns' sums of a, which is stored across, are wanted too
-const SHARES = 8u; // there are several, so those go to c's room
-
-override ACROSS_A: bool = false; // a is stored (k,m)
-override ACROSS_B: bool = false; // b is stored (n,k)
-
-@group(0) @binding(2) var<storage, read_write> bias: array<f32>;
-@group(0) @binding(3) var<storage, read_write> c: array<f32>;
+// `ROWS`, `ROUNDS`, `a`, `b`, `a_four` and `b_four` are written before this text, and product.wgsl is: four neighbours in memory
+// are read at once where rows are multiples of four.
 
 const CHAIN = 32u;
 const STEP = 16u;
@@ -48,26 +28,6 @@ fn held(v: vec4f) -> vec4f {
     return v;
 }
 
-// how many of the four from `i` on there are
-fn have(i: u32, len: u32) -> u32 {
-    return min(max(len, i) - i, 4u);
-}
-
-fn finish(share: u32, m: u32, n: u32, sum: f32) {
-    if m >= p.m || n >= p.n {
-        return;
-    }
-    var value = sum;
-    if (p.flags & BIAS) != 0u {
-        value += bias[n];
-    }
-    let to = p.c_at + share * p.room + m * p.c_row + n;
-    if (p.flags & ADD) != 0u {
-        value = c[to] + value;
-    }
-    c[to] = value;
-}
-
 // steps of k, four neighbouring rows of a or columns of b each
 var<workgroup> tile_a: array<vec4f, STEP * HIGH / 4u>;
 var<workgroup> tile_b: array<vec4f, STEP * SIDE / 4u>;
@@ -78,8 +38,8 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
     let down = (p.m + HIGH - 1u) / HIGH;
     let tile = number(id, groups);
     let share = tile / (across * down);
-    if share >= max((p.k + p.each - 1u) / max(p.each, 1u), 1u) {
-        return; // the rectangle of workgroups may be larger than the list
+    if !is_share(share) {
+        return;
     }
     let m0 = tile / across % down * HIGH;
     let n0 = tile % across * SIDE;

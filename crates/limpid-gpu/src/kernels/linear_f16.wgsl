@@ -10,28 +10,7 @@
 // they may be there are more than four, which make the same again and write it to places of their own (beyond SLOTS to the place of
 // one that writes the same): matrices must be worked on by all at once. Bytes as `product`, tiles of WIDE.
 //
-// `SIDE`, `GROUP` (lanes), `SLOTS` (places of subgroups), `Left`, `Right`, `Sum` and both operands are written before this text.
-
-struct Words {
-    m: u32, n: u32, k: u32,
-    a_row: u32, b_row: u32, c_row: u32,
-    a_at: u32, c_at: u32, flags: u32,
-    sums_at: u32,
-    each: u32, room: u32,
-    lift: f32, lower: f32,
-}
-var<immediate> p: Words;
-
-const BIAS = 1u;
-const ADD = 2u;
-const SUMS = 4u;
-const SHARES = 8u;
-
-override ACROSS_A: bool = false;
-override ACROSS_B: bool = false;
-
-@group(0) @binding(2) var<storage, read_write> bias: array<f32>;
-@group(0) @binding(3) var<storage, read_write> c: array<f32>;
+// `SIDE`, `GROUP` (lanes), `SLOTS` (places of subgroups), `Left`, `Right`, `Sum` and both operands are written before this text, and product.wgsl is.
 
 const STEP = 32u;
 const WIDE = 4u * SIDE;
@@ -39,10 +18,6 @@ const WIDE = 4u * SIDE;
 var<workgroup> tile_a: array<f16, WIDE * STEP>; // (m,k)
 var<workgroup> tile_b: array<f16, STEP * WIDE>; // (k,n)
 var<workgroup> made: array<f32, max(SLOTS * SIDE * SIDE, 4u * GROUP)>;
-
-fn have(i: u32, len: u32) -> u32 {
-    return min(max(len, i) - i, 4u);
-}
 
 @compute @workgroup_size(GROUP)
 fn product_f16(
@@ -53,8 +28,7 @@ fn product_f16(
     let down = (p.m + WIDE - 1u) / WIDE;
     let tile = number(id, groups);
     let share = tile / (across * down);
-    // the rectangle of workgroups may be larger than the list: what is beyond has no rows and no k
-    let live = share < max((p.k + p.each - 1u) / max(p.each, 1u), 1u);
+    let live = is_share(share); // what is beyond has no rows and no k
     let m0 = select(p.m, tile / across % down * WIDE, live);
     let n0 = tile % across * WIDE;
     let quarter = subgroup % 4u;
@@ -138,39 +112,27 @@ fn product_f16(
     let slot = subgroup % SLOTS * SIDE * SIDE;
     coopStoreT(c00, &made[slot], SIDE);
     workgroupBarrier();
-    finish(subgroup, lane, lanes, share, m0 + mq, n0 + nq);
+    write(subgroup, lane, lanes, share, m0 + mq, n0 + nq);
     workgroupBarrier();
     coopStoreT(c01, &made[slot], SIDE);
     workgroupBarrier();
-    finish(subgroup, lane, lanes, share, m0 + mq, n0 + nq + SIDE);
+    write(subgroup, lane, lanes, share, m0 + mq, n0 + nq + SIDE);
     workgroupBarrier();
     coopStoreT(c10, &made[slot], SIDE);
     workgroupBarrier();
-    finish(subgroup, lane, lanes, share, m0 + mq + SIDE, n0 + nq);
+    write(subgroup, lane, lanes, share, m0 + mq + SIDE, n0 + nq);
     workgroupBarrier();
     coopStoreT(c11, &made[slot], SIDE);
     workgroupBarrier();
-    finish(subgroup, lane, lanes, share, m0 + mq + SIDE, n0 + nq + SIDE);
+    write(subgroup, lane, lanes, share, m0 + mq + SIDE, n0 + nq + SIDE);
 }
 
 // Writes the matrix that a subgroup of the first four made, whose first element is (m,n).
-fn finish(subgroup: u32, lane: u32, lanes: u32, share: u32, m: u32, n: u32) {
+fn write(subgroup: u32, lane: u32, lanes: u32, share: u32, m: u32, n: u32) {
     if subgroup >= 4u {
         return;
     }
     for (var i = lane; i < SIDE * SIDE; i += lanes) {
-        let row = m + i / SIDE;
-        let column = n + i % SIDE;
-        if row < p.m && column < p.n {
-            var value = made[subgroup * SIDE * SIDE + i] * p.lower;
-            if (p.flags & BIAS) != 0u {
-                value += bias[column];
-            }
-            let to = p.c_at + share * p.room + row * p.c_row + column;
-            if (p.flags & ADD) != 0u {
-                value = c[to] + value;
-            }
-            c[to] = value;
-        }
+        finish(share, m + i / SIDE, n + i % SIDE, made[subgroup * SIDE * SIDE + i] * p.lower);
     }
 }
