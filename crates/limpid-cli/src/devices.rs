@@ -81,11 +81,11 @@ pub fn traffic_columns() -> Vec<&'static str> {
 /// Counts them, without running a step.
 #[cfg(feature = "gpu")]
 pub fn traffic(choice: &DeviceChoice, model: &Model, batch: &Batch, keys: usize) -> Result<Option<Traffic>> {
-    use limpid::gpu::{Gpu, KNOWN, OpTraffic};
+    use limpid::gpu::{KNOWN, OpTraffic};
     if choice.device() != Device::Gpu {
         return Ok(None);
     }
-    let found = Gpu::start(&limpid::gpu::chosen()?, model)?.traffic(model, batch, keys)?;
+    let found = limpid::gpu::traffic(model, batch, keys)?;
     let line = |t: &OpTraffic| {
         let own = [
             t.op.into(),

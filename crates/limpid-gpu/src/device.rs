@@ -16,6 +16,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
+use std::thread::{self, ThreadId};
 
 /// Bytes of the numbers that a kernel is given with each dispatch; every API has room for as many.
 pub const WORDS: u32 = 128;
@@ -82,6 +83,21 @@ impl GpuMatrices {
 }
 
 impl GpuAdapter {
+    /// One with the limits that most have, where there is none.
+    pub fn usual() -> GpuAdapter {
+        GpuAdapter {
+            name: "a usual GPU".into(),
+            driver: "none is here".into(),
+            api: "none".into(),
+            is_software: false,
+            buffer_bytes: 2 << 30,
+            binding_bytes: 2 << 30,
+            subgroup: [32, 32],
+            matrices: None,
+            rank: 0,
+        }
+    }
+
     /// Whether its memory is a part of the system's.
     pub fn shares_memory(&self) -> bool {
         self.rank == 1 || self.is_software
@@ -127,18 +143,26 @@ pub fn adapters() -> Result<Vec<GpuAdapter>> {
 }
 
 fn all() -> Result<Vec<wgpu::Adapter>> {
-    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let mut found = listed(wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12)?;
+    found.sort_by_key(|adapter| described(adapter).rank);
+    Ok(found)
+}
+
+fn listed(backends: wgpu::Backends) -> Result<Vec<wgpu::Adapter>> {
+    let backend_options = wgpu::BackendOptions {
+        noop: wgpu::NoopBackendOptions { enable: backends == wgpu::Backends::NOOP, ..Default::default() },
+        ..Default::default()
+    };
     let found = contain(|| {
         let how = wgpu::InstanceDescriptor {
             backends,
             flags: wgpu::InstanceFlags::empty(),
+            backend_options,
             ..wgpu::InstanceDescriptor::new_without_display_handle()
         };
         wait(wgpu::Instance::new(how).enumerate_adapters(backends))
     });
-    let mut found = found.map_err(|what| BackendError::NotSupported { op: "gpu", what })?;
-    found.sort_by_key(|adapter| described(adapter).rank);
-    Ok(found)
+    found.map_err(|what| BackendError::NotSupported { op: "gpu", what })
 }
 
 fn described(adapter: &wgpu::Adapter) -> GpuAdapter {
@@ -201,17 +225,24 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::yield_now(),
+            Poll::Pending => thread::yield_now(),
         }
     }
 }
 
-/// What a device reported since it was asked last.
-#[derive(Clone, Debug)]
+/// What a device reports.
+#[derive(Debug)]
 enum Fault {
-    Lost(String),
     Memory(String),
     Other(String),
+}
+
+/// What a device has reported: that it is lost, to all; and to each thread the first fault of its own calls since it asked last, for the
+/// library tells them in the call that is at fault.
+#[derive(Debug, Default)]
+struct Reported {
+    lost: Option<String>,
+    faults: HashMap<ThreadId, Fault>,
 }
 
 /// Memory of the device, with a number that no other has.
@@ -236,16 +267,27 @@ impl Drop for Counted {
 /// submitted.
 pub const STAGING: usize = 64 << 20;
 
+/// A list that a device was given.
+pub struct Submitted {
+    index: wgpu::SubmissionIndex,
+    number: u64,
+}
+
 /// An open GPU. Several backends may work on it.
 pub struct GpuDevice {
     /// What was opened.
     pub adapter: GpuAdapter,
+    /// Whether it is no device: lists are counted, and memory is not reserved.
+    pub(crate) imagined: bool,
     pub(crate) raw: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     /// Bindings by their number, and for pipelines.
     layouts: Vec<(wgpu::BindGroupLayout, wgpu::PipelineLayout)>,
     compiled: Mutex<HashMap<(&'static str, Variant), wgpu::ComputePipeline>>,
-    fault: Arc<Mutex<Option<Fault>>>,
+    reported: Arc<Mutex<Reported>>,
+    /// How many lists it was given, and how often somebody waited for the last of them.
+    submitted: AtomicU64,
+    stalls: AtomicU64,
     /// Bytes to the device and from it.
     transferred: [AtomicU64; 2],
     /// What its proofs found, once they were run.
@@ -278,13 +320,30 @@ impl GpuDevice {
     /// # Errors
     /// As [`GpuDevice::open`].
     pub fn open_within(choice: &GpuChoice, most: [u64; 2]) -> Result<Arc<GpuDevice>> {
-        let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         let found = all()?;
         let named: Vec<GpuAdapter> = found.iter().map(described).collect();
-        let place = pick(choice, &named).map_err(refused)?;
-        let (adapter, mut described) = (&found[place], named[place].clone());
+        let place = pick(choice, &named).map_err(|what| BackendError::NotSupported { op: "gpu", what })?;
+        let mut described = named[place].clone();
         described.buffer_bytes = described.buffer_bytes.min(most[0]);
         described.binding_bytes = described.binding_bytes.min(most[1]).min(described.buffer_bytes);
+        GpuDevice::of(&found[place], described, false)
+    }
+
+    /// A GPU with an adapter's limits that holds nothing and computes nothing: what a model takes of such a one, and what its kernels
+    /// move, can be counted on it.
+    ///
+    /// # Errors
+    /// If the library that drives GPUs fails.
+    pub fn imagined(adapter: GpuAdapter) -> Result<Arc<GpuDevice>> {
+        let found = listed(wgpu::Backends::NOOP)?;
+        let any = found
+            .first()
+            .ok_or_else(|| BackendError::NotSupported { op: "gpu", what: "none can be imagined".into() })?;
+        GpuDevice::of(any, GpuAdapter { matrices: None, ..adapter }, true)
+    }
+
+    fn of(adapter: &wgpu::Adapter, described: GpuAdapter, imagined: bool) -> Result<Arc<GpuDevice>> {
+        let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
             return Err(refused(format!("{described} takes no immediate data")));
         }
@@ -308,28 +367,31 @@ impl GpuDevice {
         };
         let opened = contain(|| wait(adapter.request_device(&how))).map_err(refused)?;
         let (raw, queue) = opened.map_err(|error| refused(format!("{described}: {error}")))?;
-        let fault: Arc<Mutex<Option<Fault>>> = Arc::default();
-        let (to, lost) = (fault.clone(), fault.clone());
+        let reported: Arc<Mutex<Reported>> = Arc::default();
+        let (to, lost) = (reported.clone(), reported.clone());
         raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             let first = match &error {
                 wgpu::Error::OutOfMemory { .. } => Fault::Memory(error.to_string()),
                 _ => Fault::Other(error.to_string()),
             };
-            locked(&to).get_or_insert(first);
+            locked(&to).faults.entry(thread::current().id()).or_insert(first);
         }));
         raw.set_device_lost_callback(move |_, what| {
             let what = if what.is_empty() { "it was ended".into() } else { what };
-            *locked(&lost) = Some(Fault::Lost(what));
+            locked(&lost).lost = Some(what);
         });
         let layouts = (0..=BINDINGS).map(|n| layout(&raw, n)).collect();
         let nothing = raw.create_buffer(&storage(ALIGN * BINDINGS as u64));
         let device = GpuDevice {
             adapter: described,
+            imagined,
             raw,
             queue,
             layouts,
             compiled: Mutex::default(),
-            fault,
+            reported,
+            submitted: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
             transferred: Default::default(),
             proven: OnceLock::new(),
             reserved: Arc::default(),
@@ -341,27 +403,26 @@ impl GpuDevice {
         Ok(Arc::new(device))
     }
 
-    /// The first fault that the device reported since the last check. A lost device stays lost.
+    /// The first fault of this thread's calls since its last check. A lost device stays lost.
     ///
     /// # Errors
     /// That fault.
     pub fn check(&self, op: &'static str) -> Result<()> {
         // a loss is told to whoever asks what is done
         drop(self.poll(wgpu::PollType::Poll));
-        if matches!(*locked(&self.fault), Some(Fault::Memory(_) | Fault::Other(_))) {
+        let fault = locked(&self.reported).faults.remove(&thread::current().id());
+        if fault.is_some() {
             // what a device lost while a list was written says first is of the list, and of the loss when its work is done
             drop(self.poll(wgpu::PollType::wait_indefinitely()));
         }
-        let mut fault = locked(&self.fault);
-        let Some(found) = fault.clone() else { return Ok(()) };
-        if !matches!(found, Fault::Lost(_)) {
-            *fault = None;
+        if let Some(what) = &locked(&self.reported).lost {
+            return Err(self.lost(op, what));
         }
-        Err(match found {
-            Fault::Lost(what) => self.lost(op, &what),
-            Fault::Memory(what) => BackendError::Memory { op, bytes: 0, what },
-            Fault::Other(what) => BackendError::Invalid { op, what },
-        })
+        match fault {
+            None => Ok(()),
+            Some(Fault::Memory(what)) => Err(BackendError::Memory { op, bytes: 0, what }),
+            Some(Fault::Other(what)) => Err(BackendError::Invalid { op, what }),
+        }
     }
 
     /// Bytes that went to the device and came from it, since it was opened.
@@ -371,6 +432,9 @@ impl GpuDevice {
 
     /// Writes to memory of the device, after what was submitted.
     pub(crate) fn send(&self, to: &Buffer, at: u64, bytes: &[u8]) {
+        if self.imagined {
+            return;
+        }
         self.transferred[0].fetch_add(bytes.len() as u64, Relaxed);
         self.queue.write_buffer(&to.raw, at, bytes);
     }
@@ -404,7 +468,33 @@ impl GpuDevice {
     /// # Errors
     /// If the device fails meanwhile.
     pub fn finish(&self, op: &'static str) -> Result<()> {
-        let done = self.poll(wgpu::PollType::wait_indefinitely());
+        self.waited(op, wgpu::PollType::wait_indefinitely())
+    }
+
+    /// Waits until what was submitted is done up to there.
+    ///
+    /// # Errors
+    /// If the device fails meanwhile.
+    pub(crate) fn finish_to(&self, op: &'static str, last: &Submitted) -> Result<()> {
+        if last.number == self.submitted.load(Relaxed) {
+            self.stalls.fetch_add(1, Relaxed);
+        }
+        self.waited(op, wgpu::PollType::Wait { submission_index: Some(last.index.clone()), timeout: None })
+    }
+
+    /// How often somebody waited for the last thing that it was given: it had nothing more to do then.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Relaxed)
+    }
+
+    /// Gives it a list.
+    pub(crate) fn submit(&self, list: wgpu::CommandEncoder) -> Submitted {
+        let index = self.queue.submit([list.finish()]);
+        Submitted { index, number: 1 + self.submitted.fetch_add(1, Relaxed) }
+    }
+
+    fn waited(&self, op: &'static str, until: wgpu::PollType) -> Result<()> {
+        let done = self.poll(until);
         self.check(op)?;
         done.map_err(|what| self.lost(op, &what))
     }
@@ -414,7 +504,7 @@ impl GpuDevice {
         match contain(|| self.raw.poll(how)) {
             Ok(done) => done.map(drop).map_err(|error| error.to_string()),
             Err(what) => {
-                locked(&self.fault).get_or_insert(Fault::Lost(what.clone()));
+                locked(&self.reported).lost.get_or_insert(what.clone());
                 Err(what)
             }
         }
@@ -462,7 +552,8 @@ impl GpuDevice {
     /// # Errors
     /// If the device has not as much.
     pub fn reserve(&self, op: &'static str, elements: usize) -> Result<Buffer> {
-        self.allocate(op, storage(rounded(elements) as u64))
+        let bytes = if self.imagined { ALIGN } else { rounded(elements) as u64 };
+        self.allocate(op, storage(bytes))
     }
 
     pub(crate) fn allocate(&self, op: &'static str, how: wgpu::BufferDescriptor) -> Result<Buffer> {
@@ -590,6 +681,24 @@ fn layout(device: &wgpu::Device, n: usize) -> (wgpu::BindGroupLayout, wgpu::Pipe
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A fault is told to the thread whose call it is, once.
+    #[test]
+    fn a_thread_hears_of_its_own_faults() {
+        let Some(device) = crate::test_device::device() else { return };
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE; // which do not go together
+        let wrong = wgpu::BufferDescriptor { usage, ..storage(256) };
+        let other = thread::scope(|scope| {
+            let at_fault = scope.spawn(|| {
+                drop(device.raw.create_buffer(&wrong));
+                assert!(thread::scope(|inner| inner.spawn(|| device.check("other")).join().unwrap()).is_ok());
+                [device.check("own"), device.check("again")]
+            });
+            at_fault.join().unwrap()
+        });
+        assert!(matches!(other[0], Err(BackendError::Invalid { op: "own", .. })), "{other:?}");
+        assert!(other[1].is_ok() && device.check("main").is_ok(), "{other:?}");
+    }
 
     /// By number, by a part of the name, also if that is a number; one GPU under two APIs is one, two of one name are told apart by
     /// their numbers.

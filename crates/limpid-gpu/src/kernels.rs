@@ -116,7 +116,7 @@ kernels! {
     "element.wgsl": ADD = "add", 3; ADD_BACK = "add_back", 3; MULTIPLY = "multiply", 3; SCALE = "scale", 2;
         SCALE_BACK = "scale_back", 3; DROPOUT = "dropout", 2; GATHER = "gather", 3; GATHER_BACK = "gather_back", 3;
     "classify.wgsl": CLASSIFY = "classify", 6;
-    "update.wgsl": SQUARES = "squares", 2; NORM_OF = "norm_of", 2; UPDATE = "update", 6; MOMENTUM = "momentum", 5;
+    "update.wgsl": SQUARES = "squares", 2; NORM_OF = "norm_of", 2; HOLD = "hold", 2; UPDATE = "update", 6; MOMENTUM = "momentum", 5;
         BLEND = "blend", 3;
     "roof.wgsl": MULTIPLY_ADDS = "multiply_adds", 1;
 }

@@ -149,12 +149,26 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
     Ok(Box::new(Gpu::start(&device, model)?.rounding(how.precision)?))
 }
 
-/// What a model, and its training if there is one, take of that GPU's memory.
+/// What a model, and its training if there is one, take of that GPU's memory, or of that of a usual one where there is none.
 ///
 /// # Errors
-/// As [`chosen`], and [`GpuDevice::takes`].
+/// As [`GpuDevice::takes`].
 pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceMemory> {
-    chosen()?.takes(model, training)
+    counted()?.takes(model, training)
+}
+
+/// What a micro-batch of `batch` costs on that GPU, or on a usual one where there is none, by kinds of ops; rows see `keys` keys on
+/// average. Nothing is reserved, and nothing runs.
+///
+/// # Errors
+/// If a GPU like that one cannot run the model.
+pub fn traffic(model: &Model, batch: &Batch, keys: usize) -> Result<Vec<OpTraffic>> {
+    Gpu::start(&counted()?, model)?.traffic(model, batch, keys)
+}
+
+/// What is like the chosen GPU, or like a usual one where there is none.
+fn counted() -> Result<Arc<GpuDevice>> {
+    GpuDevice::imagined(chosen().map_or_else(|_| GpuAdapter::usual(), |device| device.adapter.clone()))
 }
 
 /// Elements of a chunk of logits, about: what a kernel sees of a buffer by default, so that the head's weights are read for many rows.
@@ -482,8 +496,14 @@ impl Backend for Gpu {
             })
         })
     }
+    fn can_update(&self, groups: &[ParamGroup]) -> Result<()> {
+        self.sees(groups)
+    }
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.begin(groups, rule, watch)
+    }
+    fn runs_ahead(&self) -> bool {
+        true
     }
     fn transferred(&self) -> [u64; 2] {
         self.device.transferred()

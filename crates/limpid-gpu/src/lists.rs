@@ -72,7 +72,7 @@ pub struct List<'a> {
     work: f64,
     next: f64,
     touched: Option<usize>,
-    /// Whether nothing is to be run.
+    /// Whether nothing is to be run, only counted.
     pub dry: bool,
 }
 
@@ -83,7 +83,8 @@ impl<'a> List<'a> {
             bindings.0.clear();
         }
         let encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        List { device, bindings, encoder, pass: None, cost: [0; 2], work: 0.0, next: 0.0, touched: None, dry: false }
+        let dry = device.imagined;
+        List { device, bindings, encoder, pass: None, cost: [0; 2], work: 0.0, next: 0.0, touched: None, dry }
     }
 
     /// Says how many operations the next dispatch has, beside what is counted for each workgroup.
@@ -99,10 +100,10 @@ impl<'a> List<'a> {
     /// Submits what is there if the next dispatch would be too much for one submit with it.
     fn make_room(&mut self, workgroups: usize) {
         let next = std::mem::take(&mut self.next) + PLAIN_WORK * workgroups as f64;
-        if !self.dry && self.work > 0.0 && self.work + next > MOST_WORK {
+        if self.work > 0.0 && self.work + next > MOST_WORK {
             self.pass = None;
             let empty = self.device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            self.device.queue.submit([std::mem::replace(&mut self.encoder, empty).finish()]);
+            self.device.submit(std::mem::replace(&mut self.encoder, empty));
             self.work = 0.0;
         }
         self.work += next;
@@ -124,10 +125,13 @@ impl<'a> List<'a> {
             return Ok(());
         }
         assert_eq!(windows.len(), kernel.bindings, "bindings of `{}`", kernel.entry);
-        let pipeline = self.device.compiled(kernel, how)?;
         let shown = windows.iter().flatten().map(|window| window.len - 4 * u64::from(window.shift)).sum::<u64>();
         let touched = self.touched.take().map_or(shown, |elements| 4 * elements as u64);
         self.cost = [self.cost[0] + 1, self.cost[1] + touched];
+        if self.dry {
+            return Ok(());
+        }
+        let pipeline = self.device.compiled(kernel, how)?;
         let group = self.bound(kernel, windows);
         self.make_room(workgroups);
         let pass = self.pass.get_or_insert_with(|| {
@@ -181,7 +185,7 @@ impl<'a> List<'a> {
     /// What the device reports, of this list or of what ran before it.
     pub fn submit(mut self, op: &'static str) -> Result<()> {
         self.pass = None;
-        self.device.queue.submit([self.encoder.finish()]);
+        self.device.submit(self.encoder);
         self.device.check(op)
     }
 }

@@ -2,7 +2,7 @@
 //! (pages), cut where no tensor lies. A kernel sees a [`Window`] of a buffer, which may be smaller than the buffer: tables that are
 //! larger than the largest window are taken in rows.
 
-use crate::device::{ALIGN, Buffer, GpuDevice};
+use crate::device::{ALIGN, Buffer, GpuDevice, Submitted};
 use limpid_core::backend::{BackendError, Held, Result};
 use limpid_core::model::{Model, WeightMap};
 use limpid_core::ops::{Access, MemorySpace, Pass, Region};
@@ -100,6 +100,7 @@ impl Space {
 /// Values on their way to the host.
 pub struct Staged {
     raw: wgpu::Buffer,
+    copied: Submitted,
     mapped: Receiver<std::result::Result<(), wgpu::BufferAsyncError>>,
 }
 
@@ -119,16 +120,16 @@ impl Staged {
             encoder.copy_buffer_to_buffer(&buffer.raw, at, &raw, to, bytes);
             to += bytes;
         }
-        device.queue.submit([encoder.finish()]);
+        let copied = device.submit(encoder);
         let (tell, mapped) = channel();
         // nobody hears it where the values are not wanted any more
         raw.map_async(wgpu::MapMode::Read, .., move |done| drop(tell.send(done)));
         device.check("request")?;
-        Ok(Staged { raw, mapped })
+        Ok(Staged { raw, copied, mapped })
     }
-    /// The values, once they are there.
+    /// The values, once they are there: what was submitted after them may still run.
     pub fn take(&self, device: &GpuDevice, op: &'static str, to: &mut [f32]) -> Result<()> {
-        device.finish(op)?;
+        device.finish_to(op, &self.copied)?;
         let lost = |what: String| device.lost(op, &what);
         // another thread that waits for the device may be the one that is told
         let mapped = self.mapped.recv_timeout(PATIENCE).map_err(|e| lost(e.to_string()))?;
@@ -211,11 +212,8 @@ impl Held for GpuWeights {
     fn weight_map(&self) -> &WeightMap {
         &self.map
     }
-    fn read(&self, region: Region, to: &mut [f32]) {
+    fn read(&self, region: Region, to: &mut [f32]) -> Result<()> {
         let space = if region.space == MemorySpace::Const { &self.konst } else { &self.param };
-        let read = space.stage(&self.device, region.range()).and_then(|s| s.take(&self.device, "read", to));
-        if read.is_err() {
-            to.fill(f32::NAN); // the device is lost: whoever uses the values next hears of it
-        }
+        space.stage(&self.device, region.range())?.take(&self.device, "read", to)
     }
 }

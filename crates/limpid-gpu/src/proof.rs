@@ -442,6 +442,18 @@ fn updates(device: &Arc<GpuDevice>, config: &Config, batch: &Batch, proofs: &mut
     let skipped = !report.finite && all(&gpu)? == before;
     let fault = || Err("a gradient that is no number changes weights".into());
     proofs.add("update", "what is not finite", if skipped { Ok(0.0) } else { fault() });
+    let losses = model.losses().expect("it is trained").of(batch);
+    gpu.feed(batch)?;
+    for (share, held) in [(0.99, true), (1.01, false)] {
+        gpu.forward(model.body())?;
+        gpu.backward(model.back())?;
+        let sum = gpu.sum(losses)?;
+        let rule = Rule { most_loss: Some((losses, share * sum)), ..rule(Method::AdamW) };
+        let report = gpu.update(&model.update_groups(0.1, Method::AdamW), &rule, &mut [])?;
+        let right = report.finite && report.held == held && (all(&gpu)? == before) == held;
+        let fault = || Err(format!("losses of {sum}, and at most {share} of that: {report:?}"));
+        proofs.add("update", "losses that are too large", if right { Ok(0.0) } else { fault() });
+    }
     Ok(())
 }
 
@@ -456,6 +468,7 @@ fn rule(method: Method) -> Rule {
         step: 1,
         max_norm: 0.5,
         norm: None,
+        most_loss: None,
     }
 }
 

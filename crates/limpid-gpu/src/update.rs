@@ -14,7 +14,8 @@ use std::ops::Range;
 
 /// Elements of which a workgroup makes a sum (`BLOCK` of update.wgsl).
 const BLOCK: usize = 4096;
-/// Elements at the head of the sums: the factor that clips, and whether the norm is finite; then Muon's 1 / norm.
+/// Elements at the head of the sums: the factor that clips, whether something changes, whether the losses hold it back; then Muon's
+/// 1 / norm.
 const HEAD: usize = 2 * STEP;
 
 /// Pieces that a group is cut in, about.
@@ -41,6 +42,7 @@ impl Gpu {
 
     pub(crate) fn begin(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.check_groups("update", groups)?;
+        self.sees(groups)?;
         self.alone("update", groups.first().map(|group| (MemorySpace::Param, group.range.start)))?;
         let squared: Vec<Range<usize>> = groups.iter().flat_map(|group| self.pieces(group.range.clone())).collect();
         let blocks: usize = squared.iter().map(|part| part.len().div_ceil(BLOCK)).sum();
@@ -67,16 +69,6 @@ impl Gpu {
                 parts.push((i, part, at));
             }
         }
-        let most = self.device.adapter.binding_bytes as usize / 4;
-        if let Some(len) =
-            groups.iter().filter_map(|of| of.matrix).map(|(out, cols)| out * cols).find(|len| *len > most)
-        {
-            let what = format!(
-                "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: --optimizer adamw takes it in parts",
-                self.device.adapter
-            );
-            return Err(BackendError::NotSupported { op: "update", what });
-        }
         let spare = spare(groups);
         let [most, room] = room_of(groups);
         self.sums.ensure(&self.device, "update", most.max(next + spare))?;
@@ -89,7 +81,7 @@ impl Gpu {
         let mut list = List::new(device, bindings);
         let plain = Variant::default();
         let sums_window = sums.window(0..next + spare);
-        let state = sums.window(0..2);
+        let state = sums.window(0..3);
         let mut at = norm.start;
         for part in &squared {
             let g = grad.window(part.clone());
@@ -105,6 +97,11 @@ impl Gpu {
         let words = words![norm.len(), parts_of_norm.shift, most, given, rule.norm.is_some()];
         // state and sums are one buffer, in places of their own
         list.run(&kernels::NORM_OF, plain, &[Some(&state), Some(&parts_of_norm)], words, 1)?;
+        if let Some((losses, most)) = rule.most_loss {
+            let losses = spaces[losses.space as usize].window(losses.range());
+            let words = words![losses.len as usize / 4 - losses.shift as usize, losses.shift, most.min(3e38) as f32];
+            list.run(&kernels::HOLD, plain, &[Some(&state), Some(&losses)], words, 1)?;
+        }
         let [c1, c2] = rule.corrections().map(|c| c as f32);
         let rest = [1.0 - rule.beta1, 1.0 - rule.beta2].map(|r| r as f32);
         let mut made = None;
@@ -180,6 +177,18 @@ impl Gpu {
         Ok(())
     }
 
+    /// Checks that a kernel sees each matrix that is taken whole.
+    pub(crate) fn sees(&self, groups: &[ParamGroup]) -> Result<()> {
+        let most = self.device.adapter.binding_bytes as usize / 4;
+        let matrices = groups.iter().filter_map(|of| of.matrix).map(|(out, cols)| out * cols);
+        let Some(len) = matrices.max().filter(|len| *len > most) else { return Ok(()) };
+        let what = format!(
+            "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: --optimizer adamw takes it in parts",
+            self.device.adapter
+        );
+        Err(BackendError::NotSupported { op: "update", what })
+    }
+
     /// Checks that the model was built to train, and the groups.
     pub(crate) fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
         if !self.spaces[MemorySpace::Moment1 as usize].is_some() {
@@ -195,10 +204,10 @@ impl Gpu {
         staged.take(&self.device, "report", &mut sums)?;
         let parts: Vec<f64> = sums[parts.clone()].iter().map(|sum| f64::from(*sum)).collect();
         let norm = given.unwrap_or_else(|| norm_of(&parts));
-        let (finite, mut changes) = (sums[1] != 0.0, vec![]);
+        let (changed, held, mut changes) = (sums[1] != 0.0, sums[2] != 0.0, vec![]);
         for (range, places) in watch {
             let mut change = Change::of(range.clone());
-            for sums in places.iter().filter(|_| finite).flat_map(|place| sums[place.clone()].chunks_exact(3)) {
+            for sums in places.iter().filter(|_| changed).flat_map(|place| sums[place.clone()].chunks_exact(3)) {
                 let [gradient, weight, update] = [sums[0], sums[1], sums[2]].map(f64::from);
                 change.gradient += gradient;
                 change.weight += weight;
@@ -206,7 +215,7 @@ impl Gpu {
             }
             changes.push(change);
         }
-        self.reported = Some((UpdateReport { norm, finite }, changes));
+        self.reported = Some((UpdateReport { norm, finite: changed || held, held }, changes));
         self.pending = None;
         Ok(())
     }

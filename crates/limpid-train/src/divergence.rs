@@ -12,16 +12,26 @@ use std::fmt::Write;
 /// A spike is measured against at least this many losses.
 const HISTORY: usize = 20;
 
-/// How far a loss lies above the recent ones: their mean, and the distance in standard deviations. None before there are enough of
-/// them. The standard deviation counts as at least a hundredth of the mean, so that a loss that hardly moves may move a little.
-pub fn jump(recent: &[f64], loss: f64) -> Option<(f64, f64)> {
+/// What recent losses usually are: their mean, and their standard deviation. None before there are enough of them. The deviation counts
+/// as at least a hundredth of the mean, so that a loss that hardly moves may move a little.
+fn usual(recent: &[f64]) -> Option<(f64, f64)> {
     if recent.len() < HISTORY {
         return None;
     }
     let n = recent.len() as f64;
     let mean = recent.iter().sum::<f64>() / n;
     let deviation = (recent.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / n).sqrt();
-    Some((mean, (loss - mean) / deviation.max(0.01 * mean.abs()).max(1e-6)))
+    Some((mean, deviation.max(0.01 * mean.abs()).max(1e-6)))
+}
+
+/// How far a loss lies above the recent ones, if there are enough of them: their mean, and the distance in standard deviations.
+pub fn jump(recent: &[f64], loss: f64) -> Option<(f64, f64)> {
+    usual(recent).map(|(mean, deviation)| (mean, (loss - mean) / deviation))
+}
+
+/// The loss that lies so many standard deviations above the recent ones, if there are enough of them.
+pub fn limit(recent: &[f64], deviations: f64) -> Option<f64> {
+    usual(recent).map(|(mean, deviation)| mean + deviations * deviation)
 }
 
 /// Whether training diverges: the mean of the recent losses, if it is above one and a half times the first loss, plus one.
@@ -116,6 +126,11 @@ mod tests {
         assert_eq!(jump(&recent[..19], 3.0), None, "too early to tell");
         let (_, deviations) = jump(&[2.0; 30], 2.2).unwrap();
         assert!((deviations - 10.0).abs() < 1e-9, "a hundredth of the mean at least");
+        for sigma in [0.5, 6.0] {
+            let (_, deviations) = jump(&recent, limit(&recent, sigma).unwrap()).unwrap();
+            assert!((deviations - sigma).abs() < 1e-9);
+        }
+        assert_eq!(limit(&recent[..19], 6.0), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use run::{Control, LayerUpdate, RECENT, Resumable, Run, Summary, TrainEvent}
 use folder::FolderContents;
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Checkpoint, CheckpointError};
-use limpid_core::backend::{self, Backend, BackendError, UpdateReport};
+use limpid_core::backend::{self, Backend, BackendError, Ticket, UpdateReport};
 use limpid_core::config::ConfigError;
 use limpid_core::model::{Mode, Model, Param, init};
 use limpid_core::ops::adamw::{Change, Rule};
@@ -44,6 +44,7 @@ use ranks::courier::Freight;
 use ranks::shards::Uses;
 use ranks::team::{Team, TeamOrder};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -211,6 +212,11 @@ impl TrainError {
     }
 }
 
+/// How many sums that were set aside are added to the micro-batch of this place: a binary counter, whose bits they are.
+fn pairs(place: u64, last: bool) -> u32 {
+    if last { place.count_ones() } else { place.trailing_ones() }
+}
+
 /// A rate in one digit.
 fn short(rate: f64) -> String {
     format!("{rate:.0e}").parse::<f64>().unwrap_or(rate).to_string()
@@ -251,8 +257,13 @@ pub struct Trainer {
     /// This process among those that train the model: alone, unless [`Trainer::among`] others.
     team: Team,
     batch: Batch,
-    /// Losses of micro-batches, added up as far as their gradients are: one for each that is set aside, and the last.
-    losses: Vec<f64>,
+    /// What was asked for of micro-batches and is yet to be fetched: the losses of each, in their order.
+    asked: VecDeque<(Ticket, usize)>,
+    /// Losses of a micro-batch, and the sums of each.
+    fetched: Vec<f32>,
+    sums: Vec<f64>,
+    /// The gradient of the next step, where it was begun before the last step was known; or why it could not be begun.
+    ahead: Option<Result<Computing, TrainError>>,
     /// Whether the backend holds gradients that no update has used.
     waits: bool,
     /// Whether an update was begun whose report is yet to come.
@@ -276,6 +287,19 @@ pub struct Gradient {
     pub tokens: usize,
 }
 
+/// A gradient that the device may still compute: its losses are to be fetched.
+#[derive(Clone, Copy, Debug)]
+struct Computing {
+    /// Micro-batches.
+    micros: usize,
+    /// Tokens with a target, in all micro-batches of the step.
+    counted: usize,
+    /// Tokens, in all micro-batches of the step.
+    tokens: usize,
+    /// Bytes to a device and from it.
+    moved: [u64; 2],
+}
+
 /// What some of a step's micro-batches came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Branch {
@@ -291,8 +315,9 @@ impl Trainer {
     /// A trainer with initial weights.
     ///
     /// # Errors
-    /// If the backend cannot write them.
+    /// If the backend cannot write them, or not update them by the recipe.
     pub fn new(model: Model, mut backend: Box<dyn Backend>, recipe: Recipe) -> backend::Result<Trainer> {
+        backend.can_update(&model.update_groups(recipe.weight_decay, recipe.optimizer))?;
         for param in &model.params {
             backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
         }
@@ -302,13 +327,14 @@ impl Trainer {
     /// A trainer with a checkpoint's weights, and an adapter's initial ones where the model has one.
     ///
     /// # Errors
-    /// If the checkpoint is not one of this model's.
+    /// If the checkpoint is not one of this model's, or the backend cannot update it by the recipe.
     pub fn from(
         base: &Checkpoint,
         model: Model,
         mut backend: Box<dyn Backend>,
         recipe: Recipe,
     ) -> Result<Trainer, CheckpointError> {
+        backend.can_update(&model.update_groups(recipe.weight_decay, recipe.optimizer))?;
         base.load(&model, &mut *backend)?;
         for param in model.params.iter().filter(|p| p.is_adapter()) {
             backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
@@ -328,7 +354,10 @@ impl Trainer {
             fresh: false,
             team: Team::alone(groups),
             batch: Batch::default(),
-            losses: vec![],
+            asked: VecDeque::new(),
+            fetched: vec![],
+            sums: vec![],
+            ahead: None,
             waits: false,
             begun: false,
             behind: None,
@@ -377,7 +406,8 @@ impl Trainer {
     /// file of the text was changed.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
         let own = self.team.micros(self.recipe.accumulate as u64);
-        let Branch { loss, counted, tokens } = self.run(batches, own, true)?;
+        let Computing { counted, tokens, micros, .. } = self.run(batches, own, true)?;
+        let loss = self.loss(micros)?;
         let loss = self.team.add_losses(loss)? / counted.max(1) as f64;
         if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
     }
@@ -387,29 +417,42 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::gradient`].
     pub fn branch(&mut self, batches: &Batches, micros: Range<u64>) -> Result<Branch, TrainError> {
-        self.run(batches, micros, false)
+        let Computing { counted, tokens, micros, .. } = self.run(batches, micros, false)?;
+        Ok(Branch { loss: self.loss(micros)?, counted, tokens })
     }
 
-    /// [`Trainer::branch`], to which the other processes' branches are added if it is `shared`.
-    fn run(&mut self, batches: &Batches, micros: Range<u64>, shared: bool) -> Result<Branch, TrainError> {
-        let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
-        batches.check_files()?;
+    /// [`Trainer::branch`] without its losses, to which the other processes' branches are added if it is `shared`.
+    fn run(&mut self, batches: &Batches, micros: Range<u64>, shared: bool) -> Result<Computing, TrainError> {
         self.settle_own()?;
         if self.waits {
             self.discard()?;
         }
+        self.compute(batches, self.step, micros, shared)
+    }
+
+    /// Begins forward and backward of micro-batches of the step after `step` steps. No gradient waits.
+    fn compute(
+        &mut self,
+        batches: &Batches,
+        step: u64,
+        micros: Range<u64>,
+        shared: bool,
+    ) -> Result<Computing, TrainError> {
+        let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
+        batches.check_files()?;
         self.waits = true;
+        let (there, data) = (self.backend.transferred(), step + self.skipped);
         let (mut counted, mut tokens) = (0, 0);
         for micro in 0..self.recipe.accumulate as u64 {
-            batches.fill(self.step + self.skipped, micro, &mut self.batch);
+            batches.fill(data, micro, &mut self.batch);
             counted += batches::counted(&self.batch);
             tokens += self.batch.tokens.len();
         }
         for micro in micros.clone() {
             if self.recipe.accumulate > 1 {
-                batches.fill(self.step + self.skipped, micro, &mut self.batch);
+                batches.fill(data, micro, &mut self.batch);
             }
-            self.feed(micro, counted)?;
+            self.feed(data, micro, counted)?;
             self.forward()?;
             let sends = shared && self.team.size() > 1 && micro + 1 == micros.end;
             if sends {
@@ -417,10 +460,42 @@ impl Trainer {
             } else {
                 self.backend.backward(self.model.back())?
             }
-            let loss = self.backend.sum(losses.of(&self.batch))?;
-            self.add_up(micro, &micros, loss, !sends)?;
+            let losses = losses.of(&self.batch);
+            self.asked.push_back((self.backend.request(losses)?, losses.len()));
+            self.add_up(micro, &micros, !sends)?;
         }
-        Ok(Branch { loss: self.losses.pop().unwrap_or(0.0), counted, tokens })
+        let (here, micros) = (self.backend.transferred(), micros.end.saturating_sub(micros.start) as usize);
+        Ok(Computing { micros, counted, tokens, moved: std::array::from_fn(|way| here[way] - there[way]) })
+    }
+
+    /// Fetches the losses of micro-batches, those that were asked for first, until there are the sums of so many.
+    fn fetch(&mut self, micros: usize) -> backend::Result<()> {
+        while self.sums.len() < micros {
+            let (ticket, len) = self.asked.pop_front().expect("a micro-batch asks for its losses");
+            self.fetched.resize(len, 0.0);
+            self.backend.fetch(ticket, &mut self.fetched)?;
+            self.sums.push(self.fetched.iter().map(|loss| f64::from(*loss)).sum());
+        }
+        Ok(())
+    }
+
+    /// The sum of the losses of all micro-batches of a gradient, which is added up as the gradient is.
+    fn loss(&mut self, micros: usize) -> backend::Result<f64> {
+        self.fetch(micros)?;
+        let sums = &mut self.sums;
+        let mut kept = 0; // of those that are set aside, in the place of what they were made of
+        for place in 0..micros {
+            let mut loss = sums[place];
+            for _ in 0..pairs(place as u64, place + 1 == micros) {
+                kept -= 1;
+                loss += sums[kept];
+            }
+            sums[kept] = loss;
+            kept += 1;
+        }
+        let loss = sums.first().copied().unwrap_or(0.0);
+        sums.clear();
+        Ok(loss)
     }
 
     /// Forward of a micro-batch; takes in the other processes' parameters on the way, each before it is read.
@@ -451,20 +526,13 @@ impl Trainer {
         self.team.carry(&mut *self.backend, self.team.blocks(), self.team.blocks())
     }
 
-    /// Adds the gradient (unless that was done) and the loss of a micro-batch to those of the ones before it, as far as the tree
-    /// has both of a pair, and sets the sum aside where another one follows: a binary counter, whose bits are the sums set aside.
-    fn add_up(&mut self, micro: u64, own: &Range<u64>, mut loss: f64, gradients: bool) -> backend::Result<()> {
+    /// Adds the gradient of a micro-batch (unless that was done) to those of the ones before it, as far as the tree has both of a
+    /// pair, and sets the sum aside where another one follows.
+    fn add_up(&mut self, micro: u64, own: &Range<u64>, gradients: bool) -> backend::Result<()> {
         let (place, last) = (micro - own.start, micro + 1 == own.end);
-        if place == 0 {
-            self.losses.clear();
+        for _ in 0..if gradients { pairs(place, last) } else { 0 } {
+            self.backend.add_pushed()?;
         }
-        for _ in 0..if last { place.count_ones() } else { place.trailing_ones() } {
-            if gradients {
-                self.backend.add_pushed()?;
-            }
-            loss += self.losses.pop().unwrap_or(0.0);
-        }
-        self.losses.push(loss);
         if last { Ok(()) } else { self.backend.push_gradients() }
     }
 
@@ -500,32 +568,111 @@ impl Trainer {
         watch: &mut [Change],
     ) -> Result<Step, TrainError> {
         let Gradient { loss, tokens } = gradient;
-        let step = self.step + 1;
-        let rule = Rule { norm: self.team.norm(&mut *self.backend)?, ..self.recipe.rule(rate, step) };
-        let mut pieces = self.team.cut(watch);
-        let rank = self.team.rank();
-        let mut own: Vec<Change> =
-            pieces.iter().filter(|(_, owner)| *owner == rank).map(|(piece, _)| piece.clone()).collect();
-        self.backend.begin_update(self.team.own(), &rule, &own)?;
-        self.begun = true;
-        let UpdateReport { norm, finite } = self.conclude(&mut own)?;
+        let pieces = self.team.cut(watch);
+        self.begin(rate, None, &pieces)?;
+        let norm = self.end(batches, pieces, watch)?.expect("nothing holds it back");
+        Ok(Step { step: self.step, loss, norm, rate, tokens })
+    }
+
+    /// Whether steps are of use that begin before the last one is known ([`Trainer::step_ahead`]).
+    fn runs_ahead(&self) -> bool {
+        self.team.size() == 1 && self.backend.runs_ahead()
+    }
+
+    /// A step that asks for nothing before the device has the whole of it, and, if `goes_on`, the gradient of the next one: the device
+    /// is not idle while somebody looks at what came out. If the loss is above `most`, or is none, nothing was changed, and the answer
+    /// is none.
+    ///
+    /// # Errors
+    /// As [`Trainer::gradient`] and [`Trainer::update`].
+    fn step_ahead(
+        &mut self,
+        batches: &Batches,
+        most: f64,
+        rate: f64,
+        watch: &mut [Change],
+        goes_on: bool,
+    ) -> Result<Option<Step>, TrainError> {
+        let all = 0..self.recipe.accumulate as u64;
+        let begun = match self.ahead.take() {
+            Some(begun) => begun?,
+            None => self.run(batches, all.clone(), false)?,
+        };
+        // while the device has the last micro-batch, those of the others arrive
+        self.fetch(begun.micros - 1)?;
+        let losses = self.losses().expect("it has gradients").of(&self.batch);
+        let counted = begun.counted.max(1) as f64;
+        let most = most * counted - self.sums.iter().sum::<f64>();
+        let pieces = self.team.cut(watch);
+        self.begin(rate, Some((losses, most)), &pieces)?;
+        if goes_on {
+            self.ahead = Some(self.compute(batches, self.step + 1, all, false));
+        }
+        let loss = self.loss(begun.micros);
+        let ended = match self.end(batches, pieces, watch) {
+            Ok(Some(norm)) if loss.is_ok() => Ok(Some(norm)),
+            other => self.ahead.take().transpose().and(other), // a gradient of weights that are no more
+        };
+        let (loss, tokens) = (loss? / counted, begun.tokens);
+        Ok(ended?.map(|norm| Step { step: self.step, loss, norm, rate, tokens }))
+    }
+
+    /// Bytes that went to a device and came from it ([`Backend::transferred`]), without those of a step that is only begun.
+    fn moved(&self) -> [u64; 2] {
+        let (all, begun) = (self.backend.transferred(), self.ahead.as_ref().and_then(|ahead| ahead.as_ref().ok()));
+        let begun = begun.map_or([0; 2], |begun| begun.moved);
+        std::array::from_fn(|way| all[way] - begun[way])
+    }
+
+    /// Begins an update of what this process updates, and to measure its pieces of what is watched.
+    fn begin(
+        &mut self,
+        rate: f64,
+        most_loss: Option<(Region, f64)>,
+        pieces: &[(Change, usize)],
+    ) -> Result<(), TrainError> {
+        let norm = self.team.norm(&mut *self.backend)?;
+        let rule = Rule { norm, most_loss, ..self.recipe.rule(rate, self.step + 1) };
+        self.backend.begin_update(self.team.own(), &rule, &self.own_of(pieces))?;
+        (self.begun, self.waits) = (true, false);
+        Ok(())
+    }
+
+    /// Ends the update that was begun: the norm of the gradient, if nothing held it back.
+    fn end(
+        &mut self,
+        batches: &Batches,
+        mut pieces: Vec<(Change, usize)>,
+        watch: &mut [Change],
+    ) -> Result<Option<f64>, TrainError> {
+        let mut own = self.own_of(&pieces);
+        let UpdateReport { norm, finite, held } = self.conclude(&mut own)?;
+        if held {
+            return Ok(None);
+        }
         if !finite {
             return Err(self.broken(batches));
         }
         self.settle_own()?;
+        let rank = self.team.rank();
         pieces.iter_mut().filter(|(_, owner)| *owner == rank).zip(own).for_each(|((piece, _), own)| *piece = own);
         if !watch.is_empty() {
             self.team.put_together(&pieces, watch)?;
         }
-        Ok(Step { step, loss, norm, rate, tokens })
+        Ok(Some(norm))
+    }
+
+    /// This process's of some pieces.
+    fn own_of(&self, pieces: &[(Change, usize)]) -> Vec<Change> {
+        let rank = self.team.rank();
+        pieces.iter().filter(|(_, owner)| *owner == rank).map(|(piece, _)| piece.clone()).collect()
     }
 
     /// Takes note of what the update found that was begun.
     fn conclude(&mut self, watch: &mut [Change]) -> backend::Result<UpdateReport> {
         let report = self.backend.report(watch)?;
         self.begun = false;
-        if report.finite {
-            self.waits = false;
+        if report.finite && !report.held {
             self.behind = (self.recipe.ema > 0.0).then(|| self.recipe.averaging(self.step));
             self.unspread = true;
             self.step += 1;
@@ -538,6 +685,12 @@ impl Trainer {
     /// # Errors
     /// If the backend fails.
     pub fn discard(&mut self) -> backend::Result<()> {
+        self.ahead = None;
+        self.sums.clear();
+        while let Some((ticket, len)) = self.asked.pop_front() {
+            self.fetched.resize(len, 0.0);
+            drop(self.backend.fetch(ticket, &mut self.fetched)); // nobody wants them
+        }
         self.backend.clear()?;
         self.waits = false;
         Ok(())
@@ -545,6 +698,7 @@ impl Trainer {
 
     /// Does what is left to do: the backend's memories are then those after step [`Trainer::step`].
     fn settle(&mut self) -> Result<(), TrainError> {
+        self.ahead.take().transpose()?;
         self.settle_own()?;
         if self.unspread {
             self.team.spread(&mut *self.backend)?;
@@ -683,13 +837,13 @@ impl Trainer {
         Ok(all.iter().find_map(read).map(|(tensor, bits)| (tensor, f32::from_bits(bits))))
     }
 
-    fn feed(&mut self, micro: u64, counted: usize) -> backend::Result<()> {
+    fn feed(&mut self, data: u64, micro: u64, counted: usize) -> backend::Result<()> {
         self.batch.weight = match self.recipe.reduction {
             Reduction::Mean => 1.0 / counted.max(1) as f32,
             Reduction::Sum => 1.0,
         };
         self.batch.terms = self.recipe.terms();
-        self.batch.seed = Some(random::bits(self.recipe.seed, self.step + self.skipped, micro));
+        self.batch.seed = Some(random::bits(self.recipe.seed, data, micro));
         self.backend.feed(&self.batch)
     }
 
@@ -699,9 +853,10 @@ impl Trainer {
         self.discard()?;
         self.waits = true;
         let own = self.team.micros(self.recipe.accumulate as u64);
+        let data = self.step + self.skipped;
         for micro in own.clone() {
-            batches.fill(self.step + self.skipped, micro, &mut self.batch);
-            self.feed(micro, batches::counted(&self.batch))?;
+            batches.fill(data, micro, &mut self.batch);
+            self.feed(data, micro, batches::counted(&self.batch))?;
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch)? {
                 return Ok(Some((found.name, found.value)));
             }
@@ -715,7 +870,7 @@ impl Trainer {
                     }
                 }
             }
-            self.add_up(micro, &own, 0.0, true)?;
+            self.add_up(micro, &own, true)?;
         }
         for param in self.model.learning() {
             if let Some(value) = bad(&self.backend.read(param.region.grad())?) {
@@ -768,7 +923,7 @@ impl Trainer {
     /// # Errors
     /// If a tensor is missing or of another shape, or the backend fails.
     pub fn restore(&mut self, state: Option<&Store>, step: u64) -> Result<(), TrainError> {
-        (self.begun, self.behind, self.swapped, self.unspread) = (false, None, 0, false);
+        (self.ahead, self.begun, self.behind, self.swapped, self.unspread) = (None, false, None, 0, false);
         self.lent.clear();
         let memories: Vec<_> = self.memories().collect();
         for (prefix, space) in memories {

@@ -315,7 +315,7 @@ impl Recipe {
     pub fn rule(&self, rate: f64, step: u64) -> Rule {
         let max_norm = if self.clip > 0.0 { self.clip } else { f64::INFINITY };
         let Recipe { beta1, beta2, muon_momentum: momentum, eps, .. } = *self;
-        Rule { method: self.optimizer, rate, beta1, beta2, momentum, eps, step, max_norm, norm: None }
+        Rule { method: self.optimizer, rate, beta1, beta2, momentum, eps, step, max_norm, norm: None, most_loss: None }
     }
 
     /// Says whether every number is in its range.

@@ -16,7 +16,7 @@
 //! tries again; [`Summary::missing`] lists what was never written. `folder` says whether a folder may be used.
 
 use super::AllReduce;
-use super::divergence::{describe, is_worse, jump, says, steepest};
+use super::divergence::{describe, is_worse, jump, limit, says, steepest};
 use super::folder::{self, FolderContents};
 use super::log::{Log, METRICS, Mark};
 use super::{
@@ -528,9 +528,10 @@ impl<'a> Run<'a> {
             end = self.rest(&windows, false, tell)?;
         }
         while self.trainer.step < recipe.steps && end.is_none() {
-            let there = self.trainer.backend.transferred();
-            let Some(step) = self.advance(&batches, tell)? else { continue };
-            let moved = std::array::from_fn(|way| self.trainer.backend.transferred()[way] - there[way]);
+            let there = self.trainer.moved();
+            let Some(step) = self.advance(&batches, windows.is_some(), tell)? else { continue };
+            let here = self.trainer.moved();
+            let moved = std::array::from_fn(|way| here[way] - there[way]);
             self.state.tokens += step.tokens as u64;
             self.state.seconds = before + start.elapsed().as_secs_f64();
             self.state.first.get_or_insert(step.loss);
@@ -608,10 +609,9 @@ impl<'a> Run<'a> {
     ) -> Result<Option<End>, TrainError> {
         let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.step);
         let last = step == recipe.steps;
-        let due = |every: u64| every > 0 && step.is_multiple_of(every) || last;
         self.state.unfinished = stop;
         if let Some(windows) = windows
-            && due(options.eval_every)
+            && self.due(options.eval_every, step)
             && !stop
         {
             let done = self.validate(&windows.clone().about(options.eval_tokens), tell)?;
@@ -624,7 +624,7 @@ impl<'a> Run<'a> {
         }
         let early = options.patience > 0 && self.state.stale >= options.patience && !last;
         let worse = self.state.first.and_then(|first| Some((first, is_worse(&self.state.recent, first)?)));
-        let saves = due(options.save_every) || early || worse.is_some();
+        let saves = self.due(options.save_every, step) || early || worse.is_some();
         if saves || stop {
             stop |= self.try_save(saves, tell)?;
             stop = self.trainer.team.agree(stop)?;
@@ -641,14 +641,35 @@ impl<'a> Run<'a> {
         Ok(if stop { Some(End::Stopped) } else { early.then_some(End::Early) })
     }
 
+    /// Whether something is done every so many steps is done after this one.
+    fn due(&self, every: u64, step: u64) -> bool {
+        every > 0 && step.is_multiple_of(every) || step == self.trainer.recipe.steps
+    }
+
     /// One step; none if its loss spiked and training was rolled back.
     fn advance(
         &mut self,
         batches: &Batches,
+        evaluates: bool,
         tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> Result<Option<Step>, TrainError> {
         let (recipe, options) = (self.trainer.recipe, self.options);
         let step = self.trainer.step + 1;
+        let looks = options.layer_stats_every > 0 && step.is_multiple_of(options.layer_stats_every);
+        let trainer = &self.trainer;
+        let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
+        self.changes = if looks { trained.map(|p| Change::of(p.region.range())).collect() } else { vec![] };
+        let rate = recipe.rate(self.trainer.step);
+        if self.trainer.runs_ahead() {
+            let sigma = Some(options.spike_sigma).filter(|sigma| *sigma > 0.0);
+            let most = sigma.and_then(|sigma| limit(&self.state.recent, sigma)).unwrap_or(f64::MAX);
+            let rests = evaluates && self.due(options.eval_every, step) || self.due(options.save_every, step);
+            match self.trainer.step_ahead(batches, most, rate, &mut self.changes, !rests) {
+                Ok(Some(step)) => return Ok(Some(step)),
+                Ok(None) => {} // held back: once more, with a look at the loss before anything is updated
+                Err(error) => return self.stepped(batches, Err(error), tell),
+            }
+        }
         let mut found = self.trainer.gradient(batches);
         let jumped = |gradient: &Gradient| {
             let (usual, deviations) = jump(&self.state.recent, gradient.loss)?;
@@ -676,16 +697,21 @@ impl<'a> Run<'a> {
                 Divergence::Rollback => return self.go_back(&error, tell).map(|()| None),
             }
         }
-        let looks = options.layer_stats_every > 0 && step.is_multiple_of(options.layer_stats_every);
-        let trainer = &self.trainer;
-        let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
-        self.changes = if looks { trained.map(|p| Change::of(p.region.range())).collect() } else { vec![] };
-        let rate = recipe.rate(self.trainer.step);
         let done = found.and_then(|gradient| self.trainer.update_own(batches, gradient, rate, &mut self.changes));
+        self.stepped(batches, done, tell)
+    }
+
+    /// A step, if its numbers were finite; none if they were not and training was rolled back.
+    fn stepped(
+        &mut self,
+        batches: &Batches,
+        done: Result<Step, TrainError>,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
+    ) -> Result<Option<Step>, TrainError> {
         match done {
             Err(error @ TrainError::NotFinite { .. }) => {
                 self.record(batches, &error, tell)?;
-                match options.divergence {
+                match self.options.divergence {
                     Divergence::Rollback => self.go_back(&error, tell).map(|()| None),
                     Divergence::Note | Divergence::Stop => Err(error),
                 }

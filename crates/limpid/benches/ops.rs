@@ -224,6 +224,7 @@ fn passes(bench: &Bench) {
         step: 3,
         max_norm: 1.0,
         norm: None,
+        most_loss: None,
     };
     let n = 4 << 20;
     let [mut w, g, mut m, mut v] = [0; 4].map(|_| values(n));

@@ -671,12 +671,12 @@ impl Lm {
     /// The values of a parameter of `model`, which was built of this configuration, row by row.
     ///
     /// # Errors
-    /// If its file cannot be read.
+    /// If its file cannot be read, or the device fails that has it.
     pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
         match &self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.values(model, param)?),
             Weights::Held(held) => {
-                Ok(held.values(&param.name).expect("a model has all parameters of its configuration").into())
+                Ok(held.values(&param.name)?.expect("a model has all parameters of its configuration").into())
             }
         }
     }

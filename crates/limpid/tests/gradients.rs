@@ -147,6 +147,7 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
         step: 1,
         max_norm: f64::INFINITY,
         norm: None,
+        most_loss: None,
     };
     for (i, config) in configs().iter().enumerate() {
         let run = |tuning: &Tuning| {
@@ -369,6 +370,7 @@ fn bits_depend_on_neither_threads_nor_watchers() {
             step: 1,
             max_norm: 1.0,
             norm: None,
+            most_loss: None,
         };
         let both = |level| [(level, Precision::F32), (level, Precision::Bf16)];
         for (l, (level, precision)) in Level::available().into_iter().flat_map(both).enumerate() {
@@ -435,6 +437,7 @@ fn gradients_begin_blank_after_an_update() {
             step: 1,
             max_norm: f64::INFINITY,
             norm: None,
+            most_loss: None,
         };
         assert!(grads(&cpu).iter().flatten().all(|g| *g == 0.0));
         run(&mut cpu);
@@ -613,6 +616,7 @@ fn updates_agree_with_f64_watched_or_not() {
                     step,
                     max_norm: 0.05,
                     norm: None,
+                    most_loss: None,
                 };
                 let report = backend.update(&groups, &rule, if watched { &mut changes } else { &mut [] }).unwrap();
                 assert!(report.finite && report.norm > 0.05, "clipping is seen");

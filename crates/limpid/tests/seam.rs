@@ -19,11 +19,11 @@ use limpid::ops::program::Draft;
 use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, Passes, Program, Region, Span, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
-use limpid::train::{Control, Recipe, Run, RunOptions, TrainError, TrainEvent, Trainer};
+use limpid::train::{Control, Divergence, Recipe, Run, RunOptions, Schedule, Summary, TrainError, TrainEvent, Trainer};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +41,10 @@ struct Told {
     /// Gradients that are set aside, and the most that ever were.
     aside: AtomicUsize,
     most: AtomicUsize,
+    /// Whether the backend says that it runs ahead; whether an update was begun and not reported; rows that were fed meanwhile.
+    ahead: AtomicBool,
+    begun: AtomicBool,
+    early: AtomicUsize,
     /// What was uploaded.
     uploads: Mutex<Vec<(Region, Element, Major)>>,
 }
@@ -48,6 +52,13 @@ struct Told {
 impl Told {
     fn new() -> Arc<Told> {
         Arc::new(Told { fails: AtomicUsize::new(NEVER), ..Told::default() })
+    }
+
+    /// What a backend is told that runs ahead.
+    fn ahead() -> Arc<Told> {
+        let told = Told::new();
+        told.ahead.store(true, Relaxed);
+        told
     }
 
     /// Has the `k`-th from now fail, and none after it.
@@ -86,6 +97,7 @@ impl Wrapped {
 impl Backend for Wrapped {
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.begin("feed")?;
+        self.told.early.fetch_add(self.told.begun.load(Relaxed).into(), Relaxed);
         self.own.feed(batch)
     }
     fn forward(&mut self, ops: Ops) -> Result<()> {
@@ -106,11 +118,16 @@ impl Backend for Wrapped {
     }
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.begin("update")?;
+        self.told.begun.store(true, Relaxed);
         self.own.begin_update(groups, rule, watch)
     }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         self.begin("report")?;
+        self.told.begun.store(false, Relaxed);
         self.own.report(watch)
+    }
+    fn runs_ahead(&self) -> bool {
+        self.told.ahead.load(Relaxed)
     }
     fn push_gradients(&mut self) -> Result<()> {
         self.begin("push_gradients")?;
@@ -245,7 +262,7 @@ fn a_step_that_fails_at_any_op_is_done_again_to_the_same_bits() {
         "linear",
         "norm",
         "report",
-        "sum",
+        "request",
         "update",
     ] {
         assert!(named.contains(&op), "{op} failed once: {named:?}");
@@ -297,8 +314,12 @@ impl Drop for Folder {
 }
 
 fn run<'a>(told: &Arc<Told>, folder: &Path, text: &'a Tokens, tokenizer: &'a Tokenizer) -> Run<'a> {
-    let mut run = Run::new(trainer(told), Some(folder.into()), text, text, Objective::NextToken, tokenizer).unwrap();
-    run.options = RunOptions { eval_every: 1, save_every: 1, eval_tokens: 40, ..RunOptions::default() };
+    let mut trainer = trainer(told);
+    // one that runs ahead does so where nothing is to be done between two steps
+    let every = if trainer.backend.runs_ahead() { 4 } else { 1 };
+    trainer.recipe.steps = 3 + every / 2;
+    let mut run = Run::new(trainer, Some(folder.into()), text, text, Objective::NextToken, tokenizer).unwrap();
+    run.options = RunOptions { eval_every: every, save_every: every, eval_tokens: 40, ..RunOptions::default() };
     run
 }
 
@@ -311,41 +332,124 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u32>) {
     (fs::read(folder.join("model.safetensors")).unwrap(), values.map(f32::to_bits).collect())
 }
 
+/// Also on a backend that runs ahead, whose next step may fail before the last one is known.
 #[test]
 fn a_run_that_fails_at_any_op_is_resumed_to_the_same_bytes() {
     let text = text();
     let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
-    let (told, folder) = (Told::new(), Folder::new("whole"));
-    let mut steps = vec![];
-    let mut whole = run(&told, &folder.0, &text, &tokenizer);
-    whole
-        .go(&mut |event| {
-            if let TrainEvent::Saved(_) = event {
-                steps.push(told.count.load(Relaxed));
+    for new in [Told::new, Told::ahead] {
+        let (told, folder) = (new(), Folder::new("whole"));
+        let mut steps = vec![];
+        let mut whole = run(&told, &folder.0, &text, &tokenizer);
+        whole
+            .go(&mut |event| {
+                if let TrainEvent::Saved(_) = event {
+                    steps.push(told.count.load(Relaxed));
+                }
+                Control::Continue
+            })
+            .unwrap();
+        let end = told.count.load(Relaxed);
+        drop(whole);
+        let want = left(&folder.0);
+        // some ops of what is between two saves, of an evaluation and of a save, and fewer of what comes before and after
+        let some = |range: std::ops::Range<usize>, every| range.step_by(every);
+        let first = new();
+        let begun = first.counted(|| run(&first, &folder.0, &text, &tokenizer)).1;
+        let [before, between] = if first.ahead.load(Relaxed) { [5, 3] } else { [41, 3] };
+        for k in some(begun..steps[0], before).chain(some(steps[0]..steps[1], between)).chain(some(steps[1]..end, 41)) {
+            let (told, folder) = (new(), Folder::new("failing"));
+            told.fails.store(k, Relaxed);
+            let failed = run(&told, &folder.0, &text, &tokenizer).go(&mut |_| Control::Continue);
+            let failed = failed.expect_err("a backend that fails ends the run");
+            assert!(matches!(failed, TrainError::Backend(BackendError::Lost { .. })), "call {k}: {failed}");
+            let mut again = run(&new(), &folder.0, &text, &tokenizer);
+            if Run::can_resume(&folder.0) {
+                again.resume(None).unwrap();
             }
-            Control::Continue
-        })
-        .unwrap();
-    let end = told.count.load(Relaxed);
-    drop(whole);
-    let want = left(&folder.0);
-    // some ops of the second step, of its evaluation and of its save, and fewer of what comes before and after
-    let some = |range: std::ops::Range<usize>, every| range.step_by(every);
-    let first = Told::new();
-    let begun = first.counted(|| run(&first, &folder.0, &text, &tokenizer)).1;
-    for k in some(begun..steps[0], 41).chain(some(steps[0]..steps[1], 3)).chain(some(steps[1]..end, 41)) {
-        let (told, folder) = (Told::new(), Folder::new("failing"));
-        told.fails.store(k, Relaxed);
-        let failed = run(&told, &folder.0, &text, &tokenizer).go(&mut |_| Control::Continue);
-        let failed = failed.expect_err("a backend that fails ends the run");
-        assert!(matches!(failed, TrainError::Backend(BackendError::Lost { .. })), "call {k}: {failed}");
-        let mut again = run(&Told::new(), &folder.0, &text, &tokenizer);
-        if Run::can_resume(&folder.0) {
-            again.resume(None).unwrap();
+            again.go(&mut |_| Control::Continue).unwrap();
+            drop(again);
+            assert!(left(&folder.0) == want, "call {k} of {end}");
         }
-        again.go(&mut |_| Control::Continue).unwrap();
-        drop(again);
-        assert!(left(&folder.0) == want, "call {k} of {end}");
+    }
+}
+
+/// What a run tells, but for times and for how long things take.
+fn told_by(
+    told: &Arc<Told>,
+    folder: &Path,
+    text: &Tokens,
+    (recipe, options): (Recipe, RunOptions),
+    stop: Option<usize>,
+) -> (Vec<TrainEvent>, Result<Summary, String>) {
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
+    let mut trainer = trainer(told);
+    trainer.recipe = recipe;
+    let folder = Some(folder.to_path_buf());
+    let resumes = folder.as_deref().is_some_and(Run::can_resume);
+    let mut run = Run::new(trainer, folder, text, text, Objective::NextToken, &tokenizer).unwrap();
+    run.options = options;
+    if resumes {
+        run.resume(None).unwrap();
+    }
+    let mut events = vec![];
+    let done = run.go(&mut |event| {
+        events.push(match event {
+            TrainEvent::Step(step, _) => TrainEvent::Step(step, 0.0),
+            other => other,
+        });
+        if stop.is_some_and(|at| events.len() > at) { Control::Stop } else { Control::Continue }
+    });
+    (events, done.map(|done| Summary { seconds: 0.0, tok_s: 0.0, ..done }).map_err(|error| error.to_string()))
+}
+
+/// A device that runs ahead has the next step's work before it is asked what the last one did. The run is the same: what is told, in its
+/// order, losses that are too large, numbers that are none, and what is left; and so it is if it is stopped.
+#[test]
+fn a_backend_that_runs_ahead_changes_nothing() {
+    let text = text();
+    let calm =
+        RunOptions { eval_every: 10, save_every: 15, eval_tokens: 40, layer_stats_every: 4, ..RunOptions::default() };
+    let spikes = |divergence| RunOptions { divergence, spike_sigma: 0.3, ..calm };
+    let long = Recipe { steps: 45, ..recipe() };
+    let restless = Recipe { learning_rate: 0.3, schedule: Schedule::Constant, ..long };
+    for (what, recipe, options, said) in [
+        ("calm", long, calm, ""),
+        ("one micro-batch", Recipe { accumulate: 1, ..long }, calm, ""),
+        ("three", Recipe { accumulate: 3, ema: 0.0, ..long }, calm, ""),
+        ("no saves", long, RunOptions { save_every: 0, eval_every: 0, ..calm }, ""),
+        ("noted spikes", restless, spikes(Divergence::Note), "loss spike"),
+        ("a spike that stops it", Recipe { accumulate: 3, ..restless }, spikes(Divergence::Stop), "loss spike"),
+        ("spikes that it goes back from", restless, spikes(Divergence::Rollback), "Back to step"),
+        ("no numbers", Recipe { learning_rate: 1e30, clip: 0.0, ..long }, calm, "is not finite"),
+    ] {
+        let run = |told: &Arc<Told>, name: &str, stop: Option<usize>| {
+            let folder = Folder::new(&format!("ahead-{name}"));
+            let first = told_by(told, &folder.0, &text, (recipe, options), stop);
+            (first, folder)
+        };
+        let (prompt, ahead) = (Told::new(), Told::ahead());
+        let (want, plain) = run(&prompt, "prompt", None);
+        let (found, folder) = run(&ahead, "ahead", None);
+        let heard = format!("{want:?}").replace("ahead-prompt", "ahead-ahead");
+        assert!(heard.contains(said), "{what}: {:?}", want.1);
+        let found = format!("{found:?}");
+        let at = heard.bytes().zip(found.bytes()).take_while(|(a, b)| a == b).count().saturating_sub(200);
+        assert!(heard == found, "{what}: {:.400}\n{:.400}", &heard[at..], &found[at..]);
+        assert_eq!(prompt.early.load(Relaxed), 0, "{what}");
+        if said != "is not finite" {
+            assert!(ahead.early.load(Relaxed) > 20, "{what}: {} early", ahead.early.load(Relaxed));
+        }
+        let same = |folder: &Folder| left(&folder.0) == left(&plain.0);
+        assert!(want.1.is_err() && said == "is not finite" || same(&folder), "{what}");
+        if want.1.is_ok() {
+            for at in (0..want.0.len()).step_by(3) {
+                let (stopped, folder) = run(&Told::ahead(), "stopped", Some(at));
+                assert!(stopped.1.unwrap().stopped, "{what}, event {at}");
+                told_by(&Told::ahead(), &folder.0, &text, (recipe, options), None).1.unwrap();
+                assert!(same(&folder), "{what}, stopped at event {at}");
+            }
+        }
     }
 }
 

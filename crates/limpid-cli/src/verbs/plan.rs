@@ -395,7 +395,7 @@ pub fn run(args: Args) -> Result<()> {
                 "measured",
                 match &measured {
                     Ok(m) => format!("now, {} steps of {} x {} tokens", m.steps, m.batch_size, m.context),
-                    Err(error) => format!("no, a guess: {error:#}"),
+                    Err(error) => format!("no, a guess for this processor: {error:#}"),
                 },
             ),
         ],

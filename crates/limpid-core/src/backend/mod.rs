@@ -298,7 +298,10 @@ pub trait Held: Any + Send + Sync {
     /// The names and places of the weights.
     fn weight_map(&self) -> &WeightMap;
     /// The values of a parameter, row by row.
-    fn read(&self, region: Region, to: &mut [f32]);
+    ///
+    /// # Errors
+    /// If a device fails.
+    fn read(&self, region: Region, to: &mut [f32]) -> Result<()>;
 }
 
 impl SharedWeights {
@@ -312,11 +315,14 @@ impl SharedWeights {
         any.downcast().ok()
     }
     /// The values of a parameter, row by row; `None` if there is none of that name.
-    pub fn values(&self, name: &str) -> Option<Vec<f32>> {
-        let region = self.0.weight_map().region(name)?;
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn values(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(region) = self.0.weight_map().region(name) else { return Ok(None) };
         let mut values = vec![0.0; region.len()];
-        self.0.read(region, &mut values);
-        Some(values)
+        self.0.read(region, &mut values)?;
+        Ok(Some(values))
     }
 }
 
@@ -330,6 +336,8 @@ pub struct UpdateReport {
     pub norm: f64,
     /// Whether it was finite; if not, nothing was changed.
     pub finite: bool,
+    /// Whether the losses were too large ([`Rule::most_loss`]); if so, nothing was changed.
+    pub held: bool,
 }
 
 impl UpdateReport {
@@ -372,9 +380,17 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`].
     fn backward(&mut self, back: Passes) -> Result<()>;
+    /// Whether it can update these ranges, before anything is computed for that.
+    ///
+    /// # Errors
+    /// [`BackendError::NotSupported`] says what it lacks.
+    fn can_update(&self, groups: &[ParamGroup]) -> Result<()> {
+        let _ = groups;
+        Ok(())
+    }
     /// Begins to update the ranges of parameters and to clear all gradients, as [`Backend::clear`] does. The backend
-    /// computes the norm of the gradient; if it is not finite, only the gradients are changed. `watch` are the
-    /// ranges that the report is to measure.
+    /// computes the norm of the gradient; if it is not finite, or the losses are too large ([`Rule::most_loss`]), only the
+    /// gradients are changed. `watch` are the ranges that the report is to measure.
     ///
     /// # Errors
     /// As [`Backend::feed`].
@@ -398,6 +414,10 @@ pub trait Backend: Send {
     /// Hears that updates will change a part of the parameters only, here and there: what the others would need (moments,
     /// average) is never touched, and need not be in memory.
     fn keep_part(&mut self) {}
+    /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
     /// Bytes that went to a device with memory of its own, and that came from it, since the backend was started.
     fn transferred(&self) -> [u64; 2] {
         [0; 2]

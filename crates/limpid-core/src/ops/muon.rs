@@ -226,8 +226,18 @@ mod tests {
     fn one_by_one() {
         let (mut w, mut m) = ([1.0], [0.0]);
         let (method, max_norm) = (Method::Muon, f64::INFINITY);
-        let rule =
-            Rule { method, rate: 0.1, beta1: 0.0, beta2: 0.0, momentum: 0.9, eps: 0.0, step: 1, max_norm, norm: None };
+        let rule = Rule {
+            method,
+            rate: 0.1,
+            beta1: 0.0,
+            beta2: 0.0,
+            momentum: 0.9,
+            eps: 0.0,
+            step: 1,
+            max_norm,
+            norm: None,
+            most_loss: None,
+        };
         reference::update(&rule, 1.0, 0.5, 1, &mut w, &[-2.0], &mut m);
         let mut x: f64 = 1.0 - 1e-7 / (0.38 + 1e-7);
         (0..5).for_each(|_| x = 3.4445 * x - 4.775 * x.powi(3) + 2.0315 * x.powi(5));

@@ -10,7 +10,7 @@ struct Words {
 var<immediate> p: Words;
 
 const BLOCK = 4096u; // elements of a workgroup
-@group(0) @binding(0) var<storage, read_write> state: array<f32>; // the factor that clips, whether the norm is finite
+@group(0) @binding(0) var<storage, read_write> state: array<f32>; // the factor that clips, whether something changes, whether the losses hold it back
 @group(0) @binding(1) var<storage, read_write> g: array<f32>;
 @group(0) @binding(2) var<storage, read_write> w: array<f32>;
 @group(0) @binding(3) var<storage, read_write> m: array<f32>;
@@ -54,7 +54,22 @@ fn norm_of(@builtin(local_invocation_index) lane: u32) {
             let limit = norm + 1.0e-6;
             state[0] = select(1.0, q.most / limit, q.most < limit);
             state[1] = select(0.0, 1.0, finite);
+            state[2] = 0.0;
         }
+    }
+}
+
+// the losses: state[1] = 0 and state[2] = 1 if their sum is above the most, or is no number
+@compute @workgroup_size(64)
+fn hold(@builtin(local_invocation_index) lane: u32) {
+    var sum = 0.0;
+    for (var i = lane; i < q.parts; i += LANES) {
+        sum += g[q.at + i];
+    }
+    sum = total(lane, sum);
+    if lane == 0u && ((bitcast<u32>(sum) & 0x7f800000u) == 0x7f800000u || sum > q.most) {
+        state[1] = 0.0;
+        state[2] = 1.0;
     }
 }
 

@@ -537,7 +537,18 @@ fn dropped(x: &[f64], mask: &[f64], p: f64) -> View {
 /// A weight after the first step of an optimizer.
 pub(super) fn stepped([w, g, rate]: [f64; 3], method: Method) -> f64 {
     let Recipe { beta1, beta2, eps, .. } = Recipe::default();
-    let rule = Rule { method, rate, beta1, beta2, momentum: 0.0, eps, step: 1, max_norm: f64::INFINITY, norm: None };
+    let rule = Rule {
+        method,
+        rate,
+        beta1,
+        beta2,
+        momentum: 0.0,
+        eps,
+        step: 1,
+        max_norm: f64::INFINITY,
+        norm: None,
+        most_loss: None,
+    };
     let mut w = [w];
     adamw::reference::update(&rule, 1.0, 0.0, &mut w, &[g], &mut [0.0], &mut [0.0]);
     w[0]

@@ -349,6 +349,7 @@ pub fn check_training(f: &Fixture, method: Method) {
                         step,
                         max_norm: number("clip_grad_norm").unwrap_or(f64::INFINITY),
                         norm: None,
+                        most_loss: None,
                     },
                     &mut [],
                 )

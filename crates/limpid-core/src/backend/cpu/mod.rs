@@ -413,7 +413,7 @@ impl Cpu {
     /// Copies the values of a tensor to `to`.
     fn copy(&self, region: Region, to: &mut [f32]) {
         if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
-            self.weights.read(region, to);
+            self.weights.copy(region, to);
         } else if region.space == MemorySpace::Grad {
             to.copy_from_slice(&self.grad[region.range()]);
             let range = region.range();

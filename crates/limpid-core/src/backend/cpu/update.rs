@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // threads take matrices of their own; the block says why they are disjoint
 
 use super::team::ThreadTeam;
-use super::{BackendError, Cpu, Result, UpdateReport};
+use super::{Backend, BackendError, Cpu, Result, UpdateReport};
 use crate::ops::MemorySpace;
 use crate::ops::adamw::{self, Change, Measure, NORM_PART, ParamGroup, Rule, norm_of};
 use crate::ops::arena::Arena;
@@ -27,6 +27,7 @@ impl Cpu {
         if self.room.len() < elements {
             self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
         }
+        let held = rule.holds_back(|losses| self.sum(losses))?;
         let norm = match rule.norm {
             Some(norm) => {
                 self.fill_blanks(0..self.grad.len());
@@ -39,8 +40,8 @@ impl Cpu {
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
         let mut changes: Vec<Change> = watch.iter().map(|watched| Change::of(watched.range.clone())).collect();
         let finite = norm.is_finite();
-        if !finite {
-            self.reported = Some((UpdateReport { norm, finite }, changes));
+        if !finite || held {
+            self.reported = Some((UpdateReport { norm, finite, held }, changes));
             return Ok(());
         }
         let clip = rule.clip(norm) as f32;
@@ -54,7 +55,7 @@ impl Cpu {
                 step(group, (rule, clip), ahead, g, memories, team, &mut changes);
             }
         }
-        self.reported = Some((UpdateReport { norm, finite }, changes));
+        self.reported = Some((UpdateReport { norm, finite, held }, changes));
         Ok(())
     }
 

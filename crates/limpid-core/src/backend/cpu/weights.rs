@@ -186,7 +186,15 @@ impl Held for Weights {
     fn weight_map(&self) -> &WeightMap {
         &self.map
     }
-    fn read(&self, region: Region, to: &mut [f32]) {
+    fn read(&self, region: Region, to: &mut [f32]) -> Result<()> {
+        self.copy(region, to);
+        Ok(())
+    }
+}
+
+impl Weights {
+    /// The values of a parameter, row by row.
+    pub fn copy(&self, region: Region, to: &mut [f32]) {
         // it may be some rows of a packed weight
         let holds = |w: &&Region| w.space == region.space && w.range().contains(&region.at);
         let whole = self.multiplied.iter().chain(&self.quantised).find(holds).copied().unwrap_or(region);
