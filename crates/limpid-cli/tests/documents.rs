@@ -31,7 +31,7 @@ const GUIDES: [&str; 7] = [
 /// How commands begin that no test runs.
 const LEFT_OUT: [(&str, &str); 9] = [
     ("limpid serve", "it does not end; tests/clients.rs runs it"),
-    ("cargo test", "it would run itself"),
+    ("cargo test --workspace", "it would run itself"),
     ("curl ", "it needs a network"),
     ("sha256sum tinyshakespeare.txt", "it looks at what was fetched"),
     ("apt-get ", "it needs a network, and changes the machine"),
