@@ -1,4 +1,4 @@
-//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask ui` (its part that needs Node), `cargo xtask mpi` (its part that needs MPI), `cargo xtask features` (every crate alone, with and without each
+//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask ui` (its part that needs Node), `cargo xtask gpu` (the binary with GPUs), `cargo xtask mpi` (its part that needs MPI), `cargo xtask features` (every crate alone, with and without each
 //! of its features), `cargo xtask package` (every crate as it would be published, with its tests), `cargo xtask size` (lines of code by crate),
 //! `cargo xtask settings` (writes docs/settings.md), `cargo xtask picture` (draws docs/look-inside.png, with Node, a browser and the release binary),
 //! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
@@ -8,8 +8,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
-        Some("ci") => ci() && ui() && mpi(),
+        Some("ci") => ci() && ui() && gpu() && mpi(),
         Some("ui") => ui(),
+        Some("gpu") => gpu(),
         Some("mpi") => mpi(),
         Some("features") => features(),
         Some("package") => package(),
@@ -19,7 +20,7 @@ fn main() -> ExitCode {
         Some("bench-record") => bench_record(),
         other => {
             eprintln!(
-                "usage: cargo xtask ci | ui | mpi | features | package | size | settings | picture | bench-record{}",
+                "usage: cargo xtask ci | ui | gpu | mpi | features | package | size | settings | picture | bench-record{}",
                 other.map(|o| format!(" (not `{o}`)")).unwrap_or_default()
             );
             false
@@ -40,8 +41,7 @@ fn in_ci() -> bool {
 /// Formatting, lints, documentation, tests: stops at the first that fails.
 fn ci() -> bool {
     let clippy = ["clippy", "--workspace", "--all-targets"];
-    let clippy =
-        [&clippy[..], if has("mpicc") { &["--features", "mpi"] } else { &[] }, &["--", "-D", "warnings"]].concat();
+    let clippy = [&clippy[..], &["--features", heavy()], &["--", "-D", "warnings"]].concat();
     // all of the workspace each time: other features of what packages share would be compiled anew
     let steps: [(&[&str], &str); 5] = [
         (&["fmt", "--all", "--check"], ""),
@@ -98,20 +98,34 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
+/// The heavy features that can be built here.
+fn heavy() -> &'static str {
+    if has("mpicc") { "mpi,gpu" } else { "gpu" }
+}
+
+/// The binary with GPUs, which is the one with MPI where that is.
+fn gpu() -> bool {
+    let arguments = ["test", "--workspace", "--features", heavy(), "--test", "gpu", "--bin", "limpid"];
+    println!("== cargo {}", arguments.join(" "));
+    let mut cargo = Command::new(env!("CARGO"));
+    if in_ci() {
+        cargo.env("GPU_REQUIRED", "1");
+    }
+    cargo.args(arguments).current_dir(root()).env("MPICC", "mpicc").status().is_ok_and(|status| status.success())
+}
+
 /// Several processes that train one model, by Open MPI (or what `mpicc` is) and by MPICH. What is not there is skipped, but not
 /// in CI.
 fn mpi() -> bool {
     // with the test, or what both need would be built twice
     const BUILD: &[&str] = &["build", "--workspace", "--features", "mpi,gpu", "--example", "ranks", "--test", "ranks"];
     const TEST: &[&str] = &["test", "--workspace", "--features", "mpi,gpu", "--test", "ranks"];
-    // the binary with GPUs is the same build
-    const GPU: &[&str] = &["test", "--workspace", "--features", "mpi,gpu", "--test", "gpu"];
     // the bindings are made of the MPI that they found when they were built
     let other: &[&str] = &["clean", "-p", "mpi-sys"];
     // the recipes take longest, and do not depend on who carries the bytes
     let some = [TEST, &["--", "--skip", "any_number_of_processes"]].concat();
     let all: [(&str, &str, &[&[&str]]); 2] =
-        [("mpicc", "mpirun", &[BUILD, TEST, GPU]), ("mpicc.mpich", "mpirun.mpich", &[other, BUILD, &some, other])];
+        [("mpicc", "mpirun", &[BUILD, TEST]), ("mpicc.mpich", "mpirun.mpich", &[other, BUILD, &some, other])];
     all.iter().all(|(compiler, launcher, steps)| {
         if let Some(missing) = [compiler, launcher].into_iter().find(|program| !has(program)) {
             println!("MPI checks {}: no {missing}", if in_ci() { "failed" } else { "skipped" });

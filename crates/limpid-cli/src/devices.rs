@@ -5,6 +5,7 @@ use anyhow::Result;
 use limpid::backend::{BackendOptions, Device};
 use limpid::config::{Axis, Config, ConfigError, parse_axis, unknown};
 use limpid::model::{Mode, Model};
+use limpid::ops::adamw::ParamGroup;
 use limpid::ops::{Batch, Span};
 use serde_json::Value;
 use std::str::FromStr;
@@ -54,6 +55,7 @@ impl DeviceChoice {
 
     /// Decides `auto` for a model: two of its blocks run on the cpu and on the first real GPU, and the faster is taken.
     pub fn measure(&self, config: &Config, mode: Mode, how: BackendOptions) {
+        self.device(); // the GPU that is meant is chosen before anything is said of it
         match self.device {
             None => drop(self.measured.get_or_init(|| faster(config, mode, how))),
             Some(Device::Gpu) => tell_software(),
@@ -62,8 +64,8 @@ impl DeviceChoice {
     }
 }
 
-/// What a step costs by kinds of ops, where the device is a GPU: a table of texts, and the same as JSON.
-pub type Traffic = (Vec<Vec<String>>, Value);
+/// What a step costs by kinds of ops, where the device is a GPU: which one, a table of texts, and the same as JSON.
+pub type Traffic = (String, Vec<Vec<String>>, Value);
 
 /// The columns of [`traffic`].
 pub fn traffic_columns() -> Vec<&'static str> {
@@ -80,12 +82,18 @@ pub fn traffic_columns() -> Vec<&'static str> {
 
 /// Counts them, without running a step.
 #[cfg(feature = "gpu")]
-pub fn traffic(choice: &DeviceChoice, model: &Model, batch: &Batch, keys: usize) -> Result<Option<Traffic>> {
+pub fn traffic(
+    choice: &DeviceChoice,
+    model: &Model,
+    groups: &[ParamGroup],
+    batch: &Batch,
+    keys: usize,
+) -> Result<Option<Traffic>> {
     use limpid::gpu::{KNOWN, OpTraffic};
     if choice.device() != Device::Gpu {
         return Ok(None);
     }
-    let found = limpid::gpu::traffic(model, batch, keys)?;
+    let (on, found) = limpid::gpu::traffic(model, groups, batch, keys)?;
     let line = |t: &OpTraffic| {
         let own = [
             t.op.into(),
@@ -104,10 +112,10 @@ pub fn traffic(choice: &DeviceChoice, model: &Model, batch: &Batch, keys: usize)
             "floor_seconds": floors,
         })
     };
-    Ok(Some((found.iter().map(line).collect(), found.iter().map(json).collect())))
+    Ok(Some((on.to_string(), found.iter().map(line).collect(), found.iter().map(json).collect())))
 }
 #[cfg(not(feature = "gpu"))]
-pub fn traffic(_: &DeviceChoice, _: &Model, _: &Batch, _: usize) -> Result<Option<Traffic>> {
+pub fn traffic(_: &DeviceChoice, _: &Model, _: &[ParamGroup], _: &Batch, _: usize) -> Result<Option<Traffic>> {
     Ok(None)
 }
 
@@ -182,4 +190,29 @@ fn seconds(config: &Config, mode: Mode, how: BackendOptions, device: Device) -> 
     };
     run()?; // compiles and touches what it needs
     Ok(run()?.min(run()?))
+}
+
+#[cfg(all(test, feature = "gpu"))]
+mod tests {
+    use super::*;
+    use limpid::ops::linear::Precision;
+    use limpid::ops::simd::Level;
+
+    /// What `auto` measures, on both devices and for both uses.
+    #[test]
+    fn both_devices_are_measured() {
+        Device::bring_gpu(limpid::gpu::start, limpid::gpu::takes);
+        if let Err(error) = in_use() {
+            assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");
+            return println!("not tested: {error}");
+        }
+        let config = Config { vocab_size: 65, ..Config::preset("nano").unwrap() };
+        let how = BackendOptions { threads: 2, level: Level::best(), precision: Precision::F32 };
+        for mode in [Mode::Train { batch: 1, context: 16 }, Mode::Decode { rows: 1, outputs: 1, blocks: 1 }] {
+            for device in [Device::Cpu, Device::Gpu] {
+                assert!(seconds(&config, mode, how, device).unwrap() > 0.0);
+            }
+        }
+        assert!(seconds(&config, Mode::Score { batch: 1, context: 8 }, how, Device::Cpu).is_err());
+    }
 }

@@ -75,6 +75,8 @@ fn median(mut rounds: Vec<LoadReport>) -> (LoadReport, f64) {
 /// Measures it, beside the same requests on the engine alone.
 pub fn run(args: &LoadArgs) -> Result<()> {
     models::shares(&args.machine)?;
+    let checkpoint = models::adapted(&args.model, None)?;
+    models::suits(&checkpoint, &args.machine)?;
     let how = ServedAs {
         id: "model".into(),
         device: args.machine.device.device(),
@@ -83,7 +85,7 @@ pub fn run(args: &LoadArgs) -> Result<()> {
         cache: args.kv_cache_dtype,
         template: None,
     };
-    let model = ServedModel::new(models::adapted(&args.model, None)?, &how)?;
+    let model = ServedModel::new(checkpoint, &how)?;
     let (tokenizer, context) = (model.lm.tokenizer()?.clone(), model.lm.config().context_length);
     if args.prompt_tokens == 0 || args.prompt_tokens + args.max_tokens > context + 1 {
         let (prompt, answer) = (args.prompt_tokens, args.max_tokens);

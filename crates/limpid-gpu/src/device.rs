@@ -83,12 +83,12 @@ impl GpuMatrices {
 }
 
 impl GpuAdapter {
-    /// One with the limits that most have, where there is none.
-    pub fn usual() -> GpuAdapter {
+    /// One with limits that many have, where there is none.
+    pub fn common() -> GpuAdapter {
         GpuAdapter {
-            name: "a usual GPU".into(),
+            name: "a GPU of which a kernel sees 2.1 GB at once".into(),
             driver: "none is here".into(),
-            api: "none".into(),
+            api: "imagined".into(),
             is_software: false,
             buffer_bytes: 2 << 30,
             binding_bytes: 2 << 30,
@@ -198,7 +198,13 @@ fn pick(choice: &GpuChoice, all: &[GpuAdapter]) -> std::result::Result<usize, St
         GpuChoice::Number(n) => n.to_string(), // of a name, such as 4090
         GpuChoice::Name(name) => name.to_lowercase(),
     };
-    let places: Vec<usize> = (0..all.len()).filter(|place| all[*place].name.to_lowercase().contains(&name)).collect();
+    // a number of a name is a whole one, and no place in a list
+    let numbered = matches!(choice, GpuChoice::Number(_));
+    let named = |all: &str| match numbered {
+        true => name.len() > 2 && all.split(|c: char| !c.is_ascii_digit()).any(|number| number == name),
+        false => all.contains(&name),
+    };
+    let places: Vec<usize> = (0..all.len()).filter(|place| named(&all[*place].name.to_lowercase())).collect();
     // one GPU that is reached in several ways is one
     let same = |a: &usize, b: &usize| all[*a].name == all[*b].name && all[*a].api != all[*b].api;
     match places[..] {
@@ -206,6 +212,19 @@ fn pick(choice: &GpuChoice, all: &[GpuAdapter]) -> std::result::Result<usize, St
         [place, ..] if *choice == GpuChoice::Best || places[1..].iter().all(|other| same(&place, other)) => Ok(place),
         _ => Err(format!("several GPUs have that name, take one by its number: {}", list())),
     }
+}
+
+/// What a GPU has too little of for the kernels.
+fn lacks(own: &wgpu::Limits) -> Option<String> {
+    let needs = [
+        ("buffers for a kernel", own.max_storage_buffers_per_shader_stage, BINDINGS as u32),
+        ("bytes that a workgroup shares", own.max_compute_workgroup_storage_size, 16 << 10),
+        ("lanes of a workgroup", own.max_compute_invocations_per_workgroup.min(own.max_compute_workgroup_size_x), 256),
+        ("workgroups in a row", own.max_compute_workgroups_per_dimension, 65_535),
+        ("bytes of immediate data", own.max_immediate_size, WORDS),
+    ];
+    let (what, has, needed) = needs.into_iter().find(|(_, has, needed)| has < needed)?;
+    Some(format!("has {has} {what}, and kernels need {needed}"))
 }
 
 /// The leave to use cooperative matrices, which wgpu calls experimental.
@@ -345,14 +364,17 @@ impl GpuDevice {
     fn of(adapter: &wgpu::Adapter, described: GpuAdapter, imagined: bool) -> Result<Arc<GpuDevice>> {
         let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
-            return Err(refused(format!("{described} takes no immediate data")));
+            return Err(refused(format!("{described} takes no immediate data; --device cpu runs every model")));
         }
         let own = adapter.limits();
+        if let Some(what) = lacks(&own) {
+            return Err(refused(format!("{described} {what}; --device cpu runs every model")));
+        }
         let required_limits = wgpu::Limits {
             max_buffer_size: own.max_buffer_size,
             max_storage_buffer_binding_size: own.max_storage_buffer_binding_size,
             max_immediate_size: WORDS,
-            ..wgpu::Limits::default()
+            ..wgpu::Limits::default().or_worse_values_from(&own) // of what draws pictures, it may have less
         };
         let how = wgpu::DeviceDescriptor {
             label: Some("limpid"),
@@ -560,7 +582,10 @@ impl GpuDevice {
         static BUFFERS: AtomicU64 = AtomicU64::new(1);
         let bytes = how.size as usize;
         if how.size > self.adapter.buffer_bytes {
-            let what = format!("{} takes {} bytes at once", self.adapter, self.adapter.buffer_bytes);
+            let what = format!(
+                "{} takes {} bytes at once: a smaller batch may do, and --device cpu does",
+                self.adapter, self.adapter.buffer_bytes
+            );
             return Err(BackendError::Memory { op, bytes, what });
         }
         // what is read by the host is in its memory
@@ -700,6 +725,16 @@ mod tests {
         assert!(other[1].is_ok() && device.check("main").is_ok(), "{other:?}");
     }
 
+    #[test]
+    fn what_a_gpu_lacks_is_told() {
+        let full = wgpu::Limits { max_immediate_size: WORDS, ..wgpu::Limits::default() };
+        assert_eq!(lacks(&full), None);
+        let few = wgpu::Limits { max_storage_buffers_per_shader_stage: 4, ..full.clone() };
+        assert_eq!(lacks(&few).unwrap(), "has 4 buffers for a kernel, and kernels need 8");
+        let narrow = wgpu::Limits { max_compute_workgroup_size_x: 128, ..full };
+        assert_eq!(lacks(&narrow).unwrap(), "has 128 lanes of a workgroup, and kernels need 256");
+    }
+
     /// By number, by a part of the name, also if that is a number; one GPU under two APIs is one, two of one name are told apart by
     /// their numbers.
     #[test]
@@ -730,7 +765,10 @@ mod tests {
         };
         told("arc", &["several GPUs have that name", "3: Arc A770", "4: Arc A770"]);
         told("a", &["several GPUs"]);
-        told("5", &["there is no such GPU", "0: GeForce"]);
+        for number in ["5", "9", "40", "409", "90"] {
+            told(number, &["there is no such GPU", "0: GeForce"]);
+        }
+        assert_eq!(picked("770"), Err(picked("arc").unwrap_err()), "A770 is a name with a number");
         told("voodoo", &["there is no such GPU"]);
         assert!(pick(&GpuChoice::Best, &[]).unwrap_err().contains("no GPU with Vulkan"));
     }

@@ -149,7 +149,7 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
     Ok(Box::new(Gpu::start(&device, model)?.rounding(how.precision)?))
 }
 
-/// What a model, and its training if there is one, take of that GPU's memory, or of that of a usual one where there is none.
+/// What a model, and its training if there is one, take of that GPU's memory, or of that of a common one where there is none.
 ///
 /// # Errors
 /// As [`GpuDevice::takes`].
@@ -157,18 +157,26 @@ pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceM
     counted()?.takes(model, training)
 }
 
-/// What a micro-batch of `batch` costs on that GPU, or on a usual one where there is none, by kinds of ops; rows see `keys` keys on
-/// average. Nothing is reserved, and nothing runs.
+/// What a micro-batch of `batch` costs on that GPU, or on a common one where there is none, by kinds of ops; rows see `keys` keys on
+/// average. Nothing is reserved, and nothing runs. Also, for which GPU that was counted.
 ///
 /// # Errors
-/// If a GPU like that one cannot run the model.
-pub fn traffic(model: &Model, batch: &Batch, keys: usize) -> Result<Vec<OpTraffic>> {
-    Gpu::start(&counted()?, model)?.traffic(model, batch, keys)
+/// If a GPU like that one cannot run the model, or not update these groups of its parameters.
+pub fn traffic(
+    model: &Model,
+    groups: &[ParamGroup],
+    batch: &Batch,
+    keys: usize,
+) -> Result<(GpuAdapter, Vec<OpTraffic>)> {
+    let device = counted()?;
+    let mut gpu = Gpu::start(&device, model)?;
+    gpu.can_update(groups)?;
+    Ok((device.adapter.clone(), gpu.traffic(model, batch, keys)?))
 }
 
-/// What is like the chosen GPU, or like a usual one where there is none.
+/// What is like the chosen GPU, or a common one where there is none.
 fn counted() -> Result<Arc<GpuDevice>> {
-    GpuDevice::imagined(chosen().map_or_else(|_| GpuAdapter::usual(), |device| device.adapter.clone()))
+    GpuDevice::imagined(chosen().map_or_else(|_| GpuAdapter::common(), |device| device.adapter.clone()))
 }
 
 /// Elements of a chunk of logits, about: what a kernel sees of a buffer by default, so that the head's weights are read for many rows.
@@ -435,14 +443,17 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
     }
     let d = model.config.heads().d_head;
     if d > kernels::MOST_D {
-        return refused(format!("heads have {d} features, and the kernel of attention takes {}", kernels::MOST_D));
+        let most = kernels::MOST_D;
+        return refused(format!(
+            "heads have {d} features, and the kernel of attention takes {most}: --device cpu takes more"
+        ));
     }
     let limit = device.adapter.binding_bytes as usize / 4;
     if let Some(Op::Classify { w, .. }) = model.ops().last()
         && (STEP + 1) * w.rows > limit
     {
         let what = format!(
-            "a vocabulary of {} needs {} logits at once, and a kernel of {} sees {limit}",
+            "a vocabulary of {} needs {} logits at once, and a kernel of {} sees {limit}: --device cpu has room",
             w.rows,
             STEP * w.rows,
             device.adapter

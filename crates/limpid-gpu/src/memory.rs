@@ -36,6 +36,20 @@ impl Window {
         let len = (4 * (range.end - from) as u64).max(4);
         Window { buffer: buffer.clone(), at: 4 * from as u64, len, shift: (range.start - from) as u32 }
     }
+    /// Memory of its own, with these values.
+    pub fn filled(device: &GpuDevice, op: &'static str, values: &[f32]) -> Result<Window> {
+        let buffer = device.reserve(op, values.len())?;
+        device.write(&buffer, 0, bytemuck::cast_slice(values))?;
+        Ok(Window::of(&buffer, 0..values.len()))
+    }
+    /// The first of its values, once they are there.
+    pub fn first(&self, device: &GpuDevice, op: &'static str, len: usize) -> Result<Vec<f32>> {
+        let at = self.at + 4 * u64::from(self.shift);
+        let staged = Staged::new(device, Staged::room(device, len)?, vec![(at, 4 * len as u64, self.buffer.clone())])?;
+        let mut values = vec![0.0; len];
+        staged.take(device, op, &mut values)?;
+        Ok(values)
+    }
 }
 
 /// Some neighbouring elements of a memory space.
@@ -165,8 +179,10 @@ pub fn pages(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<R
         end = end.max(region.end);
         if end - start > most {
             if end - gap.end > most {
-                let what =
-                    format!("tensors of {} elements lie together, and a buffer has room for {most}", end - gap.end);
+                let what = format!(
+                    "tensors of {} elements lie together, and a buffer has room for {most}: --device cpu has for more",
+                    end - gap.end
+                );
                 return Err(BackendError::NotSupported { op: "this model", what });
             }
             pages.push(start..gap.start);

@@ -3,7 +3,7 @@
 
 use crate::kernels::{self, Variant};
 use crate::lists::{Bindings, List, MOST_WORK, words};
-use crate::memory::{Staged, Window};
+use crate::memory::Window;
 use crate::passes::{self, Beside, Factor, Rounding};
 use crate::{Gpu, GpuDevice};
 use limpid_core::backend::{Backend, BackendError, Reference, Result};
@@ -13,7 +13,7 @@ use limpid_core::config::{
 use limpid_core::model::{Mode, Model};
 use limpid_core::ops::adamw::{Method, Rule};
 use limpid_core::ops::classify::Terms;
-use limpid_core::ops::element::{nearest_bf16, widen_bf16};
+use limpid_core::ops::element::{Element, nearest_bf16, widen_bf16};
 use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span, random};
 use std::sync::Arc;
@@ -70,6 +70,7 @@ pub fn prove(device: &Arc<GpuDevice>) -> Result<Vec<GpuProof>> {
         }
         updates(device, config, &batch, &mut proofs)?;
         bits(device, config, seed, Precision::F32, &mut proofs)?;
+        halved(device, config, seed, &mut proofs)?;
         if device.adapter.matrices.is_some() {
             matrices(device, &built(config, Mode::Train { batch: 2, context: 37 })?, &batch, seed, &mut proofs)?;
             bits(device, config, seed, Precision::F16, &mut proofs)?;
@@ -193,23 +194,11 @@ pub fn off(got: &[f32], want: &[f32], slack: f32) -> std::result::Result<f32, St
     Ok(worst)
 }
 
-/// Every tensor an op touches, except the constant tables.
-fn touched(mut op: Op) -> Vec<Region> {
-    op.operands().map(|(_, region)| *region).filter(|s| s.space != MemorySpace::Const).collect()
-}
-
-fn touched_back(step: Back) -> Vec<Region> {
-    let operands = touched(step.op);
-    let grads = operands.iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
-    let given = step.dy.into_iter().chain(step.dx.into_iter().flatten().map(|g| g.region));
-    operands.iter().copied().chain(grads).chain(given).chain(step.watched.into_iter().flatten()).collect()
-}
-
 /// What the backward of an op touches, and what it writes.
 fn backward_tensors(step: &Back) -> [Vec<Region>; 2] {
     let dx = step.dx.iter().flatten().map(|g| g.region);
-    let params = touched(step.op).into_iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
-    [touched_back(*step), dx.chain(params).chain(step.watched.into_iter().flatten()).collect()]
+    let params = step.op.touched().into_iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
+    [step.touched(), dx.chain(params).chain(step.watched.into_iter().flatten()).collect()]
 }
 
 /// The same values on both sides, rounded to f32, or to the digits of `precision`.
@@ -295,7 +284,7 @@ pub fn by_op(device: &Arc<GpuDevice>, model: &Model, batch: &Batch, seed: u64, p
     // two numbers less their mean may cancel
     let slack = |op: &Op| if matches!(op, Op::QkNorm { .. }) { 4e-5 } else { SLACK };
     for (op, alone) in model.ops().each() {
-        let all = touched(*op);
+        let all = op.touched();
         pair.run((op, "forward"), [all.clone(), all], slack(op), |backend| backend.forward(alone))?;
     }
     for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
@@ -311,11 +300,7 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
     let mut bindings = Bindings::default();
     let f16 = device.adapter.matrices.map(|matrices| (Rounding::F16 { matrices, lift: 64.0 }, "of f16"));
     let forms = || [(Rounding::None, "of f32"), (Rounding::Bf16, "of bf16")].into_iter().chain(f16);
-    let put = |values: &[f32]| -> Result<Window> {
-        let buffer = device.reserve("prove", values.len())?;
-        device.write(&buffer, 0, bytemuck::cast_slice(values))?;
-        Ok(Window::of(&buffer, 0..values.len()))
-    };
+    let put = |values: &[f32]| Window::filled(device, "prove", values);
     let sizes = [(1100, 512, 36), (1100, 509, 100), (200, 510, 67), (200, 64, 600), (9, 1, 1), (70, 66, 1500)];
     for (case, (most, n, k)) in sizes.into_iter().enumerate() {
         let in_shares = passes::shares([most, n, k]) > 1 && k > 1000;
@@ -348,10 +333,7 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
                         rounding,
                     )?;
                     list.submit("prove")?;
-                    let (mut to, bytes) = (vec![0.0; m * n], 4 * (m * n) as u64);
-                    let from = vec![(0, bytes, on_c.buffer.clone())];
-                    Staged::new(device, Staged::room(device, m * n)?, from)?.take(device, "prove", &mut to)?;
-                    Ok(to)
+                    on_c.first(device, "prove", m * n)
                 };
                 let all = made(most)?;
                 let place = |m: usize, n_: usize| format!("[{m},{n_}] of {n} sums over {k}, {across:?}");
@@ -390,7 +372,7 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
 fn matrices(device: &Arc<GpuDevice>, model: &Model, batch: &Batch, seed: u64, proofs: &mut Proofs) -> Result<()> {
     let mut pair = Pair::new(device, model, Precision::F16, batch, seed, proofs)?;
     for (op, alone) in model.ops().each() {
-        let all = touched(*op);
+        let all = op.touched();
         match op {
             Op::Linear { .. } => {
                 let run = |backend: &mut dyn Backend| backend.forward(alone);
@@ -524,6 +506,48 @@ fn bits(device: &Arc<GpuDevice>, config: &Config, seed: u64, precision: Precisio
         let got = gpu.read(decode.logits().expect("it has a head"))?;
         let found = same(&got[..rows * vocab], &want[past * vocab..now.end * vocab]);
         proofs.add("decode", ways[1], found);
+        past = now.end;
+    }
+    Ok(())
+}
+
+/// Attention on a cache of bf16, against `reference` on one.
+fn halved(device: &Arc<GpuDevice>, config: &Config, seed: u64, proofs: &mut Proofs) -> Result<()> {
+    if config.mask != Mask::Causal {
+        return Ok(());
+    }
+    let mut model = built(config, Mode::Decode { rows: 40, outputs: 40, blocks: 2 })?;
+    model.elements[MemorySpace::Cache as usize] = Element::Bf16;
+    let (own, mut past) = (sequences(config, seed, &[70]), 0);
+    let (mut reference, mut gpu) = (Reference::start(&model)?, Gpu::start(device, &model)?);
+    fill(&model, &mut reference, seed)?;
+    fill(&model, &mut gpu, seed)?;
+    for rows in [40, 1, 29] {
+        let now = past..past + rows;
+        let batch = Batch {
+            tokens: own.tokens[now.clone()].to_vec(),
+            positions: own.positions[now.clone()].to_vec(),
+            segments: own.segments.get(now.clone()).unwrap_or_default().to_vec(),
+            outputs: (0..rows as u32).collect(),
+            spans: vec![Span { row: 0, rows, past, table: 0, valid: now.end }],
+            blocks: [1, 0][..now.end.div_ceil(64)].to_vec(),
+            ..Batch::default()
+        };
+        reference.feed(&batch)?;
+        gpu.feed(&batch)?;
+        for (op, alone) in model.ops().each() {
+            let op = op.of(&batch);
+            for region in op.touched().into_iter().filter(|region| region.space != MemorySpace::Cache) {
+                let values = reference.read(region)?;
+                reference.write(region, &values)?; // as f32
+                gpu.write(region, &values)?;
+            }
+            reference.forward(alone)?;
+            gpu.forward(alone)?;
+            if let Op::Attend { y, .. } = op {
+                proofs.add("attend", "on a cache of bf16", off(&gpu.read(y)?, &reference.read(y)?, SLACK));
+            }
+        }
         past = now.end;
     }
     Ok(())

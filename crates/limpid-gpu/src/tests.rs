@@ -14,20 +14,8 @@ use limpid_core::ops::{ActiveRows, Back, Grad, gather};
 fn workgroups_beyond_a_list_write_nothing() {
     let Some(device) = crate::test_device::device() else { return };
     let mut bindings = Bindings::default();
-    let filled = |values: &[f32]| {
-        let buffer = device.reserve("test", values.len()).unwrap();
-        device.write(&buffer, 0, bytemuck::cast_slice(values)).unwrap();
-        Window::of(&buffer, 0..values.len())
-    };
-    let read = |window: &Window, len: usize| {
-        let mut to = vec![0.0; len];
-        let staged = vec![(0, 4 * len as u64, window.buffer.clone())];
-        Staged::new(&device, Staged::room(&device, len).unwrap(), staged)
-            .unwrap()
-            .take(&device, "test", &mut to)
-            .unwrap();
-        to
-    };
+    let filled = |values: &[f32]| Window::filled(&device, "test", values).unwrap();
+    let read = |window: &Window, len: usize| window.first(&device, "test", len).unwrap();
     let (m, n, k) = (3usize, 5usize, 7usize);
     let [a, b] = [m * k, n * k].map(|len| filled(&vec![1.0; len]));
     let words = words![m, n, k, k, k, n, 0u32, 0u32, 0u32, 0u32, 64u32, m * n, 1f32, 1f32];

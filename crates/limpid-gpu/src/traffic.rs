@@ -90,7 +90,8 @@ impl Gpu {
                     let cost = self.cost(|memory, list| memory.backward(list, back))?;
                     // the loss is computed with its gradient
                     let first = f64::from(u8::from(back.index >= model.body().len()));
-                    add(&back.op, "backward", backward(&back, chunk), 2.0 + first, cost);
+                    let ids = self.rows.sorted.map(|sorted| sorted.ids);
+                    add(&back.op, "backward", backward(&back, chunk, ids), 2.0 + first, cost);
                 }
             }
         }
@@ -130,15 +131,17 @@ fn forward(mut op: Op, chunk: usize) -> usize {
     }
 }
 
-/// Elements that an op's backward reads and writes, each once for each of its sums.
-fn backward(back: &Back, chunk: usize) -> usize {
+/// Elements that an op's backward reads and writes, each once for each of its sums; batches have so many different tokens, positions and
+/// segments.
+fn backward(back: &Back, chunk: usize, ids: [usize; 3]) -> usize {
     let grads: [Option<Region>; 2] = back.dx.map(|dx| dx.map(|dx| dx.region));
     let (dy, dx) = (len([back.dy]), len(grads));
     let learned = |of: Option<Region>| of.filter(|of| of.learns());
     match back.op {
         Op::Embed { table, positions, segments, .. } => {
-            let tables = [table].into_iter().chain(positions).chain(segments).filter(|table| table.learns());
-            tables.map(|table| dy + table.len().min(dy)).sum()
+            let tables = [Some(table), positions, segments].into_iter().zip(ids);
+            let tables = tables.filter_map(|(table, ids)| Some((table.filter(|table| table.learns())?, ids)));
+            tables.map(|(table, ids)| dy + ids * table.cols).sum()
         }
         Op::Norm { x, gain, offset, stats, .. } => {
             x.len() + stats.len() + dy + dx + len([gain, learned(gain), learned(offset)])
@@ -187,7 +190,8 @@ mod tests {
         for (config, batch, context) in [(Config::preset("nano").unwrap(), 12, 64), (layer, 2, 1024)] {
             let model = Model::new(&config, Mode::Train { batch, context }).unwrap();
             let mut gpu = Gpu::start(&device, &model).unwrap();
-            let ids: Vec<u32> = (0..(batch * context) as u32).map(|i| i % config.vocab_size as u32).collect();
+            // some tokens come again and again
+            let ids: Vec<u32> = (0..(batch * context) as u32).map(|i| i * i % 301 % config.vocab_size as u32).collect();
             let rows = Batch::of_sequences(ids.clone(), ids, context);
             let all = gpu.traffic(&model, &rows, context / 2).unwrap();
             for OpTraffic { op, way, launches, bytes, least, flops } in &all {

@@ -99,7 +99,8 @@ impl Gpu {
         list.run(&kernels::NORM_OF, plain, &[Some(&state), Some(&parts_of_norm)], words, 1)?;
         if let Some((losses, most)) = rule.most_loss {
             let losses = spaces[losses.space as usize].window(losses.range());
-            let words = words![losses.len as usize / 4 - losses.shift as usize, losses.shift, most.min(3e38) as f32];
+            let words =
+                words![losses.len as usize / 4 - losses.shift as usize, losses.shift, most.clamp(-3e38, 3e38) as f32];
             list.run(&kernels::HOLD, plain, &[Some(&state), Some(&losses)], words, 1)?;
         }
         let [c1, c2] = rule.corrections().map(|c| c as f32);
@@ -215,7 +216,7 @@ impl Gpu {
             }
             changes.push(change);
         }
-        self.reported = Some((UpdateReport { norm, finite: changed || held, held }, changes));
+        self.reported = Some((UpdateReport { norm, finite: changed || held && norm.is_finite(), held }, changes));
         self.pending = None;
         Ok(())
     }

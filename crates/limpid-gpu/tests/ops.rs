@@ -13,7 +13,7 @@ use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::element::{Element, nearest_bf16, widen_bf16};
 use limpid::ops::linear::Precision;
-use limpid::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span, random};
+use limpid::ops::{Batch, IGNORE, MemorySpace, Op, Region, Span, random};
 use limpid::train::{Recipe, Trainer};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use random_config::{configs, fill};
@@ -47,18 +47,6 @@ fn batch(config: &Config, seed: u64) -> Batch {
         batch.terms = Terms { smoothing: 0.1, z_loss: 0.02 };
     }
     batch
-}
-
-/// Every tensor an op touches, except the constant tables.
-fn touched(mut op: Op) -> Vec<Region> {
-    op.operands().map(|(_, region)| *region).filter(|s| s.space != MemorySpace::Const).collect()
-}
-
-fn touched_back(step: Back) -> Vec<Region> {
-    let operands = touched(step.op);
-    let grads = operands.iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
-    let given = step.dy.into_iter().chain(step.dx.into_iter().flatten().map(|g| g.region));
-    operands.iter().copied().chain(grads).chain(given).chain(step.watched.into_iter().flatten()).collect()
 }
 
 fn copy(regions: &[Region], from: &dyn Backend, to: &mut dyn Backend) {
@@ -103,7 +91,7 @@ fn by_op(
         *entry = entry.max(found);
     };
     for (op, alone) in model.ops().each() {
-        let regions = touched(*op);
+        let regions = op.touched();
         for cache in regions.iter().filter(|region| region.space == MemorySpace::Cache) {
             // what was there before
             let past: Vec<f32> = (0..cache.len() as u64).map(|i| random::normal(4, 0, i) as f32).collect();
@@ -120,13 +108,13 @@ fn by_op(
         }
     }
     for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
-        let regions = touched_back(*step);
+        let regions = step.touched();
         copy(&regions, &reference, &mut gpu);
         copy(&regions, &gpu, &mut reference);
         reference.backward(alone).unwrap();
         gpu.backward(alone).unwrap();
         let dx = step.dx.iter().flatten().map(|g| g.region);
-        let params = touched(step.op).into_iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
+        let params = step.op.touched().into_iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
         for region in dx.chain(params).chain(step.watched.into_iter().flatten()) {
             let what = format!("gradient of {} at {region:?}, {:?}: {config:?}", step.op.name(), model.mode);
             let (got, want) = (gpu.read(region).unwrap(), reference.read(region).unwrap());
@@ -573,7 +561,7 @@ fn products_agree(device: &Arc<GpuDevice>, precision: Precision, near: fn(f32) -
             off(&what, &gpu.read(y).unwrap(), &reference.read(y).unwrap(), 8e-6);
         }
         for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
-            let before: Vec<_> = touched_back(*step).into_iter().map(|r| (r, gpu.read(r).unwrap())).collect();
+            let before: Vec<_> = step.touched().into_iter().map(|r| (r, gpu.read(r).unwrap())).collect();
             gpu.backward(alone).unwrap();
             let (Op::Linear { x, w, .. }, Some(dy)) = (step.op, step.dy) else { continue };
             before.iter().for_each(|(region, values)| reference.write(*region, values).unwrap());
@@ -624,7 +612,7 @@ fn a_cache_of_bf16_agrees_with_reference() {
         run(&mut reference, &[140]);
         run(&mut gpu, &[140]);
         for (op, alone) in model.ops().each().filter(|(op, _)| matches!(op, Op::Attend { .. })) {
-            let regions: Vec<Region> = touched(*op).into_iter().filter(|r| r.space != MemorySpace::Cache).collect();
+            let regions: Vec<Region> = op.touched().into_iter().filter(|r| r.space != MemorySpace::Cache).collect();
             copy(&regions, &reference, &mut gpu);
             copy(&regions, &gpu, &mut reference);
             reference.forward(alone).unwrap();
@@ -675,6 +663,10 @@ fn weights_are_shared_and_limits_are_told() {
     assert!(trainer(Method::AdamW).is_ok());
     let refused = trainer(Method::Muon).map(drop).unwrap_err().to_string();
     assert!(refused.contains("Muon needs a matrix of 25600 whole: --optimizer adamw"), "{refused}");
+    let heads = Config { d_model: 600, n_head: 2, n_kv_head: None, d_head: None, ..config.clone() };
+    let heads = Model::new(&heads, Mode::Score { batch: 1, context: 8 }).unwrap();
+    let refused = Gpu::start(&device, &heads).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("heads have 300 features") && refused.contains("--device cpu"), "{refused}");
     let none = GpuDevice::open(&GpuChoice::Name("no such".into())).map(drop).unwrap_err().to_string();
     assert!(none.contains("there is no such GPU: 0: "), "{none}");
 }

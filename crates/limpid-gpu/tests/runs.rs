@@ -8,6 +8,7 @@ use limpid::backend::{Backend, BackendError, Cpu};
 use limpid::config::{Config, Dropout};
 use limpid::data::source::TextSource;
 use limpid::generate::{Sampler, Session, TokensBefore};
+use limpid::model::init::{self, Init};
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::ops::adamw::Method;
@@ -371,7 +372,36 @@ fn tensors_larger_than_a_binding_are_refused_by_name() {
         let model = Model::new(&config, mode).unwrap();
         let device = if refused.is_some() { &tight } else { &usual };
         match (Gpu::start(device, &model).map(drop), refused) {
-            (Ok(()), None) => {}
+            (Ok(()), None) => {
+                // a step with its table, which is taken in rows, and its 50,257 logits
+                let losses = [None, Some(device)].map(|on| {
+                    let mut backend: Box<dyn Backend> = match on {
+                        Some(device) => Box::new(Gpu::start(device, &model).unwrap()),
+                        None => Box::new(Cpu::new(&model, 2)),
+                    };
+                    for param in &model.params {
+                        backend.write(param.region, &init::values(&model, param, Init::Gpt2, 0.02, 1)).unwrap();
+                    }
+                    let ids = |first: u32| (0..8).map(|i| (first + 7919 * i) % config.vocab_size as u32).collect();
+                    backend.feed(&Batch::of_sequences(ids(50_256), ids(1), 8)).unwrap();
+                    backend.forward(model.body()).unwrap();
+                    backend.backward(model.back()).unwrap();
+                    let table = model.param("embed.weight").unwrap().region.grad();
+                    let gradient = backend.read(table).unwrap();
+                    (backend.read(model.losses().unwrap()).unwrap()[..8].to_vec(), gradient)
+                });
+                let off = |a: &[f32], b: &[f32]| {
+                    let largest = b.iter().fold(0f32, |most, v| most.max(v.abs()));
+                    a.iter().zip(b).map(|(a, b)| (a - b).abs() / largest).fold(0f32, f32::max)
+                };
+                let [want, found] = &losses;
+                let off = [off(&found.0, &want.0), off(&found.1, &want.1)];
+                println!(
+                    "{preset}'s table at the usual limit: losses and its gradient are off by {:.1e} and {:.1e}",
+                    off[0], off[1]
+                );
+                assert!(off[0] < 1e-5 && off[1] < 1e-4, "{off:?}");
+            }
             (Err(BackendError::NotSupported { what, .. }), Some((tensor, mend))) => {
                 println!("{preset} {mode:?}: {what}");
                 let named = what.starts_with(&format!("`{tensor}")) && what.contains(mend);

@@ -212,6 +212,12 @@ impl TrainError {
     }
 }
 
+/// Micro-batches whose losses are waited for at most: more would keep no device busier, and all that they send is in memory.
+const IN_FLIGHT: usize = 4;
+
+/// The share by which the limit of a device's losses is lower than what they are judged by.
+const HOLD_EARLY: f64 = 1e-5;
+
 /// How many sums that were set aside are added to the micro-batch of this place: a binary counter, whose bits they are.
 fn pairs(place: u64, last: bool) -> u32 {
     if last { place.count_ones() } else { place.trailing_ones() }
@@ -259,9 +265,9 @@ pub struct Trainer {
     batch: Batch,
     /// What was asked for of micro-batches and is yet to be fetched: the losses of each, in their order.
     asked: VecDeque<(Ticket, usize)>,
-    /// Losses of a micro-batch, and the sums of each.
+    /// Losses of a micro-batch; and the sums of those that were fetched and are yet to be added up.
     fetched: Vec<f32>,
-    sums: Vec<f64>,
+    sums: Vec<backend::Result<f64>>,
     /// The gradient of the next step, where it was begun before the last step was known; or why it could not be begun.
     ahead: Option<Result<Computing, TrainError>>,
     /// Whether the backend holds gradients that no update has used.
@@ -463,39 +469,40 @@ impl Trainer {
             let losses = losses.of(&self.batch);
             self.asked.push_back((self.backend.request(losses)?, losses.len()));
             self.add_up(micro, &micros, !sends)?;
+            self.fetch(self.sums.len() + self.asked.len().saturating_sub(IN_FLIGHT));
         }
         let (here, micros) = (self.backend.transferred(), micros.end.saturating_sub(micros.start) as usize);
         Ok(Computing { micros, counted, tokens, moved: std::array::from_fn(|way| here[way] - there[way]) })
     }
 
     /// Fetches the losses of micro-batches, those that were asked for first, until there are the sums of so many.
-    fn fetch(&mut self, micros: usize) -> backend::Result<()> {
+    fn fetch(&mut self, micros: usize) {
         while self.sums.len() < micros {
             let (ticket, len) = self.asked.pop_front().expect("a micro-batch asks for its losses");
             self.fetched.resize(len, 0.0);
-            self.backend.fetch(ticket, &mut self.fetched)?;
-            self.sums.push(self.fetched.iter().map(|loss| f64::from(*loss)).sum());
+            let fetched = self.backend.fetch(ticket, &mut self.fetched);
+            self.sums.push(fetched.map(|()| self.fetched.iter().map(|loss| f64::from(*loss)).sum()));
         }
-        Ok(())
     }
 
     /// The sum of the losses of all micro-batches of a gradient, which is added up as the gradient is.
     fn loss(&mut self, micros: usize) -> backend::Result<f64> {
-        self.fetch(micros)?;
-        let sums = &mut self.sums;
-        let mut kept = 0; // of those that are set aside, in the place of what they were made of
-        for place in 0..micros {
-            let mut loss = sums[place];
+        self.fetch(micros);
+        let (mut aside, mut kept) = ([0.0; u64::BITS as usize], 0); // as many as a number of micro-batches has bits
+        let mut found = Ok(0.0);
+        for (place, sum) in self.sums.drain(..micros).enumerate() {
+            let Ok(mut loss) = sum else {
+                found = sum;
+                break;
+            };
             for _ in 0..pairs(place as u64, place + 1 == micros) {
                 kept -= 1;
-                loss += sums[kept];
+                loss += aside[kept];
             }
-            sums[kept] = loss;
+            (aside[kept], found) = (loss, Ok(loss));
             kept += 1;
         }
-        let loss = sums.first().copied().unwrap_or(0.0);
-        sums.clear();
-        Ok(loss)
+        found
     }
 
     /// Forward of a micro-batch; takes in the other processes' parameters on the way, each before it is read.
@@ -599,10 +606,14 @@ impl Trainer {
             None => self.run(batches, all.clone(), false)?,
         };
         // while the device has the last micro-batch, those of the others arrive
-        self.fetch(begun.micros - 1)?;
+        self.fetch(begun.micros - 1);
         let losses = self.losses().expect("it has gradients").of(&self.batch);
         let counted = begun.counted.max(1) as f64;
-        let most = most * counted - self.sums.iter().sum::<f64>();
+        let earlier =
+            self.sums[..begun.micros - 1].iter().map(|sum| sum.as_ref().copied().unwrap_or(f64::NAN)).sum::<f64>();
+        // a device adds up in f32: a loss that is held back needlessly is only looked at more slowly
+        let most = most * counted * (1.0 - HOLD_EARLY) - earlier;
+        let most = if earlier.is_finite() { most } else { f64::NEG_INFINITY };
         let pieces = self.team.cut(watch);
         self.begin(rate, Some((losses, most)), &pieces)?;
         if goes_on {
@@ -698,7 +709,10 @@ impl Trainer {
 
     /// Does what is left to do: the backend's memories are then those after step [`Trainer::step`].
     fn settle(&mut self) -> Result<(), TrainError> {
-        self.ahead.take().transpose()?;
+        // anything else that is wrong with the next step is for whoever wants it
+        if let Some(Err(error @ TrainError::Backend(BackendError::Lost { .. }))) = self.ahead.take() {
+            return Err(error);
+        }
         self.settle_own()?;
         if self.unspread {
             self.team.spread(&mut *self.backend)?;

@@ -522,6 +522,10 @@ impl<'a> Run<'a> {
         if options.divergence == Divergence::Rollback && self.trainer.step == 0 {
             self.try_save(true, tell)?; // what to go back to
         }
+        // a step whose report failed is done, and what comes after it is left
+        let was = self.trainer.step;
+        self.trainer.settle_own()?;
+        self.state.unfinished |= self.trainer.step > was;
         let stale = options.patience > 0 && self.state.stale >= options.patience;
         let mut end = (stale && self.trainer.step < recipe.steps).then_some(End::Early);
         if self.state.unfinished {

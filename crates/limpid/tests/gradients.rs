@@ -12,7 +12,7 @@ use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Back, Batch, IGNORE, MemorySpace, Op, Pass, Region, Span, random};
+use limpid::ops::{Batch, IGNORE, MemorySpace, Op, Pass, Region, Span, random};
 use random_config::{axes_of, configs, fill, pairs_covered};
 
 const BATCH: usize = 2;
@@ -211,19 +211,6 @@ fn copy(regions: &[Region], from: &dyn Backend, to: &mut dyn Backend) {
     regions.iter().for_each(|region| to.write(*region, &from.read(*region).unwrap()).unwrap());
 }
 
-/// Every tensor an op touches.
-fn touched(mut op: Op) -> Vec<Region> {
-    op.operands().map(|(_, region)| *region).filter(|s| s.space != MemorySpace::Const).collect()
-}
-
-/// Every tensor the backward of an op touches.
-fn touched_back(step: Back) -> Vec<Region> {
-    let operands = touched(step.op);
-    let grads = operands.iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
-    let given = step.dy.into_iter().chain(step.dx.into_iter().flatten().map(|g| g.region));
-    operands.iter().copied().chain(grads).chain(given).chain(step.watched.into_iter().flatten()).collect()
-}
-
 #[track_caller]
 fn assert_close(what: &str, got: &[f32], want: &[f32], slack: f32) {
     // sums of terms near 0.01 may cancel to less: their rounding is relative to the terms
@@ -259,7 +246,7 @@ fn compare(
         _ => 4e-6,
     };
     for (op, alone) in model.ops().each() {
-        let regions = touched(*op);
+        let regions = op.touched();
         copy(&regions, &reference, &mut cpu);
         copy(&regions, &cpu, &mut reference); // now rounded to f32
         reference.forward(alone).unwrap();
@@ -270,7 +257,7 @@ fn compare(
         }
     }
     for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
-        let regions = touched_back(*step);
+        let regions = step.touched();
         copy(&regions, &reference, &mut cpu);
         copy(&regions, &cpu, &mut reference);
         reference.backward(alone).unwrap();
@@ -525,7 +512,7 @@ fn tensors_cross_no_page_and_nothing_else_changes() {
             Pass::Recompute(op) => op,
             Pass::Back(back) => &back.op,
         }));
-        ops.for_each(|op| touched(*op).iter().for_each(check));
+        ops.for_each(|op| op.touched().iter().for_each(check));
         let backs = draft.back.iter().filter_map(Pass::back);
         backs.for_each(|back| back.dy.iter().chain(back.dx.iter().flatten().map(|g| &g.region)).for_each(check));
         model.params.iter().for_each(|param| check(&param.region));

@@ -35,7 +35,7 @@ fn a_program_outside_the_workspace_trains_and_generates() {
     // only what computes is optimised; versions are those of the workspace, offline
     let manifest = format!(
         "[package]\nname = \"outside\"\nedition = \"2024\"\n\n[dependencies.limpid]\npath = {own:?}\ndefault-features = false\n\n\
-         [workspace]\n\n[profile.dev]\ndebug = false\n[profile.dev.package.limpid-core]\nopt-level = 2\n"
+         [workspace]\n\n[profile.dev]\ndebug = false\n[profile.dev.package.limpid-core]\nopt-level = 1\n"
     );
     fs::write(folder.join("Cargo.toml"), manifest).unwrap();
     let lock = own.ancestors().map(|above| above.join("Cargo.lock")).find(|path| path.exists()).unwrap();

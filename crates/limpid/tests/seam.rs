@@ -887,6 +887,20 @@ fn a_report_may_come_late() {
         step(&mut *late);
         assert!(!late.report(&mut []).unwrap().finite);
         assert!(late.read(region).unwrap() == before);
+
+        // and one whose losses are too large, or not finite
+        let losses = model.losses().unwrap();
+        for (share, held) in [(0.99, true), (f64::NEG_INFINITY, true), (1.01, false)] {
+            step(&mut *late);
+            let rule = Rule { most_loss: Some((losses, share * late.sum(losses).unwrap())), ..rule };
+            let report = late.update(&groups, &rule, &mut []).unwrap();
+            assert!(report.finite && report.held == held && (late.read(region).unwrap() == before) == held);
+            assert!(late.read(region.grad()).unwrap().iter().all(|g| *g == 0.0), "they are cleared");
+        }
+        step(&mut *late);
+        late.write(losses, &vec![f32::INFINITY; losses.len()]).unwrap();
+        let rule = Rule { most_loss: Some((losses, f64::MAX)), ..rule };
+        assert!(late.update(&groups, &rule, &mut []).unwrap().held);
     }
 }
 

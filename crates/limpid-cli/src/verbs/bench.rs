@@ -141,6 +141,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let mut recipe = args.recipe.clone().without("steps").over(&usual)?;
     recipe.check()?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
+    args.machine.measure(&config, Mode::Train { batch: recipe.batch_size, context: recipe.context });
     let model = trainable(
         &config,
         &recipe,

@@ -40,9 +40,9 @@ pub fn run(args: Args) -> Result<()> {
     let (one, all, half) = (roof(1, Precision::F32)?, roof(threads, Precision::F32)?, roof(threads, Precision::Bf16)?);
     let read = Roof::reads(threads, level)?.measure(PASSES);
     let memory = memory();
-    let there: Vec<Device> =
-        Device::ALL.iter().copied().filter(|device| cfg!(feature = "gpu") || *device != Device::Gpu).collect();
     let gpus = gpus()?;
+    let there: Vec<Device> =
+        Device::ALL.iter().copied().filter(|device| !gpus.is_empty() || *device != Device::Gpu).collect();
     if args.json {
         return show::json(&serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"), "cpu": name, "cores": cores(), "threads": threads,
@@ -70,6 +70,9 @@ pub fn run(args: Args) -> Result<()> {
     let devices = there.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     rows.push(("device in use", format!("{} (there are: {devices})", args.machine.device)));
     let mut rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    if gpus.is_empty() && cfg!(feature = "gpu") {
+        rows.push(("gpu".into(), "none: the system has none, or no driver of it (docs/gpu.md)".into()));
+    }
     rows.extend(gpus.into_iter().flat_map(|gpu| gpu.rows));
     show::out(&show::pairs(&rows))
 }

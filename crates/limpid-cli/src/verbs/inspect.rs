@@ -975,6 +975,7 @@ fn untrained(
     recipe: &Recipe,
     machine: &MachineOptions,
 ) -> Result<(Model, Box<dyn Backend>)> {
+    machine.measure(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
     let model = Model::new(config, mode)?;
     // with room for drawing the values
     let (batch, context) = (model.sequences(), model.rows / model.sequences());

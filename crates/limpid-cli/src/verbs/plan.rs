@@ -103,7 +103,8 @@ fn gpu(job: &Job, device: &DeviceChoice) -> Result<Option<Traffic>> {
     let mut batch = Batch::default();
     recipe.batches(&job.task.corpus.train, job.task.objective)?.fill(0, 0, &mut batch);
     (batch.terms, batch.seed) = (recipe.terms(), Some(0));
-    traffic(device, &job.model, &batch, keys(&job.model, recipe))
+    let groups = job.model.update_groups(recipe.weight_decay, recipe.optimizer);
+    traffic(device, &job.model, &groups, &batch, keys(&job.model, recipe))
 }
 
 /// What is no tensor's, taken out of the parts of the memory.
@@ -220,7 +221,7 @@ pub fn run(args: Args) -> Result<()> {
     // of a guess, nobody knows which part the update has
     let (gradients, update) = measured.as_ref().map_or((guess, 0.0), |m| m.seconds);
     let step_seconds = gradients + update;
-    let gpu = gpu(&job, &args.train.machine.device).unwrap_or_default(); // why not is said by what was measured
+    let gpu = gpu(&job, &args.train.machine.device);
     let several = processes.map(|n| Several::new(&job, &args, n, (gradients, update)));
     let (roof, seconds) = (roof.measure(READINGS), step_seconds * recipe.steps as f64);
     let share = flops / step_seconds / roof;
@@ -260,8 +261,9 @@ pub fn run(args: Args) -> Result<()> {
                 "total_memory_bytes": needed(model, Some(recipe), on) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
             "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
             "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
-            "ranks": several.as_ref().map(Several::json), "gpu_ops": gpu.as_ref().map(|(_, json)| json),
-            "fits": too_large.is_none(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
+            "ranks": several.as_ref().map(Several::json), "gpu": gpu.as_ref().ok().and_then(|gpu| gpu.as_ref().map(|(on, ..)| on)),
+            "gpu_ops": gpu.as_ref().ok().and_then(|gpu| gpu.as_ref().map(|(.., json)| json)), "gpu_refuses": gpu.as_ref().err().map(|e| format!("{e:#}")),
+            "fits": too_large.is_none() && gpu.is_ok(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
         }));
     }
     let mut text = format!("{}: {config}\n\n", job.name);
@@ -395,7 +397,7 @@ pub fn run(args: Args) -> Result<()> {
                 "measured",
                 match &measured {
                     Ok(m) => format!("now, {} steps of {} x {} tokens", m.steps, m.batch_size, m.context),
-                    Err(error) => format!("no, a guess for this processor: {error:#}"),
+                    Err(error) => format!("no, a guess: {error:#}"),
                 },
             ),
         ],
@@ -409,9 +411,15 @@ pub fn run(args: Args) -> Result<()> {
         );
         section(&title, several.rows(recipe.accumulate));
     }
-    if let Some((lines, _)) = gpu {
-        text += "A micro-batch on a GPU, counted: bytes that kernels move, by the least that any could, and the least time on others\n";
-        text += &show::columns(&traffic_columns(), &lines);
+    match gpu {
+        Ok(None) => {}
+        Ok(Some((on, lines, _))) => {
+            text += &format!(
+                "A micro-batch, counted for {on}: what kernels read and write, and the least time on others (docs/gpu.md)\n"
+            );
+            text += &show::columns(&traffic_columns(), &lines);
+        }
+        Err(error) => text += &format!("It does not run there: {error:#}\n"),
     }
     if let Some(too_large) = too_large {
         text += &format!("\n{}\n", too_large.text());

@@ -81,7 +81,7 @@ pub struct Rule {
     pub max_norm: f64,
     /// The norm of the whole gradient, where the groups are a part of all parameters; else it is computed from them.
     pub norm: Option<f64>,
-    /// Losses, and the sum of them above which the update is held back, as it is where the sum is no number: it changes nothing
+    /// Losses, and the sum of them above which the update is held back, as it is where the sum is not finite: it changes nothing
     /// then, as where the norm is not finite.
     pub most_loss: Option<(Region, f64)>,
 }
@@ -97,7 +97,7 @@ impl Rule {
     /// As `sum`.
     pub fn holds_back<E>(&self, sum: impl FnOnce(Region) -> Result<f64, E>) -> Result<bool, E> {
         let Some((losses, most)) = self.most_loss else { return Ok(false) };
-        sum(losses).map(|sum| sum.is_nan() || sum > most)
+        sum(losses).map(|sum| !sum.is_finite() || sum > most)
     }
     /// Whether weight decay is decoupled: not added to the gradient.
     pub fn decouples(&self) -> bool {

@@ -461,6 +461,11 @@ impl Op {
         self
     }
 
+    /// Every tensor that it reads or writes, but constant tables.
+    pub fn touched(mut self) -> Vec<Region> {
+        self.operands().map(|(_, region)| *region).filter(|region| region.space != MemorySpace::Const).collect()
+    }
+
     /// The tensor that the op computes.
     pub fn output(&self) -> Region {
         match *self {
@@ -537,6 +542,15 @@ pub struct Back {
 }
 
 impl Back {
+    /// Every tensor that it reads or writes, but constant tables.
+    pub fn touched(&self) -> Vec<Region> {
+        let operands = self.op.touched();
+        let grads = operands.iter().filter(|region| region.space == MemorySpace::Param).map(|region| region.grad());
+        let given = self.dy.into_iter().chain(self.dx.into_iter().flatten().map(|dx| dx.region));
+        let watched = self.watched.into_iter().flatten();
+        operands.iter().copied().chain(grads).chain(given).chain(watched).collect()
+    }
+
     /// The same with only the rows that `batch` uses.
     pub fn of(mut self, batch: &Batch) -> Back {
         self.op = self.op.of(batch);

@@ -59,7 +59,7 @@ fn norm_of(@builtin(local_invocation_index) lane: u32) {
     }
 }
 
-// the losses: state[1] = 0 and state[2] = 1 if their sum is above the most, or is no number
+// the losses: state[1] = 0 and state[2] = 1 if their sum is above the most, or is not finite
 @compute @workgroup_size(64)
 fn hold(@builtin(local_invocation_index) lane: u32) {
     var sum = 0.0;
