@@ -184,7 +184,9 @@ fn seconds(config: &Config, mode: Mode, how: BackendOptions, device: Device) -> 
         let start = Instant::now();
         backend.feed(&batch)?;
         backend.forward(model.body())?;
-        backend.backward(model.back())?;
+        if let Mode::Train { .. } = mode {
+            backend.backward(model.back())?;
+        }
         backend.read(last)?; // waits for the device
         Ok(start.elapsed().as_secs_f64())
     };
