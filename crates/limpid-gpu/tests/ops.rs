@@ -349,7 +349,11 @@ fn training_agrees_with_reference() {
     let Some(device) = device() else { return };
     let mut worst: BTreeMap<&str, f32> = BTreeMap::new();
     for (i, config) in some(20) {
-        let (config, method) = (larger(&config), Method::ALL[i / 20 % Method::ALL.len()]);
+        let (mut config, method) = (larger(&config), Method::ALL[i / 20 % Method::ALL.len()]);
+        // a unit that is nearly zero may be on either side of a kink after many ops, so kinks are compared op by op alone
+        if matches!(config.activation, Activation::Relu | Activation::LeakyRelu) {
+            config.activation = Activation::GeluErf;
+        }
         let model = Model::new(&config, Mode::Train { batch: 3, context: 150 }).unwrap();
         let (mut reference, mut gpu) = (Reference::new(&model), Gpu::start(&device, &model).unwrap());
         let mut cpu = Cpu::new(&model, 2);
@@ -379,9 +383,7 @@ fn training_agrees_with_reference() {
                 let what = format!("gradient of {} in step {step}, {method}, {config:?}", param.name);
                 let grad = param.region.grad();
                 let want = reference.read(grad).unwrap();
-                // a unit that is nearly zero may be on either side of a kink
-                let kinks = matches!(config.activation, Activation::Relu | Activation::LeakyRelu);
-                let slack = fair(if kinks { 1e-3 } else { 1e-4 }, &cpu.read(grad).unwrap(), &want);
+                let slack = fair(1e-4, &cpu.read(grad).unwrap(), &want);
                 let found = off(&what, &gpu.read(grad).unwrap(), &want, slack);
                 let entry = worst.entry("gradients").or_default();
                 *entry = entry.max(found);
