@@ -154,7 +154,7 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
 /// # Errors
 /// As [`GpuDevice::takes`].
 pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceMemory> {
-    counted()?.takes(model, training)
+    counted().takes(model, training)
 }
 
 /// What a micro-batch of `batch` costs on that GPU, or on a common one where there is none, by kinds of ops; rows see `keys` keys on
@@ -168,15 +168,15 @@ pub fn traffic(
     batch: &Batch,
     keys: usize,
 ) -> Result<(GpuAdapter, Vec<OpTraffic>)> {
-    let device = counted()?;
+    let device = GpuDevice::imagined(counted())?;
     let mut gpu = Gpu::start(&device, model)?;
     gpu.can_update(groups)?;
     Ok((device.adapter.clone(), gpu.traffic(model, batch, keys)?))
 }
 
 /// What is like the chosen GPU, or a common one where there is none.
-fn counted() -> Result<Arc<GpuDevice>> {
-    GpuDevice::imagined(chosen().map_or_else(|_| GpuAdapter::common(), |device| device.adapter.clone()))
+fn counted() -> GpuAdapter {
+    chosen().map_or_else(|_| GpuAdapter::common(), |device| device.adapter.clone())
 }
 
 /// Elements of a chunk of logits, about: what a kernel sees of a buffer by default, so that the head's weights are read for many rows.
@@ -233,7 +233,7 @@ impl Gpu {
                 *to = space(device, model, of)?;
             }
         }
-        let Beside { chunk, scratch, dots } = Beside::of(device, model);
+        let Beside { chunk, scratch, dots } = Beside::of(&device.adapter, model);
         let heads = model.config.heads();
         let alibi = |op: &Op| matches!(op, Op::Attend { scoring, .. } if scoring.alibi);
         let slopes = match model.ops().iter().find(|op| alibi(op)) {
@@ -244,7 +244,11 @@ impl Gpu {
         Ok(Gpu {
             weights,
             spaces,
-            pages: pages(tensors(model, MemorySpace::Param), model.program.size(MemorySpace::Param), largest(device))?,
+            pages: pages(
+                tensors(model, MemorySpace::Param),
+                model.program.size(MemorySpace::Param),
+                largest(&device.adapter),
+            )?,
             elements: model.program.size(MemorySpace::Param),
             aside: vec![],
             pushed: 0,
@@ -330,8 +334,8 @@ impl Gpu {
 }
 
 /// The most elements of a buffer.
-fn largest(device: &GpuDevice) -> usize {
-    (device.adapter.buffer_bytes / 4) as usize
+fn largest(adapter: &GpuAdapter) -> usize {
+    (adapter.buffer_bytes / 4) as usize
 }
 
 /// Whether a model has a backward pass.
@@ -340,7 +344,7 @@ fn differentiates(model: &Model) -> bool {
 }
 
 /// The pages of a memory space, as far as a model's runs need it.
-fn places(device: &GpuDevice, model: &Model, space: MemorySpace) -> Result<Vec<Range<usize>>> {
+fn places(adapter: &GpuAdapter, model: &Model, space: MemorySpace) -> Result<Vec<Range<usize>>> {
     let (wanted, like) = match space {
         MemorySpace::Grad => (differentiates(model), MemorySpace::Param),
         MemorySpace::ActGrad => (differentiates(model), space),
@@ -355,12 +359,12 @@ fn places(device: &GpuDevice, model: &Model, space: MemorySpace) -> Result<Vec<R
     if model.element(space) == Element::Bf16 {
         tensors.iter_mut().for_each(|region| *region = words_of(*region));
     }
-    pages(tensors, size, largest(device))
+    pages(tensors, size, largest(adapter))
 }
 
 /// Memory of one kind.
 fn space(device: &GpuDevice, model: &Model, space: MemorySpace) -> Result<Space> {
-    Space::new(device, "the model", &places(device, model, space)?)
+    Space::new(device, "the model", &places(&device.adapter, model, space)?)
 }
 
 /// What a backend has beside a model's tensors, in elements.
@@ -372,8 +376,8 @@ struct Beside {
 }
 
 impl Beside {
-    fn of(device: &GpuDevice, model: &Model) -> Beside {
-        let (vocab, seen) = (model.config.vocab_size, device.adapter.binding_bytes as usize / 4);
+    fn of(adapter: &GpuAdapter, model: &Model) -> Beside {
+        let (vocab, seen) = (model.config.vocab_size, adapter.binding_bytes as usize / 4);
         let most = CHUNK.min(seen) / vocab / STEP * STEP;
         let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
         let dots = if differentiates(model) { model.rows * model.config.heads().n_head } else { 1 };
@@ -381,7 +385,7 @@ impl Beside {
     }
 }
 
-impl GpuDevice {
+impl GpuAdapter {
     /// What a model, and its training if there is one, take of its memory: what a backend reserves, to the byte.
     ///
     /// # Errors
@@ -413,7 +417,7 @@ impl GpuDevice {
         parts.push(("kernels' scratch", all.saturating_sub(named)));
         // what is written waits in as much, and so does one tensor that is read
         let largest = model.params.iter().map(|param| 4 * param.region.len()).max().unwrap_or(0);
-        Ok(DeviceMemory { parts, staging: STAGING + largest, of_system: self.adapter.shares_memory() })
+        Ok(DeviceMemory { parts, staging: STAGING + largest, of_system: self.shares_memory() })
     }
 }
 

@@ -16,6 +16,7 @@ use limpid_core::ops::classify::Terms;
 use limpid_core::ops::element::{Element, nearest_bf16, widen_bf16};
 use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span, random};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What was found of an op in one direction, or of another promise.
@@ -493,15 +494,7 @@ fn bits(device: &Arc<GpuDevice>, config: &Config, seed: u64, precision: Precisio
     let mut past = 0;
     for rows in [33, 1, 29, 1, 1, 5] {
         let now = past..past + rows;
-        gpu.feed(&Batch {
-            tokens: own.tokens[now.clone()].to_vec(),
-            positions: own.positions[now.clone()].to_vec(),
-            segments: own.segments.get(now.clone()).unwrap_or_default().to_vec(),
-            outputs: (0..rows as u32).collect(),
-            spans: vec![Span { row: 0, rows, past, table: 0, valid: now.end }],
-            blocks: [1, 0][..now.end.div_ceil(64)].to_vec(),
-            ..Batch::default()
-        })?;
+        gpu.feed(&next(&own, &now))?;
         gpu.forward(decode.ops())?;
         let got = gpu.read(decode.logits().expect("it has a head"))?;
         let found = same(&got[..rows * vocab], &want[past * vocab..now.end * vocab]);
@@ -509,6 +502,20 @@ fn bits(device: &Arc<GpuDevice>, config: &Config, seed: u64, precision: Precisio
         past = now.end;
     }
     Ok(())
+}
+
+/// Some rows of a sequence, which decoding takes next; its cache has two blocks, the second first.
+fn next(own: &Batch, now: &Range<usize>) -> Batch {
+    let rows = now.len();
+    Batch {
+        tokens: own.tokens[now.clone()].to_vec(),
+        positions: own.positions[now.clone()].to_vec(),
+        segments: own.segments.get(now.clone()).unwrap_or_default().to_vec(),
+        outputs: (0..rows as u32).collect(),
+        spans: vec![Span { row: 0, rows, past: now.start, table: 0, valid: now.end }],
+        blocks: [1, 0][..now.end.div_ceil(64)].to_vec(),
+        ..Batch::default()
+    }
 }
 
 /// Attention on a cache of bf16, against `reference` on one.
@@ -524,15 +531,7 @@ fn halved(device: &Arc<GpuDevice>, config: &Config, seed: u64, proofs: &mut Proo
     fill(&model, &mut gpu, seed)?;
     for rows in [40, 1, 29] {
         let now = past..past + rows;
-        let batch = Batch {
-            tokens: own.tokens[now.clone()].to_vec(),
-            positions: own.positions[now.clone()].to_vec(),
-            segments: own.segments.get(now.clone()).unwrap_or_default().to_vec(),
-            outputs: (0..rows as u32).collect(),
-            spans: vec![Span { row: 0, rows, past, table: 0, valid: now.end }],
-            blocks: [1, 0][..now.end.div_ceil(64)].to_vec(),
-            ..Batch::default()
-        };
+        let batch = next(&own, &now);
         reference.feed(&batch)?;
         gpu.feed(&batch)?;
         for (op, alone) in model.ops().each() {

@@ -94,10 +94,10 @@ fn what_a_plan_counts_is_what_is_reserved() {
             let groups = model.update_groups(0.1, method);
             let training = TrainingMemory { groups: &groups, average, aside: accumulate.ilog2() as usize };
             let device = open().unwrap();
-            let counted = device.takes(&model, Some(&training)).unwrap();
+            let counted = device.adapter.takes(&model, Some(&training)).unwrap();
             assert_eq!(device.reserved(), 0, "counting reserves nothing");
             let mut gpu = Gpu::start(&device, &model).unwrap();
-            let at_rest = device.takes(&model, None).unwrap();
+            let at_rest = device.adapter.takes(&model, None).unwrap();
             let sum = |parts: &[(&str, usize)]| parts.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
             let moments = counted.parts.iter().find(|(what, _)| *what == "optimizer moments").unwrap().1;
             assert_eq!(device.reserved(), sum(&at_rest.parts), "{method} {small}, before a step");
@@ -122,7 +122,7 @@ fn what_a_plan_counts_is_what_is_reserved() {
         }
         let model = Model::new(&config(), Mode::Decode { rows: 6, outputs: 3, blocks: 4 }).unwrap();
         let device = open().unwrap();
-        let counted: usize = device.takes(&model, None).unwrap().parts.iter().map(|(_, bytes)| bytes).sum();
+        let counted: usize = device.adapter.takes(&model, None).unwrap().parts.iter().map(|(_, bytes)| bytes).sum();
         let gpu = Gpu::start(&device, &model).unwrap();
         assert_eq!(device.reserved(), counted as u64);
         drop(gpu);

@@ -245,6 +245,7 @@ pub fn run(args: Args) -> Result<()> {
         .map(|level| Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer));
     let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
+        let counted = gpu.as_ref().ok().and_then(Option::as_ref);
         let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), on).into_iter().collect();
         let scratch = scratch(&mut parts);
         return show::json(&json!({
@@ -261,8 +262,8 @@ pub fn run(args: Args) -> Result<()> {
                 "total_memory_bytes": needed(model, Some(recipe), on) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
             "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
             "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
-            "ranks": several.as_ref().map(Several::json), "gpu": gpu.as_ref().ok().and_then(|gpu| gpu.as_ref().map(|(on, ..)| on)),
-            "gpu_ops": gpu.as_ref().ok().and_then(|gpu| gpu.as_ref().map(|(.., json)| json)), "gpu_refuses": gpu.as_ref().err().map(|e| format!("{e:#}")),
+            "ranks": several.as_ref().map(Several::json), "gpu": counted.map(|(on, ..)| on),
+            "gpu_ops": counted.map(|(.., json)| json), "gpu_refuses": gpu.as_ref().err().map(|e| format!("{e:#}")),
             "fits": too_large.is_none() && gpu.is_ok(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
         }));
     }

@@ -37,23 +37,31 @@ fn squares(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
 struct Norm { parts: u32, at: u32, most: f32, given: f32, how: u32 }
 var<immediate> q: Norm;
 
-// of all parts: state = the factor that clips (how = 0; how = 1 where the norm is given), or 1 / (norm + eps) (how = 2)
-@compute @workgroup_size(64)
-fn norm_of(@builtin(local_invocation_index) lane: u32) {
+// the sum of all parts
+fn sum_of_parts(lane: u32) -> f32 {
     var sum = 0.0;
     for (var i = lane; i < q.parts; i += LANES) {
         sum += g[q.at + i];
     }
-    sum = total(lane, sum);
+    return total(lane, sum);
+}
+
+fn is_finite(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// of all parts: state = the factor that clips (how = 0; how = 1 where the norm is given), or 1 / (norm + eps) (how = 2)
+@compute @workgroup_size(64)
+fn norm_of(@builtin(local_invocation_index) lane: u32) {
+    let sum = sum_of_parts(lane);
     if lane == 0u {
         let norm = select(sqrt(sum), q.given, q.how == 1u);
-        let finite = (bitcast<u32>(norm) & 0x7f800000u) != 0x7f800000u;
         if q.how == 2u {
             state[0] = 1.0 / (norm + q.most);
         } else {
             let limit = norm + 1.0e-6;
             state[0] = select(1.0, q.most / limit, q.most < limit);
-            state[1] = select(0.0, 1.0, finite);
+            state[1] = select(0.0, 1.0, is_finite(norm));
             state[2] = 0.0;
         }
     }
@@ -62,12 +70,8 @@ fn norm_of(@builtin(local_invocation_index) lane: u32) {
 // the losses: state[1] = 0 and state[2] = 1 if their sum is above the most, or is not finite
 @compute @workgroup_size(64)
 fn hold(@builtin(local_invocation_index) lane: u32) {
-    var sum = 0.0;
-    for (var i = lane; i < q.parts; i += LANES) {
-        sum += g[q.at + i];
-    }
-    sum = total(lane, sum);
-    if lane == 0u && ((bitcast<u32>(sum) & 0x7f800000u) == 0x7f800000u || sum > q.most) {
+    let sum = sum_of_parts(lane);
+    if lane == 0u && (!is_finite(sum) || sum > q.most) {
         state[1] = 0.0;
         state[2] = 1.0;
     }
