@@ -152,7 +152,7 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
 /// What a model, and its training if there is one, take of that GPU's memory, or of that of a common one where there is none.
 ///
 /// # Errors
-/// As [`GpuDevice::takes`].
+/// As [`GpuAdapter::takes`].
 pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceMemory> {
     counted().takes(model, training)
 }
