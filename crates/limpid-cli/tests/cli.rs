@@ -1264,7 +1264,9 @@ fn a_rate_is_found_and_nothing_is_written() {
 #[cfg(target_os = "linux")]
 fn training_takes_the_memory_that_plan_says() {
     let folder = Folder::new("memory");
-    for (model, out) in [("--preset nano", "a"), ("--preset nano --d-model 320 --n-head 5 --batch-size 16", "b")] {
+    for (model, out) in
+        [("--preset nano", "a"), ("--preset nano --d-model 320 --n-head 5 --batch-size 16 --val-fraction 0.01", "b")]
+    {
         let plan = folder.json(&format!("plan {model} --json"))["total_memory_bytes"].as_f64().unwrap();
         let run = folder.json(&format!("train {model} --steps 2 --out {out} --json"));
         let peak = run["peak_rss_bytes"].as_f64().unwrap();
@@ -1277,7 +1279,7 @@ fn training_takes_the_memory_that_plan_says() {
 #[cfg(target_os = "linux")]
 fn a_memory_budget_is_kept() {
     let folder = Folder::new("budget");
-    let model = "--preset nano --d-model 320 --n-head 5 --batch-size 16 --dropout 0.1";
+    let model = "--preset nano --d-model 320 --n-head 5 --batch-size 16 --dropout 0.1 --val-fraction 0.01";
     let plan = folder.json(&format!("plan {model} --json"));
     assert_eq!((&plan["extra_work"], &plan["made_again"][0]["what"]), (&0.0.into(), &"nothing".into()));
     let ladder: Vec<f64> = plan["ladder"]

@@ -41,17 +41,25 @@ const LEFT_OUT: [(&str, &str); 9] = [
     ("kubectl ", "it needs a cluster"),
 ];
 
-/// What keeps a training short: a step or two of the model at its own size, but for GPT-2, which gets one block and short windows
-/// (tests/presets.rs of the library has it whole).
+/// What keeps a training short: a step or two of the model at its own size, and a short validation; the large ones with few short
+/// windows, and GPT-2 with one block (tests/presets.rs of the library has it whole).
 fn short(command: &str) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![];
-    if command.starts_with("limpid train") && !command.contains("--lr-find") {
+    if command.starts_with("limpid train") && command.contains("--lr-find") {
+        settings.push(("LIMPID_N_LAYER", "1"));
+    } else if command.starts_with("limpid train") {
         settings.push(("LIMPID_STEPS", if command.contains("--resume") { "4" } else { "2" }));
         settings.push(("LIMPID_SAMPLE", "10"));
         // a run may go on for longer than it was begun for only if its rate does not depend on that
         settings.push(("LIMPID_SCHEDULE", "constant"));
+        if !["--data", "--resume", "--val-fraction"].iter().any(|flag| command.contains(flag)) {
+            settings.push(("LIMPID_VAL_FRACTION", "0.002")); // of the built-in stories
+        }
+        if command.contains("gpt") {
+            settings.extend([("LIMPID_CONTEXT", "32"), ("LIMPID_BATCH_SIZE", "2")]);
+        }
         if command.contains("--preset gpt2") {
-            settings.extend([("LIMPID_N_LAYER", "1"), ("LIMPID_CONTEXT", "32")]);
+            settings.push(("LIMPID_N_LAYER", "1"));
         }
     }
     settings

@@ -1,5 +1,5 @@
-//! `limpid lesson` as a user meets it: the list, the text at any width, JSON, wrong names, Ctrl-C. That claims hold is tested by the
-//! library's tests/lessons.rs.
+//! `limpid lesson` as a user meets it: the list, the text at any width, JSON, wrong names, Ctrl-C; and that every claim holds from the
+//! usual seed. Other seeds are for the library's tests/lessons.rs.
 
 mod common;
 
@@ -80,7 +80,7 @@ fn an_interrupted_lesson_ends() {
     assert!(!rest.contains("90 %"), "{rest}");
 }
 
-/// docs/lessons.md shows what its commands print, whatever the numbers.
+/// docs/lessons.md shows what its commands print, whatever the numbers, and every claim holds.
 #[test]
 fn the_page_of_lessons_shows_what_they_print() {
     let f = Folder::new("lesson-page");
@@ -92,7 +92,10 @@ fn the_page_of_lessons_shows_what_they_print() {
                 let arguments = command.trim().strip_prefix("limpid ").expect("a command of limpid");
                 let out = f.command(arguments).env("COLUMNS", "100").output().unwrap();
                 assert!(out.status.success(), "{}", text(&out.stderr));
-                assert_eq!(missing(&block, &text(&out.stdout)), None, "{arguments}\n{}", text(&out.stdout));
+                let shown = text(&out.stdout);
+                assert_eq!(missing(&block, &shown), None, "{arguments}\n{shown}");
+                let claims = |verdict: &str| shown.lines().filter(|line| line.starts_with(verdict)).count();
+                assert!(claims("fails  ") == 0 && (ran == 0 || claims("holds  ") > 0), "{arguments}\n{shown}");
                 ran += 1;
             }
         }

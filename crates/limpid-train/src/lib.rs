@@ -325,7 +325,7 @@ impl Trainer {
     pub fn new(model: Model, mut backend: Box<dyn Backend>, recipe: Recipe) -> backend::Result<Trainer> {
         backend.can_update(&model.update_groups(recipe.weight_decay, recipe.optimizer))?;
         for param in &model.params {
-            backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
+            backend.fill(param.region, &init::value(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
         }
         Ok(Trainer { fresh: true, ..Trainer::with(model, backend, recipe) })
     }
@@ -343,7 +343,7 @@ impl Trainer {
         backend.can_update(&model.update_groups(recipe.weight_decay, recipe.optimizer))?;
         base.load(&model, &mut *backend)?;
         for param in model.params.iter().filter(|p| p.is_adapter()) {
-            backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
+            backend.fill(param.region, &init::value(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
         }
         Ok(Trainer::with(model, backend, recipe))
     }

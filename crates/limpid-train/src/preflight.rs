@@ -235,14 +235,18 @@ fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Ve
     }
     let each = params.iter().map(|param| {
         let mut seen = Slope { size: 0.0, along: 0.0 };
-        for (i, g) in trainer.backend.read(param.region.grad())?.into_iter().enumerate() {
-            if !g.is_finite() {
-                let tensor = format!("the gradient of {}", param.name);
-                return Err(PreflightError::NotFinite { tensor, value: g });
+        let site = random::site(&param.name);
+        for (i, some) in trainer.backend.read(param.region.grad())?.chunks(64).enumerate() {
+            let signs = random::bits(2, site, i as u64); // a bit for each
+            for (bit, &g) in some.iter().enumerate() {
+                if !g.is_finite() {
+                    let tensor = format!("the gradient of {}", param.name);
+                    return Err(PreflightError::NotFinite { tensor, value: g });
+                }
+                let g = f64::from(g);
+                seen.size += g * g;
+                seen.along += if (signs >> bit) & 1 == 0 { g } else { -g };
             }
-            let g = f64::from(g);
-            seen.size += g * g;
-            seen.along += if random::bits(2, random::site(&param.name), i as u64) & 1 == 0 { g } else { -g };
         }
         Ok(Slope { size: seen.size.sqrt(), ..seen })
     });

@@ -1,5 +1,6 @@
-//! Every claim of every lesson, from three seeds. What a claim's numbers are held against is the claim itself or arithmetic, a margin
-//! away from where its text would be wrong, and never what a run came to.
+//! Every claim of every lesson, from two seeds; from the usual one the page of lessons holds it (tests/lesson.rs of limpid-cli). What a
+//! claim's numbers are held against is the claim itself or arithmetic, a margin away from where its text would be wrong, and never what
+//! a run came to.
 
 use limpid::Error;
 use limpid::lessons::{ALL, Topic};
@@ -10,7 +11,7 @@ use std::path::Path;
 
 fn holds(name: &str) {
     let topic = Topic::named(name).unwrap();
-    for seed in 1..=3 {
+    for seed in 2..=3 {
         let (mut done, mut total) = (0, 0);
         let lesson = topic.run(seed, |event| {
             assert_eq!(event.done, done + 1, "{name}");

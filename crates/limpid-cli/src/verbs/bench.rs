@@ -207,7 +207,7 @@ fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<
     let mut session = Session::on(machine.decoder(&config, limits, None)?);
     let (model, backend) = session.parts();
     for param in &model.params {
-        backend.write(param.region, &init::values(model, param, init::Init::Normal, 0.02, 1))?;
+        backend.fill(param.region, &init::value(model, param, init::Init::Normal, 0.02, 1))?;
     }
     let bytes = model.params.iter().map(|param| each.bytes(param.region.len())).collect();
     Ok((session, bytes))

@@ -982,7 +982,7 @@ fn untrained(
     fits(&Model::new(config, Mode::Inspect { batch, context })?, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     for param in &model.params {
-        backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
+        backend.fill(param.region, &init::value(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
     }
     Ok((model, backend))
 }

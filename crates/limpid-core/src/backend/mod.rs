@@ -537,6 +537,13 @@ pub trait Backend: Send {
     fn write(&mut self, region: Region, values: &[f32]) -> Result<()> {
         self.upload(region, Values::of(values, Major::Rows))
     }
+    /// Replaces the values of a tensor by those of a function of their index, row by row: large ones are worth several threads.
+    ///
+    /// # Errors
+    /// As [`Backend::feed`].
+    fn fill(&mut self, region: Region, value: &(dyn Fn(usize) -> f32 + Sync)) -> Result<()> {
+        self.write(region, &(0..region.len()).map(value).collect::<Vec<f32>>())
+    }
     /// Replaces the values of a tensor by the transposed ones, (cols, rows).
     ///
     /// # Errors

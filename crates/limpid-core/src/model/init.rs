@@ -28,32 +28,40 @@ pub fn any_values(param: &Param) -> Vec<f32> {
     (0..param.region.len() as u32).map(any).collect()
 }
 
-/// The initial values of one parameter; `std` 0 means 0.02 sqrt(768 / d_model).
-pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -> Vec<f32> {
-    let site = random::site(&param.name);
+/// The initial value of a parameter at an index, row by row; `std` 0 means 0.02 sqrt(768 / d_model).
+pub fn value(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -> impl Fn(usize) -> f32 + Sync + use<> {
+    /// A constant, or a draw of some width.
+    #[derive(Clone, Copy)]
+    enum Start {
+        All(f32),
+        Normal(f64),
+        Uniform(f64),
+    }
     let (out, inner) = param.region.shape();
     let std = if std > 0.0 { std } else { 0.02 * (768.0 / model.config.d_model as f64).sqrt() };
     let residual = 1.0 / (2.0 * model.config.n_layer as f64).sqrt();
-    let normal = |deviation: f64| {
-        (0..param.region.len() as u64).map(move |i| (deviation * random::normal(seed, site, i)) as f32)
-    };
-    let uniform = |bound: f64| {
-        let draw = |i| bound * (2.0 * random::uniform(seed, site, i) - 1.0);
-        (0..param.region.len() as u64).map(|i| draw(i) as f32).collect()
-    };
-    match (param.role, scheme) {
-        (ParamRole::Gain, _) if model.config.norm_gain_less_one => vec![0.0; param.region.len()],
-        (ParamRole::Gain, _) => vec![1.0; param.region.len()],
-        (ParamRole::Bias | ParamRole::LoraB, _) => vec![0.0; param.region.len()],
+    let start = match (param.role, scheme) {
+        (ParamRole::Gain, _) if model.config.norm_gain_less_one => Start::All(0.0),
+        (ParamRole::Gain, _) => Start::All(1.0),
+        (ParamRole::Bias | ParamRole::LoraB, _) => Start::All(0.0),
         // as PEFT: He's uniform with a slope of sqrt(5)
-        (ParamRole::LoraA, _) => uniform(1.0 / (inner as f64).sqrt()),
-        (ParamRole::Residual, Init::Gpt2) => normal(std * residual).collect(),
-        (ParamRole::Weight | ParamRole::Residual, Init::Xavier) => uniform((6.0 / (inner + out) as f64).sqrt()),
-        (ParamRole::Weight | ParamRole::Residual, Init::He) => normal((2.0 / inner as f64).sqrt()).collect(),
-        (ParamRole::Embedding | ParamRole::Position | ParamRole::Weight | ParamRole::Residual, _) => {
-            normal(std).collect()
-        }
+        (ParamRole::LoraA, _) => Start::Uniform(1.0 / (inner as f64).sqrt()),
+        (ParamRole::Residual, Init::Gpt2) => Start::Normal(std * residual),
+        (ParamRole::Weight | ParamRole::Residual, Init::Xavier) => Start::Uniform((6.0 / (inner + out) as f64).sqrt()),
+        (ParamRole::Weight | ParamRole::Residual, Init::He) => Start::Normal((2.0 / inner as f64).sqrt()),
+        (ParamRole::Embedding | ParamRole::Position | ParamRole::Weight | ParamRole::Residual, _) => Start::Normal(std),
+    };
+    let site = random::site(&param.name);
+    move |i| match start {
+        Start::All(value) => value,
+        Start::Normal(deviation) => (deviation * random::normal(seed, site, i as u64)) as f32,
+        Start::Uniform(bound) => (bound * (2.0 * random::uniform(seed, site, i as u64) - 1.0)) as f32,
     }
+}
+
+/// All of them.
+pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -> Vec<f32> {
+    (0..param.region.len()).map(value(model, param, scheme, std, seed)).collect()
 }
 
 #[cfg(test)]

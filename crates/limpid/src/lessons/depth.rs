@@ -180,7 +180,7 @@ impl Setup {
         let mut backend = processor(&model, (1, Precision::F32))?;
         let (scheme, std) = self.init;
         for param in &model.params {
-            backend.write(param.region, &init::values(&model, param, scheme, std, seed))?;
+            backend.fill(param.region, &init::value(&model, param, scheme, std, seed))?;
         }
         let (context, batch, vocab) = SIZES;
         let ids =

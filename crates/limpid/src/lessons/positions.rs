@@ -113,7 +113,7 @@ fn moved(positions: Positions, n_layer: usize, seed: u64) -> Result<f64, Error> 
     let model = Model::new(&config, Mode::Inspect { batch: 1, context })?;
     let mut backend = processor(&model, (1, Precision::F32))?;
     for param in &model.params {
-        backend.write(param.region, &init::values(&model, param, init::Init::Gpt2, 0.3, seed))?;
+        backend.fill(param.region, &init::value(&model, param, init::Init::Gpt2, 0.3, seed))?;
     }
     let ids: Vec<u32> = (0..context as u64).map(|i| random::permuted(seed, 1, i, 20) as u32).collect();
     let other = (0..7).rev().map(|i| ids[i]).chain([ids[7]]).collect();

@@ -607,6 +607,13 @@ impl Backend for Cpu {
         self.pack_all()?;
         Ok(SharedWeights::new(self.weights.clone()))
     }
+    fn fill(&mut self, region: Region, value: &(dyn Fn(usize) -> f32 + Sync)) -> Result<()> {
+        let mut values = vec![0.0; region.len()];
+        self.team.rows([(&mut values, region.cols)], |rows, [part], _| {
+            part.iter_mut().zip(rows.start * region.cols..).for_each(|(x, i)| *x = value(i));
+        });
+        self.write(region, &values)
+    }
     fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
         match self.keep(region, parts)? {
             true => Ok(()),
