@@ -15,12 +15,12 @@ if ! [ -e "$root/usr/share/vulkan/icd.d" ]; then
 fi
 mountpoint -q "$root/proc" || mount -t proc proc "$root/proc" # a test starts itself again
 cd "$here"
-cargo test -p limpid-gpu --no-run --message-format=json > "$check"
+cargo test --workspace --no-run --message-format=json > "$check"
 python3 -c '
 import json, sys
 for line in sys.stdin:
     said = json.loads(line)
-    if said.get("executable"): print(said["executable"])' < "$check" | sort -u | while read -r test; do
+    if said.get("executable") and "limpid-gpu" in said["package_id"]: print(said["executable"])' < "$check" | sort -u | while read -r test; do
   cp "$test" "$root/root/test"
   mkdir -p "$root$here" && cp -r crates "$root$here/" # fixtures are read where they were
   chroot "$root" env GPU_REQUIRED=1 /root/test --nocapture < /dev/null
