@@ -98,3 +98,26 @@ fn a_model_is_trained_planned_and_used_on_a_gpu() {
         "{plan}"
     );
 }
+
+/// What is served from a GPU is what `generate` writes there, whoever asks at the same time.
+#[cfg(all(unix, feature = "serve"))]
+#[test]
+fn a_gpu_serves_what_it_generates() {
+    use common::serving::Serving;
+    use serde_json::json;
+    let Some((f, _)) = folder("gpu-serves") else { return };
+    f.file("a.txt", "to be or not to be that is the question ".repeat(40));
+    f.ok(&format!("train --data a.txt --tokenizer char {SIZE} --sample 0 --steps 30 --out m"));
+    let written = f.json("generate --model m --prompt 'to be' --max-tokens 9 --temperature 0.7 --seed 5 --num-samples 2 --overflow stop --json --device gpu");
+    let served = Serving::start(&f, "--device gpu");
+    let body = json!({ "prompt": "to be", "max_tokens": 9, "temperature": 0.7, "seed": 5, "n": 2 });
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..3).map(|_| scope.spawn(|| served.complete(&body))).collect();
+        asked.into_iter().map(|answer| answer.join().unwrap()).collect()
+    });
+    for (answer, choice) in answers.iter().flat_map(|answer| [(answer, 0), (answer, 1)]) {
+        assert_eq!(answer["choices"][choice]["text"], written["samples"][choice]["text"]);
+    }
+    served.signal("-TERM");
+    assert_eq!(served.end().0, Some(0));
+}

@@ -3,79 +3,21 @@
 
 mod common;
 
+use common::serving::{PATIENCE, Serving};
 use common::{Folder, text};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const TINY: &str = "--tokenizer char --d-model 16 --n-head 2 --n-layer 2 --context-length 32 --batch-size 4 --warmup-steps 2 --schedule constant --sample 0 --threads 1";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn train(folder: &Folder, rest: &str) {
     let data = folder.file("text.txt", "to be or not to be, that is the question. ".repeat(40));
     folder.ok(&format!("train --data {data} --out m {TINY} {rest}"));
-}
-
-/// A server that is killed with the test.
-struct Serving {
-    child: Child,
-    said: BufReader<ChildStderr>,
-    first: String,
-    address: String,
-}
-
-impl Serving {
-    fn start(folder: &Folder, flags: &str) -> Serving {
-        Serving::run(folder.command(&format!("serve --model m --port 0 --threads 1 --kv-memory 8M {flags}")))
-    }
-    fn run(mut command: Command) -> Serving {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        let mut first = String::new();
-        said.read_line(&mut first).unwrap();
-        let address = first.split("http://").nth(1).and_then(|rest| rest.split(';').next());
-        let address = address.unwrap_or_else(|| panic!("no address in: {first}")).to_string();
-        Serving { child, said, first, address }
-    }
-    /// Status and body.
-    fn ask(&self, head: &str, body: &str) -> (u16, Value) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let length = body.len();
-        let head = format!("{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json");
-        write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
-        let mut all = String::new();
-        stream.read_to_string(&mut all).unwrap();
-        let status = all.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, serde_json::from_str(all.split("\r\n\r\n").nth(1).unwrap()).unwrap_or_default())
-    }
-    fn complete(&self, body: &Value) -> Value {
-        let (status, answer) = self.ask("POST /v1/completions", &body.to_string());
-        assert_eq!(status, 200, "{answer}");
-        answer
-    }
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-    }
-    /// Its exit code, and what it said since the first line.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut rest = String::new();
-        self.said.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]

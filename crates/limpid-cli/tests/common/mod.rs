@@ -1,6 +1,8 @@
 //! What the tests of the binary share: an empty folder to run it in, and the guides whose commands they run.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod serving;
+
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
