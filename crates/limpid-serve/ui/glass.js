@@ -118,6 +118,8 @@ export function glassView(page) {
   /** @type {{view: View, shown: Shown} | null} */
   let open = null;
   let [visible, drawing, writing, lookedAt] = [false, 0, 0, 0];
+  /** The address that was last read or written: any other was just gone to, and `show` is about to be told. */
+  let address = location.hash;
   /** @type {Trouble | null} */
   let trouble = null;
   let moved = "";
@@ -140,14 +142,20 @@ export function glassView(page) {
     clearTimeout(writing);
     if (how === "new") {
       // what was not written yet is where the back button leads
-      history.replaceState(null, "", `#${before}`);
-      history.pushState(null, "", `#${hash}`);
+      write("replaceState", before);
+      write("pushState", hash);
     } else {
       // browsers bear only so many changes of the address
-      writing = setTimeout(() => visible && history.replaceState(null, "", `#${hashOf(state)}`), 120);
+      writing = setTimeout(() => visible && location.hash === address && write("replaceState", hashOf(state)), 120);
     }
     page.moved();
     follow();
+  }
+
+  /** @param {"replaceState" | "pushState"} how @param {string} hash */
+  function write(how, hash) {
+    history[how](null, "", `#${hash}`);
+    address = location.hash;
   }
 
   /** @param {Partial<State>} changes */
@@ -532,7 +540,7 @@ export function glassView(page) {
       visible = on;
       if (!on) return;
       clearTimeout(writing);
-      state = stateIn(location.hash);
+      state = stateIn((address = location.hash));
       if (state.c !== null || state.cm !== "") compareButton.setAttribute("aria-expanded", "true");
       compareButton.textContent = compareButton.getAttribute("aria-expanded") === "true" ? "Stop comparing" : "Compare";
       if (model) follow();
