@@ -146,14 +146,15 @@ export function glassView(page) {
       write("pushState", hash);
     } else {
       // browsers bear only so many changes of the address
-      writing = setTimeout(() => visible && location.hash === address && write("replaceState", hashOf(state)), 120);
+      writing = setTimeout(() => visible && write("replaceState", hashOf(state)), 120);
     }
     page.moved();
     follow();
   }
 
-  /** @param {"replaceState" | "pushState"} how @param {string} hash */
+  /** Writes the address, unless it is one that was just gone to. @param {"replaceState" | "pushState"} how @param {string} hash */
   function write(how, hash) {
+    if (location.hash !== address) return;
     history[how](null, "", `#${hash}`);
     address = location.hash;
   }
@@ -538,9 +539,10 @@ export function glassView(page) {
     show(on) {
       const was = visible;
       visible = on;
+      address = location.hash;
       if (!on) return;
       clearTimeout(writing);
-      state = stateIn((address = location.hash));
+      state = stateIn(address);
       if (state.c !== null || state.cm !== "") compareButton.setAttribute("aria-expanded", "true");
       compareButton.textContent = compareButton.getAttribute("aria-expanded") === "true" ? "Stop comparing" : "Compare";
       if (model) follow();

@@ -227,6 +227,25 @@ test("a selection holds everywhere, and the address holds all of it", async ({ p
   expect(await state(page)).toEqual(before);
 });
 
+test("what was chosen a moment before does not write over an address that is gone to", async ({ page }) => {
+  await look(page, "v=head&l=1&h=1&q=3&k=1");
+  await painted(page);
+  // the choice is written a moment later: here, after the address has changed and before the page is told
+  await page.evaluate(() => {
+    const later = window.setTimeout;
+    window.held = [];
+    window.setTimeout = (done, after, ...rest) => (after === 120 ? window.held.push(done) : later(done, after, ...rest));
+  });
+  await page.keyboard.press("]");
+  expect(await page.evaluate(() => window.held.length)).toBe(1);
+  await page.evaluate(() => {
+    location.hash = "v=text&q=1";
+    window.held.forEach((done) => done());
+  });
+  await expect(page.locator(".chart")).toBeVisible();
+  expect(await state(page)).toMatchObject({ v: "text", q: "1" });
+});
+
 test("every view goes by keyboard alone", async ({ page }) => {
   await look(page, "v=head&q=4&k=1");
   await painted(page);
