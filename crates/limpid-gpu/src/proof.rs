@@ -175,8 +175,7 @@ pub fn sequences(config: &Config, seed: u64, lengths: &[usize]) -> Batch {
 fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) -> Result<()> {
     model.params.iter().try_for_each(|param| {
         let (site, gain) = (random::site(&param.name), !param.is_matrix() && param.name.ends_with("weight"));
-        let value = |i| f32::from(u8::from(gain)) + 0.3 * random::normal(seed, site, i) as f32;
-        backend.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>())
+        backend.fill(param.region, &|i| f32::from(u8::from(gain)) + 0.3 * random::normal(seed, site, i as u64) as f32)
     })
 }
 

@@ -133,9 +133,8 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
         }
     }
     for (region, zeros, site) in hidden {
-        let draw = |i: usize| 0.02 * random::normal(1, site, i as u64) as f32;
         trainer.lent.push((region, zeros));
-        trainer.backend.write(region, &(0..region.len()).map(draw).collect::<Vec<_>>())?;
+        trainer.backend.fill(region, &|i| 0.02 * random::normal(1, site, i as u64) as f32)?;
     }
     let found = gradients(trainer, &batch);
     trainer.discard()?;

@@ -211,10 +211,7 @@ mod tests {
         for setup in [setup, Setup { residual: true, ..setup }, Setup { norm: Some(NormPlace::Pre), ..setup }] {
             let model = setup.model().unwrap();
             let mut exact = Reference::new(&model);
-            model
-                .params
-                .iter()
-                .for_each(|p| exact.write(p.region, &init::values(&model, p, Init::He, 0.0, 5)).unwrap());
+            model.params.iter().for_each(|p| exact.fill(p.region, &init::value(&model, p, Init::He, 0.0, 5)).unwrap());
             let ids = |site| (0..64).map(|i| random::below(5, site, i, 64) as u32).collect();
             exact.feed(&Batch::of_sequences(ids(1), ids(2), 16)).unwrap();
             exact.forward(model.ops()).unwrap();

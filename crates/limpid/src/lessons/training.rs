@@ -117,10 +117,9 @@ impl Study {
         let mut trainer = Trainer::new(model, backend, recipe)?;
         if self.sinusoids > 0.0 {
             let region = trainer.model.param("pos_embed.weight").expect("positions are a table").region;
-            let of = |at: usize| {
-                self.sinusoids * tables::sinusoidal(at / config.d_model, at % config.d_model, config.d_model)
-            };
-            trainer.backend.write(region, &(0..region.len()).map(|at| of(at) as f32).collect::<Vec<_>>())?;
+            let width = config.d_model;
+            let of = |at: usize| (self.sinusoids * tables::sinusoidal(at / width, at % width, width)) as f32;
+            trainer.backend.fill(region, &of)?;
         }
         let batches = recipe.batches(&text.train, Objective::NextToken)?;
         let windows = |tokens| Windows::new("text", tokens, context, Objective::NextToken);
