@@ -329,7 +329,8 @@ pub fn save_state(
 /// Our own names of some parameters, with a prefix for the tensors of another memory.
 fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'a Param>) -> Vec<Link> {
     let mut links = dialect::Links::new(model);
-    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, TensorLayout::Same));
+    let layout = |p: &Param| p.order.map_or(TensorLayout::Same, TensorLayout::Features);
+    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, layout(p)));
     links.done()
 }
 

@@ -19,7 +19,7 @@ pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, TraceErro
     let mut tensors = names.iter().map(|name| trace.get(name)).collect::<Result<Vec<_>, _>>()?;
     if names.is_empty() {
         for name in trace.names() {
-            tensors.push(trace.get(name)?);
+            tensors.push(trace.get(&name)?);
             match trace.get(&format!("{name}.grad")) {
                 Ok(gradient) => tensors.push(gradient),
                 Err(error @ TraceError::Backend(_)) => return Err(error),

@@ -244,6 +244,18 @@ axis! {
     }
 }
 axis! {
+    /// Which features of a head rotary positions turn together, in the order in which a model's files, names and tables have them. In
+    /// memory partners are neighbours always.
+    RotaryPairs, "pairs of rotary positions" {
+        /// Features 2i and 2i + 1: GPT-J, Cohere, GLM.
+        Neighbours = "neighbours",
+        /// Feature i and the one half of the turned features after it: GPT-NeoX, Llama.
+        Halves = "halves",
+        /// The same, turned the other way: nanochat.
+        HalvesBack = "halves-back",
+    }
+}
+axis! {
     /// Where a block normalises.
     NormPlace, "norm placement" {
         /// x + f(norm(x)): GPT-2.
@@ -626,6 +638,8 @@ settings! {
         rotary_dim: Option<usize> = None, Setting::of("N").size().otherwise("d_head").later();
         /// Blocks whose queries and keys are turned by rotary positions: 1 or 0 for each, repeated.
         rotary_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").later();
+        /// Which features of queries and keys turn together in the model's files and wherever they are shown; numbers do not depend on it.
+        rotary_pairs: RotaryPairs = RotaryPairs::Neighbours, Setting::of("KIND").later();
         /// Base of the rotary angles of blocks with a window, which are then not scaled (Gemma 3).
         rotary_base_window: Option<f64> = None, Setting::of("X").above_zero().otherwise("rotary_base").later();
         /// Segment vectors (BERT: 2); 0 for none.

@@ -66,10 +66,12 @@ const WEIGHTS: &str = "head d_model d_head";
 pub const TABLE: &[Entry] = &[
     //     name                                 symbol           TransformerLens                      HuggingFace GPT-2             llm.c        axes
     entry(["input",                             "x",             "",                                  "input_ids",                  "inputs",    POS,      "token ids"]),
-    entry(["hook_embed",                        "X",             "hook_embed",                        "",                           "",          X,        "the token's row of the token table"]),
-    entry(["hook_pos_embed",                    "PE",            "hook_pos_embed",                    "",                           "",          X,        "the position's vector, learned or sinusoidal"]),
-    entry(["hook_embed_sum",                    "X_sum",         "",                                  "",                           "encoded",   X,        "token, position and segment vectors, added"]),
-    entry(["hook_embed_scaled",                 "X_s",           "",                                  "",                           "",          X,        "the same, times the factor of the embedding"]),
+    entry(["hook_embed",                        "X",             "hook_embed",                        "",                           "",          X,        "the token's row of the token table, times the factor of the embedding where there is one"]),
+    entry(["hook_pos_embed",                    "PE",            "hook_pos_embed",                    "",                           "",          X,        "the position's vector, learned or sinusoidal, times the factor of the embedding where there is one"]),
+    entry(["hook_embed_unscaled",               "X_u",           "",                                  "",                           "",          X,        "models with a factor of the embedding: the row of the token table as it is stored"]),
+    entry(["hook_pos_embed_unscaled",           "PE_u",          "",                                  "",                           "",          X,        "models with a factor of the embedding: the position's vector before it"]),
+    entry(["hook_embed_sum_unscaled",           "X_su",          "",                                  "",                           "",          X,        "models with a factor of the embedding: token, position and segment vectors, added before it"]),
+    entry(["hook_embed_sum",                    "X_sum",         "",                                  "",                           "encoded",   X,        "token, position and segment vectors, added; times the factor of the embedding where there is one"]),
     entry(["embed_norm.hook_mean",               "μ_e",            "",                                    "",                           "",           ONE,     "the mean the embedding's norm takes away"]),
     entry(["embed_norm.hook_scale",             "s_e",           "",                                  "",                           "",          ONE,      "what the embedding's norm divides by"]),
     entry(["embed_norm.hook_normalized",        "N_e",           "",                                  "",                           "",          X,        "the embedding normalised, before gain and offset"]),
@@ -97,14 +99,16 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.hook_lse",           "lse{}",          "",                                    "",                           "",           "batch pos head", "log of what a row's softmax divides by: of the sum of the exponentials of its scores"]),
     entry(["blocks.{i}.attn.hook_pattern",      "A_w{}",         "blocks.{i}.attn.hook_pattern",      "attentions[i]",              "att",       SCORES,   "attention weights, before any dropout: every row sums to 1"]),
     entry(["blocks.{i}.attn.hook_z",            "C_concat{}",    "blocks.{i}.attn.hook_z",            "",                           "atty",      HEADS,    "context: values weighted by the pattern, head by head"]),
-    entry(["blocks.{i}.hook_attn_out",          "Z₂{}",          "blocks.{i}.hook_attn_out",          "",                           "attproj",   X,        "what attention adds to the stream"]),
+    entry(["blocks.{i}.attn.hook_out",          "Z₂ᵒ{}",         "blocks.{i}.attn.hook_out",          "",                           "",          X,        "what attention's last product gives, where a norm or a factor comes before the stream"]),
+    entry(["blocks.{i}.attn.hook_out_dropped",  "drop(Z₂ᵒ){}",   "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.hook_attn_out",          "Z₂{}",          "blocks.{i}.hook_attn_out",          "",                           "attproj",   X,        "what attention adds to the stream: behind a norm or a factor of its own, before dropout"]),
     entry(["blocks.{i}.hook_attn_out_dropped",  "drop(Z₂){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
     entry(["blocks.{i}.ln1_post.hook_mean",      "μ₁ᵖ{}",         "",                                  "",                           "",          ONE,      "the mean that the norm of what attention gives takes away"]),
     entry(["blocks.{i}.ln1_post.hook_scale",     "s₁ᵖ{}",         "blocks.{i}.ln1_post.hook_scale",    "",                           "",          ONE,      "what that norm divides by"]),
     entry(["blocks.{i}.ln1_post.hook_normalized", "N₁ᵖ{}",        "blocks.{i}.ln1_post.hook_normalized", "",                        "",          X,        "what attention gives normalised, before gain and offset"]),
-    entry(["blocks.{i}.ln1_post.hook_out",       "Z₂ᵖ{}",          "",                                  "",                           "",          X,        "what attention adds to the stream where its output has a norm"]),
-    entry(["blocks.{i}.hook_attn_sum",          "S₁{}",          "HookedEncoder's blocks.{i}.hook_resid_mid", "",                   "",          X,        "post-norm only: stream plus attention, before the norm"]),
-    entry(["blocks.{i}.hook_resid_mid",         "Z₃{}",          "blocks.{i}.hook_resid_mid",         "",                           "residual2", X,        "the residual stream between the sub-layers; post-norm: what leaves the first norm"]),
+    entry(["blocks.{i}.ln1_post.hook_out",       "Z₂ᵖ{}",          "",                                  "",                           "",          X,        "what attention gives normalised, with gain and offset: what it adds to the stream, where no factor comes between"]),
+    entry(["blocks.{i}.hook_attn_sum",          "S₁{}",          "HookedEncoder's blocks.{i}.hook_resid_mid", "",                   "",          X,        "stream plus attention where that is not the stream: in post-norm models, before the norm, and in parallel blocks"]),
+    entry(["blocks.{i}.hook_resid_mid",         "Z₃{}",          "blocks.{i}.hook_resid_mid",         "",                           "residual2", X,        "the residual stream between the sub-layers; post-norm: what leaves the first norm; parallel blocks have none"]),
     entry(["blocks.{i}.ln2.hook_mean",           "μ₂{}",           "",                                    "",                           "ln2_mean",   ONE,     "the mean the second norm takes away"]),
     entry(["blocks.{i}.ln2.hook_scale",         "s₂{}",          "blocks.{i}.ln2.hook_scale",         "",                           "1/ln2_rstd",  ONE,    "the deviation the second norm divides by"]),
     entry(["blocks.{i}.ln2.hook_normalized",    "N₂{}",          "blocks.{i}.ln2.hook_normalized",    "",                           "",          X,        "the second norm, before gain and offset"]),
@@ -113,12 +117,14 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.mlp.hook_gate",          "σ(Z₁^FF){}",    "",                                  "",                           "",          FFN,      "gated only: the gate, the activation of what is before it"]),
     entry(["blocks.{i}.mlp.hook_pre_linear",    "Z_g^FF{}",      "blocks.{i}.mlp.hook_pre_linear",    "",                           "",          FFN,      "gated only: what the gate is multiplied with"]),
     entry(["blocks.{i}.mlp.hook_post",          "σ(Z₁^FF){}",    "blocks.{i}.mlp.hook_post",          "",                           "fch_gelu",  FFN,      "inside the feed-forward network, after the activation; gated: after the gate"]),
-    entry(["blocks.{i}.hook_mlp_out",           "Z₅{}",          "blocks.{i}.hook_mlp_out",           "",                           "fcproj",    X,        "what the feed-forward network adds to the stream"]),
+    entry(["blocks.{i}.mlp.hook_out",           "Z₅ᵒ{}",         "blocks.{i}.mlp.hook_out",           "",                           "",          X,        "what the feed-forward network's last product gives, where a norm or a factor comes before the stream"]),
+    entry(["blocks.{i}.mlp.hook_out_dropped",   "drop(Z₅ᵒ){}",   "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.hook_mlp_out",           "Z₅{}",          "blocks.{i}.hook_mlp_out",           "",                           "fcproj",    X,        "what the feed-forward network adds to the stream: behind a norm or a factor of its own, before dropout"]),
     entry(["blocks.{i}.hook_mlp_out_dropped",   "drop(Z₅){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
     entry(["blocks.{i}.ln2_post.hook_mean",      "μ₂ᵖ{}",         "",                                  "",                           "",          ONE,      "the mean that the norm of what the feed-forward network gives takes away"]),
     entry(["blocks.{i}.ln2_post.hook_scale",     "s₂ᵖ{}",         "blocks.{i}.ln2_post.hook_scale",    "",                           "",          ONE,      "what that norm divides by"]),
     entry(["blocks.{i}.ln2_post.hook_normalized", "N₂ᵖ{}",        "blocks.{i}.ln2_post.hook_normalized", "",                        "",          X,        "what the feed-forward network gives normalised, before gain and offset"]),
-    entry(["blocks.{i}.ln2_post.hook_out",       "Z₅ᵖ{}",          "",                                  "",                           "",          X,        "what the feed-forward network adds to the stream where its output has a norm"]),
+    entry(["blocks.{i}.ln2_post.hook_out",       "Z₅ᵖ{}",          "",                                  "",                           "",          X,        "what the feed-forward network gives normalised, with gain and offset: what it adds to the stream, where no factor comes between"]),
     entry(["blocks.{i}.hook_mlp_sum",           "S₂{}",          "HookedEncoder's blocks.{i}.hook_resid_post", "",                  "",          X,        "post-norm only: stream plus feed-forward, before the norm"]),
     entry(["blocks.{i}.hook_resid_post",        "Z_out{}",       "blocks.{i}.hook_resid_post",        "hidden_states[i+1]",         "residual3", X,        "the residual stream that leaves the block; post-norm: what leaves the second norm"]),
     entry(["hook_outputs",                      "Z_last",        "",                                  "",                           "",          "outputs d_model", "decoding only: the rows whose logits are wanted"]),
@@ -212,7 +218,7 @@ pub fn axes(name: &str, config: &Config) -> Vec<&'static str> {
 /// what the head reads as wide as the embedding.
 fn is_embedding(name: &str, config: &Config) -> bool {
     const BEFORE: &[&str] =
-        &["embed.weight", "hook_embed", "hook_embed_sum", "hook_embed_scaled", "hook_embed_dropped"];
+        &["embed.weight", "hook_embed", "hook_embed_unscaled", "hook_embed_sum", "hook_embed_sum_unscaled", "hook_embed_dropped"];
     const BEHIND: &[&str] = &["hook_head_scaled", "unembed.weight"];
     let begins = |parts: &[&str]| parts.iter().any(|part| name.starts_with(part));
     BEFORE.contains(&name)
@@ -249,10 +255,13 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
     let plain = !config.embedding_norm && config.dropout.embedding == 0.0 && !narrow;
     let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // X′ and X of a block, as in "The Formulated GPT-2"
     Some(match entry.name {
-        "hook_embed_sum" if plain && config.embedding_scale == 1.0 => "X̃".into(),
-        "hook_embed_scaled" if plain => "X̃".into(),
+        "hook_embed_sum" if plain => "X̃".into(),
         "embed_norm.hook_out" if config.dropout.embedding == 0.0 && !narrow => "X̃".into(),
         "hook_embed_dropped" if narrow => "drop(X)".into(),
+        "blocks.{i}.ln1_post.hook_out" | "blocks.{i}.ln2_post.hook_out" if config.residual_scale == 1.0 => {
+            let part = if entry.name.contains("ln1") { "attn" } else { "mlp" };
+            return symbol_within(&format!("blocks.{i}.hook_{part}_out"), config, home);
+        }
         "blocks.{i}.hook_resid_pre" if i > 0 => {
             return symbol_within(&format!("blocks.{}.hook_resid_post", i - 1), config, home);
         }
@@ -295,6 +304,13 @@ pub enum Derived {
         /// Which op of the list does.
         op: usize,
     },
+    /// A tensor times a factor of the configuration, which an op applies while it reads the tensor.
+    Scaled {
+        /// The tensor's name.
+        of: String,
+        /// The factor.
+        factor: f32,
+    },
     /// What makes the queries, the keys or the values: rows of a fused parameter.
     Part {
         /// The parameter's name.
@@ -306,7 +322,7 @@ pub enum Derived {
 
 /// Everything that is derived in a model, by name. What depends on statistics is there in models built for [`Mode::Inspect`] alone.
 pub fn derived(model: &Model) -> Vec<(String, Derived)> {
-    let mut all = vec![];
+    let mut all: Vec<(String, Derived)> = scaled(model).collect();
     for (at, op) in model.ops().iter().enumerate() {
         match *op {
             Op::Norm { kind, x, stats, normalized: Some(normalized), .. } if kind != NormKind::Rms => {
@@ -330,6 +346,39 @@ pub fn derived(model: &Model) -> Vec<(String, Derived)> {
         for (part, rows) in ["Q", "K", "V"].into_iter().zip(model.config.heads().parts()) {
             all.push((format!("{attention}.{letter}_{part}"), Derived::Part { param: param.name.clone(), rows }));
         }
+    }
+    all
+}
+
+/// What is added to the stream, and what the embedding is made of, where a factor of the configuration stretches it on the way there.
+fn scaled(model: &Model) -> impl Iterator<Item = (String, Derived)> {
+    let c = &model.config;
+    let embedded = ["hook_embed", "hook_pos_embed"];
+    let embedded = embedded.map(|name| (name.into(), format!("{name}_unscaled"), c.embedding_scale));
+    let added = (0..c.n_layer).flat_map(move |i| {
+        [("attn", "ln1_post"), ("mlp", "ln2_post")].into_iter().flat_map(move |(part, norm)| {
+            let added = format!("blocks.{i}.hook_{part}_out");
+            let own = match c.norm_place {
+                NormPlace::Branch | NormPlace::Both => format!("blocks.{i}.{norm}.hook_out"),
+                NormPlace::Pre | NormPlace::Post => format!("blocks.{i}.{part}.hook_out"),
+            };
+            let dropped = (format!("{added}_dropped"), format!("{own}_dropped"), c.residual_scale);
+            [(added, own, c.residual_scale), dropped]
+        })
+    });
+    let all = embedded.into_iter().chain(added).filter(|(_, of, factor)| *factor != 1.0 && model.tensor(of).is_some());
+    all.map(|(name, of, factor)| (name, Derived::Scaled { of, factor: factor as f32 }))
+}
+
+/// The names of the tensors of the forward pass in its order, the token ids first. Of those that are derived only what a factor
+/// stretches is among them, behind what it stretches.
+pub fn activations(model: &Model) -> Vec<String> {
+    let mut all = vec!["input".to_string()];
+    let scaled: Vec<(String, Derived)> = scaled(model).collect();
+    for tensor in &model.tensors {
+        all.push(tensor.name.clone());
+        let of = |own: &Derived| matches!(own, Derived::Scaled { of, .. } if *of == tensor.name);
+        all.extend(scaled.iter().filter(|(_, own)| of(own)).map(|(name, _)| name.clone()));
     }
     all
 }
@@ -437,6 +486,7 @@ impl Scribe<'_> {
             Derived::Mean { x, .. } => Some(format!("mean({})", self.of(x))),
             Derived::Lse { .. } => Some(format!("log Σ exp({})", self.word(&scores))),
             Derived::Unscaled { .. } => Some(self.product()),
+            Derived::Scaled { of, factor } => Some(format!("{factor} {}", self::factor(&self.word(&of)))),
             Derived::Part { .. } => None,
         }
     }

@@ -18,29 +18,20 @@ export const SCORES = [
   { key: "max", word: "max", name: "largest weight", about: "the largest weight but for the first row" },
 ];
 
-/** A weight from which a head is called after what it looks at. */
-const CLEAR = 0.4;
-
-/** What is rarer is told first. */
-const TELLING = ["induction", "duplicate", "previous", "current", "first"];
-
 /** @param {HeadScores} scores @param {string} key @returns {number | null} */
 export function scoreOf(scores, key) {
   return /** @type {Record<string, number | null>} */ (scores)[key] ?? null;
 }
 
 /**
- * What a head is called: what it looks at most of the time, if it does so.
+ * What a head is called, in words: the server says after which score.
  * @param {HeadScores} scores
  * @returns {{key: string, word: string, name: string, value: number} | null}
  */
-export function kindOf(scores) {
-  for (const key of TELLING) {
-    const [value, one] = [scoreOf(scores, key), SCORES.find((score) => score.key === key)];
-    if (one && value !== null && value >= CLEAR) return { ...one, value };
-  }
-  const even = scores.entropy;
-  return even !== null && even > 0.9 ? { key: "entropy", word: "even", name: "even", value: even } : null;
+export function kindOf({ kind }) {
+  const one = SCORES.find((score) => score.key === kind?.score);
+  if (!kind || !one) return null;
+  return { ...one, name: one.key === "entropy" ? "even" : one.name, value: kind.value };
 }
 
 /** How thumbnails and attention weights are coloured: 0 to 1. @param {string} spread */

@@ -130,7 +130,8 @@ function mapView(glass) {
   function writes(context, ink, norms, { x, y, wide }) {
     const pairs = [["attn_out", "resid_pre"], ["mlp_out", "resid_mid"]];
     pairs.forEach(([part = "", whole = ""], n) => {
-      const share = ratio(norms[part], norms[whole]);
+      // beside attention, the feed-forward network reads what the block does
+      const share = ratio(norms[part], norms[whole] ?? norms["resid_pre"]);
       const [thick, at] = [Math.min(7, size.thumb / 4), y + (size.thumb * (n + 0.5)) / 2];
       context.fillStyle = ink("line");
       context.fillRect(x, at - thick / 2, wide, thick);

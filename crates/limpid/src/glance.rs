@@ -1,7 +1,7 @@
 //! A run at a glance: how surprised the model was by each token, what it would have said after each block, and what each head attends to. Each is
 //! a table for a terminal; [`crate::glass`] has the same numbers for a page.
 
-use crate::trace::heads::{HeadScores, look};
+use crate::trace::heads::{HeadKind, HeadScores, look};
 use crate::trace::layers::LayerTrace;
 use crate::trace::lens::{LensCell, LensRow, lens, stages};
 use crate::trace::predict::Prediction;
@@ -54,32 +54,15 @@ pub fn glance(trace: &mut LayerTrace, sequence: usize, piece: &dyn Fn(u32) -> St
     Ok(glance)
 }
 
-/// What a head does most, in a word: the greatest of its shares, if it is at least this.
-const MOSTLY: f64 = 0.3;
-/// From here on its weights are nearly even.
-const EVEN: f64 = 0.95;
-
 /// A word for what a head attends to, and how much of its weight goes there: `previous 92%`.
 pub fn trait_of(scores: &HeadScores) -> String {
-    let shares = [
-        ("induction", scores.induction),
-        ("duplicate", scores.duplicate),
-        ("previous", scores.previous),
-        ("first", scores.first),
-        ("self", scores.current),
-    ];
-    let greatest = shares.into_iter().filter_map(|(name, share)| Some((name, share?))).fold(
-        None,
-        |best, (name, share)| match best {
-            Some((_, most)) if most >= share => best,
-            _ => Some((name, share)),
-        },
-    );
-    match (greatest, scores.entropy) {
-        (_, Some(entropy)) if entropy >= EVEN => "even".into(),
-        (Some((name, share)), _) if share >= MOSTLY => format!("{name} {:.0}%", 100.0 * share),
-        (Some(_), _) => "mixed".into(),
-        (None, _) => "-".into(),
+    match scores.kind {
+        Some(HeadKind { score: "entropy", .. }) => "even".into(),
+        Some(HeadKind { score, value }) => {
+            format!("{} {:.0}%", if score == "current" { "self" } else { score }, 100.0 * value)
+        }
+        None if scores.first.is_some() => "mixed".into(),
+        None => "-".into(),
     }
 }
 

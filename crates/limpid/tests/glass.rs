@@ -33,7 +33,7 @@ fn same_as_kept(config: &Config, sequences: usize, length: usize, seed: u64, thr
     let batch = batch(config, sequences, length, seed);
     let (model, mut backend) = filled(config, Mode::Inspect { batch: sequences, context: length }, 1, seed);
     let kept = Trace::run(&model, &mut backend, &batch, false).unwrap();
-    let mut names: Vec<String> = kept.names().map(String::from).collect();
+    let mut names: Vec<String> = kept.names().collect();
     names.extend(model.params.iter().map(|param| param.name.clone()));
     names.extend(names::derived(&model).into_iter().map(|(name, _)| name));
     let mut trace = by_layers(config, &batch, threads, seed, 1);

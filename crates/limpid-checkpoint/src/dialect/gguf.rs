@@ -7,14 +7,15 @@
 //! models were trained with, where llama.cpp itself computes the tanh form.
 
 use super::huggingface::{
-    BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, Turning, canonical, links as row_links, why_not,
+    BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, canonical, links as row_links, why_not,
 };
 use super::{Complaints, Link, common};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result, SentenceRecipe};
 use limpid_core::config::{
-    Config, ConfigError, Fields, LayerPattern, Mask, NormKind, Parallel, Positions, RotaryKind, RotaryScaling, Settings,
+    Config, ConfigError, Fields, LayerPattern, Mask, NormKind, Parallel, Positions, RotaryKind, RotaryPairs, RotaryScaling,
+    Settings,
 };
 use limpid_core::model::Model;
 use limpid_core::ops::blocks::Quant;
@@ -44,8 +45,8 @@ pub(crate) struct Architecture {
     /// Its norms, and its feed-forward networks; what [`TABLES`], [`THIRDS`] and [`HEAD`] have, all have.
     norms: &'static [Row],
     ffn: &'static [Row],
-    /// How rotary positions turn, as it stores them.
-    turning: Turning,
+    /// Which features rotary positions turn together, as it stores them.
+    pairs: RotaryPairs,
     /// Whether queries, keys and values are one tensor where it is written.
     fused: bool,
     /// Whether a head is stored even where it is the token table.
@@ -141,7 +142,7 @@ const ARCHITECTURE: Architecture = Architecture {
     keys: &[],
     norms: NORMS,
     ffn: FFN,
-    turning: Turning::Halves,
+    pairs: RotaryPairs::Halves,
     fused: false,
     copied: false,
     idle_window: false,
@@ -167,7 +168,7 @@ const ARCHITECTURES: &[Architecture] = &[
         always: &[LLAMAS[0], LLAMAS[1], SILU],
         free: &["tied_head", "attention_bias", "attention_out_bias", "ffn_bias"],
         keys: &[FACTORS],
-        turning: Turning::Neighbours,
+        pairs: RotaryPairs::Neighbours,
         ..ARCHITECTURE
     },
     Architecture { name: "starcoder2", always: &[TURNS], keys: &[HEADS], ..ARCHITECTURE },
@@ -267,7 +268,7 @@ const ARCHITECTURES: &[Architecture] = &[
         name: "olmo",
         always: &[TURNS, SILU, NO_BIAS, &[("norm_gain", "false"), ("norm_offset", "false"), ("ffn_gated", "true")]],
         keys: &[HEADS, &[CLAMP]],
-        turning: Turning::Neighbours,
+        pairs: RotaryPairs::Neighbours,
         ..ARCHITECTURE
     },
     Architecture {
@@ -289,7 +290,7 @@ const ARCHITECTURES: &[Architecture] = &[
         always: &[COHERES, SILU, NO_BIAS],
         free: &[],
         keys: &[HEADS, &[Is("logits_scale", "logit_scale", "1")]],
-        turning: Turning::Neighbours,
+        pairs: RotaryPairs::Neighbours,
         ..ARCHITECTURE
     },
     Architecture {
@@ -305,7 +306,7 @@ const ARCHITECTURES: &[Architecture] = &[
                 Over("logits_scale", "logit_scale"),
             ],
         ],
-        turning: Turning::Neighbours,
+        pairs: RotaryPairs::Neighbours,
         ..ARCHITECTURE
     },
 ];
@@ -660,7 +661,7 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
 impl Architecture {
     /// What all its models have.
     fn plain(&self) -> Config {
-        let mut c = Config::default();
+        let mut c = Config { rotary_pairs: self.pairs, ..Config::default() };
         for (name, value) in self.always.iter().copied().flatten() {
             c.set(name, value).expect("tables name settings and their values");
         }
@@ -738,14 +739,14 @@ impl Architecture {
     pub(crate) fn links(&self, model: &Model, fused: bool) -> Vec<Link> {
         let qkv = if fused { FUSED } else { THIRDS };
         let rows = [TABLES, qkv, self.norms, self.ffn, HEAD];
-        row_links(rows.into_iter().flatten(), self.turning, model)
+        row_links(rows.into_iter().flatten(), self.pairs, model)
     }
 
     /// The links of what is written.
     pub(crate) fn written(&self, model: &Model) -> Vec<Link> {
         let mut links = self.links(model, self.fused);
         if self.copied {
-            links.extend(row_links(COPY.iter(), self.turning, model));
+            links.extend(row_links(COPY.iter(), self.pairs, model));
         }
         links
     }

@@ -10,7 +10,7 @@ use super::store::{Dtype, Store, Stored, bad};
 use super::{CheckpointError, Result};
 use limpid_core::backend::{Backend, transpose};
 use limpid_core::config::Config;
-use limpid_core::model::{Mode, Model, Param, ParamRole};
+use limpid_core::model::{FeatureOrder, Mode, Model, Param, ParamRole};
 use limpid_core::ops::MemorySpace;
 use limpid_core::ops::element::{Element, Major, Values};
 use std::borrow::Cow;
@@ -24,35 +24,15 @@ pub enum TensorLayout {
     Same,
     /// (in, out), as GPT-2's `Conv1D` has it.
     Transposed,
-    /// Of each head's turned rows the even ones first, then the odd ones: Llama's queries and keys at HuggingFace, where
-    /// rotary positions turn row i with row i + turned / 2.
-    Halves {
-        /// D
-        d_head: usize,
-        /// How many of them are turned, the first ones.
-        turned: usize,
-    },
-    /// The odd ones first, then the even ones: where rotary positions turn the other way.
-    HalvesBack {
-        /// D
-        d_head: usize,
-        /// How many of them are turned, the first ones.
-        turned: usize,
-    },
+    /// Rows are features of queries and keys, in another order than ours: Llama's at HuggingFace, where rotary positions turn row i with
+    /// row i + turned / 2.
+    Features(FeatureOrder),
 }
 
 impl TensorLayout {
     /// Where row `i` of ours is in theirs.
     fn row(self, i: usize) -> usize {
-        match self {
-            TensorLayout::Halves { d_head, turned } | TensorLayout::HalvesBack { d_head, turned }
-                if i % d_head < turned =>
-            {
-                let (feature, back) = (i % d_head, matches!(self, TensorLayout::HalvesBack { .. }));
-                i - feature + feature / 2 + (feature + usize::from(back)) % 2 * (turned / 2)
-            }
-            _ => i,
-        }
+        if let TensorLayout::Features(order) = self { order.shown(i) } else { i }
     }
 }
 
@@ -276,7 +256,7 @@ fn as_it_lies<'a>(
     let major = match link.turn {
         TensorLayout::Transposed if param.is_matrix() => Major::Columns,
         TensorLayout::Same | TensorLayout::Transposed => Major::Rows,
-        TensorLayout::Halves { .. } | TensorLayout::HalvesBack { .. } => return Ok(None),
+        TensorLayout::Features(_) => return Ok(None),
     };
     let from = match link.within {
         None => 0,

@@ -431,7 +431,8 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     if args.backward {
         let of_params = gradients_of(trace, &params)?;
         layers = by_layer(&of_params);
-        gradients = gradients_of(trace, &trace.names().collect::<Vec<_>>())?;
+        let names: Vec<String> = trace.names().collect();
+        gradients = gradients_of(trace, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
         gradients.extend(of_params.into_iter().filter(|_| args.params));
     }
     if args.heads_first {

@@ -44,11 +44,16 @@ impl Builder<'_> {
         };
         let segments =
             (c.n_segment > 0).then(|| self.param("segment_embed.weight", (c.n_segment, wide), ParamRole::Embedding));
-        let token = self.watched("hook_embed", wide, axes);
-        let position = positions.and_then(|_| self.watched("hook_pos_embed", wide, axes));
-        let mut x = self.act("hook_embed_sum", wide, axes);
+        // before a factor, behind which they have the plain names (`names::derived`)
+        let [token, position, sum] = match c.embedding_scale {
+            1.0 => ["hook_embed", "hook_pos_embed", "hook_embed_sum"],
+            _ => ["hook_embed_unscaled", "hook_pos_embed_unscaled", "hook_embed_sum_unscaled"],
+        };
+        let token = self.watched(token, wide, axes);
+        let position = positions.and_then(|_| self.watched(position, wide, axes));
+        let mut x = self.act(sum, wide, axes);
         self.op(Op::Embed { table, positions, segments, y: x, token, position });
-        x = self.scale("hook_embed_scaled", x, (c.embedding_scale, 0.0), axes);
+        x = self.scale("hook_embed_sum", x, (c.embedding_scale, 0.0), axes);
         if c.embedding_norm {
             x = self.norm("embed_norm", x);
         }
@@ -68,13 +73,17 @@ impl Builder<'_> {
         let place = self.c.norm_place;
         let before = matches!(place, NormPlace::Pre | NormPlace::Both);
         let (branch, sum) = (matches!(place, NormPlace::Branch | NormPlace::Both), place == NormPlace::Post);
+        // between attention and a feed-forward network beside it there is no stream that anything reads
+        let parallel = self.c.parallel != Parallel::No;
 
         let first = self.norm_where(before, &n("ln1"), x);
         let a = self.attention(i, first);
-        let a = self.norm_where(branch, &n("ln1_post"), a);
-        let mid = self.residual(&n("hook_resid_mid"), &n("hook_attn_sum"), x, a);
+        let a = self.branch_norm(branch, &n("ln1_post"), &n("hook_attn_out"), a);
+        let mid = self.residual(&n(if sum || parallel { "hook_attn_sum" } else { "hook_resid_mid" }), x, a);
         let mid = self.norm_where(sum, &n("ln1"), mid);
-        self.also(&n("hook_resid_mid"), mid);
+        if !parallel {
+            self.also(&n("hook_resid_mid"), mid);
+        }
 
         let second = match self.c.parallel {
             Parallel::No => self.norm_where(before, &n("ln2"), mid),
@@ -82,8 +91,8 @@ impl Builder<'_> {
             Parallel::TwoNorms => self.norm_where(before, &n("ln2"), x),
         };
         let a = self.feed_forward(i, second);
-        let a = self.norm_where(branch, &n("ln2_post"), a);
-        let post = self.residual(&n("hook_resid_post"), &n("hook_mlp_sum"), mid, a);
+        let a = self.branch_norm(branch, &n("ln2_post"), &n("hook_mlp_out"), a);
+        let post = self.residual(&n(if sum { "hook_mlp_sum" } else { "hook_resid_post" }), mid, a);
         let post = self.norm_where(sum, &n("ln2"), post);
         self.also(&n("hook_resid_post"), post);
         next.into_iter().for_each(|name| self.also(&name, post));
@@ -130,10 +139,7 @@ impl Builder<'_> {
         let scoring = Scoring::of(c, i);
         let drop = self.drop(&n("hook_pattern"), c.dropout.attention);
         self.op(Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern });
-        let out = format!("blocks.{i}.hook_attn_out");
-        let bias = c.attention_out_bias();
-        let y = self.linear(&n("out"), &out, y, c.d_model, bias, ParamRole::Residual, Axes::Model);
-        self.dropout(&format!("{out}_dropped"), y, c.dropout.projection)
+        self.project(i, "attn", y, c.attention_out_bias(), c.dropout.projection)
     }
 
     fn feed_forward(&mut self, i: usize, x: Region) -> Region {
@@ -153,9 +159,7 @@ impl Builder<'_> {
             let pre = wide(self, "in", "hook_pre");
             self.activate(&n("hook_post"), pre, Axes::Ffn)
         };
-        let out = format!("blocks.{i}.hook_mlp_out");
-        let y = self.linear(&n("out"), &out, x, c.d_model, c.ffn_bias, ParamRole::Residual, Axes::Model);
-        self.dropout(&format!("{out}_dropped"), y, c.dropout.ffn)
+        self.project(i, "mlp", x, c.ffn_bias, c.dropout.ffn)
     }
 
     fn head(&mut self, mut x: Region) {

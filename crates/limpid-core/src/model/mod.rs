@@ -7,6 +7,7 @@
 
 mod builder;
 pub mod init;
+mod order;
 mod plan;
 pub mod recompute;
 pub mod tuning;
@@ -17,6 +18,7 @@ use crate::ops::attend::BLOCK;
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
+pub use order::FeatureOrder;
 pub use plan::{Placement, activations};
 use recompute::KeepLevel;
 use std::collections::HashMap;
@@ -121,6 +123,8 @@ pub struct Tensor {
     pub cols: Range<usize>,
     /// Its axes.
     pub axes: Axes,
+    /// The order in which its features are shown, where that is another.
+    pub order: Option<FeatureOrder>,
     /// The region of its gradient, if the plan keeps it.
     pub grad: Option<Region>,
 }
@@ -155,6 +159,8 @@ pub struct Param {
     pub region: Region,
     /// What it is.
     pub role: ParamRole,
+    /// The order in which its rows (of a vector: its elements) are shown and stored in files, where that is another.
+    pub order: Option<FeatureOrder>,
 }
 
 impl Param {

@@ -6,7 +6,7 @@ use super::view::{Labels, label};
 use super::{Trace, TraceError};
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace};
 use crate::model::{Mode, Model};
-use crate::names::{self, Notation, makes};
+use crate::names::{self, Derived, Notation, makes};
 use crate::ops::{Access, IGNORE, Op, Region, Scoring};
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
@@ -307,7 +307,10 @@ impl<'a> Sheet<'a> {
                 let sizes = param.shape();
                 self.shape_of(if axes.len() == sizes.len() { &axes } else { &[] }, &sizes)
             }
-            None => String::new(),
+            None => match names::derivation(self.model, name) {
+                Some(Derived::Scaled { of, .. }) => self.shape(&of),
+                _ => String::new(),
+            },
         }
     }
 
@@ -524,7 +527,9 @@ impl<'a> Sheet<'a> {
         if self.model.param("blocks.0.attn.out.bias").is_some() {
             rows.push(self.row("blocks.0.attn.out.bias"));
         }
-        rows.push(self.row("blocks.0.hook_attn_out"));
+        // what the product gives, where that is not yet what is added to the stream
+        let gives = ["blocks.0.attn.hook_out", "blocks.0.hook_attn_out"];
+        rows.extend(gives.into_iter().find(|name| self.model.tensor(name).is_some()).map(|name| self.row(name)));
         y = self.node([0.0, y + GAP, w], MAPS, "output projection", "mixes the heads", &rows);
         let kv = c.heads().n_kv_head;
         if kv != c.n_head {

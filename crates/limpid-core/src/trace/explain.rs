@@ -366,7 +366,8 @@ impl Scene<'_> {
         }
         if let Some(param) = self.trace.names().param(name) {
             let (region, matrix) = (param.region, param.is_matrix());
-            let (row, col) = if matrix { (at[0], at[1]) } else { (0, at[0]) };
+            let feature = param.order.map_or(at[0], |order| order.stored(at[0]));
+            let (row, col) = if matrix { (feature, at[1]) } else { (0, feature) };
             let value = self.trace.table_rows(region, row..row + 1)?[col];
             return Ok((value, "parameter", Draft::new("A parameter: learned, nothing makes it.")));
         }
@@ -385,6 +386,7 @@ impl Scene<'_> {
             Axes::Position => 0,
             _ => at[2],
         };
+        let col = tensor.order.map_or(col, |order| order.stored(col));
         let value = self.trace.stored_row(name, self.row)?[col];
         let (region, col) = (tensor.region, tensor.cols.start + col);
         let draft = match op {
@@ -461,13 +463,18 @@ impl Scene<'_> {
             Derived::Part { param, rows } => {
                 let named = self.trace.names();
                 let own = named.param(&param).ok_or_else(|| unknown(named, name))?;
-                let (region, matrix, d) = (own.region, own.is_matrix(), named.config.d_head());
+                let (matrix, d) = (own.is_matrix(), named.config.d_head());
                 let row = rows.start + at[0] * d + at[at.len() - 1];
-                let (row, col) = if matrix { (row, at[1]) } else { (0, row) };
-                let value = self.trace.table_rows(region, row..row + 1)?[col];
-                let at = if matrix { vec![row, col] } else { vec![col] };
+                let at = if matrix { vec![row, at[1]] } else { vec![row] };
+                let (value, ..) = self.draft(&param, &at)?;
                 let draft = Draft::new(format!("A parameter: learned, nothing makes it. It is a part of `{param}`."));
                 Ok((value, "parameter", draft.term("the same", found(value, Cell { name: param, at }), None)))
+            }
+            Derived::Scaled { of, factor } => {
+                let (value, ..) = self.draft(&of, at)?;
+                let draft = Draft::new("A number times a factor of the configuration.");
+                let operand = found(value, Cell { name: of, at: at.to_vec() });
+                Ok((value * factor, "scale", draft.term("scaled", operand, Some(constant(factor.into())))))
             }
             Derived::Mean { stats, .. } => {
                 let op = self.trace.names().ops()[self.trace.maker(stats)];
@@ -504,9 +511,11 @@ impl Scene<'_> {
             }
         };
         if let Some(tensor) = named.tensors.iter().find(holds(Axes::Heads)) {
-            let col = col - tensor.cols.start;
+            let col = tensor.order.map_or(col - tensor.cols.start, |order| order.shown(col - tensor.cols.start));
             return Cell { name: tensor.name.clone(), at: vec![b, col / d, t, col % d] };
         }
+        let whole = named.tensors.iter().find(|tensor| tensor.region == region && tensor.cols == (0..region.cols));
+        let col = whole.and_then(|tensor| tensor.order).map_or(col, |order| order.shown(col));
         Cell { name: named.name_of(region), at: vec![b, t, col] }
     }
 
@@ -529,7 +538,13 @@ impl Scene<'_> {
     /// An element of a parameter with one row.
     fn element(&mut self, region: Region, col: usize) -> Result<Operand, TraceError> {
         let value = self.trace.table_rows(region, 0..1)?[col];
-        Ok(found(value, Cell { name: self.trace.names().name_of(region), at: vec![col] }))
+        Ok(found(value, Cell { name: self.trace.names().name_of(region), at: vec![self.shown(region, col)] }))
+    }
+
+    /// Where a parameter's row, or a vector's element, is shown.
+    fn shown(&self, region: Region, row: usize) -> usize {
+        let param = self.trace.names().params.iter().find(|param| param.region == region);
+        param.and_then(|param| param.order).map_or(row, |order| order.shown(row))
     }
 
     fn score(
@@ -670,11 +685,11 @@ impl Scene<'_> {
             () => "dimension",
         };
         // where the parts of a fused weight have names of their own
-        let (heads, own) = (self.trace.names().config.heads(), col);
+        let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
         let part = weight.strip_suffix(".qkv.weight").and_then(|attn| {
             let parts = heads.parts();
-            let which = parts.iter().position(|cols| cols.contains(&col))?;
-            let at = col - parts[which].start;
+            let which = parts.iter().position(|cols| cols.contains(&own))?;
+            let at = own - parts[which].start;
             Some((attn.to_string(), ["Q", "K", "V"][which], at / heads.d_head, at % heads.d_head))
         });
         let weight_cell = |i: usize| match &part {

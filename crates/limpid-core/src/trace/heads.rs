@@ -2,6 +2,9 @@
 //!
 //! Definitions (design of the glass box, 1.3), with p the weights of query t on the keys s that it sees: means are over queries t >= 1, because
 //! the first has no choice. A share on the first token is often a resting state, not a finding; what a head attends to is not yet what it does.
+//!
+//! A head is called after what it attends to ([`HeadScores::kind`]) only where that is far more than even attention would give, and where
+//! enough queries say so: over four tokens even attention has a third of its weight on the token before.
 
 use super::sheet::{AttentionHead, Sheet};
 use crate::ops::attend::{BLOCK, Stage};
@@ -25,7 +28,25 @@ pub struct HeadScores {
     pub distance: Option<f64>,
     /// The greatest weight of the whole matrix, the first query's aside.
     pub max: Option<f64>,
+    /// What it is called after; none where nothing stands out, or too few queries say so.
+    pub kind: Option<HeadKind>,
 }
+
+/// What a head is called after: one of [`HEAD_SCORES`], and its value. `entropy` is even attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadKind {
+    /// Which score.
+    pub score: &'static str,
+    /// Its value.
+    pub value: f64,
+}
+
+/// How much of the way from even attention to all of the weight a share must be to name a head.
+const CLEAR: f64 = 0.3;
+/// From here on weights are called even.
+const EVEN: f64 = 0.95;
+/// Queries that a share must be the mean of to name a head.
+const EVIDENCE: usize = 4;
 
 /// The names of the eight, in the order of the fields.
 pub const HEAD_SCORES: [&str; 8] =
@@ -34,7 +55,7 @@ pub const HEAD_SCORES: [&str; 8] =
 impl HeadScores {
     /// The eight, by [`HEAD_SCORES`].
     pub fn values(&self) -> [Option<f64>; 8] {
-        let HeadScores { entropy, previous, current, first, duplicate, induction, distance, max } = *self;
+        let HeadScores { entropy, previous, current, first, duplicate, induction, distance, max, .. } = *self;
         [entropy, previous, current, first, duplicate, induction, distance, max]
     }
 }
@@ -65,6 +86,40 @@ impl Mean {
     }
 }
 
+/// A mean share of the weights, beside that of even attention over the same queries.
+#[derive(Default)]
+struct MeanShare {
+    share: Mean,
+    even: Mean,
+}
+
+impl MeanShare {
+    /// A query with this weight on `of` of the `seen` keys.
+    fn add(&mut self, weight: f64, of: usize, seen: usize) {
+        self.share.add(weight);
+        self.even.add(of as f64 / seen.max(1) as f64);
+    }
+
+    /// How much of the way from even attention to all of the weight it is; none where too few queries say so.
+    fn stands_out(&self) -> Option<f64> {
+        let (share, even) = (self.share.value()?, self.even.value()?);
+        (self.share.1 >= EVIDENCE && even < 1.0).then(|| (share - even) / (1.0 - even))
+    }
+}
+
+/// What a head is called after: even attention, or the share that stands out most.
+fn kind(entropy: &Mean, shares: [(&'static str, &MeanShare); 5]) -> Option<HeadKind> {
+    let even = entropy.value().filter(|value| entropy.1 >= EVIDENCE && *value >= EVEN);
+    if let Some(value) = even {
+        return Some(HeadKind { score: "entropy", value });
+    }
+    let clear = |(score, own): (&'static str, &MeanShare)| {
+        let by = own.stands_out().filter(|by| *by >= CLEAR)?;
+        Some((by, HeadKind { score, value: own.share.value()? }))
+    };
+    shares.into_iter().filter_map(clear).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kind)| kind)
+}
+
 /// For each token the earlier places of equal ones.
 fn earlier(ids: &[u32]) -> Vec<Vec<usize>> {
     let mut places = std::collections::HashMap::<u32, Vec<usize>>::new();
@@ -84,8 +139,8 @@ pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
     let (weights, scores) = (Sheet::scores(head.clone(), Stage::Weights), Sheet::scores(head.clone(), Stage::Raw));
     let lse = |t: usize| f64::from(head.lse.values[(head.span.row + t) * head.heads.n_head + head.head]);
     let mut thumbnail = vec![f32::NEG_INFINITY; side * side];
-    let [mut entropy, mut previous, mut current, mut first, mut duplicate, mut induction, mut distance] =
-        [const { Mean(0.0, 0) }; 7];
+    let [mut entropy, mut distance] = [(); 2].map(|()| Mean::default());
+    let [mut previous, mut current, mut first, mut duplicate, mut induction] = [(); 5].map(|()| MeanShare::default());
     let mut max = None::<f64>;
     for from in (0..n).step_by(BLOCK) {
         let rows = from..(from + BLOCK).min(n);
@@ -111,30 +166,80 @@ pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
             if seen.len() > 1 {
                 entropy.add(spread / (seen.len() as f64).ln());
             }
-            previous.add(at(t - 1));
-            current.add(at(t));
-            first.add(at(0));
+            let count = seen.len();
+            previous.add(at(t - 1), usize::from(seen.contains(&(t - 1))), count);
+            current.add(at(t), usize::from(seen.contains(&t)), count);
+            first.add(at(0), usize::from(seen.contains(&0)), count);
             distance.add(p.iter().enumerate().map(|(j, p)| f64::from(*p) * t.abs_diff(j) as f64).sum());
             let equal = &earlier[t];
-            if let (mass, 1..) = sum(&mut equal.iter().copied()) {
-                duplicate.add(mass);
+            if let (mass, of @ 1..) = sum(&mut equal.iter().copied()) {
+                duplicate.add(mass, of, count);
             }
-            if let (mass, 1..) = sum(&mut equal.iter().map(|j| j + 1)) {
-                induction.add(mass);
+            if let (mass, of @ 1..) = sum(&mut equal.iter().map(|j| j + 1)) {
+                induction.add(mass, of, count);
             }
             let greatest = p.iter().copied().fold(0.0, f32::max);
             max = Some(max.unwrap_or(0.0).max(f64::from(greatest)));
         }
     }
+    let shares = [
+        ("first", &first),
+        ("current", &current),
+        ("previous", &previous),
+        ("duplicate", &duplicate),
+        ("induction", &induction),
+    ];
     let scores = HeadScores {
+        kind: kind(&entropy, shares),
         entropy: entropy.value(),
-        previous: previous.value(),
-        current: current.value(),
-        first: first.value(),
-        duplicate: duplicate.value(),
-        induction: induction.value(),
+        previous: previous.share.value(),
+        current: current.share.value(),
+        first: first.share.value(),
+        duplicate: duplicate.share.value(),
+        induction: induction.share.value(),
         distance: distance.value(),
         max,
     };
     HeadLook { scores, side, thumbnail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mean over so many queries.
+    fn share(value: f64, even: f64, queries: usize) -> MeanShare {
+        MeanShare { share: Mean(value * queries as f64, queries), even: Mean(even * queries as f64, queries) }
+    }
+
+    #[test]
+    fn a_head_is_named_by_what_stands_out_and_is_seen_often_enough() {
+        let none = MeanShare::default();
+        let named = |entropy: f64, previous: MeanShare, induction: MeanShare| {
+            let entropy = Mean(entropy * 20.0, 20);
+            let shares = [
+                ("first", &none),
+                ("current", &none),
+                ("previous", &previous),
+                ("duplicate", &none),
+                ("induction", &induction),
+            ];
+            kind(&entropy, shares).map(|kind| kind.score)
+        };
+        for (entropy, previous, induction, want) in [
+            // three queries, of which even attention has 0.36 on the token before
+            (0.5, share(0.9, 0.36, 3), share(0.0, 0.1, 0), None),
+            (0.5, share(0.9, 0.36, 4), share(0.0, 0.1, 0), Some("previous")),
+            // as even attention, and a little more
+            (0.5, share(0.36, 0.36, 20), share(0.0, 0.1, 0), None),
+            (0.5, share(0.54, 0.36, 20), share(0.0, 0.1, 0), None),
+            (0.5, share(0.56, 0.36, 20), share(0.0, 0.1, 0), Some("previous")),
+            // what stands out more, not what is more
+            (0.5, share(0.6, 0.36, 20), share(0.5, 0.05, 8), Some("induction")),
+            (0.5, share(0.6, 0.36, 20), share(1.0, 0.05, 3), Some("previous")),
+            (0.96, share(0.9, 0.36, 20), share(0.0, 0.1, 0), Some("entropy")),
+        ] {
+            assert_eq!(named(entropy, previous, induction), want, "{entropy}");
+        }
+    }
 }

@@ -39,8 +39,8 @@ pub struct LayerTrace {
     ran: usize,
     /// The block whose tensors the backend's memory holds.
     held: Option<usize>,
-    /// Tensors that were looked at, the last one last.
-    seen: Vec<Arc<Labelled>>,
+    /// Tensors that were looked at, the last one last, and whether their features lie as in memory (`model::FeatureOrder`).
+    seen: Vec<(Arc<Labelled>, bool)>,
     /// Bytes that these may take.
     budget: usize,
 }
@@ -118,18 +118,7 @@ impl LayerTrace {
     /// # Errors
     /// As [`Trace::get`]; gradients are not computed.
     pub fn get(&mut self, name: &str) -> Result<Arc<Labelled>, TraceError> {
-        if let Some(at) = self.seen.iter().position(|tensor| tensor.name == name) {
-            let tensor = self.seen.remove(at);
-            self.seen.push(tensor.clone());
-            return Ok(tensor);
-        }
-        let tensor = Arc::new(self.compute(name)?);
-        self.seen.push(tensor.clone());
-        let bytes = |seen: &[Arc<Labelled>]| -> usize { seen.iter().map(|tensor| 4 * tensor.values.len()).sum() };
-        while self.seen.len() > 1 && bytes(&self.seen) > self.budget {
-            self.seen.remove(0);
-        }
-        Ok(tensor)
+        self.remembered(name, false)
     }
 
     /// The line of a tensor, as [`Trace::row`].
@@ -167,6 +156,7 @@ impl LayerTrace {
         }
         Ok(match names::derivation(&self.named, name).ok_or_else(|| unknown(&self.named, name))? {
             Derived::Unscaled { .. } => scores(),
+            Derived::Scaled { of, .. } => return self.shape(&of),
             Derived::Mean { .. } => (Axes::One.names().to_vec(), vec![b, t, 1]),
             Derived::Lse { lse } => (vec!["batch", "pos", "head"], vec![b, t, lse.cols]),
             Derived::Part { param, rows } => match self.named.param(&param).filter(|param| param.is_matrix()) {
@@ -225,7 +215,7 @@ impl LayerTrace {
         });
         let lse = format!("blocks.{block}.attn.hook_lse");
         let (qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
-        let (qkv, lse) = (self.get(&qkv)?, self.get(&lse)?);
+        let (qkv, lse) = (self.stored(&qkv)?, self.get(&lse)?);
         Ok(AttentionHead { qkv, lse, heads, head, span: self.batch.spans[sequence], scoring })
     }
 
@@ -250,13 +240,13 @@ impl LayerTrace {
         })
     }
 
-    /// One row of the batch of a tensor that is not a matrix of scores, in the order of the columns of [`LayerTrace::get`]; of the
-    /// head's tensors no other row is computed.
+    /// One row of the batch of a tensor that is not a matrix of scores, as it lies in memory; of the head's tensors no other row is
+    /// computed.
     pub(super) fn stored_row(&mut self, name: &str, row: usize) -> Result<Vec<f32>, TraceError> {
         if self.place(name)? == Place::Head {
             return self.head_rows(name, row..row + 1);
         }
-        let tensor = self.get(name)?;
+        let tensor = self.stored(name)?;
         let wide = tensor.values.len() / self.batch.tokens.len();
         Ok(tensor.values[row * wide..][..wide].to_vec())
     }
@@ -277,6 +267,32 @@ impl LayerTrace {
     }
 
     // ---- parts
+
+    /// A tensor as it lies in memory: what is computed from it takes its features in that order.
+    fn stored(&mut self, name: &str) -> Result<Arc<Labelled>, TraceError> {
+        let apart = self.named.tensor(name).is_some_and(|tensor| tensor.order.is_some());
+        self.remembered(name, apart)
+    }
+
+    fn remembered(&mut self, name: &str, stored: bool) -> Result<Arc<Labelled>, TraceError> {
+        if let Some(at) = self.seen.iter().position(|(tensor, as_stored)| tensor.name == name && *as_stored == stored) {
+            let seen = self.seen.remove(at);
+            self.seen.push(seen.clone());
+            return Ok(seen.0);
+        }
+        let mut tensor = self.compute(name)?;
+        let order = self.named.tensor(name).and_then(|own| Some((own.order?, own.cols.len())));
+        if let Some((order, wide)) = order.filter(|_| stored) {
+            tensor.values = tensor.values.chunks_exact(wide).flat_map(|row| order.store(row, 1)).collect();
+        }
+        let tensor = Arc::new(tensor);
+        self.seen.push((tensor.clone(), stored));
+        let bytes = |(tensor, _): &(Arc<Labelled>, bool)| 4 * tensor.values.len();
+        while self.seen.len() > 1 && self.seen.iter().map(bytes).sum::<usize>() > self.budget {
+            self.seen.remove(0);
+        }
+        Ok(tensor)
+    }
 
     fn run(&mut self, block: usize) -> Result<(), TraceError> {
         self.held = None;
@@ -322,6 +338,7 @@ impl LayerTrace {
         }
         match (names::derivation(&self.named, name).ok_or_else(|| unknown(&self.named, name))?, block) {
             (Derived::Part { .. }, _) => Ok(Place::Kept),
+            (Derived::Scaled { of, .. }, _) => self.place(&of),
             (Derived::Unscaled { .. }, Some(block)) => Ok(Place::Scores(block, Stage::Raw)),
             (_, Some(block)) => Ok(Place::Block(block)),
             (Derived::Mean { stats, .. }, None) => {
@@ -385,7 +402,7 @@ impl LayerTrace {
         let region = match names::derivation(&self.named, name)? {
             Derived::Mean { stats, .. } => stats,
             Derived::Lse { lse } => lse,
-            Derived::Unscaled { .. } | Derived::Part { .. } => return None,
+            Derived::Unscaled { .. } | Derived::Scaled { .. } | Derived::Part { .. } => return None,
         };
         let maker = self.maker(region);
         // the model that runs has one op more where the head begins

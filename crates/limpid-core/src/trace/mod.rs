@@ -33,6 +33,7 @@ use crate::model::{Axes, Mode, Model, Param, Tensor};
 use crate::names::{self, Derived, Notation};
 use crate::ops::attend::Stage;
 use crate::ops::classify::{self, Target};
+use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::{Access, Batch, Op, Region, Scoring, Span};
 use limpid_base::nearest::nearest;
 use masked::MaskTable;
@@ -358,9 +359,9 @@ impl<'a> Trace<'a> {
         &self.batch
     }
 
-    /// Names of the tensors of the forward pass, in its order, the token ids first.
-    pub fn names(&self) -> impl Iterator<Item = &'a str> {
-        named(self.model)
+    /// Names of the tensors of the forward pass, in its order, the token ids first ([`names::activations`]).
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        names::activations(self.model).into_iter()
     }
 
     /// Words for the axes of this run's tensors: `piece` says what a token looks like.
@@ -407,8 +408,8 @@ impl<'a> Trace<'a> {
             self.model.tensors.iter().map(|t| (t.name.as_str(), t.region, t.cols.clone())).collect();
         self.names()
             .map(|name| {
-                let mut row = self.row(name)?;
-                let mine = places.iter().position(|(n, ..)| *n == name);
+                let mut row = self.row(&name)?;
+                let mine = places.iter().position(|(n, ..)| **n == name);
                 let same = |i: usize| {
                     places[..i].iter().find(|(_, region, cols)| (region, cols) == (&places[i].1, &places[i].2))
                 };
@@ -508,9 +509,38 @@ impl<'a> Trace<'a> {
                 });
                 Ok(self.labelled(name, Axes::Vocab, slopes))
             }
-            (_, Some((tensor, Some(grad)))) => self.tensor(name, tensor, grad),
+            (_, Some((tensor, Some(grad)))) => {
+                let slopes = self.tensor(name, tensor, grad)?;
+                if base.ends_with(".hook_pattern") { self.hidden_weights(slopes, base) } else { Ok(slopes) }
+            }
             _ => Err(TraceError::NoGradient { name: name.into(), why: "nothing differentiable depends on it" }),
         }
+    }
+
+    /// The gradients of attention weights, with those of weights that the mask makes 0. No kernel reads these, but what reads weights
+    /// takes all of them: z = P v, so dP = dz v', hidden or not.
+    fn hidden_weights(&self, mut slopes: Labelled, base: &str) -> Result<Labelled, TraceError> {
+        let beside = |hook: &str| self.get(&base.replace("hook_pattern", hook));
+        let (scores, dz, v) = (beside("hook_attn_scores")?, beside("hook_z.grad")?, beside("hook_v")?);
+        let weights = self.model.tensor(base).map(|tensor| tensor.region);
+        let drop = self.model.ops().iter().find_map(|op| match *op {
+            Op::Attend { pattern, drop, .. } if pattern == weights => drop,
+            _ => None,
+        });
+        let draws = drop.map(|drop| Draws::new(drop, self.batch.seed));
+        let (t, n_head, n_kv_head, d) = (self.length, dz.shape[2], v.shape[2], dz.shape[3]);
+        for (at, slope) in slopes.values.iter_mut().enumerate() {
+            if scores.values[at] != f32::NEG_INFINITY {
+                continue;
+            }
+            let (b, head, query, key) = (at / (n_head * t * t), at / (t * t) % n_head, at / t % t, at % t);
+            let given = &dz.values[((b * t + query) * n_head + head) * d..][..d];
+            let value = &v.values[((b * t + key) * n_kv_head + head * n_kv_head / n_head) * d..][..d];
+            let sum: f64 = given.iter().zip(value).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let kept = draws.map_or(1.0, |draws| draws.factor(weight_index(b * t + query, head, n_head, key)));
+            *slope = sum as f32 * kept;
+        }
+        Ok(slopes)
     }
 
     /// What is derived, or, where `name` is a gradient's, its gradient: by the chain rule from the gradients of what it is read out
@@ -557,12 +587,17 @@ impl<'a> Trace<'a> {
                 }
                 Labelled { name: name.into(), ..raw }
             }
+            Derived::Scaled { of, factor } => {
+                let mut scaled = self.get(&format!("{of}{}", if is_gradient { ".grad" } else { "" }))?;
+                scaled.values.iter_mut().for_each(|v| *v = if is_gradient { *v / factor } else { *v * factor });
+                Labelled { name: name.into(), ..scaled }
+            }
             Derived::Part { param, rows } => {
+                let d = self.model.config.d_head();
                 let param = self.model.param(&param).ok_or_else(|| self.unknown(name))?;
-                let (region, d) =
-                    (if is_gradient { param.region.grad() } else { param.region }, self.model.config.d_head());
+                let region = if is_gradient { param.region.grad() } else { param.region };
                 let (wide, heads) = (if param.is_matrix() { region.cols } else { 1 }, rows.len() / d);
-                let values = self.backend.read(region)?[rows.start * wide..rows.end * wide].to_vec();
+                let values = self.param(name, param, region)?.values[rows.start * wide..rows.end * wide].to_vec();
                 let of = |axes, shape| Labelled { name: name.into(), axes, shape, values };
                 match param.is_matrix() {
                     true => of(vec!["head", "d_head", "d_model"], vec![heads, d, wide]).permuted(&[0, 2, 1]),
@@ -603,7 +638,12 @@ impl<'a> Trace<'a> {
 
     fn param(&self, name: &str, param: &Param, region: Region) -> Result<Labelled, TraceError> {
         let axes = names::axes(name, &self.model.config);
-        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(region)? })
+        let (stored, wide) = (self.backend.read(region)?, if param.is_matrix() { region.cols } else { 1 });
+        let values = match param.order {
+            Some(order) => order.show(&stored, wide),
+            None => stored,
+        };
+        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values })
     }
 
     /// A tensor's columns, read from its own region or from its gradient's.
@@ -613,6 +653,10 @@ impl<'a> Trace<'a> {
             all
         } else {
             all.chunks_exact(region.cols).flat_map(|row| &row[tensor.cols.clone()]).copied().collect()
+        };
+        let values = match tensor.order {
+            Some(order) => values.chunks_exact(tensor.cols.len()).flat_map(|row| order.show(row, 1)).collect(),
+            None => values,
         };
         Ok(self.labelled(name, tensor.axes, values))
     }
@@ -653,16 +697,11 @@ fn labelled(c: &Config, (b, t): (usize, usize), name: &str, axes: Axes, values: 
     Labelled { name: name.into(), axes: axes.to_vec(), shape, values }
 }
 
-/// The names of all tensors of the forward pass, in its order, the token ids first.
-fn named(model: &Model) -> impl Iterator<Item = &str> {
-    std::iter::once("input").chain(model.tensors.iter().map(|t| t.name.as_str()))
-}
-
 /// That a model built for [`Mode::Inspect`] has no tensor of that name, and which is nearest.
 fn unknown(model: &Model, name: &str) -> TraceError {
     let base = name.strip_suffix(".grad").unwrap_or(name);
-    let derived = names::derived(model);
-    let mut all: Vec<&str> = named(model).collect();
+    let (activations, derived) = (names::activations(model), names::derived(model));
+    let mut all: Vec<&str> = activations.iter().map(String::as_str).collect();
     all.extend(model.params.iter().map(|p| p.name.as_str()));
     all.extend(derived.iter().map(|(name, _)| name.as_str()));
     // the name may be the end of a full name; that is more likely than a typing error

@@ -72,12 +72,11 @@ fn example(subject: &Subject) -> Option<String> {
 /// Every symbol of this model with its meaning and its shape, of one block.
 fn notation(model: &Model) -> Vec<Value> {
     let mut seen = std::collections::HashSet::new();
-    let all =
-        model.tensors.iter().map(|tensor| tensor.name.as_str()).chain(model.params.iter().map(|p| p.name.as_str()));
-    let line = |name: &str| {
-        let (entry, _) = names::lookup(name).filter(|(_, block)| block.is_none_or(|block| block == 0))?;
-        let symbol = names::symbol(name, &model.config)?;
-        let letters: Vec<&str> = names::axes(name, &model.config).into_iter().map(letter).collect();
+    let all = names::activations(model).into_iter().skip(1).chain(model.params.iter().map(|p| p.name.clone()));
+    let line = |name: String| {
+        let (entry, _) = names::lookup(&name).filter(|(_, block)| block.is_none_or(|block| block == 0))?;
+        let symbol = names::symbol(&name, &model.config)?;
+        let letters: Vec<&str> = names::axes(&name, &model.config).into_iter().map(letter).collect();
         seen.insert(symbol.clone())
             .then(|| json!({ "symbol": symbol, "name": name, "meaning": entry.about, "letters": letters.join(" ") }))
     };

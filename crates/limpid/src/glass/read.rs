@@ -63,10 +63,9 @@ pub fn number(query: &Query, name: &'static str, usual: usize, end: usize) -> Re
 fn listing(opened: &Opened) -> Result<Reply> {
     let mut trace = opened.trace();
     let model = trace.names().clone();
-    let tensors: Vec<String> = std::iter::once("input".to_string())
-        .chain(model.tensors.iter().map(|tensor| tensor.name.clone()))
-        .chain(names::derived(&model).into_iter().map(|(name, _)| name))
-        .collect();
+    let mut tensors = names::activations(&model);
+    let derived = names::derived(&model).into_iter().map(|(name, _)| name);
+    tensors.extend(derived.filter(|name| !tensors.contains(name)).collect::<Vec<_>>());
     let mut first = HashMap::new();
     let mut line = |name: &str| -> Result<Value> {
         let (axes, shape) = trace.shape(name)?;

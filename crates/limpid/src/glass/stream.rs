@@ -141,7 +141,12 @@ fn layer(opened: &Opened) -> Result<Value> {
     let block = trace.step()?.unwrap_or(config.n_layer - 1);
     let mut norms = Map::new();
     for part in ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"] {
-        let tensor = trace.get(&format!("blocks.{block}.hook_{part}"))?;
+        let name = format!("blocks.{block}.hook_{part}");
+        // parallel blocks have no stream between their parts
+        if part == "resid_mid" && trace.names().tensor(&name).is_none() {
+            continue;
+        }
+        let tensor = trace.get(&name)?;
         let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
         let all: Vec<f32> = tensor.values.chunks_exact(config.d_model).map(norm).collect();
         norms.insert(part.into(), all.into());
@@ -151,7 +156,9 @@ fn layer(opened: &Opened) -> Result<Value> {
     drop(trace);
     let looks = looks(heads?, &opened.ids, opened.subject.lm.machine().0);
     let scores = |look: &HeadLook| -> Value {
-        HEAD_SCORES.iter().zip(look.scores.values()).map(|(name, value)| (name.to_string(), json!(value))).collect()
+        let named = HEAD_SCORES.iter().zip(look.scores.values()).map(|(name, value)| (name.to_string(), json!(value)));
+        let kind = look.scores.kind.map(|kind| json!({ "score": kind.score, "value": kind.value }));
+        named.chain([("kind".to_string(), json!(kind))]).collect()
     };
     let cells = looks.iter().flat_map(|look| &look.thumbnail);
     let byte = |v: &f32| match *v {

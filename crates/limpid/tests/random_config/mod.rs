@@ -52,6 +52,7 @@ const AXES: &[(&str, usize)] = &[
     ("attention softcap", 2),
     ("d_embed", 3),
     ("shared blocks", 2),
+    ("rotary pairs", 3),
 ];
 
 fn config(choice: &[usize]) -> Config {
@@ -103,6 +104,7 @@ fn config(choice: &[usize]) -> Config {
         ][on("rotary scaling")],
         rotary_dim: [None, Some(2)][on("rotary dim")],
         rotary_layers: [LayerPattern::ALL, "01".parse().unwrap()][on("rotary layers")],
+        rotary_pairs: RotaryPairs::ALL[on("rotary pairs")],
         rotary_base_window: [None, Some(7.0)][on("rotary base window")],
         n_segment: 2 * on("segments"),
         norm_place: place,

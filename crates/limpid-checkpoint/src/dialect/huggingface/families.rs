@@ -8,8 +8,8 @@ use super::keys::Key::{Act, By, Cap, Choice, Idle, Is, Only, Rope, Window};
 use super::keys::{
     Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, refuse, spellings,
 };
-use super::{Family, Held, Row, Turning};
-use limpid_core::config::{Parallel, Positions, RotaryKind, RotaryScaling};
+use super::{Family, Held, Row};
+use limpid_core::config::{Parallel, Positions, RotaryKind, RotaryPairs, RotaryScaling};
 use serde_json::{Value, json};
 
 /// All of them; where several can say a model, the first does.
@@ -219,7 +219,7 @@ const FAMILY: Family = Family {
     head: LM_HEAD,
     copies: TIED_COPY,
     idle: &[],
-    turning: Turning::Halves,
+    pairs: RotaryPairs::Halves,
     head_gelu: false,
 };
 
@@ -574,7 +574,7 @@ static ERNIE: Family = Family {
             Is("attention_bias ffn_bias", &["use_bias"], "false"),
         ],
     ],
-    turning: Turning::Neighbours,
+    pairs: RotaryPairs::Neighbours,
     ..FAMILY
 };
 
@@ -605,7 +605,7 @@ static HELIUM: Family = Family {
             ATTENTION_DROPOUT,
         ],
     ],
-    turning: Turning::Neighbours,
+    pairs: RotaryPairs::Neighbours,
     ..FAMILY
 };
 
@@ -898,7 +898,7 @@ static NANOCHAT: Family = Family {
         QKV,
         &[Row("layers.{}.mlp.fc1", "mlp.in", Held::Same), Row("layers.{}.mlp.fc2", "mlp.out", Held::Same)],
     ],
-    turning: Turning::HalvesBack,
+    pairs: RotaryPairs::HalvesBack,
     ..FAMILY
 };
 
@@ -1206,7 +1206,7 @@ static GPTJ: Family = Family {
     head: BIASED_HEAD,
     copies: WTE_COPY,
     idle: GPT_MASKS,
-    turning: Turning::Neighbours,
+    pairs: RotaryPairs::Neighbours,
     ..FAMILY
 };
 
@@ -1346,7 +1346,7 @@ static COHERE: Family = Family {
             Only("use_qk_norm", "false", "queries and keys are not normalised with gains of each head"),
         ],
     ],
-    turning: Turning::Neighbours,
+    pairs: RotaryPairs::Neighbours,
     ..FAMILY
 };
 
@@ -1390,7 +1390,7 @@ static COHERE2: Family = Family {
             ]),
         ],
     ],
-    turning: Turning::Neighbours,
+    pairs: RotaryPairs::Neighbours,
     ..FAMILY
 };
 
@@ -1426,7 +1426,7 @@ static GLM4: Family = Family {
             Row("norm", "ln_final", Held::Same),
         ],
     ],
-    turning: Turning::Neighbours,
+    pairs: RotaryPairs::Neighbours,
     ..FAMILY
 };
 

@@ -15,22 +15,11 @@ use super::{Complaints, Dtype, Link, TensorLayout, Within, common, extent};
 use keys::{Answer, Key, Keys, refuse};
 use limpid_core::config::{
     Activation, Config, ConfigError, DropoutScale, Fields, LayerPattern, NormPlace, Parallel, Positions, RotaryKind,
-    RotaryScaling, Settings, Value as SettingValue,
+    RotaryPairs, RotaryScaling, Settings, Value as SettingValue,
 };
-use limpid_core::model::Model;
+use limpid_core::model::{FeatureOrder, Model};
 use limpid_tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
-
-/// How rotary positions turn the features of a head, where they are in another program's tensors.
-#[derive(Clone, Copy)]
-pub enum Turning {
-    /// Feature i with i + half of those that turn.
-    Halves,
-    /// The same the other way round.
-    HalvesBack,
-    /// Neighbours, as limpid.
-    Neighbours,
-}
 
 /// One of HuggingFace's model families.
 pub struct Family {
@@ -54,8 +43,8 @@ pub struct Family {
     copies: &'static [(&'static str, &'static str)],
     /// Tensors on which no number depends; `*` at an end is anything.
     idle: &'static [&'static str],
-    /// How rotary positions turn, as it stores them.
-    turning: Turning,
+    /// Which features rotary positions turn together, as it stores them.
+    pairs: RotaryPairs,
     /// Whether the head's transform has the exact GELU, whatever the blocks have.
     head_gelu: bool,
 }
@@ -145,12 +134,12 @@ impl Family {
 
     /// Which tensor of theirs is which of ours.
     pub fn links(&self, model: &Model) -> Vec<Link> {
-        links(self.tensors.iter().copied().flatten().chain(self.head), self.turning, model)
+        links(self.tensors.iter().copied().flatten().chain(self.head), self.pairs, model)
     }
 
     /// What all its models have.
     fn plain(&self) -> Config {
-        let mut c = Config::default();
+        let mut c = Config { rotary_pairs: self.pairs, ..Config::default() };
         for (setting, value) in self.always.iter().copied().flatten() {
             c.set(setting, value).expect("tables name settings and their values");
         }
@@ -209,7 +198,8 @@ impl Complaints {
             let turns = name.starts_with("rotary") && mine.positions != theirs.positions;
             let wider = is_wider(name, mine, theirs);
             more |= wider && name != "norm_gain_less_one";
-            if same(ours, there) || wider || turns {
+            let order = name == "rotary_pairs"; // features lie otherwise there, and numbers are the same
+            if same(ours, there) || wider || turns || order {
                 continue;
             }
             // a setting that follows from others is not given
@@ -225,7 +215,7 @@ impl Complaints {
 }
 
 /// Which tensor of theirs is which of ours, by rows.
-pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, turning: Turning, model: &Model) -> Vec<Link> {
+pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, pairs: RotaryPairs, model: &Model) -> Vec<Link> {
     let mut list = vec![];
     for row in rows {
         let Row(theirs, ours, _) = row;
@@ -234,7 +224,7 @@ pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, turning: Turning, m
             let names = (theirs.replace("{}", &i.to_string()), format!("{block}{ours}"));
             let kinds: &[&str] = if is_whole(theirs) { &[""] } else { &[".weight", ".bias"] };
             for kind in kinds {
-                list.extend(row.link(turning, model, i, [&names.0, &names.1].map(|name| format!("{name}{kind}"))));
+                list.extend(row.link(pairs, model, i, [&names.0, &names.1].map(|name| format!("{name}{kind}"))));
             }
         }
     }
@@ -243,14 +233,13 @@ pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, turning: Turning, m
 
 impl Row {
     /// Its link, if the model has the parameter.
-    fn link(&self, turning: Turning, model: &Model, block: usize, [name, param]: [String; 2]) -> Vec<Link> {
+    fn link(&self, pairs: RotaryPairs, model: &Model, block: usize, [name, param]: [String; 2]) -> Vec<Link> {
         let Some(rows) = model.param(&param).map(|p| extent(p).0) else { return vec![] };
         let heads = model.config.heads();
         let (d_head, turned) = (heads.d_head, model.config.rotary_dim_of(block));
-        let turn = match turning {
-            Turning::Halves if turned > 0 => TensorLayout::Halves { d_head, turned },
-            Turning::HalvesBack if turned > 0 => TensorLayout::HalvesBack { d_head, turned },
-            _ => TensorLayout::Same,
+        let turn = match pairs {
+            RotaryPairs::Neighbours => TensorLayout::Same,
+            _ => TensorLayout::Features(FeatureOrder { pairs, d_head, turned, features: heads.cols() }),
         };
         let padded = param == "embed.weight" || param.starts_with("unembed.");
         let link = |rows, turn, within| Link { name: name.clone(), param: param.clone(), rows, turn, within, padded };
@@ -313,6 +302,7 @@ pub(super) fn canonical(c: &Config) -> Config {
     if c.positions != Positions::Rotary {
         (c.rotary_base, c.rotary_scaling, c.rotary_dim) = (usual.rotary_base, RotaryScaling::NONE, None);
         (c.rotary_layers, c.rotary_base_window) = (LayerPattern::ALL, None);
+        c.rotary_pairs = usual.rotary_pairs;
     }
     c.rotary_dim = c.rotary_dim.filter(|n| *n != c.d_head());
     c.rotary_scaling = canonical_scaling(c.rotary_scaling);

@@ -1,5 +1,6 @@
 //! What the transformer is put together from: norms, products, sums; places in memory, names, and the finished model.
 
+use super::super::order::FeatureOrders;
 use super::super::plan::{self, Placement, Plan};
 use super::super::{Axes, Mode, Model, Names, Param, ParamRole, Table, Tensor, Tuning, recompute};
 use crate::config::{Config, ConfigError, NormPlace, QkNorm};
@@ -127,16 +128,44 @@ impl<'a> Builder<'a> {
         y
     }
 
-    /// The residual sum. In post-norm models it has a name of its own, because there the stream is the output of the
-    /// norm.
-    pub fn residual(&mut self, stream: &str, sum: &str, a: Region, b: Region) -> Region {
-        let y = self.act(if self.c.norm_place == NormPlace::Post { sum } else { stream }, a.cols, Axes::Model);
+    /// The product that ends attention (`attn`) or the feed-forward network (`mlp`), and its dropout. It has the name of what is added to
+    /// the stream where nothing changes it before.
+    pub fn project(&mut self, i: usize, part: &str, x: Region, bias: bool, dropout: f64) -> Region {
+        let c = self.c;
+        let changed = matches!(c.norm_place, NormPlace::Branch | NormPlace::Both) || c.residual_scale != 1.0;
+        let added = format!("blocks.{i}.hook_{part}_out");
+        let out = if changed { format!("blocks.{i}.{part}.hook_out") } else { added.clone() };
+        let weights = format!("blocks.{i}.{part}.out");
+        let y = self.linear(&weights, &out, x, c.d_model, bias, ParamRole::Residual, Axes::Model);
+        // draws depend on the site, which has the name of what is added always
+        let Some(drop) = self.drop(&format!("{added}_dropped"), dropout) else { return y };
+        self.drop_out(&format!("{out}_dropped"), y, drop)
+    }
+
+    /// The norm of what a sub-layer gives, where the configuration puts one: what it gives is added to the stream.
+    pub fn branch_norm(&mut self, there: bool, name: &str, added: &str, x: Region) -> Region {
+        let y = self.norm_where(there, name, x);
+        if there && self.c.residual_scale == 1.0 {
+            self.also(added, y);
+        }
+        y
+    }
+
+    /// The residual sum.
+    pub fn residual(&mut self, name: &str, a: Region, b: Region) -> Region {
+        let y = self.act(name, a.cols, Axes::Model);
         self.op(Op::Add { a, b, scale: self.c.residual_scale as f32, y });
         y
     }
 
     pub fn dropout(&mut self, name: &str, x: Region, p: f64) -> Region {
-        let Some(drop) = self.drop(name, p) else { return x };
+        match self.drop(name, p) {
+            Some(drop) => self.drop_out(name, x, drop),
+            None => x,
+        }
+    }
+
+    fn drop_out(&mut self, name: &str, x: Region, drop: DropoutSpec) -> Region {
         let y = self.act(name, x.cols, self.axes);
         self.op(Op::Dropout { x, y, drop });
         y
@@ -177,7 +206,7 @@ impl<'a> Builder<'a> {
         let frozen = matches!(self.mode, Mode::Train { .. }) && !self.tuning.trains(name, adapter);
         let region =
             self.place(if frozen { MemorySpace::Const } else { MemorySpace::Param }, rows, cols, ActiveRows::All);
-        self.params.push(Param { name: name.into(), region, role });
+        self.params.push(Param { name: name.into(), region, role, order: None });
         region
     }
 
@@ -212,7 +241,7 @@ impl<'a> Builder<'a> {
 
     pub fn name(&mut self, name: String, region: Region, cols: Range<usize>, axes: Axes) {
         if self.named.insert(name.clone()) {
-            self.tensors.push(Tensor { name, region, cols, axes, grad: None });
+            self.tensors.push(Tensor { name, region, cols, axes, order: None, grad: None });
         }
     }
 
@@ -242,6 +271,9 @@ impl<'a> Builder<'a> {
         // no two tensors share a region yet, so a region still identifies its tensor
         let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
         plan::check(&plan, name)?;
+        let orders = FeatureOrders::of(&plan.ops, self.c.rotary_pairs);
+        plan.tensors.iter_mut().for_each(|t| t.order = orders.get(plan::key(t.region), t.cols.start, t.cols.len()));
+        plan.params.iter_mut().for_each(|p| p.order = orders.get(plan::key(p.region), 0, p.shape()[0]));
         let several = matches!(plan.mode, Mode::Train { batch, .. } if batch > 1);
         plan.keeps = recompute_level == 0 && several && plan::activations(&plan.ops) <= placement.keep_gradients;
         plan::arrange(&mut plan);

@@ -86,7 +86,8 @@ impl Trace<'_> {
         let base = asked.strip_suffix(".grad").unwrap_or(asked);
         let suffix = &asked[base.len()..];
         let derived = names::derived(self.model);
-        let mut all: Vec<&str> = self.names().collect();
+        let names: Vec<String> = self.names().collect();
+        let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
         all.extend(self.model.params.iter().map(|param| param.name.as_str()));
         all.extend(derived.iter().map(|(name, _)| name.as_str()));
         if !base.contains(['*', '?']) {
@@ -213,7 +214,7 @@ impl Trace<'_> {
     /// What goes into the activations of all blocks.
     fn before_activation(&self) -> Result<Vec<f32>, TraceError> {
         let names = self.names().filter(|name| name.ends_with(".mlp.hook_pre"));
-        let all: Result<Vec<Vec<f32>>, TraceError> = names.map(|name| Ok(self.get(name)?.values)).collect();
+        let all: Result<Vec<Vec<f32>>, TraceError> = names.map(|name| Ok(self.get(&name)?.values)).collect();
         Ok(all?.concat())
     }
 }
