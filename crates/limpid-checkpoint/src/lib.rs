@@ -233,12 +233,19 @@ pub fn place(param: &Param, space: MemorySpace) -> Region {
 fn stored<'a>(model: &'a Model, read: Reader<'a>, space: MemorySpace, prefix: &str) -> Vec<OutputTensor<'a>> {
     let one = |param: &'a Param| {
         let whole = place(param, space);
-        let step = (PART / whole.cols.max(1)).max(1);
+        // heads stay together, within which features change their places
+        let together = param.order.map_or(1, |order| order.d_head);
+        let step = (PART / whole.cols.max(1) / together).max(1) * together;
         let rows = move |from: usize| {
             let rows = step.min(whole.rows - from);
             Region { at: whole.at + from * whole.cols, rows, ..whole }
         };
-        let part = move |from| Box::new(move || read(rows(from))) as MakeValues<'a>;
+        let shown = move |from: usize, values: Vec<f32>| match param.order {
+            Some(order) if param.is_matrix() => order.part(from, step).show(&values, whole.cols),
+            Some(order) => order.show(&values, 1),
+            None => values,
+        };
+        let part = move |from| Box::new(move || Ok(shown(from, read(rows(from))?))) as MakeValues<'a>;
         let values = (0..whole.rows).step_by(step).map(part).collect();
         OutputTensor {
             name: format!("{prefix}{}", param.name),
@@ -978,8 +985,15 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
     };
     match format {
         Format::Limpid => {
+            let shown = |p: &Param| {
+                let values = values(p, source.config);
+                match p.order {
+                    Some(order) => order.show(&values, values.len() / p.shape()[0]),
+                    None => values,
+                }
+            };
             let one = |p| {
-                let values = vec![Box::new(move || Ok(values(p, source.config))) as MakeValues];
+                let values = vec![Box::new(move || Ok(shown(p))) as MakeValues];
                 OutputTensor { name: p.name.clone(), dtype: dtype.clone(), shape: p.shape(), values, rows: None }
             };
             let tensors = given.params.iter().map(one).collect();

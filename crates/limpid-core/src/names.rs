@@ -217,8 +217,14 @@ pub fn axes(name: &str, config: &Config) -> Vec<&'static str> {
 /// Whether what goes by a name lies before the product that makes the embedding as wide as the stream, or behind the one that makes
 /// what the head reads as wide as the embedding.
 fn is_embedding(name: &str, config: &Config) -> bool {
-    const BEFORE: &[&str] =
-        &["embed.weight", "hook_embed", "hook_embed_unscaled", "hook_embed_sum", "hook_embed_sum_unscaled", "hook_embed_dropped"];
+    const BEFORE: &[&str] = &[
+        "embed.weight",
+        "hook_embed",
+        "hook_embed_unscaled",
+        "hook_embed_sum",
+        "hook_embed_sum_unscaled",
+        "hook_embed_dropped",
+    ];
     const BEHIND: &[&str] = &["hook_head_scaled", "unembed.weight"];
     let begins = |parts: &[&str]| parts.iter().any(|part| name.starts_with(part));
     BEFORE.contains(&name)

@@ -5,10 +5,13 @@ mod random_config;
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Activation, Axis, Config, Dropout, DropoutScale, Mask, NormPlace, PRESETS, Positions};
-use limpid::model::{Axes, Mode, Model};
+use limpid::config::{
+    Activation, Axis, Config, Dropout, DropoutScale, LayerPattern, Mask, NormPlace, PRESETS, Positions, QkNorm,
+    RotaryPairs,
+};
+use limpid::model::{Axes, Mode, Model, Param};
 use limpid::names::{self, Notation};
-use limpid::ops::{Access, Batch, IGNORE, Op, Region, random};
+use limpid::ops::{Access, Batch, IGNORE, MemorySpace, Op, Region, random};
 use limpid::trace::masked::MaskTable;
 use limpid::trace::table::{self, TableOptions};
 use limpid::trace::view::{HeatScale, View};
@@ -65,6 +68,82 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Queries and keys, and what makes them, are shown and kept in files in the order of the program that a model comes from; every other
+/// number is the same.
+#[test]
+fn features_have_the_order_of_the_file() {
+    let path = std::env::temp_dir().join(format!("limpid-order-{}.safetensors", std::process::id()));
+    let norms = [QkNorm::None, QkNorm::Head, QkNorm::Width];
+    for (n, pairs) in [RotaryPairs::Halves, RotaryPairs::HalvesBack].into_iter().enumerate() {
+        for (qk_norm, n_kv_head) in norms.into_iter().zip([None, Some(1), Some(3)]) {
+            let positions = Positions::Rotary;
+            let (rotary_dim, rotary_layers) = ([None, Some(2)][n], [LayerPattern::ALL, "01".parse().unwrap()][n]);
+            let own = Config { positions, qk_norm, n_kv_head, rotary_dim, rotary_layers, ..tiny() };
+            let (model, mut backend, batch) = ready(&own, 3);
+            let config = Config { rotary_pairs: pairs, ..own };
+            let (shown, mut other, _) = ready(&config, 3);
+            let before = Trace::run(&model, &mut backend, &batch, true).unwrap();
+            let trace = Trace::run(&shown, &mut other, &batch, true).unwrap();
+            let mut names: Vec<String> = trace.names().chain(shown.params.iter().map(|p| p.name.clone())).collect();
+            names.extend(names::derived(&shown).into_iter().map(|(name, _)| name));
+            let mut moved = vec![];
+            for name in
+                names.iter().flat_map(|name| [name.clone(), format!("{name}.grad")]).filter(|n| n != "input.grad")
+            {
+                let (a, b) = (before.get(&name).unwrap(), trace.get(&name).unwrap());
+                assert_eq!(a.shape, b.shape, "{name}");
+                if bits(&a.values) == bits(&b.values) {
+                    continue;
+                }
+                // features of a head: the last axis, or of a parameter the first (W_Q and b_Q have it last)
+                let part = name.trim_end_matches(".grad").rsplit('.').next().unwrap().to_string();
+                let (d, rows) = (4, matches!(&*part, "weight" | "bias"));
+                let wide = if rows && a.shape.len() == 2 { a.shape[1] } else { 1 };
+                let turned = rotary_dim.unwrap_or(d);
+                let place = |i: usize| match (i % d, turned / 2) {
+                    (f, half) if f < half => i - f + 2 * f + n,
+                    (f, half) if f < turned => i - f + 2 * (f - half) + 1 - n,
+                    _ => i,
+                };
+                for (i, v) in b.values.iter().enumerate() {
+                    // values, behind queries and keys, stay
+                    let (feature, all) = if rows { (i / wide, a.shape[0]) } else { (i, *a.shape.last().unwrap()) };
+                    let fused = part.starts_with("hook_qk") || part == "hook_rotated" || name.contains(".qkv.");
+                    let stays = fused && feature % all >= 4 * (3 + n_kv_head.unwrap_or(3));
+                    let from = if stays { i } else { place(feature) * wide + i % wide };
+                    assert_eq!(v.to_bits(), a.values[from].to_bits(), "{name} at {i} of {config:?}");
+                }
+                moved.push(name);
+            }
+            for name in
+                ["attn.hook_q", "attn.hook_rot_k.grad", "attn.W_Q", "attn.b_K.grad", "attn.qkv.weight", "attn.hook_qkv"]
+            {
+                assert!(moved.contains(&format!("blocks.1.{name}")), "{name}: {moved:?}");
+            }
+            assert!(!moved.iter().any(|name| name.contains("blocks.0.")) || n == 0, "{moved:?}");
+            let still = ["hook_v", "hook_z", "scores", "pattern", "resid", "mlp", "logits", "embed"];
+            assert!(!moved.iter().any(|name| still.iter().any(|part| name.contains(part))), "{moved:?}");
+            // files have what is shown, and give back what was in memory
+            let weights: Vec<Labelled> = shown.params.iter().map(|p| trace.get(&p.name).unwrap()).collect();
+            limpid::checkpoint::save_parameters(&path, &shown, &other).unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            for weight in &weights {
+                let stored: Vec<u8> = weight.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                assert!(file.tensor(&weight.name).unwrap().data() == stored, "{} of {config:?}", weight.name);
+            }
+            let mut again = Reference::new(&shown);
+            let store = limpid::checkpoint::safetensors_file::open(&path).unwrap();
+            limpid::checkpoint::load(&store, &shown, &mut again, "", MemorySpace::Param).unwrap();
+            for param in &shown.params {
+                let [a, b] = [&again, &other].map(|backend| bits(&backend.read(param.region).unwrap()));
+                assert!(a == b, "{} of {config:?}", param.name);
+            }
+        }
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
 #[test]
 fn looking_changes_no_bit() {
     for (i, config) in configs().iter().enumerate().step_by(2) {
@@ -77,7 +156,11 @@ fn looking_changes_no_bit() {
             cpu.forward(model.ops()).unwrap();
             let losses = bits(&cpu.read(model.losses().unwrap()).unwrap());
             cpu.backward(model.back()).unwrap();
-            let grads = model.params.iter().map(|p| bits(&cpu.read(p.region.grad()).unwrap())).collect::<Vec<_>>();
+            let shown = |p: &Param| -> Vec<f32> {
+                let (stored, wide) = (cpu.read(p.region.grad()).unwrap(), p.region.len() / p.shape()[0]);
+                p.order.map_or(stored.clone(), |order| order.show(&stored, wide))
+            };
+            let grads = model.params.iter().map(|p| bits(&shown(p))).collect::<Vec<_>>();
             (losses, grads)
         };
         let (trained, grads) = plain(Mode::Train { batch: BATCH, context: CONTEXT });
@@ -754,7 +837,8 @@ fn every_notation_speaks_of_every_tensor() {
                 was.sort();
                 is.sort();
                 assert_eq!(was, is, "{what}");
-                let tensor = row.name == "input" || model.tensor(&row.name).is_some();
+                let derived = || names::derivation(&model, &row.name).is_some();
+                let tensor = row.name == "input" || model.tensor(&row.name).is_some() || derived();
                 assert_eq!(
                     said.formula.split_once(" = ").is_some_and(|(_, right)| !right.is_empty()),
                     tensor,

@@ -306,7 +306,7 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
     }
     // the definition, in f64: the write of the last block's network, centred, scaled, times the gain, times d
     let name = format!("blocks.{last}.hook_mlp_out_dropped");
-    let name = if trace.names().tensor(&name).is_some() { name } else { format!("blocks.{last}.hook_mlp_out") };
+    let name = if trace.shape(&name).is_ok() { name } else { format!("blocks.{last}.hook_mlp_out") };
     if trace.names().tuning.lora.is_some() {
         return; // there it has two parts
     }
@@ -323,7 +323,7 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
     }
     let head = trace.get(if config.tied_head { "embed.weight" } else { "unembed.weight" }).unwrap();
     let reads = |id: usize| write.iter().zip(&head.values[id * c..]).map(|(v, w)| v * f64::from(*w)).sum::<f64>();
-    let factor = config.residual_scale * config.logits_scale;
+    let factor = config.logits_scale; // what is written has the factor of the stream
     let wanted = factor * (reads(target) - asked.1.map_or(0.0, |_| reads(foil)));
     assert!((bar(&whole, &format!("L{last} MLP")) - wanted).abs() < 1e-5 * (1.0 + wanted.abs()), "{config:?}");
 }

@@ -6,16 +6,14 @@
 //! then, or F16. GGUF has no key for an activation function: GPT-NeoX, Falcon, MPT and BERT are read with the exact GELU that their
 //! models were trained with, where llama.cpp itself computes the tanh form.
 
-use super::huggingface::{
-    BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, canonical, links as row_links, why_not,
-};
+use super::huggingface::{BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, canonical, links as row_links, why_not};
 use super::{Complaints, Link, common};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result, SentenceRecipe};
 use limpid_core::config::{
-    Config, ConfigError, Fields, LayerPattern, Mask, NormKind, Parallel, Positions, RotaryKind, RotaryPairs, RotaryScaling,
-    Settings,
+    Config, ConfigError, Fields, LayerPattern, Mask, NormKind, Parallel, Positions, RotaryKind, RotaryPairs,
+    RotaryScaling, Settings,
 };
 use limpid_core::model::Model;
 use limpid_core::ops::blocks::Quant;

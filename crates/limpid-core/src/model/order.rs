@@ -52,10 +52,9 @@ impl FeatureOrder {
         (0..shown.len() / wide.max(1)).flat_map(|i| &shown[self.shown(i) * wide..][..wide]).copied().collect()
     }
 
-    /// That of a part of the features.
-    fn part(self, from: usize, count: usize) -> Option<FeatureOrder> {
-        let features = self.features.saturating_sub(from).min(count);
-        (features > 0).then_some(FeatureOrder { features, ..self })
+    /// That of `count` of the features from one on, which is the first of a head.
+    pub fn part(self, from: usize, count: usize) -> FeatureOrder {
+        FeatureOrder { features: self.features.saturating_sub(from).min(count), ..self }
     }
 }
 
@@ -86,7 +85,7 @@ impl FeatureOrders {
 
     /// That of some features of a region, from one on.
     pub(super) fn get(&self, region: Key, from: usize, count: usize) -> Option<FeatureOrder> {
-        self.0.get(&region)?.part(from, count)
+        self.0.get(&region).map(|order| order.part(from, count)).filter(|order| order.features > 0)
     }
 }
 
@@ -108,7 +107,6 @@ mod tests {
             assert_eq!(order(pairs).show(&stored, 2), placed, "{pairs}");
             assert_eq!(order(pairs).store(&placed, 2), stored, "{pairs}");
         }
-        assert_eq!(order(RotaryPairs::Halves).part(12, 6), None);
-        assert_eq!(order(RotaryPairs::Halves).part(6, 6).unwrap().features, 6);
+        assert_eq!([0, 6, 12].map(|from| order(RotaryPairs::Halves).part(from, 6).features), [6, 6, 0]);
     }
 }
