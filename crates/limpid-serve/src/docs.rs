@@ -20,7 +20,7 @@ pub const DEVIATIONS: &[&str] = &[
     "Nothing is truncated: a prompt and an answer that do not fit the context are refused. The last token of an answer needs no place, so a prompt may be as long as the context and have one token more.",
     "`max_tokens` may be 0, which scores a prompt with `echo` and `logprobs`. Left out, an answer to a conversation may have all tokens that fit.",
     "An answer depends on the model, the request and its `seed` alone, to the bit, whoever else asks. Without a seed one is drawn. `limpid.seed` of the answer is the one that was used.",
-    "Choice i of `n` is sample i of `limpid generate --num-samples` with the same settings and seed.",
+    "Choice i of an answer is sample i of `limpid generate --num-samples` with its prompt, the same settings and seed. So all choices have draws of their own, also those of equal prompts.",
     "`top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and `limpid` are additions.",
     "In a `prompt` the text of a special token, such as `<|endoftext|>`, is that token, as in `limpid generate`; with `limpid: {\"parse_special\": false}` it is plain text. A message of a conversation that contains one is refused.",
     "An empty `prompt` is the beginning of a text.",

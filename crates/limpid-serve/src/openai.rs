@@ -168,7 +168,9 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
                 format!("the answers have more than {TOLD} tokens and log-probabilities: ask for fewer at a time");
             return Err(Refusal::invalid_text(param, &said));
         }
-        requests.extend((0..n as u64).map(|sample| EngineRequest {
+        // each answer of a request has draws of its own, whichever prompt it continues
+        let first = requests.len() as u64;
+        requests.extend((first..first + n as u64).map(|sample| EngineRequest {
             prompt: prompt.clone(),
             options: Options { sample, max_tokens, ..options.clone() },
             log_probs,

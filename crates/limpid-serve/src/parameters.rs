@@ -90,7 +90,7 @@ const GENERATION: &[Parameter] = &[
         ParameterKind::Number(NumberRange { least: 0.0, most: 1.0, above: false, below: true }),
         "only tokens at least so many times as likely as the likeliest; default 0",
     ),
-    row("n", ParameterKind::Whole(1, 16), "answers to each prompt, of all prompts at most 256; default 1"),
+    row("n", ParameterKind::Whole(1, 128), "answers to each prompt, of all prompts at most 256; default 1"),
     row("presence_penalty", between(-2.0, 2.0), "taken from a token's logit if the answer has it"),
     row(
         "repetition_penalty",

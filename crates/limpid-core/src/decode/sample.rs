@@ -394,6 +394,45 @@ mod tests {
         }
     }
 
+    /// Chi-square in every direction: how often each token comes along seeds, samples and steps, and each pair of neighbours.
+    #[test]
+    fn draws_are_independent_along_seeds_samples_and_steps() {
+        let want = [0.2, 0.3, 0.02, 0.4, 0.08];
+        const N: usize = 24;
+        let pick = |[seed, sample, step]: [usize; 3]| {
+            let sampler = Sampler { seed: seed as u64, ..Sampler::default() };
+            sampler.pick(&logits(), TokensBefore::default(), sample as u64, step as u64).unwrap() as usize
+        };
+        let cells = |n: usize| (0..n.pow(3)).map(move |i| [i / n / n, i / n % n, i % n]);
+        let drawn: Vec<usize> = cells(N).map(pick).collect();
+        let at = |[a, b, c]: [usize; 3]| drawn[(a * N + b) * N + c];
+        for axis in 0..3 {
+            let mut pairs = [[0.0; 5]; 5];
+            for cell in cells(N).filter(|cell| cell[axis] + 1 < N) {
+                let mut next = cell;
+                next[axis] += 1;
+                pairs[at(cell)][at(next)] += 1.0;
+            }
+            let n: f64 = pairs.as_flattened().iter().sum();
+            let expected = (0..25).map(|i| n * want[i / 5] * want[i % 5]);
+            let chi: f64 =
+                pairs.as_flattened().iter().zip(expected).map(|(got, want)| (got - want).powi(2) / want).sum();
+            assert!(chi < 51.2, "axis {axis}: chi-square {chi} of 24 degrees of freedom is beyond one in a thousand");
+        }
+        for fixed in 0..3 {
+            for value in 0..N {
+                let mut counts = [0.0; 5];
+                cells(N).filter(|cell| cell[fixed] == value).for_each(|cell| counts[at(cell)] += 1.0);
+                let n = (N * N) as f64;
+                let chi: f64 = counts.iter().zip(want).map(|(got, p)| (got - n * p).powi(2) / (n * p)).sum();
+                assert!(
+                    chi < 33.4,
+                    "axis {fixed} at {value}: chi-square {chi} of 4 degrees of freedom: one in a million"
+                );
+            }
+        }
+    }
+
     #[test]
     fn a_large_nucleus_needs_no_order() {
         // 3000 equal logits: half of the mass is the 1500 lowest ids

@@ -2,7 +2,7 @@
 
 use crate::served::{Chance, chars, gpt2};
 use limpid::engine::{EngineEvent, EngineLimits, EngineRequest, TokenLogProb};
-use limpid::generate::{FinishReason, GenerateError, Sample, Writer};
+use limpid::generate::{FinishReason, GenerateError, Options, Sample, Sampler, Writer};
 use limpid::ops::element::Element;
 use limpid::receipt::{Receipt, Replay, replay};
 use limpid_serve::ServedModel;
@@ -35,7 +35,7 @@ fn events(model: &ServedModel, request: &EngineRequest, chance: &mut Chance, cho
         of_prompt.map(|wanted| request.prompt[1..].iter().map(|id| likely(*id, &logits(*id), wanted.top)).collect());
     let mut all =
         vec![EngineEvent::Prompt { cached: request.prompt.len() / 2, log_probs: log_probs.unwrap_or_default() }];
-    let options = limpid::generate::Options { sampler: limpid::generate::Sampler::GREEDY, ..request.options.clone() };
+    let options = Options { sampler: Sampler::GREEDY, ..request.options.clone() };
     let mut writer = Writer::new(Some(model.lm.tokenizer().unwrap()), &request.prompt, &options).unwrap();
     let mut finish = (options.max_tokens == 0).then_some(FinishReason::Length);
     for token in chosen {
@@ -377,6 +377,94 @@ fn an_answers_receipt_replays() {
     let again = really(&model, &json!({ "prompt": "to be", "n": 2, "seed": drawn["limpid"]["seed"] }));
     assert_eq!(drawn["choices"], again["choices"]);
     assert_ne!(drawn["choices"][0]["text"], drawn["choices"][1]["text"]);
+}
+
+/// The answers of a request are independent draws of the model's distribution: along prompts, along `n`, along the tokens of an
+/// answer and along seeds. Four tokens are biased far above the others, so that few draws say much.
+#[test]
+fn answers_of_one_request_are_independent() {
+    const TOKENS: [&str; 4] = ["t", "o", "b", "e"];
+    let model = chars();
+    let tokenizer = model.lm.tokenizer().unwrap();
+    let biases: serde_json::Map<String, Value> =
+        TOKENS.iter().map(|token| (tokenizer.encode(token).unwrap()[0].to_string(), 100.into())).collect();
+    let body = json!({ "max_tokens": 2, "logit_bias": biases, "ignore_eos": true });
+    // what is expected: the model's probabilities, of these four alone
+    let probability = |prompt: &str| {
+        let all = TOKENS.map(|token| model.lm.score(prompt, token).unwrap().total.exp());
+        all.map(|p| p / all.iter().sum::<f64>())
+    };
+    let first = probability("to be");
+    let chi = |counts: &[f64], p: &[f64]| {
+        let n: f64 = counts.iter().sum();
+        counts.iter().zip(p).map(|(got, p)| (got - n * p).powi(2) / (n * p)).sum::<f64>()
+    };
+    for (prompts, n) in [(256, 1), (32, 8), (2, 128)] {
+        // by seed, prompt, choice and place
+        let drawn: Vec<Vec<[usize; 2]>> = [0, 1, 2, -1, 7, 1337, 1 << 40, i64::MIN]
+            .into_iter()
+            .map(|seed| {
+                let mut body = body.clone();
+                body["prompt"] = json!(vec!["to be"; prompts]);
+                (body["n"], body["seed"]) = (n.into(), seed.into());
+                let answer = really(&model, &body);
+                let token = |c: char| TOKENS.iter().position(|token| token.starts_with(c)).unwrap();
+                let texts = answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap());
+                texts.map(|text| [0, 1].map(|i| token(text.chars().nth(i).unwrap()))).collect()
+            })
+            .collect();
+        let what = format!("{prompts} prompts, {n} answers to each");
+        // 3 degrees of freedom, and 9: beyond one in ten thousand
+        for answers in &drawn {
+            let mut counts = [0.0; 4];
+            answers.iter().for_each(|[token, _]| counts[*token] += 1.0);
+            assert!(chi(&counts, &first) < 21.1, "{what}: {counts:?}, not as {first:?}");
+        }
+        let pairs_of = |pairs: &mut dyn Iterator<Item = (usize, usize)>| {
+            let mut counts = [[0.0; 4]; 4];
+            pairs.for_each(|(a, b)| counts[a][b] += 1.0);
+            counts
+        };
+        let independent: Vec<f64> = (0..16).map(|i| first[i / 4] * first[i % 4]).collect();
+        let neighbours = |apart: usize| {
+            let pairs = drawn.iter().flat_map(move |all| all.iter().zip(&all[apart.min(all.len())..]));
+            pairs_of(&mut pairs.map(|(a, b)| (a[0], b[0])))
+        };
+        let seeds = drawn.windows(2).flat_map(|pair| pair[0].iter().zip(&pair[1])).map(|(a, b)| (a[0], b[0]));
+        for (along, pairs) in
+            [("prompts", neighbours(n)), ("answers", neighbours(1)), ("seeds", pairs_of(&mut { seeds }))]
+        {
+            let chi = chi(pairs.as_flattened(), &independent);
+            assert!(
+                pairs.as_flattened().iter().sum::<f64>() > 1000.0 && chi < 39.0,
+                "{what}, along {along}: {chi}, {pairs:?}"
+            );
+        }
+        let after: Vec<f64> =
+            TOKENS.iter().zip(first).flat_map(|(t, p)| probability(&format!("to be{t}")).map(|q| p * q)).collect();
+        let tokens = pairs_of(&mut drawn.iter().flatten().map(|[a, b]| (*a, *b)));
+        assert!(chi(tokens.as_flattened(), &after) < 39.0, "{what}, along an answer: {tokens:?}");
+    }
+}
+
+/// Choice i of a request is sample i of its own prompt, alone: neither the other prompts nor `n` change its draws.
+#[test]
+fn an_answer_beside_others_is_the_sample_alone() {
+    let model = chars();
+    let prompts = ["to be", "or not", "to be", "that", "to be or not to be"];
+    for n in [1, 3] {
+        let body = json!({ "prompt": prompts, "n": n, "seed": 11, "max_tokens": 8 });
+        let answer = really(&model, &body);
+        for (i, choice) in answer["choices"].as_array().unwrap().iter().enumerate() {
+            let sampler = Sampler { seed: 11, ..Sampler::default() };
+            let options = Options { sampler, max_tokens: 8, sample: i as u64, ..Options::default() };
+            assert_eq!(
+                choice["text"],
+                model.lm.generate(prompts[i / n], &options).unwrap().text,
+                "choice {i} of {body}"
+            );
+        }
+    }
 }
 
 /// What lm-eval adds up is what the library finds, to the bit.

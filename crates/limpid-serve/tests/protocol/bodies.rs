@@ -451,13 +451,15 @@ fn answers_have_a_limit_and_share_their_options() {
         let body = json!({ "prompt": vec!["a"; prompts], "n": n, "logit_bias": { "7": 1 } });
         completions(&model, body.to_string().as_bytes())
     };
-    for (prompts, n) in [(256, 1), (16, 16), (85, 3)] {
+    for (prompts, n) in [(256, 1), (16, 16), (85, 3), (1, 128), (2, 128)] {
         let requests = ask(prompts, n).unwrap().requests;
         assert_eq!(requests.len(), prompts * n);
+        let samples = requests.iter().map(|request| request.options.sample);
+        assert!(samples.eq(0..(prompts * n) as u64), "each answer has a number, and so draws, of its own");
         let first = &requests[0].options.logit_bias;
         assert!(requests.iter().all(|request| Arc::ptr_eq(&request.options.logit_bias, first)));
     }
-    for (prompts, n, most) in [(256, 2, 1), (17, 16, 15), (86, 3, 2)] {
+    for (prompts, n, most) in [(256, 2, 1), (17, 16, 15), (86, 3, 2), (3, 128, 85)] {
         let refusal = ask(prompts, n).unwrap_err();
         assert_eq!((refusal.code, refusal.param.as_deref()), ("invalid_value", Some("n")));
         assert!(refusal.message.contains(&format!("at most {most} for {prompts} prompts")), "{refusal}");
@@ -632,7 +634,7 @@ fn what_is_asked_of_the_engine_is_what_generate_does() {
     for (i, request) in ask.requests.iter().enumerate() {
         let (options, sampler) = (&request.options, request.options.sampler);
         assert_eq!(request.prompt, model.lm.encode(["to be", "or not"][i / 2]).unwrap());
-        assert_eq!((options.sample, options.max_tokens, options.overflow), (i as u64 % 2, 7, Overflow::Stop));
+        assert_eq!((options.sample, options.max_tokens, options.overflow), (i as u64, 7, Overflow::Stop));
         assert_eq!((sampler.temperature, sampler.top_k, sampler.top_p, sampler.min_p), (0.5, 3, 0.9, 0.1));
         assert_eq!((sampler.repetition_penalty, sampler.presence_penalty, sampler.frequency_penalty), (1.1, 0.2, -0.3));
         assert_eq!((sampler.seed, options.stop_at_end_of_text, options.trace), (-5i64 as u64, false, false));

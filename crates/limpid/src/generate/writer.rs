@@ -32,7 +32,7 @@ pub struct Options {
     pub max_tokens: usize,
     /// How each is chosen.
     pub sampler: Sampler,
-    /// Which of several samples of one prompt: separates its draws from the others'.
+    /// Which of several samples with one seed, of one prompt or of several: each number has draws of its own.
     pub sample: u64,
     /// Texts that end the sample and are not part of it.
     pub stop: Vec<String>,
