@@ -37,7 +37,7 @@ impl Cache {
         let words = |elements: usize| element.bytes(elements) / 4;
         let range = region.range();
         let blocks = Shared::new(&mut self.arena[words(range.start)..words(range.end)], words(BLOCK * d));
-        team.pool.run(tiles, &|tile, _| {
+        team.copies(tiles, x.len(), |tile| {
             for span in &batch.spans {
                 for i in 0..span.rows {
                     let row = span.cache_row(batch, i);

@@ -122,7 +122,7 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
                 (span, h, Head { q, k, v, span: place, scoring, draws, head: h, n_head })
             };
             let (y, to) = (Shared::new(y, c), Shared::new(&mut stat[lse.range()], n_head));
-            team.heads(batch.spans.len(), n_head, &|task, id| {
+            team.heads(&batch.spans, (n_head, d), &|task, id| {
                 let (span, h, head) = head_of(task);
                 let rows = span.row..span.row + span.rows;
                 // SAFETY: each task takes one head's columns of one sequence's rows.

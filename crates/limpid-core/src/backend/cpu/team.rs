@@ -6,7 +6,6 @@ use super::pool::Pool;
 use super::reserve;
 use crate::backend::BackendError;
 use crate::model::Model;
-use crate::ops::Op;
 use crate::ops::arena::Arena;
 use crate::ops::attend;
 use crate::ops::blocks::Quant;
@@ -16,6 +15,7 @@ use crate::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, gemm_turn
 use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut, Shared};
+use crate::ops::{Op, Span};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
@@ -34,6 +34,10 @@ pub struct ThreadTeam {
 
 /// Elements below which waking other threads costs more than it gains.
 const SMALL: usize = 16 << 10;
+
+/// Multiply-adds below which it does: a thread does them in the time in which another one wakes. All products of small models for
+/// one token are below it, so their decoding stays on one thread.
+pub const WORTH: usize = 256 << 10;
 
 /// Rows per thread from which it is cheaper that each thread packs all of b than that rows move between threads.
 const OWN_ROWS: usize = 192;
@@ -104,14 +108,34 @@ impl ThreadTeam {
         self.pool.run(cols.div_ceil(each), &|task, _| f(task * each..((task + 1) * each).min(cols)));
     }
 
-    /// Runs `f(task, thread)` for every head of every sequence, numbered sequence by sequence. Where there are
-    /// enough sequences, one thread takes all heads of a sequence, because neighbouring heads write to the same
+    /// Whether so many multiply-adds are left to the thread that asks.
+    fn alone(&self, work: usize) -> bool {
+        self.pool.threads() == 1 || work < WORTH
+    }
+
+    /// Runs `f(task, thread)` for every task; on this thread alone where they are `small`.
+    fn tasks(&self, tasks: usize, small: bool, f: &(dyn Fn(usize, usize) + Sync)) {
+        match small {
+            true => (0..tasks).for_each(|task| f(task, 0)),
+            false => self.pool.run(tasks, f),
+        }
+    }
+
+    /// Runs `f(part)` for every part of `elements` elements that are copied.
+    pub fn copies(&self, parts: usize, elements: usize, f: impl Fn(usize) + Sync) {
+        self.tasks(parts, elements < SMALL, &|part, _| f(part));
+    }
+
+    /// Runs `f(task, thread)` for each of `n` heads, of so many columns, of every sequence, numbered sequence by sequence. Where
+    /// there are enough sequences, one thread takes all heads of a sequence, because neighbouring heads write to the same
     /// cache lines.
-    pub fn heads(&self, sequences: usize, n_head: usize, f: &(dyn Fn(usize, usize) + Sync)) {
-        if sequences >= 4 * self.pool.threads() {
-            self.pool.run(sequences, &|s, id| (s * n_head..(s + 1) * n_head).for_each(|task| f(task, id)));
+    pub fn heads(&self, spans: &[Span], (n, cols): (usize, usize), f: &(dyn Fn(usize, usize) + Sync)) {
+        let scores: usize = spans.iter().map(|span| span.rows * (span.past + span.rows)).sum();
+        let small = self.alone(2 * scores * n * cols);
+        if !small && spans.len() >= 4 * self.pool.threads() {
+            self.pool.run(spans.len(), &|s, id| (s * n..(s + 1) * n).for_each(|task| f(task, id)));
         } else {
-            self.pool.run(sequences * n_head, f);
+            self.tasks(spans.len() * n, small, f);
         }
     }
 
@@ -123,7 +147,7 @@ impl ThreadTeam {
         let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
         let panels = cols.div_ceil(width);
         let to = Shared::new(c, cols);
-        let small = threads == 1 || rows * cols * a.cols < 8 * SMALL;
+        let small = self.alone(rows * cols * a.cols);
         let own_rows = a.col_stride == 1 && rows >= OWN_ROWS * threads;
         let by_columns = !small && !own_rows && (panels >= 2 * threads || panels.is_multiple_of(threads));
         let (all, each) = match () {
@@ -196,7 +220,8 @@ impl ThreadTeam {
         let (rows, cols) = (a.rows, if turned { b.rows() } else { b.cols() });
         let width = gemm::width(self.level);
         let panels = cols.div_ceil(width);
-        let each = panels.div_ceil(4 * self.pool.threads()).max(1) * width;
+        let parts = if self.alone(rows * cols * a.cols) { 1 } else { 4 * self.pool.threads() };
+        let each = panels.div_ceil(parts).max(1) * width;
         let (k, mut room) = (a.cols, None);
         let x = (self.precision == Precision::Int8 && b.codes().is_some() && a.col_stride == 1).then(|| {
             let room = room.insert(self.rounded.lock().unwrap_or_else(|e| e.into_inner()));
@@ -250,5 +275,56 @@ impl ThreadTeam {
             let mut db = unsafe { to.part(0..1, range.clone()) };
             self.level.run(linear::ColumnSums { db: db.whole(), from: range.start, dy, cols });
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cpu;
+    use crate::backend::Backend;
+    use crate::config::Config;
+    use crate::model::{Mode, Model};
+    use crate::ops::{Batch, Span};
+
+    /// Whether other threads are woken follows from the ops and the batch: for a token of a small model they never are, for prompts and
+    /// larger models they are. The logits are those of one thread.
+    #[test]
+    fn a_small_models_token_wakes_no_other_thread() {
+        let nano = Config::preset("nano").unwrap();
+        let wide = Config { d_model: 512, n_head: 8, n_layer: 1, ..nano.clone() };
+        let large = Config { vocab_size: 4096, ..nano.clone() };
+        for (config, rows, past, wakes) in [
+            (&nano, 1, 0, false),
+            (&nano, 1, 63, false),
+            (&nano, 2, 10, false),
+            (&nano, 40, 0, true),
+            (&large, 1, 0, true),
+            (&wide, 1, 0, true),
+        ] {
+            let model = Model::new(config, Mode::Decode { rows: 64, outputs: 64, blocks: 1 }).unwrap();
+            let span = Span { row: 0, rows, past, table: 0, valid: past + rows };
+            let batch = Batch {
+                tokens: (0..rows as u32).collect(),
+                positions: (0..rows as u32).map(|i| past as u32 + i).collect(),
+                segments: vec![0; rows],
+                outputs: (0..rows as u32).collect(),
+                spans: vec![span],
+                blocks: vec![0],
+                ..Batch::default()
+            };
+            let run = |threads: usize| {
+                let mut cpu = Cpu::new(&model, threads);
+                for (i, param) in model.params.iter().enumerate() {
+                    cpu.fill(param.region, &|at| ((at * 7 + i) % 13) as f32 / 50.0 - 0.1).unwrap();
+                }
+                cpu.feed(&batch).unwrap();
+                cpu.forward(model.ops().part(..0)).unwrap(); // packs the weights
+                let before = cpu.team.pool.jobs();
+                cpu.forward(model.ops()).unwrap();
+                (cpu.team.pool.jobs() - before, cpu.read(model.logits().unwrap()).unwrap())
+            };
+            let [(_, one), (jobs, three)] = [1, 3].map(run);
+            assert_eq!((jobs > 0, one), (wakes, three), "{rows} rows after {past}: {jobs} jobs");
+        }
     }
 }

@@ -14,6 +14,6 @@ pub use threads::{Pool, STACK};
 mod primitives {
     pub use std::hint::spin_loop;
     pub use std::sync::atomic::{AtomicBool, AtomicUsize};
-    pub use std::sync::{Arc, Condvar, Mutex};
-    pub use std::thread::{Builder, JoinHandle, available_parallelism, yield_now};
+    pub use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+    pub use std::thread::{Builder, JoinHandle, available_parallelism};
 }

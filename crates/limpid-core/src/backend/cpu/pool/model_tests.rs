@@ -17,8 +17,8 @@ mod threads;
 mod primitives {
     pub use loom::hint::spin_loop;
     pub use loom::sync::atomic::{AtomicBool, AtomicUsize};
-    pub use loom::sync::{Arc, Condvar, Mutex};
-    pub use loom::thread::{Builder, JoinHandle, yield_now};
+    pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+    pub use loom::thread::{Builder, JoinHandle};
     pub use std::thread::available_parallelism;
 }
 

@@ -5,6 +5,8 @@ use super::Pool;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 #[test]
 fn every_task_is_done_once() {
@@ -18,7 +20,7 @@ fn every_task_is_done_once() {
             });
             assert!(counts.iter().all(|c| c.load(Relaxed) == 1), "{threads} threads, {tasks} tasks");
         }
-        std::thread::sleep(std::time::Duration::from_millis(5)); // asleep, and awake again
+        std::thread::sleep(Duration::from_millis(5)); // asleep, and awake again
         pool.run(3, &|_, _| {});
     }
 }
@@ -85,4 +87,31 @@ fn more_threads_than_any_machine_runs_are_refused_at_once() {
         let said = format!("cannot start thread 4097 of {threads}: at most 4096 are started; ask for fewer threads");
         assert_eq!(error, said);
     }
+}
+
+/// Beside other programs a thread may not run for a while: the others do its tasks, and nobody waits for it.
+#[test]
+fn a_thread_that_does_not_run_holds_up_no_job() {
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    let pool = Pool::by(3, 0, |thread, work| {
+        let gate = gate.clone();
+        thread.spawn(move || {
+            let _ = gate.lock().unwrap().recv();
+            work();
+        })
+    })
+    .unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let done = AtomicUsize::new(0);
+        for _ in 0..3 {
+            pool.run(8, &|_, _| {
+                done.fetch_add(1, Relaxed);
+            });
+        }
+        tell.send(done.into_inner()).unwrap();
+        drop(open); // the pool waits for its threads to end
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(24), "it waits for threads that do not run");
 }
