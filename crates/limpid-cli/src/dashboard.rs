@@ -46,13 +46,12 @@ pub use drawn::Dashboard;
 #[cfg(feature = "ui")]
 mod drawn {
     use super::Now;
-    use crate::machine::peak_rss;
+    use crate::machine::{ignores_closed_terminal, peak_rss};
     use crate::show::{bytes, commas, spelled};
     use limpid::report::smoothed;
     use limpid::train::{LayerUpdate, Step, log};
     use limpid::units::tick;
     use ratatui::backend::CrosstermBackend;
-    use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
     use ratatui::crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
     use ratatui::crossterm::{cursor, execute};
     use ratatui::layout::{Constraint, Layout, Rect};
@@ -60,7 +59,13 @@ mod drawn {
     use ratatui::symbols::Marker;
     use ratatui::widgets::{Axis, Chart, Dataset, Gauge, GraphType, Paragraph, Wrap};
     use std::collections::VecDeque;
+    #[cfg(unix)]
+    use std::fs::File;
+    #[cfg(unix)]
+    use std::io::{ErrorKind, Read};
     use std::io::{IsTerminal, stderr};
+    #[cfg(unix)]
+    use std::os::fd::AsFd;
     use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex, MutexGuard, Once};
@@ -218,26 +223,110 @@ mod drawn {
         }
     }
 
-    /// Draws until it is over. A key is answered at once, the rest five times a second.
+    /// Draws until it is over or nobody can see it. A key is answered at once, the rest five times a second.
     fn draw(screen: &Mutex<Screen>, over: &AtomicBool, asked: &AtomicBool) {
         let Ok(mut terminal) = Terminal::new(CrosstermBackend::new(stderr())) else { return };
+        let mut keys = Keys::open();
         while !over.load(Ordering::SeqCst) {
             let stopping = asked.load(Ordering::SeqCst);
             let _ = terminal.draw(|frame| view(frame, &screen.lock().unwrap_or_else(|e| e.into_inner()), stopping));
-            match event::poll(Duration::from_millis(200)) {
-                Ok(true) => {
-                    if let Ok(Event::Key(key)) = event::read()
-                        && key.kind == KeyEventKind::Press
-                        && (key.code == KeyCode::Char('q')
-                            || key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL))
-                        && asked.swap(true, Ordering::SeqCst)
-                    {
-                        restore();
-                        std::process::exit(130);
-                    }
+            match keys.wait(Duration::from_millis(200)) {
+                Typed::Nothing => {}
+                Typed::Stop if asked.swap(true, Ordering::SeqCst) => {
+                    restore();
+                    std::process::exit(130);
                 }
-                Ok(false) => {}
-                Err(_) => std::thread::sleep(Duration::from_millis(200)), // no keys can be read here
+                Typed::Stop => {}
+                // SIGHUP says the same, but only to the processes that the terminal controls
+                Typed::Closed => {
+                    asked.fetch_or(!ignores_closed_terminal(), Ordering::SeqCst);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What was typed.
+    enum Typed {
+        Nothing,
+        /// `q` or Ctrl-C.
+        Stop,
+        /// The terminal is closed.
+        Closed,
+    }
+
+    /// The keyboard: stdin, or the terminal of the process where stdin is none. crossterm's reader is not used, because it never
+    /// returns from a terminal that is closed.
+    #[cfg(unix)]
+    struct Keys(Option<File>);
+
+    #[cfg(unix)]
+    impl Keys {
+        fn open() -> Keys {
+            let stdin = std::io::stdin();
+            let own = stdin.is_terminal().then(|| stdin.as_fd().try_clone_to_owned().map(File::from));
+            Keys(own.unwrap_or_else(|| File::open("/dev/tty")).ok())
+        }
+
+        fn wait(&mut self, most: Duration) -> Typed {
+            use rustix::event::{PollFd, PollFlags, poll};
+            let screen = stderr();
+            let mut both = vec![PollFd::new(&screen, PollFlags::empty())]; // it reports that it is closed all the same
+            both.extend(self.0.as_ref().map(|keys| PollFd::new(keys, PollFlags::IN)));
+            let most = most.try_into().expect("less than a second");
+            if poll(&mut both, Some(&most)).is_err() {
+                return Typed::Nothing; // a signal
+            }
+            let found: Vec<PollFlags> = both.iter().map(PollFd::revents).collect();
+            if found.iter().any(|found| found.intersects(PollFlags::HUP | PollFlags::ERR)) {
+                return Typed::Closed;
+            }
+            let Some((keys, found)) = self.0.as_mut().zip(found.get(1)) else { return Typed::Nothing };
+            if found.contains(PollFlags::NVAL) {
+                self.0 = None; // no keys can be read here
+            } else if found.contains(PollFlags::IN) {
+                let mut typed = [0; 64];
+                return match keys.read(&mut typed) {
+                    Ok(0) => Typed::Closed,
+                    // what begins with an escape is an arrow or the like
+                    Ok(n) if typed[0] != b'\x1b' && typed[..n].iter().any(|key| matches!(key, b'q' | b'\x03')) => {
+                        Typed::Stop
+                    }
+                    Ok(_) => Typed::Nothing,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => Typed::Nothing,
+                    Err(_) => Typed::Closed,
+                };
+            }
+            Typed::Nothing
+        }
+    }
+
+    /// The keyboard, as crossterm reads it.
+    #[cfg(not(unix))]
+    struct Keys;
+
+    #[cfg(not(unix))]
+    impl Keys {
+        fn open() -> Keys {
+            Keys
+        }
+
+        fn wait(&mut self, most: Duration) -> Typed {
+            use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
+            match poll(most) {
+                Ok(true) => match read() {
+                    Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => match key.code {
+                        KeyCode::Char('q') => Typed::Stop,
+                        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Typed::Stop,
+                        _ => Typed::Nothing,
+                    },
+                    _ => Typed::Nothing,
+                },
+                Ok(false) => Typed::Nothing,
+                Err(_) => {
+                    std::thread::sleep(most); // no keys can be read here
+                    Typed::Nothing
+                }
             }
         }
     }

@@ -98,15 +98,26 @@ pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
-/// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed, unless that is
-/// to be ignored (nohup).
+/// Whether a terminal that is closed stops nothing (nohup).
 #[cfg(unix)]
-pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+pub fn ignores_closed_terminal() -> bool {
     // Linux says what is ignored: a mask, with the first signal as its lowest bit
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    let ignored = mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1);
+    mask.is_some_and(|mask| mask >> (signal_hook::consts::SIGHUP - 1) & 1 == 1)
+}
+
+#[cfg(not(unix))]
+pub fn ignores_closed_terminal() -> bool {
+    false
+}
+
+/// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed, unless that is
+/// to be ignored.
+#[cfg(unix)]
+pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let ignored = ignores_closed_terminal();
     let caught = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !ignored);
     let mut signals = signal_hook::iterator::Signals::new(caught)?;
     std::thread::Builder::new().spawn(move || signals.forever().for_each(|signal| f(signal == SIGINT)))?;

@@ -2,6 +2,7 @@
 //! there is none. Every print of the binary is one of [`out`] (data, to stdout), [`say`] (the rest, to stderr) and
 //! [`Progress`]: none panics, whatever became of the stream, and none lets a name steer the terminal.
 
+use crate::options::Interrupted;
 use indicatif::{ProgressBar, ProgressStyle};
 use limpid::trace::table::columns as text_width;
 use limpid::trace::view::{Paint, wrap};
@@ -9,6 +10,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use limpid::plural::plural;
@@ -45,9 +47,10 @@ pub fn table_width() -> usize {
     asked().or_else(|| columns_of(&console::Term::stdout())).unwrap_or(if terminal() { PROSE } else { 0 })
 }
 
-/// Whether stdout is read by eyes.
+/// Whether stdout is read by eyes; once the terminal is closed, the system says no.
 pub fn terminal() -> bool {
-    std::io::stdout().is_terminal()
+    static TERMINAL: LazyLock<bool> = LazyLock::new(|| std::io::stdout().is_terminal());
+    *TERMINAL
 }
 
 /// Whether stdout shows colours.
@@ -98,7 +101,11 @@ pub fn help(text: &clap::builder::StyledStr) -> anyhow::Result<()> {
 /// Prints to stdout what has styles of our own and no names that could steer the terminal.
 pub fn painted(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    Ok(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stdout)?)
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(_) if terminal() && !stdout.is_terminal() => Err(Interrupted("the terminal was closed").into()),
+        Err(error) => Err(Stdout(error).into()),
+    }
 }
 
 /// Says a line to people, on stderr. Where nobody can hear it any more, work goes on.

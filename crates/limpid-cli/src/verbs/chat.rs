@@ -2,7 +2,7 @@
 
 use crate::machine::interrupted_answer;
 use crate::models::{adapted, needs_head, template, whole};
-use crate::options::{MachineOptions, SamplingOptions};
+use crate::options::{Interrupted, MachineOptions, SamplingOptions};
 use crate::show;
 use anyhow::{Context, Result, bail};
 use limpid::backend::BackendError;
@@ -101,16 +101,25 @@ pub fn run(args: Args) -> Result<()> {
     }
     show::prose(format_args!("{}: {}. /help lists the commands, Ctrl-D ends", args.model.display(), talk.lm.config()));
     let mut input = Input::new()?;
-    while let Some(line) = input.line()? {
-        match talk.takes(&line) {
-            Ok(Line::Answered) => talk.spaced("\n\n")?,
-            Ok(Line::Taken) => {}
-            Ok(Line::End) => break,
-            Err(error) if error.is::<BackendError>() || show::is_closed_pipe(&error) => return Err(error),
-            Err(error) => show::prose(format_args!("{error:#}")),
+    loop {
+        match input.line() {
+            Ok(Some(line)) => match talk.takes(&line) {
+                Ok(Line::Answered) => talk.spaced("\n\n")?,
+                Ok(Line::Taken) => {}
+                Ok(Line::End) => return Ok(()),
+                Err(error) if ends(&error) => return Err(error),
+                Err(error) => show::prose(format_args!("{error:#}")),
+            },
+            // a closed terminal gives an end or an error, and is none any more
+            _ if !std::io::stdin().is_terminal() => bail!(Interrupted("the terminal was closed")),
+            ended => return ended.map(drop),
         }
     }
-    Ok(())
+}
+
+/// Whether no further line can be answered.
+fn ends(error: &anyhow::Error) -> bool {
+    error.is::<BackendError>() || error.is::<Interrupted>() || show::is_closed_pipe(error)
 }
 
 /// What became of a line.
