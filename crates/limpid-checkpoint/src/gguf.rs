@@ -2,7 +2,7 @@
 //! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
-use super::store::{Dtype, Facts, OutputTensor, Place, Store, bad, blocks, replace, sizes};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, blocks, replace, sizes};
 use super::{CheckpointError, Result, at, safetensors_file};
 use limpid_base::files::Map;
 use limpid_core::ops::blocks::Quant;
@@ -417,7 +417,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
 
 /// One file: what it says, and where its tensors are.
 fn part(path: &Path) -> Result<(Metadata, Map, Vec<Place>)> {
-    let map = at(path, Map::open(path))?;
+    let map = store::mapped(path)?;
     let mut from = Reader { path, bytes: &map, at: 0 };
     if !map.starts_with(MAGIC) {
         if safetensors_file::looks_like_pickle(&map) {

@@ -429,7 +429,8 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Opens `path` by looking at it: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, an adapter whose
-    /// model is where it says.
+    /// model is where it says. Weights are read in place as long as the checkpoint is there, so nobody may write into the files
+    /// meanwhile; replace them by renaming others.
     ///
     /// # Errors
     /// Names the file that is missing, damaged, not supported, or does not fit the others, and what about it.

@@ -3,9 +3,8 @@
 //! llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in), as ours are. Shards of
 //! tokens are `data::Shard`'s.
 
-use super::store::{Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes, view};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes, view};
 use super::{Result, at};
-use limpid_base::files::Map;
 use std::io::Write;
 use std::path::Path;
 
@@ -148,7 +147,7 @@ fn places(header: &Header, dtype: &Dtype, mut at: usize) -> Vec<Place> {
 /// # Errors
 /// If it cannot be read, is no model, or is longer or shorter than its header says.
 pub fn open(path: &Path) -> Result<(Header, Store)> {
-    let map = at(path, Map::open(path))?;
+    let map = store::mapped(path)?;
     let n = header(path, &map, MODEL, &[3, 5])?;
     let dtype = if n[1] == 3 { Dtype::F32 } else { Dtype::Bf16 };
     let width = if n[1] == 3 { 4 } else { 2 };
@@ -230,7 +229,7 @@ pub struct DebugState {
 /// If it cannot be read, is none, or is longer or shorter than the headers say.
 pub fn open_state(path: &Path, model: &Header) -> Result<DebugState> {
     model.check(path)?;
-    let map = at(path, Map::open(path))?;
+    let map = store::mapped(path)?;
     let n = header(path, &map, STATE, &[2])?;
     let (batch_size, context, v) = (n[2], n[3], model.vocab_size);
     let rows = batch_size as u128 * context as u128;

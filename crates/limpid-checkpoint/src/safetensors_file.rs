@@ -2,7 +2,7 @@
 //! `model.safetensors.index.json`, which says in which of several such files a tensor is. A Python pickle in its place
 //! is recognised and never read, because reading one runs the code in it. Read `gguf` next.
 
-use super::store::{Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes};
 use super::{CheckpointError, Result, at};
 use limpid_base::files::Map;
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
@@ -66,7 +66,7 @@ fn digits(header: &[u8]) -> Option<Range<usize>> {
 
 /// What a store of `path` is made of, where it is file number `file`.
 fn parts(path: &Path, file: usize) -> Result<(Map, Vec<Place>, Facts)> {
-    let map = at(path, Map::open(path))?;
+    let map = store::mapped(path)?;
     let (metadata, start) = header(path, &map)?;
     let place = |name: String| {
         let info = metadata.info(&name).expect("its own name");

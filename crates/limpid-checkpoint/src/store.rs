@@ -159,6 +159,14 @@ pub(super) fn view<T: bytemuck::Pod, const N: usize>(bytes: &[u8], read: fn([u8;
     }
 }
 
+/// Maps a file of weights.
+#[allow(unsafe_code)] // what the map asks for, `Checkpoint::open` asks for
+pub(super) fn mapped(path: &Path) -> Result<Map> {
+    // SAFETY: limpid replaces files of weights by renaming and never writes into one. `Checkpoint::open` asks the same of others;
+    // reads find with `Map::check` who does.
+    at(path, unsafe { Map::open(path) })
+}
+
 /// Lines of text by name: safetensors' `__metadata__`.
 pub type Facts = HashMap<String, String>;
 

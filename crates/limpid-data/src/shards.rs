@@ -30,6 +30,14 @@ pub(super) fn header(wide: bool, ids: u32) -> [u8; START] {
     bytes
 }
 
+/// Maps a file of a prepared folder.
+#[allow(unsafe_code)] // what the map asks for, `Shard::open` asks for
+fn mapped(path: &Path) -> Result<Map, CorpusError> {
+    // SAFETY: `data prepare` writes a file once and never into one that is there; `Shard::open` asks the same of others, and batches
+    // find with `Map::check` who does.
+    at(path, unsafe { Map::open(path) })
+}
+
 /// Ids in a mapped file, or some of them.
 #[derive(Clone)]
 pub struct Shard {
@@ -48,12 +56,13 @@ enum Ends {
 }
 
 impl Shard {
-    /// Opens a shard. Where documents end is read from `index`; without one, none does.
+    /// Opens a shard. Where documents end is read from `index`; without one, none does. The files are read in place, so nobody may
+    /// write into them meanwhile; replace them by renaming others.
     ///
     /// # Errors
     /// If a file cannot be read, is no shard, or is longer or shorter than its header says.
     pub fn open(path: &Path, index: Option<&Path>) -> Result<Shard, CorpusError> {
-        let map = at(path, Map::open(path))?;
+        let map = mapped(path)?;
         let number = |i: usize| map.get(4 * i..4 * i + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let Some(form) = FORMS.iter().position(|f| map.len() >= START && f.0 == number(0)) else {
             let what = "it is no shard of tokens: one begins with 20240520 (ids of 16 bits) or 20240801 (32) and a header of 1024 bytes";
@@ -72,8 +81,7 @@ impl Shard {
         let mut shard =
             Shard { path: path.into(), map: Arc::new(map), wide: width == 4, first: 0, len, ends: Ends::Held(vec![]) };
         if let Some(index) = index {
-            let ends = at(index, Map::open(index))?;
-            shard.ends = Ends::Mapped(Arc::new(ends));
+            shard.ends = Ends::Mapped(Arc::new(mapped(index)?));
             let bytes = shard.ends_bytes();
             let ascending = (1..shard.documents()).all(|i| shard.end(i - 1) <= shard.end(i));
             if !bytes.is_multiple_of(8) || !ascending || shard.documents() > 0 && shard.end(shard.documents() - 1) > len

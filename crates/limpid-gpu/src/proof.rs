@@ -522,8 +522,8 @@ fn halved(device: &Arc<GpuDevice>, config: &Config, seed: u64, proofs: &mut Proo
     if config.mask != Mask::Causal {
         return Ok(());
     }
-    let mut model = built(config, Mode::Decode { rows: 40, outputs: 40, blocks: 2 })?;
-    model.elements[MemorySpace::Cache as usize] = Element::Bf16;
+    let model = built(config, Mode::Decode { rows: 40, outputs: 40, blocks: 2 })?
+        .with_element(MemorySpace::Cache, Element::Bf16);
     let (own, mut past) = (sequences(config, seed, &[70]), 0);
     let (mut reference, mut gpu) = (Reference::start(&model)?, Gpu::start(device, &model)?);
     fill(&model, &mut reference, seed)?;

@@ -5,7 +5,6 @@ use crate::kernels::{self, Variant};
 use crate::lists::words;
 use crate::passes::SHARE;
 use limpid_core::config::Config;
-use limpid_core::ops::program::Program;
 use limpid_core::ops::{ActiveRows, Back, Grad, gather};
 
 /// Workgroups fill a rectangle where they are many, and there may be more of them than a list has work: those write nothing, neither
@@ -66,13 +65,13 @@ fn gathered_rows_give_their_gradients_back() {
     let Some(device) = crate::test_device::device() else { return };
     for (rows, cols) in [(1, 1), (5, 63), (5, 64), (7, 65), (3, 255), (3, 257)] {
         let config = Config { d_model: 64, n_head: 1, n_layer: 1, d_ff: 256, ..Config::preset("nano").unwrap() };
-        let mut model = Model::new(&config, Mode::Train { batch: 1, context: 8 }).unwrap();
+        let model = Model::new(&config, Mode::Train { batch: 1, context: 8 }).unwrap();
         let mut draft = model.program.draft();
         draft.limits.outputs = rows;
         for space in [MemorySpace::Act, MemorySpace::ActGrad] {
             draft.sizes[space as usize] = draft.sizes[space as usize].max(8192);
         }
-        model.program = Program::new(draft).unwrap();
+        let model = model.with_program(draft).unwrap();
         let mut gpu = Gpu::start(&device, &model).unwrap();
         let region = |space, at, active| Region { space, at, rows, cols, active };
         let x = region(MemorySpace::Act, 0, ActiveRows::Rows);

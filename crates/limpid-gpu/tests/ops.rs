@@ -601,8 +601,8 @@ fn a_cache_of_bf16_agrees_with_reference() {
     let Some(device) = device() else { return };
     for (i, config) in some(20).filter(|(_, config)| config.mask == limpid::config::Mask::Causal) {
         let config = larger(&config);
-        let mut model = Model::new(&config, Mode::Decode { rows: 140, outputs: 140, blocks: 4 }).unwrap();
-        model.elements[MemorySpace::Cache as usize] = Element::Bf16;
+        let model = Model::new(&config, Mode::Decode { rows: 140, outputs: 140, blocks: 4 }).unwrap();
+        let model = model.with_element(MemorySpace::Cache, Element::Bf16);
         let ids: Vec<u32> = (0..140).map(|n| random::below(1, 1, n, 211) as u32).collect();
         let run = |backend: &mut dyn Backend, pieces: &[usize]| -> Vec<f32> {
             fill(&model, backend, i as u64);

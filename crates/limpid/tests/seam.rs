@@ -817,9 +817,9 @@ fn a_loader_hands_on_what_lies_in_its_file() {
 /// Memory is counted by what its elements are, and a backend that has none of that type says so.
 #[test]
 fn a_memory_of_another_type_is_counted_and_refused() {
-    let mut model = Model::new(&one_block(), Mode::Score { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Score { batch: 1, context: 12 }).unwrap();
     let before = model.memory();
-    model.elements[MemorySpace::Param as usize] = Element::Bf16;
+    let model = model.with_element(MemorySpace::Param, Element::Bf16);
     for ((name, bytes), (_, before)) in model.memory().into_iter().zip(before) {
         assert_eq!(bytes, if name == "parameters" { before / 2 } else { before }, "{name}");
     }
@@ -1075,7 +1075,7 @@ fn a_slice_is_known_by_where_it_lies() {
 #[test]
 fn no_two_tasks_add_to_one_gradient() {
     let config = Config { d_model: 64, n_head: 2, d_ff: 256, ..tiny() };
-    let mut model = Model::new(&config, Mode::Train { batch: 6, context: 12 }).unwrap();
+    let model = Model::new(&config, Mode::Train { batch: 6, context: 12 }).unwrap();
     assert!(model.program.keeps(), "threads take sequences");
     let ids = |site| (0..72).map(|i| random::below(3, site, i, 17) as u32).collect();
     let batch = Batch::of_sequences(ids(1), ids(2), 12);
@@ -1084,7 +1084,7 @@ fn no_two_tasks_add_to_one_gradient() {
     let at = model.back().iter().position(|pass| pass.back().is_some_and(|back| of(&back.op))).unwrap();
     let mut draft = model.program.draft();
     draft.back.insert(at, draft.back[at]);
-    model.program = Program::new(draft).unwrap();
+    let model = model.with_program(draft).unwrap();
     let both = model.program.backward(at..at + 2);
     assert!(!both.are_apart() && both.part(..1).are_apart() && both.part(1..).are_apart());
     assert!(!model.back().are_apart() && model.program.backward(at + 1..).are_apart());

@@ -269,10 +269,13 @@ fn verbs_call_no_verbs() {
 }
 
 #[test]
-fn unsafe_lives_in_two_folders_and_one_file() {
+fn unsafe_lives_in_two_folders_and_three_files() {
     for (name, text) in library() {
         let allowed = ["limpid-core/ops/", "limpid-core/backend/cpu/", "limpid-base/files/map.rs"];
-        let allowed = allowed.iter().any(|place| name.starts_with(place));
+        // the two that open maps, and pass on what that asks for
+        let opens = ["limpid-checkpoint/store.rs", "limpid-data/shards.rs"].contains(&name.as_str());
+        let opens = opens && text.matches("unsafe {").count() == 1 && text.matches("unsafe").count() == 2;
+        let allowed = opens || allowed.iter().any(|place| name.starts_with(place));
         // the leave to use what wgpu calls experimental, and nothing else
         let leave = name.starts_with("limpid-gpu/device.rs") && text.matches("unsafe").count() == 2;
         assert!(allowed || leave || !text.contains("unsafe_code"), "{name} may not be unsafe");

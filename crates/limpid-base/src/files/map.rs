@@ -1,16 +1,15 @@
 //! A file as memory: weights are read in place, page by page, so a model of many gigabytes opens at once. This is
-//! the only `unsafe` outside the arithmetic. `checkpoint::store` gives the bytes their names, `data::shards` reads
-//! them as tokens.
+//! the only `unsafe` outside the arithmetic, beside the two places that open maps: `checkpoint::store` gives the bytes their
+//! names, `data::shards` reads them as tokens.
 //!
-//! No system guarantees that a mapped file does not change. So [`Map`] keeps the file open and [`Map::check`] says
-//! whether it changed; readers call it before each part (a tensor, the batch of a step) and after the last. The file
-//! is mapped and not copied for three reasons. Weights and shards are files that programs write once: limpid itself,
-//! `data prepare` and the hub's clients replace them by renaming, which leaves the old file whole for a program that
-//! has it open. A copy would double the memory of a model, and a run over many gigabytes of shards would take
-//! minutes to start. And `unsafe` on the function would ask every caller for a guarantee that only the machine's
-//! user can give.
+//! No system guarantees that a mapped file does not change, so [`Map::open`] is `unsafe`. Weights and shards are files that
+//! programs write once: limpid itself, `data prepare` and the hub's clients replace them by renaming, which leaves the old
+//! file whole for a program that has it open. Whoever opens a map passes the condition on in its own documentation, and
+//! finds with [`Map::check`] who broke it: before each part (a tensor, the batch of a step) and after the last. The file is
+//! mapped and not copied, because a copy would double the memory of a model, and a run over many gigabytes of shards would
+//! take minutes to start.
 
-#![allow(unsafe_code)] // two blocks: the system cannot promise what other programs do to a file, and forgets pages on request
+#![allow(unsafe_code)] // the system cannot promise what other programs do to a file, and forgets pages on request
 
 use memmap2::{Mmap, MmapOptions};
 use std::fs::{File, Metadata};
@@ -36,20 +35,24 @@ fn state(about: &Metadata) -> State {
 impl Map {
     /// Opens `path` for reading.
     ///
+    /// # Safety
+    /// As long as the map is there, nobody may write into the file or cut it, for its bytes are lent as a `&[u8]`. Replacing it by
+    /// renaming another file is fine.
+    ///
     /// # Errors
     /// If it cannot be opened or is not a regular file (a directory, a pipe).
-    pub fn open(path: &Path) -> io::Result<Map> {
+    pub unsafe fn open(path: &Path) -> io::Result<Map> {
         // checked before it is opened: opening a pipe waits for a writer
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let file = File::open(path)?;
         let about = file.metadata()?;
-        // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes. Another program
-        // may. What it writes may become visible here, which breaks no reader: offsets are checked once against the
-        // length of the map, text is copied before it is used, and every pattern of bits is a number; `check` then
-        // reports that the values read are of no use. If it truncates the file between a check and the read that
-        // follows, the system ends this process (SIGBUS), as it would any program that maps files.
+        // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes, and nobody else does, as the
+        // caller promises. Where the promise is broken, little follows: offsets are checked once against the length of the
+        // map, text is copied before it is used, and every pattern of bits is a number; `check` then reports that the values
+        // read are of no use. If the file is cut between a check and the read that follows, the system ends this process
+        // (SIGBUS), as it would any program that maps files.
         let map = || unsafe { MmapOptions::new().map_copy_read_only(&file) };
         let map = if about.len() == 0 { None } else { Some(map()?) }; // an empty file cannot be mapped
         Ok(Map { map, file, opened: state(&about) })
@@ -63,7 +66,7 @@ impl Map {
             && let Some(from) = part.as_ptr().addr().checked_sub(map.as_ptr().addr())
             && from + part.len() <= map.len()
         {
-            // SAFETY: the map is never written, so its pages are the file's and stay so.
+            // SAFETY: neither the map nor the file is written, so a page that is read again has the same bytes.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, part.len()) };
         }
         #[cfg(not(unix))]
@@ -98,6 +101,11 @@ impl Deref for Map {
 mod tests {
     use super::*;
 
+    fn open(path: &Path) -> io::Result<Map> {
+        // SAFETY: the test looks at no byte of a file that it changed.
+        unsafe { Map::open(path) }
+    }
+
     #[test]
     fn a_file_is_its_bytes_an_empty_one_none_and_a_folder_is_refused() {
         let dir = std::env::temp_dir().join(format!("limpid-map-{}", std::process::id()));
@@ -105,9 +113,9 @@ mod tests {
         let path = dir.join("file");
         for bytes in [&b""[..], b"x", &[7; 5000]] {
             std::fs::write(&path, bytes).unwrap();
-            assert_eq!(&*Map::open(&path).unwrap(), bytes);
+            assert_eq!(&*open(&path).unwrap(), bytes);
         }
-        let map = Map::open(&path).unwrap();
+        let map = open(&path).unwrap();
         assert!(map.check().is_ok());
         // what is given back is read again
         [&map[..], &map[4097..4999], &map[5000..], &[1, 2]].into_iter().for_each(|part| map.release(part));
@@ -116,7 +124,7 @@ mod tests {
         std::fs::write(dir.join("other"), [7; 5000]).unwrap();
         std::fs::rename(dir.join("other"), &path).unwrap();
         assert!(map.check().is_ok() && *map == [7; 5000]);
-        let map = Map::open(&path).unwrap();
+        let map = open(&path).unwrap();
         // shorter, longer, and as long but written at another time
         let file = File::options().write(true).open(&path).unwrap();
         let written = file.metadata().unwrap().modified().unwrap();
@@ -128,8 +136,8 @@ mod tests {
         }
         file.set_modified(written).unwrap();
         assert!(map.check().is_ok());
-        assert!(Map::open(&dir).is_err_and(|e| e.to_string() == "not a regular file"));
-        assert!(Map::open(&dir.join("none")).is_err());
+        assert!(open(&dir).is_err_and(|e| e.to_string() == "not a regular file"));
+        assert!(open(&dir.join("none")).is_err());
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

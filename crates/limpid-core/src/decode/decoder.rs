@@ -35,9 +35,7 @@ impl DecoderLimits {
     /// As [`Model::new`].
     pub fn model(self, config: &Config) -> Result<Model, ConfigError> {
         let DecoderLimits { rows, outputs, blocks, cache } = self;
-        let mut model = Model::new(config, Mode::Decode { rows, outputs, blocks })?;
-        model.elements[MemorySpace::Cache as usize] = cache;
-        Ok(model)
+        Ok(Model::new(config, Mode::Decode { rows, outputs, blocks })?.with_element(MemorySpace::Cache, cache))
     }
 }
 

@@ -17,13 +17,14 @@ use crate::ops::adamw::{Method, ParamGroup};
 use crate::ops::attend::BLOCK;
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
+use crate::ops::program::{Draft, Flaw, ProgramError};
 use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
 pub use order::FeatureOrder;
 pub use plan::{Placement, activations};
 use recompute::KeepLevel;
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 pub use tuning::{Lora, Tuning};
 
 /// What a model is built for. The mode decides which tensors are kept, never what is computed.
@@ -267,9 +268,34 @@ impl WeightMap {
     }
 }
 
-/// The transformer: its list of ops, and the names and regions of its tensors.
+/// The transformer: its list of ops, and the names and regions of its tensors. Its parts belong together, so they can be read
+/// and not changed:
+///
+/// ```
+/// # use limpid_core::{config::Config, model::{Mode, Model}};
+/// let model = Model::new(&Config::preset("nano")?, Mode::Score { batch: 1, context: 8 })?;
+/// assert_eq!(model.param("embed.weight").map(|table| table.region.rows), Some(model.config.vocab_size));
+/// # Ok::<(), limpid_core::config::ConfigError>(())
+/// ```
+///
+/// ```compile_fail,E0594
+/// # use limpid_core::{config::Config, model::{Mode, Model}};
+/// let mut model = Model::new(&Config::preset("nano").unwrap(), Mode::Score { batch: 1, context: 8 }).unwrap();
+/// model.config.vocab_size = 0; // another model: build it
+/// ```
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct Model(ModelParts);
+
+impl Deref for Model {
+    type Target = ModelParts;
+    fn deref(&self) -> &ModelParts {
+        &self.0
+    }
+}
+
+/// What a [`Model`] is made of.
+#[derive(Clone, Debug)]
+pub struct ModelParts {
     /// The configuration it was built from.
     pub config: Config,
     /// What it was built for.
@@ -377,6 +403,29 @@ impl Model {
         let recompute_level =
             if matches!(mode, Mode::Train { .. }) { recompute_level.min(Model::recompute_levels(config)) } else { 0 };
         builder::build(config, mode, tuning, recompute_level, placement)
+    }
+
+    /// The same model, with elements of another type in one memory space. A backend that has no such memory refuses it.
+    pub fn with_element(mut self, space: MemorySpace, element: Element) -> Model {
+        self.0.elements[space as usize] = element;
+        self
+    }
+
+    /// The same tensors, with other lists of ops: a changed [`Program::draft`].
+    ///
+    /// # Errors
+    /// If [`Program::new`] refuses it, or it has no room for one of the tensors.
+    pub fn with_program(mut self, draft: Draft) -> Result<Model, ProgramError> {
+        let own = self.params.iter().map(|p| p.region).chain(self.tensors.iter().map(|t| t.region));
+        for (index, region) in own.enumerate() {
+            let size = draft.sizes[region.space as usize];
+            if region.range().end > size {
+                let flaw = Flaw::Outside { region, size };
+                return Err(ProgramError { op: "tensor", index, list: "model", flaw });
+            }
+        }
+        self.0.program = Program::new(draft)?;
+        Ok(self)
     }
 
     /// The highest level of [`Model::at_recompute_level`]: each block keeps only its output.

@@ -10,7 +10,7 @@ use crate::config::{Activation, Config, NormPlace};
 use crate::lm::processor;
 use crate::model::{Mode, Model, init, init::Init};
 use crate::ops::linear::Precision;
-use crate::ops::{Batch, Op, Pass, Program, random};
+use crate::ops::{Batch, Op, Pass, random};
 use crate::trace::Trace;
 
 /// Gradients in a deep transformer.
@@ -153,7 +153,7 @@ impl Setup {
             tied_head: false,
             ..Config::default()
         };
-        let mut model = Model::new(&config, Mode::Inspect { batch, context })?;
+        let model = Model::new(&config, Mode::Inspect { batch, context })?;
         let mut draft = model.program.draft();
         draft.ops.iter_mut().for_each(|op| *op = self.or_identity(*op));
         let mut written = vec![];
@@ -170,8 +170,7 @@ impl Setup {
                 written.push(dx.region);
             }
         }
-        model.program = Program::new(draft).expect("the same tensors, in the same places");
-        Ok(model)
+        Ok(model.with_program(draft).expect("the same tensors, in the same places"))
     }
 
     /// Norm of the gradient of each block's parameters, first block to last.

@@ -2,7 +2,7 @@
 
 use super::super::order::FeatureOrders;
 use super::super::plan::{self, Placement, Plan};
-use super::super::{Axes, Mode, Model, Names, Param, ParamRole, Table, Tensor, Tuning, recompute};
+use super::super::{Axes, Mode, Model, ModelParts, Names, Param, ParamRole, Table, Tensor, Tuning, recompute};
 use crate::config::{Config, ConfigError, NormPlace, QkNorm};
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
@@ -295,7 +295,7 @@ impl<'a> Builder<'a> {
         let limits = Limits { rows, outputs, context, blocks: cache, vocab_size, segments };
         let learning = params.iter().map(|p| p.region).filter(|region| region.learns()).collect();
         let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
-        Ok(Model {
+        Ok(Model(ModelParts {
             config: self.c.clone(),
             mode,
             tuning: self.tuning.clone(),
@@ -309,6 +309,6 @@ impl<'a> Builder<'a> {
             blocks: self.blocks,
             labels,
             tables,
-        })
+        }))
     }
 }

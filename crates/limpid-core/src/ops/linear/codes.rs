@@ -169,17 +169,17 @@ impl Codes {
 }
 
 /// Makes f32s of the steps `ks` of a panel, which are whole groups.
-pub struct Widen<'a> {
+pub(super) struct Widen<'a> {
     /// (`ks`, width)
-    pub to: &'a mut [f32],
+    pub(super) to: &'a mut [f32],
     /// A whole panel.
-    pub panel: &'a [u8],
+    pub(super) panel: &'a [u8],
     /// How it lies.
-    pub codes: Codes,
+    pub(super) codes: Codes,
     /// Which steps of k.
-    pub ks: Range<usize>,
+    pub(super) ks: Range<usize>,
     /// Columns of the panel, a multiple of sixteen.
-    pub width: usize,
+    pub(super) width: usize,
 }
 
 impl Kernel for Widen<'_> {
@@ -205,23 +205,23 @@ impl Kernel for Widen<'_> {
 }
 
 /// Makes f32s of some columns of some panels, turned: rows of f32s are columns of the codes.
-pub struct WidenTurned<'a> {
+pub(super) struct WidenTurned<'a> {
     /// The instruction set.
-    pub level: Level,
+    pub(super) level: Level,
     /// (columns, `stride`)
-    pub to: &'a mut [f32],
+    pub(super) to: &'a mut [f32],
     /// The distance between rows of `to`.
-    pub stride: usize,
+    pub(super) stride: usize,
     /// Whole panels, one after the other.
-    pub panels: &'a [u8],
+    pub(super) panels: &'a [u8],
     /// How they lie.
-    pub codes: Codes,
+    pub(super) codes: Codes,
     /// Steps of k of each panel; from and to a multiple of sixteen.
-    pub ks: Range<usize>,
+    pub(super) ks: Range<usize>,
     /// Bytes of a panel, and its columns: a multiple of sixteen.
-    pub panel: (usize, usize),
+    pub(super) panel: (usize, usize),
     /// Which columns; from a multiple of sixteen.
-    pub columns: Range<usize>,
+    pub(super) columns: Range<usize>,
 }
 
 impl Kernel for WidenTurned<'_> {

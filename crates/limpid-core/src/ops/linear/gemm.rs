@@ -333,9 +333,9 @@ const WIDENED_ROWS: usize = 4;
 /// takes half the memory, at every level.
 pub struct Packed {
     /// The panels.
-    pub data: Arena,
+    pub(crate) data: Arena,
     /// Elements of a panel.
-    pub panel: usize,
+    pub(crate) panel: usize,
     rows: usize,
     cols: usize,
     width: usize,

@@ -460,7 +460,9 @@ unsafe fn widen_avx2<'a>(sums: &mut [f32; 64], steps: impl Iterator<Item = (&'a 
 pub fn transpose(level: Level, rows: &[[f32; 16]; 16], to: &mut [f32], stride: usize) {
     #[cfg(target_arch = "x86_64")]
     if level.is_avx512() {
-        assert!(to.len() >= 15 * stride + 16);
+        // the stride is the caller's, so the place of the last store may overflow a usize
+        let end = stride.checked_mul(15).and_then(|last| last.checked_add(16));
+        assert!(end.is_some_and(|end| end <= to.len()), "16 rows, {stride} apart, in {} elements", to.len());
         // SAFETY: the level has the instructions; sixteen stores of sixteen, the last within `to` by the assert.
         return unsafe { transpose_avx512(rows, to.as_mut_ptr(), stride) };
     }
@@ -529,5 +531,24 @@ mod tests {
         let width = shape(level).1;
         let a = Mat::strided(&[1.0], usize::MAX / width + 1, 1, 0).t();
         panel(level, false, MatMut::new(&mut c[..width], width), a, &[], (Start::Zero, usize::MAX));
+    }
+
+    /// The place of the last of sixteen rows, as a usize wraps: 1, 16, 31 and beyond the end. At no level is anything written outside.
+    #[test]
+    fn rows_that_are_far_apart_are_not_written_elsewhere() {
+        let block = [[1.0; 16]; 16];
+        for level in Level::available() {
+            for stride in [usize::MAX / 15, usize::MAX / 15 + 1, 0xEEEE_EEEE_EEEE_EEEF, usize::MAX, 1 << 60, 64] {
+                let mut all = [0.0; 4096];
+                let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    transpose(level, &block, &mut all[2000..2017], stride);
+                }));
+                assert!(refused.is_err() || !level.name().starts_with("avx512"), "{} {stride}", level.name());
+                assert!([&all[..2000], &all[2017..]].concat().iter().all(|x| *x == 0.0), "{} {stride}", level.name());
+            }
+            let mut fits = [0.0; 15 * 17 + 16];
+            transpose(level, &block, &mut fits, 17);
+            assert_eq!(fits.iter().filter(|x| **x == 1.0).count(), 256);
+        }
     }
 }
