@@ -270,6 +270,27 @@ nobody
 {{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ 'a' in ['a', 'b'] }} {{ 'name' in messages[0] }} {{- '\\n' -}}
 """
 
+# what Jinja2 makes of line ends before it reads anything else: in texts, in strings, in tags, at the end
+CR_LF = (
+    "{% for m in messages %}\r\n{{ m.role }}\r\n{{- 'a\r\nb' }}\r\n\r\n  {%- if loop.first %}\r\n!\r\n{% endif %}\r\n{{ m.content\r\n}}\r\n"
+    "{% endfor %}\r\n{{ '<assistant>\r\n' if\r\nadd_generation_prompt }}\r\n"
+)
+CR = "{% for m in messages %}\r{{ m.role }}:\r\n\r{{ m.content }}\n\r{% endfor %}\r{# a\r\n b #}\r"
+
+NEIGHBOURS = (
+    "{% for m in messages %}{% if loop.previtem is defined and loop.previtem.role == m.role %}again {% endif %}"
+    "{{ m.role }}({{ loop.previtem.role if loop.previtem is defined else 'nobody' }} < {{ (loop.nextitem | default({'role': 'nobody'})).role }})"
+    "{% if loop.nextitem is not defined %}{{ eos_token }}{% elif loop.nextitem.role != m.role %};{% endif %}"
+    "{% for part in m.content.split(' ') %}{{ loop.previtem }}{{ '-' if loop.previtem }}{% endfor %}{% endfor %}"
+)
+
+# every token in a role is a variable, a model's own roles too
+ROLES = (
+    "{{ bos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}{{ cls_token }}{{ mask_token }}{{ image_token }}{{ tool_token }}"
+    "{% for m in messages %}{{ cls_token ~ m.content ~ sep_token }}{% endfor %}{{ eos_token }}"
+    "{{ additional_special_tokens is defined }}{{ extra_special_tokens is defined }}{{ audio_token is defined }}"
+)
+
 S2 = ("<s>", "</s>")
 IM = (None, "<|im_end|>")
 TEMPLATES = {
@@ -289,6 +310,17 @@ TEMPLATES = {
     "Zephyr and TinyLlama": (ZEPHYR, S2),
     "SmolLM2": (SMOLLM2, ("<|im_start|>", "<|im_end|>")),
     "a tour": (TOUR, (None, "</s>")),
+    "lines that end in CR LF": (CR_LF, S2),
+    "lines that end in CR": (CR, S2),
+    "neighbours": (NEIGHBOURS, S2),
+    "roles": (ROLES, S2),
+}
+# tokens in other roles, and special tokens without one
+MORE = {
+    "roles": {
+        "unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "[CLS]", "sep_token": "[SEP]", "image_token": "<image>",
+        "extra_special_tokens": {"tool_token": "<tool>"}, "additional_special_tokens": ["<x>"],
+    },
 }
 
 CASES = [
@@ -310,6 +342,7 @@ def main(to):
     for name, (template, (bos, eos)) in TEMPLATES.items():
         tokens = {"bos_token": bos, "eos_token": eos}
         given = {key: value for key, value in tokens.items() if value}
+        given |= MORE.get(name, {})
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=template, **given)
         cases = []
         for case in CASES:
@@ -321,7 +354,7 @@ def main(to):
                 except jinja2.exceptions.TemplateError as error:
                     told["refused"] = str(error)
             cases.append(told)
-        found.append({"name": name, "template": template, **tokens, "cases": cases})
+        found.append({"name": name, "template": template, **tokens, **tokenizer.special_tokens_map, "cases": cases})
     with open(to, "w", encoding="utf-8") as file:
         dates = [[time, form, datetime.datetime.fromtimestamp(time, datetime.UTC).strftime(form)] for time, form in DATES]
         json.dump({"templates": found, "dates": dates}, file, ensure_ascii=False, indent=1)

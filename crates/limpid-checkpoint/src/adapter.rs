@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-const CONFIG: &str = "adapter_config.json";
+pub(super) const CONFIG: &str = "adapter_config.json";
 pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
 const PREFIX: &str = "base_model.model.";
 
@@ -51,25 +51,20 @@ pub fn is_one(folder: &Path) -> bool {
         && !["model.safetensors", "model.safetensors.index.json"].map(|n| folder.join(n).exists()).contains(&true)
 }
 
-/// The model that the adapter in `folder` says it is for: the path, and its fingerprint if limpid made it.
+/// The model that the adapter in `folder` says it is for, if it does: the path, and its fingerprint if limpid made it.
 ///
 /// # Errors
-/// If nothing says so.
-pub fn base(folder: &Path) -> Result<(PathBuf, Option<String>)> {
+/// If its files cannot be read.
+pub fn base(folder: &Path) -> Result<Option<(PathBuf, Option<String>)>> {
     let path = folder.join("base.json");
     if path.exists() {
         let text = at(&path, limpid_base::files::read_text(&path, super::LARGEST_JSON))?;
         let base: Base = serde_json::from_str(&text).map_err(|e| bad(&path, format!("it cannot be read: {e}")))?;
-        return Ok((base.path, Some(base.fingerprint)));
+        return Ok(Some((base.path, Some(base.fingerprint))));
     }
     let config = read_config(folder)?;
-    match config.get("base_model_name_or_path").and_then(Value::as_str).filter(|name| !name.is_empty()) {
-        Some(name) => Ok((name.into(), None)),
-        None => Err(bad(
-            &folder.join(CONFIG),
-            "it does not say which model it is for: open that model, with this as its adapter",
-        )),
-    }
+    let name = config.get("base_model_name_or_path").and_then(Value::as_str).filter(|name| !name.is_empty());
+    Ok(name.map(|name| (name.into(), None)))
 }
 
 fn read_config(folder: &Path) -> Result<Map<String, Value>> {

@@ -27,7 +27,7 @@ const TOKENIZERS: &[&str] = &[
     "sentencepiece.bpe.model",
 ];
 /// Further chat templates, by name.
-const TEMPLATES: &str = "additional_chat_templates";
+pub(super) const TEMPLATES: &str = "additional_chat_templates";
 /// More than any file that is taken along has.
 const LARGEST: u64 = 256 << 20;
 
@@ -131,8 +131,13 @@ impl Carried {
     /// The chat templates in tokenizer_config.json beside the model's own.
     fn more_templates(&self) -> Vec<String> {
         let about = self.of_tokenizer();
-        let names = about["chat_template"].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str());
-        names.filter(|name| *name != "default").map(|name| format!("the chat template `{name}`")).collect()
+        let named = match &about["chat_template"] {
+            Value::Array(all) => all.iter().filter_map(|one| one["name"].as_str()).collect(),
+            Value::Object(all) => all.keys().map(String::as_str).collect(),
+            _ => vec![],
+        };
+        let more = named.into_iter().filter(|name| *name != "default");
+        more.map(|name| format!("the chat template `{name}`")).collect()
     }
 
     /// The token in a role, such as `pad_token`, by tokenizer_config.json.

@@ -464,7 +464,10 @@ impl Checkpoint {
     }
 
     fn open_adapter(path: &Path) -> Result<Checkpoint> {
-        let (base, _) = adapter::base(path)?;
+        let Some((base, _)) = adapter::base(path)? else {
+            let what = "it does not say which model it is for: open that model, with this as its adapter";
+            return Err(bad(&path.join(adapter::CONFIG), what));
+        };
         let base = if base.exists() { base } else { path.join(base) };
         if !base.exists() {
             return Err(CheckpointError::NoBase { path: path.into(), base });
@@ -480,7 +483,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Adapter::open`], or if `path` says that it was made for other weights.
     pub fn with_adapter(self, path: &Path) -> Result<Checkpoint> {
-        if let (base, Some(made_for)) = adapter::base(path)?
+        if let Some((base, Some(made_for))) = adapter::base(path)?
             && self.fingerprint()? != made_for
         {
             let (own, base) = (self.path.display(), base.display());
@@ -568,12 +571,19 @@ impl Checkpoint {
         }
         let (family, config, ignored) = huggingface::read(&text).map_err(bad_config)?;
         let store = open_weights(&path)?;
-        let has = |name: &str| store.names().any(|n| n.ends_with(name));
+        let has = |name: &str| {
+            let there = |name: &str| store.names().any(|n| n.ends_with(name));
+            there(name) || family.copies().iter().any(|(copy, of)| *of == name && there(copy))
+        };
         let config = family.fit(config, has).map_err(bad_config)?;
-        let names = dialect::names(&store, |name| family.tidy(name, &config))?;
-        let left_out: Vec<String> =
+        let (config, instead) = settle_copies(family, config, &store);
+        let mut names = dialect::names(&store, |name| family.tidy(name, &config))?;
+        let mut left_out: Vec<String> =
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
-        copies_agree(family, &config, &store, &names, &left_out)?;
+        for (of, copy) in instead {
+            left_out.retain(|name| *name != copy);
+            left_out.extend(names.insert(of.into(), copy));
+        }
         let mut carried = Carried::of(&path, Some(text.as_str()))?;
         carried.ignored = ignored;
         let whose = (Format::HuggingFace, Dialect::HuggingFace(family));
@@ -747,21 +757,36 @@ impl Checkpoint {
     }
 }
 
-/// What a folder says of how conversations are written.
+/// What a folder says of how conversations are written: a file of templates goes before tokenizer_config.json, and of several by name the
+/// one that is called `default` counts. chat_template.json, which transformers has for models that see pictures, is looked at last.
 fn chat_template(folder: &Path) -> Result<Option<String>> {
-    let own = folder.join(CHAT_TEMPLATE);
-    if own.exists() {
-        return at(&own, limpid_base::files::read_text(&own, LARGEST_JSON)).map(Some);
+    let more = folder.join(carried::TEMPLATES);
+    let others = fs::read_dir(&more)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| Path::new(&entry.file_name()).extension().is_some_and(|end| end == "jinja"));
+    let files = [more.join("default.jinja"), folder.join(CHAT_TEMPLATE)];
+    if let Some(file) = files.iter().find(|file| file.exists()) {
+        return at(file, limpid_base::files::read_text(file, LARGEST_JSON)).map(Some);
+    }
+    if others {
+        return Ok(None);
     }
     // tokenizer_config.json was checked with the tokenizer
-    let config = limpid_base::files::read_text(&folder.join("tokenizer_config.json"), LARGEST_JSON).unwrap_or_default();
-    let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
-    // one, or several by name
-    let template = match &config["chat_template"] {
-        serde_json::Value::Array(all) => all.iter().find(|one| one["name"] == "default").map(|one| &one["template"]),
-        one => Some(one),
+    let template = |name: &str| {
+        let config = limpid_base::files::read_text(&folder.join(name), LARGEST_JSON).unwrap_or_default();
+        let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
+        let template = match &config["chat_template"] {
+            serde_json::Value::Array(all) => {
+                all.iter().rfind(|one| one["name"] == "default").map(|one| &one["template"])
+            }
+            several @ serde_json::Value::Object(_) => several.get("default"),
+            one => Some(one),
+        };
+        template.and_then(serde_json::Value::as_str).map(String::from)
     };
-    Ok(template.and_then(|template| template.as_str()).map(String::from))
+    Ok(template("tokenizer_config.json").or_else(|| template("chat_template.json")))
 }
 
 /// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that the index
@@ -782,23 +807,22 @@ fn open_weights(folder: &Path) -> Result<Store> {
     Err(CheckpointError::NotAModel { path: folder.into(), missing: "model.safetensors" })
 }
 
-/// A tied table and its copy, where a file has both, must be one: else the file is not what its configuration says.
-fn copies_agree(family: &Family, config: &Config, store: &Store, names: &Names, left_out: &[String]) -> Result<()> {
-    for (copy, of) in family.copies() {
-        let copy = left_out.iter().find(|name| name.ends_with(copy)).and_then(|name| store.get(name));
-        let of = names.get(*of).and_then(|name| store.get(name));
-        if let (Some(copy), Some(of), true) = (copy, of, config.tied_head)
-            && copy.bytes != of.bytes
-        {
-            let what = format!(
-                "`{}` and `{}` differ, but the configuration ties them: set tie_word_embeddings to false in config.json if \
-                 the head has weights of its own",
-                copy.name, of.name
-            );
-            return Err(bad(store.path(), what));
+/// What is read where a table or a bias may be stored twice, as transformers decides it: a copy that is alone stands for both, and one that
+/// differs is a head of its own, whatever config.json says. Gives the configuration, and which tensors are read in place of others.
+fn settle_copies(family: &Family, mut config: Config, store: &Store) -> (Config, Vec<(&'static str, String)>) {
+    let mut instead = vec![];
+    let find = |wanted: &str| store.names().find(|name| family.bare(name) == wanted).and_then(|name| store.get(name));
+    for &(copy, of) in family.copies().iter().filter(|_| config.lm_head) {
+        let (Some(stored), is_bias) = (find(copy), copy.ends_with(".bias")) else { continue };
+        let is_tied = config.tied_head;
+        match find(of) {
+            None if is_bias || is_tied => instead.push((of, stored.name.to_string())),
+            Some(other) if other.bytes != stored.bytes && is_bias => instead.push((of, stored.name.to_string())),
+            Some(other) if other.bytes != stored.bytes && is_tied => config.tied_head = false,
+            _ => {}
         }
     }
-    Ok(())
+    (config, instead)
 }
 
 /// The type of some rows, and each as it is stored.
@@ -1124,6 +1148,31 @@ fn tell(folder: &Path, source: &ModelData) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// reference/folders.py
+    #[test]
+    fn of_several_chat_templates_that_of_transformers_is_taken() {
+        let cases: Vec<serde_json::Value> =
+            serde_json::from_str(include_str!("../fixtures/chat_templates.json")).unwrap();
+        let folder = std::env::temp_dir().join(format!("limpid-templates-{}", std::process::id()));
+        assert!(cases.len() > 15);
+        let taken = |files: &serde_json::Value| {
+            _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(folder.join(carried::TEMPLATES)).unwrap();
+            for (name, text) in files.as_object().unwrap() {
+                fs::write(folder.join(name), text.as_str().unwrap()).unwrap();
+            }
+            chat_template(&folder).unwrap()
+        };
+        for case in cases {
+            assert_eq!(taken(&case["files"]).as_deref(), case["taken"].as_str(), "{case}");
+        }
+        // of a model that sees pictures: looked at last
+        let beside = |config: &str| serde_json::json!({"chat_template.json": "{\"chat_template\": \"a\"}", "tokenizer_config.json": config});
+        assert_eq!(taken(&beside("{}")).as_deref(), Some("a"));
+        assert_eq!(taken(&beside("{\"chat_template\": \"b\"}")).as_deref(), Some("b"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn a_failed_save_leaves_the_old_file_and_nothing_beside() {

@@ -6,6 +6,7 @@
 
 use super::chat::{self, ChatError, END, Message};
 use limpid_tokenizer::Tokenizer;
+use std::collections::BTreeMap;
 #[cfg(feature = "templates")]
 use std::sync::Arc;
 
@@ -42,23 +43,32 @@ pub enum TemplateError {
     Feature,
 }
 
-/// Texts of tokens that templates write by name.
+/// Texts of tokens that templates write by name, `bos_token` and others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TemplateTokens {
-    /// `bos_token`: begins every text.
-    pub bos: Option<String>,
-    /// `eos_token`: ends texts.
-    pub eos: Option<String>,
-    /// `pad_token`: fills up batches.
-    pub pad: Option<String>,
+pub struct TemplateTokens(BTreeMap<String, String>);
+
+impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for TemplateTokens {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(tokens: I) -> TemplateTokens {
+        TemplateTokens(tokens.into_iter().map(|(name, text)| (name.into(), text.into())).collect())
+    }
 }
 
 impl TemplateTokens {
-    /// Those of a tokenizer.
+    /// Those of a tokenizer: all that the files of its folder name, as in transformers; where they name none, the tokens that begin and end
+    /// a text, and one that fills up batches.
     pub fn of(tokenizer: &Tokenizer) -> TemplateTokens {
-        let text = |id: Option<u32>| id.and_then(|id| tokenizer.piece(id).ok());
+        if !tokenizer.named_roles().is_empty() {
+            return tokenizer.named_roles().iter().cloned().collect();
+        }
         let pad = ["<pad>", "[PAD]", "<|pad|>"].into_iter().find_map(|name| tokenizer.special(name));
-        TemplateTokens { bos: text(tokenizer.begin_of_text()), eos: text(tokenizer.end_of_text()), pad: text(pad) }
+        let roles =
+            [("bos_token", tokenizer.begin_of_text()), ("eos_token", tokenizer.end_of_text()), ("pad_token", pad)];
+        roles.into_iter().filter_map(|(role, id)| Some((role, tokenizer.piece(id?).ok()?))).collect()
+    }
+
+    /// The token in a role.
+    pub fn get(&self, role: &str) -> Option<&str> {
+        self.0.get(role).map(String::as_str)
     }
 }
 
@@ -90,7 +100,7 @@ impl ChatTemplate {
     /// use limpid_data::template::{ChatTemplate, TemplateTokens};
     ///
     /// let source = "{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}\n{% endfor %}";
-    /// let template = ChatTemplate::new(source, TemplateTokens { eos: Some("</s>".into()), ..Default::default() })?;
+    /// let template = ChatTemplate::new(source, TemplateTokens::from_iter([("eos_token", "</s>")]))?;
     /// let asked = Message { role: Role::User, content: "Who has the ball?".into() };
     /// assert_eq!(template.render(&[asked], true)?, "user: Who has the ball?</s>\n");
     /// # Ok::<(), limpid_data::template::TemplateError>(())
@@ -136,7 +146,7 @@ impl ChatTemplate {
         if let Some(jinja) = &self.jinja {
             return jinja::render(jinja, &self.tokens, self.now, messages, add_generation_prompt);
         }
-        let bos = self.tokens.bos.as_deref().unwrap_or_default();
+        let bos = self.tokens.get("bos_token").unwrap_or_default();
         Ok(chat::written(&self.source, bos, messages, add_generation_prompt)?)
     }
 
@@ -219,15 +229,14 @@ mod jinja {
     ) -> Result<String, TemplateError> {
         let message = |m: &Message| context! { role => m.role.name(), content => &m.content };
         let none = Value::from(());
-        let mut given = BTreeMap::from([
+        let mut given: BTreeMap<&str, Value> =
+            tokens.0.iter().map(|(role, token)| (role.as_str(), Value::from(token))).collect();
+        given.extend([
             ("messages", messages.iter().map(message).collect()),
             ("add_generation_prompt", add_generation_prompt.into()),
             ("tools", none.clone()),
             ("documents", none),
         ]);
-        for (name, token) in [("bos_token", &tokens.bos), ("eos_token", &tokens.eos), ("pad_token", &tokens.pad)] {
-            given.extend(token.as_ref().map(|token| (name, token.into())));
-        }
         if let Some(time) = now.and_then(|now| DateTime::from_timestamp(now, 0)) {
             let written = move |format: String| -> Result<String, Error> {
                 let mut text = String::new();
@@ -255,8 +264,10 @@ mod jinja {
         error.line().map_or(what.clone(), |line| format!("{what} (line {line})"))
     }
 
-    /// Without transformers' own block that marks answers: what is in it is written as it is.
+    /// With `\n` at the end of every line, as Jinja2 begins, and without transformers' own block that marks answers: what is in it is
+    /// written as it is.
     fn plain(source: &str) -> String {
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let mut parts = source.split("{%");
         let mut text = String::from(parts.next().unwrap_or_default());
         for part in parts {
@@ -339,8 +350,8 @@ mod tests {
     fn templates_of_other_programs_write_what_transformers_writes() {
         let (mut written, mut refused) = (0, 0);
         for family in told()["templates"].as_array().unwrap() {
-            let token = |name: &str| family[name].as_str().map(String::from);
-            let tokens = TemplateTokens { bos: token("bos_token"), eos: token("eos_token"), pad: None };
+            let roles = family.as_object().unwrap().iter().filter(|(key, _)| key.ends_with("_token"));
+            let tokens = roles.filter_map(|(role, token)| Some((role, token.as_str()?))).collect();
             let template = ChatTemplate::new(family["template"].as_str().unwrap(), tokens).unwrap();
             for case in family["cases"].as_array().unwrap() {
                 let role = |name: &Value| {
@@ -374,7 +385,7 @@ mod tests {
         for bos in [None, Some("<s>")] {
             let (begin, tokenizer) = (bos.map_or("", |_| "{{- bos_token -}}"), Tokenizer::named("gpt2").unwrap());
             let source = format!("{begin}{}", template(&tokenizer));
-            let own = ChatTemplate::new(&source, TemplateTokens { bos: bos.map(String::from), ..Default::default() });
+            let own = ChatTemplate::new(&source, bos.map(|bos| ("bos_token", bos)).into_iter().collect());
             // a comment makes it another one
             let other = ChatTemplate::new(&format!("{{# #}}{source}"), own.as_ref().unwrap().tokens.clone()).unwrap();
             let own = own.unwrap();

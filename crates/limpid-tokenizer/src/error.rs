@@ -137,8 +137,8 @@ pub enum TokenizerError {
     SentencePiece,
     /// A class of transformers that reads vocab.json and merges.txt in a way of its own.
     #[error(
-        "it is the vocabulary of a {0}, which is not known here without a tokenizer.json (GPT2Tokenizer, RobertaTokenizer, \
-         Qwen2Tokenizer and OpenAIGPTTokenizer are): transformers makes one, with \
+        "it is the vocabulary of a {0}, which is not known here without a tokenizer.json (those of GPT-2, CodeGen, \
+         RoBERTa, Qwen2, GPT-NeoX, Cohere and OpenAI GPT are): transformers makes one, with \
          AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     )]
     Class(String),

@@ -20,7 +20,7 @@ use super::{
     spec::{Added, Merge, Spec, part, shown, steps},
     table,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The longest text, in bytes, that the crate encodes in one piece.
 #[cfg(feature = "huggingface")]
@@ -48,6 +48,10 @@ pub struct ImportedTokenizer {
     pub(super) ends: Vec<u32>,
     /// The token for text that the vocabulary lacks.
     pub(super) unknown: Option<u32>,
+    /// The tokens in a role, as its files name them; nothing if they name none.
+    pub(super) names: Vec<(String, String)>,
+    /// Whether the text of a special token is text like any other, always.
+    pub(super) splits_specials: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one per model")]
@@ -104,6 +108,15 @@ impl ImportedTokenizer {
         ImportedTokenizer::new(spec, source)
     }
 
+    /// The same, where `change` makes another tokenizer of it, if it says so.
+    pub(super) fn read_changed(
+        source: String,
+        change: impl FnOnce(&mut Spec) -> Result<bool, TokenizerError>,
+    ) -> Result<ImportedTokenizer, TokenizerError> {
+        let mut spec: Spec = super::json::parse(&source)?;
+        if change(&mut spec)? { ImportedTokenizer::made(spec) } else { ImportedTokenizer::new(spec, source) }
+    }
+
     /// From what was put together here; its tokenizer.json is written now.
     pub(super) fn made(spec: Spec) -> Result<ImportedTokenizer, TokenizerError> {
         let source = serde_json::to_string(&spec).map_err(|error| TokenizerError::Json(error.to_string()))? + "\n";
@@ -155,6 +168,8 @@ impl ImportedTokenizer {
             begin: None,
             ends: vec![],
             unknown,
+            names: vec![],
+            splits_specials: false,
         })
     }
 
@@ -199,23 +214,13 @@ impl ImportedTokenizer {
         (&self.frame.0, &self.frame.1)
     }
 
-    /// What tokenizer_config.json says besides.
-    pub(super) fn configure(&mut self, begin: Option<u32>, end: Option<u32>, add_begin: Option<bool>) {
-        (self.begin, self.end) = (begin, end);
-        let before = &mut self.frame.0;
-        match (add_begin, begin) {
-            (Some(true), Some(id)) if before.first() != Some(&id) => before.insert(0, id),
-            (Some(false), Some(id)) if before.first() == Some(&id) => _ = before.remove(0),
-            _ => {}
-        }
-    }
-
     pub(super) fn specials(&self) -> Vec<(&str, u32)> {
         let special = self.added.iter().filter(|(_, special)| *special);
         special.filter_map(|&(id, _)| Some((self.tokens[id as usize].as_deref()?, id))).collect()
     }
 
     pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {
+        let specials = specials && !self.splits_specials;
         match &self.engine {
             Engine::BuiltIn(encoding) => Ok(encoding.encode(text, specials, threads)),
             Engine::Bytes(pairs) => Ok(pairs.encode(text, specials, threads)),
@@ -336,7 +341,7 @@ impl ImportedTokenizer {
 
 impl PartialEq for ImportedTokenizer {
     fn eq(&self, other: &ImportedTokenizer) -> bool {
-        let facts = |f: &ImportedTokenizer| (f.begin, f.end, f.ends.clone(), f.frame.clone());
+        let facts = |f: &ImportedTokenizer| (f.begin, f.end, f.ends.clone(), f.frame.clone(), f.splits_specials);
         self.source == other.source && facts(self) == facts(other)
     }
 }
@@ -385,7 +390,8 @@ fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, To
         match kind {
             "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => divided |= !marked,
             "ByteLevel" if step["use_regex"] != false => divided |= !marked,
-            "Metaspace" if step["replacement"] == "▁" && step["split"] != false => divided |= !marked,
+            "Metaspace" if step["replacement"] == "▁" && step["split"] == false => marked = true,
+            "Metaspace" if step["replacement"] == "▁" => divided |= !marked,
             "Split" if marked && step["pattern"]["String"] == " " => {} // there are none left
             "Punctuation" | "Digits" => {}
             _ => return Ok(None),
@@ -448,6 +454,34 @@ fn decoder(value: &Value) -> Result<Decoder, TokenizerError> {
         }
     }
     Ok(if list.is_empty() { Decoder::Words } else { Decoder::Text { replace, bytes, strip } })
+}
+
+/// What a tokenizer.json does to a text beside its vocabulary, in one form for all ways to write it.
+pub(super) fn meaning(spec: &Spec) -> Result<Value, TokenizerError> {
+    let cut = |(_, step): (&str, &Value)| {
+        let mut step = step.clone();
+        if let Some(step) = step.as_object_mut() {
+            step.remove("trim_offsets");
+            step.retain(|key, value| key != "use_regex" || value != true);
+        }
+        step
+    };
+    let list = |name, value| Ok::<_, TokenizerError>(steps(name, value)?.into_iter().map(cut).collect::<Vec<_>>());
+    let mut added: Vec<&Added> = spec.added_tokens.iter().collect();
+    added.sort_by_key(|token| token.id);
+    let model = &spec.model;
+    let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let flags = [model.fuse_unk, model.byte_fallback, model.ignore_merges].map(|flag| flag == Some(true));
+    Ok(json!([
+        list("the normalizer", &spec.normalizer)?,
+        list("the pre_tokenizer", &spec.pre_tokenizer)?,
+        format!("{:?}", decoder(&spec.decoder).ok()),
+        frame(&spec.post_processor, usize::MAX).ok(),
+        added,
+        [&model.unk_token, &text(&model.continuing_subword_prefix), &text(&model.end_of_word_suffix)],
+        [model.unk_id, model.max_input_chars_per_word],
+        flags,
+    ]))
 }
 
 /// The ids that a post_processor puts before and after one text.

@@ -38,17 +38,17 @@ fn fixtures() -> BTreeMap<String, Folder> {
 }
 
 /// A folder of its own for one test, gone with it.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub(super) fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("limpid-imported-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }
 
     /// Opens a folder of just these files.
-    fn open<'a>(
+    pub(super) fn open<'a>(
         &self,
         files: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     ) -> Result<Option<Tokenizer>, TokenizerError> {
@@ -171,8 +171,8 @@ fn what_a_folder_says_is_known() {
         };
         assert_eq!(facts, expected, "{name}");
         let back = Tokenizer::from_json(&tokenizer.to_json()).unwrap();
-        if ["opt-files", "qwen2-files", "roberta-masked-files"].contains(&&*name) {
-            // tokenizer_config.json stays where it is, and its begin and end of a text with it
+        if name.ends_with("-files") {
+            // the class and tokenizer_config.json stay where they are, and their begin and end of a text with them
             assert_eq!((back.to_json(), back.bos()), (tokenizer.to_json(), tokenizer.bos()), "{name}");
         } else {
             assert_eq!(back, tokenizer, "{name}");
@@ -187,8 +187,11 @@ fn what_a_folder_says_is_known() {
     let json = all["byte-fallback"].files["tokenizer.json"].as_bytes();
     let config = br#"{"bos_token": {"content": "<s>"}, "eos_token": "<0x0A>", "add_bos_token": false}"#;
     let tokenizer = scratch.open([("tokenizer.json", json), ("tokenizer_config.json", config)]).unwrap().unwrap();
-    assert_eq!((tokenizer.bos(), tokenizer.end_of_text()), (None, Some(3 + 10)));
-    tokenizer.save(scratch.0.join("saved.json")).unwrap();
+    // as in transformers 5 the flag says nothing where a tokenizer.json has a post_processor
+    assert_eq!((tokenizer.bos(), tokenizer.end_of_text()), (Some(1), Some(3 + 10)));
+    assert_eq!(tokenizer.special("<0x0A>"), Some(13)); // what is named to end a text is special
+    let tokenizer = scratch.open([("tokenizer.json", json), ("tokenizer_config.json", br#"{"eos_token": "</s>"}"#)]);
+    tokenizer.unwrap().unwrap().save(scratch.0.join("saved.json")).unwrap();
     assert_eq!(fs::read(scratch.0.join("saved.json")).unwrap(), json); // the very bytes
     let tokenizer = scratch.open([("tokenizer.json", json), ("config.json", br#"{"eos_token_id": [7, 8]}"#)]).unwrap();
     assert_eq!(tokenizer.unwrap().end_of_text(), Some(7));
@@ -211,9 +214,7 @@ fn classes_that_are_not_known_are_refused() {
             "a token in added_tokens_decoder",
         ),
         ("tokenizer_config.json", r#"{"bos_token": {"text": "a"}}"#, "a token in tokenizer_config.json"),
-        ("tokenizer_config.json", r#"{"added_tokens_decoder": {"900": {"content": "<s>"}}}"#, "as 0 and as 900"),
         ("added_tokens.json", r#"{"<x>": "7"}"#, "a token in added_tokens.json"),
-        ("added_tokens.json", r#"{"<x>": 7}"#, "id 7 is given to both"),
     ] {
         let error = scratch.open([vocab, merges, (name, text.as_bytes())]).unwrap_err().to_string();
         assert!(error.contains(wanted), "{text}: {error}");
@@ -490,18 +491,20 @@ fn ways_of_cutting_go_by_name() {
         let mut spec: serde_json::Value = serde_json::from_str(&fixtures()[case].files["tokenizer.json"]).unwrap();
         change(&mut spec);
         let imported = ImportedTokenizer::read(spec.to_string()).unwrap();
-        Tokenizer::Imported(std::sync::Arc::new(imported)).table().unwrap_err().to_string()
+        Tokenizer::Imported(std::sync::Arc::new(imported)).table().map_err(|error| error.to_string())
     };
     let mask = |spec: &mut serde_json::Value| spec["added_tokens"][0]["lstrip"] = true.into();
-    assert!(changed("byte-level", &mask).contains("takes the blanks beside it"));
-    for scheme in ["first", "always"] {
-        let metaspace = |spec: &mut serde_json::Value| {
+    assert!(changed("byte-level", &mask).unwrap_err().contains("takes the blanks beside it"));
+    let metaspace = |scheme: &str| {
+        changed("byte-fallback", &|spec| {
             spec["normalizer"] = serde_json::Value::Null;
             let step = serde_json::json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
             spec["pre_tokenizer"] = step;
-        };
-        assert!(changed("byte-fallback", &metaspace).contains("only where there is none"), "{scheme}");
-    }
+        })
+    };
+    assert!(metaspace("always").unwrap_err().contains("only where there is none"));
+    // which `convert` says
+    assert!(metaspace("first").is_ok_and(|table| table.blank_once && table.add_space_prefix));
     let word = Tokenizer::train(TokenizerKind::Word, "a b", Order::Sorted, &[]).unwrap();
     assert!(word.table().unwrap_err().to_string().contains("a word tokenizer drops blanks"));
     let accents = Tokenizer::train(TokenizerKind::Char, "aé", Order::Sorted, &[]).unwrap();
@@ -641,7 +644,6 @@ fn what_is_wrong_is_said() {
         (vec![("vocab.json", "[1]"), ("merges.txt", "")], "vocab.json: not a tokenizer.json"),
         (vec![("vocab.json", "{\"a\": 0}"), ("merges.txt", "#version: 0.2\nabc\n")], "merges.txt: a line"),
         (vec![("vocab.txt", "a\nb\n")], "vocab.txt: the vocabulary: expected BERT's"),
-        (vec![("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\na\n")], "vocab.txt: token \"a\" is twice"),
         (vec![("tokenizer.json", "{}"), ("tokenizer_config.json", "[")], "tokenizer_config.json: the file"),
         (vec![("tokenizer.json", "\u{0}")], "tokenizer.json: not a tokenizer.json"),
     ] {

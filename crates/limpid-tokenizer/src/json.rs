@@ -5,7 +5,7 @@
 //! `{"limpid_dense": {"of": FILE, "ids": IDS}}`, with what the file of the other would hold. Every other tokenizer.json is
 //! `imported`'s.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -142,21 +142,21 @@ struct Added {
 
 #[derive(Deserialize)]
 struct Model {
-    vocab: Pairs,
+    vocab: Pairs<u64>,
 }
 
 /// A JSON object as it stands: a key that comes twice is here twice.
-pub(super) struct Pairs(pub Vec<(String, u64)>);
+pub(super) struct Pairs<T>(pub Vec<(String, T)>);
 
-impl<'de> Deserialize<'de> for Pairs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
-        struct Each;
-        impl<'de> Visitor<'de> for Each {
-            type Value = Pairs;
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs<T>, D::Error> {
+        struct Each<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Each<T> {
+            type Value = Pairs<T>;
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("an object of tokens and their ids")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
                     pairs.push(pair);
@@ -164,11 +164,19 @@ impl<'de> Deserialize<'de> for Pairs {
                 Ok(Pairs(pairs))
             }
         }
-        deserializer.deserialize_map(Each)
+        deserializer.deserialize_map(Each(PhantomData))
     }
 }
 
 pub(super) fn read(text: String) -> Result<Tokenizer, TokenizerError> {
+    read_with(text, ImportedTokenizer::read)
+}
+
+/// The same, where another program's file is read by `import`.
+pub(super) fn read_with(
+    text: String,
+    import: impl FnOnce(String) -> Result<ImportedTokenizer, TokenizerError>,
+) -> Result<Tokenizer, TokenizerError> {
     let head: Head = parse(&text)?;
     if let Some(name) = head.limpid_encoding {
         return match Encoding::named(&name) {
@@ -183,7 +191,7 @@ pub(super) fn read(text: String) -> Result<Tokenizer, TokenizerError> {
         if head.model.is_none() {
             return Err(TokenizerError::Unsupported { found: keys(&text)? });
         }
-        return Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::read(text)?)));
+        return Ok(Tokenizer::Imported(Arc::new(import(text)?)));
     };
     let Ours { added_tokens, model: Model { vocab: Pairs(mut pairs) } } = parse(&text)?;
     let ids: HashMap<String, u64> = pairs.iter().cloned().collect();

@@ -565,7 +565,7 @@ mod tests {
                 matches!(Tokenizer::load(&ranks), Err(TokenizerError::File { fault, .. }) if matches!(*fault, TokenizerError::NoSplit))
             );
             let end = ["<|endoftext|>".to_string()];
-            let again = Tokenizer::load_tiktoken(&ranks, Some(split), &end).unwrap();
+            let again = Tokenizer::load_with(&ranks, Some(split), &end).unwrap();
             let sample = "don't <|endoftext|>\n\n the Dogs 123456 \n ";
             assert_eq!(again.encode(sample).unwrap(), own.encode(sample).unwrap(), "{split:?}");
             std::fs::write(&llmc, own.to_llmc().unwrap()).unwrap();

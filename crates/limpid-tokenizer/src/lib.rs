@@ -12,10 +12,12 @@
 //! Features, both on by default: `tiktoken` has the tables of OpenAI's encodings, `huggingface` runs other programs' tokenizers
 //! that are not byte-level byte pairs, and learns word pieces. What needs one that is off is an error that names it.
 
+mod beside;
 mod bpe;
 #[cfg(feature = "huggingface")]
 mod build;
 mod byte_letters;
+mod classes;
 mod dense;
 #[cfg(feature = "huggingface")]
 mod engine;
@@ -351,6 +353,15 @@ impl Tokenizer {
         export::roles(self)
     }
 
+    /// The tokens in a role (`bos_token`, `image_token`), as the files of a model's folder name them; nothing if they name none.
+    pub fn named_roles(&self) -> &[(String, String)] {
+        match self {
+            Tokenizer::Imported(imported) => &imported.names,
+            Tokenizer::Dense(dense) => dense.of().named_roles(),
+            _ => &[],
+        }
+    }
+
     /// The special token that ends what one speaker says: `<|end|>`, `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.
     pub fn end_of_turn(&self) -> Option<u32> {
         const NAMES: [&str; 4] = ["<|end|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
@@ -381,21 +392,15 @@ impl Tokenizer {
         write(path, &self.to_json())
     }
 
-    /// Reads a tokenizer.json; or, by their endings, OpenAI's .tiktoken and llm.c's .bin.
+    /// Reads a tokenizer.json, OpenAI's .tiktoken or llm.c's .bin: what a file is, its content says and not its name.
     pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        let path = path.as_ref();
-        match path.extension().and_then(|end| end.to_str()) {
-            Some("tiktoken") => return Tokenizer::load_tiktoken(path, None, &[]),
-            Some("bin") => return files::llm_c(&files::read(path)?).map_err(|error| error.at(path)),
-            _ => {}
-        }
-        json::read(files::text(path)?).map_err(|error| error.at(path))
+        files::load(path.as_ref(), None, &[])
     }
 
-    /// Reads a .tiktoken file: OpenAI's ranks are known by what they are, others need to be told how text is cut. `special`
-    /// tokens have the ids that follow.
-    pub fn load_tiktoken(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
-        files::tiktoken(&files::read(path)?, split, special).map_err(|error| error.at(path))
+    /// The same, with what a .tiktoken file does not say: how text is cut, if its ranks are not OpenAI's, and special tokens, which get
+    /// the ids that follow.
+    pub fn load_with(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
+        files::load(path, split, special)
     }
 
     /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
@@ -418,9 +423,9 @@ impl Tokenizer {
         }
     }
 
-    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt (GPT-2, GPT-1), vocab.txt
-    /// (BERT) or gpt2_tokenizer.bin (llm.c), with what tokenizer_config.json says of begin, end and letter case. `None` if
-    /// there is none of them.
+    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt, vocab.txt (BERT), gpt2_tokenizer.bin
+    /// (llm.c) or OpenAI's ranks (tokenizer.model, tiktoken.model), as transformers' classes read these and the files beside
+    /// them (docs/formats.md). `None` if there is none of them.
     ///
     /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
     pub fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
@@ -481,6 +486,9 @@ fn write(path: &Path, text: &str) -> Result<(), TokenizerError> {
         .map_err(|fault| TokenizerError::Io { path: path.into(), fault })
 }
 
+#[cfg(test)]
+#[cfg(all(feature = "huggingface", feature = "tiktoken"))]
+mod folder_tests;
 #[cfg(test)]
 #[cfg(all(feature = "huggingface", feature = "tiktoken"))]
 mod imported_tests;

@@ -107,7 +107,10 @@ impl Default for Vocab {
 
 impl Serialize for Vocab {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Vocab::Ids(pairs) = self else { return Err(serde::ser::Error::custom("scores are not written")) };
+        let pairs = match self {
+            Vocab::Ids(pairs) => pairs,
+            Vocab::Scores(scores) => return scores.serialize(serializer),
+        };
         let mut map = serializer.serialize_map(Some(pairs.len()))?;
         pairs.iter().try_for_each(|(token, id)| map.serialize_entry(token, id))?;
         map.end()
@@ -123,7 +126,7 @@ impl<'de> Deserialize<'de> for Vocab {
                 f.write_str("an object of tokens and their ids, or a list of tokens and their scores")
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Vocab, A::Error> {
-                super::json::Pairs::deserialize(MapAccessDeserializer::new(map)).map(|pairs| Vocab::Ids(pairs.0))
+                super::json::Pairs::<u64>::deserialize(MapAccessDeserializer::new(map)).map(|pairs| Vocab::Ids(pairs.0))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vocab, A::Error> {
                 let mut scores = Vec::new();

@@ -50,6 +50,9 @@ pub struct Table {
     pub strip_accents: bool,
     /// Whether text is brought to NFC first, for which GGUF has no key: llama.cpp leaves texts as they are.
     pub nfc: bool,
+    /// Whether a blank goes before a text that begins with none, and before no other part, for which GGUF has no key: llama.cpp puts one
+    /// before every part.
+    pub blank_once: bool,
 }
 
 const NORMAL: i32 = 1;
@@ -368,7 +371,7 @@ fn pieces(spec: &Spec, tokens: Vec<Option<String>>, table: Table) -> Result<Tabl
 /// A model whose blanks are `▁`: its merges become scores.
 fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, TokenizerError> {
     let odd = |value: &Value| cannot(format!("SentencePiece's model has no {}", shown(value)));
-    let mut prefix = false;
+    let (mut prefix, mut blank_once) = (false, false);
     for (kind, step) in steps("", &spec.normalizer)? {
         match kind {
             "Prepend" if step["prepend"] == "▁" => prefix = true,
@@ -379,11 +382,14 @@ fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<
     for (kind, step) in steps("", &spec.pre_tokenizer)? {
         match kind {
             "Metaspace" if step["replacement"] == "▁" && step["split"] == false => {
-                // "always" and "first" leave a blank that is there, and "first" begins the whole text only
-                if step["prepend_scheme"] != "never" {
-                    let what = "llama.cpp puts a blank before every part of a text, and its Metaspace only where there is none";
-                    return Err(cannot(what));
-                }
+                (prefix, blank_once) = match step["prepend_scheme"].as_str() {
+                    Some("never") => (prefix, blank_once),
+                    Some("first") => (true, true),
+                    _ => {
+                        let what = "llama.cpp puts a blank before every part of a text, and its Metaspace only where there is none";
+                        return Err(cannot(what));
+                    }
+                };
             }
             _ => return Err(odd(step)),
         }
@@ -406,7 +412,7 @@ fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<
         }
     }
     let (pre, scores, add_space_prefix) = ("default".into(), Some(scores), prefix);
-    Ok(Table { model: "llama", pre, tokens, types, scores, bos, eos, add_space_prefix, ..Table::default() })
+    Ok(Table { model: "llama", pre, tokens, types, scores, bos, eos, add_space_prefix, blank_once, ..Table::default() })
 }
 
 /// The byte that `<0x41>` stands for.
@@ -505,7 +511,7 @@ pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
     }) {
         return Ok(named);
     }
-    imported.configure(table.bos, table.eos, None);
+    (imported.begin, imported.end) = (table.bos, table.eos);
     Ok(Tokenizer::Imported(Arc::new(imported)))
 }
 

@@ -17,6 +17,7 @@ use limpid::ops::simd::Level;
 use limpid::ops::{Batch, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Control, Recipe, Run, TrainEvent, Trainer};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -170,6 +171,49 @@ fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
             assert_eq!(losses(&model, &mut plain), unmerged);
         }
     }
+}
+
+/// An adapter whose files name no model, or one that is not there, is for the model that is named beside it.
+#[test]
+fn adapters_that_name_no_model_open_with_one() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let folder = Folder::new("unnamed");
+    let mut opened = 0;
+    for entry in fs::read_dir(fixtures.join("peft")).unwrap() {
+        let entry = entry.unwrap();
+        let (from, model) = (entry.path(), fixtures.join("hf").join(entry.file_name()));
+        if !model.is_dir() {
+            continue;
+        }
+        fs::copy(from.join("adapter_model.safetensors"), folder.0.join("adapter_model.safetensors")).unwrap();
+        let text = fs::read_to_string(from.join("adapter_config.json")).unwrap();
+        let usual = Checkpoint::open(&model).unwrap().with_adapter(&from).unwrap();
+        let outline = Model::new(&usual.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        for base in [None, Some(json!("")), Some(Value::Null), Some(json!("somebody/model"))] {
+            let mut config: Value = serde_json::from_str(&text).unwrap();
+            config.as_object_mut().unwrap().remove("base_model_name_or_path");
+            if let Some(base) = &base {
+                config["base_model_name_or_path"] = base.clone();
+            }
+            fs::write(folder.0.join("adapter_config.json"), config.to_string()).unwrap();
+            let own =
+                Checkpoint::open(&model).unwrap().with_adapter(&folder.0).unwrap_or_else(|e| panic!("{base:?}: {e}"));
+            for param in &outline.params {
+                assert_eq!(
+                    own.values(&outline, param).unwrap(),
+                    usual.values(&outline, param).unwrap(),
+                    "{}",
+                    param.name
+                );
+            }
+            let error = Checkpoint::open(&folder.0).err().unwrap().to_string();
+            let wanted =
+                if base == Some(json!("somebody/model")) { "which is not there" } else { "which model it is for" };
+            assert!(error.contains(wanted), "{base:?}: {error}");
+            opened += 1;
+        }
+    }
+    assert!(opened >= 16, "{opened}");
 }
 
 #[test]

@@ -130,6 +130,80 @@ fn assert_true(what: &str, path: &Path, truth: &Truth) -> f32 {
     worst
 }
 
+/// A tensor of a file: its name, how it is stored, its shape and its values.
+type FileTensor = (String, Dtype, Vec<usize>, Vec<f32>);
+
+/// Writes the model of the folder `case` to `to` with other tensors, and another `tie_word_embeddings` if one is given.
+fn with_tensors(case: &Path, to: &Path, tensors: &[FileTensor], tie: Option<bool>) {
+    let text = std::fs::read_to_string(case.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    if let Some(tie) = tie {
+        config["tie_word_embeddings"] = tie.into();
+    }
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+    let out = |(name, dtype, shape, values): &FileTensor| {
+        let values = values.clone();
+        let make: limpid::checkpoint::store::MakeValues = Box::new(move || Ok(values.clone()));
+        let (name, dtype, shape, values) = (name.clone(), dtype.clone(), shape.clone(), vec![make]);
+        limpid::checkpoint::store::OutputTensor { name, dtype, shape, values, rows: None }
+    };
+    let facts = limpid::checkpoint::store::Facts::from([("format".to_string(), "pt".to_string())]);
+    safetensors_file::write(&to.join("model.safetensors"), tensors.iter().map(out).collect(), facts).unwrap();
+}
+
+/// What a file has twice, transformers reads so (reference/tied.py): a copy alone stands for both, and one that differs is a head of its
+/// own, whatever config.json says of it.
+#[test]
+fn tied_tables_are_read_however_files_store_them() {
+    let text = std::fs::read_to_string(format!("{}/fixtures/tied.json", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let tied: std::collections::BTreeMap<String, Vec<[String; 2]>> = serde_json::from_str(&text).unwrap();
+    assert!(tied.len() > 45, "{}", tied.len());
+    let folder = Folder::new("tied");
+    each(tied.into_iter().collect(), |(name, pairs)| {
+        let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf").join(&name);
+        let (truth, first, to) = (truth(&case), Checkpoint::open(&case).unwrap(), folder.0.join(&name));
+        let read = |tensor: &str| {
+            let stored = first.store().get(tensor).unwrap();
+            (tensor.to_string(), stored.dtype.clone(), stored.shape.to_vec(), stored.values().unwrap().into_owned())
+        };
+        let all: Vec<FileTensor> = first.store().names().map(read).collect();
+        let copy_of = |of: &str, copy: &str| {
+            let (_, dtype, shape, values) = all.iter().find(|tensor| tensor.0 == of).unwrap().clone();
+            (copy.to_string(), dtype, shape, values)
+        };
+        let whole: Vec<FileTensor> =
+            all.iter().cloned().chain(pairs.iter().map(|[copy, of]| copy_of(of, copy))).collect();
+        with_tensors(&case, &to, &whole, None);
+        assert_true(&format!("{name}, all twice"), &to, &truth);
+        let logits = |tensors: &[FileTensor], tie| {
+            with_tensors(&case, &to, tensors, tie);
+            run(&to, &truth, cpu).0.unwrap()
+        };
+        let usual = logits(&all, None);
+        for [copy, of] in &pairs {
+            let lone: Vec<FileTensor> =
+                all.iter().filter(|tensor| tensor.0 != *of).cloned().chain([copy_of(of, copy)]).collect();
+            with_tensors(&case, &to, &lone, None);
+            assert_true(&format!("{name}, only {copy}"), &to, &truth);
+            if copy.ends_with(".weight") {
+                with_tensors(&case, &to, &lone, Some(false));
+                let error = Checkpoint::open(&to).err().map(|e| e.to_string()).unwrap_or_default();
+                assert!(error.contains("has no tensor"), "{name}, not tied, only {copy}: {error}");
+            }
+            let (mut other, mut untied) = (all.clone(), whole.clone());
+            let mut apart = copy_of(of, copy);
+            apart.3.rotate_right(apart.3.len() / apart.2[0]);
+            untied.retain(|tensor| tensor.0 != *copy);
+            untied.push(apart.clone());
+            other.push(apart);
+            let found = logits(&other, None);
+            assert!(found != usual, "{name}: another {copy} changes nothing");
+            assert_eq!(found, logits(&untied, Some(false)), "{name}: another {copy} is not the head's own");
+        }
+    });
+}
+
 /// What a folder's config.json says that it is.
 fn model_type(folder: &Path) -> String {
     let text = std::fs::read_to_string(folder.join("config.json")).unwrap();

@@ -859,6 +859,7 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
         unknown: id("unknown_token_id")?.or(usual(100)),
         strip_accents: flag("normalizer.strip_accents", lowercase)?,
         nfc: false,
+        blank_once: false,
         bos,
         eos,
         after,

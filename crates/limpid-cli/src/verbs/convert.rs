@@ -181,9 +181,14 @@ pub fn run(args: Args) -> Result<()> {
         if let Some(why) = &unfit {
             rows.push(("tokenizer".into(), format!("not written: {why}")));
         }
-        if format == Format::Gguf && tokenizer.as_ref().is_some_and(|t| t.table().is_ok_and(|table| table.nfc)) {
-            let what = "llama.cpp does not bring texts to NFC, as this tokenizer does: those that are not have other ids there";
-            rows.push(("tokenizer".into(), what.into()));
+        if format == Format::Gguf
+            && let Some(Ok(table)) = tokenizer.as_ref().map(Tokenizer::table)
+        {
+            let nfc = "llama.cpp does not bring texts to NFC, as this tokenizer does: those that are not have other ids there";
+            let once = "llama.cpp puts a blank before every text and after every special token, and this tokenizer only before a text \
+                        that begins with none: other texts have other ids there";
+            let told = [(table.nfc, nfc), (table.blank_once, once)].into_iter().filter(|(is, _)| *is);
+            rows.extend(told.map(|(_, what)| ("tokenizer".to_string(), what.to_string())));
         }
         if tokenizer.is_none() {
             let piece = SENTENCE_PIECE.iter().find(|name| args.tokenizer.is_none() && source.path.join(name).exists());
@@ -378,7 +383,8 @@ const TEXTS: &[&str] = &[
 
 /// How many texts with ids were compared, how many of them after NFC, and the first difference: of their ids as text and as a prompt, of the text of these ids, and of
 /// the tokens that begin and end texts; in a file, which names one, that one. A text that the first tokenizer has no ids for must
-/// have none by the other. What the first brings to NFC is given so to that in a file, which leaves texts as they are.
+/// have none by the other. What the first brings to NFC is given so to that in a file, which leaves texts as they are; texts before
+/// which a file puts a blank and the first does not are left out.
 fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, usize, Option<String>) {
     type Encode = fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>;
     let ways: [Encode; 3] = [Tokenizer::encode, Tokenizer::encode_for_model, Tokenizer::encode_ordinary];
@@ -386,7 +392,12 @@ fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, usiz
     texts.extend(before.specials().iter().map(|(token, _)| format!("a{token} b {token}c")));
     // its own letters, of which some tokenizers have few
     texts.extend(before.decode(&(0..before.vocab_size().min(500) as u32).collect::<Vec<_>>()));
-    let (composes, mut composed) = (!folder && before.table().is_ok_and(|table| table.nfc), 0);
+    let table = if folder { None } else { before.table().ok() };
+    let (composes, mut composed) = (table.as_ref().is_some_and(|table| table.nfc), 0);
+    if table.is_some_and(|table| table.blank_once) {
+        let specials = before.specials();
+        texts.retain(|text| !text.starts_with(' ') && !specials.iter().any(|(token, _)| text.contains(token)));
+    }
     for text in &texts {
         // the bytes of its ids are the text in NFC
         let nfc = || before.decode(&before.encode_ordinary(text).ok()?).ok();

@@ -129,10 +129,9 @@ pub fn run(args: Args) -> Result<()> {
             };
             Tokenizer::train(kind, text, order, &[])?
         }
-        (None, file) if file.ends_with(".tiktoken") => {
-            Tokenizer::load_tiktoken(Path::new(file), args.split, &args.special)?
+        (None, file) if Path::new(file).is_file() || file.ends_with(".tiktoken") => {
+            Tokenizer::load_with(Path::new(file), args.split, &args.special)?
         }
-        (None, file) if Path::new(file).is_file() => Tokenizer::load(Path::new(file))?,
         (None, name) => Tokenizer::named(name)?,
     };
     if let Some(file) = &args.lines {

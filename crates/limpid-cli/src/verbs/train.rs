@@ -176,7 +176,7 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     run.options = job.options;
     if let Some(resumed) = resumed {
         if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
-            && let (path, Some(made_for)) = adapter::base(&folder)?
+            && let Some((path, Some(made_for))) = adapter::base(&folder)?
             && base.fingerprint()? != made_for
         {
             bail!("{} cannot be resumed: the model {}, which it adapts, has changed", folder.display(), path.display());

@@ -39,7 +39,7 @@ pub struct Family {
     tensors: &'static [&'static [Row]],
     /// The tensors of the head.
     head: &'static [Row],
-    /// Names that, where both are stored, must hold the same where the head is tied; biases always.
+    /// Names of copies, and what they are copies of where the head is tied; biases always.
     copies: &'static [(&'static str, &'static str)],
     /// Tensors on which no number depends; `*` at an end is anything.
     idle: &'static [&'static str],
@@ -103,14 +103,19 @@ impl Family {
         if head || !config.lm_head { name.into() } else { format!("{}{name}", self.prefix) }
     }
 
-    /// The canonical form of a stored name; none if no number depends on the tensor: masks and index tables that old files
-    /// carry, poolers and other heads, copies of a tied table (compared in [`copies`](Family::copies)).
-    pub fn tidy(&self, stored: &str, config: &Config) -> Option<String> {
+    /// A stored name without the prefixes that programs put before it, in today's spelling.
+    pub fn bare(&self, stored: &str) -> String {
         let mut name = stored.replace("_orig_mod.", "");
         for prefix in ["module.", self.prefix] {
             name = name.strip_prefix(prefix).map_or(name.clone(), String::from);
         }
-        let name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias");
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    }
+
+    /// The canonical form of a stored name; none if no number depends on the tensor: masks and index tables that old files
+    /// carry, poolers and other heads, copies of a tied table.
+    pub fn tidy(&self, stored: &str, config: &Config) -> Option<String> {
+        let name = self.bare(stored);
         let copy = |(copy, _): &(&str, &str)| name == *copy && (config.tied_head || copy.ends_with(".bias"));
         let idle = |pattern: &&str| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
             (Some(end), _) => name.ends_with(end),
@@ -122,7 +127,7 @@ impl Family {
         (!none && !name.ends_with(".rotary_emb.inv_freq")).then_some(name)
     }
 
-    /// Names that, where both are stored, must hold the same: a tied table and its copy.
+    /// Tensors that may be stored twice, each with the one that it is a copy of: a tied table, and biases always.
     pub fn copies(&self) -> &'static [(&'static str, &'static str)] {
         self.copies
     }

@@ -1,0 +1,396 @@
+//! The classes of transformers 5.23 that make a tokenizer anew of its vocabulary: of tokenizer.json they take the model's tokens and
+//! merges, the list of added tokens and mostly the post_processor, and all else is the class's, as tokenizer_config.json sets it.
+//! Every other class takes tokenizer.json as it stands ([`WHOLE`]).
+//!
+//! Read `beside` for the files, `files` for where vocabularies lie.
+
+use serde_json::{Value, json};
+
+use super::{
+    TokenizerError,
+    beside::{Beside, ROLES},
+    imported::meaning,
+    spec::{Added, Model, Spec, Vocab, part, steps},
+    split::Split,
+    table::{byte_level, cutting, framed},
+};
+
+/// Makes a class's tokenizer of a vocabulary, but for the tokens round a text.
+type Make = fn(&mut Spec, &Beside, &Class);
+
+/// A class.
+pub(super) struct Class {
+    /// Its name, then others of it.
+    names: &'static [&'static str],
+    /// The kind of model that it makes.
+    kind: &'static str,
+    /// The tokens of [`ROLES`] where no file names them, `""` for none.
+    defaults: [&'static str; 7],
+    /// What it makes of a vocabulary; nothing if it takes tokenizer.json as it stands.
+    make: Option<Make>,
+    frame: Frame,
+    /// Whether it reads vocab.json with merges.txt.
+    pub reads_pairs: bool,
+    /// Whether it makes special tokens plain ones again, whatever files say of blanks beside them.
+    pub restores_specials: bool,
+}
+
+/// What a class puts round a text.
+#[derive(Clone, Copy)]
+enum Frame {
+    /// What tokenizer.json says; without one, what `add_bos_token` and `add_eos_token` ask for.
+    Given,
+    /// What these two ask for where there is no tokenizer.json; nothing where there is one.
+    Asked,
+    /// The tokens of these two roles, as a post_processor of this kind, whatever tokenizer.json says.
+    Roles(&'static str, [&'static str; 2]),
+    /// What tokenizer.json says; without one, BERT's.
+    GivenOrBerts,
+}
+
+const BPE: &str = "BPE";
+const CLS: [&str; 2] = ["cls_token", "sep_token"];
+
+/// Takes tokenizer.json as it stands.
+pub(super) const WHOLE: Class = Class {
+    names: &["TokenizersBackend"],
+    kind: "",
+    defaults: [""; 7],
+    make: None,
+    frame: Frame::Given,
+    reads_pairs: false,
+    restores_specials: false,
+};
+
+/// Byte-level byte pairs, without what others have beside.
+const PLAIN: Class = Class { kind: BPE, make: Some(gpt2), reads_pairs: true, ..WHOLE };
+
+const END: &str = "<|endoftext|>";
+const GPT2: [&str; 7] = [END, END, END, "", "", "", ""];
+const BERT: [&str; 7] = ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"];
+const ROBERTA: [&str; 7] = ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"];
+const LLAMA: [&str; 7] = ["<s>", "</s>", "<unk>", "", "", "", ""];
+const GEMMA: [&str; 7] = ["<bos>", "<eos>", "<unk>", "", "<pad>", "", "<mask>"];
+const COHERE: [&str; 7] = ["<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", "<SEP>", "<PAD>", "<CLS>", "<MASK_TOKEN>"];
+
+#[rustfmt::skip]
+const CLASSES: [Class; 13] = [
+    Class { names: &["GPT2Tokenizer"], defaults: GPT2, ..PLAIN },
+    Class { names: &["CodeGenTokenizer"], defaults: GPT2, ..PLAIN },
+    Class {
+        names: &["RobertaTokenizer", "BartTokenizer", "LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"],
+        defaults: ROBERTA, frame: Frame::Roles("RobertaProcessing", CLS), ..PLAIN
+    },
+    Class {
+        names: &["Qwen2Tokenizer"], defaults: ["", END, END, "", END, "", ""], make: Some(qwen2),
+        restores_specials: true, ..PLAIN
+    },
+    Class {
+        names: &["GPTNeoXTokenizer"], defaults: [END, END, END, "", "<|padding|>", "", ""], make: Some(gpt_neox),
+        frame: Frame::Asked, ..PLAIN
+    },
+    Class { names: &["CohereTokenizer"], defaults: COHERE, make: Some(cohere), ..PLAIN },
+    Class {
+        names: &["OpenAIGPTTokenizer"], defaults: ["", "", "<unk>", "", "", "", ""], make: Some(openai_gpt), ..PLAIN
+    },
+    Class {
+        names: &["LlamaTokenizer", "Phi3Tokenizer"], defaults: LLAMA, make: Some(llama), reads_pairs: false, ..PLAIN
+    },
+    Class { names: &["GemmaTokenizer"], defaults: GEMMA, make: Some(gemma), reads_pairs: false, ..PLAIN },
+    Class {
+        names: &[
+            "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "ConvBertTokenizer",
+            "LayoutLMTokenizer", "LxmertTokenizer", "SqueezeBertTokenizer",
+        ],
+        kind: "WordPiece", defaults: BERT, make: Some(word_pieces), frame: Frame::Roles("BertProcessing", CLS), ..WHOLE
+    },
+    Class {
+        names: &["AlbertTokenizer"], kind: "Unigram",
+        defaults: ["[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"], make: Some(albert),
+        frame: Frame::GivenOrBerts, ..WHOLE
+    },
+    Class {
+        names: &["CamembertTokenizer"], kind: "Unigram", defaults: ROBERTA, make: Some(camembert),
+        frame: Frame::Roles("RobertaProcessing", ["bos_token", "eos_token"]), ..WHOLE
+    },
+    Class {
+        names: &["XLMRobertaTokenizer"], kind: "Unigram", defaults: ROBERTA, make: Some(xlm_roberta),
+        frame: Frame::Roles("RobertaProcessing", ["bos_token", "eos_token"]), ..WHOLE
+    },
+];
+
+/// The classes of models whose files name none, or name one that is not believed. For all others tokenizer.json is taken as it stands.
+const MODELS: &[(&str, &[&str])] = &[
+    ("GPT2Tokenizer", &["gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2", "codegen"]),
+    ("RobertaTokenizer", &["roberta", "roberta-prelayernorm", "longformer", "bart"]),
+    ("Qwen2Tokenizer", &["qwen2", "qwen3", "qwen2_moe", "qwen3_moe"]),
+    ("GPTNeoXTokenizer", &["gpt_neox", "mpt", "olmo"]),
+    ("CohereTokenizer", &["cohere", "cohere2"]),
+    ("OpenAIGPTTokenizer", &["openai-gpt"]),
+    ("GemmaTokenizer", &["gemma", "gemma2", "gemma3", "gemma3_text"]),
+    ("BertTokenizer", &["bert", "distilbert", "electra", "ernie", "nomic_bert"]),
+    ("MobileBertTokenizer", &["mobilebert"]),
+    ("AlbertTokenizer", &["albert"]),
+    ("CamembertTokenizer", &["camembert"]),
+    ("XLMRobertaTokenizer", &["xlm-roberta"]),
+    (
+        "TokenizersBackend",
+        &[
+            "ernie4_5",
+            "glm",
+            "glm4",
+            "gpt_bigcode",
+            "granite",
+            "ministral",
+            "mistral",
+            "modernbert",
+            "olmo2",
+            "olmo3",
+            "persimmon",
+            "phi3",
+            "stablelm",
+            "xlm-roberta-xl",
+        ],
+    ),
+];
+
+/// Models whose files name the wrong class.
+const DISBELIEVED: [&str; 4] = ["ernie4_5", "modernbert", "phi3", "qwen2"];
+
+fn named(name: &str) -> Option<&'static Class> {
+    CLASSES.iter().find(|class| class.names.contains(&name))
+}
+
+/// The class of a folder's tokenizer: by the name in its files, by its model, or both. `is_byte_level` says whether tokenizer.json has
+/// bytes for letters, which a Llama's has not. None if nothing names a class.
+pub(super) fn choose(beside: &Beside, is_byte_level: bool) -> Option<&'static Class> {
+    let model = beside.model_type.as_deref().unwrap_or_default();
+    let usual = MODELS.iter().find(|(_, models)| models.contains(&model)).map(|(class, _)| *class);
+    let disbelieved = DISBELIEVED.contains(&model);
+    let own = beside.class.as_deref().map(|name| name.strip_suffix("Fast").unwrap_or(name));
+    let class = match (own, usual) {
+        (Some("LlamaTokenizer"), _) if is_byte_level && !disbelieved => WHOLE.names[0],
+        (Some(own), Some(usual)) if own != usual && (disbelieved || usual == WHOLE.names[0]) => usual,
+        (Some(own), _) => own,
+        (None, usual) => usual?,
+    };
+    Some(named(class).unwrap_or(&WHOLE))
+}
+
+impl Class {
+    /// Whether it takes tokenizer.json as it stands.
+    pub(super) fn is_whole(&self) -> bool {
+        self.make.is_none()
+    }
+
+    /// The name of the token of a role, where no file names it.
+    pub(super) fn default(&self, role: &str) -> Option<&'static str> {
+        let place = ROLES.iter().position(|known| *known == role)?;
+        Some(self.defaults[place]).filter(|name| !name.is_empty())
+    }
+
+    /// The same as a token.
+    pub(super) fn token(&self, role: &str) -> Option<Added> {
+        let mut token = Added::new(0, self.default(role)?, true);
+        token.lstrip = role == "mask_token" && self.names[0] == "CamembertTokenizer";
+        Some(token)
+    }
+
+    /// Makes the class's tokenizer of `spec`, a tokenizer.json (`whole`) or no more than a vocabulary. Says whether it is another then.
+    pub(super) fn make(&self, spec: &mut Spec, beside: &Beside, whole: bool) -> Result<bool, TokenizerError> {
+        let class = if whole && spec.kind() != self.kind { &WHOLE } else { self };
+        let before = meaning(spec)?;
+        if let Some(make) = class.make {
+            make(spec, beside, class);
+        }
+        let own = std::mem::take(&mut spec.added_tokens);
+        let vocab: Vec<(&str, u64)> = match &spec.model.vocab {
+            Vocab::Ids(list) => list.iter().map(|(token, id)| (token.as_str(), *id)).collect(),
+            Vocab::Scores(list) => list.iter().zip(0..).map(|((token, _), id)| (token.as_str(), id)).collect(),
+        };
+        let added = beside.tokens(&vocab, own, class)?;
+        let id = |name: &str| {
+            let own = added.iter().find(|token| token.content == name).map(|token| token.id);
+            own.or_else(|| vocab.iter().find(|(token, _)| *token == name).map(|(_, id)| *id)).map(|id| id as u32)
+        };
+        let token = |role: &'static str| -> Result<Option<(u32, &str)>, TokenizerError> {
+            let Some(name) = beside.role(role, class) else { return Ok(None) };
+            let lacking = || part(role, "a token of the vocabulary", super::error::shown(name));
+            Ok(Some((id(name).ok_or_else(lacking)?, name)))
+        };
+        let settings = &beside.settings;
+        let asked = |role, ask: Option<bool>| if ask == Some(true) && !whole { token(role) } else { Ok(None) };
+        let round = |kind: &str, [first, last]: [&'static str; 2]| -> Result<Value, TokenizerError> {
+            let [cls, sep] = [token(first)?, token(last)?].map(|token| json!(token.map(|(id, name)| (name, id))));
+            let mut step = json!({ "type": kind, "sep": sep, "cls": cls });
+            if kind == "RobertaProcessing" {
+                step["trim_offsets"] = true.into();
+                step["add_prefix_space"] = (settings.add_prefix_space == Some(true)).into();
+            }
+            Ok(step)
+        };
+        let given = whole && !spec.post_processor.is_null();
+        spec.post_processor = match class.frame {
+            Frame::Given | Frame::GivenOrBerts if given => std::mem::take(&mut spec.post_processor),
+            Frame::GivenOrBerts => round("BertProcessing", CLS)?,
+            Frame::Roles(kind, roles) => round(kind, roles)?,
+            Frame::Given | Frame::Asked => {
+                framed(asked("bos_token", settings.add_bos_token)?, asked("eos_token", settings.add_eos_token)?)
+            }
+        };
+        spec.added_tokens = added;
+        Ok(meaning(spec)? != before)
+    }
+}
+
+/// The vocabulary of `spec` in a model of the class's own settings.
+fn model(spec: &mut Spec, own: Model) {
+    let old = std::mem::take(&mut spec.model);
+    spec.model = Model { r#type: old.r#type, vocab: old.vocab, merges: old.merges, ..own };
+}
+
+/// Bytes as GPT-2's letters.
+fn letters(spec: &mut Spec, beside: &Beside, mut pre_tokenizer: Value) {
+    model(spec, Model::default());
+    let prefix = beside.settings.add_prefix_space == Some(true);
+    let last = match pre_tokenizer["pretokenizers"].as_array_mut().and_then(|steps| steps.last_mut()) {
+        Some(step) => step,
+        None => &mut pre_tokenizer,
+    };
+    last["add_prefix_space"] = prefix.into();
+    (spec.normalizer, spec.pre_tokenizer, spec.decoder) = (Value::Null, pre_tokenizer, byte_level(true));
+}
+
+fn gpt2(spec: &mut Spec, beside: &Beside, _: &Class) {
+    letters(spec, beside, cutting(Split::Gpt2));
+}
+
+fn gpt_neox(spec: &mut Spec, beside: &Beside, class: &Class) {
+    gpt2(spec, beside, class);
+    spec.normalizer = json!({ "type": "NFC" });
+}
+
+fn qwen2(spec: &mut Spec, beside: &Beside, _: &Class) {
+    letters(spec, beside, cutting(Split::Qwen2));
+    spec.normalizer = json!({ "type": "NFC" });
+}
+
+fn cohere(spec: &mut Spec, beside: &Beside, _: &Class) {
+    let digits = json!({ "type": "Digits", "individual_digits": true });
+    letters(spec, beside, json!({ "type": "Sequence", "pretokenizers": [digits, byte_level(true)] }));
+    spec.normalizer = json!({ "type": "NFC" });
+}
+
+fn openai_gpt(spec: &mut Spec, beside: &Beside, class: &Class) {
+    let unk_token = beside.role("unk_token", class).map(String::from);
+    model(spec, Model { end_of_word_suffix: Some("</w>".into()), unk_token, ..Model::default() });
+    spec.normalizer = bert_normalizer(&Beside::default());
+    spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
+    spec.decoder = json!({ "type": "BPEDecoder", "suffix": "</w>" });
+}
+
+/// SentencePiece's blanks back to blanks, and bytes to characters.
+fn marks(strips: bool) -> Value {
+    let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
+    let replace = json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " });
+    let steps = [replace, json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+    json!({ "type": "Sequence", "decoders": steps.into_iter().chain(strips.then_some(strip)).collect::<Vec<_>>() })
+}
+
+fn llama(spec: &mut Spec, beside: &Beside, _: &Class) {
+    let (prefix, always) = (beside.settings.add_prefix_space != Some(false), beside.settings.legacy == Some(true));
+    model(spec, Model { fuse_unk: Some(true), byte_fallback: Some(true), ..Model::default() });
+    let scheme = match prefix {
+        false => "never",
+        true if always => "always",
+        true => "first",
+    };
+    spec.normalizer = Value::Null;
+    spec.pre_tokenizer = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
+    spec.decoder = marks(prefix);
+}
+
+fn gemma(spec: &mut Spec, beside: &Beside, class: &Class) {
+    let unk_token = beside.role("unk_token", class).map(String::from);
+    model(spec, Model { fuse_unk: Some(true), byte_fallback: Some(true), unk_token, ..Model::default() });
+    spec.normalizer = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+    spec.pre_tokenizer =
+        json!({ "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious", "invert": false });
+    spec.decoder = marks(false);
+}
+
+fn bert_normalizer(beside: &Beside) -> Value {
+    let settings = &beside.settings;
+    json!({
+        "type": "BertNormalizer", "clean_text": true,
+        "handle_chinese_chars": settings.tokenize_chinese_chars.unwrap_or(true),
+        "strip_accents": settings.strip_accents, "lowercase": settings.do_lower_case.unwrap_or(true)
+    })
+}
+
+/// BERT's.
+fn word_pieces(spec: &mut Spec, beside: &Beside, class: &Class) {
+    let unk_token = beside.role("unk_token", class).map(String::from);
+    let continuing_subword_prefix = Some("##".into());
+    let max_input_chars_per_word = Some(100);
+    model(spec, Model { unk_token, continuing_subword_prefix, max_input_chars_per_word, ..Model::default() });
+    spec.normalizer = bert_normalizer(beside);
+    spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
+    spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
+}
+
+/// The class of vocab.json and merges.txt whose files name none.
+pub(super) fn pairs(words: bool) -> &'static Class {
+    named(if words { "OpenAIGPTTokenizer" } else { "GPT2Tokenizer" }).unwrap_or(&WHOLE)
+}
+
+/// The class of a vocab.txt.
+pub(super) fn bert() -> &'static Class {
+    named("BertTokenizer").unwrap_or(&WHOLE)
+}
+
+/// SentencePiece's pieces of words, with `unknown` for what they lack.
+fn unigram(spec: &mut Spec, beside: &Beside, unknown: usize) {
+    model(spec, Model { unk_id: Some(unknown), byte_fallback: Some(false), ..Model::default() });
+    let scheme = if beside.settings.add_prefix_space == Some(false) { "never" } else { "always" };
+    let marks = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true });
+    spec.pre_tokenizer = json!({ "type": "Sequence", "pretokenizers": [{ "type": "WhitespaceSplit" }, marks] });
+    spec.decoder = marks;
+}
+
+/// SentencePiece's map of characters, if tokenizer.json has one.
+fn charsmap(spec: &Spec) -> Option<Value> {
+    let steps = steps("the normalizer", &spec.normalizer).ok()?;
+    steps.into_iter().find(|(kind, _)| *kind == "Precompiled").map(|(_, step)| step.clone())
+}
+
+fn xlm_roberta(spec: &mut Spec, beside: &Beside, _: &Class) {
+    spec.normalizer = charsmap(spec).unwrap_or_default();
+    unigram(spec, beside, 3);
+}
+
+fn camembert(spec: &mut Spec, beside: &Beside, class: &Class) {
+    let name = beside.role("unk_token", class).unwrap_or_default();
+    let unknown = match &spec.model.vocab {
+        Vocab::Scores(list) => list.iter().position(|(token, _)| token == name).unwrap_or(0),
+        Vocab::Ids(_) => 0,
+    };
+    spec.normalizer = charsmap(spec).unwrap_or_default();
+    unigram(spec, beside, unknown);
+}
+
+fn albert(spec: &mut Spec, beside: &Beside, _: &Class) {
+    let quotes =
+        ["``", "''"].map(|marks| json!({ "type": "Replace", "pattern": { "String": marks }, "content": "\"" }));
+    let accents = ["NFKD", "StripAccents"].map(|kind| json!({ "type": kind }));
+    let mut steps = quotes.to_vec();
+    if beside.settings.keep_accents != Some(true) {
+        steps.extend(accents);
+    }
+    if beside.settings.do_lower_case != Some(false) {
+        steps.push(json!({ "type": "Lowercase" }));
+    }
+    steps.extend(charsmap(spec));
+    spec.normalizer = json!({ "type": "Sequence", "normalizers": steps });
+    unigram(spec, beside, 1);
+}
