@@ -279,6 +279,30 @@ fn verify_compares_what_a_tokenizer_brings_to_nfc() {
     assert_eq!(f.json("convert m other --to hf --verify --json")["of_these_after_nfc"], 0);
 }
 
+/// llama.cpp puts a blank before every part of a text where Llama's tokenizer puts one before its beginning: that is said, and such texts are
+/// not compared.
+#[test]
+fn verify_leaves_out_texts_before_which_llama_cpp_puts_a_blank() {
+    let f = Folder::new("blank");
+    f.file("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(100));
+    let all = fs::read_to_string(fixture("../../limpid-tokenizer/fixtures/tokenizers.json")).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    let file = all["byte-fallback"]["files"]["tokenizer.json"].as_str().unwrap();
+    let mut file: serde_json::Value = serde_json::from_str(file).unwrap();
+    file["normalizer"] = serde_json::Value::Null;
+    file["pre_tokenizer"] =
+        serde_json::json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false });
+    f.file("llama.json", file.to_string());
+    f.both(&format!("train --data text.txt --tokenizer llama.json --out m --activation gelu-tanh {SMALL}"));
+    let said = f.ok("convert m m.gguf --verify");
+    assert!(
+        said.contains("only before a text that begins with none") && said.contains("samples are the same"),
+        "{said}"
+    );
+    let value = f.json("convert m n.gguf --verify --json");
+    assert!(value["texts_compared"].as_u64().is_some_and(|n| (5..12).contains(&n)), "{value}");
+}
+
 /// A conversion that is killed leaves the old model or the new one, whole.
 #[test]
 fn a_killed_conversion_leaves_the_old_or_the_new() {

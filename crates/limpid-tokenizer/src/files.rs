@@ -51,7 +51,7 @@ pub(super) fn load(path: &Path, split: Option<Split>, special: &[String]) -> Res
         _ if is_tiktoken(&bytes) => tiktoken(&bytes, split, special),
         _ if bytes.trim_ascii_start().starts_with(b"{") => super::json::read(utf8(bytes.clone())?),
         // a list of pieces, each of which begins with its text
-        [0x0a, _, 0x0a, ..] => Err(TokenizerError::SentencePiece),
+        [0x0a, _, first, ..] if *first == 0x0a || str::from_utf8(&bytes).is_err() => Err(TokenizerError::SentencePiece),
         _ if ends("tiktoken") => tiktoken(&bytes, split, special),
         _ if ends("bin") => llm_c(&bytes),
         _ => super::json::read(utf8(bytes.clone())?),
