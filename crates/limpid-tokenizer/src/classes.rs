@@ -66,7 +66,6 @@ pub(super) const WHOLE: Class = Class {
 const PLAIN: Class = Class { kind: BPE, make: Some(gpt2), reads_pairs: true, ..WHOLE };
 
 const END: &str = "<|endoftext|>";
-const GPT2: [&str; 7] = [END, END, END, "", "", "", ""];
 const BERT: [&str; 7] = ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"];
 const ROBERTA: [&str; 7] = ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"];
 const LLAMA: [&str; 7] = ["<s>", "</s>", "<unk>", "", "", "", ""];
@@ -74,9 +73,8 @@ const GEMMA: [&str; 7] = ["<bos>", "<eos>", "<unk>", "", "<pad>", "", "<mask>"];
 const COHERE: [&str; 7] = ["<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", "<SEP>", "<PAD>", "<CLS>", "<MASK_TOKEN>"];
 
 #[rustfmt::skip]
-const CLASSES: [Class; 13] = [
-    Class { names: &["GPT2Tokenizer"], defaults: GPT2, ..PLAIN },
-    Class { names: &["CodeGenTokenizer"], defaults: GPT2, ..PLAIN },
+static CLASSES: [Class; 12] = [
+    Class { names: &["GPT2Tokenizer", "CodeGenTokenizer"], defaults: [END, END, END, "", "", "", ""], ..PLAIN },
     Class {
         names: &["RobertaTokenizer", "BartTokenizer", "LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"],
         defaults: ROBERTA, frame: Frame::Roles("RobertaProcessing", CLS), ..PLAIN
