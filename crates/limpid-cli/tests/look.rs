@@ -332,6 +332,15 @@ fn a_picture_has_the_colours_of_its_values() {
     // a model that was never trained needs no run for its shapes
     let svg = ok("inspect --preset gpt2-xl --diagram block");
     assert!(svg.starts_with("<svg ") && svg.contains("(1, 25, 1,024, 1,024)"), "{svg}");
+    // in a document's words, from shapes alone and beside a run; layers and sketch have llm.c's unless another's are asked for
+    for (asked, word) in [
+        ("--preset zero-to-hero --diagram head --notation s1", ">softmax_output</text>"),
+        ("--model m --prompt star --diagram attention --notation s3", ">MHA output</text>"),
+        ("--preset gpt2 --diagram layers", ">attprojw</text>"),
+        ("--preset gpt2 --diagram layers --notation s0", ">W^O</text>"),
+    ] {
+        assert!(ok(&format!("inspect {asked}")).contains(word), "{asked}: {word}");
+    }
 
     let plot = "inspect --model m --prompt star --plot";
     fails(2, &format!("{plot} logits --plot-out p.jpg"), "give a name that ends in .svg or .png");

@@ -9,9 +9,10 @@
 
 mod notation;
 
-pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_within};
+pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_by_head, called_within, is_stored};
 
-use notation::{factor, within};
+pub(crate) use notation::factor;
+use notation::within;
 
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
 use crate::model::{Mode, Model, Tensor};
@@ -402,27 +403,23 @@ pub fn formula(model: &Model, name: &str) -> Option<String> {
     formula_in(model, name, Notation::Limpid)
 }
 
-/// The same in another notation: `x + MHA = x + MHA output`. What it has no word for goes by limpid's name, without the block's
-/// number too.
+/// The same in another notation: `x + MHA = x + MHA output`. A tensor that it has no word for stands as what computes it, a parameter
+/// as limpid's name, without the block's number too.
 pub fn formula_in(model: &Model, name: &str, notation: Notation) -> Option<String> {
     let Mode::Inspect { .. } = model.mode else { return None };
     if name == "input" {
-        return Some(format!("{} = token ids", Scribe { model, home: None, notation }.word(name)));
+        return Some(format!("{} = token ids", Scribe { model, home: None, notation }.label(name)));
     }
     if let Some(tensor) = name.strip_suffix(".grad") {
         if model.tensor(tensor).is_none() {
             derivation(model, tensor)?;
         }
-        let left = Scribe { model, home: None, notation }.word(name);
+        let left = Scribe { model, home: None, notation }.label(name);
         return Some(format!("{left} = gradient of the weighted sum of losses"));
     }
     let (_, home) = lookup(name)?;
     let scribe = Scribe { model, home, notation };
-    let right_side = match model.tensor(name) {
-        Some(tensor) => scribe.right_side(model.ops().iter().find(|op| makes(op, tensor.region))?, tensor)?,
-        None => scribe.derived(name, derivation(model, name)?)?,
-    };
-    Some(format!("{} = {right_side}", scribe.word(name)))
+    Some(format!("{} = {}", scribe.label(name), scribe.computed(name)?))
 }
 
 /// Whether an op writes a region.
@@ -439,9 +436,27 @@ struct Scribe<'a> {
 }
 
 impl Scribe<'_> {
+    /// The notation's word.
+    fn own(&self, name: &str) -> Option<String> {
+        called_within(name, &self.model.config, self.notation, self.home)
+    }
+
+    /// What it is called: the notation's word, or limpid's name.
+    fn label(&self, name: &str) -> String {
+        self.own(name).unwrap_or_else(|| within(name, self.home).to_string())
+    }
+
+    /// What stands for it in a formula: the notation's word; else what computes it, in words that the notation has.
     fn word(&self, name: &str) -> String {
-        let own = called_within(name, &self.model.config, self.notation, self.home);
-        own.unwrap_or_else(|| within(name, self.home).to_string())
+        self.own(name).or_else(|| self.computed(name)).unwrap_or_else(|| self.label(name))
+    }
+
+    /// The right side of a tensor's formula.
+    fn computed(&self, name: &str) -> Option<String> {
+        match self.model.tensor(name) {
+            Some(tensor) => self.right_side(self.model.ops().iter().find(|op| makes(op, tensor.region))?, tensor),
+            None => self.derived(name, derivation(self.model, name)?),
+        }
     }
 
     /// Of a tensor of this block.
@@ -456,6 +471,14 @@ impl Scribe<'_> {
     /// As a factor.
     fn times(&self, region: Region) -> String {
         factor(&self.of(region))
+    }
+
+    /// A weight matrix as the factor from the right: transposed where its word means it as it is stored, (out, in).
+    fn by(&self, weight: Region) -> String {
+        let name = self.model.name_of(weight);
+        // the token table has a row for each word everywhere
+        let turned = name == "embed.weight" || is_stored(&name, &self.model.config, self.notation);
+        self.times(weight) + if turned { "ᵀ" } else { "" }
     }
 
     fn plus(&self, region: Option<Region>) -> String {
@@ -535,17 +558,23 @@ impl Scribe<'_> {
                 format!("{}({}){gain}{}", norm_letters(kind), self.of(x), self.plus(offset))
             }
             Op::Linear { x, w, b, y } if tensor.cols != (0..y.cols) => {
-                let letter = ["Q", "K", "V"].get(part(tensor)?)?;
-                let fused = self.model.name_of(w);
+                let (part, fused) = (part(tensor)?, self.model.name_of(w));
+                let letter = ["Q", "K", "V"].get(part)?;
                 let own = |kind: &str| {
-                    let name = fused.replace("qkv.weight", &format!("{kind}_{letter}"));
-                    let word = called_within(&name, c, self.notation, self.home);
-                    word.map_or_else(|| format!("{kind}^{letter}"), |word| factor(&word))
+                    let word = self.own(&fused.replace("qkv.weight", &format!("{kind}_{letter}")));
+                    word.map(|word| factor(&word))
                 };
-                let bias = if b.is_some() { format!(" + {}", own("b")) } else { String::new() };
-                format!("{} {}{bias}", self.times(x), own("W"))
+                match own("W") {
+                    Some(w) => {
+                        let bias = || own("b").unwrap_or_else(|| format!("b^{letter}"));
+                        let bias = if b.is_some() { format!(" + {}", bias()) } else { String::new() };
+                        format!("{} {w}{bias}", self.times(x))
+                    }
+                    // it keeps the three together
+                    None => format!("{} of {}", ["queries", "keys", "values"].get(part)?, self.of(y)),
+                }
             }
-            Op::Linear { x, w, b, .. } => format!("{} {}{}", self.times(x), self.times(w), self.plus(b)),
+            Op::Linear { x, w, b, .. } => format!("{} {}{}", self.times(x), self.by(w), self.plus(b)),
             Op::QkNorm { kind, x, q_gain, k_gain, less_one, y, .. } => {
                 let (f, [q, k]) = (norm_letters(kind), self.queries_keys(""));
                 let [q, k] =
@@ -597,8 +626,7 @@ impl Scribe<'_> {
             Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.of(x)),
             Op::Gather { x, .. } => format!("the wanted rows of {}", self.of(x)),
             Op::Classify { x, w, b, cap, logits, .. } if is(logits) => {
-                let turned = if c.tied_head { "ᵀ" } else { "" };
-                bounded(format!("{} {}{turned}{}", self.times(x), self.times(w), self.plus(b)), cap)
+                bounded(format!("{} {}{}", self.times(x), self.by(w), self.plus(b)), cap)
             }
             Op::Classify { probs, .. } if is(probs) => format!("softmax({})", self.word("logits")),
             Op::Classify { .. } => format!("−log {}[target]", factor(&self.word("probs"))),

@@ -867,7 +867,10 @@ fn notations_say_what_the_documents_say() {
         (&pre, S2, "blocks.1.ln1.weight", Some("γ₂")),
         (&pre, S2, "blocks.1.hook_resid_pre", Some("X₁")),
         (&pre, S2, "blocks.1.hook_resid_mid", Some("X′₂")),
-        (&pre, S2, "logits.grad", Some("∂𝓛/∂(X_L W_eᵀ)")),
+        (&pre, S2, "logits.grad", Some("∂𝓛/∂(LayerNorm(X_L) W_eᵀ)")),
+        (&after, S2, "logits", Some("X_L W_eᵀ")),
+        (&pre, S2, "blocks.1.ln1.hook_out", Some("LayerNorm(X₁)")),
+        (&pre, S2, "blocks.1.mlp.hook_post", Some("GELU(X W₁ + b₁)")),
         (&pre, S3, "hook_embed", Some("tok_emb")),
         (&pre, S3, "blocks.1.hook_resid_pre", Some("x")),
         (&pre, S3, "blocks.1.attn.hook_unscaled_scores", Some("wei")),
@@ -919,10 +922,17 @@ fn notations_say_what_the_documents_say() {
         (after, S2, "blocks.0.hook_resid_pre", "X₀ = OneHot(x) W_e + W_p"),
         (after, S2, "blocks.0.attn.hook_raw_scores", "Q Kᵀ / √D = (X W^Q) (X W^K)ᵀ / √4"),
         (after, S2, "blocks.0.attn.hook_pattern", "Softmax(·) = softmax(Q Kᵀ / √D + Mask)"),
-        (after, S2, "blocks.0.hook_resid_mid", "X′₁ = LN(MultiHeadSA(·) + X) γ + β"),
-        (after, S2, "blocks.1.hook_resid_pre", "X₁ = LN(FFN(·) + X′) γ′₁ + β′₁"),
+        (after, S2, "blocks.0.hook_resid_mid", "X′₁ = LN(MultiHeadSA(·) + X₀) γ + β"),
+        (after, S2, "blocks.1.hook_resid_pre", "X₁ = LN(FFN(·) + X′₁) γ′₁ + β′₁"),
         (after, S2, "logits", "X_L W_eᵀ = X₂ W_eᵀ"),
-        (pre, Llmc, "blocks.0.attn.hook_qkv", "qkv = ln1 qkvw + qkvb"),
+        (pre, Llmc, "blocks.0.attn.hook_qkv", "qkv = ln1 qkvwᵀ + qkvb"),
+        (pre, Llmc, "blocks.0.hook_attn_out", "attproj = atty attprojwᵀ + attprojb"),
+        (pre, Llmc, "blocks.0.hook_resid_pre", "encoded = wte[inputs] + wpe[t]"),
+        (pre, Llmc, "blocks.0.attn.hook_k", "attn.hook_k = keys of qkv"),
+        (pre, Llmc, "blocks.0.attn.hook_attn_scores", "preatt = (queries of qkv) (keys of qkv)ᵀ / √16 + mask"),
+        (pre, Llmc, "blocks.0.attn.hook_z", "atty = concat(att (values of qkv))"),
+        (pre, S1, "blocks.0.mlp.hook_pre", "nn.Linear(d_model, d_model * 4) = LayerNorm A₁ᵀ + b₁"),
+        (pre, S1, "blocks.0.hook_mlp_out", "nn.Linear(d_model * 4, d_model) = nn.ReLU() A₂ᵀ + b₂"),
         (pre, Llmc, "blocks.1.ln1.hook_out", "ln1 = LN(residual3[0]) ln1w + ln1b"),
         (pre, Llmc, "blocks.0.ln1.hook_normalized", "ln1.hook_normalized = (encoded − mean(encoded)) / (1/ln1_rstd)"),
         (pre, Llmc, "logits", "logits = lnf wteᵀ"),
@@ -950,6 +960,56 @@ fn notations_say_what_the_documents_say() {
     // the documents' feed-forward network is four times as wide as the stream, this one is not
     let ffn = |config: &Config| Llmc.letters(&["batch", "pos", "d_ff"], config);
     assert_eq!((ffn(&tiny()), ffn(&Config { d_ff: 48, ..tiny() })), ("B T F".into(), "B T 4C".into()));
+}
+
+/// A product is with a matrix or with its transpose, as the document means the matrix: (in, out), or as PyTorch and llm.c store it.
+#[test]
+fn formulas_transpose_what_a_notation_means_as_stored() {
+    // the documents' words for matrices (out, in): y = xAᵀ + b of "Zero-to-Hero", llm.c's parameters; and the token table, (V, C)
+    let as_stored = |word: &str| {
+        let llmc = ["qkvw", "attprojw", "fcw", "fcprojw", "wte"];
+        llmc.contains(&word)
+            || ["A₁", "A₂", "(nn.Linear(", "(Token Embedding"].iter().any(|start| word.starts_with(start))
+    };
+    let mut seen = 0;
+    for config in &configs() {
+        let model = Model::new(config, INSPECT).unwrap();
+        for notation in Notation::ALL {
+            for (tensor, weight) in [
+                ("blocks.0.attn.hook_qkv", "blocks.0.attn.qkv.weight"),
+                ("blocks.0.hook_attn_out", "blocks.0.attn.out.weight"),
+                ("blocks.0.mlp.hook_pre", "blocks.0.mlp.in.weight"),
+                ("blocks.0.hook_mlp_out", "blocks.0.mlp.out.weight"),
+                ("logits", if config.tied_head { "embed.weight" } else { "unembed.weight" }),
+            ] {
+                let own = names::called_within(weight, config, *notation, Some(0));
+                let word = own.clone().unwrap_or_else(|| weight.trim_start_matches("blocks.0.").to_string());
+                let word = if word.contains(' ') { format!("({word})") } else { word };
+                let Some(formula) = names::formula_in(&model, tensor, *notation) else { continue };
+                let right = formula.split_once(" = ").unwrap().1;
+                let Some((_, rest)) = right.split_once(&format!(" {word}")) else { continue };
+                let turned = own.is_none() || weight == "embed.weight" || as_stored(&word);
+                assert_eq!(rest.starts_with('ᵀ'), turned, "{notation}: {formula}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 500, "{seen}");
+}
+
+/// A word that a notation lacks stands as what computes it: no tensor goes by limpid's name on the right of a formula.
+#[test]
+fn formulas_have_no_tensor_without_a_word() {
+    for config in &configs() {
+        let model = Model::new(config, INSPECT).unwrap();
+        for notation in Notation::ALL.iter().filter(|notation| **notation != Notation::TransformerLens) {
+            for tensor in &model.tensors {
+                let formula = names::formula_in(&model, &tensor.name, *notation).unwrap();
+                let right = formula.split_once(" = ").unwrap().1;
+                assert!(!right.contains("hook_"), "{notation}: {formula}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,9 +3,9 @@
 mod random_config;
 
 use limpid::backend::Reference;
-use limpid::config::{Activation, Config, Positions};
+use limpid::config::{Activation, Axis, Config, Positions};
 use limpid::model::{Mode, Model};
-use limpid::names;
+use limpid::names::{self, Notation};
 use limpid::ops::Batch;
 use limpid::ops::activate::reference::value;
 use limpid::trace::Trace;
@@ -293,7 +293,7 @@ fn hostile_words_are_only_text() {
         let mut labels = labels.clone();
         labels.tokens[0] = vec!["\u{0}".into(), "\u{fffe}".into(), "]]>".into(), "</svg>".into(), "é…".into()];
         for diagram in [Diagram::Input, Diagram::Loss] {
-            let svg = diagram.of_run(trace, &labels).unwrap();
+            let svg = diagram.of_run(trace, &labels, Notation::Limpid).unwrap();
             assert!(svg.matches("</svg>").count() == 1 && !svg.contains(['\u{0}', '\u{fffe}']), "{svg}");
         }
     });
@@ -304,12 +304,12 @@ fn hostile_words_are_only_text() {
 fn a_diagram_names_every_tensor_with_its_shape() {
     for (i, config) in configs().iter().enumerate().step_by(7).chain([(0, &tiny())]) {
         let model = Model::new(config, Mode::Inspect { batch: 2, context: 5 }).unwrap();
-        let svg = Diagram::Block.of_model(&model).unwrap();
+        let svg = Diagram::Block.of_model(&model, Notation::Limpid).unwrap();
         let says = |text: &str| svg.contains(&format!(">{text}</text>"));
         for name in model.tensors.iter().map(|t| &t.name).chain(model.params.iter().map(|p| &p.name)) {
             if let Some(short) = name.strip_prefix("blocks.0.") {
                 assert!(says(short), "{i}: {name} in {svg}");
-                let symbol = names::called_within(name, config, names::Notation::Limpid, Some(0)).unwrap_or_default();
+                let symbol = names::called_within(name, config, Notation::Limpid, Some(0)).unwrap_or_default();
                 assert!(says(&symbol), "{i}: {symbol} of {name}");
             }
         }
@@ -323,30 +323,37 @@ fn every_diagram_is_of_the_model() {
     for name in ["gpt2", "zero-to-hero", "decoder-readme", "formulated-bert", "nano"] {
         let config = Config::preset(name).unwrap();
         let model = Model::new(&config, Mode::Inspect { batch: 2, context: config.context_length }).unwrap();
-        for diagram in Diagram::ALL.into_iter().filter(|diagram| !diagram.needs_run()) {
-            let svg = diagram.of_model(&model).unwrap();
+        let all = Diagram::ALL.into_iter().filter(|diagram| !diagram.needs_run());
+        for (diagram, notation) in
+            all.flat_map(|diagram| Notation::ALL.iter().map(move |notation| (diagram, *notation)))
+        {
+            let svg = diagram.of_model(&model, notation).unwrap();
             assert!(svg.starts_with("<svg ") && svg.contains("prefers-color-scheme:dark"), "{name}");
-            assert!(svg.contains(&format!("heads {}", config.n_head)), "{name} {diagram:?}");
+            let heads = notation.letters(&["head"], &config);
+            assert!(svg.contains(&format!(">{heads} ")), "{name} {diagram:?} {notation}");
             assert_eq!(Diagram::named(diagram.name()), Ok(diagram));
             // nothing is outside the picture
             let size = |name: &str| -> f64 { attributes(&svg, "svg", name)[0].parse().unwrap() };
             for (axis, n) in [("x", size("width")), ("y", size("height"))] {
                 let places = ["rect", "text"].map(|tag| attributes(&svg, tag, axis)).concat();
                 let outside = places.iter().filter_map(|v| v.parse::<f64>().ok()).find(|v| *v < 0.0 || *v > n);
-                assert_eq!(outside, None, "{name} {diagram:?}: {axis} of {n}");
+                assert_eq!(outside, None, "{name} {diagram:?} {notation}: {axis} of {n}");
             }
         }
     }
     let config = Config::preset("gpt2").unwrap();
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1024 }).unwrap();
-    let svg = |diagram: Diagram| diagram.of_model(&model).unwrap();
+    let svg = |diagram: Diagram| diagram.of_model(&model, diagram.notation()).unwrap();
     assert!(svg(Diagram::Model).contains("(V,C) = (50,257, 768)") && svg(Diagram::Model).contains(">12 blocks<"));
     assert!(
         svg(Diagram::Head).contains("(T,D) = (1,024, 64)") && svg(Diagram::Head).contains("(T,T) = (1,024, 1,024)")
     );
     assert!(svg(Diagram::Attention).contains("12 heads x 64 = 768 columns"));
     assert!(svg(Diagram::Training).contains("124,439,808 numbers"));
-    assert!(svg(Diagram::Sketch).contains("(B, 2304, T)"));
+    for shape in ["(B,3C,T) = (1, 2,304, 1,024)", "(B,C,T,T) = (1, 768, 1,024, 1,024)", "(B,C,T) = (1, 768, 1,024)"] {
+        assert!(svg(Diagram::Sketch).contains(shape), "{shape}");
+    }
+    assert!(svg(Diagram::Sketch).contains("each row summed"));
     let error = Diagram::named("blok").unwrap_err();
     assert!(error.contains("training") && error.ends_with("did you mean `block`?"), "{error}");
 }
@@ -364,9 +371,50 @@ fn layers_have_llm_cs_names() {
         ..Config::preset("llmc-gpt2").unwrap()
     };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: 8 }).unwrap();
-    let svg = Diagram::Layers.of_model(&model).unwrap();
-    for word in "wte wpe encoded ln1w ln1b ln1 qkvw qkvb qkv preatt att atty attprojw attproj residual2 ln2w ln2 fcw fch fch_gelu fcprojw fcproj residual3 lnfw lnf logits probs losses".split(' ') {
+    let svg = Diagram::Layers.of_model(&model, Diagram::Layers.notation()).unwrap();
+    // its 16 parameters and 23 activations, and nothing else
+    let words = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb encoded ln1 ln1_mean ln1_rstd qkv atty preatt att attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu fcproj residual3 lnf lnf_mean lnf_rstd logits probs losses";
+    for word in words.split(' ') {
         assert!(svg.contains(&format!(">{word}</text>")), "{word} in {svg}");
+    }
+    assert!(!svg.contains("hook_") && !svg.contains(">1/"), "{svg}");
+}
+
+/// Tensors, parameters and axes have the words of the notation that is asked for, in every diagram.
+#[test]
+fn a_diagram_speaks_in_the_notation_asked_for() {
+    for config in configs().iter().step_by(11).chain([&tiny()]) {
+        let model = Model::new(config, Mode::Inspect { batch: 2, context: 5 }).unwrap();
+        for notation in Notation::ALL {
+            let svg = |diagram: Diagram| diagram.of_model(&model, *notation).unwrap();
+            let block = svg(Diagram::Block);
+            let says = |svg: &str, text: &str| svg.contains(&format!(">{}</text>", text.replace('&', "&amp;")));
+            let called = |name: &str| names::called_within(name, config, *notation, Some(0));
+            let mut words = 0;
+            for name in model.tensors.iter().map(|t| &t.name).chain(model.params.iter().map(|p| &p.name)) {
+                if let (true, Some(word)) = (name.starts_with("blocks.0."), called(name)) {
+                    assert!(says(&block, &word), "{notation}: {name} is {word} in {block}");
+                    words += 1;
+                }
+            }
+            assert!(words > 5, "{notation}: {words}");
+            for axis in ["batch", "pos", "d_model", "head", "d_head", "d_ff", "d_vocab", "n_layer"] {
+                let letter = notation.letters(&[axis], config);
+                assert!(block.contains(&format!(">{letter} ")), "{notation}: {axis} is {letter} in {block}");
+            }
+            // the same names in the others
+            for (diagram, name) in [
+                (Diagram::Model, "blocks.0.hook_attn_out"),
+                (Diagram::Head, "blocks.0.attn.hook_pattern"),
+                (Diagram::Attention, "blocks.0.hook_attn_out"),
+                (Diagram::Products, "blocks.0.hook_attn_out"),
+                (Diagram::Layers, "blocks.0.hook_attn_out"),
+                (Diagram::Sketch, "blocks.0.attn.hook_attn_scores"),
+            ] {
+                let word = called(name).unwrap_or_default();
+                assert!(word.is_empty() || says(&svg(diagram), &word), "{notation} {diagram:?}: {word}");
+            }
+        }
     }
 }
 
@@ -374,12 +422,12 @@ fn layers_have_llm_cs_names() {
 #[test]
 fn the_input_and_the_loss_are_those_of_the_run() {
     seen(&tiny(), |trace, labels| {
-        let input = Diagram::Input.of_run(trace, labels).unwrap();
+        let input = Diagram::Input.of_run(trace, labels, Notation::Limpid).unwrap();
         for id in 0..10 {
             assert!(input.contains(&format!(">id {id}</text>")), "{id}");
         }
         assert!(input.contains("(B,T) = (2, 5)") && input.contains("&lt;b&gt;"), "{input}");
-        let loss = Diagram::Loss.of_run(trace, labels).unwrap();
+        let loss = Diagram::Loss.of_run(trace, labels, Notation::Limpid).unwrap();
         let (probs, losses) = (trace.get("probs").unwrap(), trace.get("losses").unwrap());
         for (n, l) in losses.values.iter().enumerate().take(6) {
             let p = probs.values[n * 11 + n + 1];

@@ -446,7 +446,9 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows, window));
     let plots = args.plot.iter().map(|asked| trace.plot(asked, &labels)).collect::<Result<_, _>>()?;
     let drawn = |name: &DiagramName| match name {
-        DiagramName::One(diagram) => Some(diagram.of_run(trace, &labels)),
+        DiagramName::One(diagram) => {
+            Some(diagram.of_run(trace, &labels, args.words.notation.unwrap_or(diagram.notation())))
+        }
         DiagramName::List => None,
     };
     let diagrams = args.diagram.iter().filter_map(drawn).collect::<Result<_, _>>()?;
@@ -629,7 +631,7 @@ fn shapes_only(args: &Args) -> Result<Option<Vec<String>>> {
     };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: config.context_length })?;
     let drawn = |name: &DiagramName| match name {
-        DiagramName::One(diagram) => diagram.of_model(&model),
+        DiagramName::One(diagram) => diagram.of_model(&model, args.words.notation.unwrap_or(diagram.notation())),
         DiagramName::List => None,
     };
     Ok(args.diagram.iter().map(drawn).collect())

@@ -4,7 +4,7 @@
 //! elsewhere than a document does: a word then goes with what was computed, a sum or a norm, and not with its place.
 
 use super::{SUB, TABLE, digits, lookup, symbol_within};
-use crate::config::{Config, NormPlace, axis};
+use crate::config::{Activation, Axis, Config, NormPlace, axis};
 
 axis! {
     /// What tensors and axes are called by.
@@ -38,7 +38,7 @@ pub const DOCUMENTS: &[[&str; 4]] = &[
     ["blocks.{i}.hook_resid_pre",              "X",                                     "X{l-1}",                     "x"],
     ["blocks.{i}.ln1.hook_mean",               "μ",                                     "μ",                          "E[x]"],
     ["blocks.{i}.ln1.hook_scale",              "√(variance + ε)",                       "√(σ² + ε)",                  "√(Var[x] + ε)"],
-    ["blocks.{i}.ln1.hook_out",                "LayerNorm",                             "LayerNorm(X)",               "Norm(x)"],
+    ["blocks.{i}.ln1.hook_out",                "LayerNorm",                             "LayerNorm(X{l-1})",          "Norm(x)"],
     ["blocks.{i}.attn.hook_q",                 "Q",                                     "X W^Q",                      "Q"],
     ["blocks.{i}.attn.hook_k",                 "K",                                     "X W^K",                      "K"],
     ["blocks.{i}.attn.hook_v",                 "V",                                     "X W^V",                      "V"],
@@ -48,15 +48,15 @@ pub const DOCUMENTS: &[[&str; 4]] = &[
     ["blocks.{i}.attn.hook_pattern",           "softmax_output",                        "Softmax(·)",                 "softmax(wei)"],
     ["blocks.{i}.attn.hook_z",                 "A",                                     "Concat(head₁, …, head_A)",   "concatenated heads"],
     ["blocks.{i}.hook_attn_out",               "Output",                                "MultiHeadSA(·)",             "MHA output"],
-    ["blocks.{i}.hook_attn_sum",               "residual connection",                   "MultiHeadSA(·) + X",         ""],
+    ["blocks.{i}.hook_attn_sum",               "residual connection",                   "MultiHeadSA(·) + X{l-1}",    ""],
     ["blocks.{i}.hook_resid_mid",              "X after Add & Norm",                    "X′{l}",                      "x + MHA"],
     ["blocks.{i}.ln2.hook_mean",               "μ",                                     "μ",                          "E[x]"],
     ["blocks.{i}.ln2.hook_scale",              "√(variance + ε)",                       "√(σ² + ε)",                  "√(Var[x] + ε)"],
-    ["blocks.{i}.ln2.hook_out",                "LayerNorm",                             "LayerNorm(X′)",              "Norm(x)"],
+    ["blocks.{i}.ln2.hook_out",                "LayerNorm",                             "LayerNorm(X′{l})",           "Norm(x)"],
     ["blocks.{i}.mlp.hook_pre",                "nn.Linear(d_model, d_model * 4)",       "X W₁ + b₁",                  "Output_1"],
-    ["blocks.{i}.mlp.hook_post",               "nn.ReLU()",                             "FFN inside",                 "Activated Output"],
+    ["blocks.{i}.mlp.hook_post",               "nn.ReLU()",                             "GELU(X W₁ + b₁)",            "Activated Output"],
     ["blocks.{i}.hook_mlp_out",                "nn.Linear(d_model * 4, d_model)",       "FFN(·)",                     "Output_2"],
-    ["blocks.{i}.hook_mlp_sum",                "residual connection",                   "FFN(·) + X′",                ""],
+    ["blocks.{i}.hook_mlp_sum",                "residual connection",                   "FFN(·) + X′{l}",             ""],
     ["blocks.{i}.hook_resid_post",             "output",                                "X{l}",                       "Output_final"],
     ["ln_final.hook_out",                      "",                                      "LayerNorm(X_L)",             ""],
     ["logits",                                 "logits",                                "X_L W_eᵀ",                   "logits"],
@@ -106,6 +106,19 @@ pub const LETTERS: &[[&str; 7]] = &[
 ];
 
 impl Notation {
+    /// Whose it is: llm.c, "Zero-to-Hero".
+    pub fn whose(self) -> &'static str {
+        match self {
+            Notation::Limpid => "limpid",
+            Notation::S0 => "\"Notations\"",
+            Notation::S1 => "\"Zero-to-Hero\"",
+            Notation::S2 => "\"The Formulated GPT-2\"",
+            Notation::S3 => "\"Decoder-Only Transformer Architecture\"",
+            Notation::Llmc => "llm.c",
+            Notation::TransformerLens => "TransformerLens",
+        }
+    }
+
     /// What an axis is called; limpid's letter where the notation has none.
     pub fn letter(self, axis: &str) -> &'static str {
         let Some(row) = LETTERS.iter().find(|row| row[0] == axis) else { return "·" };
@@ -205,6 +218,14 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
         {
             "blocks.{i}.hook_normalized_resid_post" // HookedEncoder's
         }
+        // "The Formulated GPT-2" has two boxes, one with a norm before the head, and two activations
+        (Notation::S2, "logits") if config.final_norm => "LayerNorm(X_L) W_eᵀ",
+        (Notation::S2, "blocks.{i}.mlp.hook_post") => match config.activation {
+            _ if config.ffn_gated => return None,
+            Activation::Relu => "max(0, X W₁ + b₁)",
+            gelu if gelu.name().starts_with("gelu") => "GELU(X W₁ + b₁)",
+            _ => return None,
+        },
         (_, row) => notation.word(computed_there(row, config.norm_place, notation))?,
     };
     let (number, before, at_home) = (digits(i + 1, SUB), digits(i, SUB), block == home);
@@ -215,6 +236,30 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
         Notation::TransformerLens if at_home => within(&word, home).into(),
         _ => word,
     })
+}
+
+/// As [`called_within`], where the tensor is shown head by head: the context has other words then, `C` in "Notations" for a part of
+/// `C_concat`.
+pub fn called_by_head(name: &str, config: &Config, notation: Notation, home: Option<usize>) -> Option<String> {
+    let whole = called_within(name, config, notation, home)?;
+    Some(match notation {
+        _ if !name.ends_with(".hook_z") => whole,
+        Notation::Limpid | Notation::S0 => whole.replace("C_concat", "C"),
+        Notation::S2 => "head_i".into(),
+        Notation::S3 => "output of a head".into(),
+        _ => whole,
+    })
+}
+
+/// Whether the word for a weight matrix means it as limpid stores it, (out, in), so that a product is with its transpose: llm.c's words do,
+/// S1's of `nn.Linear` (`x A₁ᵀ + b₁`), and limpid's own names, which stand where there is no word. Other words mean (in, out).
+pub fn is_stored(name: &str, config: &Config, notation: Notation) -> bool {
+    match notation {
+        _ if called(name, config, notation).is_none() => true,
+        Notation::Llmc => true,
+        Notation::S1 => name.contains(".mlp.") || name == "unembed.weight",
+        _ => false,
+    }
 }
 
 /// The row of what a document computes where this model has `row`: S1 normalises after the sum, S3, llm.c and TransformerLens
@@ -243,7 +288,7 @@ pub(super) fn within(name: &str, home: Option<usize>) -> &str {
 }
 
 /// A word as a factor of a product: in brackets where it is a sum, a quotient or several words.
-pub(super) fn factor(word: &str) -> String {
+pub(crate) fn factor(word: &str) -> String {
     let mut depth = 0;
     let loose = word.chars().any(|c| {
         match c {

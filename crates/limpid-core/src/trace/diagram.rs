@@ -33,7 +33,7 @@ pub enum Diagram {
     Loss,
     /// What each layer reads and writes.
     Layers,
-    /// Attention with (B, C, T), as it is easier to draw.
+    /// Attention with (B, C, T) instead of (B, T, C).
     Sketch,
 }
 
@@ -79,8 +79,8 @@ impl Diagram {
             Diagram::Products => "the matrix products of attention, with their shapes",
             Diagram::Input => "the batch that goes in: tokens, ids, positions",
             Diagram::Loss => "cross-entropy worked out for the first tokens: probabilities, target, -ln p",
-            Diagram::Layers => "what each layer reads and writes, in llm.c's words",
-            Diagram::Sketch => "attention as sketches of llm.c draw it, (B, C, T)",
+            Diagram::Layers => "what each layer reads and writes",
+            Diagram::Sketch => "attention with a token to the right of another, as it is easier to draw",
         }
     }
 
@@ -102,10 +102,19 @@ impl Diagram {
         matches!(self, Diagram::Input | Diagram::Loss)
     }
 
-    /// It as SVG, of a model built for [`Mode::Inspect`], whose batch and context are B and T; `None` if it needs a run.
-    pub fn of_model(self, model: &Model) -> Option<String> {
+    /// Whose words it has where none are asked for: those of the program that it is about.
+    pub fn notation(self) -> Notation {
+        match self {
+            Diagram::Layers | Diagram::Sketch => Notation::Llmc,
+            _ => Notation::Limpid,
+        }
+    }
+
+    /// It as SVG, of a model built for [`Mode::Inspect`], whose batch and context are B and T; `None` if it needs a run. Tensors and
+    /// axes are called as `notation` does.
+    pub fn of_model(self, model: &Model, notation: Notation) -> Option<String> {
         let Mode::Inspect { batch, context } = model.mode else { return None };
-        let sheet = Sheet::new(model, [batch, context]);
+        let sheet = Sheet::new(model, notation, [batch, context]);
         (!self.needs_run()).then(|| sheet.draw(self))
     }
 
@@ -113,8 +122,8 @@ impl Diagram {
     ///
     /// # Errors
     /// If the run has not what it shows.
-    pub fn of_run(self, trace: &Trace, labels: &Labels) -> Result<String, TraceError> {
-        let mut sheet = Sheet::new(trace.model, [trace.sequences, trace.length]);
+    pub fn of_run(self, trace: &Trace, labels: &Labels, notation: Notation) -> Result<String, TraceError> {
+        let mut sheet = Sheet::new(trace.model, notation, [trace.sequences, trace.length]);
         match self {
             Diagram::Input => sheet.input(trace, labels),
             Diagram::Loss => sheet.loss(trace, labels)?,
@@ -129,6 +138,8 @@ const EDGE: f64 = 24.0;
 const LINE: f64 = 18.0;
 const GAP: f64 = 26.0;
 const SMALL: f64 = 11.0;
+/// Most characters of a letter for an axis: a longer one is a word.
+const SHORT: usize = 4;
 /// Kinds of boxes.
 const PLAIN: Fill = Fill::Box(0);
 const MIXES: Fill = Fill::Box(1); // attention: tokens are mixed
@@ -141,6 +152,7 @@ const STREAM: Fill = Fill::Box(5); // the residual stream
 struct Sheet<'a> {
     model: &'a Model,
     c: &'a Config,
+    notation: Notation,
     b: usize,
     t: usize,
     marks: Vec<Mark>,
@@ -150,12 +162,15 @@ struct Sheet<'a> {
 /// A matrix's rows and columns: what they are, and how many.
 type Sizes<'a> = [(&'a str, usize); 2];
 
+/// Axes with their sizes.
+type Shape<'a> = &'a [(&'static str, usize)];
+
 /// A line in a box: symbol, name, shape.
 type Row = [String; 3];
 
 impl<'a> Sheet<'a> {
-    fn new(model: &'a Model, [b, t]: [usize; 2]) -> Sheet<'a> {
-        Sheet { model, c: &model.config, b, t, marks: vec![], size: [0.0, 0.0] }
+    fn new(model: &'a Model, notation: Notation, [b, t]: [usize; 2]) -> Sheet<'a> {
+        Sheet { model, c: &model.config, notation, b, t, marks: vec![], size: [0.0, 0.0] }
     }
 
     fn draw(mut self, diagram: Diagram) -> String {
@@ -176,22 +191,23 @@ impl<'a> Sheet<'a> {
     /// Title above, letters below.
     fn finish(mut self, diagram: Diagram) -> String {
         let c = self.c;
-        let letters = [
-            ("B", self.b),
-            ("T", self.t),
-            ("C", c.d_model),
-            ("H", c.n_head),
-            ("D", c.d_head()),
-            ("F", c.d_ff),
-            ("V", c.vocab_size),
-            ("L", c.n_layer),
+        let axes = [
+            ("batch", "batch", self.b),
+            ("pos", "tokens", self.t),
+            ("d_model", "d_model", c.d_model),
+            ("head", "heads", c.n_head),
+            ("d_head", "d_head", c.d_head()),
+            ("d_ff", "d_ff", c.d_ff),
+            ("d_vocab", "vocabulary", c.vocab_size),
+            ("n_layer", "blocks", c.n_layer),
         ];
-        let words = ["batch", "tokens", "d_model", "heads", "d_head", "d_ff", "vocabulary", "blocks"];
-        let legend: Vec<String> = letters
-            .iter()
-            .zip(words)
-            .map(|((letter, n), word)| format!("{letter} {word} {}", commas(*n as u64)))
-            .collect();
+        let entry = |(axis, word, n): (&'static str, &str, usize)| {
+            let letter = self.letters(&[axis]);
+            // a letter that is a word says what it is
+            let word = if letter.len() > SHORT || letter == word { String::new() } else { format!(" {word}") };
+            format!("{letter}{word} {}", commas(n as u64))
+        };
+        let legend = axes.map(entry);
         let (mut x, mut y) = (0.0, self.size[1] + 30.0);
         let wide = self.size[0].max(420.0);
         for text in legend {
@@ -202,13 +218,17 @@ impl<'a> Sheet<'a> {
             self.soft([x, y], Side::Start, text);
             x += long;
         }
+        let whose = match self.notation {
+            Notation::Limpid => String::new(),
+            other => format!(", in the words of {}", other.whose()),
+        };
         let title = Text { bold: true, ..Text::new([0.0, -40.0], 16.0, diagram.about()) };
         let wide = wide.max(text_width(diagram.about(), 16.0));
         self.marks.push(Mark::Text(title));
         self.soft(
             [0.0, -20.0],
             Side::Start,
-            format!("{}, {} parameters", variant(c), commas(self.model.parameter_count() as u64)),
+            format!("{}, {} parameters{whose}", variant(c), commas(self.model.parameter_count() as u64)),
         );
         let size = [wide + 2.0 * EDGE, y + 64.0 + EDGE];
         let marks = super::picture::scene::moved(self.marks, [EDGE, EDGE + 52.0]);
@@ -269,10 +289,22 @@ impl<'a> Sheet<'a> {
         self.rect([x, y, w, high], fill);
         self.bold([x + 12.0, y + 19.0], Side::Start, title);
         self.soft([x + w - 12.0, y + 19.0], Side::End, note);
+        let widths = |cell: usize| rows.iter().map(move |row| text_width(&row[cell], SMALL)).fold(0.0, f64::max);
+        let column = (widths(0) + 10.0).max(if w < 300.0 { 44.0 } else { 96.0 });
         for (i, [symbol, name, shape]) in rows.iter().enumerate() {
             let at = y + 38.0 + LINE * i as f64;
+            let room = w - 24.0 - column;
+            // where there is no room for all, the letters go, and then the name, which a symbol stands for
+            let sizes = shape.split_once(" = ").map_or(shape.as_str(), |(_, sizes)| sizes);
+            let fits = |name: &str, shape: &str| text_width(name, SMALL) + text_width(shape, SMALL) + 8.0 <= room;
+            let (name, shape) = match () {
+                () if fits(name, shape) => (name.as_str(), shape.as_str()),
+                () if fits(name, sizes) || symbol.is_empty() => (name.as_str(), sizes),
+                () if fits("", shape) => ("", shape.as_str()),
+                () => ("", sizes),
+            };
             self.mono([x + 12.0, at], Side::Start, symbol);
-            self.soft([x + 12.0 + if w < 300.0 { 44.0 } else { 96.0 }, at], Side::Start, name);
+            self.soft([x + 12.0 + column, at], Side::Start, name);
             self.mono([x + w - 12.0, at], Side::End, shape);
         }
         y + high
@@ -280,38 +312,71 @@ impl<'a> Sheet<'a> {
 
     // ---- what is known of tensors
 
+    /// What the notation calls it inside its block; empty where it has no word for it.
     fn symbol(&self, name: &str) -> String {
         let home = names::lookup(name).and_then(|(_, block)| block);
-        names::called_within(name, self.c, Notation::Limpid, home).unwrap_or_default()
+        names::called_within(name, self.c, self.notation, home).unwrap_or_default()
+    }
+
+    /// The same, or its name.
+    fn call(&self, name: &str) -> String {
+        let symbol = self.symbol(name);
+        if symbol.is_empty() { name.strip_prefix("blocks.0.").unwrap_or(name).into() } else { symbol }
+    }
+
+    /// What one head's part of a tensor is called; where there is no word for it, what computes it.
+    fn of_a_head(&self, hook: &str) -> String {
+        let name = format!("blocks.0.attn.hook_{hook}");
+        let own = names::called_by_head(&name, self.c, self.notation, Some(0));
+        own.unwrap_or_else(|| self.computed(&name)).trim_start_matches("attn.").into()
+    }
+
+    /// The right side of a tensor's formula.
+    fn computed(&self, name: &str) -> String {
+        let formula = names::formula_in(self.model, name, self.notation).unwrap_or_default();
+        formula.split_once(" = ").map_or(self.call(name), |(_, right)| right.into())
+    }
+
+    /// A matrix as a factor from the right.
+    fn factor(&self, name: &str) -> String {
+        let turned = if names::is_stored(name, self.c, self.notation) { "ᵀ" } else { "" };
+        self.call(name) + turned
+    }
+
+    /// Letters of axes: `B,T,C`.
+    fn letters(&self, axes: &[&str]) -> String {
+        self.notation.letters(axes, self.c).replace(' ', ",")
     }
 
     /// Letters and sizes: `(B,T,C) = (1, 4, 6)`.
-    fn shape_of(&self, axes: &[&'static str], sizes: &[usize]) -> String {
-        let letters: Vec<&str> = axes.iter().map(|axis| super::letter(axis)).collect();
-        let sizes: Vec<String> = sizes.iter().map(|n| commas(*n as u64)).collect();
-        let letters = if letters.is_empty() { String::new() } else { format!("({}) = ", letters.join(",")) };
-        format!("{letters}({})", sizes.join(", "))
+    fn shape_of(&self, shape: Shape) -> String {
+        let axes: Vec<&str> = shape.iter().map(|(axis, _)| *axis).collect();
+        let sizes: Vec<String> = shape.iter().map(|(_, n)| commas(*n as u64)).collect();
+        format!("({}) = ({})", self.letters(&axes), sizes.join(", "))
     }
 
+    /// That of a tensor or a parameter, its axes in the order of the notation.
     fn shape(&self, name: &str) -> String {
-        if name == "input" {
-            return self.shape_of(&["batch", "pos"], &[self.b, self.t]);
-        }
-        if let Some(tensor) = self.model.tensor(name) {
-            let sizes = super::sizes(self.c, tensor.axes, tensor.cols.len(), (self.b, self.t));
-            return self.shape_of(tensor.axes.names(), &sizes);
-        }
-        match self.model.param(name) {
-            Some(param) => {
-                let axes = names::axes(name, self.c);
-                let sizes = param.shape();
-                self.shape_of(if axes.len() == sizes.len() { &axes } else { &[] }, &sizes)
+        // a norm's mean is as large as what it divides by, and no op's own
+        let stored = name.replace("hook_mean", "hook_scale");
+        let (axes, sizes): (Vec<&'static str>, Vec<usize>) = match (self.model.tensor(&stored), self.model.param(name))
+        {
+            _ if name == "input" => (vec!["batch", "pos"], vec![self.b, self.t]),
+            (Some(tensor), _) => {
+                let sizes = super::sizes(self.c, tensor.axes, tensor.cols.len(), (self.b, self.t));
+                (tensor.axes.names().to_vec(), sizes)
             }
-            None => match names::derivation(self.model, name) {
-                Some(Derived::Scaled { of, .. }) => self.shape(&of),
-                _ => String::new(),
+            (_, Some(param)) => (names::axes(name, self.c), param.shape()),
+            _ => match names::derivation(self.model, name) {
+                Some(Derived::Scaled { of, .. }) => return self.shape(&of),
+                _ => return String::new(),
             },
+        };
+        if axes.len() != sizes.len() {
+            return format!("({})", sizes.iter().map(|n| commas(*n as u64)).collect::<Vec<_>>().join(", "));
         }
+        let order = self.notation.order(name, &axes);
+        self.shape_of(&order.into_iter().map(|i| (axes[i], sizes[i])).collect::<Vec<_>>())
     }
 
     fn row(&self, name: &str) -> Row {
@@ -319,16 +384,24 @@ impl<'a> Sheet<'a> {
         [self.symbol(name), short.into(), self.shape(name)]
     }
 
-    /// Parameters that an op reads, and tensors that it makes.
-    fn rows(&self, op: &Op) -> Vec<Row> {
+    /// Parameters that an op reads.
+    fn params(&self, op: &Op) -> Vec<&'a str> {
         let mut copy = *op;
         let own: Vec<Region> =
             copy.operands().filter(|(access, _)| *access == Access::Own).map(|(_, region)| *region).collect();
         let params = self.model.params.iter().filter(|param| own.contains(&param.region));
+        params.map(|param| param.name.as_str()).collect()
+    }
+
+    /// Tensors that an op makes, but for what enters a block: it left another, and once is enough.
+    fn made(&self, op: &Op) -> Vec<&'a str> {
         let made = self.model.tensors.iter().filter(|tensor| makes(op, tensor.region));
-        // what leaves a block enters the next: once is enough
-        let made = made.filter(|tensor| !tensor.name.ends_with("hook_resid_pre"));
-        params.map(|param| self.row(&param.name)).chain(made.map(|tensor| self.row(&tensor.name))).collect()
+        made.map(|tensor| tensor.name.as_str()).filter(|name| !name.ends_with("hook_resid_pre")).collect()
+    }
+
+    /// Parameters that an op reads, and tensors that it makes.
+    fn rows(&self, op: &Op) -> Vec<Row> {
+        [self.params(op), self.made(op)].concat().into_iter().map(|name| self.row(name)).collect()
     }
 
     /// Ops before the blocks, of the first block, and after the blocks.
@@ -444,25 +517,24 @@ impl<'a> Sheet<'a> {
         let (t, d, c) = (self.t, self.c.d_head(), self.c.d_model);
         let (w, gap) = (270.0, 20.0);
         let at = |i: usize| i as f64 * (w + gap);
-        let shape = |letters: &str, sizes: [usize; 2]| {
-            format!("({letters}) = ({}, {})", commas(sizes[0] as u64), commas(sizes[1] as u64))
-        };
+        let [tokens, model, head] = [("pos", t), ("d_model", c), ("d_head", d)];
         let whole = 3.0 * w + 2.0 * gap;
         let x = first_read(self.c);
-        let x_row = [self.symbol(x), x.replace("blocks.0.", ""), shape("T,C", [t, c])];
+        let x_row = [self.symbol(x), x.replace("blocks.0.", ""), self.shape_of(&[tokens, model])];
         let mut y = self.node([0.0, 0.0, whole], PLAIN, "what the head reads, of one sequence", "", &[x_row]);
         let (weights, rows) = (["W_Q", "W_K", "W_V"], ["hook_q", "hook_k", "hook_v"]);
         let names = ["query: what it looks for", "key: its label for others", "value: what it passes on"];
         let top = y + GAP;
         for i in 0..3 {
             self.arrow(&[[at(i) + w / 2.0, y], [at(i) + w / 2.0, top]]);
-            let weight = [self.symbol(&format!("blocks.0.attn.{}", weights[i])), String::new(), shape("C,D", [c, d])];
-            let made = [self.symbol(&format!("blocks.0.attn.{}", rows[i])), rows[i].into(), shape("T,D", [t, d])];
+            let [weight, made] = [(weights[i], [model, head]), (rows[i], [tokens, head])].map(|(name, shape)| {
+                [self.symbol(&format!("blocks.0.attn.{name}")), name.into(), self.shape_of(&shape)]
+            });
             self.node([at(i), top, w], MAPS, names[i], "", &[weight, made]);
         }
         y = top + 68.0;
         let pair = 2.0 * w + gap;
-        let scale = if self.c.attention_scale { format!("Q Kᵀ / √{d}") } else { "Q Kᵀ".into() };
+        let scale = self.computed("blocks.0.attn.hook_raw_scores");
         let mask =
             if self.c.mask == Mask::Causal { "a query sees no later key: -inf there" } else { "hides nothing here" };
         let steps = [
@@ -470,6 +542,7 @@ impl<'a> Sheet<'a> {
             (PLAIN, "mask", mask, vec!["hook_attn_scores"]),
             (BENDS, "softmax of each row", "every row sums to 1", vec!["hook_pattern"]),
         ];
+        let seen = [("query_pos", t), ("key_pos", t)];
         for (i, (fill, title, note, made)) in steps.into_iter().enumerate() {
             let top = y + GAP;
             for x in if i == 0 { vec![w / 2.0, w + gap + w / 2.0] } else { vec![pair / 2.0] } {
@@ -477,7 +550,7 @@ impl<'a> Sheet<'a> {
             }
             let made: Vec<Row> = made
                 .into_iter()
-                .map(|hook| [self.symbol(&format!("blocks.0.attn.{hook}")), hook.into(), shape("T,T", [t, t])])
+                .map(|hook| [self.symbol(&format!("blocks.0.attn.{hook}")), hook.into(), self.shape_of(&seen)])
                 .collect();
             y = self.node([0.0, top, pair], fill, title, note, &made);
         }
@@ -485,22 +558,27 @@ impl<'a> Sheet<'a> {
         self.arrow(&[[pair / 2.0, y], [pair / 2.0, end]]);
         let values = at(2) + w / 2.0;
         self.arrow(&[[values, top + 68.0], [values, end]]);
-        let z = [self.symbol("blocks.0.attn.hook_z"), "hook_z".into(), shape("T,D", [t, d])];
-        self.node([0.0, end, whole], MIXES, "weights times values", "each token's sum of what it looks at", &[z]);
+        let z = [self.of_a_head("z"), "hook_z".into(), self.shape_of(&[tokens, head])];
+        let title = format!("weights times {}", self.of_a_head("v"));
+        self.node([0.0, end, whole], MIXES, &title, "each token's sum of what it looks at", &[z]);
     }
 
     /// All heads side by side.
     fn attention(&mut self) {
         let (c, w) = (self.c, 700.0);
-        let shown = c.n_head.min(4);
         let x = first_read(c);
         let row = [self.row(x)];
         let y = self.node([0.0, 0.0, w], PLAIN, "every head reads all of it", "", &row);
         let (gap, top) = (16.0, y + GAP);
-        let wide = (w - gap * (shown as f64 - 1.0)) / shown as f64;
         let (t, d) = (commas(self.t as u64), c.d_head());
-        let lines = ["Q, K, V", "Q Kᵀ", "softmax", "z"];
+        let [q, k, v, weights, z] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
+        let lines = [format!("{q}, {k}, {v}"), self.computed("blocks.0.attn.hook_unscaled_scores"), weights, z];
         let shapes = [format!("({t}, {d})"), format!("({t}, {t})"), format!("({t}, {t})"), format!("({t}, {d})")];
+        // as many heads as there is room for
+        let needs = lines.iter().zip(&shapes).map(|(line, shape)| text_width(line, 12.0) + text_width(shape, SMALL));
+        let needs = needs.fold(0.0, f64::max) + 32.0 + gap;
+        let shown = c.n_head.min(4).min(((w + gap) / needs).floor().max(1.0) as usize);
+        let wide = (w - gap * (shown as f64 - 1.0)) / shown as f64;
         let high = 30.0 + LINE * 4.0;
         for i in 0..shown {
             let left = i as f64 * (wide + gap);
@@ -514,7 +592,7 @@ impl<'a> Sheet<'a> {
             }
             for (k, (line, shape)) in lines.iter().zip(&shapes).enumerate() {
                 let at = top + 40.0 + LINE * k as f64;
-                self.say([left + 12.0, at], Side::Start, *line);
+                self.say([left + 12.0, at], Side::Start, line);
                 self.mono([left + wide - 12.0, at], Side::End, shape);
             }
             self.arrow(&[[left + wide / 2.0, top + high], [left + wide / 2.0, top + high + GAP]]);
@@ -544,15 +622,17 @@ impl<'a> Sheet<'a> {
     /// A matrix as a rectangle in proportion, its sizes at its sides.
     fn matrix(&mut self, [x, y]: [f64; 2], [rows, cols]: Sizes, fill: Fill, name: &str) -> f64 {
         let [w, h] = [cols.1, rows.1].map(side);
-        let text = format!("{} {}", rows.0, commas(rows.1 as u64));
+        let [above, text] = [cols, rows].map(|(letter, n)| format!("{letter} {}", commas(n as u64)));
         let left = text_width(&text, SMALL) + 8.0;
         self.soft([x - 6.0 + left, y + 4.0], Side::End, text);
-        let (at, middle) = (x + left, x + left + w / 2.0);
-        self.soft([middle, y - h / 2.0 - 7.0], Side::Middle, format!("{} {}", cols.0, commas(cols.1 as u64)));
-        self.rect([at, y - h / 2.0, w, h], fill);
+        // words may be wider than the rectangle that they are of
+        let full = w.max(text_width(&above, SMALL)).max(text_width(name, SMALL));
+        let middle = x + left + full / 2.0;
+        self.soft([middle, y - h / 2.0 - 7.0], Side::Middle, above);
+        self.rect([middle - w / 2.0, y - h / 2.0, w, h], fill);
         let below = if text_width(name, SMALL) > w - 4.0 { h / 2.0 + 12.0 } else { 0.0 };
         self.mono([middle, y + 4.0 + below], Side::Middle, name);
-        at + w
+        x + left + full
     }
 
     /// A product: matrices, signs, what comes out.
@@ -574,23 +654,34 @@ impl<'a> Sheet<'a> {
 
     fn products(&mut self) {
         let c = self.c;
-        let (t, m, d, heads) = (("T", self.t), ("C", c.d_model), ("D", c.d_head()), c.n_head);
-        let all = ("H D", heads * d.1);
+        let heads = c.n_head;
+        let axis = |axis, n: usize| (self.notation.letter(axis), n);
+        let (t, m, d) = (axis("pos", self.t), axis("d_model", c.d_model), axis("d_head", c.d_head()));
+        let both = format!("{} {}", self.notation.letter("head"), d.0);
+        let all = (both.as_str(), heads * d.1);
+        let [x, out, w_q, z] = [first_read(c), "blocks.0.hook_attn_out", "blocks.0.attn.W_Q", "blocks.0.attn.hook_z"]
+            .map(|name| self.call(name));
+        let [q, k, v, weights, context] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
+        let scores = match self.symbol("blocks.0.attn.hook_unscaled_scores") {
+            symbol if symbol.is_empty() => "scores".into(),
+            symbol => symbol,
+        };
+        let (k, w_o) = (format!("{}ᵀ", names::factor(&k)), self.factor("blocks.0.attn.out.weight"));
         let mut y = 14.0;
         y = self.product(
             y,
             "queries of one sequence; keys and values likewise",
-            &[([t, m], PLAIN, "X"), ([m, all], MAPS, "W_Q"), ([t, all], MIXES, "Q")],
+            &[([t, m], PLAIN, &x), ([m, all], MAPS, &w_q), ([t, all], MIXES, &q)],
         );
         let split = format!("cut into {heads} heads of {} columns; then for each head", d.1);
-        y = self.product(y, &split, &[([t, d], MIXES, "Q"), ([d, t], MIXES, "Kᵀ"), ([t, t], BENDS, "A_u")]);
+        y = self.product(y, &split, &[([t, d], MIXES, &q), ([d, t], MIXES, &k), ([t, t], BENDS, &scores)]);
         y = self.product(
             y,
-            "scaled, masked, softmax of each row; then",
-            &[([t, t], BENDS, "A_w"), ([t, d], MIXES, "V"), ([t, d], MIXES, "z")],
+            "scaled, masked, softmax of each row; then for each head",
+            &[([t, t], BENDS, &weights), ([t, d], MIXES, &v), ([t, d], MIXES, &context)],
         );
         let join = format!("the {heads} heads side by side; then");
-        self.product(y, &join, &[([t, all], MIXES, "C_concat"), ([all, m], MAPS, "W^O"), ([t, m], PLAIN, "Z₂")]);
+        self.product(y, &join, &[([t, all], MIXES, &z), ([all, m], MAPS, &w_o), ([t, m], PLAIN, &out)]);
     }
 
     /// Text, batch, model, loss, gradients, update, and again.
@@ -616,7 +707,9 @@ impl<'a> Sheet<'a> {
             self.rect([x, y, w, high], fill);
             self.bold([x + 12.0, y + 22.0], Side::Start, title);
             self.say([x + 12.0, y + 46.0], Side::Start, words);
-            self.mono([x + 12.0, y + 70.0], Side::Start, shape);
+            let sizes =
+                shape.split_once(" = ").filter(|_| text_width(&shape, SMALL) > w - 20.0).map(|(_, sizes)| sizes);
+            self.mono([x + 12.0, y + 70.0], Side::Start, sizes.unwrap_or(&shape));
         }
         let middle = high / 2.0;
         for i in 0..2 {
@@ -633,15 +726,31 @@ impl<'a> Sheet<'a> {
         self.soft([x + w / 2.0 + 8.0, y - 26.0], Side::Start, "again with the next windows");
     }
 
-    /// Parameters, layer, activations: a line for each op, in llm.c's words.
+    /// What the notation says of an op's tensors: those that it has a word for; a norm's mean, which no op keeps by itself, is one.
+    fn written(&self, op: &Op) -> Vec<String> {
+        let made = self.made(op).into_iter().flat_map(|name| {
+            let mean = name.ends_with("hook_scale").then(|| name.replace("hook_scale", "hook_mean"));
+            mean.into_iter().chain([name.to_string()])
+        });
+        let (named, other): (Vec<String>, Vec<String>) = made.partition(|name| !self.symbol(name).is_empty());
+        if named.is_empty() { other } else { named }
+    }
+
+    /// Parameters, layer, activations: a line for each op.
     fn layers(&mut self) {
         let [before, block, after] = self.ops();
-        let (w, mid, gap) = (236.0, 170.0, 34.0);
-        let call = |name: &str| {
-            let home = names::lookup(name).and_then(|(_, block)| block);
-            let own = name.strip_prefix("blocks.0.").unwrap_or(name).to_string();
-            names::called_within(name, self.c, Notation::Llmc, home).unwrap_or(own)
+        let (mid, gap) = (170.0, 34.0);
+        // llm.c keeps the reciprocal of what a norm divides by
+        let call = |sheet: &Sheet, name: &str| sheet.call(name).trim_start_matches("1/").to_string();
+        let sizes = |sheet: &Sheet, name: &str| {
+            let shape = sheet.shape(name);
+            shape.split_once(" = ").map_or(shape.clone(), |(_, sizes)| sizes.into())
         };
+        // both columns as wide as the widest line needs
+        let all = [before.as_slice(), block.as_slice(), after.as_slice()].concat();
+        let every = all.iter().flat_map(|op| self.params(op).into_iter().map(String::from).chain(self.written(op)));
+        let needs = every.map(|name| text_width(&(call(self, &name) + &sizes(self, &name)), SMALL) + 34.0);
+        let w = needs.fold(236.0, f64::max);
         let mut y = 20.0;
         let heads = ["parameters", "layer", "activations"];
         for (x, head) in [0.0, w + gap, w + mid + 2.0 * gap].into_iter().zip(heads) {
@@ -653,34 +762,8 @@ impl<'a> Sheet<'a> {
                 y += 30.0;
             }
             for op in &ops {
-                let mut copy = *op;
-                let own: Vec<Region> =
-                    copy.operands().filter(|(access, _)| *access == Access::Own).map(|(_, region)| *region).collect();
-                let params: Vec<&str> = self
-                    .model
-                    .params
-                    .iter()
-                    .filter(|param| own.contains(&param.region))
-                    .map(|param| param.name.as_str())
-                    .collect();
-                let is_new = |name: &str| {
-                    !name.ends_with("hook_resid_pre")
-                        && !name.ends_with("hook_normalized")
-                        && !name.ends_with("hook_raw_scores")
-                };
-                let parts = |name: &str| {
-                    ["hook_q", "hook_k", "hook_v", "hook_norm_q", "hook_norm_k", "hook_rot_q", "hook_rot_k"]
-                        .iter()
-                        .any(|hook| name.ends_with(hook))
-                };
-                let made: Vec<&str> = self
-                    .model
-                    .tensors
-                    .iter()
-                    .filter(|tensor| makes(op, tensor.region))
-                    .map(|tensor| tensor.name.as_str())
-                    .filter(|name| is_new(name) && !parts(name))
-                    .collect();
+                let params: Vec<String> = self.params(op).into_iter().map(String::from).collect();
+                let made = self.written(op);
                 let lines = params.len().max(made.len()).max(1);
                 let high = 12.0 + LINE * lines as f64;
                 for (x, list, fill) in [(0.0, &params, MAPS), (w + mid + 2.0 * gap, &made, STREAM)] {
@@ -690,13 +773,8 @@ impl<'a> Sheet<'a> {
                     self.rect([x, y, w, high], fill);
                     for (i, name) in list.iter().enumerate() {
                         let at = y + 19.0 + LINE * i as f64;
-                        let shape = self.shape(name);
-                        self.mono([x + 10.0, at], Side::Start, call(name));
-                        self.mono(
-                            [x + w - 10.0, at],
-                            Side::End,
-                            shape.split_once(" = ").map_or(shape.clone(), |(_, sizes)| sizes.into()),
-                        );
+                        self.mono([x + 10.0, at], Side::Start, call(self, name));
+                        self.mono([x + w - 10.0, at], Side::End, sizes(self, name));
                     }
                 }
                 self.rect([w + gap, y, mid, high], kind(op));
@@ -725,61 +803,64 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// Steps of attention as cards of C rows and T columns, one for each sequence.
+    /// Steps of attention as cards of C rows and T columns, several where there are more axes.
     fn sketch(&mut self) {
         let c = self.c;
-        let (t, m, d) = (self.t, c.d_model, c.d_head());
-        let rows = c.heads().cols();
-        let steps: [(&str, &str, Sizes, Fill, String); 6] = [
+        let wide = c.heads().cols();
+        let (batch, heads) = (("batch", self.b), ("head", c.n_head));
+        let [tokens, model, head] = [("pos", self.t), ("d_model", c.heads().query_cols()), ("d_head", c.d_head())];
+        let (from, to) = (("query_pos", self.t), ("key_pos", self.t));
+        let [qkv, scores, weights, z] = ["hook_qkv", "hook_attn_scores", "hook_pattern", "hook_z"]
+            .map(|hook| self.call(&format!("blocks.0.attn.{hook}")));
+        let products = format!("{weights} · value");
+        let channels = commas(model.1 as u64);
+        // what it is called, in words, its shape with the card's rows and columns last
+        let steps: [(&str, String, &[(&'static str, usize)], Fill); 7] = [
+            (&qkv, "queries, keys and values, above each other".into(), &[batch, ("features", wide), tokens], MAPS),
+            ("query of one head", "its rows of those of all heads".into(), &[batch, heads, head, tokens], MIXES),
+            (&scores, "each query with each key, for each head".into(), &[batch, heads, from, to], BENDS),
+            (&weights, "softmax: the weights of each query sum to 1".into(), &[batch, heads, from, to], BENDS),
+            ("value of one head", "a vector for each token".into(), &[batch, heads, head, tokens], MIXES),
             (
-                "qkv",
-                "queries, keys and values, above each other",
-                [("3C", rows), ("T", t)],
-                MAPS,
-                format!("(B, {rows}, T)"),
-            ),
-            (
-                "q of one head",
-                "its hs rows of the C of the queries",
-                [("hs", d), ("T", t)],
+                &products,
+                format!("a weight times a value vector, for each two tokens: {channels} cards, one a channel"),
+                &[batch, model, from, to],
                 MIXES,
-                "(B, NH, hs, T)".into(),
             ),
-            ("preatt", "each query with each key, for each head", [("T", t), ("T", t)], BENDS, "(B, NH, T, T)".into()),
-            ("att", "softmax: the weights of each query sum to 1", [("T", t), ("T", t)], BENDS, "(B, NH, T, T)".into()),
-            (
-                "value of a head",
-                "hs numbers for each token, weighted and summed over t2",
-                [("hs", d), ("T", t)],
-                MIXES,
-                "(B, NH, hs, T)".into(),
-            ),
-            ("atty", "heads above each other again", [("C", m), ("T", t)], STREAM, "(B, C, T)".into()),
+            (&z, "each row summed: heads above each other again".into(), &[batch, model, tokens], STREAM),
         ];
         let mut y = 16.0;
-        for (i, (name, words, [high, wide], fill, shape)) in steps.into_iter().enumerate() {
-            let [w, h] = [wide.1, high.1].map(side);
-            let (x, cards) = (90.0, self.b.clamp(1, 3) - 1);
+        let last = steps.len() - 1;
+        for (i, (name, words, shape, fill)) in steps.into_iter().enumerate() {
+            let [others @ .., high, across] = shape else { unreachable!("a card has rows and columns") };
+            let [w, h] = [across.1, high.1].map(side);
+            let (x, cards) = (130.0, others.iter().map(|(_, n)| n).product::<usize>().clamp(1, 4) - 1);
+            y += 6.0 * cards as f64;
             for k in (0..=cards).rev() {
                 let d = 6.0 * k as f64;
                 self.rect([x + d, y + 18.0 - d, w, h], fill);
             }
-            self.soft([x + w / 2.0, y + h + 33.0], Side::Middle, format!("{} {}", wide.0, commas(wide.1 as u64)));
-            self.soft([x - 8.0, y + 18.0 + h / 2.0 + 4.0], Side::End, format!("{} {}", high.0, commas(high.1 as u64)));
-            let text = 290.0;
+            let side_text =
+                |(axis, n): &(&'static str, usize)| format!("{} {}", self.letters(&[*axis]), commas(*n as u64));
+            let (below, left) = (side_text(across), side_text(high));
+            self.soft([x + w / 2.0, y + h + 33.0], Side::Middle, below);
+            self.soft([x - 8.0, y + 18.0 + h / 2.0 + 4.0], Side::End, left);
+            let text = x + 220.0;
             self.bold([text, y + 18.0 + h / 2.0 - 8.0], Side::Start, name);
             self.say([text, y + 18.0 + h / 2.0 + 10.0], Side::Start, words);
-            self.mono([text, y + 18.0 + h / 2.0 + 28.0], Side::Start, shape);
+            self.mono([text, y + 18.0 + h / 2.0 + 28.0], Side::Start, self.shape_of(shape));
             let next = y + h.max(48.0) + 62.0;
-            if i < 5 {
-                self.arrow(&[[x + w / 2.0, y + h + 40.0], [x + w / 2.0, next + if cards > 0 { 4.0 } else { 14.0 }]]);
+            if i < last {
+                self.arrow(&[[x + w / 2.0, y + h + 40.0], [x + w / 2.0, next + 14.0]]);
             }
             y = next;
         }
+        let [lies, drawn] =
+            [[batch, tokens, model], [batch, model, tokens]].map(|shape| self.letters(&shape.map(|(axis, _)| axis)));
         self.say(
             [0.0, y + 4.0],
             Side::Start,
-            "Only the drawing has T to the right: in memory a token's C numbers lie beside each other, (B, T, C).",
+            format!("Only the drawing is ({drawn}): in memory the numbers of a token lie beside each other, ({lies})."),
         );
     }
 
@@ -798,11 +879,10 @@ impl<'a> Sheet<'a> {
             if all > shown { format!(", the first {shown} of {} {what}", commas(all as u64)) } else { String::new() }
         };
         let heading = format!(
-            "{} sequences of {} tokens, (B,T) = ({}, {}){}{}",
+            "{} sequences of {} tokens, {}{}{}",
             self.b,
             self.t,
-            self.b,
-            self.t,
+            self.shape("input"),
             rest(b, self.b, "sequences"),
             rest(t, self.t, "tokens")
         );
