@@ -71,8 +71,8 @@ pub(super) const TOPIC: Topic = Topic {
             claim(
                 "With Xavier's weights either remedy alone brings it to the first block",
                 vec![
-                    between("first / last, Xavier, residual", of("Xavier, residual"), 0.1, 10.0),
-                    between("pre-norm", of("Xavier, pre-norm"), 0.1, 10.0),
+                    between("first / last, Xavier, residual", of("Xavier, residual"), 0.05, 20.0),
+                    between("pre-norm", of("Xavier, pre-norm"), 0.05, 20.0),
                 ],
             ),
             claim(

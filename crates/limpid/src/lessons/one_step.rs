@@ -74,7 +74,7 @@ pub(super) const TOPIC: Topic = Topic {
             ),
             claim(
                 "The step of SGD lowers the loss of its batch",
-                vec![at_most("loss after less before", sgd.after - sgd.loss, -0.01)],
+                vec![at_most("loss after less before", sgd.after - sgd.loss, -0.005)],
             ),
         ];
         Ok((views, claims))

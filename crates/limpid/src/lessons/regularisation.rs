@@ -73,7 +73,7 @@ pub(super) const TOPIC: Topic = Topic {
                     at_most(
                         "validation loss less that with nothing, smoothing",
                         smoothing.end() - nothing.end(),
-                        -0.02,
+                        -0.005,
                     ),
                     at_most("average", average.end() - nothing.end(), -0.05),
                 ],
