@@ -422,7 +422,8 @@ fn the_contract_names_what_exists() {
     assert!(named > 250, "only {named} tests are named");
 }
 
-/// docs/contract.md says in the row of every picture of the documents which plot or diagram draws it.
+/// docs/contract.md lists the documents' pictures, each with the words that mark it there: the walks have these and no others. The row of
+/// each says which plot or diagram draws it.
 #[test]
 fn every_picture_is_in_the_contract() {
     let page = &fs::read_to_string(crates().join("../docs/contract.md")).unwrap();
@@ -436,20 +437,22 @@ fn every_picture_is_in_the_contract() {
         };
         page.lines().filter(covers).collect::<String>()
     };
-    let mut count = 0;
+    let mut pictures = vec![];
     for walk in Walk::all() {
-        for view in walk.steps.iter().flat_map(|step| &step.views) {
-            let Show::Picture { name, command, .. } = view else { continue };
+        for (step, view) in walk.steps.iter().flat_map(|step| step.views.iter().map(move |view| (step, view))) {
+            let Show::Picture { name, words: marks, command, .. } = view else { continue };
             let words: Vec<&str> = command.split(' ').collect();
             let drawn =
                 words.windows(2).filter(|pair| ["--plot", "--diagram"].contains(&pair[0])).map(|pair| pair.join(" "));
             for drawn in drawn {
                 assert!(rows(&name[..4]).contains(&drawn), "{}: {name}: {drawn}", walk.name);
             }
-            count += 1;
+            pictures.push(format!("| `{}` | `{}` | {marks} | {} |", walk.name, step.id, &name[..4]));
         }
     }
-    assert_eq!(count, 12);
+    let listed: Vec<&str> = page.lines().filter(|line| line.starts_with("| `s") && line.contains("` | `")).collect();
+    assert_eq!(pictures, listed, "the walks' pictures and those of the documents");
+    assert_eq!(listed.len(), 13);
 }
 
 /// A link to a file or to a heading of a page names one that is there.

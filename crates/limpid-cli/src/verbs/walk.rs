@@ -365,7 +365,7 @@ impl Page {
         let mut text = String::new();
         if let Some(picture) = &figure.picture {
             text += &wrap(
-                &format!("The document has a picture here, {}. To draw it:", picture.what),
+                &format!("The document has a picture here ({:?}): {}. To draw it:", picture.words, picture.what),
                 0,
                 self.prose - INDENT,
             );

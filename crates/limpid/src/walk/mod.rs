@@ -19,6 +19,8 @@ mod facts;
 mod live;
 pub mod plain;
 pub mod printed;
+#[cfg(test)]
+mod tests;
 mod views;
 mod worked;
 
@@ -447,9 +449,11 @@ pub enum Show {
         #[serde(flatten)]
         at: At,
     },
-    /// A picture of the document's, the command that draws it, and what shows the same here; nothing where the views above have it.
+    /// A picture of the document's: what it is, with its row in docs/contract.md; the document's own words for it, which mark its place; the
+    /// command that draws it; and what shows the same here, or nothing where the views above have it.
     Picture {
         name: String,
+        words: String,
         command: String,
         #[serde(default)]
         now: Option<Box<Show>>,
@@ -528,6 +532,8 @@ pub struct Figure {
 pub struct Picture {
     /// What it is.
     pub what: String,
+    /// What the document says where it has it.
+    pub words: String,
     /// The command that draws it.
     pub command: String,
     /// What the command draws, as SVG: where [`WalkOptions::pictures`] asks for it, and the figure is not the same already.
@@ -610,8 +616,8 @@ const TEXTS: [&str; 5] = [
 ];
 
 impl Show {
-    /// The model or scene that it names.
-    fn on(&self) -> Option<&str> {
+    /// On what it is taken, where that can be chosen.
+    fn at(&self) -> Option<&At> {
         match self {
             Show::Tokens { at, .. }
             | Show::Table { at, .. }
@@ -622,9 +628,16 @@ impl Show {
             | Show::Shapes { at, .. }
             | Show::Next { at, .. }
             | Show::Gradients { at, .. }
-            | Show::Step { at, .. } => at.on.as_deref(),
-            Show::Params { on, .. } => on.as_deref(),
+            | Show::Step { at, .. } => Some(at),
             _ => None,
+        }
+    }
+
+    /// The model or scene that it names.
+    fn on(&self) -> Option<&str> {
+        match self {
+            Show::Params { on, .. } => on.as_deref(),
+            other => other.at().and_then(|at| at.on.as_deref()),
         }
     }
 }

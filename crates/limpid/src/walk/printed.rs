@@ -311,12 +311,13 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
         }
         "s1.cl100k.id_100069" => words([Tokenizer::named("cl100k_base")?.decode(&[100_069])?.as_str()]),
         _ if key.starts_with("s1.rows.") => {
-            let at: usize = key[8..].parse().unwrap_or(0);
+            let (at, part) = key[8..].split_once('.').unwrap_or(("", ""));
+            let at: usize = at.parse().unwrap_or(usize::MAX);
             let (ready, tokenizer) = (live.ready(&here)?, Tokenizer::named("cl100k_base")?);
             // the window as the model has it, by its own tokenizer
             let window = ready.sequences.get(at).cloned().unwrap_or_default();
             let text = ready.tokenizer.as_ref().ok_or(crate::Error::NoTokenizer)?.decode(&window)?;
-            [ids(&tokenizer.encode(&text)?), words([text.as_str()])].concat()
+            if part == "ids" { ids(&tokenizer.encode(&text)?) } else { words([text.as_str()]) }
         }
         "s3.byte_pairs" => {
             let text = "dog jumps around cat man is helping cat";

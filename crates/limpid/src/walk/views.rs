@@ -74,7 +74,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         Show::Step { optimizer, learning_rate, parameter, at } => {
             live.run(at, |run| one_step(run, optimizer, *learning_rate, parameter))
         }
-        Show::Picture { name, command, now } => {
+        Show::Picture { name, words, command, now } => {
             let what = name.split_once(' ').map_or(name.as_str(), |(_, what)| what);
             let drawn = match live.draws() {
                 true => live.run(&default, |run| drawn(run, command, now.is_none()))?,
@@ -85,7 +85,8 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
                 None => vec![said("It shows the numbers above.")],
             };
             if let Some(first) = figures.first_mut() {
-                first.picture = Some(Picture { what: what.into(), command: command.clone(), drawn });
+                let (what, words, command) = (what.into(), words.clone(), command.clone());
+                first.picture = Some(Picture { what, words, command, drawn });
             }
             Ok(figures)
         }
@@ -95,12 +96,13 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
 
 /// What a command draws of a run, as SVG: its diagrams, and its plots if they are asked for.
 fn drawn(run: &Run, command: &str, plots: bool) -> Result<Vec<String>, WalkError> {
-    let words: Vec<&str> = command.split(' ').collect();
+    let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('"')).collect();
     let mut all = vec![];
     for pair in words.windows(2) {
         match pair {
             ["--diagram", name] => {
-                all.push(Diagram::named(name).map_err(WalkError::Lacks)?.of_run(&run.trace, &run.labels)?);
+                let diagram = Diagram::named(name).map_err(WalkError::Lacks)?;
+                all.push(diagram.of_run(&run.trace, &run.labels, run.notation)?);
             }
             ["--plot", asked] if plots => all.push(run.trace.plot(asked, &run.labels)?.svg(None)),
             _ => {}
@@ -136,11 +138,15 @@ fn needs_head(config: &Config) -> Result<(), WalkError> {
     if config.lm_head { Ok(()) } else { lacks(ConfigError::NoHead.to_string()) }
 }
 
-/// What a tensor is called, and what was changed for it: `wei, before training`.
-pub(super) fn caption(run: &Run, name: &str, at: &At) -> String {
+/// What a tensor is called, whole or head by head, and what was changed for it: `wei, before training`.
+pub(super) fn caption(run: &Run, name: &str, by_head: bool, at: &At) -> String {
     // a document calls it X̃ before its dropout, and has no name for it after
     let plain = |called: String| if called == "X_sum" { "X̃ (before dropout)".into() } else { called };
-    let mut parts: Vec<String> = names::called(name, run.config(), run.notation).map(plain).into_iter().collect();
+    let called = match by_head {
+        true => names::called_by_head(name, run.config(), run.notation, None),
+        false => names::called(name, run.config(), run.notation),
+    };
+    let mut parts: Vec<String> = called.map(plain).into_iter().collect();
     let own = |on: &String| if run.scene.is_empty() { format!("of the {on} model") } else { run.scene.clone() };
     parts.extend(at.on.as_ref().map(own));
     parts.extend(at.initial.then(|| "before training".to_string()));
@@ -151,10 +157,10 @@ pub(super) fn caption(run: &Run, name: &str, at: &At) -> String {
 
 /// A tensor cut into matrices, or the part of it that is asked for.
 fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) -> Views {
-    let caption = caption(run, &tensor.name, at);
     let last = tensor.name.rsplit('.').next().unwrap_or_default();
     // a document writes W_Q for all heads
     let merged = part.merged || part.head.is_none() && last.starts_with("W_");
+    let caption = caption(run, &tensor.name, !merged, at);
     let mut tensor = if merged { merge(tensor) } else { tensor };
     if part.transpose && tensor.shape.len() > 1 {
         let n = tensor.shape.len();
@@ -248,14 +254,13 @@ fn similarity(run: &Run, at: &At) -> Views {
         None => run.labels.vocabulary.clone(),
     };
     let rows: Vec<&[f32]> = table.values.chunks_exact(table.shape[1]).collect();
-    let name = if at.initial { "embed.weight, before training" } else { "embed.weight" };
-    Ok(vec![cosines(name, "d_vocab", &rows, words)])
+    Ok(vec![cosines(&caption(run, "embed.weight", false, at), "d_vocab", &rows, words)])
 }
 
 fn position_similarity(run: &Run) -> Views {
     let table = run.get("hook_pos_embed")?;
     let rows: Vec<&[f32]> = table.values.chunks_exact(run.config().d_embed()).take(run.length).collect();
-    let map = cosines("hook_pos_embed", "pos", &rows, vec![]);
+    let map = cosines(&caption(run, "hook_pos_embed", false, &At::default()), "pos", &rows, vec![]);
     let View::Matrix(matrix) = &map.view else { return Ok(vec![map]) };
     let row = |(t, cosine): (usize, &f32)| vec![t.to_string(), format!("{cosine:.4}")];
     let first = matrix.values.iter().take(rows.len()).enumerate().map(row).collect();
@@ -384,7 +389,7 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
         let (size, scale) = ([table.len(), all_columns], HeatScale::Signed);
         let (rows, columns) = (vec![], vec![]);
         let matrix = Matrix { tensor: of.into(), index, size, axes, rows, columns, values, hidden, scale };
-        all.push(Figure { decimals, caption: caption(run, of, at), ..View::Matrix(matrix).into() });
+        all.push(Figure { decimals, caption: caption(run, of, true, at), ..View::Matrix(matrix).into() });
     }
     let text = format!(
         "{} of {} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}",
@@ -406,8 +411,17 @@ fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], a
         else {
             return vec![name.clone(), "none".into(), String::new(), String::new(), "this model has none".into()];
         };
+        // the context is called by what its heads come to, side by side
+        let together = match run.notation {
+            Notation::S1 | Notation::TransformerLens => false,
+            _ => name.ends_with(".hook_z"),
+        };
         let (letters, shape) = match run.get(name) {
             Ok(tensor) if by_position => (run.notation.letters(&tensor.axes, run.config()), tensor.shape),
+            Ok(tensor) if together => {
+                let shape = vec![run.sequences, run.length, tensor.shape[2..].iter().product()];
+                (run.notation.letters(&["batch", "pos", "d_model"], run.config()), shape)
+            }
             _ => (letters, shape),
         };
         let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();

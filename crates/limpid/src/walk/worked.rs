@@ -268,7 +268,9 @@ fn product(run: &mut Run, [a, b]: [&String; 2], [row, column]: [usize; 2], seque
         shown.map(|k| vec![k.to_string(), number(left[k]), number(right[k]), number(products[k])]).collect();
     let total: f64 = products.iter().sum();
     rows.push(vec!["sum".into(), String::new(), String::new(), number(total)]);
-    let title = format!("element ({row}, {column}) of {a} times {b}: {inner} products");
+    let word = |name: &String| names::called(name, run.config(), run.notation).unwrap_or_else(|| name.clone());
+    let left_word = if a == "one-hot" { "X^ohe".into() } else { word(a) };
+    let title = format!("element ({row}, {column}) of {left_word} times {}: {inner} products", word(b));
     let mut views = vec![grid(&title, &["k", &format!("a_{row}k"), &format!("b_k{column}"), "product"], rows)];
     if a == "one-hot" {
         let looked = of_sequence(&run.get("hook_embed")?, sequence)?[row * cols + column];
@@ -385,7 +387,7 @@ fn multiplied(scores: &[Vec<f64>], whose: &str) -> Vec<View> {
         lost += usize::from(weights.iter().any(|w| w.is_nan()));
         rows.push(vec![i.to_string(), text(own).join("  "), text(times).join("  "), text(&weights).join("  ")]);
     }
-    let note = format!("{lost} of {n} rows are no distribution: e^∞ / e^∞ and 0 · ∞ are no numbers");
+    let note = format!("{lost} of {n} rows are not distributions: e^∞ / e^∞ and 0 · ∞ are NaN");
     vec![
         grid(&format!("scores times 1 or −∞: {whose}"), &["row", "scores", "scores ⊙ mask", "softmax"], rows),
         View::Sentence { text: note, holds: None },
@@ -651,33 +653,48 @@ fn similar(run: &mut Run, token: &str) -> Result<Vec<View>> {
     Ok(vec![grid(&title, &["token", "id", "cosine"], near.iter().take(10).map(cells).collect())])
 }
 
-fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result<Vec<View>> {
-    // in post-norm the stream is the sum's norm, and the sum has a name of its own
-    let post = run.config().norm_place == NormPlace::Post;
-    let sum = |name: &String| name.replace("resid_mid", "attn_sum").replace("resid_post", "mlp_sum");
-    let last = of.len().saturating_sub(1);
-    let own = |(i, name): (usize, &String)| if post && i == last { sum(name) } else { name.clone() };
-    let of: &[String] = &of.iter().enumerate().map(own).collect::<Vec<_>>();
+/// One token's rows of tensors, a row for each name, which it is called by. A parameter's vector is the same for every token.
+fn rows_of(run: &Run, of: &[String], [sequence, position]: [usize; 2]) -> Result<Matrix> {
+    let c = run.config().d_model;
     let mut values = vec![];
     for name in of {
         let tensor = run.get(name)?;
-        let (rows, cols) = (of_sequence(&tensor, sequence)?, tensor.shape.last().copied().unwrap_or(1));
-        let row = rows.chunks_exact(cols).nth(position);
-        values.push(row.ok_or_else(|| WalkError::Lacks(format!("{name} has no position {position}")))?.to_vec());
+        let (rows, position) = match tensor.shape.len() {
+            1 => (wide(&tensor.values), 0),
+            _ => (of_sequence(&tensor, sequence)?, position),
+        };
+        let row = rows.chunks_exact(c).nth(position);
+        values.extend(row.ok_or_else(|| WalkError::Lacks(format!("{name} has no position {position}")))?);
     }
-    let [a, b, c, ..] = &values[..] else {
-        return Err(WalkError::Lacks("a sum is of three tensors: two parts and what they add up to".into()));
+    // what a norm makes before its gain and offset has no symbol in most documents
+    let own = |name: &String| match name.rsplit('.').next().unwrap_or_default() {
+        "hook_normalized" => "normalised".into(),
+        last => last.to_string(),
     };
-    // single precision rounds once
-    let holds = a.iter().zip(b).zip(c).all(|((a, b), c)| (*a as f32 + *b as f32).to_bits() == (*c as f32).to_bits());
-    let mut rows = matrix("", ["", "d_model"], a.len(), values.concat());
-    let own = |name: &String| name.rsplit('.').next().unwrap_or_default().to_string();
     let symbol = |name: &String| names::called(name, run.config(), run.notation).unwrap_or_else(|| own(name));
+    let mut rows = matrix("", ["", "d_model"], c, values);
     rows.rows = of.iter().map(symbol).collect();
     rows.index = vec![("batch", sequence), ("pos", position)];
     let word = tokens(run, sequence).get(position).cloned().unwrap_or_default();
     rows.tensor = format!("one row, of {word}");
-    let text = format!("{} = {} + {}, to the bit: {} numbers", rows.rows[2], rows.rows[0], rows.rows[1], a.len());
+    Ok(rows)
+}
+
+fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result<Vec<View>> {
+    let [_, _, sum, ..] = of else {
+        return Err(WalkError::Lacks("a sum is of three tensors: two parts and what they add up to".into()));
+    };
+    // in post-norm the stream is the sum's norm, and the sum has a name of its own
+    let mut of = of.to_vec();
+    if run.config().norm_place == NormPlace::Post {
+        of[2] = sum.replace("resid_mid", "attn_sum").replace("resid_post", "mlp_sum");
+    }
+    let rows = rows_of(run, &of, [sequence, position])?;
+    let c = rows.size[1];
+    let [a, b, sum] = [0, 1, 2].map(|i| &rows.values[i * c..][..c]);
+    // single precision rounds once
+    let holds = a.iter().zip(b).zip(sum).all(|((a, b), sum)| (a + b).to_bits() == sum.to_bits());
+    let text = format!("{} = {} + {}, to the bit: {c} numbers", rows.rows[2], rows.rows[0], rows.rows[1]);
     Ok(vec![View::Matrix(rows), sentence(text, holds)])
 }
 
@@ -688,28 +705,14 @@ fn norm_row(run: &mut Run, position: usize) -> Result<Vec<View>> {
         false => ("hook_attn_sum", "hook_resid_mid"),
     };
     let of = [x, "ln1.hook_normalized", "ln1.weight", "ln1.bias", y].map(|name| format!("blocks.0.{name}"));
-    let (mut rows, c) = (vec![], run.config().d_model);
-    for name in &of {
-        let values = match run.get(name)? {
-            tensor if tensor.shape.len() == 1 => wide(&tensor.values),
-            tensor => of_sequence(&tensor, 0)?,
-        };
-        // gain and offset are the same for every row
-        let at = if values.len() == c { 0 } else { position };
-        let row = values.chunks_exact(c).nth(at);
-        rows.push(row.ok_or_else(|| WalkError::Lacks(format!("there is no position {position}")))?.to_vec());
-    }
-    let top = rows[4].iter().fold(0.0f64, |top, y| top.max(y.abs()));
-    let off = |j: usize| (rows[2][j] * rows[1][j] + rows[3][j] - rows[4][j]).abs();
-    let holds = (0..c).all(|j| off(j) <= 1e-6 * top);
-    let mut shown = matrix("", ["", "d_model"], c, rows.concat());
-    let symbol = |name: &String| names::called(name, run.config(), run.notation);
-    shown.rows = of.iter().map(|name| symbol(name).unwrap_or_else(|| "normalised".into())).collect();
-    shown.index = vec![("batch", 0), ("pos", position)];
-    let word = tokens(run, 0).get(position).cloned().unwrap_or_default();
-    shown.tensor = format!("one row, of {word}");
-    let text = format!("normalised times {} plus {} is {}: {c} numbers", shown.rows[2], shown.rows[3], shown.rows[4]);
-    Ok(vec![View::Matrix(shown), sentence(text, holds)])
+    let rows = rows_of(run, &of, [0, position])?;
+    let c = rows.size[1];
+    let [_, normalised, gain, offset, y] = [0, 1, 2, 3, 4].map(|i| wide(&rows.values[i * c..][..c]));
+    let top = y.iter().fold(0.0f64, |top, y| top.max(y.abs()));
+    let holds = (0..c).all(|j| (gain[j] * normalised[j] + offset[j] - y[j]).abs() <= 1e-6 * top);
+    let [_, normalised, gain, offset, y] = &rows.rows[..] else { unreachable!("a row for each of five names") };
+    let text = format!("{normalised} times {gain} plus {offset} is {y}: {c} numbers");
+    Ok(vec![View::Matrix(rows), sentence(text, holds)])
 }
 
 fn memory(config: &Config) -> Result<Vec<View>> {
@@ -741,7 +744,8 @@ fn compare_models(live: &mut Live, ids: &[String]) -> Result<Vec<View>> {
             let names: Vec<String> = ["blocks.0.hook_resid_pre".to_string()].into_iter().chain(names).collect();
             let one = |name: &String| {
                 let row = run.trace.row(name)?;
-                Ok((name.clone(), row.mean, row.deviation))
+                let called = names::called(name, run.config(), run.notation);
+                Ok((called.unwrap_or_else(|| name.clone()), row.mean, row.deviation))
             };
             names.iter().map(one).collect::<Result<Vec<_>>>()
         })?;
