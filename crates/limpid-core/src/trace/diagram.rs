@@ -362,6 +362,13 @@ impl<'a> Sheet<'a> {
         let (axes, sizes): (Vec<&'static str>, Vec<usize>) = match (self.model.tensor(&stored), self.model.param(name))
         {
             _ if name == "input" => (vec!["batch", "pos"], vec![self.b, self.t]),
+            // what these call it is the heads side by side
+            (Some(tensor), _)
+                if name.ends_with("hook_z")
+                    && matches!(self.notation, Notation::S0 | Notation::S2 | Notation::S3 | Notation::Llmc) =>
+            {
+                (vec!["batch", "pos", "d_model"], vec![self.b, self.t, tensor.cols.len()])
+            }
             (Some(tensor), _) => {
                 let sizes = super::sizes(self.c, tensor.axes, tensor.cols.len(), (self.b, self.t));
                 (tensor.axes.names().to_vec(), sizes)
@@ -376,7 +383,9 @@ impl<'a> Sheet<'a> {
             return format!("({})", sizes.iter().map(|n| commas(*n as u64)).collect::<Vec<_>>().join(", "));
         }
         let order = self.notation.order(name, &axes);
-        self.shape_of(&order.into_iter().map(|i| (axes[i], sizes[i])).collect::<Vec<_>>())
+        // an axis of one has a letter in no notation but limpid's
+        let kept = |i: &usize| self.notation == Notation::Limpid || axes[*i] != "1";
+        self.shape_of(&order.into_iter().filter(kept).map(|i| (axes[i], sizes[i])).collect::<Vec<_>>())
     }
 
     fn row(&self, name: &str) -> Row {
