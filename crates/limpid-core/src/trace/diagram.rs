@@ -388,6 +388,12 @@ impl<'a> Sheet<'a> {
         self.shape_of(&order.into_iter().filter(kept).map(|i| (axes[i], sizes[i])).collect::<Vec<_>>())
     }
 
+    /// What attention's last product gives, which may not yet be what is added to the stream.
+    fn projected(&self) -> &'static str {
+        let own = "blocks.0.attn.hook_out";
+        if self.model.tensor(own).is_some() { own } else { "blocks.0.hook_attn_out" }
+    }
+
     fn row(&self, name: &str) -> Row {
         let short = name.strip_prefix("blocks.0.").unwrap_or(name);
         [self.symbol(name), short.into(), self.shape(name)]
@@ -614,9 +620,7 @@ impl<'a> Sheet<'a> {
         if self.model.param("blocks.0.attn.out.bias").is_some() {
             rows.push(self.row("blocks.0.attn.out.bias"));
         }
-        // what the product gives, where that is not yet what is added to the stream
-        let gives = ["blocks.0.attn.hook_out", "blocks.0.hook_attn_out"];
-        rows.extend(gives.into_iter().find(|name| self.model.tensor(name).is_some()).map(|name| self.row(name)));
+        rows.push(self.row(self.projected()));
         y = self.node([0.0, y + GAP, w], MAPS, "output projection", "mixes the heads", &rows);
         let kv = c.heads().n_kv_head;
         if kv != c.n_head {
@@ -668,8 +672,8 @@ impl<'a> Sheet<'a> {
         let (t, m, d) = (axis("pos", self.t), axis("d_model", c.d_model), axis("d_head", c.d_head()));
         let both = format!("{} {}", self.notation.letter("head"), d.0);
         let all = (both.as_str(), heads * d.1);
-        let [x, out, w_q, z] = [first_read(c), "blocks.0.hook_attn_out", "blocks.0.attn.W_Q", "blocks.0.attn.hook_z"]
-            .map(|name| self.call(name));
+        let [x, out, w_q, z] =
+            [first_read(c), self.projected(), "blocks.0.attn.W_Q", "blocks.0.attn.hook_z"].map(|name| self.call(name));
         let [q, k, v, weights, context] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
         let scores = match self.symbol("blocks.0.attn.hook_unscaled_scores") {
             symbol if symbol.is_empty() => "scores".into(),
