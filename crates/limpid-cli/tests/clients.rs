@@ -1,5 +1,5 @@
-//! Clients of `limpid serve`: docs/serve.md block by block, OpenAI's own Python package, and lm-eval. A program that is not there is
-//! left out, and the test says so; `PYTHON` names a Python that has the packages.
+//! Clients of `limpid serve`: docs/serve.md block by block, the clients of reference/clients, and lm-eval. A program that is not there is
+//! left out, and the test says so; `PYTHON` names a Python that has the packages, and `NODE_FOLDER` a folder that has those of npm.
 #![cfg(all(unix, feature = "serve"))]
 
 mod common;
@@ -100,18 +100,33 @@ fn the_guide_runs() {
     }
 }
 
+/// A template whose markers do not end an answer, so that one may hold them.
+const TEMPLATE: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>";
+
+/// Each of the clients as it is, on a model that continues texts, one that answers conversations, and one whose answers hold special tokens.
 #[test]
-fn openais_client_agrees() {
+fn clients_run_unchanged() {
     let Some(python) = python("openai") else { return };
-    let f = Folder::new("clients-openai");
-    let message = |i: usize| format!("{{\"prompt\": \"Once {i}\", \"completion\": \"There was {i}.\"}}\n");
-    f.file("chat.jsonl", (0..40).map(message).collect::<String>());
-    for (name, data) in [("plain", "builtin:stories"), ("chat", "chat.jsonl")] {
-        train(&f, &format!("limpid train --preset nano --tokenizer char --data {data} --out {name}"));
-        let server = Running::start(&f, &format!("limpid serve --model {name}"));
-        let client = root("reference/openai_client.py");
-        let seen = run(Command::new(&python).arg(client).arg(format!("{}/v1", server.url)));
-        assert!(seen.contains("checks pass"), "{seen}");
+    let f = Folder::new("clients-unchanged");
+    let letters: String = (' '..='~').collect(); // which clients put round a prompt
+    let message = |asked: String, answer: String| json!({ "prompt": asked, "completion": answer }).to_string() + "\n";
+    let messages = (0..40).map(|i| message(format!("Once {i}"), format!("There was {}.", i * 7)));
+    f.file("chat.jsonl", messages.collect::<String>() + &message("And then".into(), letters.clone()));
+    f.file("plain.txt", (0..40).map(|i| format!("Once there was {}.\n", i * 7)).collect::<String>() + &letters);
+    f.file("template.jinja", TEMPLATE);
+    let node = std::env::var("NODE_FOLDER").unwrap_or_else(|_| ".".into());
+    for (name, data, more) in [
+        ("plain", "plain.txt", ""),
+        ("chat", "chat.jsonl", ""),
+        ("chat", "chat.jsonl", " --chat-template template.jinja"),
+    ] {
+        if !f.0.join(name).exists() {
+            train(&f, &format!("limpid train --preset nano --tokenizer char --data {data} --out {name}"));
+        }
+        let server = Running::start(&f, &format!("limpid serve --model {name}{more}"));
+        let runner = root("reference/clients/run.py");
+        let seen = run(Command::new(&python).arg(runner).arg(format!("{}/v1", server.url)).args(["--node", &node]));
+        assert!(seen.contains("checks pass with openai "), "{seen}");
     }
 }
 

@@ -14,7 +14,8 @@
 //! apart from it, as a prompt is when the model answers.
 
 use super::Tokens;
-use limpid_tokenizer::Tokenizer;
+use super::quote::Quote;
+use limpid_tokenizer::{TextPart, Tokenizer};
 use serde_json::{Map, Value};
 
 /// What the template writes round messages, in the order of [`Role`], and after an answer.
@@ -49,7 +50,7 @@ pub fn is_template(text: &str) -> bool {
 /// # Errors
 /// If a message holds a marker.
 pub(super) fn written(source: &str, bos: &str, messages: &[Message], asks: bool) -> Result<String, ChatError> {
-    unmarked(messages)?;
+    unmarked(messages, |_| true)?;
     let text = Conversation { line: 1, messages: messages.to_vec() }.text();
     let (begin, end) = (if source.starts_with(BEGIN) { bos } else { "" }, if asks { "<|assistant|>\n" } else { "" });
     Ok(format!("{begin}{text}{end}"))
@@ -135,6 +136,12 @@ pub enum Fault {
         /// What it contains.
         marker: &'static str,
     },
+    /// Nothing is left to tell a text from a token.
+    #[error(
+        "the messages have the text of a special token, and all of the characters U+FDD0 to U+FDEF, one of which limpid then needs for \
+         itself: leave one out"
+    )]
+    Marks,
 }
 
 /// Who speaks.
@@ -224,11 +231,12 @@ pub fn read(text: &str, skip_bad: bool) -> Result<Chat, ChatError> {
 /// If the tokenizer cannot write a text.
 pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<Tokens, ChatError> {
     let (mut ids, mut ends, mut counted) = (vec![], vec![], vec![]);
+    let quote = Quote::new(specials(tokenizer), &[], TEMPLATE).ok_or(Fault::Marks)?;
     for conversation in conversations {
         ids.extend(tokenizer.bos());
         counted.resize(ids.len(), false);
         for (text, answer) in conversation.parts() {
-            let part = encode(&text, tokenizer);
+            let part = encode(&quote.parts(&text), tokenizer);
             ids.extend(part.map_err(|fault| ChatError::Encode { line: conversation.line, fault })?);
             counted.resize(ids.len(), answer);
         }
@@ -237,17 +245,36 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
     Ok(Tokens::of_documents(ids, ends, Some(counted)))
 }
 
-/// The ids that an answer to `messages` comes after.
+/// The ids that an answer to `messages` comes after. A marker in a message is text, if the tokenizer has the template's as a special
+/// token.
 ///
 /// # Errors
-/// If a message holds a marker, or the tokenizer cannot write it.
+/// If a message holds a marker that the tokenizer writes as text, or the tokenizer cannot write a message.
 pub fn prompt(messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
-    unmarked(messages)?;
-    let answer = Message { role: Role::Assistant, content: String::new() };
-    let parts = Conversation { line: 1, messages: [messages, &[answer]].concat() }.parts();
+    ids(messages, true, tokenizer)
+}
+
+/// The ids of `messages` where nothing follows, otherwise as [`prompt`].
+///
+/// # Errors
+/// As [`prompt`].
+pub fn whole(messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
+    ids(messages, false, tokenizer)
+}
+
+fn ids(messages: &[Message], asks: bool, tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
+    let specials = specials(tokenizer);
+    unmarked(messages, |marker| specials.iter().all(|(special, _)| *special != marker))?;
+    let quote = Quote::new(specials, messages, TEMPLATE).ok_or(Fault::Marks)?;
+    let mut messages = quote.marked(messages);
+    messages.extend(asks.then(|| Message { role: Role::Assistant, content: String::new() }));
+    let mut parts = Conversation { line: 1, messages }.parts();
+    if asks {
+        parts.truncate(parts.len() - 2); // the answer and what follows it
+    }
     let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
-    for (text, _) in &parts[..parts.len() - 2] {
-        ids.extend(encode(text, tokenizer)?);
+    for (text, _) in &parts {
+        ids.extend(encode(&quote.parts(text), tokenizer)?);
     }
     Ok(ids)
 }
@@ -277,17 +304,20 @@ impl Conversation {
     }
 }
 
+/// The markers that are special tokens.
+fn specials(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
+    MARKERS.into_iter().filter_map(|marker| Some((marker, tokenizer.special(marker)?))).collect()
+}
+
 /// The ids of text where no other special token than the markers is one.
-fn encode(text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_tokenizer::TokenizerError> {
-    let known = MARKERS.map(|marker| tokenizer.special(marker).map(|id| (marker, id)));
-    let next = |rest: &str| known.iter().flatten().filter_map(|(m, id)| Some((rest.find(m)?, m.len(), *id))).min();
-    let (mut ids, mut rest) = (vec![], text);
-    while let Some((at, length, id)) = next(rest) {
-        ids.extend(tokenizer.encode_ordinary(&rest[..at])?);
-        ids.push(id);
-        rest = &rest[at + length..];
+fn encode(parts: &[TextPart], tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_tokenizer::TokenizerError> {
+    let mut ids = vec![];
+    for part in parts {
+        match part {
+            TextPart::Plain(text) => ids.extend(tokenizer.encode_ordinary(text)?),
+            TextPart::Special(id) => ids.push(*id),
+        }
     }
-    ids.extend(tokenizer.encode_ordinary(rest)?);
     Ok(ids)
 }
 
@@ -328,7 +358,7 @@ fn parse(line: &str) -> Result<Vec<Message>, Fault> {
             return Err(Fault::Form(keys.join(", ")));
         }
     };
-    unmarked(&messages)?;
+    unmarked(&messages, |_| true)?;
     match () {
         () if messages.is_empty() => Err(Fault::NoMessages),
         () if messages.iter().all(|m| m.role != Role::Assistant) => Err(Fault::NoAnswer),
@@ -336,9 +366,9 @@ fn parse(line: &str) -> Result<Vec<Message>, Fault> {
     }
 }
 
-/// Refuses what would be taken for the template.
-fn unmarked(messages: &[Message]) -> Result<(), Fault> {
-    let marked = |content: &str| MARKERS.into_iter().find(|marker| content.contains(marker));
+/// Refuses what would be taken for the template: those of its markers that are `kept`.
+fn unmarked(messages: &[Message], kept: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    let marked = |content: &str| MARKERS.into_iter().find(|marker| kept(marker) && content.contains(marker));
     match messages.iter().enumerate().find_map(|(i, m)| Some((i + 1, marked(&m.content)?))) {
         Some((message, marker)) => Err(Fault::Marker { message, marker }),
         None => Ok(()),

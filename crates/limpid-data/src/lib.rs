@@ -12,6 +12,7 @@ mod manifest;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod prepare;
+mod quote;
 mod shards;
 pub mod source;
 pub mod stories;

@@ -27,6 +27,8 @@ pub struct Answer {
     id: String,
     created: u64,
     choices: Vec<Progress>,
+    /// Special tokens that have no text, ascending.
+    skipped: Vec<u32>,
     failed: Option<Refusal>,
     receipt: Option<Value>,
 }
@@ -75,7 +77,9 @@ impl Answer {
         };
         let prompts = spec.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, spec.n));
         let choices = prompts.map(progress).collect();
-        Answer { model, spec, id, created, choices, failed: None, receipt: None }
+        let specials = tokenizer(&model).ok().filter(|_| spec.skip_special_tokens).map(Tokenizer::specials);
+        let skipped = specials.into_iter().flatten().map(|(_, id)| id).collect();
+        Answer { model, spec, id, created, choices, skipped, failed: None, receipt: None }
     }
 
     /// Whether it is sent in pieces.
@@ -104,8 +108,13 @@ impl Answer {
                 let progress = &mut self.choices[choice];
                 progress.tokens += 1;
                 progress.given += token.text.len();
-                let wanted = self.spec.log_probs.is_some();
-                let entry = wanted.then(|| progress.entry(token.token, log_prob));
+                let entry = self.spec.log_probs.map(|_| {
+                    let offset = progress.characters;
+                    if self.skipped.binary_search(&token.token).is_err() {
+                        progress.characters += progress.push(token.token).chars().count();
+                    }
+                    Entry { token: token.token, likely: log_prob, offset }
+                });
                 Piece { text: token.text, entries: entry.into_iter().collect(), finish: None }
             }
             EngineEvent::Cropped { .. } => Piece::default(),
@@ -172,16 +181,32 @@ impl Answer {
         if !self.spec.echo {
             return Piece::default();
         }
-        let prompt = &self.spec.prompts[choice / self.spec.n];
+        let which = choice / self.spec.n;
+        let (prompt, sent) = (&self.spec.prompts[which], self.spec.texts[which].as_deref());
+        // of a text that was sent, the token that stands before it is no part
+        let own = match sent {
+            Some("") => prompt.len(),
+            Some(_) => usize::from(tokenizer(&self.model).is_ok_and(|tokenizer| tokenizer.bos().is_some())),
+            None => 0,
+        };
         let (mut text, mut entries) = (String::new(), vec![]);
         let mut log_probs = log_probs.into_iter().map(Some);
         for (place, &token) in prompt.iter().enumerate() {
             let likely = if place == 0 { None } else { log_probs.next().flatten() };
             let offset = progress.characters;
-            text += &progress.push(token);
+            let piece = progress.push(token);
+            if place >= own {
+                progress.characters += piece.chars().count();
+                text += &piece;
+            }
             if self.spec.log_probs.is_some() {
                 entries.push(Entry { token, likely, offset });
             }
+        }
+        if let Some(sent) = sent.filter(|sent| *sent != text) {
+            let places = Places::new(&text, sent);
+            entries.iter_mut().for_each(|entry| entry.offset = places.of(entry.offset));
+            (progress.characters, text) = (places.to, sent.into());
         }
         Piece { text, entries, finish: None }
     }
@@ -190,8 +215,8 @@ impl Answer {
         let progress = &mut self.choices[choice];
         progress.ended = true;
         let mut text = sample.text.get(progress.given..).unwrap_or_default().to_string();
-        if self.spec.echo && progress.tokens == 0 {
-            // a prompt that ends within a character, and nothing after it
+        if self.spec.echo && progress.tokens == 0 && self.spec.texts[choice / self.spec.n].is_none() {
+            // a prompt of ids that ends within a character, and nothing after it
             text += &progress.stream.take().map(TextStream::finish).unwrap_or_default();
         }
         let finish = match sample.finish_reason {
@@ -358,17 +383,38 @@ impl Serialize for List<'_> {
 }
 
 impl Progress {
-    /// Counts a token's text, and gives it.
+    /// The text that is whole after a token.
     fn push(&mut self, token: u32) -> String {
-        let text = self.stream.as_mut().and_then(|stream| stream.push(token).ok()).unwrap_or_default();
-        self.characters += text.chars().count();
-        text
+        self.stream.as_mut().and_then(|stream| stream.push(token).ok()).unwrap_or_default()
+    }
+}
+
+/// Where a place in one text is in another that differs from it in the middle, both counted in characters. Tokens do not always have the
+/// text that they were made from: blanks, letters and marks may be written otherwise.
+struct Places {
+    /// Characters that both begin with.
+    begin: usize,
+    /// Characters that both end with, which are no part of the beginning.
+    end: usize,
+    from: usize,
+    to: usize,
+}
+
+impl Places {
+    fn new(from: &str, to: &str) -> Places {
+        let alike = |pair: &(char, char)| pair.0 == pair.1;
+        let begin = from.chars().zip(to.chars()).take_while(alike).count();
+        let end = from.chars().rev().zip(to.chars().rev()).take_while(alike).count();
+        let (from, to) = (from.chars().count(), to.chars().count());
+        Places { begin, end: end.min(from.min(to) - begin), from, to }
     }
 
-    fn entry(&mut self, token: u32, likely: Option<TokenLogProb>) -> Entry {
-        let offset = self.characters;
-        self.push(token);
-        Entry { token, likely, offset }
+    fn of(&self, place: usize) -> usize {
+        match place {
+            place if place <= self.begin => place,
+            place if place + self.end >= self.from => place + self.to - self.from,
+            place => place.min(self.to - self.end),
+        }
     }
 }
 

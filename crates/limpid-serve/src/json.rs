@@ -11,6 +11,12 @@ use std::fmt;
 /// Levels of arrays and objects.
 pub const DEPTH: usize = 64;
 
+/// What a text of UTF-16 that was cut within a character begins or ends with.
+const SURROGATE: &str = "a lone surrogate (U+D800 to U+DFFF), which is no character; send both halves of the pair";
+
+/// What compressed bytes begin with.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
 /// The object that a body is.
 ///
 /// # Errors
@@ -20,7 +26,12 @@ pub fn object(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
         let before = &body[..error.valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         let column = 1 + before.iter().rev().take_while(|byte| **byte != b'\n').count();
-        Refusal::invalid_json(format!("line {line} column {column}: the body is not UTF-8; expected JSON in UTF-8"))
+        let found = match &body[error.valid_up_to()..] {
+            [0xed, 0xa0..=0xbf, ..] => SURROGATE,
+            _ if body.starts_with(GZIP) => "the body is compressed (gzip); send it uncompressed",
+            _ => "the body is not UTF-8; expected JSON in UTF-8",
+        };
+        Refusal::invalid_json(format!("line {line} column {column}: {found}"))
     })?;
     if text.starts_with('\u{feff}') {
         let message = "line 1 column 1: the body begins with a byte order mark (U+FEFF); send the JSON without it";
@@ -40,7 +51,11 @@ pub fn object(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
 /// `line 1 column 18: what is wrong`.
 fn placed(error: &serde_json::Error) -> String {
     let (line, column, text) = (error.line(), error.column(), error.to_string());
-    let what = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+    let what = match text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text) {
+        // the first half without the second, and the second without the first
+        "unexpected end of hex escape" | "lone leading surrogate in hex escape" => SURROGATE,
+        what => what,
+    };
     format!("line {line} column {column}: {what}")
 }
 
@@ -142,8 +157,14 @@ mod tests {
             ("{\"a\":-Infinity}", "line 1 column 7: invalid number"),
             ("{\"a\":1e400}", "number out of range"),
             ("{\"a\":01}", "invalid number"),
-            ("{\"a\":\"\\ud83d\"}", "hex escape"),
-            ("{\"a\":\"\\ude42\"}", "lone leading surrogate"),
+            ("{\"a\":\"\\ud83d\"}", "line 1 column 13: a lone surrogate (U+D800 to U+DFFF)"),
+            ("{\"a\":\"\\ude42\"}", "a lone surrogate"),
+            ("{\"a\":\"\\ud83dx\"}", "a lone surrogate"),
+            ("{\"a\":\"\\ud83d\\n\"}", "a lone surrogate"),
+            ("{\"a\":\"\\ud83d\\ud83d\\ude42\"}", "a lone surrogate"),
+            ("{\"a\":\"\\ude42\\ud83d\"}", "a lone surrogate"),
+            ("{\"\\udfff\":1}", "a lone surrogate"),
+            ("{\"a\":\"\\ud8", "EOF while parsing a string"),
             ("{\"a\":\"\n\"}", "control character"),
             ("{'a':1}", "key must be a string"),
             ("\u{feff}{}", "byte order mark"),
@@ -155,13 +176,16 @@ mod tests {
         .map(|(text, said)| (text.as_bytes().to_vec(), said))
         .chain([
             (b"{\"a\":\n \"\xff\"}".to_vec(), "line 2 column 3: the body is not UTF-8"),
+            (b"{\"a\":\n \"\xed\xa0\x80\"}".to_vec(), "line 2 column 3: a lone surrogate"),
+            (b"{\"a\":\"\xed\xbf\xbf\"}".to_vec(), "line 1 column 7: a lone surrogate"),
+            (b"\x1f\x8b\x08\x00".to_vec(), "the body is compressed (gzip)"),
             ("{}".encode_utf16().flat_map(u16::to_le_bytes).collect(), "key must be a string"),
         ])
         .collect();
         for (body, said) in cases {
             let refusal = object(&body).unwrap_err();
             assert!(refusal.message.contains(said) && refusal.code == "invalid_json", "{said}: {}", refusal.message);
-            assert!(refusal.message.len() < 120, "{}", refusal.message);
+            assert!(refusal.message.len() < 140, "{}", refusal.message);
         }
     }
 

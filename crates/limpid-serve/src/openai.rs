@@ -45,8 +45,12 @@ pub struct AnswerSpec {
     pub echo: bool,
     /// How many likely tokens stand beside each; none for no log-probabilities.
     pub log_probs: Option<usize>,
+    /// Whether the text of an answer is without special tokens.
+    pub skip_special_tokens: bool,
     /// The ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
+    /// The text of each prompt as it was sent, if it was sent as text.
+    pub texts: Vec<Option<String>>,
     /// Choices for each prompt.
     pub n: usize,
     /// The seed, given or drawn.
@@ -66,10 +70,13 @@ pub fn completions(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
         return Err(Refusal::unsupported_parameter("best_of", &format!("{n}, as `n` is"), &found(best_of)));
     }
     let parse = fields.flag_or("limpid.parse_special", true);
-    let prompts = prompts(model, "prompt", fields.needed("prompt", PROMPT_FORMS)?, parse)?;
+    let sent = fields.needed("prompt", PROMPT_FORMS)?;
+    let prompts = prompts(model, "prompt", sent, parse)?;
+    let texts =
+        prompts.iter().enumerate().map(|(i, _)| sent.get(i).unwrap_or(sent).as_str().map(String::from)).collect();
     let max_tokens = Some(fields.count("max_tokens").unwrap_or(16));
     let (log_probs, echo) = (fields.count("logprobs"), fields.flag("echo"));
-    ask(model, &fields, Wish { chat: false, echo, log_probs, prompts, max_tokens, stops: vec![] })
+    ask(model, &fields, Wish { chat: false, echo, log_probs, prompts, texts, max_tokens, stops: vec![] })
 }
 
 /// What `prompt` and `input` may be.
@@ -97,7 +104,8 @@ pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
         return Err(Refusal::invalid_value("logprobs", "true where `top_logprobs` is given", "none"));
     }
     let log_probs = wanted.then(|| top.unwrap_or(0));
-    ask(model, &fields, Wish { chat: true, echo: false, log_probs, prompts: vec![prompt], max_tokens, stops })
+    let (prompts, texts) = (vec![prompt], vec![None]);
+    ask(model, &fields, Wish { chat: true, echo: false, log_probs, prompts, texts, max_tokens, stops })
 }
 
 /// What is wanted, where the endpoints differ.
@@ -106,6 +114,7 @@ struct Wish {
     echo: bool,
     log_probs: Option<usize>,
     prompts: Vec<Vec<u32>>,
+    texts: Vec<Option<String>>,
     /// None for as many as fit.
     max_tokens: Option<usize>,
     /// Beside those of the request.
@@ -131,6 +140,7 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
         sampler,
         stop: [stops(fields)?, wish.stops].concat(),
         stop_at_end_of_text: !fields.flag("ignore_eos"),
+        skip_special_tokens: fields.flag_or("skip_special_tokens", true),
         overflow: Overflow::Stop,
         logit_bias: logit_bias(model, fields)?,
         ..Options::default()
@@ -191,8 +201,10 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
         return Err(Refusal::invalid_value("stream_options", "left out where `stream` is not true", "an object"));
     }
     let receipt = requests.first().filter(|_| receipt).cloned();
-    let Wish { chat, echo, log_probs, prompts, .. } = wish;
-    let answer = AnswerSpec { chat, stream, usage, echo, log_probs, prompts, n, seed, receipt };
+    let skip_special_tokens = options.skip_special_tokens;
+    let Wish { chat, echo, log_probs, prompts, texts, .. } = wish;
+    let answer =
+        AnswerSpec { chat, stream, usage, echo, log_probs, skip_special_tokens, prompts, texts, n, seed, receipt };
     Ok(Ask { requests, answer })
 }
 
@@ -300,7 +312,8 @@ pub(crate) fn encode(
     ids.map_err(|error| fault(name, &error))
 }
 
-/// Messages of a conversation: `content` is a text, or parts that are texts. `developer` is another name for `system`.
+/// Messages of a conversation: `content` is a text, or parts that are texts; `null` is an assistant's that said nothing. `developer` is
+/// another name for `system`.
 pub(crate) fn messages(value: &Value) -> Result<Vec<Message>, Refusal> {
     let Value::Array(items) = value else {
         return Err(Refusal::invalid_type("messages", "an array of messages", value));
@@ -311,24 +324,36 @@ pub(crate) fn messages(value: &Value) -> Result<Vec<Message>, Refusal> {
     items.iter().enumerate().map(|(i, item)| message(&format!("messages[{i}]"), item)).collect()
 }
 
-/// What a message of OpenAI's own answers has beside, where it says nothing.
-const EMPTY: [&str; 5] = ["annotations", "audio", "function_call", "refusal", "tool_calls"];
+/// What messages of OpenAI's and other servers' answers have beside; limpid has none of it.
+const BESIDE: [&str; 12] = [
+    "annotations",
+    "audio",
+    "function_call",
+    "images",
+    "name",
+    "provider_specific_fields",
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "thinking_blocks",
+    "tool_call_id",
+    "tool_calls",
+];
 
 fn message(place: &str, value: &Value) -> Result<Message, Refusal> {
     let message = value.as_object().ok_or_else(|| Refusal::invalid_type(place, "an object", value))?;
     for (key, value) in message.iter().filter(|(key, _)| !["role", "content"].contains(&key.as_str())) {
-        let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
         let place = format!("{place}.{}", quoted(key));
-        match key.as_str() {
-            "name" | "tool_call_id" if value.is_null() => {}
-            known if EMPTY.contains(&known) && empty => {}
-            known if EMPTY.contains(&known) || ["name", "tool_call_id"].contains(&known) => {
-                return Err(Refusal::unsupported_parameter(&place, "null", &found(value)));
+        if BESIDE.contains(&key.as_str()) {
+            match value {
+                Value::Null => {}
+                Value::String(text) if text.is_empty() => {}
+                Value::Array(items) if items.is_empty() => {}
+                Value::Object(object) if object.is_empty() => {}
+                _ => return Err(Refusal::unsupported_parameter(&place, "null", &found(value))),
             }
-            other => {
-                let near = limpid::nearest::nearest(other, ["role", "content"]);
-                return Err(Refusal::unknown_parameter(&place, near));
-            }
+        } else {
+            return Err(Refusal::unknown_parameter(&place, limpid::nearest::nearest(key, ["role", "content"])));
         }
     }
     let place_of = |key| format!("{place}.{key}");
@@ -344,8 +369,13 @@ fn message(place: &str, value: &Value) -> Result<Message, Refusal> {
         },
         other => return Err(Refusal::invalid_type(&place_of("role"), "a text", other)),
     };
-    let content = match field(message, place, "content", "a text")? {
+    let said = match (role, message.get("content")) {
+        (Role::Assistant, None) => &Value::Null,
+        _ => field(message, place, "content", "a text")?,
+    };
+    let content = match said {
         Value::String(text) => text.clone(),
+        Value::Null if role == Role::Assistant => String::new(),
         Value::Array(parts) => {
             let part = |(i, part): (usize, &Value)| part_text(&format!("{place}.content[{i}]"), part);
             parts.iter().enumerate().map(part).collect::<Result<String, Refusal>>()?

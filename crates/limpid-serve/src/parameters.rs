@@ -107,6 +107,7 @@ const GENERATION: &[Parameter] = &[
         ParameterKind::Own("a text, or at most 16 texts, of at most 256 bytes each"),
         "texts that end the answer",
     ),
+    row("skip_special_tokens", ParameterKind::Flag, "leave special tokens out of the answer's text; default true"),
     row("stream", ParameterKind::Flag, "send the answer in pieces; default false"),
     row("stream_options", ParameterKind::Group(STREAM_OPTIONS), "with `stream`"),
     row("temperature", between(0.0, 2.0), "below 1 sharper, above 1 flatter, 0 the likeliest token; default 1"),

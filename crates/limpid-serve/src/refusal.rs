@@ -3,7 +3,7 @@
 //! A message names the thing, what was expected, what was found and how to mend it. Of what a user sent it repeats at most 64 bytes,
 //! escaped ([`quoted`]).
 
-use crate::route::without_port;
+use crate::route::{meant, origin_name, without_port};
 use serde_json::{Value, json};
 
 /// An error as a client gets it: `{"error": {"message", "type", "param", "code"}}`.
@@ -32,7 +32,24 @@ const QUOTED: usize = 64;
 /// Characters of what the library says, which itself shows little of a text.
 const SAID: usize = 300;
 
+/// Bytes of an origin that a message names whole: those of a name of the internet, and more.
+const ORIGIN: usize = 128;
+
 const REQUEST: &str = "invalid_request_error";
+
+/// Paths of OpenAI's and of other programs' servers that limpid lacks, and what there is instead.
+const LACKING: &[(&str, &str)] = &[
+    ("/v1/responses", "send `messages` to /v1/chat/completions"),
+    ("/v1/messages", "that is Anthropic's protocol; send `messages` to /v1/chat/completions"),
+    ("/api/chat", "that is Ollama's protocol; send `messages` to /v1/chat/completions"),
+    ("/api/generate", "that is Ollama's protocol; send `prompt` to /v1/completions"),
+    ("/api/tags", "that is Ollama's protocol; /v1/models names the model"),
+    ("/completion", "that is llama.cpp's own protocol; send `prompt` to /v1/completions"),
+    ("/v1/moderations", "this server has one model, which continues texts"),
+    ("/v1/images/generations", "this server has one model, which continues texts"),
+    ("/v1/audio/speech", "this server has one model, which continues texts"),
+    ("/v1/audio/transcriptions", "this server has one model, which continues texts"),
+];
 
 /// Every code, its status and when it comes: the table of `/docs`, of docs/serve.md and of the tests.
 pub const CODES: &[(&str, u16, &str)] = &[
@@ -64,6 +81,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("body_too_large", 413, "the body is larger than the limit"),
     ("uri_too_long", 414, "the path is longer than the limit"),
     ("unsupported_media_type", 415, "the body is not sent as application/json"),
+    ("unsupported_encoding", 415, "the body is compressed"),
     ("queue_full", 429, "too many requests wait; Retry-After says when to try again"),
     ("headers_too_large", 431, "the headers are larger than the limit"),
     ("engine_error", 500, "the model failed; the log says why"),
@@ -93,7 +111,10 @@ pub fn found(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "an empty array".into(),
         Value::Array(_) => "an array".into(),
-        Value::Object(_) => "an object".into(),
+        Value::Object(object) => match object.get("type").and_then(Value::as_str) {
+            Some(kind) => format!("an object of the type \"{}\"", quoted(kind)),
+            None => "an object".into(),
+        },
         Value::String(text) => format!("\"{}\"", quoted(text)),
         other => other.to_string(),
     }
@@ -235,20 +256,30 @@ impl Refusal {
         Refusal::new("host_not_allowed", "permission_error", None, message)
     }
 
-    /// A page of another site.
+    /// A page of another site. One that the server can permit is named whole: the name is what has to be given.
     pub fn origin_not_allowed(origin: &str) -> Refusal {
-        let origin = quoted(origin);
-        let message =
-            format!("a page of {origin} may not ask this server; start it with --cors-origin {origin} to permit it");
+        let message = match origin_name(origin).filter(|name| name == origin && name != "*" && name.len() <= ORIGIN) {
+            Some(name) => {
+                format!("a page of {name} may not ask this server; start it with --cors-origin {name} to permit it")
+            }
+            None => format!("a page of \"{}\" may not ask this server: that is no origin to permit", quoted(origin)),
+        };
         Refusal::new("origin_not_allowed", "permission_error", None, message)
     }
 
     /// A path that leads nowhere.
     pub fn not_found(path: &str) -> Refusal {
-        let message = format!(
-            "there is nothing at {}; there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models, and /docs lists the rest",
-            quoted(path)
-        );
+        let name = quoted(path);
+        let message = match (meant(path), LACKING.iter().find(|(lacking, _)| *lacking == path)) {
+            (Some(meant), _) if meant.starts_with("/v1/") => format!(
+                "there is nothing at {name}; did you mean {meant}? The base URL of OpenAI's clients is this server's address and /v1"
+            ),
+            (Some(meant), _) => format!("there is nothing at {name}; did you mean {meant}?"),
+            (_, Some((_, instead))) => format!("{name} is not supported: {instead}"),
+            (None, None) => format!(
+                "there is nothing at {name}; there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models, and /docs lists the rest"
+            ),
+        };
         Refusal::new("not_found", REQUEST, None, message)
     }
 
@@ -287,6 +318,15 @@ impl Refusal {
         let found = found.map_or_else(|| "none".into(), quoted);
         let message = format!("the body must be sent with `Content-Type: application/json`, found {found}");
         Refusal::new("unsupported_media_type", REQUEST, None, message)
+    }
+
+    /// A body that is compressed.
+    pub fn unsupported_encoding(coding: &str) -> Refusal {
+        let message = format!(
+            "the body is sent with `Content-Encoding: {}`: send it without, as it is, uncompressed",
+            quoted(coding)
+        );
+        Refusal::new("unsupported_encoding", REQUEST, None, message)
     }
 
     /// Headers of more than `limit` bytes.
@@ -373,6 +413,7 @@ mod tests {
             Refusal::body_too_large(1 << 20),
             Refusal::uri_too_long(8192),
             Refusal::unsupported_media_type(Some(&long)),
+            Refusal::unsupported_encoding(&long),
             Refusal::queue_full(256, 3),
             Refusal::headers_too_large(16384),
             Refusal::engine_error("a fault"),

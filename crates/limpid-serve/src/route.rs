@@ -82,6 +82,9 @@ const LARGE: usize = 32 << 10;
 
 const HTML: &str = "text/html; charset=utf-8";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A browser asks and hears with these whether a page of a public network may reach this one.
+const REQUEST_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-request-private-network");
+const ALLOW_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
 /// Who may ask.
 pub struct RequestAccess {
@@ -111,15 +114,28 @@ fn host_name(given: &str) -> Option<String> {
         return Some(format!("[{given}]").to_lowercase());
     }
     let name = without_port(given)?;
-    let plain = name.starts_with('[') || name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let address = address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    let plain = address || name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     plain.then(|| name.to_lowercase())
 }
 
-/// How an Origin header names what is called so in an option; none if no header can.
-fn origin_name(given: &str) -> Option<String> {
-    let origin = given.strip_suffix('/').unwrap_or(given).to_lowercase();
-    let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    (origin == "*" || site.is_some_and(|site| host_name(site).is_some())).then_some(origin)
+/// How an Origin header names what is called so in an option; none if no header can. Browsers send a site (`https://a.example`), an app or
+/// an extension under a scheme of its own (`app://obsidian.md`, `file://`), or `null` for a page that has no origin.
+pub(crate) fn origin_name(given: &str) -> Option<String> {
+    let origin = given.to_lowercase();
+    if ["*", "null"].contains(&&*origin) {
+        return Some(origin);
+    }
+    let (scheme, site) = origin.split_once("://")?;
+    let site = site.strip_suffix('/').unwrap_or(site);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let named = scheme.starts_with(|first: char| first.is_ascii_alphabetic()) && scheme.bytes().all(plain);
+    let reached = match scheme {
+        "http" | "https" => host_name(site).is_some(),
+        _ => site.is_empty() || host_name(site).is_some(),
+    };
+    (named && reached).then(|| format!("{scheme}://{site}"))
 }
 
 impl RequestAccess {
@@ -163,7 +179,7 @@ impl RequestAccess {
             }
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
-        let text = origin.to_str().unwrap_or_default().to_lowercase();
+        let text = String::from_utf8_lossy(origin.as_bytes()).to_lowercase();
         if self.origins.iter().any(|permitted| *permitted == text || permitted == "*") {
             return Ok(Some(origin.clone()));
         }
@@ -198,6 +214,17 @@ fn find<'a>(method: &Method, path: &'a str) -> Result<(Endpoint, &'static str, b
     let (_, pattern, endpoint, open, rest) =
         found.ok_or_else(|| Refusal::method_not_allowed(method.as_str(), path, &allowed(first.1)))?;
     Ok((endpoint, pattern, open, rest))
+}
+
+/// The path that was meant by one that leads nowhere: with what a client's base URL lacks, or has twice.
+pub(crate) fn meant(path: &str) -> Option<&'static str> {
+    let path = path.trim_end_matches('/');
+    let same = |known: &str| {
+        known == path
+            || known.strip_prefix("/v1") == Some(path)
+            || path.strip_prefix("/v1").is_some_and(|rest| rest == known)
+    };
+    ROUTES.iter().map(|route| route.1).find(|known| known.len() > 1 && same(known))
 }
 
 /// The methods of a path.
@@ -238,8 +265,11 @@ enum Reply {
     File(&'static str, String, Vec<u8>),
     /// How the server is; anything but `ok` is a status of 503.
     Health(&'static str),
-    /// A permission to ask with these headers.
-    Preflight(String),
+    /// A permission to ask with these headers; from a page of a public network, too.
+    Preflight {
+        headers: String,
+        private_network: bool,
+    },
 }
 
 impl From<LookReply> for Reply {
@@ -304,9 +334,10 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             }
             response
         }
-        Ok(Reply::Preflight(headers)) => {
+        Ok(Reply::Preflight { headers, private_network }) => {
             extra.push((header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE".into()));
             extra.push((header::ACCESS_CONTROL_ALLOW_HEADERS, headers));
+            extra.extend(private_network.then(|| (ALLOW_PRIVATE_NETWORK, "true".into())));
             extra.push((header::ACCESS_CONTROL_MAX_AGE, "600".into()));
             let mut response = Response::new(ReplyBody::whole(Bytes::new(), held));
             *response.status_mut() = StatusCode::NO_CONTENT;
@@ -318,6 +349,7 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             match refusal.code {
                 "invalid_api_key" => extra.push((header::WWW_AUTHENTICATE, "Bearer".into())),
                 "method_not_allowed" => extra.push((header::ALLOW, allowed(path))),
+                "unsupported_encoding" => extra.push((header::ACCEPT_ENCODING, "identity".into())),
                 // the same request would fail again
                 "engine_error" => extra.push((HeaderName::from_static("x-should-retry"), "false".into())),
                 _ => {}
@@ -380,7 +412,9 @@ async fn reply(
     *named = ROUTES.iter().map(|route| route.1).find(pattern).unwrap_or("other");
     if method == Method::OPTIONS && other_origin {
         let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).and_then(|asked| asked.to_str().ok());
-        return Ok(Reply::Preflight(asked.unwrap_or("authorization, content-type, x-request-id").into()));
+        let private_network = headers.contains_key(REQUEST_PRIVATE_NETWORK);
+        let headers = asked.unwrap_or("authorization, content-type, x-request-id").into();
+        return Ok(Reply::Preflight { headers, private_network });
     }
     let (endpoint, _, open, rest) = find(&method, &path)?;
     let open = open || endpoint == Endpoint::Metrics && shared.options.metrics_public;
@@ -406,6 +440,12 @@ async fn reply(
         let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
         if !kind.is_some_and(is_json) {
             return Err(Refusal::unsupported_media_type(kind));
+        }
+        let plain = |coding: &HeaderValue| {
+            coding.to_str().is_ok_and(|coding| ["", "identity"].contains(&&*coding.trim().to_ascii_lowercase()))
+        };
+        if let Some(coding) = headers.get_all(header::CONTENT_ENCODING).iter().find(|coding| !plain(coding)) {
+            return Err(Refusal::unsupported_encoding(&String::from_utf8_lossy(coding.as_bytes())));
         }
         let body = read(shared, request).await?;
         if endpoint == Endpoint::LookInto {

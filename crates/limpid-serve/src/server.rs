@@ -127,7 +127,9 @@ pub enum ServeError {
     #[error("--allow-host `{0}` is no name or address that requests can be sent to, such as box.example")]
     AllowHost(String),
     /// An origin that no page has.
-    #[error("--cors-origin `{0}` is neither an origin, such as https://example.org, nor *")]
+    #[error(
+        "--cors-origin `{0}` is no origin that a browser sends, such as https://example.org, app://name or null, nor *"
+    )]
     Origin(String),
     /// A model that cannot be named.
     #[error("the model's name is empty: give it one with --served-name")]

@@ -26,7 +26,7 @@ pub fn tokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
             let (template, messages) = conversation(model, &fields)?;
             match fields.flag_or("add_generation_prompt", true) {
                 true => chat_ids(model, template, &messages)?,
-                false => encode(model, "messages", &rendered(template, &messages, false)?, true, false)?,
+                false => template.whole_ids(&messages, tokenizer(model)?).map_err(|error| template_fault(&error))?,
             }
         }
         [name] => encode(model, name, fields.text(name).unwrap_or_default(), parse, whole)?,

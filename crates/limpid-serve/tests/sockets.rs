@@ -206,7 +206,18 @@ fn names_are_taken_as_headers_have_them_or_refused() {
         let said = refused(ServeOptions { allow_hosts: vec![name.into()], ..options() });
         assert!(said.contains(&format!("--allow-host `{name}`")), "{name}: {said}");
     }
-    for origin in ["", "friend.example", "https://", "https://friend.example/page", "ftp://friend.example", "null"] {
+    for origin in [
+        "",
+        "friend.example",
+        "https://",
+        "https://friend.example/page",
+        "app:",
+        "://a",
+        "1a://b",
+        "a b://c",
+        "app://a b",
+        "app://a/b",
+    ] {
         let said = refused(ServeOptions { cors_origins: vec![origin.into()], ..options() });
         assert!(said.contains(&format!("--cors-origin `{origin}`")), "{origin}: {said}");
     }
@@ -250,6 +261,88 @@ fn pages_of_others_are_refused() {
     let reply = server.connect().ask(&format!("OPTIONS /v1/completions HTTP/1.1\r\n{friend}\r\n"));
     assert_eq!((reply.status, reply.header("access-control-allow-methods")), (204, Some("GET, POST, DELETE")));
     assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, content-type, x-request-id"));
+}
+
+/// Every origin that a browser sends is refused with the name that permits it, and permitted by that name; a page of a public network may
+/// then reach the server, too.
+#[test]
+fn what_a_refusal_advises_permits_a_page() {
+    let closed = serve(options());
+    let ask = |server: &Running, request: &str, more: &str| {
+        server.connect().ask(&format!("{request} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n"))
+    };
+    let origins = [
+        "null",
+        "https://friend.example:8443",
+        "http://[::1]:3000",
+        "app://obsidian.md",
+        "app://-",
+        "file://",
+        "tauri://localhost",
+        "capacitor://localhost",
+        "ionic://localhost",
+        "chrome-extension://cjpalhdlnbpafiamejdnhcphjbkeiagm",
+        "moz-extension://0b8a5e52-8ae5-4b1d-a9a6-6d2f8ee5a4d1",
+        "safari-web-extension://E1A5D2C0-0B57-4C2F-9D3B-2F4C1C7D9E10",
+        "vscode-file://vscode-app",
+        "vscode-webview://1fjk2qg8l0uqv1b6d0v2m3n4p5r6s7t8u9v0a1b2c3d4e5f6g7h8",
+    ];
+    for origin in origins {
+        let page = format!("Origin: {origin}\r\n");
+        let refused = ask(&closed, "GET /v1/models", &page);
+        assert_eq!((refused.status, refused.code()), (403, "origin_not_allowed".into()), "{origin}");
+        let preflight =
+            ask(&closed, "OPTIONS /v1/models", &format!("{page}Access-Control-Request-Private-Network: true\r\n"));
+        assert_eq!(preflight.header("access-control-allow-private-network"), None, "{origin}");
+        let said = refused.json()["error"]["message"].as_str().unwrap().to_string();
+        let advice = said.split_once("--cors-origin ").and_then(|(_, rest)| rest.split_once(" to permit it"));
+        let (advised, _) = advice.unwrap_or_else(|| panic!("{said}"));
+        let open = serve(ServeOptions { cors_origins: vec![advised.into()], ..options() });
+        let reply = ask(&open, "GET /v1/models", &page);
+        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some(origin)), "{advised}");
+        let asked = format!("{page}Access-Control-Request-Method: POST\r\n");
+        let preflight = ask(&open, "OPTIONS /v1/models", &asked);
+        assert_eq!((preflight.status, preflight.header("access-control-allow-private-network")), (204, None));
+        let preflight =
+            ask(&open, "OPTIONS /v1/models", &format!("{asked}Access-Control-Request-Private-Network: true\r\n"));
+        assert_eq!((preflight.status, preflight.header("access-control-allow-private-network")), (204, Some("true")));
+        assert_eq!(ask(&open, "GET /v1/models", "Origin: https://other.example\r\n").status, 403);
+    }
+    // what no option permits is not advised
+    for origin in
+        ["*", "a b", "https://a/b", "https://é.example", "app://[x]", &format!("https://{}.example", "a".repeat(999))]
+    {
+        let refused = ask(&closed, "GET /v1/models", &format!("Origin: {origin}\r\n"));
+        let text = refused.text();
+        assert!(refused.status == 403 && !text.contains("--cors-origin") && text.len() < 300, "{text}");
+    }
+}
+
+/// A body that is compressed is refused by the name of its coding; identity is none.
+#[test]
+fn a_body_must_be_sent_as_it_is() {
+    let server = serve(options());
+    let send = |headers: &str, body: &[u8]| {
+        let head = format!("Content-Type: application/json\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
+        let mut client = server.connect();
+        client.send([format!("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n{head}").as_bytes(), body].concat());
+        client.reply(false).unwrap()
+    };
+    let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xabV*(\xca\xcf-(Q\xb2R*\xc9WHJU\xaa\x05\x00\xd8\xa8Oo\x12\x00\x00\x00";
+    let json = br#"{"prompt":"to be"}"#;
+    for coding in ["gzip", "GZip", "deflate", "br", "zstd", "x-gzip", "gzip, br", "identity\r\nContent-Encoding: gzip"]
+    {
+        let reply = send(&format!("Content-Encoding: {coding}\r\n"), gzip);
+        assert_eq!((reply.status, reply.code()), (415, "unsupported_encoding".into()), "{coding}");
+        assert_eq!(reply.header("accept-encoding"), Some("identity"));
+        let name = coding.rsplit(": ").next().unwrap();
+        assert!(reply.text().contains(&format!("Content-Encoding: {name}`")), "{}", reply.text());
+    }
+    for coding in ["identity", "Identity", ""] {
+        assert_eq!(send(&format!("Content-Encoding: {coding}\r\n"), json).status, 200, "{coding}");
+    }
+    let unsaid = send("", gzip);
+    assert!(unsaid.status == 400 && unsaid.text().contains("the body is compressed (gzip)"), "{}", unsaid.text());
 }
 
 #[test]

@@ -5,12 +5,13 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
+use super::spec::Added;
 use fancy_regex::Regex;
 use tokenizers::{
-    DecoderWrapper, Model, ModelWrapper, NormalizedString, Normalizer, Offsets, PostProcessorWrapper,
+    AddedToken, DecoderWrapper, Model, ModelWrapper, NormalizedString, Normalizer, Offsets, PostProcessorWrapper,
     PreTokenizedString, PreTokenizer, Result, SplitDelimiterBehavior, Token, TokenizerImpl,
     tokenizer::pattern::{Invert, Pattern},
 };
@@ -21,6 +22,67 @@ pub(super) type Engine =
 
 /// A step that cuts text.
 pub(super) type Cutting = dyn PreTokenizer + Send + Sync;
+
+/// The crate's tokenizer three times over; the last two are made when they are first asked for.
+pub(super) struct Engines {
+    /// Finds special tokens by their text.
+    pub whole: Engine,
+    ordinary: OnceLock<Box<Engine>>,
+    marked: OnceLock<Box<Marked>>,
+}
+
+impl Engines {
+    pub(super) fn new(whole: Engine) -> Engines {
+        Engines { whole, ordinary: OnceLock::new(), marked: OnceLock::new() }
+    }
+
+    /// Takes the text of a special token for text like any other.
+    pub(super) fn ordinary(&self) -> &Engine {
+        self.ordinary.get_or_init(|| {
+            let mut other = self.whole.clone();
+            other.set_encode_special_tokens(true);
+            Box::new(other)
+        })
+    }
+
+    /// Finds these added tokens, where they are special, by their marks alone.
+    pub(super) fn marked(&self, added: impl FnOnce() -> Result<Vec<Added>>) -> Result<&Marked> {
+        if let Some(made) = self.marked.get() {
+            return Ok(made);
+        }
+        let made = Box::new(Marked::new(self.ordinary().clone(), &added()?)?);
+        Ok(self.marked.get_or_init(|| made))
+    }
+}
+
+/// An engine that takes a [`mark`] for the special token that it stands for, and the text of that token for text like any other.
+pub(super) struct Marked {
+    pub engine: Engine,
+    /// The tokens that the engine's own ids of marks stand for.
+    pub ids: HashMap<u32, u32>,
+}
+
+/// Begins and ends a mark; Unicode keeps these characters for use within a program.
+pub(super) const MARK: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
+
+/// What stands for a special token.
+pub(super) fn mark(id: u64) -> String {
+    let [begin, end] = MARK;
+    format!("{begin}{id}{end}")
+}
+
+impl Marked {
+    /// A mark takes the blanks beside it as its token does.
+    fn new(mut engine: Engine, added: &[Added]) -> Result<Marked> {
+        let specials = || added.iter().filter(|added| added.special);
+        engine.add_tokens(specials().map(|added| {
+            AddedToken::from(mark(added.id), false).normalized(false).lstrip(added.lstrip).rstrip(added.rstrip)
+        }))?;
+        let ids =
+            specials().filter_map(|added| Some((engine.token_to_id(&mark(added.id))?, added.id as u32))).collect();
+        Ok(Marked { engine, ids })
+    }
+}
 
 /// Steps, one after the other.
 pub(super) struct Steps<T: ?Sized>(pub Arc<[Box<T>]>);

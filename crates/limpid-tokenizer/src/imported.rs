@@ -8,10 +8,7 @@
 //! Read `spec` for what a file may say, `files` for where files lie.
 
 #[cfg(feature = "huggingface")]
-use std::ops::Range;
-#[cfg(feature = "huggingface")]
-use std::sync::OnceLock;
-
+use super::TextPart;
 #[cfg(feature = "huggingface")]
 use super::engine;
 use super::{
@@ -21,6 +18,8 @@ use super::{
     table,
 };
 use serde_json::{Value, json};
+#[cfg(feature = "huggingface")]
+use std::ops::Range;
 
 /// The longest text, in bytes, that the crate encodes in one piece.
 #[cfg(feature = "huggingface")]
@@ -58,9 +57,8 @@ pub struct ImportedTokenizer {
 enum Engine {
     BuiltIn(Encoding),
     Bytes(Pairs),
-    /// The second finds special tokens in no text; it is made when it is first asked for.
     #[cfg(feature = "huggingface")]
-    Crate(engine::Engine, OnceLock<Box<engine::Engine>>),
+    Crate(engine::Engines),
 }
 
 #[cfg(feature = "huggingface")]
@@ -144,7 +142,7 @@ impl ImportedTokenizer {
             None => match Pairs::of(&spec) {
                 Some(pairs) => Engine::Bytes(pairs),
                 #[cfg(feature = "huggingface")]
-                None => Engine::Crate(spec.build()?, OnceLock::new()),
+                None => Engine::Crate(engine::Engines::new(spec.build()?)),
                 #[cfg(not(feature = "huggingface"))]
                 None => {
                     return Err(TokenizerError::Feature {
@@ -225,18 +223,41 @@ impl ImportedTokenizer {
             Engine::BuiltIn(encoding) => Ok(encoding.encode(text, specials, threads)),
             Engine::Bytes(pairs) => Ok(pairs.encode(text, specials, threads)),
             #[cfg(feature = "huggingface")]
-            Engine::Crate(whole, ordinary) => self.encode_by_crate((whole, ordinary), text, specials),
+            Engine::Crate(engines) if specials => self.encode_by_crate(&engines.whole, text),
+            #[cfg(feature = "huggingface")]
+            Engine::Crate(engines) => self.encode_by_crate(engines.ordinary(), text),
         }
+    }
+
+    /// The ids of parts of a text, if HuggingFace's crate gives them.
+    #[cfg(feature = "huggingface")]
+    pub(super) fn encode_parts_by_crate(&self, parts: &[TextPart]) -> Option<Result<Vec<u32>, TokenizerError>> {
+        let Engine::Crate(engines) = &self.engine else { return None };
+        let fault = |detail: String| TokenizerError::Encode { name: self.kind, detail };
+        let ids = || {
+            let marked = engines.marked(|| Ok(self.spec()?.added_tokens)).map_err(|e| fault(e.to_string()))?;
+            let mut text = String::new();
+            for part in parts {
+                match part {
+                    TextPart::Plain(plain) if plain.contains(engine::MARK) => {
+                        return Err(fault(format!(
+                            "it has the text of a special token, and U+FDD0 or U+FDD1, which limpid then needs for itself: leave \
+                             one of them out"
+                        )));
+                    }
+                    TextPart::Plain(plain) => text += plain,
+                    TextPart::Special(id) => text += &engine::mark(u64::from(*id)),
+                }
+            }
+            let ids = self.encode_by_crate(&marked.engine, &text)?;
+            Ok(ids.into_iter().map(|id| marked.ids.get(&id).copied().unwrap_or(id)).collect())
+        };
+        Some(ids())
     }
 
     /// The ids of HuggingFace's crate, part by part of a long text.
     #[cfg(feature = "huggingface")]
-    fn encode_by_crate(
-        &self,
-        (whole, ordinary): (&engine::Engine, &OnceLock<Box<engine::Engine>>),
-        text: &str,
-        specials: bool,
-    ) -> Result<Vec<u32>, TokenizerError> {
+    fn encode_by_crate(&self, engine: &engine::Engine, text: &str) -> Result<Vec<u32>, TokenizerError> {
         if self.parting.is_none() && text.len() > WHOLE {
             let detail = format!(
                 "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
@@ -245,14 +266,6 @@ impl ImportedTokenizer {
             );
             return Err(TokenizerError::Encode { name: self.kind, detail });
         }
-        let engine = match specials {
-            true => whole,
-            false => ordinary.get_or_init(|| {
-                let mut other = whole.clone();
-                other.set_encode_special_tokens(true);
-                Box::new(other)
-            }),
-        };
         let mut ids = Vec::new();
         let parts = if self.parting.is_some() { super::pairs::parts(text, 1 << 16, gap) } else { vec![text] };
         for (n, part) in parts.into_iter().enumerate() {

@@ -119,6 +119,40 @@ fn the_ids_are_huggingfaces() {
     }
 }
 
+/// Special tokens that are given apart have the ids that they have in a text, and text that looks like one has those of text.
+#[test]
+fn special_tokens_may_be_given_apart() {
+    let (mut random, mut compared) = (Random(11), 0);
+    for (name, tokenizer, _) in opened() {
+        let specials: Vec<(String, u32)> =
+            tokenizer.specials().into_iter().map(|(text, id)| (text.into(), id)).collect();
+        for _ in 0..60 {
+            let (mut parts, mut whole) = (vec![], String::new());
+            for _ in 0..1 + random.below(4) {
+                let text = random.text(3);
+                let looks = specials.iter().any(|(special, _)| text.contains(special.as_str()));
+                let text = if looks { " a".into() } else { text };
+                let (special, id) = &specials[random.below(specials.len())];
+                whole += &[&text, special.as_str()].concat();
+                parts.extend([TextPart::Plain(text), TextPart::Special(*id)]);
+            }
+            assert_eq!(tokenizer.encode_parts(&parts).unwrap(), tokenizer.encode(&whole).unwrap(), "{name}: {parts:?}");
+            compared += 1;
+            let plain = [TextPart::Plain(whole.clone())];
+            assert_eq!(
+                tokenizer.encode_parts(&plain).unwrap(),
+                tokenizer.encode_ordinary(&whole).unwrap(),
+                "{name}: {whole}"
+            );
+        }
+        if tokenizer.vocab_size() > 0 && tokenizer.split().is_none() && !matches!(tokenizer, Tokenizer::Dense(_)) {
+            let error = tokenizer.encode_parts(&[TextPart::Plain("a\u{fdd0}".into())]);
+            assert!(error.is_err_and(|error| error.to_string().contains("U+FDD0")), "{name}");
+        }
+    }
+    assert!(compared > 800, "{compared}");
+}
+
 /// Their crate needs 160 bytes for one of text, so long texts go through it in parts; the ids are those of the whole.
 #[test]
 fn long_texts_in_parts_have_the_ids_of_the_whole() {

@@ -98,6 +98,15 @@ pub enum Tokenizer {
     Dense(Arc<DenseTokenizer>),
 }
 
+/// A part of a text whose special tokens are given apart: see [`Tokenizer::encode_parts`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TextPart {
+    /// Text, in which the text of a special token is text like any other.
+    Plain(String),
+    /// A special token.
+    Special(u32),
+}
+
 impl Tokenizer {
     /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`; or exactly the words of a document's
     /// example: `s0`, `s0-three`, `s3`.
@@ -177,6 +186,42 @@ impl Tokenizer {
     /// The ids of `text`, where the text of a special token is text like any other.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode_with(text, false, 1)
+    }
+
+    /// The ids of parts of one text: what [`encode`](Tokenizer::encode) gives for all of it, if no plain part has the text of a
+    /// special token. Two plain parts are never neighbours.
+    ///
+    /// ```
+    /// use limpid_tokenizer::{TextPart, Tokenizer};
+    ///
+    /// let gpt2 = Tokenizer::named("gpt2")?;
+    /// let said = gpt2.encode_parts(&[TextPart::Plain("a<|endoftext|>".into()), TextPart::Special(50256)])?;
+    /// assert_eq!(gpt2.decode(&said)?, "a<|endoftext|><|endoftext|>");
+    /// assert_eq!(said.iter().filter(|id| **id == 50256).count(), 1);
+    /// # Ok::<(), limpid_tokenizer::TokenizerError>(())
+    /// ```
+    pub fn encode_parts(&self, parts: &[TextPart]) -> Result<Vec<u32>, TokenizerError> {
+        if let Tokenizer::Dense(dense) = self {
+            let sparse = |part: &TextPart| match part {
+                TextPart::Special(id) => TextPart::Special(dense.sparse(&[*id])[0]),
+                plain => plain.clone(),
+            };
+            return dense.dense(&dense.of().encode_parts(&parts.iter().map(sparse).collect::<Vec<_>>())?);
+        }
+        #[cfg(feature = "huggingface")]
+        if let Tokenizer::Imported(imported) = self
+            && let Some(ids) = imported.encode_parts_by_crate(parts)
+        {
+            return ids;
+        }
+        let mut ids = vec![];
+        for part in parts {
+            match part {
+                TextPart::Plain(text) => ids.extend(self.encode_ordinary(text)?),
+                TextPart::Special(id) => ids.push(*id),
+            }
+        }
+        Ok(ids)
     }
 
     fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {

@@ -372,14 +372,15 @@ impl Lm {
         })
     }
 
-    /// Answers the last message of a conversation, where the model was trained on conversations.
+    /// Answers the last message of a conversation, where the model was trained on conversations. The answer is text without special
+    /// tokens ([`Options::skip_special_tokens`]): it may be a message of the next turn.
     ///
     /// # Errors
     /// If it was not, or as [`Lm::chat_ids`] and [`Lm::generate`].
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<Sample> {
         let template = self.template()?.ok_or(Error::NoChat)?;
         let ids = self.chat_ids(&template, messages)?;
-        let mut options = options.clone();
+        let mut options = Options { skip_special_tokens: true, ..options.clone() };
         options.stop.extend(self.chat_stops(&template)?);
         self.generate_events(&ids, &options, &mut |_| true)
     }

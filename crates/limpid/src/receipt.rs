@@ -70,6 +70,8 @@ pub struct ReceiptRequest {
     pub sample: u64,
     pub stop: Vec<String>,
     pub stop_at_end_of_text: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skip_special_tokens: bool,
     pub overflow: Overflow,
 }
 
@@ -77,8 +79,17 @@ impl ReceiptRequest {
     /// Of what was asked.
     pub fn new(prompt: &[u32], options: &Options) -> ReceiptRequest {
         // whoever adds an option is asked here whether it changes answers
-        let Options { max_tokens, sampler, sample, stop, stop_at_end_of_text, overflow, logit_bias, trace: _ } =
-            options;
+        let Options {
+            max_tokens,
+            sampler,
+            sample,
+            stop,
+            stop_at_end_of_text,
+            skip_special_tokens,
+            overflow,
+            logit_bias,
+            trace: _,
+        } = options;
         let Sampler { temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed } =
             *sampler;
         ReceiptRequest {
@@ -96,6 +107,7 @@ impl ReceiptRequest {
             sample: *sample,
             stop: stop.clone(),
             stop_at_end_of_text: *stop_at_end_of_text,
+            skip_special_tokens: *skip_special_tokens,
             overflow: *overflow,
         }
     }
@@ -117,6 +129,7 @@ impl ReceiptRequest {
             sample: self.sample,
             stop: self.stop.clone(),
             stop_at_end_of_text: self.stop_at_end_of_text,
+            skip_special_tokens: self.skip_special_tokens,
             overflow: self.overflow,
             logit_bias: self.logit_bias.as_slice().into(),
             trace: false,

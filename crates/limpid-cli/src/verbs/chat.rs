@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 use limpid::backend::BackendError;
 use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
-use limpid::data::template::{ChatTemplate, TemplateError};
+use limpid::data::template::ChatTemplate;
 use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{FinishReason, Options, Overflow, Sample};
-use limpid::{Error, Lm, files};
+use limpid::{Lm, files};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -81,6 +81,7 @@ pub fn run(args: Args) -> Result<()> {
         max_tokens: args.max_tokens.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)),
         sampler: args.sampling.sampler(),
         stop,
+        skip_special_tokens: true,
         overflow: Overflow::Stop,
         ..Options::default()
     };
@@ -184,15 +185,7 @@ impl Talk {
             Ok(sample) if sample.text.is_empty() && sample.finish_reason == FinishReason::Cancelled => {
                 self.messages.truncate(before);
             }
-            Ok(sample) => {
-                self.messages.push(Message { role: Role::Assistant, content: sample.text });
-                // what the template keeps for itself cannot be said again
-                let said = self.lm.chat_ids(&self.template, &self.conversation());
-                if let Err(Error::Template(error @ (TemplateError::Special { .. } | TemplateError::Chat(_)))) = said {
-                    self.messages.truncate(before);
-                    show::prose(format_args!("\nnote: question and answer are left out of the conversation: {error}"));
-                }
-            }
+            Ok(sample) => self.messages.push(Message { role: Role::Assistant, content: sample.text }),
             Err(error) => {
                 self.messages.truncate(before);
                 return Err(error);

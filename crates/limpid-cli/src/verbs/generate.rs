@@ -93,6 +93,7 @@ pub fn run(args: Args) -> Result<()> {
         sample: 0,
         stop: args.sampling.stop.clone(),
         stop_at_end_of_text: true,
+        skip_special_tokens: args.chat.is_some(),
         overflow: args.overflow.unwrap_or(if args.chat.is_some() { Overflow::Stop } else { Overflow::SlideHalf }),
         logit_bias: [].into(),
         trace: args.trace,

@@ -41,7 +41,7 @@ pub struct Args {
     /// Another name of this server that requests may use in their Host header
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allow_host: Vec<String>,
-    /// An origin whose pages may ask, like https://example.org; * for all
+    /// An origin whose pages may ask, like https://example.org or app://name; null for pages without one, * for all
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
     /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G; on a GPU what all --sequences can need, at most 1G]

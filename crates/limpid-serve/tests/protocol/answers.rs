@@ -1,10 +1,11 @@
 //! Answers put together from events: what a stream sends is the whole answer, and what lm-eval reads is there.
 
-use crate::served::{Chance, chars, gpt2};
+use crate::served::{Chance, chars, gpt2, talker, tokenized};
 use limpid::engine::{EngineEvent, EngineLimits, EngineRequest, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Options, Sample, Sampler, Writer};
 use limpid::ops::element::Element;
 use limpid::receipt::{Receipt, Replay, replay};
+use limpid::tokenizer::Tokenizer;
 use limpid_serve::ServedModel;
 use limpid_serve::answer::Answer;
 use limpid_serve::openai::{Ask, chat, completions};
@@ -91,6 +92,9 @@ fn random_body(chance: &mut Chance, stops: &[&str]) -> Value {
     }
     let stops: Vec<&str> = stops.iter().copied().filter(|_| chance.below(3) == 0).collect();
     streams.insert("stop".into(), json!(stops));
+    for flag in ["ignore_eos", "skip_special_tokens"] {
+        streams.insert(flag.into(), (chance.below(3) == 0).into());
+    }
     body
 }
 
@@ -190,11 +194,17 @@ fn what_a_stream_sends_is_the_whole_answer() {
             // the text is that of the sample, after that of the prompt if wanted
             let prompt = &spec.prompts[index / spec.n];
             let all = [&prompt[..], &sample.tokens[..]].concat();
+            // of an answer's tokens only those that are seen have text
+            let seen = |ids: &[u32]| -> Vec<u32> {
+                let (prompt, answer) = ids.split_at(prompt.len());
+                let is_seen = |id: &&u32| !spec.skip_special_tokens || **id != 50_256;
+                prompt.iter().chain(answer.iter().filter(is_seen)).copied().collect()
+            };
             assert_eq!(text.as_str().unwrap(), deltas, "{body}");
             assert!(deltas.ends_with(&sample.text), "{body}");
             let length = sample.finish_reason == FinishReason::Length;
             if length && spec.echo {
-                assert_eq!(deltas, tokenizer.decode(&all).unwrap(), "{body}");
+                assert_eq!(deltas, tokenizer.decode(&seen(&all)).unwrap(), "{body}");
             }
             if !spec.echo {
                 assert_eq!(deltas, sample.text);
@@ -231,6 +241,7 @@ fn what_a_stream_sends_is_the_whole_answer() {
                     // characters that are whole before this token
                     let whole = |ids: &[u32]| {
                         let mut stream = limpid::tokenizer::TextStream::new(tokenizer);
+                        let ids = if ids.len() < prompt.len() { ids.to_vec() } else { seen(ids) };
                         ids.iter().map(|id| stream.push(*id).unwrap().chars().count()).sum::<usize>()
                     };
                     assert_eq!(*offset as usize, whole(&all[..begins + i]) - whole(&all[..begins]), "{body}");
@@ -347,15 +358,150 @@ fn read(answer: Answer) -> Value {
 fn really(model: &Arc<ServedModel>, body: &Value) -> Value {
     let asked = ask(model, body);
     let mut answer = answer(model, &asked);
+    run(model, asked, |choice, event| drop(answer.take(choice, event)));
+    read(answer)
+}
+
+/// Lets an engine answer, and tells of each choice what happens.
+fn run(model: &ServedModel, asked: Ask, mut tell: impl FnMut(usize, EngineEvent)) {
     let limits = EngineLimits { sequences: 4, prompt_rows: 8, cache_bytes: 1 << 20, cache: Element::F32 };
     let mut engine = model.lm.engine(&limits).unwrap();
     let ids: Vec<_> = asked.requests.into_iter().map(|request| engine.submit(request).unwrap()).collect();
-    let mut tell = |id, event| {
-        answer.take(ids.iter().position(|own| *own == id).unwrap(), event);
+    let mut heard = |id, event| {
+        tell(ids.iter().position(|own| *own == id).unwrap(), event);
         true
     };
-    while engine.round(&mut tell).unwrap() {}
-    read(answer)
+    while engine.round(&mut heard).unwrap() {}
+}
+
+/// A model that is made to answer with special tokens: its answers go back as they came, five turns long, and no text in them becomes a
+/// token. A template with special tokens of its own, and limpid's, whose markers this tokenizer writes as text.
+#[test]
+fn an_answer_with_special_tokens_goes_back_as_it_came() {
+    const EOT: &str = "<|endoftext|>";
+    let written = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}";
+    for (template, own) in [(written, 1), (&*limpid::data::chat::template(gpt2().lm.tokenizer().unwrap()), 0)] {
+        let model = talker(template);
+        let (space, bias) = (model.lm.tokenizer().unwrap().encode(" to").unwrap()[0], 100);
+        for (skip, stream) in [(true, false), (true, true), (false, false)] {
+            let mut messages = vec![];
+            for turn in 0..5 {
+                messages.push(json!({ "role": "user", "content": format!("{turn}{EOT}?") }));
+                let mut body = json!({ "messages": messages, "max_tokens": 4, "ignore_eos": true, "seed": turn, "logprobs": true });
+                body["logit_bias"] = json!({ "50256": bias, space.to_string(): bias });
+                if !skip {
+                    body["skip_special_tokens"] = false.into();
+                }
+                body["stream"] = stream.into();
+                let asked = ask(&model, &body);
+                let specials = asked.requests[0].prompt.iter().filter(|id| **id == 50_256).count();
+                assert_eq!(specials, own * messages.len(), "only the template writes tokens");
+                let (text, chosen) = match stream {
+                    true => streamed(&model, &body),
+                    false => {
+                        let choice = really(&model, &body)["choices"][0].clone();
+                        let text = choice["message"]["content"].as_str().unwrap().to_string();
+                        let token = |entry: &Value| entry["token"].as_str().unwrap().to_string();
+                        (text, choice["logprobs"]["content"].as_array().unwrap().iter().map(token).collect())
+                    }
+                };
+                assert_eq!(chosen.len(), 4, "each token has its log-probability");
+                let seen: String = chosen.iter().filter(|token| !skip || *token != EOT).map(String::as_str).collect();
+                assert_eq!(text, seen, "turn {turn} skips: {skip}");
+                messages.push(json!({ "role": "assistant", "content": text, "refusal": null }));
+            }
+            let all: String = messages.iter().skip(1).step_by(2).filter_map(|m| m["content"].as_str()).collect();
+            assert_eq!(all.contains(EOT), !skip, "{all}");
+            assert!(all.contains(" to"), "{all}");
+        }
+    }
+}
+
+/// The text of a streamed answer to a conversation, and its tokens.
+fn streamed(model: &Arc<ServedModel>, body: &Value) -> (String, Vec<String>) {
+    let asked = ask(model, body);
+    let mut answer = answer(model, &asked);
+    let mut lines = answer.begin();
+    run(model, asked, |choice, event| lines.extend(answer.take(choice, event)));
+    let (mut text, mut tokens) = (String::new(), vec![]);
+    for chunk in chunks(&lines) {
+        let choice = &chunk["choices"][0];
+        text += choice["delta"]["content"].as_str().unwrap_or_default();
+        let entries = choice["logprobs"]["content"].as_array();
+        tokens.extend(entries.into_iter().flatten().map(|entry| entry["token"].as_str().unwrap().to_string()));
+    }
+    (text, tokens)
+}
+
+/// A tokenizer as Llama's: a text begins with a token and a blank, and what letters the vocabulary lacks is unknown.
+fn begun() -> Tokenizer {
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).into();
+    tokens.extend("▁abcdeonrt!?ﬁ".chars().map(String::from));
+    let vocab: serde_json::Map<String, Value> = tokens.iter().zip(0..).map(|(t, id)| (t.clone(), json!(id))).collect();
+    let added = |id: usize| json!({ "id": id, "content": tokens[id], "special": true, "normalized": false });
+    let json = json!({
+        "version": "1.0", "added_tokens": [added(0), added(1), added(2)],
+        "normalizer": { "type": "Sequence", "normalizers": [
+            { "type": "NFKC" }, { "type": "Prepend", "prepend": "▁" }, { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
+        ] },
+        "pre_tokenizer": null,
+        "post_processor": { "type": "TemplateProcessing",
+            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 0 } }],
+            "special_tokens": { "<s>": { "id": "<s>", "ids": [1], "tokens": ["<s>"] } } },
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " }, { "type": "Fuse" },
+            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+        ] },
+        "model": { "type": "BPE", "vocab": vocab, "merges": [], "unk_token": "<unk>", "fuse_unk": false },
+    });
+    Tokenizer::from_json(&json.to_string()).unwrap()
+}
+
+/// With `echo` a text comes back as it was sent, to the letter, whatever its tokens are, and places in it are those of its tokens.
+#[test]
+fn an_echo_is_the_prompt_as_it_was_sent() {
+    let models = [("gpt2", gpt2()), ("begun", tokenized(begun())), ("chars", chars())];
+    let texts = ["to be", "", " to", "to  ", "\n", "to<|endoftext|>be", "a<s>b", "aﬁ béd 🙂!", "</s>", " ab  <s>c d"];
+    let mut differs = 0;
+    for (name, model) in &models {
+        let tokenizer = model.lm.tokenizer().unwrap();
+        for text in texts {
+            let body = json!({ "prompt": [text], "echo": true, "logprobs": 0, "max_tokens": 3, "seed": 1, "ignore_eos": true });
+            if completions(model, body.to_string().as_bytes()).is_err() {
+                assert_eq!(*name, "chars", "{text}");
+                continue;
+            }
+            let [whole, alone, none] = [(true, 3), (false, 3), (true, 0)].map(|(echo, most)| {
+                let mut body = body.clone();
+                (body["echo"], body["max_tokens"]) = (echo.into(), most.into());
+                really(model, &body)["choices"][0].clone()
+            });
+            let (answer, said) = (alone["text"].as_str().unwrap(), whole["text"].as_str().unwrap());
+            assert_eq!(said, format!("{text}{answer}"), "{name} {text:?}");
+            assert_eq!(none["text"], text, "{name}");
+            let ids = ask(model, &body).requests[0].prompt.clone();
+            let places = |choice: &Value| -> Vec<usize> {
+                serde_json::from_value(choice["logprobs"]["text_offset"].clone()).unwrap()
+            };
+            let (all, letters) = (places(&whole), text.chars().count());
+            assert_eq!(all.len(), ids.len() + 3);
+            assert!(
+                all.is_sorted() && all[0] == 0 && all[..ids.len()].iter().all(|place| *place <= letters),
+                "{all:?}"
+            );
+            assert_eq!(places(&none), all[..ids.len()]);
+            let after: Vec<usize> = places(&alone).iter().map(|place| place + letters).collect();
+            assert_eq!(all[ids.len()..], after, "{name} {text:?}");
+            differs += usize::from(tokenizer.decode(&ids).unwrap() != text);
+            // ids have the text that they have
+            if *name == "gpt2" {
+                let body = json!({ "prompt": ids, "echo": true, "max_tokens": 0 });
+                assert_eq!(really(model, &body)["choices"][0]["text"], tokenizer.decode(&ids).unwrap());
+            }
+        }
+    }
+    assert!(differs > 8, "{differs} texts whose tokens have another");
 }
 
 #[test]
@@ -363,7 +509,7 @@ fn an_answers_receipt_replays() {
     let model = chars();
     let body = json!({
         "prompt": "to be", "max_tokens": 9, "seed": -3, "temperature": 1.5, "stop": "zz", "presence_penalty": 0.5,
-        "logit_bias": { "3": 2 }, "limpid": { "receipt": true },
+        "logit_bias": { "3": 2 }, "skip_special_tokens": true, "limpid": { "receipt": true },
     });
     let answer = really(&model, &body);
     let receipt: Receipt = serde_json::from_value(answer["limpid"]["receipt"].clone()).unwrap();

@@ -1,6 +1,7 @@
 //! Hostile and mistaken bodies, each with its documented error; and what good bodies ask of the engine.
 
 use crate::served::{CONTEXT, Chance, chars, gpt2, post, served};
+use limpid::data::chat::MARKERS;
 use limpid::generate::Overflow;
 use limpid_serve::embeddings::embeddings;
 use limpid_serve::openai::{chat, completions};
@@ -270,7 +271,7 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Codes of the connection, the server and its load, which no body brings about.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     "kv_full",
     // of looking inside, which tests/sockets.rs does
     "empty_prompt",
@@ -291,6 +292,7 @@ const OTHERS: [&str; 22] = [
     "body_too_large",
     "uri_too_long",
     "unsupported_media_type",
+    "unsupported_encoding",
     "queue_full",
     "headers_too_large",
     "loading",
@@ -332,7 +334,7 @@ fn every_bad_body_has_its_documented_error() {
         codes.insert(code);
     }
     assert_eq!(refused(COMPLETIONS, b"{\"prompt\":\"\xff\"}").code, "invalid_json");
-    assert_eq!(refused(COMPLETIONS, b"{\"prompt\":\"\xed\xa0\x80\"}").code, "invalid_json", "a surrogate in UTF-8");
+    assert!(refused(COMPLETIONS, b"{\"prompt\":\"\xed\xa0\x80\"}").message.contains("a lone surrogate"));
     // without a template
     let (model, body) = (chars(), r#"{"messages":[{"role":"user","content":"a"}]}"#);
     for path in [CHAT, TEMPLATE, TOKENIZE] {
@@ -499,6 +501,90 @@ fn a_template_is_at_fault_with_the_message_that_json_names() {
     let silent = served("gpt2", Some("{% if messages|length > 9 %}a{% endif %}"));
     let refusal = chat(&silent, said("a").to_string().as_bytes()).unwrap_err();
     assert_eq!((refusal.code, refusal.param.as_deref()), ("invalid_value", Some("messages")), "{refusal}");
+}
+
+/// What clients send that changes nothing, and what they send back of an answer.
+#[test]
+fn what_clients_send_is_taken() {
+    let taken = |path: &str, body: &Value| {
+        post(&gpt2(), path, body.to_string().as_bytes()).unwrap_or_else(|refusal| panic!("{body}: {refusal}"))
+    };
+    let user = json!({ "role": "user", "content": "a" });
+    for back in [
+        json!({ "role": "assistant", "content": null }),
+        json!({ "role": "assistant" }),
+        json!({ "role": "assistant", "content": "" }),
+        json!({ "role": "assistant", "content": [] }),
+        json!({ "role": "assistant", "content": " trailing \n" }),
+        json!({ "role": "assistant", "content": [{ "type": "text", "text": "a" }], "name": null, "reasoning_content": null }),
+        json!({ "role": "assistant", "content": "a", "tool_calls": [], "function_call": null, "provider_specific_fields": {} }),
+        json!({ "role": "assistant", "content": "a", "reasoning": "", "images": [], "thinking_blocks": null }),
+    ] {
+        for path in [CHAT, TOKENIZE, TEMPLATE] {
+            taken(path, &json!({ "messages": [user, back, user] }));
+        }
+    }
+    for field in [
+        json!({ "stream": true, "stream_options": { "include_usage": true, "include_obfuscation": false } }),
+        json!({ "stream": true, "stream_options": null }),
+        json!({ "stream": false, "stream_options": { "include_usage": false } }),
+        json!({ "max_completion_tokens": 3, "store": false, "metadata": { "a": "b" }, "user": "u" }),
+        json!({ "parallel_tool_calls": true, "tools": [], "tool_choice": "auto", "response_format": { "type": "text" } }),
+        json!({ "modalities": ["text"], "service_tier": "auto", "reasoning_effort": null, "prediction": null }),
+    ] {
+        let mut body = field;
+        body["messages"] = json!([{ "role": "developer", "content": [] }, user]);
+        taken(CHAT, &body);
+    }
+}
+
+/// What limpid lacks is refused by its name, with what to do instead.
+#[test]
+fn what_is_lacking_is_refused_by_name() {
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    for (path, param, field, said) in [
+        (CHAT, "response_format", json!({ "type": "json_object" }), "found an object of the type \"json_object\""),
+        (CHAT, "response_format", json!({ "type": "json_schema", "json_schema": { "name": "a" } }), "\"json_schema\""),
+        (CHAT, "tools", json!([{ "type": "function", "function": { "name": "f" } }]), "leave it out, or send []"),
+        (CHAT, "tool_choice", json!("required"), "leave it out, or send \"none\" or \"auto\""),
+        (CHAT, "reasoning_effort", json!("low"), "leave it out"),
+        (CHAT, "modalities", json!(["text", "audio"]), "leave it out, or send [\"text\"]"),
+        (EMBEDDINGS, "dimensions", json!(8), "leave it out, or send 16, the model's width; found 8"),
+    ] {
+        let body = match path {
+            CHAT => json!({ "messages": messages, param: field }),
+            _ => json!({ "input": "a", param: field }),
+        };
+        let refusal = refused(path, body.to_string().as_bytes());
+        assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported_parameter", Some(param)), "{refusal}");
+        assert!(refusal.message.contains(&format!("`{param}` is not supported: ")), "{refusal}");
+        assert!(refusal.message.contains(said), "{refusal}");
+    }
+    for (key, value) in [("name", json!("Bob")), ("tool_calls", json!([{}])), ("reasoning_content", json!("so"))] {
+        let body = json!({ "messages": [{ "role": "assistant", "content": "a", key: value }] });
+        let refusal = refused(CHAT, body.to_string().as_bytes());
+        let param = format!("messages[0].{key}");
+        assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported_parameter", Some(&*param)), "{refusal}");
+    }
+    for body in [json!([{ "role": "user", "content": null }]), json!([{ "role": "system" }])] {
+        let refusal = refused(CHAT, json!({ "messages": body }).to_string().as_bytes());
+        assert_eq!(
+            refusal.param.as_deref(),
+            Some("messages[0].content"),
+            "only an assistant may say nothing: {refusal}"
+        );
+    }
+    for (path, said) in [
+        ("/v1/responses", "/v1/responses is not supported: send `messages` to /v1/chat/completions"),
+        ("/chat/completions", "did you mean /v1/chat/completions? The base URL of OpenAI's clients"),
+        ("/v1/v1/models", "did you mean /v1/models?"),
+        ("/v1/completions/", "did you mean /v1/completions?"),
+        ("/v1/tokenize", "did you mean /tokenize?"),
+        ("/v1", "/docs lists the rest"),
+    ] {
+        let refusal = Refusal::not_found(path);
+        assert!(refusal.message.contains(said), "{refusal}");
+    }
 }
 
 /// The ends of ranges that no number of few digits shows, as the library takes them.
@@ -731,7 +817,7 @@ fn a_conversation_is_written_as_the_template_writes_it() {
     let model = gpt2();
     let text = |body: Value| {
         let ask = chat(&model, body.to_string().as_bytes()).unwrap();
-        assert_eq!(ask.requests[0].options.stop.last().unwrap(), "<|end|>");
+        assert_eq!(ask.requests[0].options.stop, MARKERS, "no answer has what a message may not have");
         model.lm.tokenizer().unwrap().decode(&ask.requests[0].prompt).unwrap()
     };
     let want = "<|system|>\nBe.\n<|user|>\nHi\n<|assistant|>\n";

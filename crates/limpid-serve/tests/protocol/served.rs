@@ -3,6 +3,7 @@
 use limpid::config::Config;
 use limpid::data::chat;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
+use limpid::tokenizer::Tokenizer;
 use limpid::train::{Control, Recipe};
 use limpid::{Lm, Training};
 use limpid_serve::ServedModel;
@@ -13,9 +14,9 @@ use std::sync::{Arc, LazyLock};
 /// Positions of every model here.
 pub const CONTEXT: usize = 64;
 
-fn trained(tokenizer: &str) -> Lm {
+fn trained(tokenizer: &str, context: usize) -> Lm {
     let config = Config {
-        context_length: CONTEXT,
+        context_length: context,
         d_model: 16,
         n_head: 2,
         n_layer: 1,
@@ -29,7 +30,20 @@ fn trained(tokenizer: &str) -> Lm {
 }
 
 pub fn served(tokenizer: &str, template: Option<&str>) -> Arc<ServedModel> {
-    let lm = trained(tokenizer);
+    serving(trained(tokenizer, CONTEXT), template)
+}
+
+/// A model of GPT-2's tokens with a longer context, and this chat template.
+pub fn talker(template: &str) -> Arc<ServedModel> {
+    serving(trained("gpt2", 512), Some(template))
+}
+
+/// A model with this tokenizer, which fits the model's vocabulary.
+pub fn tokenized(tokenizer: Tokenizer) -> Arc<ServedModel> {
+    serving(trained("gpt2", CONTEXT).with_tokenizer(tokenizer).unwrap(), None)
+}
+
+fn serving(lm: Lm, template: Option<&str>) -> Arc<ServedModel> {
     let tokens = TemplateTokens::of(lm.tokenizer().unwrap());
     Arc::new(ServedModel {
         id: "M".into(),

@@ -38,6 +38,9 @@ pub struct Options {
     pub stop: Vec<String>,
     /// Whether the tokenizer's end-of-text token ends the sample, or the one that ends an answer.
     pub stop_at_end_of_text: bool,
+    /// Whether the text is without special tokens, as if they had not been chosen. One whose text is a stop text ends the sample
+    /// nevertheless.
+    pub skip_special_tokens: bool,
     /// What happens at the end of the context.
     pub overflow: Overflow,
     /// Added to the logits of these tokens before anything else; shared by the samples of a request.
@@ -47,7 +50,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 100 tokens of the model's own distribution, ended by the end-of-text token.
+    /// 100 tokens of the model's own distribution, ended by the end-of-text token; special tokens are seen.
     fn default() -> Options {
         Options {
             max_tokens: 100,
@@ -55,6 +58,7 @@ impl Default for Options {
             sample: 0,
             stop: vec![],
             stop_at_end_of_text: true,
+            skip_special_tokens: false,
             overflow: Overflow::default(),
             logit_bias: [].into(),
             trace: false,
@@ -159,6 +163,8 @@ pub struct Writer {
     tokenizer: Option<Tokenizer>,
     stream: Option<TextStream>,
     cutter: Cutter,
+    /// Special tokens that have no text, ascending, and whether each ends the sample.
+    skipped: Vec<(u32, bool)>,
     /// The prompt and what followed.
     all: Vec<u32>,
     prompt: usize,
@@ -179,7 +185,10 @@ impl Writer {
         if prompt.is_empty() {
             return Err(DecodeError::Empty.into());
         }
+        let specials = tokenizer.filter(|_| options.skip_special_tokens).map(Tokenizer::specials).unwrap_or_default();
+        let stops = |text: &str| options.stop.iter().any(|stop| stop == text);
         Ok(Writer {
+            skipped: specials.into_iter().map(|(text, id)| (id, stops(text))).collect(),
             options: options.clone(),
             tokenizer: tokenizer.cloned(),
             stream: tokenizer.map(|tokenizer| TextStream::after(tokenizer, prompt)).transpose()?,
@@ -233,10 +242,12 @@ impl Writer {
             return Ok(GeneratedToken { token, text: self.flush(), choice, finish: Some(FinishReason::EndOfText) });
         }
         self.all.push(token);
-        if self.options.stop_at_end_of_text && turn {
+        let skipped = self.skipped.binary_search_by_key(&token, |(id, _)| *id).ok().map(|at| self.skipped[at].1);
+        if self.options.stop_at_end_of_text && turn || skipped == Some(true) {
             return Ok(GeneratedToken { token, text: self.flush(), choice, finish: Some(FinishReason::Stop) });
         }
-        let piece = self.stream.as_mut().map(|stream| stream.push(token)).transpose()?.unwrap_or_default();
+        let stream = self.stream.as_mut().filter(|_| skipped.is_none());
+        let piece = stream.map(|stream| stream.push(token)).transpose()?.unwrap_or_default();
         let (mut text, stopped) = self.cutter.push(&piece);
         self.text += &text;
         let finish = match stopped {
@@ -415,6 +426,55 @@ mod tests {
                 assert_eq!(writer.tokens().len(), 2, "as a stop text's tokens are");
             }
         }
+    }
+
+    /// A special token is in the text only if it is to be seen; in the text beside it nothing changes, and one that is a stop text ends it.
+    #[test]
+    fn special_tokens_are_skipped_if_they_are_to_be() {
+        let specials = ["<think>", "<|end|>", "<UNK>"];
+        let words = Tokenizer::train(TokenizerKind::Word, "a b c", Order::Sorted, &specials).unwrap();
+        let write = |skip: bool, stop: &[&str], chosen: &[&str]| {
+            let stop = stop.iter().map(|stop| (*stop).into()).collect();
+            let options = Options {
+                stop,
+                skip_special_tokens: skip,
+                stop_at_end_of_text: false,
+                sampler: Sampler::GREEDY,
+                max_tokens: chosen.len(),
+                ..Options::default()
+            };
+            let mut writer = Writer::new(Some(&words), &words.encode("a").unwrap(), &options).unwrap();
+            let (mut streamed, mut finish) = (String::new(), None);
+            for token in chosen {
+                let id = words.encode(token).unwrap()[0];
+                let logits: Vec<f32> =
+                    (0..words.vocab_size() as u32).map(|other| f32::from(u8::from(other == id))).collect();
+                let token = writer.take(&logits, 1).unwrap();
+                streamed += &token.text;
+                finish = token.finish;
+                if finish.is_some() {
+                    break;
+                }
+            }
+            let sample = writer.into_sample(finish.unwrap());
+            assert_eq!(streamed, sample.text);
+            (sample.text, sample.tokens.len(), sample.finish_reason)
+        };
+        let chosen = ["b", "<think>", "c", "<|end|>", "a"];
+        let length = FinishReason::Length;
+        assert_eq!(write(false, &[], &chosen), (" b <think> c <|end|> a".into(), 5, length));
+        assert_eq!(write(true, &[], &chosen), (" b c a".into(), 5, length), "as if they had not been chosen");
+        assert_eq!(write(true, &[], &["<think>", "<UNK>"]), (String::new(), 2, length));
+        for skip in [true, false] {
+            let text = if skip { " b c" } else { " b <think> c " };
+            assert_eq!(write(skip, &["<|end|>", "x"], &chosen), (text.into(), 4, FinishReason::Stop));
+        }
+        assert_eq!(
+            write(true, &["b c"], &chosen),
+            (" ".into(), 3, FinishReason::Stop),
+            "stop texts are found in what is seen"
+        );
+        assert_eq!(write(true, &["c a b", "<|end|>"], &chosen).0, " b c", "what was held back is text");
     }
 
     /// What is added decides, and what is told is the model's own.

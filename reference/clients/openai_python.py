@@ -1,4 +1,4 @@
-"""OpenAI's own Python client against a running `limpid serve`: python reference/openai_client.py http://127.0.0.1:8080/v1
+"""OpenAI's own Python client against a running `limpid serve`: python reference/clients/openai_python.py http://127.0.0.1:8080/v1
 
 Shapes that are wrong raise in the client's models; what is said here is checked besides. Needs `pip install openai`.
 """
@@ -8,6 +8,8 @@ import sys
 import urllib.request
 
 import openai
+
+from common import talk
 
 base = sys.argv[1].rstrip("/")
 client = openai.OpenAI(base_url=base, api_key="none", max_retries=0, timeout=60)
@@ -46,7 +48,7 @@ check(complete().choices[0].text == one.choices[0].text, "the same seed is the s
 three = complete(n=3)
 check([choice.index for choice in three.choices] == [0, 1, 2], three)
 check(three.choices[0].text == one.choices[0].text, "choice 0 of n is the answer of n = 1")
-check(len({choice.text for choice in three.choices}) > 1, "choices differ")
+check(len({choice.text for choice in complete(n=8, temperature=2).choices}) > 1, "choices differ")
 greedy = complete(temperature=0, seed=1)
 check(greedy.choices[0].text == complete(temperature=0, seed=2).choices[0].text, "greedy has no chance")
 several = complete(prompt=["Once", "There"], temperature=0)
@@ -98,6 +100,20 @@ else:
     for chunk in client.chat.completions.create(model=model, messages=message, max_completion_tokens=8, seed=7, stream=True):
         text += chunk.choices[0].delta.content or ""
     check(text == whole.choices[0].message.content, "pieces are the whole")
+
+    def turn(messages, bias):
+        talking = {"max_tokens": 6, "seed": len(messages), "logit_bias": bias}
+        answer = client.chat.completions.create(model=model, messages=messages, **talking).choices[0]
+        stream = client.chat.completions.create(model=model, messages=messages, stream=True, **talking)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        check(text == answer.message.content, "pieces are the whole")
+        return text
+
+    talk(turn)
+    # what the client itself makes of an answer goes back
+    message.append(whole.choices[0].message.model_dump())
+    message.append({"role": "user", "content": [{"type": "text", "text": "Once"}]})
+    check(client.chat.completions.create(model=model, messages=message, max_tokens=1).choices, message)
 
 # embeddings: the client asks for base64 and gives numbers
 vectors = client.embeddings.create(model=model, input=["Once", "There"]).data
