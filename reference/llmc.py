@@ -3,6 +3,7 @@
 
     python reference/llmc.py make crates/limpid/fixtures/llmc
     python reference/llmc.py train crates/limpid/fixtures/llmc LLM.C
+    python reference/llmc.py programs crates/limpid/fixtures/llmc LLM.C
 
 Every file begins with 256 int32s, the first of them a magic number, and is little endian:
 
@@ -17,6 +18,11 @@ Every file begins with 256 int32s, the first of them a magic number, and is litt
                      logits_bf16 and loss_bf16, of model_bf16.bin's rounded weights in float32
     train.json       of `train`: the losses of llm.c's own first steps from model.bin on tokens.bin, which llmc_train.c takes,
                      compiled with LLM.C (a checkout); more steps than an epoch has batches
+    train_gpt2.txt   of `programs`: what llm.c's own train_gpt2.c prints of model.bin, with B = 4 as there and T = 9, trained on
+                     tokens.bin and validated on its last 120 tokens
+    acts.safetensors every activation that llm.c has after a forward and a backward pass of model.bin on debug_state.bin's batch, and its
+                     gradient (grads_acts.NAME); without the scores above the diagonal, which it never writes
+    test_gpt2.txt    what its test_gpt2.c prints of model.bin and debug_state.bin (the ten losses it holds are GPT-2's)
 
 A model is a GPT-2 with gelu_new, epsilon 1e-5 and the head tied. Its matrices are (out, in), where
 HuggingFace's are (in, out); all layers' ln_1 gains stand together, then their offsets, and so on;
@@ -28,6 +34,7 @@ and tokenizer.h; interop.py llmc proves it by running llm.c itself on these file
 import argparse
 import json
 import os
+import re
 import struct
 import subprocess
 import tempfile
@@ -220,6 +227,67 @@ def train(directory, source, batch_size=4, context=9, steps=12):
     (directory / "train.json").write_text(json.dumps(run) + "\n")
 
 
+def activations(directory, source, work):
+    """llm.c's activations and their gradients, as they lie in its memory; logits and probabilities without the columns of padding."""
+    program, out, acts = work / "llmc_run", work / "out.bin", work / "acts.bin"
+    harness = Path(__file__).resolve().parent / "llmc_run.c"
+    subprocess.run(["gcc", "-O2", "-w", "-I", source, harness, "-o", program, "-lm"], check=True)
+    run = [program, directory / "model.bin", directory / "debug_state.bin", out, acts]
+    subprocess.run(run, check=True, capture_output=True)
+    T, V, L, H, C, Vp = np.frombuffer((directory / "model.bin").read_bytes(), "<i4", 6, offset=8).tolist()
+    B, T = np.frombuffer((directory / "debug_state.bin").read_bytes(), "<i4", 2, offset=8).tolist()
+    row, block, one = (B, T, C), (L, B, T, C), (L, B, T)
+    shapes = {
+        "encoded": row, "ln1": block, "ln1_mean": one, "ln1_rstd": one, "qkv": (L, B, T, 3 * C), "atty": block,
+        "preatt": (L, B, H, T, T), "att": (L, B, H, T, T), "attproj": block, "residual2": block, "ln2": block,
+        "ln2_mean": one, "ln2_rstd": one, "fch": (L, B, T, 4 * C), "fch_gelu": (L, B, T, 4 * C), "fcproj": block,
+        "residual3": block, "lnf": row, "lnf_mean": (B, T), "lnf_rstd": (B, T), "logits": (B, T, Vp),
+        "probs": (B, T, Vp), "losses": (B, T),
+    }  # fmt: skip
+    values, at, tensors = torch.from_numpy(np.fromfile(acts, "<f4")), 0, {}
+    for prefix in ["", "grads_acts."]:
+        for name, shape in shapes.items():
+            x = values[at : at + int(np.prod(shape))].view(shape)
+            at += x.numel()
+            if shape[-1] == Vp:
+                x = x[..., :V]
+            if name == "preatt":
+                x = x.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), 0.0)
+            tensors[prefix + name] = x.contiguous()
+    assert at == values.numel()
+    write_tensors(directory / "acts.safetensors", tensors, {"source": "llm.c itself, by reference/llmc.py"})
+
+
+def programs(directory, source):
+    """What llm.c's two programs print, as they are but for the sizes that this model is too small for."""
+    tokens = np.fromfile(directory / "tokens.bin", "<u2", offset=1024)
+    with tempfile.TemporaryDirectory() as work:
+        work = Path(work)
+        activations(directory, source, work)
+        data = work / "dev/data/tinyshakespeare"
+        data.mkdir(parents=True)
+        for name, at in [
+            ("gpt2_124M.bin", "model.bin"),
+            ("gpt2_124M_debug_state.bin", "debug_state.bin"),
+            ("gpt2_tokenizer.bin", "tokenizer.bin"),
+        ]:
+            (work / name).write_bytes((directory / at).read_bytes())
+        write_shard(data / "tiny_shakespeare_train.bin", tokens)
+        write_shard(data / "tiny_shakespeare_val.bin", tokens[-120:])
+        text = (Path(source) / "train_gpt2.c").read_text()
+        for was, now in [("int T = 64;", "int T = 9;"), ("const int genT = 64;", "const int genT = 9;")]:
+            assert text.count(was) == 1, was
+            text = text.replace(was, now)
+        (work / "train_gpt2.c").write_text(text)
+        (work / "test_gpt2.c").write_text((Path(source) / "test_gpt2.c").read_text())
+        for name in ["train_gpt2", "test_gpt2"]:
+            build = ["gcc", "-O2", "-w", "-I", work, "-I", source, work / f"{name}.c", "-o", work / name, "-lm"]
+            subprocess.run(build, check=True)
+            done = subprocess.run([work / name], check=True, capture_output=True, cwd=work)
+            printed = re.sub(r"took [0-9.]+ ms", "took 0 ms", done.stdout.decode("utf-8", "replace"))
+            (directory / f"{name}.txt").write_text(printed)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -230,8 +298,14 @@ def main():
     command = commands.add_parser("train", help="the losses of llm.c itself")
     command.add_argument("directory", type=Path)
     command.add_argument("source", type=Path, help="a checkout of llm.c")
+    command = commands.add_parser("programs", help="what llm.c's own programs print")
+    command.add_argument("directory", type=Path)
+    command.add_argument("source", type=Path, help="a checkout of llm.c")
     args = parser.parse_args()
-    make(args.directory) if args.command == "make" else train(args.directory, args.source)
+    if args.command == "make":
+        make(args.directory)
+    else:
+        {"train": train, "programs": programs}[args.command](args.directory, args.source)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 // Runs llm.c itself on a model file: forward and backward on the tokens of a debug state.
 //
 //     gcc -O2 -w -I LLM.C reference/llmc_run.c -o llmc_run -lm    (LLM.C: a copy of its source)
-//     llmc_run model.bin debug_state.bin out.bin
+//     llmc_run model.bin debug_state.bin out.bin [acts.bin]
 //
 // Of the state, only B, T, x and y are read. out.bin gets float32s: logits (B, T, V), the mean loss,
 // and the gradient of every parameter, so it is what a debug state holds after y. interop.py does this.
+// acts.bin gets all activations as they lie in memory, and their gradients. llmc.py programs does this.
 
 #define TESTING
 #include "train_gpt2.c"
 
 int main(int argc, char **argv) {
-    if (argc != 4) { fprintf(stderr, "usage: llmc_run MODEL STATE OUT\n"); return 2; }
+    if (argc != 4 && argc != 5) { fprintf(stderr, "usage: llmc_run MODEL STATE OUT [ACTS]\n"); return 2; }
     GPT2 model;
     gpt2_build_from_checkpoint(&model, argv[1]);
 
@@ -37,5 +38,11 @@ int main(int argc, char **argv) {
     fwrite(&model.mean_loss, sizeof(float), 1, out);
     fwrite(model.grads_memory, sizeof(float), model.num_parameters, out);
     fcloseCheck(out);
+    if (argc == 5) {
+        FILE *acts = fopenCheck(argv[4], "wb");
+        fwrite(model.acts_memory, sizeof(float), model.num_activations, acts);
+        fwrite(model.grads_acts_memory, sizeof(float), model.num_activations, acts);
+        fcloseCheck(acts);
+    }
     return 0;
 }

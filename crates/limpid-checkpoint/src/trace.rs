@@ -5,6 +5,7 @@
 
 use crate::{CheckpointError, replace};
 use limpid_base::files::OutputFile;
+use limpid_core::names::{Notation, called, derived};
 use limpid_core::trace::{Labelled, Trace, TraceError};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
@@ -16,18 +17,72 @@ use std::path::Path;
 /// # Errors
 /// As [`Trace::get`].
 pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, TraceError> {
-    let mut tensors = names.iter().map(|name| trace.get(name)).collect::<Result<Vec<_>, _>>()?;
-    if names.is_empty() {
-        for name in trace.names() {
-            tensors.push(trace.get(&name)?);
-            match trace.get(&format!("{name}.grad")) {
-                Ok(gradient) => tensors.push(gradient),
-                Err(error @ TraceError::Backend(_)) => return Err(error),
-                Err(_) => {} // token ids have none, nor has anything without a backward pass
-            }
+    match names.is_empty() {
+        true => with_gradients(trace, trace.names()),
+        false => names.iter().map(|name| trace.get(name)).collect(),
+    }
+}
+
+/// The tensors called `names`, each with its gradient after it, if there is one.
+fn with_gradients(trace: &Trace, names: impl Iterator<Item = String>) -> Result<Vec<Labelled>, TraceError> {
+    let mut tensors = vec![];
+    for name in names {
+        tensors.push(trace.get(&name)?);
+        match trace.get(&format!("{name}.grad")) {
+            Ok(gradient) => tensors.push(gradient),
+            Err(error @ TraceError::Backend(_)) => return Err(error),
+            Err(_) => {} // token ids have none, nor has anything without a backward pass
         }
     }
     Ok(tensors)
+}
+
+/// A run's tensors as llm.c keeps them, under its names: of each kind one array for all blocks, with an axis for the block first
+/// (`ln1`: `n_layer batch pos d_model`), statistics without an axis of one, heads side by side in `atty`, and the reciprocals of
+/// deviations (`ln1_rstd`). After a backward pass those of `grads_acts` too. What llm.c has no word for is left out.
+///
+/// # Errors
+/// As [`Trace::get`].
+pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
+    let config = &trace.model().config;
+    let (mut arrays, derived): (Vec<Labelled>, _) = (vec![], derived(trace.model()));
+    let names = trace.names().filter(|name| *name != "input").chain(derived.iter().map(|(name, _)| name.as_str()));
+    let known = names.filter(|name| called(name, config, Notation::Llmc).is_some());
+    for mut tensor in with_gradients(trace, known)? {
+        let Some(called) = called(&tensor.name, config, Notation::Llmc) else { continue };
+        let (word, block) = match called.split_once('[') {
+            Some((word, block)) => (word, block.trim_end_matches(']').parse::<usize>().ok()),
+            None => (called.as_str(), None),
+        };
+        let (name, reciprocal) = word.strip_prefix("1/").map_or((word, false), |name| (name, true));
+        if reciprocal {
+            tensor.values.iter_mut().for_each(|value| *value = 1.0 / *value);
+        }
+        if tensor.axes.last() == Some(&"1") {
+            (tensor.axes.pop(), tensor.shape.pop());
+        }
+        if tensor.axes.ends_with(&["head", "d_head"]) {
+            let wide = tensor.shape.split_off(tensor.shape.len() - 2).iter().product();
+            tensor.axes.truncate(tensor.axes.len() - 2);
+            (tensor.axes.push("d_model"), tensor.shape.push(wide));
+        }
+        // two names of one tensor: the stream between two blocks
+        let at = arrays.iter().position(|array| array.name == name);
+        match (at, block) {
+            (Some(at), Some(block)) if arrays[at].shape[0] == block => {
+                arrays[at].shape[0] += 1;
+                arrays[at].values.append(&mut tensor.values);
+            }
+            (Some(_), _) => {}
+            (None, _) => {
+                if block.is_some() {
+                    (tensor.axes.insert(0, "n_layer"), tensor.shape.insert(0, 1));
+                }
+                arrays.push(Labelled { name: name.into(), ..tensor });
+            }
+        }
+    }
+    Ok(arrays)
 }
 
 /// Writes `tensors` to `path`, whole or not at all ([`replace`]). Of two with one name the first is written.

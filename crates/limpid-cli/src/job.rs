@@ -6,7 +6,7 @@ use crate::options::{self, Asked, DataOptions, MachineOptions, ModelOptions, Tun
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{Config, Mask, Preset};
+use limpid::config::{Config, Mask, Preset, axis, parse_axis};
 use limpid::memory::{Limit, On, lacking, needed, outline, program_on, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Mode, Model, Tuning};
@@ -15,6 +15,14 @@ use limpid::task::{Given, Task};
 use limpid::train::ranks::check_micros;
 use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
 use std::path::{Path, PathBuf};
+
+axis! {
+    /// A program whose training is repeated, with what it prints.
+    Workflow, "recipe" {
+        /// llm.c's train_gpt2.
+        Llmc = "llmc",
+    }
+}
 
 /// What is to be trained, and how.
 #[derive(clap::Args, Clone, Debug)]
@@ -39,6 +47,11 @@ pub struct JobArgs {
     /// Resume from the state kept after step N (--keep) instead of the last
     #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
     pub resume_step: Option<u64>,
+    /// Train as another program does and print what it prints: llmc (llm.c's train_gpt2: --preset llmc-gpt2, its settings, and its
+    /// batches; docs/training.md). Nothing is kept without --out
+    #[arg(long = "recipe", value_name = "NAME", value_parser = parse_axis::<Workflow>, hide_short_help = true,
+          conflicts_with_all = ["resume", "lr_find", "lora", "freeze", "train_only"])]
+    pub workflow: Option<Workflow>,
     /// Run the learning-rate finder: short trainings at several rates, and the loss each ends with. Nothing is written
     #[arg(long, aliases = ["find-rate", "find-lr"], conflicts_with = "resume", hide_short_help = true)]
     pub lr_find: bool,
@@ -113,15 +126,22 @@ impl JobArgs {
         let (name, config, usual) = match (&given, &self.tuning.from) {
             (Some(given), Some(from)) => {
                 let config = self.model.config_of(from, given)?;
-                let mut usual = RunSettings::fine_tuning(&config, self.tuning.lora.is_some());
+                let mut usual = match self.workflow {
+                    Some(Workflow::Llmc) => RunSettings::llmc(),
+                    None => RunSettings::fine_tuning(&config, self.tuning.lora.is_some()),
+                };
                 usual.recipe.context = self.model.over(given)?.context_length.min(usual.recipe.context);
                 let name = Path::new(from).file_stem().map_or(from.clone(), |name| name.to_string_lossy().into());
                 (name, config, usual)
             }
             _ => {
-                let name = self.model.name().to_string();
-                let usual = RunSettings::preset(&name)?;
-                (name, self.model.config()?, usual)
+                let (own, model) = match self.workflow {
+                    Some(Workflow::Llmc) => (Some(RunSettings::llmc()), self.model.clone().or("llmc-gpt2")),
+                    None => (None, self.model.clone()),
+                };
+                let name = model.name().to_string();
+                let usual = own.map_or_else(|| RunSettings::preset(&name), Ok)?;
+                (name, model.config()?, usual)
             }
         };
         let (recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
@@ -142,13 +162,14 @@ impl JobArgs {
         let mut text = source::source(&self.data, &self.reading, self.machine.threads());
         text.tokenizer.clone_from(&self.tokenizer);
         text.default_tokenizer = default_tokenizer(&self.data, &name).into();
-        let documents = ["whole_documents", "cross_documents"].into_iter().filter(|name| self.recipe.has(name));
+        let chosen = ["whole_documents", "cross_documents"].into_iter().filter(|name| self.recipe.has(name));
+        let chosen = chosen.chain(self.model.has("vocab_size").then_some("vocab_size"));
         let given = Given {
             model: given.is_some(),
             tokenizer: own,
             chat_template: base.as_ref().and_then(|base| base.chat_template.clone()),
             resumed,
-            chosen: documents.map(String::from).collect(),
+            chosen: chosen.map(String::from).collect(),
         };
         let task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
         let mode = Mode::Train { batch: task.recipe.batch_size, context: task.recipe.context };

@@ -11,6 +11,7 @@ mod find;
 #[cfg(feature = "serve")]
 mod glass;
 mod job;
+mod llmc;
 #[cfg(feature = "serve")]
 mod load;
 mod machine;

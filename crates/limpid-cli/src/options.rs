@@ -181,7 +181,17 @@ impl ModelOptions {
         self.preset.as_deref().unwrap_or("nano")
     }
 
-    /// The configuration, its vocabulary still the preset's.
+    /// The same from this preset, where none was given.
+    pub fn or(self, preset: &str) -> ModelOptions {
+        ModelOptions { preset: self.preset.or_else(|| Some(preset.into())), ..self }
+    }
+
+    /// Whether a setting was asked for.
+    pub fn has(&self, name: &str) -> bool {
+        self.asked.has(name)
+    }
+
+    /// The configuration, its vocabulary the preset's unless another was asked for.
     pub fn config(&self) -> Result<Config> {
         self.over(&Config::preset(self.name())?)
     }
@@ -200,8 +210,18 @@ impl ModelOptions {
 
     /// The configuration of the model `from` that is only looked at: what needs no other weights may be otherwise, and is said.
     pub fn config_seen(&self, from: &str, base: &Config) -> Result<Config> {
-        const FREE: [&str; 7] =
-            ["mask", "attention-scale", "attention-scale-by-layer", "norm", "norm-eps", "activation", "leaky-slope"];
+        const FREE: [&str; 10] = [
+            "mask",
+            "attention-scale",
+            "attention-scale-by-layer",
+            "norm",
+            "norm-eps",
+            "activation",
+            "leaky-slope",
+            "gelu-alpha",
+            "gelu-beta",
+            "gelu-gamma",
+        ];
         let mut asked = self.over(base)?;
         // neither changes what is computed of a prompt
         asked.dropout = base.dropout;

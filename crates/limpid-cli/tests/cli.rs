@@ -127,6 +127,41 @@ fn variants_are_counted_by_the_flags_that_make_them() {
     f.fails(1, "params gpt2 --vocab-size 0", &["vocab_size is 0"]);
 }
 
+/// R193: rows beyond the tokenizer's tokens are padding, in a preset as in a training, and never come out.
+#[test]
+fn a_vocabulary_may_be_padded() {
+    let f = Folder::new("padded");
+    assert_eq!(f.json("params gpt2 --padded-vocab-size 50304 --json")["total"], 124_475_904);
+    let tiny = "--n-layer 1 --d-model 8 --n-head 1";
+    let shown =
+        f.json(&format!("inspect --preset gpt2 {tiny} --vocab-size 50304 --prompt Hello --tensor logits --json"));
+    let row = |v: &Value| v["name"] == "logits" && v["shape"] == serde_json::json!([1, 1, 50_304]);
+    assert!(shown["tensors"].as_array().unwrap().iter().any(row));
+    train(&f, "m", "--vocab-size 100 --steps 4 --save-every 2 --learning-rate 0.05");
+    let config: Value = serde_json::from_slice(&f.bytes("m/config.json")).unwrap();
+    assert_eq!(config["vocab_size"], 100);
+    let tokens = f.json("tokenize --model m --vocab --json")["vocab"]["tokens"].as_array().unwrap().len();
+    assert!(tokens < 40, "{tokens}");
+    // flat and long: of 100 rows most would be padding
+    let made = f.json("generate --model m --prompt T --max-tokens 200 --temperature 50 --json");
+    let ids = made["samples"][0]["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as usize);
+    assert!(ids.clone().count() == 200 && ids.max().unwrap() < tokens, "{made}");
+    // the first rows begin as those of a model without padding do, and the run goes on and begins anew as it is
+    train(&f, "plain", "--steps 1");
+    train(&f, "wide", "--steps 1 --vocab-size 100");
+    let table = |run: &str| {
+        let path = format!("inspect --model {run} --initial --tokens 1 --tensor embed.weight --json");
+        f.json(&path)["tensors"][0]["values"].as_array().unwrap()[..2].to_vec()
+    };
+    assert_eq!(table("plain"), table("wide"));
+    assert!(text(&f.bytes("wide/limpid.toml")).contains("vocab_size = 100\n"));
+    assert!(!text(&f.bytes("plain/limpid.toml")).contains("vocab_size"));
+    train(&f, "again", "--config wide/limpid.toml --steps 1");
+    assert_eq!(f.bytes("again/model.safetensors"), f.bytes("wide/model.safetensors"));
+    f.ok("convert m padded-hf --to hf");
+    f.fails(1, &format!("train --data rhyme.txt --tokenizer char --vocab-size 7 {TINY}"), &["vocab_size is 7"]);
+}
+
 /// R289-R292: llm.c's sixteen tensors, in its order.
 #[test]
 fn parameters_are_listed_as_they_lie() {

@@ -693,7 +693,16 @@ fn a_text_counted_and_a_vocabulary_printed() {
     fails(1, "tokenize --tokenizer char --vocab", "learned from a text");
     fails(2, "tokenize", "<TEXT>");
     fails(2, "tokenize --decode --stats 1,2", "--stats");
-    fails(2, "tokenize --one-hot --one-based a", "--one-based");
+    // "The Formulated GPT-2" counts from 1: the same matrix, its rows and columns numbered so, and each 1 in the column of its id
+    let both = ok(&format!("{s0} --one-hot --one-based"));
+    let ids = object(&format!("{s0} --one-based"))["ids"].clone();
+    let table: Vec<Vec<&str>> = both.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(table[0], ["1", "2", "3", "4", "5", "6"]);
+    for (at, (row, id)) in table[1..].iter().zip(numbers(&ids)).enumerate() {
+        let column = row[1..].iter().position(|cell| *cell == "1").unwrap();
+        assert_eq!((row[0], table[0][column]), (&*(at + 1).to_string(), &*id.to_string()), "{both}");
+    }
+    assert_eq!(object(&format!("{s0} --one-hot --one-based"))["one_hot"], rows);
 }
 
 /// R195, R197.

@@ -59,7 +59,9 @@ pub enum ConfigError {
         d_model: usize,
     },
     /// A norm after the sum needs one sum.
-    #[error("a parallel block has no sum after attention to normalise: norm_place post needs parallel no")]
+    #[error(
+        "a parallel block has no sum after attention to normalise: norm_place post and post-attention need parallel no"
+    )]
     ParallelPost,
     /// A window says which keys before the query are seen, and this mask shows later ones.
     #[error("window {window} needs a causal mask and mask is {mask}: use window 0, or mask causal")]
@@ -262,10 +264,19 @@ axis! {
         Pre = "pre",
         /// norm(x + f(x)): the first Transformer, GPT, BERT.
         Post = "post",
+        /// norm(x + attention(x)), then what the feed-forward network makes of it, without sum or norm: the block as "Zero-to-Hero"
+        /// writes it.
+        PostAttention = "post-attention",
         /// x + norm(f(x)): OLMo 2.
         Branch = "branch",
         /// x + norm(f(norm(x))), with two norms: Gemma 2.
         Both = "both",
+    }
+}
+impl NormPlace {
+    /// Whether what leaves attention's sum is normalised, so that the stream is no sum.
+    pub fn is_post(self) -> bool {
+        matches!(self, NormPlace::Post | NormPlace::PostAttention)
     }
 }
 axis! {
@@ -337,6 +348,28 @@ axis! {
         Tanh = "tanh",
     }
 }
+/// The constants of the activation functions that have some.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Constants {
+    /// The slope of the leaky ReLU below zero.
+    pub leak: f64,
+    /// α of GELU by tanh: x Φ(α x), with Φ(z) taken for (1 + tanh(β (z + γ z^3))) / 2.
+    pub alpha: f64,
+    /// β
+    pub beta: f64,
+    /// γ
+    pub gamma: f64,
+}
+
+impl Constants {
+    /// The usual ones; β is the root of 2 / π.
+    pub const USUAL: Constants = Constants { leak: 0.01, alpha: 1.0, beta: 0.797_884_560_802_865_4, gamma: 0.044_715 };
+    /// These with another slope of the leaky ReLU.
+    pub const fn leaking(leak: f64) -> Constants {
+        Constants { leak, ..Constants::USUAL }
+    }
+}
+
 axis! {
     /// How rotary angles are changed for contexts longer than those that a model was trained on.
     RotaryKind, "rotary scaling" {
@@ -603,8 +636,9 @@ settings! {
     /// dropout.
     #[derive(Clone, PartialEq, Debug)]
     pub struct Config {
-        /// Rows of the token table.
-        vocab_size: usize = 50_257, Setting::of("V").size().follows();
+        /// Rows of the token table. Those beyond the tokenizer's tokens are padding: no text has them, and they are never sampled.
+        vocab_size: usize = 50_257, Setting::of("V").size().otherwise("as many as the tokenizer has; without one the preset's")
+            .also(&["padded-vocab-size"]);
         /// Positions a sequence may have.
         context_length: usize = 1024, Setting::of("T").size().common().also(&[
             "block-size", "n-positions", "n-ctx", "max-seq-len", "max-seq-length", "max-position-embeddings", "sequence-len",
@@ -691,6 +725,12 @@ settings! {
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(f64::is_finite, "it must be finite");
+        /// α of gelu-tanh, which is x Φ(α x), with Φ(z) taken for (1 + tanh(β (z + γ z^3))) / 2.
+        gelu_alpha: f64 = Constants::USUAL.alpha, Setting::of("X").number(f64::is_finite, "it must be finite").later();
+        /// β of gelu-tanh, the root of 2 / π unless another is chosen.
+        gelu_beta: f64 = Constants::USUAL.beta, Setting::of("X").above_zero().later();
+        /// γ of gelu-tanh.
+        gelu_gamma: f64 = Constants::USUAL.gamma, Setting::of("X").number(f64::is_finite, "it must be finite").later();
         /// Factor of the token vectors (Gemma: the root of d_model).
         embedding_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["embedding-multiplier"]);
         /// Factor of what each sub-layer adds to the stream (Granite).
@@ -777,6 +817,16 @@ impl Config {
         if self.attention_scale_by_layer { scale / (block + 1) as f64 } else { scale }
     }
 
+    /// The constants of the activation function.
+    pub fn activation_constants(&self) -> Constants {
+        Constants {
+            leak: f64::from(self.leaky_slope as f32),
+            alpha: self.gelu_alpha,
+            beta: self.gelu_beta,
+            gamma: self.gelu_gamma,
+        }
+    }
+
     /// How many keys a query of `block` sees at most; 0 for no limit.
     pub fn window_of(&self, block: usize) -> usize {
         if self.window_layers.holds(block) { self.window } else { 0 }
@@ -832,7 +882,7 @@ impl Config {
         if self.lm_head && self.tied_head && self.d_unembed() != self.d_embed() {
             return Err(ConfigError::NarrowTiedHead { d_embed: self.d_embed(), d_model: self.d_model });
         }
-        if self.parallel != Parallel::No && matches!(self.norm_place, NormPlace::Post) {
+        if self.parallel != Parallel::No && self.norm_place.is_post() {
             return Err(ConfigError::ParallelPost);
         }
         if self.window > 0 && self.mask != Mask::Causal {

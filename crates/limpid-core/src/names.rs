@@ -14,7 +14,7 @@ pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_by_head, called_
 pub(crate) use notation::factor;
 use notation::within;
 
-use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
+use crate::config::{Axis, Config, Mask, NormKind, Positions, QkNorm};
 use crate::model::{Mode, Model, Tensor};
 use crate::ops::{Access, DropoutSpec, Op, Region};
 use std::ops::Range;
@@ -257,7 +257,7 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
         return Some(format!("∂𝓛/∂{}", symbol_within(tensor, config, home)?));
     }
     let (entry, block) = lookup(name)?;
-    let (post, i) = (config.norm_place == NormPlace::Post, block.unwrap_or(0));
+    let (post, i) = (config.norm_place.is_post(), block.unwrap_or(0));
     let narrow = config.d_embed.is_some();
     let plain = !config.embedding_norm && config.dropout.embedding == 0.0 && !narrow;
     let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // X′ and X of a block, as in "The Formulated GPT-2"

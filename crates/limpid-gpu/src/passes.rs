@@ -6,11 +6,11 @@ use crate::lists::{List, MOST_WORK, MOVED, Word, words};
 use crate::memory::{STEP, Space, Window, words_of};
 use crate::rows::{GpuRows, ITEM, NONE};
 use limpid_core::backend::Result;
-use limpid_core::config::{Activation, Heads, Mask, NormKind};
+use limpid_core::config::{Activation, Constants, Heads, Mask, NormKind};
 use limpid_core::ops::attend::BLOCK;
 use limpid_core::ops::dropout::Draws;
 use limpid_core::ops::linear::Precision;
-use limpid_core::ops::{Back, DropoutSpec, MemorySpace, Op, Region, Scoring, norm};
+use limpid_core::ops::{Back, DropoutSpec, MemorySpace, Op, Region, Scoring, activate, norm};
 use std::ops::Range;
 
 /// Elements that a workgroup of an elementwise kernel takes (`SHARE` of common.wgsl).
@@ -285,9 +285,10 @@ impl Memory<'_> {
                 let windows = [Some(&x), batch, None, None, Some(&lse), seen[0], seen[1], seen[2]];
                 list.run(&kernels::WATCH, how, &windows, &words, rows.item_count * 64 * heads.n_head)
             }
-            Op::Activate { f, slope, x, y } => {
+            Op::Activate { f, k, x, y } => {
+                let [leak, a, b] = constants(k);
                 let windows = [Some(&self.window(x)), Some(&self.window(y))];
-                let words = words![x.len(), number(f), slope, false];
+                let words = words![x.len(), number(f), false, leak, a, b];
                 list.run(&kernels::ACTIVATE, plain, &windows, words, x.len().div_ceil(SHARE))
             }
             Op::Add { a, b, scale, y } => {
@@ -390,10 +391,11 @@ impl Memory<'_> {
                 list.run(&kernels::WATCH_BACK, how, &own, &words, n * 64 * heads.n_head)?;
                 self.duplicate(list, &draw, b)
             }
-            Op::Activate { f, slope, x, .. } => {
+            Op::Activate { f, k, x, .. } => {
+                let [leak, a, b] = constants(k);
                 let Some((dx, add)) = &to else { return Ok(()) };
                 let windows = [Some(&self.window(x)), Some(dx), Some(&dy)];
-                let words = words![x.len(), number(f), slope, *add];
+                let words = words![x.len(), number(f), *add, leak, a, b];
                 list.run(&kernels::ACTIVATE_BACK, plain, &windows, words, x.len().div_ceil(SHARE))
             }
             Op::Add { scale, y, .. } => {
@@ -768,6 +770,12 @@ impl Norms {
     fn workgroups(&self) -> usize {
         self.heads.map_or(1, |heads| norm::qk_norms(heads, self.together) + 1)
     }
+}
+
+/// An activation function's constants as activate.wgsl has them.
+fn constants(k: Constants) -> [f32; 3] {
+    let [a, b] = activate::gelu(k);
+    [k.leak as f32, a as f32, b as f32]
 }
 
 /// The number of an activation function in activate.wgsl.

@@ -5,11 +5,12 @@
 //! them. A window never joins documents from different places of the stream: if they do not see each other, it makes no
 //! difference which documents share a window, and windows are shuffled anyway.
 
+use crate::shuffle::Shuffle;
 use limpid_core::config::axis;
 use limpid_core::ops::{Batch, IGNORE, Span, random};
 use limpid_data::{CorpusError, DataError, Tokens};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the model is trained to predict at each position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +54,8 @@ axis! {
         Random = "random",
         /// One after the other from the beginning of the text, in whole batches, every epoch the same: llm.c's order.
         Sequential = "sequential",
+        /// The same batches, in an order drawn anew every epoch: that of llm.c's shuffling DataLoader.
+        Shuffled = "shuffled",
     }
 }
 
@@ -193,6 +196,8 @@ pub struct Batches<'a> {
     micros: u64,
     seed: u64,
     order: WindowOrder,
+    /// Of [`WindowOrder::Shuffled`], the epoch that was asked for last.
+    shuffle: Option<Arc<Mutex<Shuffle>>>,
 }
 
 impl<'a> Batches<'a> {
@@ -225,7 +230,8 @@ impl<'a> Batches<'a> {
         check_size(batch_size, context)?;
         check_length("training text", tokens.len(), if documents.whole { 1 } else { context })?;
         let cut = Cut::new(tokens, context, objective, documents);
-        Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed, order: WindowOrder::Random })
+        let order = WindowOrder::Random;
+        Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed, order, shuffle: None })
     }
 
     /// The same, `micros` batches to a step.
@@ -235,9 +241,21 @@ impl<'a> Batches<'a> {
 
     /// The same text with its windows in that order. Of [`WindowOrder::Sequential`] an epoch is as many whole batches of full windows
     /// as there are, and what is left is not trained on: llm.c's order. A text that is not enough for one batch, or whose windows are
-    /// whole documents, is taken to its end instead; the next epoch may begin in the same batch.
+    /// whole documents, is taken to its end instead; the next epoch may begin in the same batch. [`WindowOrder::Shuffled`] draws the order
+    /// of these batches, or where they are not whole, of the windows.
     pub fn ordered(self, order: WindowOrder) -> Batches<'a> {
-        Batches { order, ..self }
+        let (windows, unit) = self.epoch();
+        let shuffle = || Arc::new(Mutex::new(Shuffle::new(windows / unit)));
+        Batches { order, shuffle: (order == WindowOrder::Shuffled).then(shuffle), ..self }
+    }
+
+    /// Windows of an epoch that takes them in order, and how many of them stay together where their order is drawn.
+    fn epoch(&self) -> (usize, usize) {
+        let filling = self.cut.end() / self.cut.context / self.batch_size * self.batch_size;
+        match self.cut.starts.is_none() && filling > 0 {
+            true => (filling, self.batch_size),
+            false => (self.cut.count(), 1),
+        }
     }
 
     /// What the `rank`-th of `ranks` computers takes of every batch: windows of its own, which put together in the
@@ -283,10 +301,12 @@ impl<'a> Batches<'a> {
     fn window(&self, number: u64) -> Range<usize> {
         let (seed, Cut { tokens, context, starts, .. }) = (self.seed, &self.cut);
         let last = tokens.len() - 1;
-        if self.order == WindowOrder::Sequential {
-            let filling = self.cut.end() / context / self.batch_size * self.batch_size;
-            let windows = if starts.is_none() && filling > 0 { filling } else { self.cut.count() };
-            return self.cut.in_order((number % windows as u64) as usize);
+        if self.order != WindowOrder::Random {
+            let (windows, unit) = self.epoch();
+            let (epoch, i) = (number / windows as u64, (number % windows as u64) as usize);
+            let Some(shuffle) = &self.shuffle else { return self.cut.in_order(i) };
+            let mut shuffle = shuffle.lock().unwrap_or_else(PoisonError::into_inner);
+            return self.cut.in_order(shuffle.batch(epoch, i / unit) * unit + i % unit);
         }
         let windows = match starts {
             Some(starts) => starts.len(),

@@ -22,6 +22,7 @@ pub mod ranks;
 pub mod recipe;
 pub mod report;
 pub mod run;
+mod shuffle;
 
 pub use batches::{Batches, Documents, Objective, WindowOrder, Windows};
 pub use preflight::{PreflightError, preflight};

@@ -204,6 +204,12 @@ impl RunSettings {
         Ok(RunSettings { recipe: Recipe::preset(name)?, options: preset(name)? })
     }
 
+    /// Those of llm.c's train_gpt2: its preset's, with a step more (it counts from 0 to 40) and its shuffled batches.
+    pub fn llmc() -> RunSettings {
+        let RunSettings { recipe, options } = RunSettings::preset("llmc-gpt2").expect("it is a preset");
+        RunSettings { recipe: Recipe { steps: 41, windows: WindowOrder::Shuffled, ..recipe }, options }
+    }
+
     /// The settings to fine-tune a trained model: few steps, and a learning rate that falls with its width and is ten times higher for
     /// an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
     pub fn fine_tuning(config: &Config, adapter: bool) -> RunSettings {

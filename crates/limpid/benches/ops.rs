@@ -3,7 +3,7 @@
 //! of the same size. The best of several runs counts; the roof is measured between them.
 
 use limpid::backend::cpu::roof::Roof;
-use limpid::config::{Activation, Mask, NormKind};
+use limpid::config::{Activation, Constants, Mask, NormKind};
 use limpid::ops::attend::{CacheBlocks, CachedKeys, Keys};
 use limpid::ops::element::nearest_bf16;
 use limpid::ops::linear::Precision;
@@ -198,10 +198,10 @@ fn passes(bench: &Bench) {
     });
     for f in [Activation::GeluTanh, Activation::GeluErf, Activation::Silu] {
         bench.bytes(&format!("{f} forward"), 2 * n, || {
-            bench.level.run(activate::Forward { f, slope: 0.0, y: &mut y, x: &x });
+            bench.level.run(activate::Forward { f, k: Constants::USUAL, y: &mut y, x: &x });
         });
         bench.bytes(&format!("{f} backward"), 3 * n, || {
-            bench.level.run(activate::Backward { f, slope: 0.0, dx: &mut dx, add: false, dy: &dy, x: &x });
+            bench.level.run(activate::Backward { f, k: Constants::USUAL, dx: &mut dx, add: false, dy: &dy, x: &x });
         });
     }
     let mut logits = values(50_257);

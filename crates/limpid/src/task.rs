@@ -95,7 +95,8 @@ impl Task {
             corpus.validation = Tokens::default();
         }
         let (tokens, vocab_size) = (corpus.tokenizer.vocab_size(), config.vocab_size);
-        match given.model {
+        let stands = |name: &str| given.chosen.iter().any(|chosen| chosen == name);
+        match given.model || stands("vocab_size") {
             true if tokens > vocab_size => return Err(Error::OtherTokenizer { tokens, vocab_size }),
             true => {}
             false => config.vocab_size = tokens,
@@ -108,7 +109,6 @@ impl Task {
             false => Objective::NextToken,
         };
         if conversations.is_some() {
-            let stands = |name: &str| given.chosen.iter().any(|chosen| chosen == name);
             recipe.whole_documents |= !stands("whole_documents");
             recipe.cross_documents &= stands("cross_documents");
         }
@@ -159,7 +159,8 @@ impl Task {
         let rest = rest.into_iter().chain(self.text.clone()).chain(keys(&begins.model.tuning));
         let chosen = RunSettings { recipe: self.recipe, options: begins.options };
         // written first, so that a run that is killed at its beginning can be resumed
-        files.insert(0, ("limpid.toml".into(), settings(&self.config, &chosen, rest)));
+        let padded = begins.from.is_none() && self.config.vocab_size > self.corpus.tokenizer.vocab_size();
+        files.insert(0, ("limpid.toml".into(), settings(&self.config, &chosen, padded, rest)));
         Ok(files)
     }
 }
@@ -179,12 +180,19 @@ fn keys(tuning: &Tuning) -> Vec<(&'static str, String)> {
 }
 
 /// Settings as a configuration file: what the command's `--config` and `--resume` read.
-fn settings(config: &Config, chosen: &RunSettings, rest: impl Iterator<Item = (&'static str, String)>) -> String {
+/// The vocabulary is the tokenizer's, unless it is padded.
+fn settings(
+    config: &Config,
+    chosen: &RunSettings,
+    padded: bool,
+    rest: impl Iterator<Item = (&'static str, String)>,
+) -> String {
     // what follows the model's own is written so, for whoever takes another model with these settings
     let own = chosen.recipe.context == config.context_length;
     let recipe = Recipe { context: if own { 0 } else { chosen.recipe.context }, ..chosen.recipe };
     let fields = config.fields().into_iter().chain(recipe.fields()).chain(chosen.options.fields());
-    let values = fields.filter(|(setting, _)| setting.chosen).map(|(setting, value)| (setting.name, value.json()));
+    let fields = fields.filter(|(setting, _)| setting.chosen && (padded || setting.name != "vocab_size"));
+    let values = fields.map(|(setting, value)| (setting.name, value.json()));
     let rest = rest.filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, json!(value)));
     let lines: BTreeMap<&str, Value> = values.filter(|(_, value)| !value.is_null()).chain(rest).collect();
     // one value a key: TOML has it as JSON has, but for a character that it does not take as it is

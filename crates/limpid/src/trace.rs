@@ -1,6 +1,6 @@
 //! Looking inside: every tensor of one run, by name; printed, and saved.
 
-pub use limpid_checkpoint::trace::{save, tensors};
+pub use limpid_checkpoint::trace::{llmc_arrays, save, tensors};
 pub use limpid_core::trace::*;
 
 use crate::config::{Config, Mask};

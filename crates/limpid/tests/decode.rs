@@ -390,8 +390,13 @@ fn the_context_slides_or_stops() {
         let (tokenizer, mut engine, config) = engine(context);
         let greedy = Options { sampler: Sampler::GREEDY, max_tokens: 3 * context + 5, ..Options::default() };
         let slide = Options { stop_at_end_of_text: false, ..greedy };
-        for prompt in [ids(1, 1, 30), ids(1, context, 30), ids(1, 2 * context + 3, 30)] {
-            let (sample, events) = run(&mut engine, &prompt, &slide);
+        let crop = Options { overflow: Overflow::Crop, ..slide.clone() };
+        // S3's loop: the last T tokens are the input of every step
+        let kept = |options: &Options| if options.overflow == Overflow::Crop { context - 1 } else { context / 2 };
+        let prompts = [ids(1, 1, 30), ids(1, context, 30), ids(1, 2 * context + 3, 30)];
+        for (prompt, slide) in prompts.iter().flat_map(|prompt| [(prompt, &slide), (prompt, &crop)]) {
+            let (sample, events) = run(&mut engine, prompt, slide);
+            let kept = kept(slide);
             // the rule, by hand
             let (mut seen, mut want, mut crops) = (prompt.clone(), vec![], vec![]);
             if seen.len() > context {
@@ -408,8 +413,8 @@ fn the_context_slides_or_stops() {
                     break;
                 }
                 if seen.len() == context {
-                    crops.push((context / 2, context - context / 2));
-                    seen.drain(..context - context / 2);
+                    crops.push((kept, context - kept));
+                    seen.drain(..context - kept);
                 }
                 seen.push(want[want.len() - 1]);
             }

@@ -12,7 +12,8 @@ mod common;
 use common::{assert_close, ids, narrow, normals};
 use limpid::backend::{Backend, Reference};
 use limpid::config::{
-    Activation, Axis, Config, ConfigError, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions,
+    Activation, Axis, Config, ConfigError, Constants, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS,
+    Positions,
 };
 use limpid::model::init::{self, Init};
 use limpid::model::{Axes, Mode, Model};
@@ -25,7 +26,7 @@ use limpid::ops::{Batch, DropoutSpec, IGNORE, MemorySpace, Op, Program, activate
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind, from_one_based, to_one_based};
 use limpid::walk::equal::{self, Both, By, Seen};
 use limpid::walk::plain::{
-    add, columns, concat, diag, matmul, one_hot, scaled, segments, softmax, stack, transpose, wide,
+    add, columns, concat, diag, matmul, one_hot, project, scaled, segments, softmax, stack, transpose, wide,
 };
 
 const TIGHT: f64 = 1e-12;
@@ -611,7 +612,7 @@ fn the_feed_forward_network_is_position_wise() {
 /// 0.044715.
 #[test]
 fn gelus_are_three_functions() {
-    let value = |f, x| activate::reference::value(f, 0.01, x);
+    let value = |f, x| activate::reference::value(f, Constants::USUAL, x);
     let points = || (-100_000..=100_000).map(|i| f64::from(i) * 1e-4);
     let apart = |a, b| points().map(|x| (value(a, x) - value(b, x)).abs()).fold(0.0, f64::max);
     assert!((apart(Activation::GeluErf, Activation::GeluTanh) - 4.73e-4).abs() < 1e-6);
@@ -628,10 +629,11 @@ fn gelus_are_three_functions() {
 }
 
 /// R164 to R173, R178 to R180, R184; E0-17, E0-37, E0-43, E1-26, E3-01, E3-11, E3-12: pre-norm adds what a sub-layer
-/// makes of its normalised input to the input itself; post-norm normalises the sum.
+/// makes of its normalised input to the input itself; post-norm normalises the sum. S1's code, taken at its word, ends a block with the
+/// feed-forward network: no sum and no norm follows.
 #[test]
 fn norms_stand_before_or_after() {
-    for norm_place in [NormPlace::Pre, NormPlace::Post] {
+    for norm_place in [NormPlace::Pre, NormPlace::Post, NormPlace::PostAttention] {
         let config = Config { norm_place, final_norm: norm_place == NormPlace::Pre, ..small() };
         let run = Run::new(&config, &batch(&config));
         let norm = |name: &str, x: &[f64]| {
@@ -656,7 +658,19 @@ fn norms_stand_before_or_after() {
             } else {
                 x = ln(1, &add(&x, &z));
                 assert_close("X'", &of("hook_resid_mid"), &x, TIGHT);
-                x = ln(2, &add(&x, &mlp));
+                x = match norm_place {
+                    NormPlace::Post => ln(2, &add(&x, &mlp)),
+                    _ => {
+                        assert!(run.model.param(&format!("blocks.{i}.ln2.weight")).is_none());
+                        let linear = |name: &str, x: &[f64]| {
+                            let part = |part: &str| run.param(&format!("blocks.{i}.mlp.{name}.{part}"));
+                            project(x, &part("weight"), &part("bias"), x.len() / (B * T))
+                        };
+                        let inside = linear("in", &x);
+                        let active = |x: &f64| activate::reference::value(config.activation, Constants::USUAL, *x);
+                        linear("out", &inside.iter().map(active).collect::<Vec<_>>())
+                    }
+                };
             }
             assert_close("output", &of("hook_resid_post"), &x, TIGHT);
         }

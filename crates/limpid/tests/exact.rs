@@ -160,7 +160,13 @@ fn request(draws: &mut Draws) -> EngineRequest {
         sample: draws.below(3) as u64,
         stop: if draws.below(3) == 0 { vec!["e".into(), "zy".into()] } else { vec![] },
         stop_at_end_of_text: true,
-        overflow: draws.one(&[Overflow::Stop, Overflow::SlideHalf]),
+        overflow: draws.one(&[
+            Overflow::Stop,
+            Overflow::SlideHalf,
+            Overflow::Stop,
+            Overflow::SlideHalf,
+            Overflow::Crop,
+        ]),
         logit_bias: if draws.below(4) == 0 { [(1, 2.0), (2, -3.0)].into() } else { [].into() },
         trace: false,
     };

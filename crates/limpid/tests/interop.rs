@@ -13,6 +13,7 @@ use limpid::ops::Batch;
 use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
+use limpid::trace::Trace;
 use limpid::train::{Recipe, Trainer, WindowOrder};
 use std::path::{Path, PathBuf};
 
@@ -1001,6 +1002,76 @@ fn llm_c_s_debug_state_is_reproduced() {
         compared += 1;
     }
     assert_eq!(compared, 4 + 12 * opened.config.n_layer);
+}
+
+/// Every array that llm.c has in its memory after a step, with all blocks of a kind in one, and its gradient.
+#[test]
+fn llm_c_s_activations_lie_as_there() {
+    let (header, _) = limpid::checkpoint::llmc::open(&llmc_file("model.bin")).unwrap();
+    let state = limpid::checkpoint::llmc::open_state(&llmc_file("debug_state.bin"), &header).unwrap();
+    let opened = Checkpoint::open(&llmc_file("model.bin")).unwrap();
+    let mode = Mode::Inspect { batch: state.batch_size, context: state.context };
+    let model = Model::new(&opened.config, mode).unwrap();
+    let mut cpu = cpu(&model);
+    opened.load(&model, &mut *cpu).unwrap();
+    let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
+    let batch = Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context);
+    let trace = Trace::run(&model, &mut *cpu, &batch, true).unwrap();
+    let own = limpid::trace::llmc_arrays(&trace).unwrap();
+    let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    let forward: Vec<String> =
+        own.iter().map(|array| array.name.clone()).filter(|name| !name.starts_with("grads_acts.")).collect();
+    // the order of llm.c's memory, but for the final norm, whose statistics come first here
+    let order = [
+        "encoded",
+        "ln1_mean",
+        "ln1_rstd",
+        "ln1",
+        "qkv",
+        "preatt",
+        "att",
+        "atty",
+        "attproj",
+        "residual2",
+        "ln2_mean",
+        "ln2_rstd",
+        "ln2",
+        "fch",
+        "fch_gelu",
+        "fcproj",
+        "residual3",
+        "lnf_mean",
+        "lnf_rstd",
+        "lnf",
+        "logits",
+        "probs",
+        "losses",
+    ];
+    let (mut sorted, mut wanted) = (forward, names(&order));
+    (sorted.sort(), wanted.sort());
+    assert_eq!(sorted, wanted);
+    let theirs = safetensors_file::open(&llmc_file("acts.safetensors")).unwrap();
+    let mut lacking = vec![];
+    for want in theirs.names().map(|name| theirs.get(name).unwrap()) {
+        let Some(array) = own.iter().find(|array| array.name == want.name) else {
+            lacking.push(want.name.clone());
+            continue;
+        };
+        assert_eq!(array.shape, want.shape, "{}", want.name);
+        assert_eq!(array.axes.len(), array.shape.len());
+        for (at, (own, theirs)) in array.values.iter().zip(want.values().unwrap().iter()).enumerate() {
+            // where llm.c's mask hides, it writes no score
+            let hidden = want.name == "preatt" && *own == f32::NEG_INFINITY;
+            assert!(
+                hidden || (own - theirs).abs() < 3e-6 * theirs.abs().max(1.0),
+                "{}[{at}]: {own}, {theirs}",
+                want.name
+            );
+        }
+    }
+    // what llm.c has room for and never writes, and what limpid computes without keeping it
+    lacking.retain(|name| !name.contains("_mean") && !name.contains("_rstd"));
+    assert_eq!(lacking, names(&["grads_acts.losses", "grads_acts.probs"]));
 }
 
 /// A training with `windows` sequential is llm.c's own, step by step and into the next epoch.

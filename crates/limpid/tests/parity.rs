@@ -18,7 +18,7 @@ mod pytorch;
 
 use common::{assert_close, narrow, wide};
 use limpid::backend::{Backend, Cpu, Reference};
-use limpid::config::{Activation, Config, Fields, Heads, Mask, NormKind, RotaryScaling};
+use limpid::config::{Activation, Config, Constants, Fields, Heads, Mask, NormKind, RotaryScaling};
 use limpid::model::Model;
 use limpid::ops::adamw::Method;
 use limpid::ops::attend::{self, Gradients, Head, Keys};
@@ -122,7 +122,7 @@ fn families_have_every_later_choice() {
 #[test]
 fn activations() {
     let f = Fixture::open("ops");
-    let slope = f.number("leaky_relu_slope");
+    let k = Constants::leaking(f.number("leaky_relu_slope"));
     let x = f.get("activation/x");
     for (theirs, ours) in [
         ("gelu_erf", Activation::GeluErf),
@@ -136,19 +136,19 @@ fn activations() {
     ] {
         let (value, derivative) =
             (f.get(&format!("activation/{theirs}")), f.get(&format!("activation/{theirs}_derivative")));
-        let got: Vec<f64> = x.iter().map(|x| activate::reference::value(ours, slope, *x)).collect();
+        let got: Vec<f64> = x.iter().map(|x| activate::reference::value(ours, k, *x)).collect();
         assert_close(theirs, &got, value, EXACT);
-        let got: Vec<f64> = x.iter().map(|x| activate::reference::derivative(ours, slope, *x)).collect();
+        let got: Vec<f64> = x.iter().map(|x| activate::reference::derivative(ours, k, *x)).collect();
         assert_close(&format!("{theirs}'"), &got, derivative, EXACT);
-        let (x, slope, ones) = (narrow(x), slope as f32, vec![1.0; x.len()]);
+        let (x, ones) = (narrow(x), vec![1.0; x.len()]);
         for level in Level::available() {
             let (mut y, mut dx) = (vec![0.0; x.len()], vec![9.0; x.len()]);
-            level.run(activate::Forward { f: ours, slope, y: &mut y, x: &x });
+            level.run(activate::Forward { f: ours, k, y: &mut y, x: &x });
             assert_close(&format!("{theirs} {level}"), &wide(&y), value, EXACT); // one op: no need for SINGLE's 25
             // but slopes have a factor 1 - s that cancels where s is nearly 1: up to 2^-24 x 35 for the tanh GELU at 5
-            level.run(activate::Backward { f: ours, slope, dx: &mut dx, add: false, dy: &ones, x: &x });
+            level.run(activate::Backward { f: ours, k, dx: &mut dx, add: false, dy: &ones, x: &x });
             assert_close(&format!("{theirs}' {level}"), &wide(&dx), derivative, SINGLE);
-            level.run(activate::Backward { f: ours, slope, dx: &mut dx, add: true, dy: &ones, x: &x });
+            level.run(activate::Backward { f: ours, k, dx: &mut dx, add: true, dy: &ones, x: &x });
             let twice: Vec<f64> = derivative.iter().map(|d| 2.0 * d).collect();
             assert_close(&format!("{theirs}' twice {level}"), &wide(&dx), &twice, SINGLE);
         }

@@ -1,8 +1,9 @@
 //! `check`: three short tests that a configuration can learn.
 
 use crate::job::{Job, JobArgs};
+use crate::llmc;
 use crate::machine::fits;
-use crate::options::MachineOptions;
+use crate::options::{MachineOptions, Usage};
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::{Backend, Reference};
@@ -12,6 +13,7 @@ use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, random};
 use limpid::train::preflight::PreflightReport;
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
+use std::path::{Path, PathBuf};
 
 /// Test that a configuration can learn: compare gradients with finite differences, run the check before the first step
 /// (preflight), and overfit one batch. Takes the flags of `train`.
@@ -19,6 +21,10 @@ use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 pub struct Args {
     #[command(flatten)]
     train: JobArgs,
+    /// Instead, compare a .bin of llm.c (--from) with the debug state that lies beside it, as llm.c's test_gpt2 does: logits, loss, every
+    /// gradient, and the losses of ten steps
+    #[arg(long, value_name = "STATE")]
+    against: Option<PathBuf>,
 }
 
 struct Verdict {
@@ -28,6 +34,15 @@ struct Verdict {
 }
 
 pub fn run(args: Args) -> Result<()> {
+    if let Some(state) = &args.against {
+        let Some(model) = &args.train.tuning.from else {
+            bail!(Usage(
+                "--against compares a model of llm.c with its debug state: name the model with --from MODEL.bin".into()
+            ));
+        };
+        let passed = llmc::test(Path::new(model), state, &args.train.machine, args.train.json)?;
+        return if passed { Ok(()) } else { bail!("{model} is not the model of {}: see above", state.display()) };
+    }
     let job = args.train.job()?;
     let context = job.task.recipe.context.min(32);
     let model = Model::new(&job.task.config, Mode::Train { batch: 2, context })?;

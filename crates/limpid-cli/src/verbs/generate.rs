@@ -60,8 +60,8 @@ pub struct Args {
     /// Reserve memory for this many positions; for models that learned no table of them [default: all]
     #[arg(long, value_name = "T", aliases = ["n-ctx", "ctx-size"], hide_short_help = true)]
     context_length: Option<usize>,
-    /// When the context is full: slide-half drops the oldest half and continues, stop ends the sample [default: slide-half; with --chat
-    /// stop, and a question that does not fit is refused]
+    /// When the context is full: slide-half drops the oldest half and continues, crop drops the oldest token before every new one and runs
+    /// the rest again (slow), stop ends the sample [default: slide-half; with --chat stop, and a question that does not fit is refused]
     #[arg(long, value_name = "HOW", value_parser = overflow)]
     overflow: Option<Overflow>,
     /// Show how every token was chosen: the likeliest tokens with their ids, logits and probabilities, before temperature and
@@ -81,8 +81,9 @@ pub struct Args {
 fn overflow(s: &str) -> Result<Overflow, String> {
     match s.replace('_', "-").as_str() {
         "slide-half" => Ok(Overflow::SlideHalf),
+        "crop" => Ok(Overflow::Crop),
         "stop" => Ok(Overflow::Stop),
-        _ => Err("it is slide-half or stop".into()),
+        _ => Err("it is slide-half, crop or stop".into()),
     }
 }
 
@@ -271,9 +272,15 @@ pub fn run(args: Args) -> Result<()> {
     }
     show::out("\n")?;
     if cropped {
-        let context = show::plural(context, "token");
+        let (context, dropped) = (
+            show::plural(context, "token"),
+            match options.overflow {
+                Overflow::Crop => "the oldest token",
+                _ => "the older half",
+            },
+        );
         show::say(format_args!(
-            "note: the model sees at most {context}: whenever they were full, the older half was dropped (--overflow stop ends there)"
+            "note: the model sees at most {context}: whenever they were full, {dropped} was dropped (--overflow stop ends there)"
         ));
     }
     let full = |s: &Sample| s.finish_reason == FinishReason::Length && s.tokens.len() < args.max_tokens;

@@ -26,7 +26,7 @@ use limpid::trace::palette::Palette;
 use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::table::{self, Masks, TableOptions};
 use limpid::trace::view::{Grid, Labels, Paint, View, wrap};
-use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, save, tensors};
+use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
 use limpid::train::Recipe;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -110,6 +110,10 @@ pub struct Args {
     /// Save all tensors, or those named, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// How --save arranges them: llmc (llm.c's 23 activations under its names, those of all blocks in one array, the block's number its
+    /// first axis; with --backward, grads_acts too)
+    #[arg(long, value_name = "NAME", requires = "save", conflicts_with = "tensor", value_parser = ["llmc"])]
+    layout: Option<String>,
     /// Keep the last tokens of a prompt that is longer than the context
     #[arg(long)]
     last: bool,
@@ -251,8 +255,17 @@ pub fn run(args: Args) -> Result<()> {
     let seen = look(&args, &trace, tokenizer)?;
     if let Some(path) = &args.save {
         let names: Vec<&str> = seen.names.iter().map(String::as_str).collect();
-        save(path, &tensors(&trace, &names)?)?;
-        let saved = if names.is_empty() { "all tensors".into() } else { show::plural(names.len(), "tensor") };
+        let saved = match &args.layout {
+            Some(_) => {
+                let arrays = llmc_arrays(&trace)?;
+                save(path, &arrays)?;
+                format!("{} of llm.c", show::plural(arrays.len(), "array"))
+            }
+            None => {
+                save(path, &tensors(&trace, &names)?)?;
+                if names.is_empty() { "all tensors".into() } else { show::plural(names.len(), "tensor") }
+            }
+        };
         show::say(format_args!("saved {saved} to {}", path.display()));
     }
     let drawn = draws(&args) && !args.json;

@@ -35,16 +35,13 @@ pub struct Args {
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
-    /// Rows of the token table
-    #[arg(long, value_name = "V", help_heading = "Model")]
-    vocab_size: Option<usize>,
     #[command(flatten)]
     asked: Asked<Config>,
 }
 
 pub fn run(mut args: Args) -> Result<()> {
     args.layout |= args.words.notation.is_some();
-    let (what, mut config) = match (&args.name, &args.model) {
+    let (what, config) = match (&args.name, &args.model) {
         (Some(name), _) => (name.clone(), Config::preset(name)?),
         (None, Some(dir)) => {
             let checkpoint = models::checkpoint(dir)?;
@@ -59,7 +56,6 @@ pub fn run(mut args: Args) -> Result<()> {
             bail!(Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
         }
     };
-    config.vocab_size = args.vocab_size.unwrap_or(config.vocab_size);
     let config = args.asked.over(&config)?;
     let model = counted(&config)?;
     let (total, groups) = (model.parameter_count(), model.groups());

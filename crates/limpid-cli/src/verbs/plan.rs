@@ -284,7 +284,7 @@ pub fn run(args: Args) -> Result<()> {
                     .collect::<Vec<_>>()
                     .join(": "),
             ),
-            ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, n(config.vocab_size))),
+            ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, n(corpus.tokenizer.vocab_size()))),
             ("tokens", format!("{} to train on, {} to validate", n(corpus.train.len()), n(corpus.validation.len()))),
             (
                 "a step",

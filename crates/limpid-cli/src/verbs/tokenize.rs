@@ -28,7 +28,7 @@ pub struct Args {
     /// Decode ids to text
     #[arg(long)]
     decode: bool,
-    /// Count ids from 1
+    /// Count ids from 1, and with --one-hot rows and columns
     #[arg(long)]
     one_based: bool,
     /// Print bytes, characters, tokens, distinct ids and the greatest id instead
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "decode")]
     vocab: bool,
     /// Print the ids as one-hot rows instead; for small vocabularies
-    #[arg(long, conflicts_with_all = ["decode", "one_based"], requires = "text")]
+    #[arg(long, conflicts_with = "decode", requires = "text")]
     one_hot: bool,
     /// Encode each line of a file (- for standard input), a JSON string, to a JSON list of ids; with --decode, back
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "stats", "vocab", "one_hot", "one_based", "json"])]
@@ -196,7 +196,7 @@ pub fn run(args: Args) -> Result<()> {
         parts.push(list(&vocabulary, first) + &format!("[{}]\n", show::plural(size, "token")));
     }
     if let Some(matrix) = &one_hot {
-        let options = table::TableOptions { max_cols: WIDEST, ..table::TableOptions::default() };
+        let options = table::TableOptions { max_cols: WIDEST, first: first as usize, ..table::TableOptions::default() };
         parts.push(table::table(matrix, &options));
     }
     if parts.is_empty() {

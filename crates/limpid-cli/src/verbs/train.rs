@@ -1,12 +1,12 @@
 //! `train`: from text to a model directory.
 
 use crate::dashboard::{Dashboard, Now};
-use crate::job::{JobArgs, recomputes, step_flops, too_large};
+use crate::job::{JobArgs, Workflow, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, interrupt, peak_rss};
 use crate::models::{self, engine, tokenizer};
 use crate::options::{Interrupted, MachineOptions, Usage};
 use crate::show::{self, Progress};
-use crate::{find, ranks, records, source};
+use crate::{find, llmc, ranks, records, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, Format, adapter};
@@ -101,6 +101,12 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     }
     let resumed = asked.filter(|_| main).map(|folder| fits_folder(&args, &folder)).transpose()?.flatten();
     let job = args.job()?;
+    if args.workflow == Some(Workflow::Llmc) {
+        if size > 1 || args.ui || args.json {
+            bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui and --json".into()));
+        }
+        return llmc::train(&job, &args.machine, args.out.as_deref());
+    }
     let folder = folder(&args, &job.name);
     if let Some(fit) = too_large(&job)? {
         bail!("{}", fit.text());

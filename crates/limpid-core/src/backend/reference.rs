@@ -279,9 +279,9 @@ impl Reference {
                 rotate::turn(self.exact_mut(y), &xs, false, (&table, angles.cols), &positions, heads, 1.0);
             }
             Op::Attend { .. } => self.attend(op),
-            Op::Activate { f, slope, x, y } => {
+            Op::Activate { f, k, x, y } => {
                 let [x, y] = pick(&mut self.memory[MemorySpace::Act as usize], [x, y]);
-                y.iter_mut().zip(x).for_each(|(y, x)| *y = activate::reference::value(f, f64::from(slope), *x));
+                y.iter_mut().zip(x).for_each(|(y, x)| *y = activate::reference::value(f, k, *x));
             }
             Op::Add { a, b, scale, y } => {
                 let (a, b) = (self.copy(a), self.copy(b));
@@ -520,8 +520,8 @@ impl Reference {
                 self.give(step.dx[0], &values);
             }
             Op::Attend { .. } => self.attend_backward(step),
-            Op::Activate { f, slope, x, .. } => {
-                let slopes = self.exact(x).iter().map(|x| activate::reference::derivative(f, f64::from(slope), *x));
+            Op::Activate { f, k, x, .. } => {
+                let slopes = self.exact(x).iter().map(|x| activate::reference::derivative(f, k, *x));
                 let values: Vec<f64> = slopes.zip(&dy).map(|(s, d)| s * d).collect();
                 self.give(step.dx[0], &values);
             }

@@ -72,7 +72,7 @@ impl Builder<'_> {
         let next = if i + 1 < self.c.n_layer { Some(format!("blocks.{}.hook_resid_pre", i + 1)) } else { None };
         let place = self.c.norm_place;
         let before = matches!(place, NormPlace::Pre | NormPlace::Both);
-        let (branch, sum) = (matches!(place, NormPlace::Branch | NormPlace::Both), place == NormPlace::Post);
+        let (branch, sum) = (matches!(place, NormPlace::Branch | NormPlace::Both), place.is_post());
         // between attention and a feed-forward network beside it there is no stream that anything reads
         let parallel = self.c.parallel != Parallel::No;
 
@@ -92,8 +92,11 @@ impl Builder<'_> {
         };
         let a = self.feed_forward(i, second);
         let a = self.branch_norm(branch, &n("ln2_post"), &n("hook_mlp_out"), a);
-        let post = self.residual(&n(if sum { "hook_mlp_sum" } else { "hook_resid_post" }), mid, a);
-        let post = self.norm_where(sum, &n("ln2"), post);
+        let post = match place {
+            NormPlace::PostAttention => a,
+            _ => self.residual(&n(if sum { "hook_mlp_sum" } else { "hook_resid_post" }), mid, a),
+        };
+        let post = self.norm_where(place == NormPlace::Post, &n("ln2"), post);
         self.also(&n("hook_resid_post"), post);
         next.into_iter().for_each(|name| self.also(&name, post));
         post

@@ -5,6 +5,7 @@
 use super::{Model, Param, ParamRole};
 use crate::config::axis;
 use crate::ops::random;
+use std::ops::Range;
 
 axis! {
     /// How weights start.
@@ -16,6 +17,10 @@ axis! {
         Normal = "normal",
         /// Uniform within sqrt(6 / (in + out)) (Glorot and Bengio 2010); tables normal with `std`.
         Xavier = "xavier",
+        /// As xavier, with W^Q, W^K and W^V as three matrices, where they are stored as one: each within its own sqrt(6 / (in + out)).
+        XavierMatrices = "xavier-matrices",
+        /// As xavier, with the W^Q, W^K and W^V of each head as matrices of their own, (d_model, d_head).
+        XavierHeads = "xavier-heads",
         /// Normal with standard deviation sqrt(2 / in) (He et al. 2015); tables normal with `std`.
         He = "he",
     }
@@ -36,6 +41,8 @@ pub fn value(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) ->
         All(f32),
         Normal(f64),
         Uniform(f64),
+        /// Of the rows that make queries, keys and values, within a bound of their own each.
+        Parts([(usize, f64); 3]),
     }
     let (out, inner) = param.region.shape();
     let std = if std > 0.0 { std } else { 0.02 * (768.0 / model.config.d_model as f64).sqrt() };
@@ -47,16 +54,36 @@ pub fn value(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) ->
         // as PEFT: He's uniform with a slope of sqrt(5)
         (ParamRole::LoraA, _) => Start::Uniform(1.0 / (inner as f64).sqrt()),
         (ParamRole::Residual, Init::Gpt2) => Start::Normal(std * residual),
-        (ParamRole::Weight | ParamRole::Residual, Init::Xavier) => Start::Uniform((6.0 / (inner + out) as f64).sqrt()),
+        (ParamRole::Weight, Init::XavierMatrices | Init::XavierHeads) if param.name.contains(".attn.qkv.") => {
+            let heads = model.config.heads();
+            let part = |rows: Range<usize>| match scheme {
+                Init::XavierHeads => (rows.end, glorot(inner, heads.d_head)),
+                _ => (rows.end, glorot(inner, rows.len())),
+            };
+            Start::Parts(heads.parts().map(part))
+        }
+        (ParamRole::Weight | ParamRole::Residual, Init::Xavier | Init::XavierMatrices | Init::XavierHeads) => {
+            Start::Uniform(glorot(inner, out))
+        }
         (ParamRole::Weight | ParamRole::Residual, Init::He) => Start::Normal((2.0 / inner as f64).sqrt()),
         (ParamRole::Embedding | ParamRole::Position | ParamRole::Weight | ParamRole::Residual, _) => Start::Normal(std),
     };
     let site = random::site(&param.name);
+    let uniform = move |bound: f64, i: usize| (bound * (2.0 * random::uniform(seed, site, i as u64) - 1.0)) as f32;
     move |i| match start {
         Start::All(value) => value,
         Start::Normal(deviation) => (deviation * random::normal(seed, site, i as u64)) as f32,
-        Start::Uniform(bound) => (bound * (2.0 * random::uniform(seed, site, i as u64) - 1.0)) as f32,
+        Start::Uniform(bound) => uniform(bound, i),
+        Start::Parts(parts) => {
+            let (_, bound) = parts.into_iter().find(|(end, _)| i / inner < *end).expect("every row is of a part");
+            uniform(bound, i)
+        }
     }
+}
+
+/// The bound of Glorot and Bengio's uniform values of a matrix.
+fn glorot(inner: usize, out: usize) -> f64 {
+    (6.0 / (inner + out) as f64).sqrt()
 }
 
 /// All of them.
@@ -115,9 +142,14 @@ mod tests {
             let table = param.name.contains("embed.") && !param.name.starts_with("un");
             let residual = param.name.ends_with(".out.weight"); // added to the stream: of attention, of the feed-forward
             let bound = (6.0 / (inner + out) as f64).sqrt();
+            let apart = matches!(scheme, Init::XavierMatrices | Init::XavierHeads);
+            if apart && param.name.contains(".qkv.") {
+                continue; // below
+            }
+            let xavier = apart || scheme == Init::Xavier;
             let want = match scheme {
-                Init::Gpt2 if residual => STD / 6f64.sqrt(),   // 1 / sqrt(2 L), L = 3
-                Init::Xavier if !table => bound / 3f64.sqrt(), // variance 2 / (in + out)
+                Init::Gpt2 if residual => STD / 6f64.sqrt(),  // 1 / sqrt(2 L), L = 3
+                _ if xavier && !table => bound / 3f64.sqrt(), // variance 2 / (in + out)
                 Init::He if !table => (2.0 / inner as f64).sqrt(),
                 _ => STD,
             };
@@ -127,10 +159,35 @@ mod tests {
             assert!(mean.abs() < 5.0 * want / n.sqrt(), "{what}: mean {mean}");
             assert!((deviation / want - 1.0).abs() < 5.0 / (2.0 * n).sqrt(), "{what}: {deviation}, expected {want}");
             let top = values.iter().fold(0f64, |top, v| top.max(f64::from(v.abs())));
-            if scheme == Init::Xavier && !table {
+            if xavier && !table {
                 assert!((0.99 * bound..bound + 1e-7).contains(&top), "{what}: {top}, bound {bound}");
             } else {
                 assert!(n < 1000.0 || top > 2.5 * want, "{what}: {top} is no normal's greatest of {n}");
+            }
+        }
+    }
+
+    /// R225: the documents' matrices, W^Q, W^K and W^V, of 4 heads of queries and 2 of keys and values, 12 features each. As one matrix of
+    /// 96 rows all would be within sqrt(6 / (48 + 96)).
+    #[test]
+    fn queries_keys_and_values_have_bounds_of_their_own() {
+        let model = model(Mode::Train { batch: 1, context: 4 });
+        let config = Config { n_kv_head: Some(2), ..model.config };
+        let model = Model::new(&config, Mode::Train { batch: 1, context: 4 }).unwrap();
+        let param = model.param("blocks.1.attn.qkv.weight").unwrap();
+        let together = values(&model, param, Init::Xavier, STD, 7);
+        for (scheme, outs) in [(Init::XavierMatrices, [48.0, 24.0, 24.0]), (Init::XavierHeads, [12.0; 3])] {
+            let values = values(&model, param, scheme, STD, 7);
+            for (rows, out) in [0..48, 48..72, 72..96].into_iter().zip(outs) {
+                let bound = (6f64 / (48.0 + out)).sqrt();
+                let part = rows.start * 48..rows.end * 48;
+                let top = values[part.clone()].iter().fold(0f64, |top, v| top.max(f64::from(v.abs())));
+                assert!((0.99 * bound..bound + 1e-7).contains(&top), "{scheme} {rows:?}: {top}, bound {bound}");
+                // the same draws, stretched
+                let stretched = bound / (6f64 / 144.0).sqrt();
+                let same =
+                    part.into_iter().all(|i| (f64::from(together[i]) * stretched - f64::from(values[i])).abs() < 1e-6);
+                assert!(same, "{scheme} {rows:?}");
             }
         }
     }

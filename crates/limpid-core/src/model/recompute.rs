@@ -50,15 +50,16 @@ impl KeepLevel {
     }
 }
 
-/// The first level at which a block recomputes its op `i`; `None` for its last sum, which is always kept.
+/// The first level at which a block recomputes its op `i`; `None` for what it ends in before any norm, its last sum as a rule, which is
+/// always kept.
 fn level(block: &[Op], i: usize) -> Option<KeepLevel> {
     let heads = block.iter().position(|op| matches!(op, Op::Attend { .. }));
-    let last = block.iter().rposition(|op| matches!(op, Op::Add { .. }));
+    let last = block.iter().rposition(|op| !matches!(op, Op::Norm { .. }));
     let inside = |x: Region| block.iter().any(|op| op.output() == x);
     match block[i] {
+        _ if Some(i) == last => None,
         Op::Norm { .. } | Op::Activate { .. } | Op::Multiply { .. } => Some(KeepLevel::Products),
         Op::Attend { .. } => Some(KeepLevel::Stream),
-        Op::Add { .. } if Some(i) == last => None,
         // the stream between attention and feed-forward; other sums belong to adapters
         Op::Add { a, .. } if !inside(a) => Some(KeepLevel::Heads),
         _ if Some(i) > heads => Some(KeepLevel::Attention),

@@ -269,15 +269,18 @@ fn computed_there(row: &'static str, place: NormPlace, notation: Notation) -> &'
     let (first, second) = ("blocks.{i}.ln1.hook_out", "blocks.{i}.ln2.hook_out");
     let (attn_sum, mlp_sum) = ("blocks.{i}.hook_attn_sum", "blocks.{i}.hook_mlp_sum");
     let writes_pre = matches!(notation, Notation::S3 | Notation::Llmc | Notation::TransformerLens);
+    // without a norm behind the feed-forward network there is none of it to call by another name
+    let both = place == NormPlace::Post;
     match place {
         NormPlace::Pre if notation == Notation::S1 && row == mid => attn_sum,
         NormPlace::Pre if notation == Notation::S1 && row == post => mlp_sum,
-        NormPlace::Post if writes_pre && row == attn_sum => mid,
-        NormPlace::Post if writes_pre && row == mlp_sum => post,
-        NormPlace::Post if writes_pre && row == mid => first,
-        NormPlace::Post if writes_pre && row == post => second,
-        NormPlace::Post if !writes_pre && row == first => mid,
-        NormPlace::Post if !writes_pre && row == second => post,
+        _ if !place.is_post() => row,
+        _ if writes_pre && row == attn_sum => mid,
+        _ if writes_pre && row == mlp_sum => post,
+        _ if writes_pre && row == mid => first,
+        _ if writes_pre && both && row == post => second,
+        _ if !writes_pre && row == first => mid,
+        _ if !writes_pre && row == second => post,
         _ => row,
     }
 }

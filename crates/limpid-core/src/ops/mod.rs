@@ -34,7 +34,7 @@ pub mod view;
 pub use program::{Ops, Passes, Program};
 pub use scoring::Scoring;
 
-use crate::config::{Activation, DropoutScale, Heads, Mask, NormKind};
+use crate::config::{Activation, Constants, DropoutScale, Heads, Mask, NormKind};
 use std::ops::Range;
 
 /// One of the memory spaces of a backend.
@@ -277,8 +277,8 @@ pub enum Op {
     Activate {
         /// f
         f: Activation,
-        /// slope of the leaky ReLU
-        slope: f32,
+        /// its constants
+        k: Constants,
         /// (N,F)
         x: Region,
         /// (N,F)

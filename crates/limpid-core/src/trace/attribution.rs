@@ -91,6 +91,9 @@ pub fn attribute(
             "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder is what the \
              bound takes."
         }
+        () if config.norm_place == NormPlace::PostAttention => {
+            "What the feed-forward network makes is all that leaves a block, so the last one wrote the whole logit."
+        }
         () if config.norm_place == NormPlace::Post => {
             "Every block normalises the whole stream again, so what earlier blocks wrote does not simply add up: the writes of the last \
              block have bars of their own, and one bar stands for the stream before it. Norms are linear here: their mean and scale are \
@@ -124,8 +127,8 @@ impl Way<'_> {
         let ops: Vec<Op> = self.trace.names().ops().iter().copied().collect();
         let blocks = &self.trace.names().blocks;
         let before = blocks.first().map_or(0, |block| block.start)..blocks.last().map_or(0, |block| block.start);
-        let post = self.trace.names().config.norm_place == NormPlace::Post;
-        let mut additive = true;
+        let place = self.trace.names().config.norm_place;
+        let (post, mut additive) = (place.is_post(), place != NormPlace::PostAttention);
         for (i, op) in ops.into_iter().enumerate().rev() {
             if let Op::Classify { x, w, b, cap, .. } = op {
                 additive &= cap == 0.0;

@@ -463,6 +463,7 @@ impl<'a> Sheet<'a> {
         let note = match self.c.norm_place {
             NormPlace::Pre => "each: norm, attention, +, norm, feed-forward network, +",
             NormPlace::Post => "each: attention, +, norm, feed-forward network, +, norm",
+            NormPlace::PostAttention => "each: attention, +, norm, feed-forward network",
             NormPlace::Branch => "each: attention, norm, +, feed-forward network, norm, +",
             NormPlace::Both => "each: norm, attention, norm, +, norm, feed-forward network, norm, +",
         };
@@ -497,7 +498,7 @@ impl<'a> Sheet<'a> {
             let reads = op.inputs().into_iter().flatten().any(|x| stream.contains(&x));
             let on_stream = match op {
                 Op::Add { .. } => reads,
-                Op::Norm { .. } => reads && self.c.norm_place == NormPlace::Post,
+                Op::Norm { .. } => reads && self.c.norm_place.is_post(),
                 _ => false,
             };
             let (top, rows) = (y + GAP, self.rows(op));
@@ -1062,7 +1063,7 @@ fn title(op: &Op, c: &Config) -> &'static str {
 fn first_read(c: &Config) -> &'static str {
     match c.norm_place {
         NormPlace::Pre | NormPlace::Both => "blocks.0.ln1.hook_out",
-        NormPlace::Post | NormPlace::Branch => "blocks.0.hook_resid_pre",
+        NormPlace::Post | NormPlace::PostAttention | NormPlace::Branch => "blocks.0.hook_resid_pre",
     }
 }
 
@@ -1072,6 +1073,7 @@ fn variant(c: &Config) -> String {
     let place = match c.norm_place {
         NormPlace::Pre => "norms before the sub-layers",
         NormPlace::Post => "norms after the sums",
+        NormPlace::PostAttention => "norms after attention's sums",
         NormPlace::Branch => "norms after the sub-layers",
         NormPlace::Both => "norms before and after the sub-layers",
     };

@@ -8,7 +8,7 @@
 use super::layers::LayerTrace;
 use super::table::short;
 use super::{TraceError, unknown};
-use crate::config::{Activation, Axis, NormKind, Positions};
+use crate::config::{Activation, Axis, Constants, NormKind, Positions};
 use crate::model::Axes;
 use crate::names::{self, Derived};
 use crate::ops::attend::Stage;
@@ -85,8 +85,8 @@ pub enum Operation {
     Sine,
     /// The cosine of it.
     Cosine,
-    /// An activation function, with the slope of the leaky ReLU.
-    Activation(Activation, f64),
+    /// An activation function, with its constants.
+    Activation(Activation, Constants),
 }
 
 impl Operation {
@@ -102,7 +102,7 @@ impl Operation {
             Operation::Sqrt => x.sqrt(),
             Operation::Sine => x.sin(),
             Operation::Cosine => x.cos(),
-            Operation::Activation(f, slope) => activate::reference::value(f, slope, x),
+            Operation::Activation(f, k) => activate::reference::value(f, k, x),
         }
     }
 
@@ -151,9 +151,9 @@ pub struct ActivationCurve {
 
 impl ActivationCurve {
     /// 129 points of a function over a range.
-    pub fn over(f: Activation, slope: f64, (from, to): (f64, f64)) -> ActivationCurve {
+    pub fn over(f: Activation, k: Constants, (from, to): (f64, f64)) -> ActivationCurve {
         let x: Vec<f64> = (0..=128).map(|i| from + (to - from) * f64::from(i) / 128.0).collect();
-        let y = x.iter().map(|x| activate::reference::value(f, slope, *x)).collect();
+        let y = x.iter().map(|x| activate::reference::value(f, k, *x)).collect();
         ActivationCurve { function: f.name(), x, y }
     }
 }
@@ -253,7 +253,7 @@ impl Draft {
             return self;
         }
         let cap = || Some(constant(cap.into()));
-        let tanh = Operation::Activation(Activation::Tanh, 0.0);
+        let tanh = Operation::Activation(Activation::Tanh, Constants::USUAL);
         let draft = self.step(Operation::Over, "the bound", cap(), None).step(tanh, "", None, None);
         draft.step(Operation::Times, "the bound", cap(), None)
     }
@@ -396,12 +396,12 @@ impl Scene<'_> {
             Op::QkNorm { .. } => self.qk_norm(op, col)?,
             Op::Rotate { .. } => self.rotate(op, col)?,
             Op::Attend { .. } => self.context(op, col)?,
-            Op::Activate { f, slope, x, .. } => {
+            Op::Activate { f, k, x, .. } => {
                 let x = self.operand(x, col)?;
-                let (slope, wide) = (f64::from(slope), (1.25 * x.value.abs()).max(4.0));
-                let curve = Some(ActivationCurve::over(f, slope, (-wide, wide)));
+                let wide = (1.25 * x.value.abs()).max(4.0);
+                let curve = Some(ActivationCurve::over(f, k, (-wide, wide)));
                 let draft = Draft::new(format!("The activation function {} of one number.", f.name()));
-                let draft = draft.term("before", x, None).step(Operation::Activation(f, slope), "", None, None);
+                let draft = draft.term("before", x, None).step(Operation::Activation(f, k), "", None, None);
                 Draft { curve, ..draft }
             }
             Op::Add { a, b, scale, .. } => {

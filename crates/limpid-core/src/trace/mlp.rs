@@ -61,7 +61,7 @@ pub fn look_at_mlp(
     let [pre, post] = ["pre", "post"].map(|hook| trace.get(&format!("blocks.{block}.mlp.hook_{hook}")));
     let (pre, post) = (pre?, post?);
     let (d_ff, c) = (trace.names().config.d_ff, trace.names().config.d_model);
-    let (f, slope) = (trace.names().config.activation, trace.names().config.leaky_slope);
+    let (f, k) = (trace.names().config.activation, trace.names().config.activation_constants());
     let finite = |least: fn(f32, f32) -> f32| pre.values.iter().copied().filter(|v| v.is_finite()).reduce(least);
     let (mut from, mut to) = (f64::from(finite(f32::min).unwrap_or(0.0)), f64::from(finite(f32::max).unwrap_or(0.0)));
     if from == to {
@@ -127,7 +127,7 @@ pub fn look_at_mlp(
         MlpUnit { unit, pre, post, write_norm: norm(unit), tokens }
     });
     Ok(MlpLook {
-        curve: ActivationCurve::over(f, slope, (from, to)),
+        curve: ActivationCurve::over(f, k, (from, to)),
         edges,
         counts: count(&own_pre),
         all: count(&pre.values),

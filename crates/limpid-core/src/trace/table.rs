@@ -24,12 +24,15 @@ pub struct TableOptions {
     pub width: usize,
     /// How many tables are shown of a tensor with more than two axes.
     pub max_tables: usize,
+    /// The number of the first row and of the first column.
+    pub first: usize,
 }
 
 impl Default for TableOptions {
     /// Those of S1.
     fn default() -> TableOptions {
-        TableOptions { max_rows: 60, edge_rows: 5, max_cols: 20, edge_cols: 10, decimals: 6, width: 0, max_tables: 4 }
+        let (max_rows, edge_rows, max_cols, edge_cols) = (60, 5, 20, 10);
+        TableOptions { max_rows, edge_rows, max_cols, edge_cols, decimals: 6, width: 0, max_tables: 4, first: 0 }
     }
 }
 
@@ -68,14 +71,14 @@ pub fn table(tensor: &Labelled, options: &TableOptions) -> String {
 impl Matrix {
     /// It as a table with `options.decimals` digits, under a heading if it is one of several.
     pub fn table(&self, options: &TableOptions) -> String {
-        let ([rows, cols], decimals) = (self.size, options.decimals);
-        let digits = rows.saturating_sub(1).to_string().len();
+        let ([rows, cols], decimals, first) = (self.size, options.decimals, options.first);
+        let digits = (rows + first).saturating_sub(1).to_string().len();
         let most = label_width(options.width);
         let index = |i: usize| match self.rows.get(i) {
-            Some(word) => format!("{i:>digits$} {}", cut(word, most)),
-            None => i.to_string(),
+            Some(word) => format!("{:>digits$} {}", i + first, cut(word, most)),
+            None => (i + first).to_string(),
         };
-        let header = |j: usize| self.columns.get(j).map_or_else(|| j.to_string(), |word| cut(word, most));
+        let header = |j: usize| self.columns.get(j).map_or_else(|| (j + first).to_string(), |word| cut(word, most));
         let cell = |i: usize, j: usize| format!("{:.decimals$}", self.values[i * cols + j]);
         let heading = if self.index.is_empty() { String::new() } else { wrap(&self.title(), 2, options.width) };
         heading + &grid(rows, cols, &index, &header, &cell, options)

@@ -1,14 +1,12 @@
 // y = f(x);   dx (+)= dy f'(x)
 
-struct Words { len: u32, f: u32, leak: f32, add: u32 }
+struct Words { len: u32, f: u32, add: u32, leak: f32, a: f32, b: f32 }
 var<immediate> p: Words;
 
 @group(0) @binding(0) var<storage, read_write> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>; // or dx
 @group(0) @binding(2) var<storage, read_write> dy: array<f32>;
 
-const SQRT_2_OVER_PI = 0.7978845608;
-const CUBIC = 0.044715;
 const QUICK = 1.702;
 
 // the standard normal distribution function, by the complementary error function as t exp(-z^2 + polynomial of t)
@@ -46,7 +44,7 @@ fn value_of(x: f32) -> f32 {
         case 0u: { return select(x, 0.0, x < 0.0); } // relu
         case 1u: { return select(x, p.leak * x, x < 0.0); } // leaky relu
         case 2u: { return x * normal(x); } // gelu
-        case 3u: { return x * sigmoid(2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x)); } // gelu by tanh
+        case 3u: { return x * sigmoid(p.a * (x + p.b * x * x * x)); } // gelu by tanh
         case 4u: { return x * sigmoid(QUICK * x); } // gelu by sigmoid
         case 5u: { return x * sigmoid(x); } // silu
         case 6u: { return select(x * x, 0.0, x < 0.0); } // relu squared
@@ -61,8 +59,8 @@ fn slope_of(x: f32) -> f32 {
         case 1u: { return select(p.leak, 1.0, x > 0.0); }
         case 2u: { return normal(x) + x * 0.3989423 * exp_of(-0.5 * x * x); }
         case 3u: {
-            let s = both_sides(2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
-            return s.x + x * s.x * s.y * 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x);
+            let s = both_sides(p.a * (x + p.b * x * x * x));
+            return s.x + x * s.x * s.y * p.a * (1.0 + 3.0 * p.b * x * x);
         }
         case 4u: { return swish_slope(QUICK, x); }
         case 5u: { return swish_slope(1.0, x); }

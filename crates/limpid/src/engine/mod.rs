@@ -81,7 +81,7 @@ impl fmt::Display for RequestId {
 /// What happens to a request.
 #[derive(Debug)]
 pub enum EngineEvent {
-    /// The oldest tokens were dropped, because the context was full ([`Overflow::SlideHalf`]).
+    /// The oldest tokens were dropped, because the context was full ([`Overflow`]).
     Cropped {
         /// Tokens still seen.
         kept: usize,
@@ -228,13 +228,13 @@ impl Request {
             let cached = self.table.as_ref().map_or(0, BlockTable::found);
             tell(EngineEvent::Prompt { cached, log_probs })?;
         }
-        let slides = self.writer.options().overflow == Overflow::SlideHalf;
+        let overflow = self.writer.options().overflow;
         let Some(logits) = logits.last().filter(|_| self.writer.options().max_tokens > 0) else {
             return Err(End::Finished(FinishReason::Length));
         };
         let mut chosen = self.writer.take(logits, self.held)?;
         let full = chosen.finish.is_none() && self.held == context;
-        if full && !slides {
+        if full && overflow == Overflow::Stop {
             chosen.text += &self.writer.flush();
             chosen.finish = Some(FinishReason::Length);
         }
@@ -245,7 +245,7 @@ impl Request {
             return Err(End::Finished(reason));
         }
         if full {
-            let kept = context / 2;
+            let kept = if overflow == Overflow::Crop { context - 1 } else { context / 2 };
             self.tokens.drain(..context - kept);
             self.held = 0;
             tell(EngineEvent::Cropped { kept, dropped: context - kept })?;
@@ -315,8 +315,9 @@ impl Engine {
     /// token that was chosen when the sequence held T tokens, so that prompt and sample have at most T + 1.
     /// [`Overflow::SlideHalf`]: of a longer prompt the last T tokens are seen; and when a token must be added to a
     /// sequence of T, its oldest T - T / 2 tokens are dropped (T / 2 rounded down) and the other T / 2 run again, at
-    /// positions from 0, before it. Each time [`EngineEvent::Cropped`] is told. The repetition penalty still counts what
-    /// was dropped.
+    /// positions from 0, before it. [`Overflow::Crop`] drops one token and runs the other T - 1 again, so that every token follows
+    /// from the last T alone; it costs a whole context a token. Each time [`EngineEvent::Cropped`] is told. The repetition penalty
+    /// still counts what was dropped.
     ///
     /// # Errors
     /// If the prompt is empty or has tokens that the model or the tokenizer lacks; if it does not fit the context or,
@@ -333,7 +334,7 @@ impl Engine {
             return Err(DecodeError::Token { id, index: 0, vocab_size }.into());
         }
         let (context, silent) = (config.context_length, usize::from(options.max_tokens == 0));
-        let (slides, more) = (options.overflow == Overflow::SlideHalf, options.max_tokens.saturating_sub(1));
+        let (slides, more) = (options.overflow != Overflow::Stop, options.max_tokens.saturating_sub(1));
         let dropped = (prompt.len() - silent).saturating_sub(context);
         if dropped > 0 && !slides {
             return Err(DecodeError::Full { held: 0, more: prompt.len() - silent, context }.into());

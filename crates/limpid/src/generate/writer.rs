@@ -21,6 +21,9 @@ pub enum Overflow {
     /// The oldest half is dropped, and the sample goes on.
     #[default]
     SlideHalf,
+    /// The oldest token is dropped for every new one: each is chosen by a run of the last `context_length` tokens alone, from the first
+    /// position on.
+    Crop,
     /// The sample ends.
     Stop,
 }

@@ -6,7 +6,7 @@
 
 use super::{Topic, at_least, at_most, between, claim, grid, means};
 use crate::Error;
-use crate::config::{Activation, Config, NormPlace};
+use crate::config::{Activation, Config, Constants, NormPlace};
 use crate::lm::processor;
 use crate::model::{Mode, Model, init, init::Init};
 use crate::ops::linear::Precision;
@@ -129,7 +129,7 @@ const GPT2: Setup = Setup {
 impl Setup {
     /// y = x, the op that replaces a part: a leaky ReLU with slope 1 on both sides.
     fn or_identity(&self, op: Op) -> Op {
-        let same = |x, y| Op::Activate { f: Activation::LeakyRelu, slope: 1.0, x, y };
+        let same = |x, y| Op::Activate { f: Activation::LeakyRelu, k: Constants::leaking(1.0), x, y };
         match op {
             Op::Norm { x, y, .. } if self.norm.is_none() => same(x, y),
             Op::Add { b, y, .. } if !self.residual => same(b, y),

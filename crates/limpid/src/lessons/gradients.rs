@@ -3,7 +3,7 @@
 //! activation, residual sums, norms. Read `depth` next.
 
 use super::{Topic, at_least, at_most, between, claim, grid, means};
-use crate::config::{Activation, NormKind};
+use crate::config::{Activation, Constants, NormKind};
 use crate::ops::{activate::reference as f, linear::reference as linear, norm::reference as norm, random};
 use crate::trace::view::View;
 
@@ -168,7 +168,7 @@ pub(super) const TOPIC: Topic = Topic {
 
 /// Rows of the batch, and features of each row.
 const WIDTH: usize = 48;
-const LEAK: f64 = 0.2;
+const LEAK: Constants = Constants::leaking(0.2);
 const LAYER_NORM: (NormKind, f64) = (NormKind::Layer, 1e-5);
 
 /// What a layer normalises before its product.

@@ -6,7 +6,7 @@ use super::live::Run;
 use super::plain::{add, columns, concat, matmul, one_hot, project, segments, transpose, wide};
 use super::{At, Figure, Live, WalkError};
 use crate::backend::{Backend, Reference};
-use crate::config::{Activation, Config, NormPlace, Positions};
+use crate::config::{Activation, Config, Constants, NormPlace, Positions};
 use crate::ops::classify::{self, Target, Terms};
 use crate::ops::simd::Level;
 use crate::ops::{Batch, Scoring, activate, norm};
@@ -158,7 +158,7 @@ pub fn relu_by_element(seen: &Seen) -> Result<Vec<Both>> {
     let x: Vec<f32> = seen.block("hook_resid_pre")?.iter().map(|v| *v as f32).collect();
     let relu = |x: &[f32]| {
         let mut y = vec![0.0; x.len()];
-        Level::best().run(activate::Forward { y: &mut y, x, f: Activation::Relu, slope: 0.0 });
+        Level::best().run(activate::Forward { y: &mut y, x, f: Activation::Relu, k: Constants::USUAL });
         wide(&y)
     };
     let each: Vec<f64> = x.chunks(1).flat_map(relu).collect();
@@ -301,7 +301,7 @@ pub fn feed_forward_by_position(seen: &Seen) -> Result<Vec<Both>> {
     for row in seen.input("ln2", "hook_resid_mid")?.chunks_exact(c.d_model) {
         let inside = project(row, &w1, &b1, c.d_model);
         let active: Vec<f64> =
-            inside.iter().map(|x| activate::reference::value(c.activation, c.leaky_slope, *x)).collect();
+            inside.iter().map(|x| activate::reference::value(c.activation, c.activation_constants(), *x)).collect();
         out.extend(project(&active, &w2, &b2, c.d_ff));
         pre.extend(inside);
         post.extend(active);

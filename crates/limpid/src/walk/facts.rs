@@ -2,7 +2,7 @@
 
 use super::views::{grid, lacks, said};
 use super::{At, Figure, Live, Run, Set, ShapeRow, Show, WalkError, printed};
-use crate::config::{Activation, Axis, Config, Positions, Settings};
+use crate::config::{Activation, Axis, Config, Constants, Positions, Settings};
 use crate::model::{Mode, Model, Param, ParamStack};
 use crate::names::{self, Notation};
 use crate::ops::activate::reference::{derivative, value};
@@ -253,7 +253,7 @@ fn least(f: impl Fn(f64) -> f64) -> (f64, f64) {
 }
 
 pub(super) fn function(wanted: &[String], at: &[f64], [minimum, difference, slopes]: [bool; 3]) -> Views {
-    let leak = Config::DEFAULT.leaky_slope;
+    let k = Constants::USUAL;
     let mut functions = vec![];
     for name in wanted {
         match Activation::ALL.iter().find(|f| f.name() == name) {
@@ -265,8 +265,8 @@ pub(super) fn function(wanted: &[String], at: &[f64], [minimum, difference, slop
     headers.extend(functions.iter().map(|f| f.name().to_string()));
     headers.extend(functions.iter().filter(|_| slopes).map(|f| format!("slope of {}", f.name())));
     let row = |x: &f64| {
-        let values = functions.iter().map(|f| value(*f, leak, *x));
-        let slopes = functions.iter().filter(|_| slopes).map(|f| derivative(*f, leak, *x));
+        let values = functions.iter().map(|f| value(*f, k, *x));
+        let slopes = functions.iter().filter(|_| slopes).map(|f| derivative(*f, k, *x));
         let cells = values.chain(slopes).map(|v| format!("{v:.6}"));
         [x.to_string()].into_iter().chain(cells).collect()
     };

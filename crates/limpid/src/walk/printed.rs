@@ -8,7 +8,7 @@ use super::live::Run;
 use super::plain::{concat, diag, one_hot, segments, stack, wide};
 use super::{At, Live, Show, WalkError, WalkStep, Worked, worked};
 use crate::backend::{Backend, Reference};
-use crate::config::{Activation, Config, DropoutScale, Mask, NormKind};
+use crate::config::{Activation, Config, Constants, DropoutScale, Mask, NormKind};
 use crate::model::{Mode, Model};
 use crate::ops::adamw::Method;
 use crate::ops::embed::tables::sinusoidal_one_based;
@@ -560,7 +560,7 @@ fn places_of(step: &WalkStep) -> Vec<f64> {
 }
 
 fn values_of(step: &WalkStep, f: Activation) -> Vec<Leaf> {
-    reals(places_of(step).into_iter().map(|x| activate::reference::value(f, 0.0, x)))
+    reals(places_of(step).into_iter().map(|x| activate::reference::value(f, Constants::USUAL, x)))
 }
 
 /// The printed logits as the bias of a head without weights: what a model makes of them.

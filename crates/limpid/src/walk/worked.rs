@@ -4,7 +4,7 @@
 use super::live::Run;
 use super::plain::{concat, diag, one_hot, stack, wide};
 use super::{At, Figure, Live, WalkError, printed};
-use crate::config::{Activation, Config, DropoutScale, Mask, NormKind, NormPlace};
+use crate::config::{Activation, Config, Constants, DropoutScale, Mask, NormKind, NormPlace};
 use crate::model::{Mode, Model};
 use crate::names;
 use crate::ops::adamw::{self, Method, Rule};
@@ -582,9 +582,9 @@ pub(super) fn least(f: Activation) -> [f64; 2] {
     let (mut low, mut high) = (-1.5, -0.25);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        if activate::reference::derivative(f, 0.0, middle) < 0.0 { low = middle } else { high = middle }
+        if activate::reference::derivative(f, Constants::USUAL, middle) < 0.0 { low = middle } else { high = middle }
     }
-    [low, activate::reference::value(f, 0.0, low)]
+    [low, activate::reference::value(f, Constants::USUAL, low)]
 }
 
 // ---- the live model

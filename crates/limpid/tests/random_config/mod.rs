@@ -10,7 +10,7 @@ use std::collections::HashSet;
 /// One value on each axis, as small numbers.
 const AXES: &[(&str, usize)] = &[
     ("positions", 6),
-    ("norm place", 4),
+    ("norm place", 5),
     ("parallel", 3),
     ("final norm", 2),
     ("norm", 3),
@@ -53,6 +53,7 @@ const AXES: &[(&str, usize)] = &[
     ("d_embed", 3),
     ("shared blocks", 2),
     ("rotary pairs", 3),
+    ("gelu constants", 2),
 ];
 
 fn config(choice: &[usize]) -> Config {
@@ -109,7 +110,7 @@ fn config(choice: &[usize]) -> Config {
         n_segment: 2 * on("segments"),
         norm_place: place,
         // a parallel block has no sum after attention to normalise
-        parallel: if place == NormPlace::Post { Parallel::No } else { Parallel::ALL[on("parallel")] },
+        parallel: if place.is_post() { Parallel::No } else { Parallel::ALL[on("parallel")] },
         final_norm: yes("final norm"),
         embedding_norm: yes("embedding norm"),
         norm: NormKind::ALL[on("norm")],
@@ -130,6 +131,9 @@ fn config(choice: &[usize]) -> Config {
         qk_norm: QkNorm::ALL[on("qk norm")],
         activation: Activation::ALL[on("activation")],
         leaky_slope: 0.1,
+        gelu_alpha: [1.0, 1.3][on("gelu constants")],
+        gelu_beta: [Config::DEFAULT.gelu_beta, 0.9][on("gelu constants")],
+        gelu_gamma: [Config::DEFAULT.gelu_gamma, 0.1][on("gelu constants")],
         ffn_gated: yes("gated"),
         embedding_scale: [1.0, 1.7][on("embedding scale")],
         residual_scale: [1.0, 0.6][on("residual scale")],

@@ -323,6 +323,9 @@ pub(super) fn canonical(c: &Config) -> Config {
     if c.activation != Activation::LeakyRelu {
         c.leaky_slope = usual.leaky_slope;
     }
+    if c.activation != Activation::GeluTanh {
+        (c.gelu_alpha, c.gelu_beta, c.gelu_gamma) = (usual.gelu_alpha, usual.gelu_beta, usual.gelu_gamma);
+    }
     c.norm_gain_less_one &= c.norm_gain;
     c.shared_blocks &= c.n_layer > 1;
     if c.parallel == Parallel::OneNorm && c.norm_place == NormPlace::Branch {

@@ -187,7 +187,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                 }
             });
         }
-        Op::Activate { f, slope, x, .. } => {
+        Op::Activate { f, k, x, .. } => {
             let cols = x.cols;
             let x = &act[x.range()];
             let Grad { region, add } = step.dx[0].expect("an activation has an input");
@@ -195,7 +195,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
             let dy = &*dy;
             team.rows([(dx, cols)], |rows, [dx], _| {
                 let range = rows.start * cols..rows.end * cols;
-                level.run(activate::Backward { f, slope, dx, add, dy: &dy[range.clone()], x: &x[range] });
+                level.run(activate::Backward { f, k, dx, add, dy: &dy[range.clone()], x: &x[range] });
             });
         }
         Op::Add { y, scale, .. } => {

@@ -143,12 +143,12 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
                 }
             }
         }
-        Op::Activate { f, slope, x, y } => {
+        Op::Activate { f, k, x, y } => {
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
             team.rows([(y, cols)], |rows, [y], _| {
-                level.run(activate::Forward { f, slope, y, x: &x[rows.start * cols..rows.end * cols] });
+                level.run(activate::Forward { f, k, y, x: &x[rows.start * cols..rows.end * cols] });
             });
         }
         Op::Add { a, b, scale, y } => {

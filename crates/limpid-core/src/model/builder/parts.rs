@@ -124,7 +124,7 @@ impl<'a> Builder<'a> {
 
     pub fn activate(&mut self, name: &str, x: Region, axes: Axes) -> Region {
         let y = self.act(name, x.cols, axes);
-        self.op(Op::Activate { f: self.c.activation, slope: self.c.leaky_slope as f32, x, y });
+        self.op(Op::Activate { f: self.c.activation, k: self.c.activation_constants(), x, y });
         y
     }
 
@@ -132,7 +132,9 @@ impl<'a> Builder<'a> {
     /// the stream where nothing changes it before.
     pub fn project(&mut self, i: usize, part: &str, x: Region, bias: bool, dropout: f64) -> Region {
         let c = self.c;
-        let changed = matches!(c.norm_place, NormPlace::Branch | NormPlace::Both) || c.residual_scale != 1.0;
+        let branch = matches!(c.norm_place, NormPlace::Branch | NormPlace::Both);
+        let is_added = part == "attn" || c.norm_place != NormPlace::PostAttention;
+        let changed = branch || is_added && c.residual_scale != 1.0;
         let added = format!("blocks.{i}.hook_{part}_out");
         let out = if changed { format!("blocks.{i}.{part}.hook_out") } else { added.clone() };
         let weights = format!("blocks.{i}.{part}.out");

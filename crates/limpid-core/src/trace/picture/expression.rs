@@ -4,7 +4,7 @@
 //! says; axes left out are whole.
 
 use super::{Chart, PlotPart, Series, TensorPlot};
-use crate::config::Activation;
+use crate::config::{Activation, Constants};
 use crate::names;
 use crate::ops::IGNORE;
 use crate::ops::activate::reference::value;
@@ -351,7 +351,7 @@ pub fn gelu(before: &[f32]) -> TensorPlot {
         let x = |i: usize| -end + 2.0 * end * i as f64 / (n - 1) as f64;
         (0..n).map(|i| (x(i), f(x(i)))).collect()
     };
-    let of = |activation: Activation| move |x: f64| value(activation, 0.0, x);
+    let of = |activation: Activation| move |x: f64| value(activation, Constants::USUAL, x);
     let names =
         [(GeluErf, "GELU: x Φ(x)"), (GeluTanh, "by tanh"), (GeluSigmoid, "by sigmoid: x σ(1.702 x)"), (Relu, "ReLU")];
     let series = names.map(|(activation, label)| Series { label: label.into(), points: points(&of(activation)) });

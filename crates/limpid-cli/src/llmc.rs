@@ -1,0 +1,346 @@
+//! llm.c's two programs: `train --recipe llmc` is its train_gpt2, `check --against STATE` its test_gpt2. Both print what those print,
+//! line for line, with limpid's own numbers; a test compares every line with what llm.c itself printed.
+
+use crate::job::Job;
+use crate::machine::{fits, interrupt};
+use crate::options::{Interrupted, MachineOptions, Usage};
+use crate::show;
+use anyhow::{Context, Result, bail};
+use limpid::backend::Backend;
+use limpid::checkpoint::llmc::{DebugState, Header, open, open_state};
+use limpid::checkpoint::store::Dtype;
+use limpid::checkpoint::{Checkpoint, Format, ModelData, save};
+use limpid::config::{Config, Mask};
+use limpid::data::{Batches, WindowOrder};
+use limpid::engine::DecoderLimits;
+use limpid::generate::{Session, start_ids};
+use limpid::model::{Mode, Model, Param};
+use limpid::names;
+use limpid::ops::adamw::{Method, ParamGroup};
+use limpid::ops::{Batch, Region};
+use limpid::tokenizer::Tokenizer;
+use limpid::train::evaluate::Score;
+use limpid::train::{Recipe, Trainer};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Steps between the texts that a training writes.
+const GENERATE_EVERY: u64 = 20;
+/// Batches of an evaluation.
+const VALIDATION_BATCHES: u64 = 5;
+/// Rows of llm.c's token table are a multiple of this.
+const VOCAB_ALIGN: usize = 128;
+
+/// The sizes of a model, as llm.c prints them.
+fn sizes(model: &Model) -> String {
+    let Config { context_length, vocab_size, n_layer, n_head, d_model, .. } = model.config;
+    let padded = vocab_size.next_multiple_of(VOCAB_ALIGN);
+    let count = model.parameter_count() + (padded - vocab_size) * d_model * if model.config.tied_head { 1 } else { 2 };
+    format!(
+        "[GPT-2]\nmax_seq_len: {context_length}\nvocab_size: {vocab_size}\npadded_vocab_size: {padded}\nnum_layers: {n_layer}\n\
+         num_heads: {n_head}\nchannels: {d_model}\nnum_parameters: {count}\n"
+    )
+}
+
+/// llm.c's draws: xorshift64* (Marsaglia 2003, Vigna 2014), from a fixed state on.
+struct Coin(u64);
+
+impl Coin {
+    /// From 0 up to, but not, 1.
+    fn toss(&mut self) -> f64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        (high >> 8) as f64 / f64::from(1 << 24)
+    }
+}
+
+/// The first token up to which the probabilities of the softmax add up to more than the coin.
+fn pick(logits: &[f32], coin: f64) -> u32 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = |logit: &f32| f64::from(logit - most).exp();
+    let (all, mut sum) = (logits.iter().map(weight).sum::<f64>(), 0.0);
+    let up_to = logits.iter().position(|logit| {
+        sum += weight(logit) / all;
+        coin < sum
+    });
+    up_to.unwrap_or(logits.len() - 1) as u32
+}
+
+/// Trains as train_gpt2 does; the model goes to `out`, if there is one.
+pub fn train(job: &Job, machine: &MachineOptions, out: Option<&Path>) -> Result<()> {
+    let task = &job.task;
+    let (recipe, corpus) = (&task.recipe, &task.corpus);
+    if task.config.mask != Mask::Causal {
+        bail!(Usage(format!("--recipe llmc trains models that predict the next token; mask is {}", task.config.mask)));
+    }
+    if let Some(out) = out.filter(|out| out.symlink_metadata().is_ok()) {
+        bail!("{} exists already: choose another --out", out.display());
+    }
+    let batches = recipe.batches(&corpus.train, task.objective)?;
+    let in_order = Recipe { windows: WindowOrder::Sequential, accumulate: 1, ..*recipe };
+    let validation = (corpus.validation.len() > recipe.context)
+        .then(|| in_order.batches(&corpus.validation, task.objective))
+        .transpose()?;
+    let number = |tokens: usize| tokens / (recipe.batch_size * recipe.context);
+    show::out(&format!(
+        "{}train dataset num_batches: {}\nval dataset num_batches: {}\n",
+        sizes(&job.model),
+        number(corpus.train.len()),
+        number(corpus.validation.len())
+    ))?;
+    let (asked, mut trainer) = (interrupt()?, job.trainer(machine)?);
+    let start = start_ids(&corpus.tokenizer).unwrap_or_else(|| vec![corpus.train.id(0)]);
+    let mut coin = Coin(1337);
+    for step in 0..recipe.steps {
+        if asked.load(Ordering::Relaxed) {
+            bail!(Interrupted("stopped before the end"));
+        }
+        if let Some(validation) = validation.as_ref().filter(|_| due(job.options.eval_every, step)) {
+            show::out(&format!("val loss {:.6}\n", validate(&mut trainer, validation)?))?;
+        }
+        if step > 0 && due(GENERATE_EVERY, step) {
+            let ids = generate(&trainer, machine, &start, recipe.context, &corpus.tokenizer, &mut coin)?;
+            show::out(&format!("generating:\n---\n{}\n---\n", printable(&corpus.tokenizer, ids)?))?;
+        }
+        let began = Instant::now();
+        let loss = trainer.step(&batches)?.loss;
+        show::out(&format!("step {step}: train loss {loss:.6} (took {:.6} ms)\n", milliseconds(began)))?;
+    }
+    let Some(out) = out else { return Ok(()) };
+    let values = |param: &Param| {
+        let own = trainer.model.param(&param.name).expect("they are one model");
+        trainer.backend.read(own.region).expect("the backend has just trained")
+    };
+    let template = task.chat_template.as_deref();
+    let source = ModelData {
+        tokenizer: Some(&corpus.tokenizer),
+        chat_template: template,
+        ..ModelData::new(&task.config, &values)
+    };
+    save(out, Format::Limpid, &Dtype::F32, &source)?;
+    show::say(format_args!("the model is in {}", out.display()));
+    Ok(())
+}
+
+fn due(every: u64, step: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    1000.0 * since.elapsed().as_secs_f64()
+}
+
+/// The mean loss of the first batches.
+fn validate(trainer: &mut Trainer, batches: &Batches) -> Result<f64> {
+    let (mut batch, mut score) = (Batch::default(), Score::default());
+    for n in 0..VALIDATION_BATCHES {
+        batches.fill(n, 0, &mut batch);
+        score.add(&losses(&trainer.model, &mut *trainer.backend, &batch)?, &batch.targets);
+    }
+    Ok(score.loss())
+}
+
+/// The loss of every row of a batch.
+fn losses(model: &Model, backend: &mut dyn Backend, batch: &Batch) -> Result<Vec<f32>> {
+    let losses = model.losses().context("the model has no losses")?;
+    backend.feed(batch)?;
+    backend.forward(model.ops())?;
+    Ok(backend.read(losses.of(batch))?)
+}
+
+/// What the weights as they are write after `start`, up to so many tokens with it.
+fn generate(
+    trainer: &Trainer,
+    machine: &MachineOptions,
+    start: &[u32],
+    tokens: usize,
+    tokenizer: &Tokenizer,
+    coin: &mut Coin,
+) -> Result<Vec<u32>> {
+    let config = &trainer.model.config;
+    let mut session = Session::on(machine.decoder(config, DecoderLimits::of_sequences(config, 1, 1), None)?);
+    session.take_parameters(&trainer.model, &*trainer.backend)?;
+    let (id, known) = (session.open()?, tokenizer.vocab_size().min(config.vocab_size));
+    session.feed(id, start)?;
+    let mut written = vec![];
+    while start.len() + written.len() < tokens {
+        let token = pick(&session.logits(id)?[..known], coin.toss());
+        written.push(token);
+        session.feed(id, &[token])?;
+    }
+    Ok(written)
+}
+
+/// The text of tokens, without those that are one byte which is no character that can be seen.
+fn printable(tokenizer: &Tokenizer, mut ids: Vec<u32>) -> Result<String> {
+    let mut seen = vec![];
+    for id in ids.drain(..) {
+        match tokenizer.decode_bytes(&[id])?[..] {
+            [byte] if !byte.is_ascii_graphic() && !byte.is_ascii_whitespace() => {}
+            _ => seen.push(id),
+        }
+    }
+    Ok(tokenizer.decode(&seen)?)
+}
+
+// ---- test_gpt2
+
+/// Differences that llm.c accepts, of logits and losses and of gradients.
+const FORWARD: f32 = 1e-2;
+const GRADIENT: f32 = 2e-2;
+const STEPS: u64 = 10;
+/// PyTorch's losses of GPT-2 on the batch of its debug state.
+const LOSSES: [f32; STEPS as usize] = [
+    5.270_007_133_483_887,
+    4.059_706_687_927_246,
+    3.375_123_023_986_816_4,
+    2.800_782_680_511_474_6,
+    2.315_382_242_202_759,
+    1.849_028_587_341_308_6,
+    1.394_656_419_754_028_3,
+    0.999_146_521_091_461_2,
+    0.624_080_419_540_405_3,
+    0.376_510_977_745_056_15,
+];
+
+/// Compares a model with the state that PyTorch left beside it, as test_gpt2 does. Whether all is as it should be.
+pub fn test(model: &Path, state: &Path, machine: &MachineOptions, json: bool) -> Result<bool> {
+    let (header, _) = open(model).context("--against compares a .bin of llm.c")?;
+    let state = open_state(state, &header)?;
+    let opened = Checkpoint::open(model)?;
+    let (mut text, mut found) = (String::new(), vec![]);
+    let built = Model::new(&opened.config, Mode::Inspect { batch: state.batch_size, context: state.context })?;
+    text += &sizes(&built);
+    text += &format!("[State]\nbatch_size: {}\nseq_len: {}\n", state.batch_size, state.context);
+    let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
+    let batch = Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context);
+    let mut passed = first_pass(&built, &opened, &batch, &header, &state, machine, (&mut text, &mut found))?;
+    let steps = steps(&opened, &batch, machine)?;
+    // the ten losses are of one model on one batch
+    let known = (LOSSES[0] - state.loss).abs() < FORWARD && header.n_layer == 12 && header.d_model == 768;
+    for (step, (loss, took)) in steps.iter().enumerate() {
+        let expected = if known { Some(LOSSES[step]) } else { Some(state.loss).filter(|_| step == 0) };
+        let ok = expected.map(|expected| (expected - loss).abs() < FORWARD);
+        passed &= ok.unwrap_or(true);
+        let ok = ok.map(|ok| format!(" OK = {}", u8::from(ok))).unwrap_or_default();
+        text += &format!("step {step}: loss {loss:.6} (took {took:.6} ms){ok}\n");
+    }
+    text += &format!("overall okay: {}\n", u8::from(passed));
+    match json {
+        true => {
+            let losses: Vec<f32> = steps.iter().map(|(loss, _)| *loss).collect();
+            show::json(&serde_json::json!({ "passed": passed, "tensors": found, "losses": losses }))?;
+        }
+        false => show::out(&text)?,
+    }
+    Ok(passed)
+}
+
+/// Logits, loss and every gradient of the weights as they are.
+fn first_pass(
+    model: &Model,
+    opened: &Checkpoint,
+    batch: &Batch,
+    header: &Header,
+    state: &DebugState,
+    machine: &MachineOptions,
+    (text, found): (&mut String, &mut Vec<serde_json::Value>),
+) -> Result<bool> {
+    let on = machine.on().with_weights(opened, model, machine.precision);
+    fits(model, None, on, "comparing this model")?;
+    let mut backend = machine.backend(model)?;
+    opened.load(model, &mut *backend)?;
+    let rows = losses(model, &mut *backend, batch)?;
+    let loss = (rows.iter().map(|loss| f64::from(*loss)).sum::<f64>() / rows.len() as f64) as f32;
+    backend.backward(model.back())?;
+    let theirs = |name: &str| -> Result<Vec<f32>> {
+        let tensor = state.store.get(name).with_context(|| format!("the state has no {name}"))?;
+        Ok(tensor.values()?.into_owned())
+    };
+    let mut passed = true;
+    let mut add = |name: &str, off: f32, ok: bool| {
+        passed &= ok;
+        found.push(serde_json::json!({ "name": name, "ok": ok, "max_diff": off }));
+    };
+    let (own, want) = (backend.read(model.logits().context("the model has no head")?)?, theirs("logits")?);
+    own.iter().zip(&want).take(10).for_each(|(own, want)| *text += &format!("{want:.6}, {own:.6}\n"));
+    let off = apart(&own, &want);
+    let wrong = own.iter().zip(&want).position(|(own, want)| !((own - want).abs() < FORWARD));
+    if let Some(at) = wrong {
+        let (row, token) = (at / header.vocab_size, at % header.vocab_size);
+        *text += &format!("MISMATCH AT INDEX {row},{token}: {:.6} {:.6}\nNOT ", want[at], own[at]);
+    }
+    *text += &format!("OK (LOGITS), max_diff = {}\n", exponent(off));
+    add("logits", off, wrong.is_none());
+    let ok = (loss - state.loss).abs() < FORWARD;
+    *text += &format!("LOSS {}: {loss:.6} {:.6}\n", if ok { "OK" } else { "MISMATCH" }, state.loss);
+    add("loss", (loss - state.loss).abs(), ok);
+    let mut kinds: Vec<String> = vec![];
+    for (name, _) in header.tensors() {
+        let kind = name.split('.').next().unwrap_or(&name).to_string();
+        if kinds.last() != Some(&kind) {
+            kinds.push(kind);
+        }
+    }
+    for kind in kinds {
+        let (mut own, mut want) = (vec![], vec![]);
+        for param in model.params.iter().filter(|p| names::lookup(&p.name).is_some_and(|(e, _)| e.llmc == kind)) {
+            let block = names::lookup(&param.name).and_then(|(_, block)| block);
+            let read = backend.read(param.region.grad())?;
+            let stored = theirs(&block.map_or(kind.clone(), |i| format!("{kind}.{i}")))?;
+            want.extend_from_slice(&stored[..read.len()]); // rows of padding come last
+            own.extend(read);
+        }
+        let (off, ok) = (apart(&own, &want), own.iter().zip(&want).all(|(own, want)| (own - want).abs() <= GRADIENT));
+        *text += &format!("d{kind}\n");
+        for (own, want) in own.iter().zip(&want).take(5) {
+            let not = if (own - want).abs() <= GRADIENT { "" } else { "NOT " };
+            *text += &format!("{not}OK {own:.6} {want:.6}\n");
+        }
+        *text += &format!("TENSOR {}OK, maxdiff = {}\n", if ok { "" } else { "NOT " }, exponent(off));
+        add(&format!("d{kind}"), off, ok);
+    }
+    Ok(passed)
+}
+
+/// Losses of ten steps on one batch, each before its update, with what the step took.
+fn steps(opened: &Checkpoint, batch: &Batch, machine: &MachineOptions) -> Result<Vec<(f32, f64)>> {
+    let (sequences, context) = (batch.spans.len(), batch.spans[0].rows);
+    let model = Model::new(&opened.config, Mode::Train { batch: sequences, context })?;
+    let recipe = Recipe::preset("llmc-gpt2")?;
+    fits(&model, Some(&recipe), machine.on(), "training this model")?;
+    let mut backend = machine.backend(&model)?;
+    opened.load(&model, &mut *backend)?;
+    // llm.c's weights decay all alike, gains and biases too
+    let groups = model.update_groups(0.0, Method::AdamW).into_iter().map(|group| ParamGroup { decay: 0.01, ..group });
+    let groups: Vec<ParamGroup> = groups.collect();
+    let losses: Region = model.losses().context("the model has no losses")?;
+    let mut steps = vec![];
+    for step in 1..=STEPS {
+        let began = Instant::now();
+        backend.feed(batch)?;
+        backend.forward(model.body())?;
+        backend.backward(model.back())?;
+        let rows = backend.read(losses.of(batch))?;
+        let loss = rows.iter().map(|loss| f64::from(*loss)).sum::<f64>() / rows.len() as f64;
+        let took = milliseconds(began);
+        backend.update(&groups, &recipe.rule(recipe.learning_rate, step), &mut [])?;
+        steps.push((loss as f32, took));
+    }
+    Ok(steps)
+}
+
+fn apart(own: &[f32], want: &[f32]) -> f32 {
+    own.iter().zip(want).map(|(own, want)| (own - want).abs()).fold(0.0, f32::max)
+}
+
+/// A number as C's `%e` writes it.
+fn exponent(x: f32) -> String {
+    let text = format!("{x:.6e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+}
