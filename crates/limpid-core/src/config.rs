@@ -430,22 +430,36 @@ pub struct Heads {
     pub n_head: usize,
     /// K: heads of keys and of values.
     pub n_kv_head: usize,
-    /// D: features of each.
+    /// D: features of each query and key.
     pub d_head: usize,
+    /// D_v: features of each value, most often D.
+    pub d_value: usize,
 }
 
 impl Heads {
     /// Columns of all queries, keys and values.
     pub const fn cols(self) -> usize {
-        (self.n_head + 2 * self.n_kv_head) * self.d_head
+        self.query_cols() + self.cache_cols()
     }
-    /// Columns of all queries; the output of attention has as many.
+    /// Columns of all queries.
     pub const fn query_cols(self) -> usize {
         self.n_head * self.d_head
     }
-    /// Columns of all keys, or of all values.
+    /// Columns of all keys.
     pub const fn key_cols(self) -> usize {
         self.n_kv_head * self.d_head
+    }
+    /// Columns of all values.
+    pub const fn value_cols(self) -> usize {
+        self.n_kv_head * self.d_value
+    }
+    /// Columns of all keys and values: what a KV cache holds of a position.
+    pub const fn cache_cols(self) -> usize {
+        self.key_cols() + self.value_cols()
+    }
+    /// Columns of what attention gives: a value's for each query head.
+    pub const fn output_cols(self) -> usize {
+        self.n_head * self.d_value
     }
     /// Query heads that one key head serves.
     pub const fn group(self) -> usize {
@@ -454,13 +468,21 @@ impl Heads {
     /// The columns of the queries, of the keys and of the values.
     pub fn parts(self) -> [ops::Range<usize>; 3] {
         let (q, k) = (self.query_cols(), self.key_cols());
-        [0..q, q..q + k, q + k..q + 2 * k]
+        [0..q, q..q + k, q + k..self.cols()]
+    }
+    /// Features of a head in one of the [`Heads::parts`].
+    pub fn features(self, part: &ops::Range<usize>) -> usize {
+        if part.start < self.parts()[2].start { self.d_head } else { self.d_value }
+    }
+    /// The columns of the query, the key and the value of query head `h`.
+    pub fn of_head(self, h: usize) -> [ops::Range<usize>; 3] {
+        let [q, k, v] = self.starts(h);
+        [q..q + self.d_head, k..k + self.d_head, v..v + self.d_value]
     }
     /// The first columns of the query, the key and the value of query head `h`.
     pub fn starts(self, h: usize) -> [usize; 3] {
-        let (own, shared) = (h * self.d_head, h / self.group() * self.d_head);
-        let [q, k, v] = self.parts();
-        [q.start + own, k.start + shared, v.start + shared]
+        let ([q, k, v], shared) = (self.parts(), h / self.group());
+        [q.start + h * self.d_head, k.start + shared * self.d_head, v.start + shared * self.d_value]
     }
 }
 
@@ -655,6 +677,8 @@ settings! {
         /// Features of one head.
         d_head: Option<usize> = None, Setting::of("D").size().otherwise("d_model / n_head")
             .also(&["head-dim", "head-size"]);
+        /// Features of one head's values, where they are not as many as those of its queries and keys.
+        d_v: Option<usize> = None, Setting::of("D").size().otherwise("d_head").later().also(&["value-length", "v-head-dim"]);
         /// Blocks.
         n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096: the list of ops would be endless").common()
             .also(&["n-layers", "num-layers", "num-hidden-layers", "depth"]);
@@ -794,6 +818,11 @@ impl Config {
         self.d_head.unwrap_or(self.d_model / self.n_head)
     }
 
+    /// D_v: features of the values of one head, D unless given.
+    pub fn d_value(&self) -> usize {
+        self.d_v.unwrap_or(self.d_head())
+    }
+
     /// E: the width of the tables, C unless given.
     pub fn d_embed(&self) -> usize {
         self.d_embed.unwrap_or(self.d_model)
@@ -806,7 +835,8 @@ impl Config {
 
     /// The layout of queries, keys and values in a row.
     pub fn heads(&self) -> Heads {
-        Heads { n_head: self.n_head, n_kv_head: self.n_kv_head.unwrap_or(self.n_head), d_head: self.d_head() }
+        let (n_head, n_kv_head) = (self.n_head, self.n_kv_head.unwrap_or(self.n_head));
+        Heads { n_head, n_kv_head, d_head: self.d_head(), d_value: self.d_value() }
     }
 
     /// The factor of the scores of `block`, counted from 0: 1 / sqrt(D) or 1, divided by the block's number from 1
@@ -868,7 +898,7 @@ impl Config {
             );
             return Err(ConfigError::HeadsDontDivide { d_model: self.d_model, n_head: self.n_head, mend });
         }
-        let Heads { n_head, n_kv_head, d_head } = self.heads();
+        let Heads { n_head, n_kv_head, d_head, d_value } = self.heads();
         if !n_head.is_multiple_of(n_kv_head) {
             return Err(ConfigError::KeyHeadsDontDivide { n_head, n_kv_head });
         }
@@ -903,7 +933,7 @@ impl Config {
             .saturating_add(size(&[self.n_segment, e]))
             .saturating_add(size(&[t, e.max(d_head)]))
             .saturating_add(size(&[2, c, e]))
-            .saturating_add(size(&[l, c, 2, n_head.saturating_add(n_kv_head), d_head]))
+            .saturating_add(size(&[l, c, 2, n_head.saturating_add(n_kv_head), d_head.max(d_value)]))
             .saturating_add(size(&[l, c, 3, f]));
         if total > 1 << 48 {
             let segments = if self.n_segment > 0 { format!(", n_segment {}", self.n_segment) } else { String::new() };

@@ -445,7 +445,13 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
         let element = model.element(space);
         return refused(format!("{} has no memory of {element}, only of f32", device.adapter));
     }
-    let d = model.config.heads().d_head;
+    let (d, d_v) = (model.config.d_head(), model.config.d_value());
+    if d != d_v {
+        let what = format!(
+            "heads have {d} features of queries and keys and {d_v} of values (d_v), and the kernel of attention takes as many"
+        );
+        return refused(format!("{what}: --device cpu takes both"));
+    }
     if d > kernels::MOST_D {
         let most = kernels::MOST_D;
         return refused(format!(

@@ -16,9 +16,14 @@ use limpid::ops::linear::Precision;
 use limpid::ops::{Batch, IGNORE, MemorySpace, Op, Region, Span, random};
 use limpid::train::{Recipe, Trainer};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
-use random_config::{configs, fill};
+use random_config::fill;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// The sample, with as many features of values as of queries and keys: a GPU takes no others.
+fn configs() -> Vec<Config> {
+    random_config::configs().into_iter().map(|config| Config { d_v: None, ..config }).collect()
+}
 
 /// A part of the sample, or all of it.
 fn some(every: usize) -> impl Iterator<Item = (usize, Config)> {

@@ -153,7 +153,10 @@ fn cached_attention(bench: &Bench) {
         let q = values(rows * d);
         let (mut y, mut lse) = (vec![0.0; rows * d], vec![0.0; rows]);
         let plain = |at: usize| Keys::Plain(Mat::strided(&whole[at..], keys, d, cols));
-        let of = |cache, tile| Keys::Cached(CachedKeys { cache, tiles: 24, tile, table: &table, d });
+        let of = |cache, tile: usize| {
+            let (block, start, columns) = (24 * attend::BLOCK * d, tile * attend::BLOCK * d, tile < 12);
+            Keys::Cached(CachedKeys { cache, block, start, columns, table: &table, d })
+        };
         let flops = 4.0 * ((keys - rows) * rows * d + rows * (rows + 1) * d / 2) as f64;
         for (what, k, v) in [
             ("one matrix", plain(0), plain(cols / 2)),

@@ -399,12 +399,19 @@ fn eps_is_a_choice() {
 
 /// R099, R100, R102 to R106, R108, R110 to R114, R125, R128 to R132, R135, R138, R139; G05, G17; E0-28, E0-35, E3-06:
 /// one fused (3C,C) matrix, three of C x C, and a matrix per head and letter whose results are concatenated, are one
-/// attention.
+/// attention. R101, E0-45: so they are where values have another number of features than queries and keys; W^O has H d_v columns.
 #[test]
 fn fused_is_three_matrices_is_one_per_head() {
-    for config in [small(), Config { mask: Mask::Bidirectional, attention_bias: false, ..small() }] {
+    let wide = |d_v| Config { d_v: Some(d_v), ..small() };
+    let shared = Config { d_model: 24, n_head: 6, n_kv_head: Some(2), ..wide(9) };
+    for config in
+        [small(), Config { mask: Mask::Bidirectional, attention_bias: false, ..small() }, wide(1), wide(7), shared]
+    {
         let batch = batch(&config);
-        let all = Run::new(&config, &batch).both(&batch, equal::fused_is_per_head);
+        let run = Run::new(&config, &batch);
+        let out = run.model.param("blocks.0.attn.out.weight").unwrap();
+        assert_eq!(out.shape(), [config.d_model, config.n_head * config.d_value()]);
+        let all = run.both(&batch, equal::fused_is_per_head);
         assert_eq!(all.len(), 5);
         for (i, both) in all.iter().enumerate() {
             // from the scores on: the model's 1 / sqrt(d) is an f32
@@ -903,7 +910,7 @@ fn shapes_of_the_worked_examples() {
         let shape = |tensor: &limpid::model::Tensor| {
             assert_eq!(tensor.region.rows, batch * t, "{}", tensor.name); // flattened (R205)
             let shape = match tensor.axes {
-                Axes::Heads => vec![batch, t, tensor.cols.len() / config.d_head(), config.d_head()],
+                Axes::Heads | Axes::Values => vec![batch, t, tensor.cols.len() / config.d_head(), config.d_head()],
                 Axes::Scores => vec![batch, config.n_head, t, tensor.cols.len() / config.n_head],
                 Axes::Position => vec![batch, t],
                 _ => vec![batch, t, tensor.cols.len()],

@@ -249,7 +249,7 @@ fn attention_adds_up(trace: &Trace, config: &Config, sees: &dyn Fn(usize, usize,
             let row = |from: &Labelled| (0..t).map(|j| from.at(&[b, h, i, j]).unwrap()).collect::<Vec<_>>();
             let head = |from: &Labelled, j: usize| {
                 let h = h * from.shape[2] / config.n_head; // keys and values may serve several query heads
-                (0..config.d_head()).map(|e| from.at(&[b, j, h, e]).unwrap()).collect::<Vec<_>>()
+                (0..from.shape[3]).map(|e| from.at(&[b, j, h, e]).unwrap()).collect::<Vec<_>>()
             };
             let (a_s, a_m, a_w) = (row(&raw), row(&scores), row(&pattern));
             let top = a_m.iter().copied().fold(f32::MIN, f32::max);
@@ -492,6 +492,7 @@ fn gradients_of_watched_tensors_follow_from_their_neighbours() {
         tiny(),
         Config { positions: Positions::Rotary, ..post(tiny()) },
         Config { mask: Mask::Bidirectional, head_bias: true, ..tiny() },
+        Config { d_v: Some(5), ..tiny() },
     ];
     for (seed, config) in variants.iter().enumerate() {
         let (model, mut reference, batch) = ready(config, seed as u64);
@@ -507,7 +508,7 @@ fn gradients_of_watched_tensors_follow_from_their_neighbours() {
                 let at = |from: &Labelled, j| from.at(&[b, h, i, j]).unwrap();
                 let dot: f32 = (0..t).map(|j| at(&p, j) * at(&dp, j)).sum();
                 for j in 0..t {
-                    let through: f32 = (0..config.d_head())
+                    let through: f32 = (0..config.d_value())
                         .map(|e| dz.at(&[b, i, h, e]).unwrap() * v.at(&[b, j, h, e]).unwrap())
                         .sum();
                     // what the mask hides too: what reads weights reads all of them

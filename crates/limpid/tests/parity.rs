@@ -297,7 +297,7 @@ fn rotary() {
     let f = Fixture::open("ops");
     let &[t, heads, d] = f.shape("rotary/x") else { panic!("three axes") };
     let (base, width) = (f.number("rotary_base"), heads * d);
-    let layout = Heads { n_head: heads, n_kv_head: heads, d_head: d };
+    let layout = Heads { n_head: heads, n_kv_head: heads, d_head: d, d_value: d };
     let frequencies = embed::tables::frequencies(d, base, &RotaryScaling::NONE);
     let angles: Vec<f64> = (0..t * d).map(|i| embed::tables::rotary(i / d, i % d, &frequencies)).collect();
     let stack = |q: &[f64], v: &[f64]| -> Vec<f64> {

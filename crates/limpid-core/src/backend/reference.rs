@@ -344,12 +344,13 @@ impl Reference {
 
     fn attend(&mut self, op: Op) {
         let Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } = op else { unreachable!() };
-        let (n_head, d, draws, x) = (heads.n_head, heads.d_head, self.draws(drop), self.copy(qkv));
-        let (c, all, cached) = (heads.query_cols(), heads.cols(), 2 * heads.key_cols());
+        let (n_head, draws, x) = (heads.n_head, self.draws(drop), self.copy(qkv));
+        let (d, wide_v) = (heads.d_head, heads.d_value);
+        let (first_key, all, cached) = (heads.query_cols(), heads.cols(), heads.cache_cols());
         if let Some(cache) = cache {
             for span in self.batch.spans.clone() {
                 for i in 0..span.rows {
-                    let from = (span.row + i) * all + c;
+                    let from = (span.row + i) * all + first_key;
                     let to = span.cache_row(&self.batch, i) * cached;
                     let stored: Vec<f64> = x[from..from + cached].iter().map(|v| self.stored(*v)).collect();
                     self.exact_mut(cache)[to..to + cached].copy_from_slice(&stored);
@@ -367,19 +368,19 @@ impl Reference {
             // the index of the sequence's first key, and the distance between rows
             let (kv, first, stride) = match cache {
                 Some(region) => (self.cached_rows(region, span), 0, cached),
-                None => (x.clone(), span.row * all + c, all),
+                None => (x.clone(), span.row * all + first_key, all),
             };
             for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
                 let at = span.row + i;
                 let [query, key, value] = heads.starts(h);
                 let q = &x[at * all + query..][..d];
-                let keys = Self::keys(&kv, first + key - c, stride, d, n);
+                let keys = Self::keys(&kv, first + key - first_key, stride, d, n);
                 let sees = scoring.sees(&span, i);
                 let score = |j, product| scoring.score(product, scoring.distance(&span, i, j, [h, n_head]));
                 let row = attend::reference::row(q, keys, |j| sees.contains(&j), score);
-                let out = &mut self.exact_mut(y)[at * c + h * d..][..d];
+                let out = &mut self.exact_mut(y)[at * y.cols + h * wide_v..][..wide_v];
                 out.fill(0.0);
-                for (j, v) in Self::keys(&kv, first + value - c, stride, d, n).enumerate() {
+                for (j, v) in Self::keys(&kv, first + value - first_key, stride, wide_v, n).enumerate() {
                     let factor = draws.map_or(1.0, |w| f64::from(w.factor(weight_index(at, h, n_head, j))));
                     out.iter_mut().zip(v).for_each(|(y, v)| *y += row.pattern[j] * factor * v);
                 }
@@ -400,7 +401,7 @@ impl Reference {
     fn attend_backward(&mut self, step: Back) {
         let Op::Attend { qkv, cache, y, heads, scoring, drop, .. } = step.op else { unreachable!() };
         assert!(cache.is_none(), "a cached run has no backward");
-        let (c, n_head, d) = (y.cols, heads.n_head, heads.d_head);
+        let (c, n_head, d, wide_v) = (y.cols, heads.n_head, heads.d_head, heads.d_value);
         let draws = self.draws(drop);
         let (x, dy) = (self.copy(qkv), self.copy(step.dy.expect("attention has an output")));
         let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
@@ -412,19 +413,23 @@ impl Reference {
             for (i, h) in (0..rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
                 let q = &x[at(i, 0, h)..][..d];
                 let keys = Self::keys(&x, at(0, 1, h), heads.cols(), d, rows);
-                let values = Self::keys(&x, at(0, 2, h), heads.cols(), d, rows);
+                let values = Self::keys(&x, at(0, 2, h), heads.cols(), wide_v, rows);
                 let sees = scoring.sees(&span, i);
                 let score = |j, product| scoring.score(product, scoring.distance(&span, i, j, [h, n_head]));
                 let made = attend::reference::row(q, keys, |j| sees.contains(&j), score);
                 let p = made.pattern;
-                let dy = &dy[(row + i) * c + h * d..][..d];
+                let dy = &dy[(row + i) * c + h * wide_v..][..wide_v];
                 let factor = |j: usize| draws.map_or(1.0, |w| f64::from(w.factor(weight_index(row + i, h, n_head, j))));
                 let (dp, ds) = attend::reference::row_backward(&p, dy, values, factor);
-                for (j, e) in (0..rows).flat_map(|j| (0..d).map(move |e| (j, e))) {
+                for j in 0..rows {
                     let slope = scoring.steepness(made.products[j]) * ds[j];
-                    dqkv[at(i, 0, h) + e] += slope * x[at(j, 1, h) + e];
-                    dqkv[at(j, 1, h) + e] += slope * x[at(i, 0, h) + e];
-                    dqkv[at(j, 2, h) + e] += p[j] * factor(j) * dy[e];
+                    for e in 0..d {
+                        dqkv[at(i, 0, h) + e] += slope * x[at(j, 1, h) + e];
+                        dqkv[at(j, 1, h) + e] += slope * x[at(i, 0, h) + e];
+                    }
+                    for (e, dy) in dy.iter().enumerate() {
+                        dqkv[at(j, 2, h) + e] += p[j] * factor(j) * dy;
+                    }
                 }
                 if wide > 0 {
                     let to = ((row + i) * n_head + h) * wide;

@@ -109,7 +109,8 @@ impl Builder<'_> {
         let parts = |m: &mut Builder, prefix: &str, region: Region| {
             let named = ["q", "k", "v"].into_iter().zip(heads.parts());
             for (name, cols) in named.take(if prefix.is_empty() { 3 } else { 2 }) {
-                m.name(n(&format!("hook_{prefix}{name}")), region, cols, Axes::Heads);
+                let axes = if name == "v" { Axes::Values } else { Axes::Heads };
+                m.name(n(&format!("hook_{prefix}{name}")), region, cols, axes);
             }
         };
         let wide = heads.cols();
@@ -133,12 +134,12 @@ impl Builder<'_> {
             ["hook_raw_scores", "hook_attn_scores", "hook_pattern"].map(|name| self.kept(&n(name), wide, Axes::Scores));
         let cache = match self.mode {
             Mode::Decode { blocks, .. } => {
-                Some(self.place(MemorySpace::Cache, blocks * BLOCK, 2 * heads.key_cols(), ActiveRows::All))
+                Some(self.place(MemorySpace::Cache, blocks * BLOCK, heads.cache_cols(), ActiveRows::All))
             }
             _ => None,
         };
         let lse = self.place(MemorySpace::Stat, self.rows, heads.n_head, self.active);
-        let y = self.act(&n("hook_z"), heads.query_cols(), Axes::Heads);
+        let y = self.act(&n("hook_z"), heads.output_cols(), Axes::Values);
         let scoring = Scoring::of(c, i);
         let drop = self.drop(&n("hook_pattern"), c.dropout.attention);
         self.op(Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern });

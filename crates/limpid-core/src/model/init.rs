@@ -57,7 +57,7 @@ pub fn value(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) ->
         (ParamRole::Weight, Init::XavierMatrices | Init::XavierHeads) if param.name.contains(".attn.qkv.") => {
             let heads = model.config.heads();
             let part = |rows: Range<usize>| match scheme {
-                Init::XavierHeads => (rows.end, glorot(inner, heads.d_head)),
+                Init::XavierHeads => (rows.end, glorot(inner, heads.features(&rows))),
                 _ => (rows.end, glorot(inner, rows.len())),
             };
             Start::Parts(heads.parts().map(part))

@@ -80,8 +80,10 @@ pub enum Axes {
     Model,
     /// [batch, pos, d_embed]: where the embedding has a width of its own
     Embed,
-    /// [batch, pos, head, d_head]
+    /// [batch, pos, head, d_head]: of queries and keys
     Heads,
+    /// The same of values and of what attention gives, whose heads may have another number of features
+    Values,
     /// [batch, head, query_pos, key_pos], stored row by row as (query, head, key)
     Scores,
     /// [batch, pos, d_ff]
@@ -102,7 +104,7 @@ impl Axes {
         match self {
             Axes::Model => &["batch", "pos", "d_model"],
             Axes::Embed => &["batch", "pos", "d_embed"],
-            Axes::Heads => &["batch", "pos", "head", "d_head"],
+            Axes::Heads | Axes::Values => &["batch", "pos", "head", "d_head"],
             Axes::Scores => &["batch", "head", "query_pos", "key_pos"],
             Axes::Ffn => &["batch", "pos", "d_ff"],
             Axes::Vocab => &["batch", "pos", "d_vocab"],

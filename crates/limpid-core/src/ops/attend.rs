@@ -54,12 +54,12 @@ type Row = [f32; BLOCK];
 /// Floats of scratch that [`forward`], [`backward`] and [`watch`] need for D up to 256.
 pub const SCRATCH: usize = scratch(4 * BLOCK);
 
-/// Floats of scratch that they need for any D: a block of scores, and four more or one of keys.
+/// Floats of scratch that they need for any D and D_v, of which this is the greater: a block of scores, and four more or one of keys.
 pub const fn scratch(d: usize) -> usize {
     BLOCK * (BLOCK + if d > 4 * BLOCK { d } else { 4 * BLOCK }) + gemm::SCRATCH
 }
 
-/// The keys or the values of one head: (keys,D).
+/// The keys or the values of one head: (keys,D), or (keys,D_v).
 #[derive(Clone, Copy)]
 pub enum Keys<'a> {
     /// Rows of a matrix.
@@ -69,7 +69,7 @@ pub enum Keys<'a> {
 }
 
 /// All blocks of a KV cache. A block has the keys of each head for [`BLOCK`] positions as a matrix (D, 64), a column a
-/// key, and then the values of each head as (64, D): so a query alone reads both straight through, a lane a key.
+/// key, and then the values of each head as (64, D_v): so a query alone reads both straight through, a lane a key.
 #[derive(Clone, Copy)]
 pub enum CacheBlocks<'a> {
     /// As they are.
@@ -83,13 +83,15 @@ pub enum CacheBlocks<'a> {
 pub struct CachedKeys<'a> {
     /// All blocks.
     pub cache: CacheBlocks<'a>,
-    /// How many matrices a block has: two for each head of keys.
-    pub tiles: usize,
-    /// Which of these it is: keys in the first half, values in the second.
-    pub tile: usize,
+    /// Elements of a block.
+    pub block: usize,
+    /// Where in a block its matrix begins.
+    pub start: usize,
+    /// Whether it has a column for each position, as keys have: values have rows.
+    pub columns: bool,
     /// The sequence's blocks, in the order of positions.
     pub table: &'a [u32],
-    /// D.
+    /// D, or D_v.
     pub d: usize,
 }
 
@@ -97,11 +99,11 @@ impl Keys<'_> {
     /// Some keys of one block, (keys,D): `keys` begins at a multiple of [`BLOCK`]. `room` has [`BLOCK`] D elements, for
     /// those that are not f32.
     fn of<'a>(&'a self, level: Level, keys: &Range<usize>, room: &'a mut [f32]) -> Mat<'a> {
-        let CachedKeys { cache, tiles, tile, table, d } = match *self {
+        let CachedKeys { cache, block, start, columns, table, d } = match *self {
             Keys::Plain(all) => return all.rows(keys.clone()),
             Keys::Cached(cached) => cached,
         };
-        let at = (table[keys.start / BLOCK] as usize * tiles + tile) * BLOCK * d;
+        let at = table[keys.start / BLOCK] as usize * block + start;
         let data = match cache {
             CacheBlocks::F32(all) => &all[at..at + BLOCK * d],
             CacheBlocks::Bf16(all) => {
@@ -109,7 +111,7 @@ impl Keys<'_> {
                 &room[..BLOCK * d]
             }
         };
-        let all = if tile < tiles / 2 { Mat::new(data, BLOCK).t() } else { Mat::new(data, d) };
+        let all = if columns { Mat::new(data, BLOCK).t() } else { Mat::new(data, d) };
         all.rows(0..keys.len())
     }
 }
@@ -125,15 +127,15 @@ impl Kernel for Widen<'_> {
     }
 }
 
-/// One head of one sequence: everything its output depends on. Queries are the span's rows, keys the sequence's
-/// positions, both with D columns.
+/// One head of one sequence: everything its output depends on. Queries are the span's rows, keys and values the sequence's
+/// positions; values, and so the output, have D_v columns, which need not be D.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     /// (rows,D)
     pub q: Mat<'a>,
     /// (keys,D)
     pub k: Keys<'a>,
-    /// (keys,D)
+    /// (keys,D_v)
     pub v: Keys<'a>,
     /// the sequence
     pub span: Span,
@@ -642,12 +644,12 @@ fn forward_one(level: Level, head: Head, y: &mut [f32], lse: &mut f32, s: &mut R
     *lse = top + ln(total);
 }
 
-/// y: (rows,D) and lse: (rows,1) of one head.
+/// y: (rows,D_v) and lse: (rows,1) of one head.
 pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch: &mut [f32]) {
     let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
     let (s, room) = blocks.split_at_mut(BLOCK * BLOCK);
     let s = s.as_chunks_mut::<BLOCK>().0;
-    let d = head.q.cols;
+    let wide = y.cols();
     y.fill(0.0);
     if let (1, None, Keys::Cached(_)) = (head.q.rows, head.draws, head.k) {
         return forward_one(level, head, y.row(0), &mut lse.row(0)[0], &mut s[0], room);
@@ -657,11 +659,11 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
         let (mut top, mut total) = ([head.least(); BLOCK], [0.0; BLOCK]);
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
-            let mut y = y.part(rows.clone(), 0..d);
+            let mut y = y.part(rows.clone(), 0..wide);
             pair.product(level, Which::Scores, mat_mut(s, pair), head.k.of(level, &keys, room), q.t(), scratch);
             head.bend(level, pair, s, None);
             let (chances, from, top, total) = (chances.as_ref(), keys.start, &mut top, &mut total);
-            let part = y.part(0..rows.len(), 0..d);
+            let part = y.part(0..rows.len(), 0..wide);
             level.run(Soften { pair, s, scale: head.scale(), top, total, chances, from, y: part });
             pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.of(level, &keys, room), scratch);
         }
@@ -738,7 +740,7 @@ impl Kernel for Dot<'_> {
     }
 }
 
-/// The outputs of the backward of one head, each (rows,D).
+/// The outputs of the backward of one head, (rows,D), of the values (rows,D_v).
 pub struct Gradients<'a> {
     /// of the queries
     pub dq: MatMut<'a>,
@@ -750,14 +752,14 @@ pub struct Gradients<'a> {
     pub watched: [Option<MatMut<'a>>; 3],
 }
 
-/// The gradients of one head from dy, y: (rows,D) and lse: (rows,1). They are overwritten unless `add` says
+/// The gradients of one head from dy, y: (rows,D_v) and lse: (rows,1). They are overwritten unless `add` says
 /// otherwise: first for the queries, second for keys and values (which several heads may share).
 pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y, lse]: [Mat; 3], scratch: &mut [f32]) {
     let Gradients { mut dq, mut dk, mut dv, mut watched } = to;
     let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
     let mut blocks = blocks.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(BLOCK);
     let [p, dp, ds_seen, dp_seen, steep] = [(); 5].map(|()| blocks.next().expect("five blocks"));
-    let d = head.q.cols;
+    let (d, wide) = (head.q.cols, dv.cols());
     for (m, add) in [(&mut dq, add[0]), (&mut dk, add[1]), (&mut dv, add[1])] {
         if !add {
             m.fill(0.0);
@@ -783,7 +785,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
                 level.run(Steepen { pair, ds: dp, steep });
             }
             let (weights, ds) = (mat(p, pair), mat(dp, pair));
-            pair.product(level, Which::Keys, dv.part(keys.clone(), 0..d), weights, dy, scratch);
+            pair.product(level, Which::Keys, dv.part(keys.clone(), 0..wide), weights, dy, scratch);
             pair.product(level, Which::Keys, dk.part(keys.clone(), 0..d), ds, q, scratch);
             pair.product(level, Which::Queries, dq.part(rows.clone(), 0..d), ds.t(), k, scratch);
             for (to, of) in watched.iter_mut().zip([&*ds_seen, ds_seen, dp_seen]) {
@@ -1012,7 +1014,10 @@ mod tests {
                     });
                     let near = [&k_near, &v_near].map(|m| Keys::Plain(Mat::new(m, d)));
                     let of_near = Head { k: near[0], v: near[1], ..head };
-                    let cached = |cache, tile| Keys::Cached(CachedKeys { cache, tiles: 4, tile, table: &kv.1, d });
+                    let cached = |cache, tile: usize| {
+                        let (block, start, columns) = (4 * BLOCK * d, tile * BLOCK * d, tile < 2);
+                        Keys::Cached(CachedKeys { cache, block, start, columns, table: &kv.1, d })
+                    };
                     let of_cache = |cache| Head { k: cached(cache, 0), v: cached(cache, 2), ..head };
                     let [of_blocks, of_halves] = [CacheBlocks::F32(&kv.0), CacheBlocks::Bf16(&halves)].map(of_cache);
                     let (mut same, mut sums) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);

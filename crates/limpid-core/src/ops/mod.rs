@@ -509,7 +509,7 @@ impl Op {
         let product = |a: usize, b: usize| 2.0 * rows as f64 * a as f64 * b as f64;
         match *self {
             Op::Linear { w, .. } | Op::Classify { w, .. } => product(w.rows, w.cols),
-            Op::Attend { y, scoring, .. } => 2.0 * product(y.cols, scoring.keys(keys)),
+            Op::Attend { heads, scoring, .. } => product(heads.query_cols() + heads.output_cols(), scoring.keys(keys)),
             _ => 0.0,
         }
     }

@@ -398,10 +398,10 @@ impl Draft {
                 };
                 heads.n_head > 0
                     && qkv.shape() == (y.rows, heads.cols())
-                    && y.cols == heads.query_cols()
+                    && y.cols == heads.output_cols()
                     && heads.n_head.is_multiple_of(heads.n_kv_head)
                     && lse.shape() == (y.rows, heads.n_head)
-                    && cache.is_none_or(|c| c.cols == 2 * heads.key_cols())
+                    && cache.is_none_or(|c| c.cols == heads.cache_cols())
                     && raw.is_none_or(wide)
                     && watched.iter().all(|w| w.map(Region::shape) == raw.map(Region::shape))
             }

@@ -45,7 +45,7 @@ mod tests {
         let frequencies = frequencies(wide, 100.0, &RotaryScaling::NONE);
         let angle = |i| rotary(i / wide, i % wide, &frequencies);
         let angles: Vec<f64> = (0..t * wide).map(angle).collect();
-        let heads = Heads { n_head: 1, n_kv_head: 1, d_head: d };
+        let heads = Heads { n_head: 1, n_kv_head: 1, d_head: d, d_value: d };
         let x: Vec<f64> = (0..3 * d).map(|i| (i as f64 * 1.3).sin()).collect();
         let turned = |position: u32| {
             let mut y = vec![0.0; 3 * d];

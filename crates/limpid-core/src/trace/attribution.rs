@@ -246,7 +246,7 @@ impl Way<'_> {
     ) -> Result<(), TraceError> {
         let from = self.trace.names().name_of(x);
         let block = from.split('.').nth(1).unwrap_or_default().to_string();
-        let (d, fine) = (self.trace.names().config.d_head(), self.unit);
+        let (d, fine) = (self.trace.names().config.d_value(), self.unit);
         if !from.starts_with("blocks.") {
             return self.project((x, w, b), direction); // the embedding's
         }

@@ -530,7 +530,7 @@ impl<'a> Sheet<'a> {
 
     /// One head: queries, keys, values; scores, mask, weights; the weighted sum.
     fn head(&mut self) {
-        let (t, d, c) = (self.t, self.c.d_head(), self.c.d_model);
+        let (t, d, v, c) = (self.t, self.c.d_head(), self.c.d_value(), self.c.d_model);
         let (w, gap) = (270.0, 20.0);
         let at = |i: usize| i as f64 * (w + gap);
         let [tokens, model, head] = [("pos", t), ("d_model", c), ("d_head", d)];
@@ -543,6 +543,7 @@ impl<'a> Sheet<'a> {
         let top = y + GAP;
         for i in 0..3 {
             self.arrow(&[[at(i) + w / 2.0, y], [at(i) + w / 2.0, top]]);
+            let head = if i == 2 { (head.0, v) } else { head };
             let [weight, made] = [(weights[i], [model, head]), (rows[i], [tokens, head])].map(|(name, shape)| {
                 [self.symbol(&format!("blocks.0.attn.{name}")), name.into(), self.shape_of(&shape)]
             });
@@ -574,7 +575,7 @@ impl<'a> Sheet<'a> {
         self.arrow(&[[pair / 2.0, y], [pair / 2.0, end]]);
         let values = at(2) + w / 2.0;
         self.arrow(&[[values, top + 68.0], [values, end]]);
-        let z = [self.of_a_head("z"), "hook_z".into(), self.shape_of(&[tokens, head])];
+        let z = [self.of_a_head("z"), "hook_z".into(), self.shape_of(&[tokens, (head.0, v)])];
         let title = format!("weights times {}", self.of_a_head("v"));
         self.node([0.0, end, whole], MIXES, &title, "each token's sum of what it looks at", &[z]);
     }
@@ -589,7 +590,7 @@ impl<'a> Sheet<'a> {
         let (t, d) = (commas(self.t as u64), c.d_head());
         let [q, k, v, weights, z] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
         let lines = [format!("{q}, {k}, {v}"), self.computed("blocks.0.attn.hook_unscaled_scores"), weights, z];
-        let shapes = [format!("({t}, {d})"), format!("({t}, {t})"), format!("({t}, {t})"), format!("({t}, {d})")];
+        let shapes = [format!("({t}, {d})"), format!("({t}, {t})"), format!("({t}, {t})"), format!("({t}, {})", c.d_value())];
         // as many heads as there is room for
         let needs = lines.iter().zip(&shapes).map(|(line, shape)| text_width(line, 12.0) + text_width(shape, SMALL));
         let needs = needs.fold(0.0, f64::max) + 32.0 + gap;
@@ -672,7 +673,8 @@ impl<'a> Sheet<'a> {
         let axis = |axis, n: usize| (self.notation.letter(axis), n);
         let (t, m, d) = (axis("pos", self.t), axis("d_model", c.d_model), axis("d_head", c.d_head()));
         let both = format!("{} {}", self.notation.letter("head"), d.0);
-        let all = (both.as_str(), heads * d.1);
+        let (all, of_value) = ((both.as_str(), heads * d.1), axis("d_head", c.d_value()));
+        let joined = (both.as_str(), heads * of_value.1);
         let [x, out, w_q, z] =
             [first_read(c), self.projected(), "blocks.0.attn.W_Q", "blocks.0.attn.hook_z"].map(|name| self.call(name));
         let [q, k, v, weights, context] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
@@ -692,10 +694,10 @@ impl<'a> Sheet<'a> {
         y = self.product(
             y,
             "scaled, masked, softmax of each row; then for each head",
-            &[([t, t], BENDS, &weights), ([t, d], MIXES, &v), ([t, d], MIXES, &context)],
+            &[([t, t], BENDS, &weights), ([t, of_value], MIXES, &v), ([t, of_value], MIXES, &context)],
         );
         let join = format!("the {heads} heads side by side; then");
-        self.product(y, &join, &[([t, all], MIXES, &z), ([all, m], MAPS, &w_o), ([t, m], PLAIN, &out)]);
+        self.product(y, &join, &[([t, joined], MIXES, &z), ([joined, m], MAPS, &w_o), ([t, m], PLAIN, &out)]);
     }
 
     /// Text, batch, model, loss, gradients, update, and again.

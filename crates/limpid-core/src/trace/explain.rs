@@ -383,6 +383,7 @@ impl Scene<'_> {
         }
         let col = match tensor.axes {
             Axes::Heads => at[1] * self.trace.names().config.d_head() + at[3],
+            Axes::Values => at[1] * self.trace.names().config.d_value() + at[3],
             Axes::Position => 0,
             _ => at[2],
         };
@@ -463,7 +464,7 @@ impl Scene<'_> {
             Derived::Part { param, rows } => {
                 let named = self.trace.names();
                 let own = named.param(&param).ok_or_else(|| unknown(named, name))?;
-                let (matrix, d) = (own.is_matrix(), named.config.d_head());
+                let (matrix, d) = (own.is_matrix(), named.config.heads().features(&rows));
                 let row = rows.start + at[0] * d + at[at.len() - 1];
                 let at = if matrix { vec![row, at[1]] } else { vec![row] };
                 let (value, ..) = self.draft(&param, &at)?;
@@ -504,13 +505,14 @@ impl Scene<'_> {
 
     fn cell_in(&self, region: Region, row: usize, col: usize) -> Cell {
         let (named, length) = (self.trace.names(), self.trace.batch().spans[0].rows);
-        let (b, t, d) = (row / length, row % length, named.config.d_head());
-        let holds = |axes: Axes| {
-            move |tensor: &&crate::model::Tensor| {
-                tensor.region == region && tensor.cols.contains(&col) && tensor.axes == axes
-            }
+        let (b, t) = (row / length, row % length);
+        let wide = |axes: Axes| match axes {
+            Axes::Heads => Some(named.config.d_head()),
+            Axes::Values => Some(named.config.d_value()),
+            _ => None,
         };
-        if let Some(tensor) = named.tensors.iter().find(holds(Axes::Heads)) {
+        let held = named.tensors.iter().filter(|tensor| tensor.region == region && tensor.cols.contains(&col));
+        if let Some((tensor, d)) = held.filter_map(|tensor| Some((tensor, wide(tensor.axes)?))).next() {
             let col = tensor.order.map_or(col - tensor.cols.start, |order| order.shown(col - tensor.cols.start));
             return Cell { name: tensor.name.clone(), at: vec![b, col / d, t, col % d] };
         }
@@ -690,7 +692,8 @@ impl Scene<'_> {
             let parts = heads.parts();
             let which = parts.iter().position(|cols| cols.contains(&own))?;
             let at = own - parts[which].start;
-            Some((attn.to_string(), ["Q", "K", "V"][which], at / heads.d_head, at % heads.d_head))
+            let d = heads.features(&parts[which]);
+            Some((attn.to_string(), ["Q", "K", "V"][which], at / d, at % d))
         });
         let weight_cell = |i: usize| match &part {
             Some((attn, letter, head, d)) => Cell { name: format!("{attn}.W_{letter}"), at: vec![*head, i, *d] },
@@ -705,7 +708,7 @@ impl Scene<'_> {
             term(label, left, Some(found(ws[i], weight_cell(i))))
         };
         let by_head = from.ends_with("attn.hook_z");
-        let wide = if by_head { heads.d_head } else { xs.len() };
+        let wide = if by_head { heads.d_value } else { xs.len() };
         let what = format!(
             "The {} of `{from}` at position {}, each times its weight{}.",
             plural(xs.len(), "value"),
@@ -892,7 +895,7 @@ impl Scene<'_> {
     fn context(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
         let Op::Attend { qkv, heads, scoring, drop, .. } = op else { return Ok(Draft::default()) };
         let (span, seed) = (self.trace.batch().spans[self.b], self.trace.batch().seed);
-        let (head, d) = (col / heads.d_head, col % heads.d_head);
+        let (head, d) = (col / heads.d_value, col % heads.d_value);
         let (value, shared) = (heads.starts(head)[2] + d, head / heads.group());
         let seen = scoring.sees(&span, self.pos);
         let weights = self.stage(op, Stage::Weights, (head, self.pos), seen.clone())?;

@@ -136,14 +136,17 @@ impl LayerTrace {
     /// If there is no such tensor.
     pub fn shape(&mut self, name: &str) -> Result<(Vec<&'static str>, Vec<usize>), TraceError> {
         let c = &self.named.config;
-        let (b, t, d) = (self.batch.spans.len(), self.length, c.d_head());
+        let (b, t) = (self.batch.spans.len(), self.length);
         let scores = || (Axes::Scores.names().to_vec(), vec![b, c.n_head, t, t]);
         if let Some(tensor) = self.named.tensor(name) {
             let wide = tensor.cols.len();
             let axes = tensor.axes.names().to_vec();
             return Ok(match tensor.axes {
                 Axes::Scores => scores(),
-                Axes::Heads => (vec!["batch", "head", "pos", "d_head"], vec![b, wide / d, t, d]),
+                Axes::Heads | Axes::Values => {
+                    let d = if tensor.axes == Axes::Heads { c.d_head() } else { c.d_value() };
+                    (vec!["batch", "head", "pos", "d_head"], vec![b, wide / d, t, d])
+                }
                 Axes::Position => (axes, vec![b, t]),
                 _ => (axes, vec![b, t, wide]),
             });
@@ -159,10 +162,13 @@ impl LayerTrace {
             Derived::Scaled { of, .. } => return self.shape(&of),
             Derived::Mean { .. } => (Axes::One.names().to_vec(), vec![b, t, 1]),
             Derived::Lse { lse } => (vec!["batch", "pos", "head"], vec![b, t, lse.cols]),
-            Derived::Part { param, rows } => match self.named.param(&param).filter(|param| param.is_matrix()) {
-                Some(param) => (vec!["head", "d_model", "d_head"], vec![rows.len() / d, param.region.cols, d]),
-                None => (vec!["head", "d_head"], vec![rows.len() / d, d]),
-            },
+            Derived::Part { param, rows } => {
+                let d = c.heads().features(&rows);
+                match self.named.param(&param).filter(|param| param.is_matrix()) {
+                    Some(param) => (vec!["head", "d_model", "d_head"], vec![rows.len() / d, param.region.cols, d]),
+                    None => (vec!["head", "d_head"], vec![rows.len() / d, d]),
+                }
+            }
         })
     }
 

@@ -103,7 +103,7 @@ impl<'a> Trace<'a> {
 fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -> Result<(), TraceError> {
     let Op::Attend { qkv, y, lse, heads, scoring, drop, raw, scores, pattern, .. } = *op else { return Ok(()) };
     let x: Vec<f64> = backend.read(qkv.of(batch))?.into_iter().map(f64::from).collect();
-    let (d, n_head, all) = (heads.d_head, heads.n_head, heads.cols());
+    let (n_head, all) = (heads.n_head, heads.cols());
     let draws = drop.map(|drop| Draws::new(drop, batch.seed));
     let mut made = [Some(y), Some(lse), raw, scores, pattern]
         .into_iter()
@@ -113,13 +113,14 @@ fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -
     for span in &batch.spans {
         for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
             let (at, [query, key, value]) = (span.row + i, heads.starts(h));
-            let part =
-                |first: usize| (0..span.rows).map(move |j| (span.row + j) * all + first).map(|at| &x[at..at + d]);
-            let q = &x[at * all + query..][..d];
+            let part = |first: usize, d: usize| {
+                (0..span.rows).map(move |j| (span.row + j) * all + first).map(move |at| &x[at..at + d])
+            };
+            let q = &x[at * all + query..][..heads.d_head];
             let score = |j, product| scoring.score(product, scoring.distance(span, i, j, [h, n_head]));
-            let row = reference::row(q, part(key), |j| mask.sees(i, j), score);
-            let mut context = vec![0.0; d];
-            for (j, v) in part(value).enumerate() {
+            let row = reference::row(q, part(key, heads.d_head), |j| mask.sees(i, j), score);
+            let mut context = vec![0.0; heads.d_value];
+            for (j, v) in part(value, heads.d_value).enumerate() {
                 let factor = draws.map_or(1.0, |draws| f64::from(draws.factor(weight_index(at, h, n_head, j))));
                 context.iter_mut().zip(v).for_each(|(y, v)| *y += row.pattern[j] * factor * v);
             }

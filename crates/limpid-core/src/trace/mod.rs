@@ -593,7 +593,7 @@ impl<'a> Trace<'a> {
                 Labelled { name: name.into(), ..scaled }
             }
             Derived::Part { param, rows } => {
-                let d = self.model.config.d_head();
+                let d = self.model.config.heads().features(&rows);
                 let param = self.model.param(&param).ok_or_else(|| self.unknown(name))?;
                 let region = if is_gradient { param.region.grad() } else { param.region };
                 let (wide, heads) = (if param.is_matrix() { region.cols } else { 1 }, rows.len() / d);
@@ -674,6 +674,7 @@ impl<'a> Trace<'a> {
 fn sizes(c: &Config, axes: Axes, wide: usize, (b, t): (usize, usize)) -> Vec<usize> {
     match axes {
         Axes::Heads => vec![b, t, wide / c.d_head(), c.d_head()],
+        Axes::Values => vec![b, t, wide / c.d_value(), c.d_value()],
         Axes::Scores => vec![b, c.n_head, t, t],
         Axes::Position => vec![b, t],
         Axes::Model | Axes::Embed | Axes::Ffn | Axes::Vocab | Axes::One | Axes::Features => vec![b, t, wide],

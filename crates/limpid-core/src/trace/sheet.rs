@@ -40,7 +40,8 @@ impl AttentionHead {
     fn show(&self, stage: Stage, queries: Range<usize>, first: usize, to: MatMut, scratch: &mut [f32]) {
         let (cols, n_head, rows) = (self.heads.cols(), self.heads.n_head, self.span.rows);
         let mine = &self.qkv.values[self.span.row * cols..(self.span.row + rows) * cols];
-        let [q, k, v] = self.heads.starts(self.head).map(|at| Mat::strided(&mine[at..], rows, self.heads.d_head, cols));
+        let part = |own: Range<usize>| Mat::strided(&mine[own.start..], rows, own.len(), cols);
+        let [q, k, v] = self.heads.of_head(self.head).map(part);
         let head = Head {
             q,
             k: Keys::Plain(k),
@@ -173,7 +174,7 @@ impl Sheet {
                 }
             }
             Cells::Scores { head, stage } => {
-                let mut scratch = vec![0.0; attend::scratch(head.heads.d_head)];
+                let mut scratch = vec![0.0; attend::scratch(head.heads.d_head.max(head.heads.d_value))];
                 let mut to = MatMut::new(&mut to, cols.len());
                 for i in rows.clone().step_by(BLOCK) {
                     let queries = i..(i + BLOCK).min(rows.end);

@@ -142,7 +142,7 @@ impl EngineLimits {
 
 /// Bytes of the keys and values of one block, in all layers.
 fn block_bytes(config: &Config, cache: Element) -> u64 {
-    let layer = cache.bytes(2 * config.heads().key_cols() * BLOCK) as u64;
+    let layer = cache.bytes(config.heads().cache_cols() * BLOCK) as u64;
     layer.saturating_mul(config.n_layer as u64).max(1)
 }
 

@@ -242,7 +242,7 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
     if config.positions == Positions::Rotary {
         return Err(WalkError::Lacks("this model rotates queries and keys between W_Q, W_K and the scores".into()));
     }
-    let (heads, d) = (config.heads(), config.d_head());
+    let (heads, d, wide) = (config.heads(), config.d_head(), config.d_value());
     let x = seen.input("ln1", "hook_resid_pre")?;
     let (w, bias) = (seen.block("attn.qkv.weight")?, seen.bias(config.attention_bias, "attn.qkv.bias")?);
     let part = |rows: std::ops::Range<usize>| {
@@ -254,16 +254,15 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
     for (what, name, rows) in [
         ("Q by W_Q alone", "attn.hook_q", 0..q),
         ("K by W_K alone", "attn.hook_k", q..q + k),
-        ("V by W_V alone", "attn.hook_v", q + k..q + 2 * k),
+        ("V by W_V alone", "attn.hook_v", q + k..heads.cols()),
     ] {
         all.push(Both::new(what, seen.block(name)?, part(rows)));
     }
     let scoring = Scoring::of(config, 0);
     let head = |h: usize| -> Vec<f64> {
-        let own = h / heads.group();
-        let [q, k, v] = [h * d, q + own * d, q + k + own * d].map(|from| part(from..from + d));
+        let [q, k, v] = heads.of_head(h).map(part);
         let one = |s: usize| {
-            let [q, k, v] = [&q, &k, &v].map(|m| &m[s * t * d..][..t * d]);
+            let [q, k, v] = [(&q, d), (&k, d), (&v, wide)].map(|(m, d)| &m[s * t * d..][..t * d]);
             let (mut scores, span) = (matmul(q, &transpose(k, d), d), &seen.batch.spans[s]);
             for (at, score) in scores.iter_mut().enumerate() {
                 let (i, j) = (at / t, at % t);
@@ -278,9 +277,9 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
         };
         (0..b).flat_map(one).collect()
     };
-    let z = concat(&(0..heads.n_head).map(head).collect::<Vec<_>>(), d);
+    let z = concat(&(0..heads.n_head).map(head).collect::<Vec<_>>(), wide);
     let out_bias = seen.bias(config.attention_bias, "attn.out.bias")?;
-    let out = project(&z, &seen.block("attn.out.weight")?, &out_bias, q);
+    let out = project(&z, &seen.block("attn.out.weight")?, &out_bias, heads.output_cols());
     all.push(Both::new("heads with matrices of their own, side by side", seen.block("attn.hook_z")?, z));
     all.push(Both::new("the same after W_O", seen.block("hook_attn_out")?, out));
     Ok(all)
@@ -357,8 +356,8 @@ pub fn one_hot_targets_are_indices(seen: &Seen) -> Result<Vec<Both>> {
 /// # Errors
 /// If a tensor cannot be read.
 pub fn context_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
-    let ((b, t), heads, d) = (seen.sizes(), seen.config.heads(), seen.config.d_head());
-    let (pattern, v, wide) = (seen.block("attn.hook_pattern")?, seen.block("attn.hook_v")?, heads.key_cols());
+    let ((b, t), heads, d) = (seen.sizes(), seen.config.heads(), seen.config.d_value());
+    let (pattern, v, wide) = (seen.block("attn.hook_pattern")?, seen.block("attn.hook_v")?, heads.value_cols());
     let z = (0..b).flat_map(|s| {
         let head = |h: usize| {
             let own = h / heads.group() * d;
@@ -376,9 +375,9 @@ pub fn context_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
 /// # Errors
 /// If a tensor cannot be read.
 pub fn scalar_times_vector_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
-    let ((b, t), heads, d) = (seen.sizes(), seen.config.heads(), seen.config.d_head());
+    let ((b, t), heads, d) = (seen.sizes(), seen.config.heads(), seen.config.d_value());
     let (pattern, v, wide, c) =
-        (seen.block("attn.hook_pattern")?, seen.block("attn.hook_v")?, heads.key_cols(), heads.query_cols());
+        (seen.block("attn.hook_pattern")?, seen.block("attn.hook_v")?, heads.value_cols(), heads.output_cols());
     let mut z = vec![];
     for s in 0..b {
         let att = |h: usize, t1: usize, t2: usize| pattern[((s * heads.n_head + h) * t + t1) * t + t2];

@@ -54,6 +54,7 @@ const AXES: &[(&str, usize)] = &[
     ("shared blocks", 2),
     ("rotary pairs", 3),
     ("gelu constants", 2),
+    ("d_v", 2),
 ];
 
 fn config(choice: &[usize]) -> Config {
@@ -75,6 +76,7 @@ fn config(choice: &[usize]) -> Config {
         n_head: 6,
         n_kv_head: [None, Some(2)][on("key heads")],
         d_head: [None, Some(4)][on("d_head")],
+        d_v: [None, Some(5)][on("d_v")],
         n_layer: 2,
         shared_blocks: yes("shared blocks"),
         d_ff: [7, 17][on("d_ff")],

@@ -310,6 +310,7 @@ pub(super) fn canonical(c: &Config) -> Config {
         c.rotary_pairs = usual.rotary_pairs;
     }
     c.rotary_dim = c.rotary_dim.filter(|n| *n != c.d_head());
+    c.d_v = c.d_v.filter(|n| *n != c.d_head());
     c.rotary_scaling = canonical_scaling(c.rotary_scaling);
     let scaled = c.rotary_scaling != RotaryScaling::NONE;
     c.rotary_base_window = c.rotary_base_window.filter(|base| scaled || *base != c.rotary_base);

@@ -144,7 +144,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
         }
         Op::Attend { qkv, cache, y, lse, heads, scoring, drop, .. } => {
             assert!(cache.is_none(), "a cached run has no backward");
-            let (c, n_head, n_kv, d) = (y.cols, heads.n_head, heads.n_kv_head, heads.d_head);
+            let (c, n_head, n_kv) = (y.cols, heads.n_head, heads.n_kv_head);
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let (x, y, lse) = (&act[qkv.range()], &act[y.range()], &stat[lse.range()]);
             let Grad { region, add } = step.dx[0].expect("attention has an input");
@@ -169,11 +169,11 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                     let (q, [k, v]) = query_key_value(x, None, span, heads, h);
                     let place = Span { row: first + span.row, ..span };
                     let head = Head { q, k, v, span: place, scoring, draws, head: h, n_head };
-                    let own = h * d..(h + 1) * d;
+                    let own = h * heads.d_value..(h + 1) * heads.d_value;
                     let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
                     // SAFETY: each task takes one key head's columns of one sequence's rows, and those of the query
                     // heads it serves; these parts are gone before the next query head's are made.
-                    let [dq, dk, dv] = heads.starts(h).map(|at| unsafe { to.part(rows.clone(), at..at + d) });
+                    let [dq, dk, dv] = heads.of_head(h).map(|cols| unsafe { to.part(rows.clone(), cols) });
                     let watched = match &seen {
                         Some(seen) => seen.each_ref().map(|s| {
                             // SAFETY: likewise one head's scores of one sequence's rows.

@@ -30,23 +30,28 @@ impl Cache {
         }
     }
 
-    /// Stores the keys and values of `batch` in their blocks ([`CacheBlocks`]): `x` is (N, (H + 2K) D).
+    /// Stores the keys and values of `batch` in their blocks ([`CacheBlocks`]): `x` is (N, (H + K) D + K D_v).
     pub fn store(&mut self, region: Region, x: &[f32], batch: &Batch, heads: Heads, team: &ThreadTeam) {
-        let (d, all, first, element) = (heads.d_head, heads.cols(), heads.query_cols(), self.element);
-        let tiles = 2 * heads.key_cols() / d;
+        let (all, first, keys, element) = (heads.cols(), heads.query_cols(), heads.n_kv_head, self.element);
         let words = |elements: usize| element.bytes(elements) / 4;
         let range = region.range();
-        let blocks = Shared::new(&mut self.arena[words(range.start)..words(range.end)], words(BLOCK * d));
-        team.copies(tiles, x.len(), |tile| {
+        let block = words(BLOCK * heads.cache_cols());
+        let blocks = Shared::new(&mut self.arena[words(range.start)..words(range.end)], block);
+        team.copies(2 * keys, x.len(), |tile| {
+            // of its matrix, the first column in a row of keys and values, and how many it has
+            let (start, d) = match tile.checked_sub(keys) {
+                None => (tile * heads.d_head, heads.d_head),
+                Some(value) => (heads.key_cols() + value * heads.d_value, heads.d_value),
+            };
             for span in &batch.spans {
                 for i in 0..span.rows {
                     let row = span.cache_row(batch, i);
-                    let (at, j) = (row / BLOCK * tiles + tile, row % BLOCK);
+                    let (at, j) = (row / BLOCK, row % BLOCK);
                     // SAFETY: each task takes its own matrix of every block.
-                    let to = unsafe { blocks.part(at..at + 1, 0..blocks.cols()) }.into_whole();
-                    let values = &x[(span.row + i) * all + first + tile * d..][..d];
-                    let place = if tile < tiles / 2 { (j, BLOCK) } else { (j * d, 1) };
-                    put(element, to, place, values);
+                    let to = unsafe { blocks.part(at..at + 1, words(BLOCK * start)..words(BLOCK * (start + d))) };
+                    let values = &x[(span.row + i) * all + first + start..][..d];
+                    let place = if tile < keys { (j, BLOCK) } else { (j * d, 1) };
+                    put(element, to.into_whole(), place, values);
                 }
             }
         });

@@ -6,7 +6,7 @@ use super::team::ThreadTeam;
 use super::weights::Weights;
 use super::{BatchShard, pick};
 use crate::config::Heads;
-use crate::ops::attend::{self, CacheBlocks, CachedKeys, Head, Keys};
+use crate::ops::attend::{self, BLOCK, CacheBlocks, CachedKeys, Head, Keys};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -14,7 +14,7 @@ use crate::ops::{Op, Region, Span};
 use crate::ops::{activate, add, classify, gather, multiply, norm, rotate, scale};
 use std::ops::Range;
 
-/// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + 2K) D), `cached` the
+/// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + K) D + K D_v), `cached` the
 /// KV cache and the sequence's blocks, if there is one.
 pub fn query_key_value<'a>(
     x: &'a [f32],
@@ -23,18 +23,18 @@ pub fn query_key_value<'a>(
     heads: Heads,
     h: usize,
 ) -> (Mat<'a>, [Keys<'a>; 2]) {
-    let (d, rows, cols) = (heads.d_head, span.rows, heads.cols());
+    let (rows, cols) = (span.rows, heads.cols());
     let mine = &x[span.row * cols..(span.row + rows) * cols];
     let [query, key, value] = heads.starts(h);
-    let part = |start: usize| Mat::strided(&mine[start..], rows, d, cols);
-    let keys = |start: usize| match cached {
-        None => Keys::Plain(part(start)),
+    let part = |start: usize, d: usize| Mat::strided(&mine[start..], rows, d, cols);
+    let keys = |at: usize, d: usize, columns: bool| match cached {
+        None => Keys::Plain(part(at, d)),
         Some((cache, table)) => {
-            let (tiles, tile) = (2 * heads.key_cols() / d, (start - heads.query_cols()) / d);
-            Keys::Cached(CachedKeys { cache, tiles, tile, table, d })
+            let (block, start) = (BLOCK * heads.cache_cols(), BLOCK * (at - heads.query_cols()));
+            Keys::Cached(CachedKeys { cache, block, start, columns, table, d })
         }
     };
-    (part(query), [keys(key), keys(value)])
+    (part(query, heads.d_head), [keys(key, heads.d_head, true), keys(value, heads.d_value, false)])
 }
 
 /// The range of some rows of a tensor in its memory space.
@@ -106,7 +106,7 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
             });
         }
         Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
-            let (n_head, d, c) = (heads.n_head, heads.d_head, y.cols);
+            let (n_head, d, c) = (heads.n_head, heads.d_value, y.cols);
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let [x, y] = pick(act, [qkv, y]);
             let x = &*x;

@@ -45,7 +45,7 @@ const OWN_ROWS: usize = 192;
 /// Elements of each thread's scratch.
 pub fn scratch(model: &Model) -> usize {
     let (heads, wide) = (model.config.heads(), model.config.d_model.max(model.config.d_embed()));
-    attend::scratch(heads.d_head).max(gemm::SCRATCH).max(wide).max(heads.query_cols())
+    attend::scratch(heads.d_head.max(heads.d_value)).max(gemm::SCRATCH).max(wide).max(heads.output_cols())
 }
 
 /// Elements of the largest left operand, rounded, of products with quantised weights.
