@@ -103,6 +103,7 @@ impl<'a> Trace<'a> {
 fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -> Result<(), TraceError> {
     let Op::Attend { qkv, y, lse, heads, scoring, drop, raw, scores, pattern, .. } = *op else { return Ok(()) };
     let x: Vec<f64> = backend.read(qkv.of(batch))?.into_iter().map(f64::from).collect();
+    let x = &x[..];
     let (n_head, all) = (heads.n_head, heads.cols());
     let draws = drop.map(|drop| Draws::new(drop, batch.seed));
     let mut made = [Some(y), Some(lse), raw, scores, pattern]

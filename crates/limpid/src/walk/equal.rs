@@ -260,7 +260,7 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
     }
     let scoring = Scoring::of(config, 0);
     let head = |h: usize| -> Vec<f64> {
-        let [q, k, v] = heads.of_head(h).map(part);
+        let [q, k, v] = heads.of_head(h).map(&part);
         let one = |s: usize| {
             let [q, k, v] = [(&q, d), (&k, d), (&v, wide)].map(|(m, d)| &m[s * t * d..][..t * d]);
             let (mut scores, span) = (matmul(q, &transpose(k, d), d), &seen.batch.spans[s]);
