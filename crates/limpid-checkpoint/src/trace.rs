@@ -45,10 +45,11 @@ fn with_gradients(trace: &Trace, names: impl Iterator<Item = String>) -> Result<
 /// As [`Trace::get`].
 pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
     let config = &trace.model().config;
-    let (mut arrays, derived): (Vec<Labelled>, _) = (vec![], derived(trace.model()));
-    let names = trace.names().filter(|name| *name != "input").chain(derived.iter().map(|(name, _)| name.as_str()));
-    let known = names.filter(|name| called(name, config, Notation::Llmc).is_some());
-    for mut tensor in with_gradients(trace, known)? {
+    let names = trace.names().filter(|name| *name != "input").map(String::from);
+    let mut names: Vec<String> = names.chain(derived(trace.model()).into_iter().map(|(name, _)| name)).collect();
+    names.retain(|name| called(name, config, Notation::Llmc).is_some());
+    let mut arrays: Vec<Labelled> = vec![];
+    for mut tensor in with_gradients(trace, names.iter().map(String::as_str))? {
         let Some(called) = called(&tensor.name, config, Notation::Llmc) else { continue };
         let (word, block) = match called.split_once('[') {
             Some((word, block)) => (word, block.trim_end_matches(']').parse::<usize>().ok()),

@@ -719,7 +719,9 @@ fn derived_tensors_follow_from_their_neighbours() {
             // each head's own matrix makes its queries, keys and values of what the block gives to attention
             let input = match config.norm_place {
                 NormPlace::Pre | NormPlace::Both => format!("blocks.{i}.ln1.hook_out"),
-                NormPlace::Post | NormPlace::Branch => format!("blocks.{i}.hook_resid_pre"),
+                NormPlace::Post | NormPlace::PostAttention | NormPlace::Branch => {
+                    format!("blocks.{i}.hook_resid_pre")
+                }
             };
             let (input, whole) = (trace.get(&input).unwrap(), n("qkv.weight"));
             for (letter, part) in ["Q", "K", "V"].into_iter().zip(config.heads().parts()) {

@@ -1054,7 +1054,7 @@ fn llm_c_s_activations_lie_as_there() {
     let mut lacking = vec![];
     for want in theirs.names().map(|name| theirs.get(name).unwrap()) {
         let Some(array) = own.iter().find(|array| array.name == want.name) else {
-            lacking.push(want.name.clone());
+            lacking.push(want.name);
             continue;
         };
         assert_eq!(array.shape, want.shape, "{}", want.name);

@@ -264,7 +264,7 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
         .map(|unit| attribute(trace, row, asked, unit, usize::MAX).unwrap());
     let logits = trace.get("logits").unwrap().values[row * config.vocab_size..][..config.vocab_size].to_vec();
     let wanted = f64::from(logits[target]) - asked.1.map_or(0.0, |_| f64::from(logits[foil]));
-    let plain = config.norm_place != NormPlace::Post && !config.head_transform && config.logits_softcap == 0.0;
+    let plain = !config.norm_place.is_post() && !config.head_transform && config.logits_softcap == 0.0;
     for all in [&whole, &heads, &neurons] {
         let (sum, size) =
             all.bars.iter().fold((0.0, 0.0), |(sum, size), bar| (sum + bar.value, size + bar.value.abs()));
@@ -295,6 +295,10 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
         (format!("L{last} MLP"), &neurons, format!("L{last} MLP")),
         (format!("L{last} attention"), &heads, format!("L{last}H")),
     ] {
+        if config.norm_place == NormPlace::PostAttention && coarse.ends_with("attention") {
+            assert!(whole.bars.iter().all(|bar| bar.name != coarse), "the feed-forward network alone leaves the block");
+            continue;
+        }
         let adapter = bar_or_zero(fine, &format!("{coarse}'s adapter"));
         let bias = if start.contains("MLP") { 0.0 } else { bar_or_zero(fine, &format!("L{last} attention bias")) };
         let (sum, size) = sum(fine, &start);
@@ -382,12 +386,13 @@ fn the_units_of_a_network_are_what_they_write() {
             for (unit, longest) in look.units.iter().zip(&lengths) {
                 assert_eq!((unit.pre, unit.post), (pre.values[row * f + unit.unit], post.values[row * f + unit.unit]));
                 assert!((unit.write_norm - longest).abs() < 1e-9 && (length(unit.unit) - longest).abs() < 1e-9);
-                if config.head_transform {
+                let no_way = config.norm_place == NormPlace::PostAttention && block + 1 < config.n_layer;
+                if config.head_transform || no_way {
                     assert!(unit.tokens.is_empty());
                     continue;
                 }
                 assert!(unit.tokens.len() == v && unit.tokens.is_sorted_by(|a, b| a.1 >= b.1));
-                if config.norm_place == NormPlace::Post && block + 1 < config.n_layer {
+                if config.norm_place.is_post() && block + 1 < config.n_layer {
                     continue;
                 }
                 let (best, worst) = (unit.tokens[0], unit.tokens[v - 1]);

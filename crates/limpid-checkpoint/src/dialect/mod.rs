@@ -438,15 +438,6 @@ pub(super) fn common(c: &Config) -> Complaints {
         "a leaky_slope that is not 0.01",
         "leaky_slope 0.01",
     );
-    let usual = Config::DEFAULT;
-    for (own, usual, name) in [
-        (c.gelu_alpha, usual.gelu_alpha, "gelu_alpha"),
-        (c.gelu_beta, usual.gelu_beta, "gelu_beta"),
-        (c.gelu_gamma, usual.gelu_gamma, "gelu_gamma"),
-    ] {
-        let same = c.activation != limpid_core::config::Activation::GeluTanh || own == usual;
-        not.unless(same, format!("{name} {own}"), format_args!("{name} {usual}"));
-    }
     not
 }
 

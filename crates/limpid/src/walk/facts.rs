@@ -274,12 +274,12 @@ pub(super) fn function(wanted: &[String], at: &[f64], [minimum, difference, slop
     let mut all = vec![grid("", &headers, at.iter().map(row).collect())];
     if minimum {
         for f in functions.iter().filter(|f| f.name().starts_with("gelu")) {
-            let (x, y) = least(|x| value(*f, leak, x));
+            let (x, y) = least(|x| value(*f, k, x));
             all.push(said(format!("{} is least at x = {x:.6}: {y:.6}", f.name())));
         }
     }
     if let (true, [first, second, ..]) = (difference, &functions[..]) {
-        let off = |x: f64| (value(*first, leak, x) - value(*second, leak, x)).abs();
+        let off = |x: f64| (value(*first, k, x) - value(*second, k, x)).abs();
         let (x, y) = least(|x| -off(x));
         all.push(said(format!(
             "{} and {} differ most at x = ±{:.2}: by {:.6}",

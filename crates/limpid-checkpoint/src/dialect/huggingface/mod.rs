@@ -363,6 +363,7 @@ fn followed(c: &Config) -> Config {
     Config {
         n_kv_head: Some(heads.n_kv_head),
         d_head: Some(heads.d_head),
+        d_v: Some(heads.d_value),
         attention_out_bias: Some(bias),
         attention_bias: c.attention_bias,
         ..c.clone()
