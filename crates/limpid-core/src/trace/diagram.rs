@@ -590,7 +590,8 @@ impl<'a> Sheet<'a> {
         let (t, d) = (commas(self.t as u64), c.d_head());
         let [q, k, v, weights, z] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
         let lines = [format!("{q}, {k}, {v}"), self.computed("blocks.0.attn.hook_unscaled_scores"), weights, z];
-        let shapes = [format!("({t}, {d})"), format!("({t}, {t})"), format!("({t}, {t})"), format!("({t}, {})", c.d_value())];
+        let shapes =
+            [format!("({t}, {d})"), format!("({t}, {t})"), format!("({t}, {t})"), format!("({t}, {})", c.d_value())];
         // as many heads as there is room for
         let needs = lines.iter().zip(&shapes).map(|(line, shape)| text_width(line, 12.0) + text_width(shape, SMALL));
         let needs = needs.fold(0.0, f64::max) + 32.0 + gap;
@@ -824,7 +825,8 @@ impl<'a> Sheet<'a> {
         let c = self.c;
         let wide = c.heads().cols();
         let (batch, heads) = (("batch", self.b), ("head", c.n_head));
-        let [tokens, model, head] = [("pos", self.t), ("d_model", c.heads().query_cols()), ("d_head", c.d_head())];
+        let [tokens, model, head] = [("pos", self.t), ("d_model", c.heads().output_cols()), ("d_head", c.d_head())];
+        let value = (head.0, c.d_value());
         let (from, to) = (("query_pos", self.t), ("key_pos", self.t));
         let [qkv, scores, weights, z] = ["hook_qkv", "hook_attn_scores", "hook_pattern", "hook_z"]
             .map(|hook| self.call(&format!("blocks.0.attn.{hook}")));
@@ -836,7 +838,7 @@ impl<'a> Sheet<'a> {
             ("query of one head", "its rows of those of all heads".into(), &[batch, heads, head, tokens], MIXES),
             (&scores, "each query with each key, for each head".into(), &[batch, heads, from, to], BENDS),
             (&weights, "softmax: the weights of each query sum to 1".into(), &[batch, heads, from, to], BENDS),
-            ("value of one head", "a vector for each token".into(), &[batch, heads, head, tokens], MIXES),
+            ("value of one head", "a vector for each token".into(), &[batch, heads, value, tokens], MIXES),
             (
                 &products,
                 format!("a weight times a value vector, for each two tokens: {channels} cards, one a channel"),
