@@ -14,7 +14,7 @@ pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_by_head, called_
 pub(crate) use notation::factor;
 use notation::within;
 
-use crate::config::{Axis, Config, Mask, NormKind, Positions, QkNorm};
+use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
 use crate::model::{Mode, Model, Tensor};
 use crate::ops::{Access, DropoutSpec, Op, Region};
 use std::ops::Range;
@@ -367,7 +367,7 @@ fn scaled(model: &Model) -> impl Iterator<Item = (String, Derived)> {
             let added = format!("blocks.{i}.hook_{part}_out");
             let own = match c.norm_place {
                 NormPlace::Branch | NormPlace::Both => format!("blocks.{i}.{norm}.hook_out"),
-                NormPlace::Pre | NormPlace::Post => format!("blocks.{i}.{part}.hook_out"),
+                NormPlace::Pre | NormPlace::Post | NormPlace::PostAttention => format!("blocks.{i}.{part}.hook_out"),
             };
             let dropped = (format!("{added}_dropped"), format!("{own}_dropped"), c.residual_scale);
             [(added, own, c.residual_scale), dropped]
