@@ -485,7 +485,7 @@ mod tests {
         let text = "user assistant system a b < | > / s im_start im_end";
         let words = Tokenizer::train(TokenizerKind::Word, text, Order::Sorted, &specials).unwrap();
         let tokens = TemplateTokens::of(&words);
-        assert_eq!((&tokens.bos, tokens.eos.as_deref()), (&None, Some("</s>")));
+        assert_eq!((tokens.get("bos_token"), tokens.get("eos_token")), (None, Some("</s>")));
         let source = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content | trim }}<|im_end|>{% endfor %}";
         let template = ChatTemplate::new(source, tokens).unwrap();
         let ids = template.ids(&[message(Role::User, "a b")], &words).unwrap();

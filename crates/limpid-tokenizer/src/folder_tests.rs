@@ -87,7 +87,8 @@ fn a_tokenizer_is_what_its_file_holds() {
     let gpt2 = Tokenizer::named("gpt2").unwrap().to_llmc().unwrap();
     // pieces with scores, as SentencePiece writes them
     let piece = |text: &str| {
-        [&[0x0a, text.len() as u8 + 7, 0x0a, text.len() as u8], text.as_bytes(), &[0x15, 0, 0, 0, 0]].concat()
+        let size = text.len() as u8;
+        [&[0x0a, size + 7, 0x0a, size][..], text.as_bytes(), &[0x15, 0, 0, 0, 0]].concat()
     };
     let model = [piece("<unk>"), piece("<s>"), piece("a")].concat();
     for end in ["model", "json", "tiktoken", "bin", "txt", "vocab", ""] {

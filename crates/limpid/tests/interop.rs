@@ -194,7 +194,8 @@ fn tied_tables_are_read_however_files_store_them() {
             }
             let (mut other, mut untied) = (all.clone(), whole.clone());
             let mut apart = copy_of(of, copy);
-            apart.3.rotate_right(apart.3.len() / apart.2[0]);
+            let row = apart.3.len() / apart.2[0];
+            apart.3.rotate_right(row);
             untied.retain(|tensor| tensor.0 != *copy);
             untied.push(apart.clone());
             other.push(apart);
