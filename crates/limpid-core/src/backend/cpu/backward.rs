@@ -160,7 +160,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                 }
             };
             let (dy, to) = (&*dy, Shared::new(dx, heads.cols()));
-            team.heads(&batch.spans, (n_kv, heads.group() * d), &|task, id| {
+            team.heads(&batch.spans, (n_kv, heads.group() * heads.d_head), &|task, id| {
                 let span = batch.spans[task / n_kv];
                 let rows = span.row..span.row + span.rows;
                 let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
