@@ -3,7 +3,7 @@
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
 use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, blocks, replace, sizes};
-use super::{CheckpointError, Result, at, safetensors_file};
+use super::{CheckpointError, Result, safetensors_file};
 use limpid_base::files::Map;
 use limpid_core::ops::blocks::Quant;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 //! tokens are `data::Shard`'s.
 
 use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes, view};
-use super::{Result, at};
+use super::Result;
 use std::io::Write;
 use std::path::Path;
 

@@ -223,13 +223,10 @@ impl<'a> Sheet<'a> {
             other => format!(", in the words of {}", other.whose()),
         };
         let title = Text { bold: true, ..Text::new([0.0, -40.0], 16.0, diagram.about()) };
-        let wide = wide.max(text_width(diagram.about(), 16.0));
+        let below = format!("{}, {} parameters{whose}", variant(c), commas(self.model.parameter_count() as u64));
+        let wide = wide.max(text_width(diagram.about(), 16.0)).max(text_width(&below, SMALL));
         self.marks.push(Mark::Text(title));
-        self.soft(
-            [0.0, -20.0],
-            Side::Start,
-            format!("{}, {} parameters{whose}", variant(c), commas(self.model.parameter_count() as u64)),
-        );
+        self.soft([0.0, -20.0], Side::Start, below);
         let size = [wide + 2.0 * EDGE, y + 64.0 + EDGE];
         let marks = super::picture::scene::moved(self.marks, [EDGE, EDGE + 52.0]);
         let about = format!("limpid inspect --diagram {}", diagram.name());
