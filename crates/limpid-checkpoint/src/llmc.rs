@@ -3,8 +3,8 @@
 //! llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in), as ours are. Shards of
 //! tokens are `data::Shard`'s.
 
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes, view};
 use super::Result;
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes, view};
 use std::io::Write;
 use std::path::Path;
 

@@ -49,7 +49,7 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
     let mut names: Vec<String> = names.chain(derived(trace.model()).into_iter().map(|(name, _)| name)).collect();
     names.retain(|name| called(name, config, Notation::Llmc).is_some());
     let mut arrays: Vec<Labelled> = vec![];
-    for mut tensor in with_gradients(trace, names.iter().map(String::as_str))? {
+    for mut tensor in with_gradients(trace, names.iter().cloned())? {
         let Some(called) = called(&tensor.name, config, Notation::Llmc) else { continue };
         let (word, block) = match called.split_once('[') {
             Some((word, block)) => (word, block.trim_end_matches(']').parse::<usize>().ok()),
