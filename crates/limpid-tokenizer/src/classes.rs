@@ -251,10 +251,11 @@ fn model(spec: &mut Spec, own: Model) {
 fn letters(spec: &mut Spec, beside: &Beside, mut pre_tokenizer: Value) {
     model(spec, Model::default());
     let prefix = beside.settings.add_prefix_space == Some(true);
-    let last = match pre_tokenizer["pretokenizers"].as_array_mut().and_then(|steps| steps.last_mut()) {
-        Some(step) => step,
-        None => &mut pre_tokenizer,
-    };
+    let last =
+        match pre_tokenizer.get_mut("pretokenizers").and_then(Value::as_array_mut).and_then(|steps| steps.last_mut()) {
+            Some(step) => step,
+            None => &mut pre_tokenizer,
+        };
     last["add_prefix_space"] = prefix.into();
     (spec.normalizer, spec.pre_tokenizer, spec.decoder) = (Value::Null, pre_tokenizer, byte_level(true));
 }

@@ -77,6 +77,21 @@ fn folders_are_read_as_transformers_reads_them() {
     assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
 }
 
+/// Where the class makes what the file holds already, the file stays as it is.
+#[test]
+fn files_that_a_class_does_not_change_keep_their_bytes() {
+    let (bases, scratch) = (fixture().bases, Scratch::new("kept"));
+    for (base, class) in
+        [("letters", "GPT2Tokenizer"), ("letters", "NoSuchTokenizer"), ("marks", "PreTrainedTokenizerFast")]
+    {
+        let files = BTreeMap::from([
+            ("tokenizer.json".to_string(), bases[base].clone()),
+            ("tokenizer_config.json".to_string(), json!({ "tokenizer_class": class })),
+        ]);
+        assert_eq!(open(&scratch, &files).unwrap().to_json(), bases[base].to_string(), "{base} {class}");
+    }
+}
+
 /// A file is what its content says, whatever it is called.
 #[test]
 fn a_tokenizer_is_what_its_file_holds() {
