@@ -98,7 +98,7 @@ fn a_closed_terminal_ends_what_runs_in_it() {
         for controls in terminals {
             let case = format!("{arguments}, {typed:?}, controlled: {controls}");
             println!("{case}");
-            let out = arguments.starts_with("train").then_some(" --out run").unwrap_or_default();
+            let out = if arguments.starts_with("train") { " --out run" } else { "" };
             let mut terminal = Terminal::run(&f, &format!("{arguments}{out}"), *controls);
             terminal.until(shown);
             if !typed.is_empty() {

@@ -251,3 +251,28 @@ fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Ve
     });
     each.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Recipe;
+    use crate::ranks::team::Team;
+    use limpid_core::backend::Cpu;
+    use limpid_core::config::Config;
+    use limpid_core::model::{Mode, Model};
+
+    /// Frozen by mistake: it learns, but no group has it.
+    #[test]
+    fn a_parameter_that_no_group_has_is_named() {
+        let config = Config { vocab_size: 11, d_model: 8, n_head: 2, d_ff: 16, n_layer: 2, ..Config::default() };
+        let model = Model::new(&config, Mode::Train { batch: 1, context: 4 }).unwrap();
+        let backend = Box::new(Cpu::new(&model, 1));
+        let mut trainer = Trainer::new(model, backend, Recipe::default()).unwrap();
+        let at = trainer.model.param("blocks.1.mlp.out.weight").unwrap().region.at;
+        let mut groups = trainer.team.groups().to_vec();
+        groups.iter_mut().filter(|group| group.range.contains(&at)).for_each(|group| group.range.end = at);
+        trainer.team = Team::alone(groups);
+        let error = gradients(&mut trainer, &Batch::default()).unwrap_err();
+        assert_eq!(error, PreflightError::NotUpdated { param: "blocks.1.mlp.out.weight".into() });
+    }
+}

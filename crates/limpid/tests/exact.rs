@@ -169,6 +169,7 @@ fn request(draws: &mut Draws) -> EngineRequest {
         ]),
         logit_bias: if draws.below(4) == 0 { [(1, 2.0), (2, -3.0)].into() } else { [].into() },
         trace: false,
+        skip_special_tokens: draws.below(2) == 0,
     };
     EngineRequest { prompt, options, log_probs, reuse: draws.below(4) > 0 }
 }

@@ -42,6 +42,7 @@ fn options() -> Options {
         overflow: Overflow::SlideHalf,
         logit_bias: [(2, 0.1), (3, -0.7)].into(),
         trace: false,
+        skip_special_tokens: true,
     }
 }
 

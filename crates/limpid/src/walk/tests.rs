@@ -3,6 +3,7 @@
 
 use super::live::Run;
 use super::*;
+use crate::config::Axis;
 use crate::names;
 use crate::trace::view::{Grid, Matrix, View};
 
@@ -174,7 +175,8 @@ fn a_picture_is_of_what_stands_below_it() {
         for (step, view) in walk.steps.iter().flat_map(|step| step.views.iter().map(move |view| (step, view))) {
             let Show::Picture { command, now, .. } = view else { continue };
             let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('"')).collect();
-            let after = |flag: &str| words.windows(2).filter(move |pair| pair[0] == flag).map(|pair| pair[1]);
+            let after =
+                |flag: &'static str| words.windows(2).filter(move |pair| pair[0] == flag).map(move |pair| pair[1]);
             let at = format!("{} {}: {command}", walk.name, step.id);
             let folders: Vec<&str> = walk.models.iter().map(Made::folder).collect();
             assert!(after("--model").all(|folder| folders.contains(&folder)), "{at}");
