@@ -13,7 +13,7 @@ pub const ORIGIN: &str = "config.hf.json";
 /// Where sentence-transformers says what a model's modules are.
 const MODULES: &str = "modules.json";
 /// Which tokens end a text, and how transformers samples.
-pub(super) const GENERATION: &str = "generation_config.json";
+pub const GENERATION: &str = "generation_config.json";
 /// The tokenizer's, beside tokenizer.json.
 const TOKENIZERS: &[&str] = &[
     "tokenizer_config.json",

@@ -237,6 +237,21 @@ fn unknown(path: &Path, what: &str, number: u32) -> CheckpointError {
     bad(path, format!("{what} is of type {number}; GGUF has types 0 to 12: it is damaged"))
 }
 
+impl Array {
+    /// Its numbers, if they are whole and not negative.
+    pub(crate) fn sizes(&self) -> Option<Vec<usize>> {
+        macro_rules! sizes {
+            ($($name:ident)*) => {
+                match self {
+                    $(Array::$name(numbers) => numbers.iter().map(|n| usize::try_from(*n).ok()).collect(),)*
+                    _ => None,
+                }
+            };
+        }
+        sizes!(U8 U16 U32 U64 I8 I16 I32 I64)
+    }
+}
+
 /// The keys and values of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {

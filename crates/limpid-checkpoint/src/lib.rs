@@ -17,7 +17,7 @@ pub mod store;
 pub mod trace;
 
 pub use adapter::Adapter;
-pub use carried::{Carried, ORIGIN, SentenceRecipe};
+pub use carried::{Carried, GENERATION, ORIGIN, SentenceRecipe};
 use dialect::huggingface::{self, Family};
 pub use dialect::regained;
 use dialect::{Link, Names, TensorLayout};
@@ -422,6 +422,8 @@ pub struct Checkpoint {
     pub metadata: gguf::Metadata,
     /// Its keys that change no number and that limpid writes to GGUF only.
     pub unused: Vec<String>,
+    /// The ids of tokens that its files do not have.
+    added: Range<usize>,
     dialect: Dialect,
     store: Store,
     names: Names,
@@ -500,6 +502,36 @@ impl Checkpoint {
         Ok(Checkpoint { adapter, tokenizer, chat_template, ..self })
     }
 
+    /// The same with a tokenizer that has more tokens. Their rows, in the token table and in the head, are the mean of all others' (Hewitt 2021):
+    /// beside them no other token's probability changes much.
+    #[must_use]
+    pub fn with_more_tokens(self, tokenizer: Tokenizer) -> Checkpoint {
+        let had = self.tokenizer.as_ref().map_or(self.config.vocab_size, Tokenizer::vocab_size);
+        Checkpoint { added: had..tokenizer.vocab_size().max(had), tokenizer: Some(tokenizer), ..self }
+    }
+
+    /// The values of a parameter with a row for each token, with those of the added ones, as `model` has them.
+    fn with_added_rows(&self, model: &Model, param: &Param) -> Result<Option<Vec<f32>>> {
+        const ROWS: [&str; 3] = ["embed.weight", "unembed.weight", "unembed.bias"];
+        if self.added.is_empty() || !ROWS.contains(&param.name.as_str()) {
+            return Ok(None);
+        }
+        let own = self.outline()?;
+        let stored = own.param(&param.name).expect("the models differ in rows alone");
+        let mut values =
+            dialect::values(stored, &self.dialect.links(&own), &own, &self.store, &self.names)?.into_owned();
+        let cols = values.len() / own.config.vocab_size;
+        let (known, all) = (self.added.start, model.config.vocab_size);
+        let mean = |col: usize| {
+            let sum: f64 = (0..known).map(|row| f64::from(values[row * cols + col])).sum();
+            (sum / known as f64) as f32
+        };
+        let mean: Vec<f32> = (0..cols).map(mean).collect();
+        values.truncate(known * cols);
+        values.extend(mean.iter().cycle().take((all - known) * cols));
+        Ok(Some(values))
+    }
+
     fn outline(&self) -> Result<Model> {
         dialect::outline(&self.config).map_err(|source| CheckpointError::Config { path: self.path.clone(), source })
     }
@@ -543,6 +575,7 @@ impl Checkpoint {
             adapter: None,
             metadata: gguf::Metadata::default(),
             unused: vec![],
+            added: 0..0,
             dialect,
             store,
             names,
@@ -633,6 +666,14 @@ impl Checkpoint {
     /// # Errors
     /// If a tensor is missing, of another shape, or of a type that is not read; the backend is then untouched.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+        if !self.added.is_empty() {
+            let own = self.outline()?;
+            dialect::check(&self.dialect.links(&own), &own, &self.store, &self.names)?;
+            for param in model.params.iter().filter(|p| !p.is_adapter()) {
+                backend.write(param.region, &self.values(model, param)?)?;
+            }
+            return self.store.check();
+        }
         dialect::load(
             &self.dialect.links(model),
             model,
@@ -650,6 +691,9 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::load`].
     pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
+        if let Some(values) = self.with_added_rows(model, param)? {
+            return Ok(values.into());
+        }
         let values = dialect::values(param, &self.dialect.links(model), model, &self.store, &self.names)?;
         match &self.adapter {
             Some(adapter) => adapter.merge(param, values),
@@ -1025,6 +1069,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
             write_text(&path.join("config.json"), &source.config.to_json())?;
             source.carried.map_or(Ok(()), |carried| carried.put_whole(path))?;
+            tell_ends(path, source)?;
             if let Some(tokenizer) = source.tokenizer {
                 write_text(&path.join("tokenizer.json"), &tokenizer.to_json())?;
             }
@@ -1044,6 +1089,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
                 tokenizer.export(path, config.context_length)?;
             }
             source.carried.map_or(Ok(()), |carried| carried.put(path))?;
+            tell_ends(path, source)?;
             tell(path, source)?;
         }
         Format::Gguf => {
@@ -1133,6 +1179,21 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
         }
     }
     Ok(())
+}
+
+/// Says in the folder which tokens end a text or a turn, if the tokenizer knows it and nothing that went along says it.
+fn tell_ends(folder: &Path, source: &ModelData) -> Result<()> {
+    match source.tokenizer.and_then(generation_config).filter(|_| !folder.join(GENERATION).exists()) {
+        Some(text) => write_text(&folder.join(GENERATION), &text),
+        None => Ok(()),
+    }
+}
+
+/// The generation_config.json of a model with this tokenizer, if the model's files named the tokens that end its texts and turns.
+pub fn generation_config(tokenizer: &Tokenizer) -> Option<String> {
+    let (end, more) = (tokenizer.end_of_text(), tokenizer.more_ends());
+    let all: Vec<u32> = end.into_iter().chain(more.iter().copied().filter(|id| Some(*id) != end)).collect();
+    (!more.is_empty()).then(|| format!("{:#}\n", serde_json::json!({ "eos_token_id": all })))
 }
 
 /// Puts the chat template into the folder, if nothing that went along says it.

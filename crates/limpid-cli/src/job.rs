@@ -2,7 +2,7 @@
 //! before memory is reserved; what the job costs, and what would fit if it is too large.
 
 use crate::machine::fits_text;
-use crate::options::{self, Asked, DataOptions, MachineOptions, ModelOptions, TuningOptions, Usage};
+use crate::options::{self, Asked, MachineOptions, ModelOptions, TextOptions, TuningOptions, Usage};
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
@@ -28,13 +28,19 @@ axis! {
 #[derive(clap::Args, Clone, Debug)]
 pub struct JobArgs {
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
-    /// conversations (JSON lines), - for standard input, builtin:stories (builtin:stories:20M for more), or a document's example:
+    /// conversations (JSON, parquet), - for standard input, builtin:stories (builtin:stories:20M for more), or a document's example:
     /// builtin:s0, s0-three, s1, s3 (docs/data.md)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
     /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base, a tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense numbers only the ids that the text uses (cl100k_base:dense) [default: the example's own, else bpe or what suits the preset]
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
+    /// Train on conversations in this chat template, in Jinja [default: the model's own, else limpid's; docs/chat.md]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub chat_template: Option<PathBuf>,
+    /// Give the tokenizer these special tokens; a model that is fine-tuned (--from) gets a row for each, the mean of its other rows
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "lora", hide_short_help = true)]
+    pub add_special_tokens: Vec<String>,
     /// Where the model goes [default: runs/PRESET-TIME]
     #[arg(long, value_name = "DIR", aliases = ["out-dir", "output-dir"])]
     pub out: Option<PathBuf>,
@@ -73,7 +79,7 @@ pub struct JobArgs {
     #[command(flatten)]
     pub tuning: TuningOptions,
     #[command(flatten)]
-    pub reading: DataOptions,
+    pub reading: TextOptions,
     #[command(flatten)]
     pub model: ModelOptions,
     #[command(flatten)]
@@ -162,16 +168,28 @@ impl JobArgs {
         let mut text = source::source(&self.data, &self.reading, self.machine.threads());
         text.tokenizer.clone_from(&self.tokenizer);
         text.default_tokenizer = default_tokenizer(&self.data, &name).into();
+        // a run has its template in its folder
+        let template = self.chat_template.as_ref().filter(|_| resumed.is_none());
+        let template = template.map(|file| source::read_file(file)).transpose().context("--chat-template")?;
         let chosen = ["whole_documents", "cross_documents"].into_iter().filter(|name| self.recipe.has(name));
         let chosen = chosen.chain(self.model.has("vocab_size").then_some("vocab_size"));
         let given = Given {
             model: given.is_some(),
             tokenizer: own,
-            chat_template: base.as_ref().and_then(|base| base.chat_template.clone()),
+            chat_template: template.or(base.as_ref().and_then(|base| base.chat_template.clone())),
+            template_file: self.chat_template.clone(),
+            special_tokens: self.add_special_tokens.clone(),
             resumed,
             chosen: chosen.map(String::from).collect(),
         };
         let task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
+        let tokenizer = &task.corpus.tokenizer;
+        let grew =
+            |base: &Checkpoint| base.tokenizer.as_ref().is_none_or(|own| own.vocab_size() < tokenizer.vocab_size());
+        let base = base.map(|base| match !self.add_special_tokens.is_empty() && grew(&base) {
+            true => base.with_more_tokens(tokenizer.clone()),
+            false => base,
+        });
         let mode = Mode::Train { batch: task.recipe.batch_size, context: task.recipe.context };
         self.machine.measure(&task.config, mode);
         let (program, on, tuning) = (program_on(self.machine.on().device), self.machine.on(), self.tuning.tuning());

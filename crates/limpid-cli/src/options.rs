@@ -286,6 +286,16 @@ pub struct DataOptions {
     pub skip_bad: bool,
 }
 
+/// How documents are read and become tokens.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TextOptions {
+    #[command(flatten)]
+    pub documents: DataOptions,
+    /// Read the text of a special token in a document (`<|endoftext|>`) as that token; with false it is text like any other
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", hide_short_help = true)]
+    pub parse_special: bool,
+}
+
 impl DataOptions {
     /// The field of the text.
     pub fn field(&self) -> &str {
@@ -698,7 +708,10 @@ fn name_unknown_variables(cli: &Command) {
 }
 
 /// Settings that a run keeps to its end, beside those that its state holds.
-const KEPT: [&str; 7] = ["from", "tokenizer", "field", "freeze", "train-only", "lora", "lora-targets"];
+#[rustfmt::skip]
+const KEPT: [&str; 10] = [
+    "from", "tokenizer", "field", "parse-special", "chat-template", "add-special-tokens", "freeze", "train-only", "lora", "lora-targets",
+];
 
 /// Refuses to go on with a run otherwise than it began.
 fn kept<'a>(folder: &Path, file: &[Word], asked: impl Iterator<Item = &'a Word>) -> Result<()> {

@@ -1,16 +1,17 @@
 //! Where text comes from, as the command line names it: `limpid::data::source` reads it.
 
-use crate::options::DataOptions;
+use crate::options::{DataOptions, TextOptions};
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::data::source::{HELD, Reading, SourceError, TextSource};
 use std::io::Read as _;
 use std::path::Path;
 
-/// A source with what `--field` and `--skip-bad` say.
-pub fn source(data: &str, reading: &DataOptions, threads: usize) -> TextSource {
-    let mut source = TextSource::new(data);
-    (source.field, source.skip_bad, source.threads) = (reading.field.clone(), reading.skip_bad, threads);
+/// A source with what `--field`, `--skip-bad` and `--parse-special` say.
+pub fn source(data: &str, reading: &TextOptions, threads: usize) -> TextSource {
+    let (mut source, documents) = (TextSource::new(data), &reading.documents);
+    (source.field, source.skip_bad, source.threads) = (documents.field.clone(), documents.skip_bad, threads);
+    source.parse_special = reading.parse_special;
     source
 }
 

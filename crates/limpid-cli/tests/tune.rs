@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Folder, block, root};
-use limpid::checkpoint::safetensors_file;
+use limpid::checkpoint::{Checkpoint, safetensors_file};
 use limpid::config::Config;
 use limpid::model::{Lora, Tuning};
 use limpid::train::{Control, Run, RunSettings, TrainEvent};
@@ -224,4 +224,97 @@ fn what_contradicts_the_model_is_refused() {
     f.both("train --from lora --data text.txt --sample 0 --steps 1 --out q"); // merged, it is a model like any other
     fs::remove_dir_all(f.0.join("base")).unwrap();
     f.refuses("generate --model lora --prompt a", &["base, which is not there", "--adapter"]);
+}
+
+const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const TALKS: &str = r#"{"messages": [{"role": "user", "content": "a cat"}, {"role": "assistant", "content": "a hat"}]}
+{"messages": [{"role": "user", "content": "a bat"}, {"role": "assistant", "content": "a rat"}, {"role": "user", "content": "and"}, {"role": "assistant", "content": "a cat", "weight": 1}]}
+{"messages": [{"role": "user", "content": "a rat"}, {"role": "assistant", "content": "a cat", "weight": 0}, {"role": "user", "content": "a hat"}, {"role": "assistant", "content": "a bat"}]}
+"#;
+
+/// A model is trained on conversations in its own template, or in one that is named, with special tokens that it gets; what it becomes has
+/// both, goes on with both to the same bytes, and a model that is made of it keeps them.
+#[test]
+fn conversations_are_trained_in_the_template_of_the_model() {
+    let f = Folder::new("template");
+    fs::write(f.0.join("text.txt"), format!("{TEXT}user assistant\n").repeat(40)).unwrap();
+    fs::write(f.0.join("chat.jsonl"), TALKS).unwrap();
+    fs::write(f.0.join("chatml.jinja"), CHATML).unwrap();
+    let small = "--d-model 16 --n-head 2 --n-layer 2 --context-length 64 --batch-size 2 --steps 4 --sample 0 --threads 1 --json";
+    for (base, head) in [("tied", "--tied-head true"), ("untied", "--tied-head false --head-bias true")] {
+        f.both(&format!("train --data text.txt --tokenizer char {small} {head} --out {base}"));
+        let specials = "--add-special-tokens '<|im_start|>,<|im_end|>'";
+        let fresh = format!(
+            "train --from {base} --data chat.jsonl --chat-template chatml.jinja {specials} --batch-size 2 --schedule constant \
+             --warmup-steps 0 --learning-rate 0.01 --val-fraction 0 --sample 0 --threads 1 --json"
+        );
+        f.refuses(&format!("train --from {base} --data chat.jsonl {specials} --lora 2 --out no"), &["--lora"]);
+        // the tokens are new and have rows: the mean of all others
+        let had = Checkpoint::open(&f.0.join(base)).unwrap();
+        let tokenizer =
+            had.tokenizer.clone().unwrap().with_specials(&["<|im_start|>".into(), "<|im_end|>".into()]).unwrap();
+        let rows = had.config.vocab_size;
+        let wide = Config { vocab_size: rows + 2, ..had.config.clone() };
+        let outline = |config: &Config| {
+            limpid::model::Model::new(config, limpid::model::Mode::Inspect { batch: 1, context: 1 }).unwrap()
+        };
+        let (before, after) = (outline(&had.config), outline(&wide));
+        let widened = Checkpoint::open(&f.0.join(base)).unwrap().with_more_tokens(tokenizer);
+        for param in &before.params {
+            let was = had.values(&before, param).unwrap();
+            let is = widened.values(&after, after.param(&param.name).unwrap()).unwrap();
+            assert_eq!(is[..was.len()], was[..], "{}", param.name);
+            let cols = was.len() / rows;
+            let mean = |col: usize| {
+                (was.iter().skip(col).step_by(cols).map(|v| f64::from(*v)).sum::<f64>() / rows as f64) as f32
+            };
+            let mean: Vec<f32> = (0..2 * cols).map(|i| mean(i % cols)).collect();
+            match param.name.starts_with("embed.") || param.name.starts_with("unembed.") {
+                true => assert_eq!(is[was.len()..], mean[..], "{}", param.name),
+                false => assert_eq!(is.len(), was.len(), "{}", param.name),
+            }
+        }
+        let names = [format!("{base}-whole"), format!("{base}-parts"), format!("{base}-again")];
+        let [whole, parts, again] = &names;
+        f.both(&format!("{fresh} --steps 6 --out {whole}"));
+        let config: Config =
+            Config::from_json(&fs::read_to_string(f.0.join(whole).join("config.json")).unwrap()).unwrap();
+        assert_eq!(config.vocab_size, rows + 2);
+        assert_eq!(f.bytes(&format!("{whole}/chat_template.jinja")), CHATML.as_bytes());
+        let ids = f.ok(&format!("tokenize --model {whole} '<|im_start|>a<|im_end|>' --json"));
+        assert!(ids.contains(&rows.to_string()) && ids.contains(&(rows + 1).to_string()), "{ids}");
+        // the same bytes in two parts, the template gone
+        f.both(&format!("{fresh} --steps 3 --out {parts}"));
+        fs::rename(f.0.join("chatml.jinja"), f.0.join("gone.jinja")).unwrap();
+        f.both(&format!("train --resume {parts} --steps 6 --sample 0 --json"));
+        fs::rename(f.0.join("gone.jinja"), f.0.join("chatml.jinja")).unwrap();
+        for file in ["model.safetensors", "tokenizer.json", "config.json", "chat_template.jinja"] {
+            assert!(f.bytes(&format!("{whole}/{file}")) == f.bytes(&format!("{parts}/{file}")), "{base}: {file}");
+        }
+        // a model with a template of its own is trained in that one
+        let own = format!(
+            "train --from {whole} --data chat.jsonl --batch-size 2 --steps 2 --val-fraction 0 --sample 0 --threads 1 --json"
+        );
+        f.both(&format!("{own} --out {again}"));
+        assert_eq!(f.bytes(&format!("{again}/chat_template.jinja")), CHATML.as_bytes());
+        f.both(&format!("generate --model {again} --chat 'a cat' --max-tokens 4"));
+        // what is judged is the answers in it: of three conversations "a hat", "a rat", "a cat" and "a bat", each with its end
+        let found = f.json(&format!("eval --model {again} --data chat.jsonl --json"));
+        assert_eq!(found["tokens"], 4 * (5 + 1), "{found}");
+    }
+    // conversations that the template does not write token by token are named
+    fs::write(
+        f.0.join("odd.jinja"),
+        "{% for m in messages %}{{ m.role if loop.last else '' }}{{ m.content }}{% endfor %}",
+    )
+    .unwrap();
+    let odd = "train --from tied --data chat.jsonl --chat-template odd.jinja --out no";
+    f.refuses(odd, &["chat.jsonl, line 1: message 2", "which tokens are this answer"]);
+    // another tokenizer's model, from transformers
+    let specials = "--add-special-tokens '<|im_start|>,<|im_end|>'";
+    f.both("convert tied hf --to hf");
+    f.both(&format!("train --from hf --data chat.jsonl --chat-template chatml.jinja {specials} --batch-size 2 --steps 2 --val-fraction 0 --sample 0 --out of-hf"));
+    f.both("generate --model of-hf --chat 'a cat' --max-tokens 4");
+    f.both("convert of-hf back --to hf");
 }

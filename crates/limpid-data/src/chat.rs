@@ -1,4 +1,4 @@
-//! Conversations: JSON lines in three forms, one template, and a loss on the answers alone. docs/chat.md is for users.
+//! Conversations: JSON in four forms, one template, and a loss on the answers alone. docs/chat.md is for users.
 //!
 //! ```text
 //! <|system|>
@@ -13,8 +13,8 @@
 //! assistant says and the `<|end|>` after it are to be predicted, nothing else is. The text before an answer is encoded
 //! apart from it, as a prompt is when the model answers.
 
-use super::Tokens;
 use super::quote::Quote;
+use super::{CorpusError, Place, Tokens};
 use limpid_tokenizer::{TextPart, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -51,7 +51,7 @@ pub fn is_template(text: &str) -> bool {
 /// If a message holds a marker.
 pub(super) fn written(source: &str, bos: &str, messages: &[Message], asks: bool) -> Result<String, ChatError> {
     unmarked(messages, |_| true)?;
-    let text = Conversation { line: 1, messages: messages.to_vec() }.text();
+    let text: String = parts(messages, &[]).into_iter().map(|(text, _)| text).collect();
     let (begin, end) = (if source.starts_with(BEGIN) { bos } else { "" }, if asks { "<|assistant|>\n" } else { "" });
     Ok(format!("{begin}{text}{end}"))
 }
@@ -62,19 +62,22 @@ const LONGEST: usize = 16 << 20;
 /// Why conversations cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
-    /// A line that is no conversation.
-    #[error("line {line}: {fault}")]
+    /// A line, item or row that is no conversation.
+    #[error("{place}: {fault}")]
     Line {
-        /// The line, from 1.
-        line: usize,
+        /// Where it stands.
+        place: Place,
         /// What is wrong with it.
         fault: Fault,
     },
+    /// A line, item or row that cannot be read.
+    #[error(transparent)]
+    Corpus(#[from] CorpusError),
     /// A text that a tokenizer cannot write.
-    #[error("line {line}: {fault}")]
+    #[error("{place}: {fault}")]
     Encode {
-        /// The line, from 1.
-        line: usize,
+        /// Where its conversation stands.
+        place: Place,
         /// What the tokenizer said.
         fault: limpid_tokenizer::TokenizerError,
     },
@@ -102,7 +105,9 @@ pub enum Fault {
     #[error("it is longer than the {LONGEST} bytes that one conversation may have")]
     Long,
     /// Not one of the forms.
-    #[error("expected an object with `messages`, `prompt` and `completion`, or `instruction` and `output`, found {0}")]
+    #[error(
+        "expected an object with `messages`, `conversations`, `prompt` and `completion`, or `instruction` and `output`, found {0}"
+    )]
     Form(String),
     /// Something that is not of its type.
     #[error("expected {what} to be {wanted}, found {found}")]
@@ -114,9 +119,9 @@ pub enum Fault {
         /// What it is.
         found: String,
     },
-    /// `messages` without any.
-    #[error("`messages` is empty; expected at least one of the role `assistant`")]
-    NoMessages,
+    /// A list of messages without any.
+    #[error("`{0}` is empty; expected at least one message of the role `assistant`")]
+    NoMessages(&'static str),
     /// An unknown role.
     #[error("message {message} has the role `{role}`; expected `system`, `user` or `assistant`")]
     Role {
@@ -128,6 +133,27 @@ pub enum Fault {
     /// No message of the assistant.
     #[error("no message has the role `assistant`, so there is no answer to learn")]
     NoAnswer,
+    /// Answers that are all left out of the loss.
+    #[error("every message of the role `assistant` has the weight 0, so there is no answer to learn")]
+    Weightless,
+    /// A weight that OpenAI's format does not have.
+    #[error("message {message} has the weight {weight}; expected 0 or 1, on a message of the role `assistant`")]
+    Weight {
+        /// Which message, from 1.
+        message: usize,
+        /// Its weight.
+        weight: String,
+    },
+    /// What the model would have to read or write, and a conversation here has no place for.
+    #[error(
+        "{what} has `{key}`, which limpid does not train on: put its text into the message's content, or take it out"
+    )]
+    Carries {
+        /// The message or the conversation.
+        what: String,
+        /// The key.
+        key: &'static str,
+    },
     /// A text that would be taken for the template.
     #[error("message {message} contains {marker}, which the template keeps for itself")]
     Marker {
@@ -174,27 +200,28 @@ pub struct Message {
 /// Messages in their order, at least one of them the assistant's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conversation {
-    /// The line it was read from, from 1.
-    pub line: usize,
+    /// Where it was read.
+    pub place: Place,
     /// The messages.
     pub messages: Vec<Message>,
+    /// The messages that are to be learned: the assistant's, but for those of weight 0.
+    pub learned: Vec<bool>,
 }
 
 /// What a file of conversations holds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Chat {
     /// Those that could be read.
     pub conversations: Vec<Conversation>,
-    /// Lines left out.
+    /// Lines, items and rows left out.
     pub skipped: usize,
     /// Why the first of them was.
     pub first_skipped: Option<ChatError>,
 }
 
-/// Whether a file that begins with this line is one of conversations: the line is an object with the keys of one of the
-/// forms.
-pub fn is_chat(first_line: &str) -> bool {
-    let object: Result<Map<String, Value>, _> = serde_json::from_str(first_line.trim_start_matches('\u{feff}'));
+/// Whether a file whose first line, item or row is this is one of conversations: it is an object with the keys of one of the forms.
+pub fn is_chat(first: &str) -> bool {
+    let object: Result<Map<String, Value>, _> = serde_json::from_str(first.trim_start_matches('\u{feff}'));
     object.is_ok_and(|object| form(&object).is_some())
 }
 
@@ -203,24 +230,39 @@ pub fn is_chat(first_line: &str) -> bool {
 /// # Errors
 /// At the first line that is no conversation, unless `skip_bad`; and if none is left.
 pub fn read(text: &str, skip_bad: bool) -> Result<Chat, ChatError> {
-    let mut chat = Chat { conversations: vec![], skipped: 0, first_skipped: None };
-    for (i, line) in text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-        let line_number = i + 1;
-        match parse(line) {
-            Ok(messages) => chat.conversations.push(Conversation { line: line_number, messages }),
-            Err(fault) => {
-                let error = ChatError::Line { line: line_number, fault };
-                if !skip_bad {
-                    return Err(error);
-                }
-                chat.skipped += 1;
-                chat.first_skipped.get_or_insert(error);
+    let mut chat = Chat::default();
+    for (line, number) in text.trim_start_matches('\u{feff}').lines().zip(1..).filter(|(l, _)| !l.trim().is_empty()) {
+        let read = chat.push(Place { path: Default::default(), unit: "line", number }, line);
+        read.or_else(|error| chat.skip(error, skip_bad))?;
+    }
+    chat.some()
+}
+
+impl Chat {
+    /// Adds a conversation in JSON.
+    pub(super) fn push(&mut self, place: Place, item: &str) -> Result<(), ChatError> {
+        match parse(item) {
+            Ok((messages, learned)) => {
+                self.conversations.push(Conversation { place, messages, learned });
+                Ok(())
             }
+            Err(fault) => Err(ChatError::Line { place, fault }),
         }
     }
-    match chat.conversations.is_empty() {
-        true => Err(ChatError::Empty { skipped: chat.skipped }),
-        false => Ok(chat),
+
+    /// Counts what cannot be read, if it is to be left out.
+    pub(super) fn skip(&mut self, error: ChatError, skip_bad: bool) -> Result<(), ChatError> {
+        if !skip_bad || matches!(&error, ChatError::Corpus(error) if !error.skippable()) {
+            return Err(error);
+        }
+        self.skipped += 1;
+        self.first_skipped.get_or_insert(error);
+        Ok(())
+    }
+
+    /// The same, if there is a conversation in it.
+    pub(super) fn some(self) -> Result<Chat, ChatError> {
+        if self.conversations.is_empty() { Err(ChatError::Empty { skipped: self.skipped }) } else { Ok(self) }
     }
 }
 
@@ -237,7 +279,7 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
         counted.resize(ids.len(), false);
         for (text, answer) in conversation.parts() {
             let part = encode(&quote.parts(&text), tokenizer);
-            ids.extend(part.map_err(|fault| ChatError::Encode { line: conversation.line, fault })?);
+            ids.extend(part.map_err(|fault| ChatError::Encode { place: conversation.place.clone(), fault })?);
             counted.resize(ids.len(), answer);
         }
         ends.push(ids.len());
@@ -268,7 +310,7 @@ fn ids(messages: &[Message], asks: bool, tokenizer: &Tokenizer) -> Result<Vec<u3
     let quote = Quote::new(specials, messages, TEMPLATE).ok_or(Fault::Marks)?;
     let mut messages = quote.marked(messages);
     messages.extend(asks.then(|| Message { role: Role::Assistant, content: String::new() }));
-    let mut parts = Conversation { line: 1, messages }.parts();
+    let mut parts = parts(&messages, &[]);
     if asks {
         parts.truncate(parts.len() - 2); // the answer and what follows it
     }
@@ -285,28 +327,33 @@ impl Conversation {
         self.parts().into_iter().map(|(text, _)| text).collect()
     }
 
-    /// Its text in parts: what is given, and what is to be answered.
+    /// Its text in parts, and whether each is to be learned.
     fn parts(&self) -> Vec<(String, bool)> {
-        let (mut parts, mut given) = (vec![], String::new());
-        for Message { role, content } in &self.messages {
-            given += MARKERS[*role as usize];
-            given.push('\n');
-            if *role == Role::Assistant {
-                parts.push((std::mem::take(&mut given), false));
-                parts.push((format!("{content}{END}"), true));
-            } else {
-                given += content;
-            }
-            given.push('\n');
-        }
-        parts.push((given, false));
-        parts
+        parts(&self.messages, &self.learned)
     }
 }
 
 /// The markers that are special tokens.
 fn specials(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
     MARKERS.into_iter().filter_map(|marker| Some((marker, tokenizer.special(marker)?))).collect()
+}
+
+/// The text of messages in parts, an answer or what comes before one; and whether each is an answer that is `learned`.
+fn parts(messages: &[Message], learned: &[bool]) -> Vec<(String, bool)> {
+    let (mut parts, mut given) = (vec![], String::new());
+    for (i, Message { role, content }) in messages.iter().enumerate() {
+        given += MARKERS[*role as usize];
+        given.push('\n');
+        if *role == Role::Assistant {
+            parts.push((std::mem::take(&mut given), false));
+            parts.push((format!("{content}{END}"), learned.get(i) == Some(&true)));
+        } else {
+            given += content;
+        }
+        given.push('\n');
+    }
+    parts.push((given, false));
+    parts
 }
 
 /// The ids of text where no other special token than the markers is one.
@@ -323,15 +370,50 @@ fn encode(parts: &[TextPart], tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_
 
 /// The keys of an object's form.
 fn form(object: &Map<String, Value>) -> Option<&'static [&'static str]> {
-    const FORMS: [&[&str]; 3] = [&["messages"], &["prompt", "completion"], &["instruction", "output"]];
+    const FORMS: [&[&str]; 4] =
+        [&["messages"], &["conversations"], &["prompt", "completion"], &["instruction", "output"]];
     FORMS.into_iter().find(|keys| keys.iter().all(|key| object.contains_key(*key)))
 }
 
-fn parse(line: &str) -> Result<Vec<Message>, Fault> {
-    if line.len() > LONGEST {
+/// Keys of a conversation beside its messages, and of a message beside its content, that the model would have to read or write.
+const CARRIED: [&[&str]; 2] = [
+    &["tools", "functions"],
+    &[
+        "reasoning_content",
+        "reasoning",
+        "reasoning_details",
+        "thinking",
+        "thoughts",
+        "tool_calls",
+        "function_call",
+        "tool_call_id",
+        "audio",
+        "images",
+        "refusal",
+    ],
+];
+
+/// Refuses what of `object` would be lost.
+fn nothing_lost(object: &Map<String, Value>, keys: &[&'static str], what: impl Fn() -> String) -> Result<(), Fault> {
+    let holds = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(object) => !object.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    };
+    match keys.iter().find(|key| object.get(**key).is_some_and(holds)) {
+        Some(key) => Err(Fault::Carries { what: what(), key }),
+        None => Ok(()),
+    }
+}
+
+/// The messages of a conversation, and which of them are to be learned.
+fn parse(item: &str) -> Result<(Vec<Message>, Vec<bool>), Fault> {
+    if item.len() > LONGEST {
         return Err(Fault::Long);
     }
-    let value: Value = serde_json::from_str(line).map_err(|e| Fault::Json(e.to_string()))?;
+    let value: Value = serde_json::from_str(item).map_err(|e| Fault::Json(e.to_string()))?;
     let object = value.as_object().ok_or_else(|| Fault::Form(kind(&value)))?;
     let text = |key: &str| match &object[key] {
         Value::String(text) => Ok(text.clone()),
@@ -339,16 +421,21 @@ fn parse(line: &str) -> Result<Vec<Message>, Fault> {
     };
     let pair = |asked: String, answer: String| {
         let message = |role, content| Message { role, content };
-        vec![message(Role::User, asked), message(Role::Assistant, answer)]
+        vec![(message(Role::User, asked), false), (message(Role::Assistant, answer), true)]
     };
+    nothing_lost(object, CARRIED[0], || "the conversation".into())?;
     let messages = match form(object) {
-        Some(["messages"]) => match &object["messages"] {
+        Some([list @ ("messages" | "conversations")]) => match &object[*list] {
+            Value::Array(messages) if messages.is_empty() => Err(Fault::NoMessages(list)),
             Value::Array(messages) => messages.iter().enumerate().map(|(i, m)| message(i + 1, m)).collect(),
-            other => Err(wrong("`messages`".into(), "a list", other)),
+            other => Err(wrong(format!("`{list}`"), "a list", other)),
         }?,
         Some(["prompt", ..]) => pair(text("prompt")?, text("completion")?),
         Some(_) => {
-            let input = if object.contains_key("input") { text("input")? } else { String::new() };
+            let input = match object.get("input") {
+                None | Some(Value::Null) => String::new(),
+                Some(_) => text("input")?,
+            };
             let between = if input.is_empty() { "" } else { "\n\n" };
             pair(text("instruction")? + between + &input, text("output")?)
         }
@@ -358,11 +445,12 @@ fn parse(line: &str) -> Result<Vec<Message>, Fault> {
             return Err(Fault::Form(keys.join(", ")));
         }
     };
+    let (messages, learned): (Vec<Message>, Vec<bool>) = messages.into_iter().unzip();
     unmarked(&messages, |_| true)?;
     match () {
-        () if messages.is_empty() => Err(Fault::NoMessages),
         () if messages.iter().all(|m| m.role != Role::Assistant) => Err(Fault::NoAnswer),
-        () => Ok(messages),
+        () if !learned.contains(&true) => Err(Fault::Weightless),
+        () => Ok((messages, learned)),
     }
 }
 
@@ -375,18 +463,43 @@ fn unmarked(messages: &[Message], kept: impl Fn(&str) -> bool) -> Result<(), Fau
     }
 }
 
-fn message(n: usize, value: &Value) -> Result<Message, Fault> {
-    let text = |key: &str| match value.get(key) {
+/// Who speaks, by the names of OpenAI's format and of ShareGPT's.
+const ROLES: [(&str, Role); 6] = [
+    ("system", Role::System),
+    ("user", Role::User),
+    ("human", Role::User),
+    ("assistant", Role::Assistant),
+    ("gpt", Role::Assistant),
+    ("chatgpt", Role::Assistant),
+];
+
+/// A message, and whether it is to be learned.
+fn message(n: usize, value: &Value) -> Result<(Message, bool), Fault> {
+    let empty = Map::new();
+    let object = value.as_object().unwrap_or(&empty);
+    // ShareGPT's names of the two
+    let key = |own: &'static str, other: &'static str| {
+        if object.contains_key(other) && !object.contains_key(own) { other } else { own }
+    };
+    let text = |key: &str| match object.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
         other => Err(wrong(format!("`{key}` of message {n}"), "a text", other.unwrap_or(&Value::Null))),
     };
-    let role = match text("role")?.as_str() {
-        "system" => Role::System,
-        "user" => Role::User,
-        "assistant" => Role::Assistant,
-        other => return Err(Fault::Role { message: n, role: other.into() }),
+    let name = text(key("role", "from"))?;
+    let Some((_, role)) = ROLES.iter().find(|(known, _)| *known == name) else {
+        return Err(Fault::Role { message: n, role: name });
     };
-    Ok(Message { role, content: text("content")? })
+    let answers = *role == Role::Assistant;
+    nothing_lost(object, CARRIED[1], || format!("message {n}"))?;
+    let learned = match object.get("weight") {
+        None | Some(Value::Null) => answers,
+        Some(weight) => match weight.as_f64().filter(|_| answers) {
+            Some(0.0) => false,
+            Some(1.0) => true,
+            _ => return Err(Fault::Weight { message: n, weight: weight.to_string() }),
+        },
+    };
+    Ok((Message { role: *role, content: text(key("content", "value"))? }, learned))
 }
 
 fn wrong(what: String, wanted: &'static str, found: &Value) -> Fault {
@@ -493,6 +606,79 @@ mod tests {
         assert_eq!(tokenizer.decode(&ids).unwrap(), said.text());
     }
 
+    /// A message of weight 0 is read and not learned; ShareGPT's names are read as OpenAI's.
+    #[test]
+    fn weights_say_what_is_learned() {
+        let said = |role: &str, content: &str| json!({ "role": role, "content": content });
+        let weighed =
+            |content: &str, weight: Value| json!({ "role": "assistant", "content": content, "weight": weight });
+        let (ask, a, b) = (said("user", "Q"), said("assistant", "A"), said("assistant", "B"));
+        let tokenizer = Tokenizer::named("gpt2").unwrap();
+        for (messages, learned) in [
+            (json!([ask, a, ask, b]), "A<|end|>B<|end|>"),
+            (json!([ask, weighed("A", json!(0)), ask, b]), "B<|end|>"),
+            (json!([ask, weighed("A", json!(0)), ask, weighed("B", json!(1))]), "B<|end|>"),
+            (json!([ask, weighed("A", json!(1.0)), ask, weighed("B", json!(0.0))]), "A<|end|>"),
+            (json!([ask, weighed("A", Value::Null)]), "A<|end|>"),
+        ] {
+            let talk = one(&json!({ "messages": messages }).to_string());
+            let tokens = tokens(std::slice::from_ref(&talk), &tokenizer).unwrap();
+            let ids: Vec<u32> = (0..tokens.len()).filter(|i| tokens.counted(*i)).map(|i| tokens.id(i)).collect();
+            assert_eq!(tokenizer.decode(&ids).unwrap(), learned);
+            // what is not learned is there all the same
+            let plain: Vec<u32> = (0..tokens.len()).map(|i| tokens.id(i)).collect();
+            assert_eq!(tokenizer.decode(&plain).unwrap(), talk.text());
+            let shared: Vec<Value> = messages
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|message| {
+                    let from = if message["role"] == "user" { "human" } else { "gpt" };
+                    json!({ "from": from, "value": message["content"], "weight": message["weight"] })
+                })
+                .collect();
+            let other = one(&json!({ "conversations": shared, "id": "x" }).to_string());
+            assert_eq!((&other.messages, &other.learned), (&talk.messages, &talk.learned));
+        }
+        for (messages, said) in [
+            (json!([ask, weighed("A", json!(2))]), "message 2 has the weight 2; expected 0 or 1"),
+            (json!([ask, weighed("A", json!("0"))]), "message 2 has the weight \"0\""),
+            (json!([ask, weighed("A", json!(false))]), "message 2 has the weight false"),
+            (
+                json!([{ "role": "user", "content": "Q", "weight": 0 }, a]),
+                "message 1 has the weight 0; expected 0 or 1, on a message of",
+            ),
+            (json!([ask, weighed("A", json!(0))]), "every message of the role `assistant` has the weight 0"),
+        ] {
+            let error = read(&json!({ "messages": messages }).to_string(), false).unwrap_err().to_string();
+            assert!(error.starts_with("line 1: ") && error.contains(said), "{error}");
+        }
+    }
+
+    /// What a message or a conversation has beside its content is not left out in silence.
+    #[test]
+    fn what_would_be_lost_is_refused_by_name() {
+        for key in CARRIED[1] {
+            let line = |value: Value| {
+                json!({ "messages": [{ "role": "user", "content": "Q" }, { "role": "assistant", "content": "A", *key: value }] }).to_string()
+            };
+            for nothing in [Value::Null, json!(""), json!([]), json!({})] {
+                assert_eq!(one(&line(nothing)).messages.len(), 2);
+            }
+            for something in [json!("so"), json!([{}]), json!({ "x": 1 })] {
+                let error = read(&line(something), false).unwrap_err().to_string();
+                assert!(
+                    error.starts_with(&format!("line 1: message 2 has `{key}`, which limpid does not train on")),
+                    "{error}"
+                );
+            }
+        }
+        let line =
+            |tools: Value| json!({ "tools": tools, "messages": [{ "role": "assistant", "content": "A" }] }).to_string();
+        assert_eq!(one(&line(json!([]))).messages.len(), 1);
+        assert!(read(&line(json!([1])), false).unwrap_err().to_string().contains("the conversation has `tools`"));
+    }
+
     #[test]
     fn bad_lines_are_named_or_counted() {
         let good = r#"{"prompt": "a", "completion": "b"}"#;
@@ -502,6 +688,7 @@ mod tests {
             ("{}", "found an empty one"),
             (r#"{"text": "x", "id": 1}"#, "found `id`, `text`"),
             (r#"{"messages": []}"#, "`messages` is empty"),
+            (r#"{"conversations": []}"#, "`conversations` is empty"),
             (r#"{"messages": "x"}"#, "expected `messages` to be a list, found a text"),
             (
                 r#"{"messages": [{"role": "robot", "content": "x"}]}"#,
@@ -522,7 +709,7 @@ mod tests {
             let error = read(&text, false).unwrap_err().to_string();
             assert!(error.starts_with("line 3: ") && error.contains(said), "{error}");
             let chat = read(&text, true).unwrap();
-            assert_eq!((chat.conversations.len(), chat.skipped, chat.conversations[1].line), (2, 1, 4));
+            assert_eq!((chat.conversations.len(), chat.skipped, chat.conversations[1].place.number), (2, 1, 4));
             assert_eq!(chat.first_skipped.unwrap().to_string(), error);
         }
         assert!(matches!(read("\n[]\n", true), Err(ChatError::Empty { skipped: 1 })));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Where a document stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its file; `-` is standard input.
+    /// Its file; `-` is standard input, and a text in memory has none.
     pub path: PathBuf,
     /// What is counted: `line`, `row` or `item`; empty for a whole file.
     pub unit: &'static str,
@@ -17,6 +17,9 @@ pub struct Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        if self.path.as_os_str().is_empty() {
+            return write!(f, "{} {}", self.unit, self.number);
+        }
         let name = if self.path == Path::new("-") { "standard input".into() } else { self.path.display().to_string() };
         if self.unit.is_empty() { write!(f, "{name}") } else { write!(f, "{name}, {} {}", self.unit, self.number) }
     }

@@ -101,6 +101,52 @@ fn every_kind_packed_or_not_gives_its_documents() {
     assert_eq!(documents(&f.file("other", "any name is text"), "text", false).0, ["any name is text"]);
 }
 
+/// What may stand between packed members and in rows, by gzip's rule, Python's and parquet's.
+#[test]
+fn padding_is_nothing_and_null_is_empty() {
+    let f = Folder::new("padding");
+    let (one, two) = (gzip(b"{\"text\":\"one\"}\n"), gzip(b"{\"text\":\"two\"}\n"));
+    for (name, zeros) in [("a", 1), ("b", 7), ("c", 511), ("d", 1 << 19)] {
+        let zeros_only = vec![0u8; zeros];
+        let padded = [&one[..], &zeros_only[..]].concat();
+        assert_eq!(documents(&f.file(&format!("{name}.jsonl.gz"), &padded), "text", false).0, ["one"], "{zeros}");
+        let more = [&padded[..], &two[..], &zeros_only[..]].concat();
+        let (texts, errors, _) = documents(&f.file(&format!("{name}2.jsonl.gz"), more), "text", false);
+        assert_eq!((texts, errors.len()), (vec!["one".into(), "two".into()], 0), "{zeros}");
+    }
+    // what is neither zeros nor a member is damage, and so is a member without its end
+    let rests: [(&str, Vec<u8>); 4] = [
+        ("x", b"\0\0rubbish".to_vec()),
+        ("y", b"rubbish".to_vec()),
+        ("z", two[..9].to_vec()),
+        ("w", [&[0u8; 3][..], &two[..two.len() - 1]].concat()),
+    ];
+    for (name, rest) in rests {
+        let (texts, errors, _) =
+            documents(&f.file(&format!("{name}.jsonl.gz"), [&one[..], &rest[..]].concat()), "text", false);
+        assert!(errors.len() == 1 && errors[0].contains("cut short or damaged"), "{name}: {texts:?} {errors:?}");
+    }
+    for (name, text, want, empty) in [
+        (
+            "n.jsonl",
+            "{\"text\":\"a\"}\n{\"text\":null}\n{\"id\":1,\"text\": null }\n{\"text\":\"b\"}",
+            vec!["a", "b"],
+            2,
+        ),
+        ("n.json", "[{\"text\":null},{\"text\":\"a\"},{\"text\":\"\"}]", vec!["a"], 2),
+    ] {
+        let (texts, errors, read) = documents(&f.file(name, text), "text", false);
+        assert_eq!(
+            (texts, errors.len(), read.empty),
+            (want.into_iter().map(String::from).collect(), 0, empty),
+            "{name}"
+        );
+    }
+    // a row that is null, and one that has no such field, are no texts
+    is_bad(&f, "m.jsonl", b"{\"text\":\"a\"}\nnull\n{\"text\":\"b\"}", "line 2 has no text", 2);
+    is_bad(&f, "o.jsonl", b"{\"text\":\"a\"}\n{\"id\":null}\n{\"text\":\"b\"}", "it has id", 2);
+}
+
 /// A file of which something is bad is an error that names it and says what; where bad documents are left out, `kept` others are read,
 /// and it is told.
 fn is_bad(f: &Folder, name: &str, bytes: &[u8], said: &str, kept: usize) {
@@ -331,6 +377,7 @@ fn plan<'a>(input: &str, tokenizer: &'a Tokenizer, threads: usize) -> Plan<'a> {
         inputs: find(&[input.into()], TextFormat::Text).unwrap(),
         field: "text",
         skip_bad: false,
+        parse_special: true,
         tokenizer,
         tokenizer_name: "own",
         val_fraction: 0.1,

@@ -62,7 +62,8 @@ impl TextFormat {
         }
     }
 
-    fn place(self) -> &'static str {
+    /// What is counted of it.
+    pub(super) fn place(self) -> &'static str {
         match self {
             TextFormat::Text => "",
             TextFormat::JsonLines => "line",
@@ -167,7 +168,10 @@ pub struct Unit {
 /// All documents of some files, in order.
 pub struct DocumentReader {
     inputs: Vec<Input>,
-    field: String,
+    /// What is read of JSON and parquet: a field, or whole items as JSON.
+    field: Option<String>,
+    /// Standard input, where that has been read already.
+    stdin: Option<Arc<[u8]>>,
     skip_bad: bool,
     file: usize,
     reader: Option<Reader>,
@@ -187,9 +191,15 @@ impl DocumentReader {
     /// The documents of `inputs`; of JSON and parquet, what stands in `field`. With `skip_bad` those that cannot be read
     /// are counted instead of ending all.
     pub fn new(inputs: Vec<Input>, field: &str, skip_bad: bool) -> DocumentReader {
+        DocumentReader { field: Some(field.into()), ..DocumentReader::items(inputs, skip_bad) }
+    }
+
+    /// The lines, items and rows of `inputs` as they are, in JSON; a file whose name says nothing has lines, or an array of items.
+    pub(super) fn items(inputs: Vec<Input>, skip_bad: bool) -> DocumentReader {
         DocumentReader {
             inputs,
-            field: field.into(),
+            field: None,
+            stdin: None,
             skip_bad,
             file: 0,
             reader: None,
@@ -200,6 +210,12 @@ impl DocumentReader {
             bad: 0,
             complaints: vec![],
         }
+    }
+
+    /// The same, where standard input has been read already.
+    #[must_use]
+    pub(super) fn with_stdin(self, stdin: Option<Arc<[u8]>>) -> DocumentReader {
+        DocumentReader { stdin, ..self }
     }
 
     /// The files.
@@ -263,14 +279,14 @@ impl Iterator for DocumentReader {
             let input = self.inputs.get(self.file)?;
             let opened = match self.reader.take() {
                 Some(reader) => Ok(reader),
-                None => Reader::open(input, &self.field, &self.raw),
+                None => Reader::open(input, self.field.as_deref(), &self.raw, self.stdin.clone()),
             };
             let error = match opened {
                 Err(error) => {
                     self.end_file();
                     error
                 }
-                Ok(mut reader) => match reader.next(input, &self.field).and_then(|unit| text(input, unit)) {
+                Ok(mut reader) => match reader.next(input, self.field.as_deref()).and_then(|unit| text(input, unit)) {
                     Ok(None) => {
                         self.end_file();
                         continue;
@@ -300,6 +316,32 @@ impl Iterator for DocumentReader {
             self.complain(&error);
         }
     }
+}
+
+/// The first line, item or row of a file, if it is JSON's, and the format that the file then has. Nothing of a file that cannot be read.
+pub(super) fn first_item(input: &Input, stdin: Option<Arc<[u8]>>) -> Option<(TextFormat, String)> {
+    if !(input.path.is_file() || stdin.is_some()) {
+        return None;
+    }
+    let open = |kind| {
+        let input = Input { kind, ..input.clone() };
+        Reader::open(&input, None, &Raw::default(), stdin.clone()).ok().map(|reader| (input, reader))
+    };
+    let (input, mut reader) = match input.kind {
+        TextFormat::Parquet => open(TextFormat::Parquet)?,
+        _ => {
+            let (_, mut reader) = open(TextFormat::JsonLines)?;
+            let Reader::Lines { source, .. } = &mut reader else { return None };
+            let first = source.fill_buf().ok()?.iter().find(|b| !b.is_ascii_whitespace()).copied()?;
+            open(match first {
+                b'{' => TextFormat::JsonLines,
+                b'[' => TextFormat::Json,
+                _ => return None,
+            })?
+        }
+    };
+    let unit = reader.next(&input, None).ok()??;
+    Some((input.kind, unit.text))
 }
 
 /// A unit that is text: no text has a byte that is 0. (`Unit::bytes` is what comes before it in its file here.)
@@ -366,17 +408,20 @@ enum Reader {
     Array(Array),
     #[cfg(feature = "parquet")]
     Parquet(Box<super::parquet::Rows>),
+    #[cfg(feature = "parquet")]
+    Rows(Box<super::parquet::Items>),
 }
 
 impl Reader {
-    fn open(input: &Input, field: &str, raw: &Raw) -> Result<Reader, CorpusError> {
+    fn open(input: &Input, field: Option<&str>, raw: &Raw, stdin: Option<Arc<[u8]>>) -> Result<Reader, CorpusError> {
         let path = &input.path;
         if input.kind == TextFormat::Parquet && !path.is_file() {
             return Err(bad(path, "parquet is read from regular files only: its end says where things are"));
         }
-        raw.lock().source = Some(match path == Path::new("-") {
-            true => Box::new(io::stdin()),
-            false => Box::new(at(path, std::fs::File::open(path))?),
+        raw.lock().source = Some(match (path == Path::new("-"), stdin) {
+            (true, Some(read)) => Box::new(io::Cursor::new(read)),
+            (true, None) => Box::new(io::stdin()),
+            (false, _) => Box::new(at(path, std::fs::File::open(path))?),
         });
         let mut source: TextSource = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
         let magic = at(path, source.fill_buf())?;
@@ -394,7 +439,7 @@ impl Reader {
             ));
         }
         match packed {
-            Some(0) => source = Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(source))),
+            Some(0) => source = Box::new(BufReader::with_capacity(1 << 17, Gzip::new(source))),
             Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
             None => {}
         }
@@ -406,7 +451,7 @@ impl Reader {
         let array = start[mark..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
         source.consume(mark);
         Ok(match input.kind {
-            TextFormat::Text => {
+            TextFormat::Text if field.is_some() => {
                 Reader::Text(Text { source, rest: vec![], byte: 0, line: 1, ended: false, begun: false })
             }
             TextFormat::Json if array => Reader::Array(Array { source, state: State::Before, item: 0 }),
@@ -421,11 +466,11 @@ impl Reader {
             Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
             Reader::Text(_) => false,
             #[cfg(feature = "parquet")]
-            Reader::Parquet(_) => !matches!(error, CorpusError::Format { .. }),
+            Reader::Parquet(_) | Reader::Rows(_) => !matches!(error, CorpusError::Format { .. }),
         }
     }
 
-    fn next(&mut self, input: &Input, field: &str) -> Result<Option<Unit>, CorpusError> {
+    fn next(&mut self, input: &Input, field: Option<&str>) -> Result<Option<Unit>, CorpusError> {
         match self {
             Reader::Text(text) => text.next(input),
             Reader::Lines { source, line, broken } => {
@@ -452,17 +497,23 @@ impl Reader {
             },
             #[cfg(feature = "parquet")]
             Reader::Parquet(rows) => rows.next(input),
+            #[cfg(feature = "parquet")]
+            Reader::Rows(rows) => rows.next(input),
         }
     }
 }
 
 #[cfg(feature = "parquet")]
-fn rows(input: &Input, field: &str) -> Result<Reader, CorpusError> {
-    Ok(Reader::Parquet(Box::new(super::parquet::Rows::open(input, field)?)))
+fn rows(input: &Input, field: Option<&str>) -> Result<Reader, CorpusError> {
+    use super::parquet::{Items, Rows};
+    Ok(match field {
+        Some(field) => Reader::Parquet(Box::new(Rows::open(input, field)?)),
+        None => Reader::Rows(Box::new(Items::open(input)?)),
+    })
 }
 
 #[cfg(not(feature = "parquet"))]
-fn rows(input: &Input, _: &str) -> Result<Reader, CorpusError> {
+fn rows(input: &Input, _: Option<&str>) -> Result<Reader, CorpusError> {
     Err(bad(
         &input.path,
         "parquet needs the feature `parquet`, which this program was built without: build it with that feature",
@@ -506,8 +557,8 @@ fn look<'a>(input: &Input, source: &'a mut TextSource) -> Result<&'a [u8], Corpu
     }
 }
 
-/// The document of a line or an item.
-fn json(input: &Input, field: &str, number: u64, line: u64, bytes: &[u8]) -> Result<Unit, CorpusError> {
+/// The document of a line or an item: its field, or the whole of it.
+fn json(input: &Input, field: Option<&str>, number: u64, line: u64, bytes: &[u8]) -> Result<Unit, CorpusError> {
     let place = || input.place(number);
     let text = std::str::from_utf8(bytes).map_err(|e| CorpusError::NotUtf8 {
         place: place(),
@@ -515,7 +566,11 @@ fn json(input: &Input, field: &str, number: u64, line: u64, bytes: &[u8]) -> Res
         line,
         found: bytes[e.valid_up_to()],
     })?;
-    let mut value = serde_json::Deserializer::from_str(text.trim_start_matches('\u{feff}'));
+    let text = text.trim_start_matches('\u{feff}');
+    let Some(field) = field else {
+        return Ok(Unit { place: number, text: text.into(), last: true, ..Unit::default() });
+    };
+    let mut value = serde_json::Deserializer::from_str(text);
     let found = Field(Some(field)).deserialize(&mut value).and_then(|found| value.end().map(|()| found));
     let found = found
         .map_err(|e| CorpusError::Json { place: place(), why: e.to_string().replace("line 1 column", "column") })?;
@@ -562,8 +617,9 @@ impl<'de> Visitor<'de> for Field<'_> {
         Ok(Err(vec![]))
     }
 
+    /// A field that is null is empty, as a null of a parquet column is.
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Err(vec![]))
+        Ok(if self.0.is_none() { Ok(String::new()) } else { Err(vec![]) })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
@@ -768,6 +824,57 @@ impl Read for Raw {
         file.hash.update(&to[..n]);
         file.bytes += n as u64;
         Ok(n)
+    }
+}
+
+/// All members of a gzip file. Zeros after a member are padding, as in gzip (tapes and block devices need it) and in Python, which also reads
+/// a member after them.
+struct Gzip {
+    state: Member,
+}
+
+enum Member {
+    Between(TextSource),
+    Within(Box<flate2::bufread::GzDecoder<TextSource>>),
+    Over,
+}
+
+impl Gzip {
+    /// What `source` unpacks to.
+    fn new(source: TextSource) -> Gzip {
+        Gzip { state: Member::Between(source) }
+    }
+}
+
+impl Read for Gzip {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(&mut self.state, Member::Over) {
+                Member::Over => return Ok(0),
+                Member::Between(mut source) => {
+                    let buffer = source.fill_buf()?;
+                    let (all, padding) = (buffer.len(), buffer.iter().take_while(|b| **b == 0).count());
+                    if all == 0 {
+                        return Ok(0);
+                    }
+                    source.consume(padding);
+                    self.state = match padding < all {
+                        true => Member::Within(Box::new(flate2::bufread::GzDecoder::new(source))),
+                        false => Member::Between(source),
+                    };
+                }
+                Member::Within(mut member) => {
+                    let n = member.read(to)?;
+                    self.state = match n > 0 || to.is_empty() {
+                        true => Member::Within(member),
+                        false => Member::Between(member.into_inner()),
+                    };
+                    if n > 0 || to.is_empty() {
+                        return Ok(n);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -15,7 +15,18 @@ const JOB: usize = 256 << 10;
 /// Jobs held for each thread.
 const HELD: usize = 4;
 
-/// Encodes `units` with `threads` threads and gives each with its ids to `sink`, in order. Those that are not `wanted` get
+/// How texts become ids.
+#[derive(Clone, Copy)]
+pub struct Encoder<'a> {
+    /// The tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// Whether the text of a special token is that token; else it is text like any other.
+    pub parse_special: bool,
+    /// Threads that encode.
+    pub threads: usize,
+}
+
+/// Encodes `units` and gives each with its ids to `sink`, in order. Those that are not `wanted` get
 /// no ids. Nothing is given after the first error, of a unit or of the sink; what came before it has been given.
 ///
 /// # Errors
@@ -26,8 +37,7 @@ const HELD: usize = 4;
 pub fn encode<T: Send>(
     units: &mut dyn Iterator<Item = Result<(Unit, T), CorpusError>>,
     wanted: &(dyn Fn(&T) -> bool + Sync),
-    tokenizer: &Tokenizer,
-    threads: usize,
+    Encoder { tokenizer, parse_special, threads }: Encoder,
     sink: &mut dyn FnMut(Unit, T, Result<Vec<u32>, TokenizerError>) -> Result<(), CorpusError>,
 ) -> Result<(), CorpusError> {
     type Job<T> = (u64, Vec<(Unit, T)>);
@@ -42,7 +52,7 @@ pub fn encode<T: Send>(
             let one = |(mut unit, about): (Unit, T)| {
                 let text = std::mem::take(&mut unit.text);
                 let on = if text.len() > UNIT { threads } else { 1 };
-                let ids = if wanted(&about) { tokenizer.encode_on(on, &text) } else { Ok(vec![]) };
+                let ids = if wanted(&about) { tokenizer.encode_on(on, &text, parse_special) } else { Ok(vec![]) };
                 (unit, about, ids)
             };
             // who waits for this hears of a panic too
@@ -115,8 +125,7 @@ mod tests {
                             assert!(Some(*n) != bad);
                             true
                         },
-                        &tokenizer,
-                        threads,
+                        Encoder { tokenizer: &tokenizer, parse_special: true, threads },
                         &mut |_, n, ids| {
                             assert!(ids.is_ok());
                             given.push(n);

@@ -23,7 +23,7 @@ pub mod toys;
 pub use boundary::boundary;
 pub use corpus_error::{CorpusError, Place};
 pub use documents::{DocumentReader, Input, LONGEST, TextFormat, UNIT, Unit, find, matching, read_line, read_text};
-pub use encode::encode;
+pub use encode::{Encoder, encode};
 pub use manifest::{Counts, File, Manifest, Part, PrepareSettings, Written};
 pub use prepare::{Plan, Progress, prepare};
 pub use shards::Shard;

@@ -55,10 +55,18 @@ pub struct PrepareSettings {
     pub field: String,
     /// Whether bad documents were left out.
     pub skip_bad: bool,
+    /// Whether the text of a special token in a document is that token.
+    #[serde(default = "parsed")]
+    pub parse_special: bool,
     /// Share of the documents kept for validation.
     pub val_fraction: f64,
     /// Tokens after which a shard ends.
     pub shard_tokens: u64,
+}
+
+/// What is so where a manifest does not say it.
+fn parsed() -> bool {
+    true
 }
 
 /// A file and its checksum.
@@ -164,6 +172,7 @@ impl PrepareSettings {
             ids: if tokenizer.vocab_size() > 1 << 16 { "u32" } else { "u16" }.into(),
             field: "text".into(),
             skip_bad: false,
+            parse_special: true,
             val_fraction: 0.0,
             shard_tokens: 0,
         }

@@ -1,18 +1,24 @@
-//! The rows of a parquet file: one column of text, page by page and row by row. The crate reads metadata, pages and values;
+//! The rows of a parquet file: one column of text ([`Rows`]), or all columns as JSON ([`Items`]), page by page and row by row. The crate reads metadata, pages and values;
 //! what is packed in a page is unpacked here, where no page can become larger than [`PAGE`]. A damaged file may make the
 //! crate panic, which is an error of that file.
 
 use super::corpus_error::{CorpusError, Place, at, bad};
 use super::documents::{Input, LONGEST, Unit, Zstd};
 use ::parquet::basic::{Compression, Type};
+use ::parquet::bloom_filter::Sbbf;
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::column::reader::{ColumnReader, get_column_reader};
 use ::parquet::data_type::ByteArray;
 use ::parquet::errors::{ParquetError, Result as Parquet};
-use ::parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use ::parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use ::parquet::file::reader::RowGroupReader;
 use ::parquet::file::serialized_reader::SerializedPageReader;
+use ::parquet::record::reader::{ReaderIter, RowIter, TreeBuilder};
+use ::parquet::record::{Field, Row};
+use ::parquet::schema::types::Type as SchemaType;
 use bytes::Bytes;
 use limpid_base::contain::contain;
+use serde_json::Value;
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -33,6 +39,47 @@ pub struct Rows {
     row: u64,
 }
 
+/// Opens a file and reads what its end says.
+fn open(input: &Input) -> Result<(Arc<File>, Arc<ParquetMetaData>), CorpusError> {
+    let file = Arc::new(at(&input.path, File::open(&input.path))?);
+    let metadata = guarded(input, || {
+        let found = ParquetMetaDataReader::new().parse_and_finish(&*file);
+        found.map_err(|e| ParquetError::General(format!("it is not a whole parquet file: {e}")))
+    })?;
+    Ok((file, Arc::new(metadata)))
+}
+
+/// A footer that has two groups of a column in one place would give rows twice.
+fn apart(input: &Input, metadata: &ParquetMetaData, column: usize) -> Result<(), CorpusError> {
+    guarded(input, || {
+        let mut places: Vec<_> = metadata.row_groups().iter().map(|group| group.column(column).byte_range()).collect();
+        places.sort_unstable();
+        match places.windows(2).all(|two| two[0].0.saturating_add(two[0].1) <= two[1].0) {
+            true => Ok(()),
+            false => Err(ParquetError::General("it is damaged: two of its row groups share bytes".into())),
+        }
+    })
+}
+
+/// The pages of a column in a group.
+fn pages(
+    file: &Arc<File>,
+    metadata: &ParquetMetaData,
+    (group, column): (usize, usize),
+) -> Parquet<Box<dyn PageReader>> {
+    let group = metadata.row_group(group);
+    let chunk = group.column(column);
+    let codec = chunk.compression();
+    if let Compression::BROTLI(_) | Compression::LZO = codec {
+        let name = if codec == Compression::LZO { "LZO" } else { "brotli" };
+        let mend = "write it anew with another, for example snappy or zstd";
+        return Err(ParquetError::General(format!("limpid does not read its compression, {name}: {mend}")));
+    }
+    let raw = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+    let pages = SerializedPageReader::new(file.clone(), &raw, group.num_rows() as usize, None)?;
+    Ok(Box::new(Unpacked { pages, codec }))
+}
+
 /// What `work` gives; its errors and panics are the file's.
 fn guarded<T>(input: &Input, work: impl FnOnce() -> Parquet<T>) -> Result<T, CorpusError> {
     match contain(work) {
@@ -46,13 +93,7 @@ fn guarded<T>(input: &Input, work: impl FnOnce() -> Parquet<T>) -> Result<T, Cor
 impl Rows {
     /// Opens `input`, which must be a file: parquet is not read from its beginning to its end.
     pub fn open(input: &Input, field: &str) -> Result<Rows, CorpusError> {
-        let path = &input.path;
-        let file = Arc::new(at(path, File::open(path))?);
-        let metadata = guarded(input, || {
-            let found = ParquetMetaDataReader::new().parse_and_finish(&*file);
-            found.map_err(|e| ParquetError::General(format!("it is not a whole parquet file: {e}")))
-        })?;
-        let metadata = Arc::new(metadata);
+        let (path, (file, metadata)) = (&input.path, open(input)?);
         let columns = metadata.file_metadata().schema_descr().columns().to_vec();
         let text = |i: &usize| columns[*i].physical_type() == Type::BYTE_ARRAY && columns[*i].max_rep_level() == 0;
         let Some(column) = (0..columns.len()).filter(text).find(|i| columns[*i].path().string() == field) else {
@@ -60,32 +101,8 @@ impl Rows {
             return Err(CorpusError::Column { path: path.clone(), column: field.into(), has });
         };
         let optional = columns[column].max_def_level();
-        guarded(input, || {
-            let mut places: Vec<_> =
-                metadata.row_groups().iter().map(|group| group.column(column).byte_range()).collect();
-            places.sort_unstable();
-            // a footer that has two groups in one place would give rows twice
-            match places.windows(2).all(|two| two[0].0.saturating_add(two[0].1) <= two[1].0) {
-                true => Ok(()),
-                false => Err(ParquetError::General("it is damaged: two of its row groups share bytes".into())),
-            }
-        })?;
+        apart(input, &metadata, column)?;
         Ok(Rows { file, metadata, column, optional, group: 0, reader: None, row: 0 })
-    }
-
-    /// The pages of the next group's column.
-    fn pages(&self) -> Parquet<Box<dyn PageReader>> {
-        let group = self.metadata.row_group(self.group);
-        let chunk = group.column(self.column);
-        let codec = chunk.compression();
-        if let Compression::BROTLI(_) | Compression::LZO = codec {
-            let name = if codec == Compression::LZO { "LZO" } else { "brotli" };
-            let mend = "write it anew with another, for example snappy or zstd";
-            return Err(ParquetError::General(format!("limpid does not read its compression, {name}: {mend}")));
-        }
-        let raw = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
-        let pages = SerializedPageReader::new(self.file.clone(), &raw, group.num_rows() as usize, None)?;
-        Ok(Box::new(Unpacked { pages, codec }))
     }
 
     /// The next row; a missing text is an empty one.
@@ -115,7 +132,8 @@ impl Rows {
                     return Ok(None);
                 }
                 let column = self.metadata.file_metadata().schema_descr().column(self.column);
-                self.reader = Some(get_column_reader(column, self.pages()?));
+                self.reader =
+                    Some(get_column_reader(column, pages(&self.file, &self.metadata, (self.group, self.column))?));
                 self.group += 1;
             }
             let Some(ColumnReader::ByteArrayColumnReader(reader)) = &mut self.reader else {
@@ -128,6 +146,114 @@ impl Rows {
                 _ => return Ok(Some(values.pop())),
             }
         }
+    }
+}
+
+/// All columns of an open file, a row at a time, as JSON.
+pub struct Items {
+    file: Arc<File>,
+    metadata: Arc<ParquetMetaData>,
+    group: usize,
+    rows: Option<ReaderIter>,
+    row: u64,
+}
+
+impl Items {
+    /// Opens `input`, as [`Rows::open`] does.
+    pub fn open(input: &Input) -> Result<Items, CorpusError> {
+        let (file, metadata) = open(input)?;
+        let columns = metadata.file_metadata().schema_descr().num_columns();
+        (0..columns).try_for_each(|column| apart(input, &metadata, column))?;
+        Ok(Items { file, metadata, group: 0, rows: None, row: 0 })
+    }
+
+    /// The next row.
+    pub fn next(&mut self, input: &Input) -> Result<Option<Unit>, CorpusError> {
+        let place = Place { path: input.path.clone(), unit: "row", number: self.row + 1 };
+        let found = guarded(input, || {
+            self.value().map_err(|e| ParquetError::General(format!("row {} cannot be read: {e}", self.row + 1)))
+        })?;
+        let Some(text) = found.map(|row| row.to_string()) else { return Ok(None) };
+        self.row += 1;
+        if text.len() > LONGEST {
+            return Err(CorpusError::TooLong { place, limit: LONGEST });
+        }
+        Ok(Some(Unit { place: self.row, text, last: true, ..Unit::default() }))
+    }
+
+    fn value(&mut self) -> Parquet<Option<Value>> {
+        loop {
+            let Some(rows) = &mut self.rows else {
+                if self.group == self.metadata.num_row_groups() {
+                    return Ok(None);
+                }
+                let schema = self.metadata.file_metadata().schema_descr_ptr();
+                let group = Group { file: &self.file, metadata: &self.metadata, number: self.group };
+                self.rows = Some(TreeBuilder::new().as_iter(schema, &group)?);
+                self.group += 1;
+                continue;
+            };
+            match rows.next().transpose()? {
+                Some(row) => return Ok(Some(object(&row))),
+                None => self.rows = None,
+            }
+        }
+    }
+}
+
+/// A group of rows whose pages are unpacked here.
+struct Group<'a> {
+    file: &'a Arc<File>,
+    metadata: &'a ParquetMetaData,
+    number: usize,
+}
+
+impl RowGroupReader for Group<'_> {
+    fn metadata(&self) -> &RowGroupMetaData {
+        self.metadata.row_group(self.number)
+    }
+
+    fn num_columns(&self) -> usize {
+        self.metadata().num_columns()
+    }
+
+    fn get_column_page_reader(&self, column: usize) -> Parquet<Box<dyn PageReader>> {
+        pages(self.file, self.metadata, (self.number, column))
+    }
+
+    fn get_column_bloom_filter(&self, _: usize) -> Option<&Sbbf> {
+        None
+    }
+
+    fn get_row_iter(&self, _: Option<SchemaType>) -> Parquet<RowIter<'_>> {
+        Err(ParquetError::NYI("rows are read by `Items`".into()))
+    }
+}
+
+fn object(row: &Row) -> Value {
+    row.get_column_iter().map(|(name, field)| (name.clone(), json(field))).collect()
+}
+
+/// A value of a row: texts, numbers and truth values, and what is made of them. Of other types it is their text; of bytes, nothing.
+fn json(field: &Field) -> Value {
+    match field {
+        Field::Null | Field::Bytes(_) => Value::Null,
+        Field::Bool(value) => (*value).into(),
+        Field::Byte(n) => (*n).into(),
+        Field::Short(n) => (*n).into(),
+        Field::Int(n) => (*n).into(),
+        Field::Long(n) => (*n).into(),
+        Field::UByte(n) => (*n).into(),
+        Field::UShort(n) => (*n).into(),
+        Field::UInt(n) => (*n).into(),
+        Field::ULong(n) => (*n).into(),
+        Field::Float(x) => f64::from(*x).into(),
+        Field::Double(x) => (*x).into(),
+        Field::Str(text) => text.as_str().into(),
+        Field::Group(row) => object(row),
+        Field::ListInternal(list) => list.elements().iter().map(json).collect(),
+        Field::MapInternal(map) => map.entries().iter().map(|(key, value)| (key.to_string(), json(value))).collect(),
+        other => other.to_string().into(),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::corpus_error::{CorpusError, at, bad};
 use super::documents::{DocumentReader, Input, Unit};
-use super::encode::encode;
+use super::encode::{Encoder, encode};
 use super::manifest::{
     Counts, File, Manifest, Part, PrepareSettings, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
 };
@@ -27,6 +27,8 @@ pub struct Plan<'a> {
     pub field: &'a str,
     /// Skip documents that cannot be read, and count them.
     pub skip_bad: bool,
+    /// Whether the text of a special token in a document is that token.
+    pub parse_special: bool,
     /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// Its name, for the manifest.
@@ -78,6 +80,7 @@ pub fn prepare(
     let settings = PrepareSettings {
         field: plan.field.into(),
         skip_bad: plan.skip_bad,
+        parse_special: plan.parse_special,
         val_fraction: plan.val_fraction,
         shard_tokens: plan.shard_tokens,
         ..PrepareSettings::of(plan.tokenizer, plan.tokenizer_name)
@@ -176,7 +179,9 @@ pub fn prepare(
         progress.shards += parts[usize::from(about.val)].shards - before;
         if tell(&progress) { Ok(()) } else { Err(CorpusError::Stopped) }
     };
-    encode(&mut units, &|about: &About| about.wanted, plan.tokenizer, plan.threads, &mut sink)?;
+    let Plan { tokenizer, parse_special, threads, .. } = *plan;
+    let encoder = Encoder { tokenizer, parse_special, threads };
+    encode(&mut units, &|about: &About| about.wanted, encoder, &mut sink)?;
     if reached.iter().any(|r| r.0 > number) {
         return Err(bad(
             out,

@@ -4,18 +4,22 @@
 //! program reads and splits a text here as the command line does. `documents`, `encode`, `manifest` and `shards` do the work.
 
 use crate::chat::{self, Chat, Conversation};
+use crate::corpus_error::bad;
+use crate::documents::first_item;
+use crate::template::{ChatTemplate, TemplateError, TemplateTokens};
 use crate::toys::{TOYS, Toy};
 use crate::{
-    CorpusError, DataError, DocumentReader, Manifest, Shard, TextFormat, Tokens, Unit, boundary, encode, find,
-    matching, read_text, stories,
+    CorpusError, DataError, DocumentReader, Encoder, Input, Manifest, Shard, TextFormat, Tokens, Unit, boundary,
+    encode, find, matching, read_text, stories,
 };
 use limpid_base::plural::plural;
 use limpid_base::{random, units};
 use limpid_tokenizer::{self as tokenizer, Tokenizer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 /// Most bytes of text that are held in memory.
 pub const HELD: u64 = 2 << 30;
@@ -25,8 +29,6 @@ const SHOWN: usize = 5;
 const STORIES: usize = 4 << 20;
 /// Seeds of the stories to train and to validate on: never the same ones.
 const SEEDS: [u64; 2] = [1, 2];
-/// The longest first line that is looked at for a conversation.
-const LINE: u64 = 16 << 20;
 
 /// Why a text cannot be turned into tokens.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,9 @@ pub enum SourceError {
     /// A conversation that cannot be read.
     #[error(transparent)]
     Chat(#[from] chat::ChatError),
+    /// A conversation that a model's template does not write.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     /// Any of these, with the text that it is about.
     #[error("{about}")]
     Of {
@@ -174,15 +179,21 @@ pub struct TextSource {
     pub decided: Option<Tokenizer>,
     /// Special tokens that a learned one must have.
     pub specials: Vec<String>,
+    /// Special tokens that any must have: those that it lacks get the next ids.
+    pub added: Vec<String>,
     /// Share of the text for validation: at least 0 and less than 1.
     pub val_fraction: f64,
     /// Where the text stands in JSON and parquet, if it is not `text`; standard input is then JSON lines.
     pub field: Option<String>,
     /// Whether documents that cannot be read are skipped.
     pub skip_bad: bool,
+    /// Whether the text of a special token in a document is that token; else it is text like any other.
+    pub parse_special: bool,
     /// Threads that encode.
     pub threads: usize,
     text: Option<String>,
+    /// Standard input, read whole, where it was looked at.
+    stdin: OnceLock<Arc<[u8]>>,
 }
 
 impl TextSource {
@@ -194,11 +205,14 @@ impl TextSource {
             default_tokenizer: "bpe".into(),
             decided: None,
             specials: vec![],
+            added: vec![],
             val_fraction: 0.1,
             field: None,
             skip_bad: false,
+            parse_special: true,
             threads: 1,
             text: None,
+            stdin: OnceLock::new(),
         }
     }
 
@@ -227,7 +241,8 @@ impl TextSource {
         }
         let name = self.tokenizer_name();
         let tokenizer = self.tokenizer(&|| learned(&train, &validation))?;
-        let read = |documents| of(&self.name, tokens(documents, &tokenizer, self.threads));
+        let encoder = Encoder { tokenizer: &tokenizer, parse_special: self.parse_special, threads: self.threads };
+        let read = |documents| of(&self.name, tokens(documents, encoder));
         let (train, validation) = (read(train)?, read(validation)?);
         for tokens in [&train, &validation] {
             tokens.check_ids(tokenizer.vocab_size())?;
@@ -257,18 +272,66 @@ impl TextSource {
         Ok((tokens, found.about))
     }
 
-    /// Its conversations, where it is a file whose first line says so; the last of them are kept for validation.
+    /// Its conversations, where files (or standard input) begin with one and no field is named; the last of them are kept for validation.
     ///
     /// # Errors
     /// If they cannot be read.
     pub fn conversations(&self) -> Result<Option<Conversations>> {
-        let path = Path::new(&self.name);
-        if self.text.is_some() || !path.is_file() || !first_line(path).is_ok_and(|line| chat::is_chat(&line)) {
+        let documents = self.text.is_some() || self.field.is_some() || self.name.starts_with("builtin:");
+        if documents || Manifest::exists(Path::new(&self.name)) || !shard_files(&self.name).is_empty() {
             return Ok(None);
         }
-        let all = of(&self.name, chat::read(&read_text(path, HELD)?, self.skip_bad))?;
+        let Ok(inputs) = find(std::slice::from_ref(&self.name), TextFormat::Text) else { return Ok(None) };
+        let stdin = self.stdin()?;
+        let mut kinds = vec![];
+        for input in inputs {
+            let first = first_item(&input, stdin.clone());
+            match first.as_ref().map(|(kind, first)| (kind, chat::is_chat(first))) {
+                Some((kind, true)) => kinds.push((Input { kind: *kind, ..input }, true)),
+                // the first file of data says what all are
+                _ if input.kind != TextFormat::Text && !kinds.iter().any(|(_, chat)| *chat) => return Ok(None),
+                _ => kinds.push((input, false)),
+            }
+        }
+        if !kinds.iter().any(|(_, chat)| *chat) {
+            return Ok(None);
+        }
+        if let Some((text, _)) = kinds.iter().find(|(input, chat)| !chat && input.kind == TextFormat::Text) {
+            let what = "it is text, and there are conversations beside it: name those alone, with a pattern like 'FOLDER/*.jsonl'";
+            return Err(bad(&text.path, what).into());
+        }
+        let inputs: Vec<Input> = kinds.into_iter().map(|(input, _)| input).collect();
+        let (mut chat, mut held) = (Chat::default(), 0);
+        for unit in DocumentReader::items(inputs.clone(), false).with_stdin(stdin) {
+            let read = unit.map_err(chat::ChatError::from).and_then(|unit| {
+                held += unit.bytes as u64;
+                chat.push(DocumentReader::place(&inputs, &unit), &unit.text)
+            });
+            read.or_else(|error| chat.skip(error, self.skip_bad))?;
+            if held > HELD {
+                return Err(SourceError::Large { name: self.name.clone() });
+            }
+        }
+        let all = of(&self.name, chat.some())?;
         let train = (all.conversations.len() as f64 * (1.0 - self.val_fraction)).ceil() as usize;
         Ok(Some(Conversations { name: self.name.clone(), all, train }))
+    }
+
+    /// Standard input, if the text is there; it is read once.
+    fn stdin(&self) -> Result<Option<Arc<[u8]>>> {
+        if self.name != "-" {
+            return Ok(None);
+        }
+        if self.stdin.get().is_none() {
+            let mut bytes = vec![];
+            let read = io::stdin().lock().take(HELD + 1).read_to_end(&mut bytes);
+            read.map_err(|fault| CorpusError::Io { path: "-".into(), fault })?;
+            if bytes.len() as u64 > HELD {
+                return Err(SourceError::Large { name: "standard input".into() });
+            }
+            _ = self.stdin.set(bytes.into());
+        }
+        Ok(self.stdin.get().cloned())
     }
 
     fn tokenizer_name(&self) -> &str {
@@ -281,10 +344,11 @@ impl TextSource {
 
     /// The tokenizer, learned from texts where it is to be.
     fn tokenizer<'a>(&self, texts: &dyn Fn() -> Vec<Cow<'a, str>>) -> Result<Tokenizer> {
-        match &self.decided {
-            Some(tokenizer) => Ok(tokenizer.clone()),
-            None => Ok(Tokenizer::for_texts(self.tokenizer_name(), texts, &self.specials, self.threads)?),
-        }
+        let tokenizer = match &self.decided {
+            Some(tokenizer) => tokenizer.clone(),
+            None => Tokenizer::for_texts(self.tokenizer_name(), texts, &self.specials, self.threads)?,
+        };
+        Ok(tokenizer.with_specials(&self.added)?)
     }
 
     /// A folder that [`prepare`](crate::prepare) wrote.
@@ -414,6 +478,7 @@ impl TextSource {
     /// The documents of files, and what was read.
     fn files(&self) -> Result<(Vec<String>, Option<String>)> {
         let mut read = Reading::new(std::slice::from_ref(&self.name), self.field.as_deref(), self.skip_bad)?;
+        read.documents = read.documents.with_stdin(self.stdin.get().cloned());
         let mut all: Vec<String> = vec![];
         let (mut within, mut held) = (false, 0);
         for unit in read.documents.by_ref() {
@@ -565,8 +630,8 @@ fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec
 }
 
 /// Documents one after the other, the tokenizer's end of text between them, or a newline where it has none.
-fn tokens(documents: Vec<String>, tokenizer: &Tokenizer, threads: usize) -> Result<Tokens> {
-    let (end, count) = (tokenizer.end_of_text(), documents.len());
+fn tokens(documents: Vec<String>, encoder: Encoder) -> Result<Tokens> {
+    let (end, count) = (encoder.tokenizer.end_of_text(), documents.len());
     let (mut ids, mut ends) = (vec![], vec![]);
     let unit = |(n, mut text): (usize, String)| {
         if end.is_none() && n + 1 < count {
@@ -575,18 +640,12 @@ fn tokens(documents: Vec<String>, tokenizer: &Tokenizer, threads: usize) -> Resu
         Ok((Unit { bytes: text.len(), text, last: true, ..Unit::default() }, ()))
     };
     let mut failed = None;
-    let read = encode(
-        &mut documents.into_iter().enumerate().map(unit),
-        &|()| true,
-        tokenizer,
-        threads,
-        &mut |_, (), found| {
-            ids.extend(found.map_err(|e| failed = Some(e)).map_err(|()| CorpusError::Stopped)?);
-            ids.extend(end.filter(|_| ends.len() + 1 < count));
-            ends.push(ids.len());
-            Ok(())
-        },
-    );
+    let read = encode(&mut documents.into_iter().enumerate().map(unit), &|()| true, encoder, &mut |_, (), found| {
+        ids.extend(found.map_err(|e| failed = Some(e)).map_err(|()| CorpusError::Stopped)?);
+        ids.extend(end.filter(|_| ends.len() + 1 < count));
+        ends.push(ids.len());
+        Ok(())
+    });
     match (failed, read) {
         (Some(error), _) => Err(error.into()),
         (None, read) => Ok(read.map(|()| Tokens::of_documents(ids, ends, None))?),
@@ -646,41 +705,44 @@ pub struct Conversations {
     train: usize,
 }
 
-fn first_line(path: &Path) -> io::Result<String> {
-    let mut lines = BufReader::new(std::fs::File::open(path)?.take(LINE)).lines();
-    lines.find(|line| line.as_ref().map_or(true, |line| !line.trim().is_empty())).unwrap_or(Ok(String::new()))
-}
-
 impl Conversations {
     /// Some of what a tokenizer has no token for.
     pub fn unknown(&self, tokenizer: &Tokenizer) -> Vec<String> {
         let answers = |c: &'_ Conversation| -> Vec<String> {
-            c.messages.iter().filter(|m| m.role == chat::Role::Assistant).map(|m| m.content.clone()).collect()
+            c.messages.iter().zip(&c.learned).filter(|(_, learned)| **learned).map(|(m, _)| m.content.clone()).collect()
         };
         let answers: Vec<String> = self.all.conversations.iter().flat_map(answers).collect();
         unknown(tokenizer, answers.iter().map(String::as_str))
     }
 
-    /// What there is to learn, with the tokenizer that `source` asks for.
+    /// What there is to learn, with the tokenizer that `source` asks for, written by another program's `template` or by limpid's.
     ///
     /// # Errors
-    /// If they do not fit the tokenizer.
-    pub fn corpus(&self, source: &TextSource) -> Result<Corpus> {
-        let text = || vec![self.all.conversations.iter().map(Conversation::text).collect::<String>().into()];
+    /// If they do not fit the tokenizer or the template.
+    pub fn corpus(&self, source: &TextSource, template: Option<&str>) -> Result<Corpus> {
+        let all = &self.all.conversations;
+        // what a tokenizer is learned from needs no ids yet
+        let early = template.map(|source| ChatTemplate::new(source, TemplateTokens::default())).transpose()?;
+        let write = |conversation: &Conversation| match &early {
+            Some(early) => early.render(&conversation.messages, false).unwrap_or_default(),
+            None => conversation.text(),
+        };
+        let text = || vec![all.iter().map(write).collect::<String>().into()];
         let tokenizer = source.tokenizer(&text)?;
-        let (train, validation) = self.tokens(&tokenizer)?;
+        let (train, validation) = self.tokens(&tokenizer, template)?;
         let about = About { name: self.name.clone(), ..About::default() };
         Ok(Corpus { about, tokenizer, tokenizer_name: source.tokenizer_name().into(), train, validation })
     }
 
-    /// The ids to train on and to judge by.
+    /// The ids to train on and to judge by, written by another program's `template` or by limpid's.
     ///
     /// # Errors
-    /// If the tokenizer has no ids for a text.
-    pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<(Tokens, Tokens)> {
+    /// If the tokenizer has no ids for a text, or the template does not write it.
+    pub fn tokens(&self, tokenizer: &Tokenizer, template: Option<&str>) -> Result<(Tokens, Tokens)> {
         let (train, validation) = self.all.conversations.split_at(self.train);
-        let tokens = |part| of(&self.name, chat::tokens(part, tokenizer));
-        Ok((tokens(train)?, tokens(validation)?))
+        let source = template.map_or_else(|| chat::template(tokenizer), String::from);
+        let template = ChatTemplate::new(&source, TemplateTokens::of(tokenizer))?;
+        Ok((template.tokens(train, tokenizer)?, template.tokens(validation, tokenizer)?))
     }
 
     /// What was read; `long` conversations are longer than the window of `context` tokens.
@@ -697,7 +759,7 @@ impl Conversations {
             );
         }
         if let Some(error) = &self.all.first_skipped {
-            said += &format!("; {} skipped, the first at {error}", plural(self.all.skipped, "bad line"));
+            said += &format!("; {} skipped, the first at {error}", plural(self.all.skipped, "bad one"));
         }
         said
     }
@@ -745,6 +807,108 @@ mod tests {
         let mut ids = vec![];
         tokens.copy(0..tokens.len(), &mut ids);
         ids
+    }
+
+    /// The text of a special token in a document is the token, or text like any other; what stands between documents is a token.
+    #[test]
+    fn special_tokens_in_documents_are_tokens_or_text() {
+        let path = std::env::temp_dir().join(format!("limpid-specials-{}.jsonl", std::process::id()));
+        std::fs::write(&path, "\"a<|endoftext|>b\"\n\"c\"").unwrap();
+        for (parse_special, tokens) in [(true, 2), (false, 1)] {
+            let mut source = TextSource::new(path.display().to_string());
+            (source.tokenizer, source.val_fraction, source.parse_special) = (Some("gpt2".into()), 0.0, parse_special);
+            let corpus = source.read().unwrap();
+            let ids = ids(&corpus.train);
+            assert_eq!(ids.iter().filter(|id| **id == 50_256).count(), tokens);
+            assert_eq!(corpus.tokenizer.decode(&ids).unwrap(), "a<|endoftext|>b<|endoftext|>c");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    /// Conversations are found wherever documents are: lines, arrays, packed, parquet, folders and patterns of these.
+    #[test]
+    fn conversations_are_read_from_every_kind_of_file() {
+        use std::io::Write as _;
+        let folder = std::env::temp_dir().join(format!("limpid-conversations-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&folder);
+        let write = |name: &str, bytes: &[u8]| {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            path.display().to_string()
+        };
+        let gzip = |text: &str| {
+            let mut to = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+            to.write_all(text.as_bytes()).unwrap();
+            [to.finish().unwrap(), vec![0; 100]].concat()
+        };
+        let talk = |q: &str| {
+            format!(
+                r#"{{"messages": [{{"role": "user", "content": "{q}"}}, {{"role": "assistant", "content": "A {q}"}}]}}"#
+            )
+        };
+        let alpaca = |q: &str| format!("{{\n \"instruction\": \"{q}\",\n \"input\": null,\n \"output\": \"A {q}\"\n}}");
+        let shared = |q: &str| {
+            format!(
+                r#"{{"conversations": [{{"from": "human", "value": "{q}"}}, {{"from": "gpt", "value": "A {q}"}}]}}"#
+            )
+        };
+        let lines = format!("\u{feff}{}\n\n{}\n", talk("1"), shared("2"));
+        let array = format!(" [{},\n{}]\n", alpaca("3"), talk("4"));
+        let zst = ruzstd::encoding::compress_to_vec(array.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
+        let asked = |name: &str| -> Vec<String> {
+            let found = TextSource::new(name).conversations().unwrap().unwrap();
+            found.all.conversations.iter().map(|talk| talk.messages[0].content.clone()).collect()
+        };
+        let one = ["1", "2"];
+        for name in ["a/a.jsonl", "a/b.ndjson", "a/c.json", "plain.txt", "no-end"] {
+            assert_eq!(asked(&write(name, lines.as_bytes())), one, "{name}");
+        }
+        assert_eq!(asked(&write("b/a.jsonl.gz", &gzip(&lines))), one);
+        for (name, bytes) in [
+            ("b/b.json", array.clone().into_bytes()),
+            ("b/c.json.zst", zst),
+            ("b/d.json.gz", gzip(&array)),
+            ("array.jsonl", array.into_bytes()),
+        ] {
+            assert_eq!(asked(&write(name, &bytes)), ["3", "4"], "{name}");
+        }
+        let at = |name: &str| folder.join(name).display().to_string();
+        assert_eq!(asked(&at("a")).len(), 6);
+        assert_eq!(asked(&at("b")), ["1", "2", "3", "4", "3", "4", "3", "4"]);
+        assert_eq!(asked(&at("b/*.gz")), ["1", "2", "3", "4"]);
+        if cfg!(feature = "parquet") {
+            let rows = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/parquet/messages.parquet");
+            assert_eq!(asked(rows), ["Where is the kite?", "Be brief.", "a", "a\n"]);
+            let found = TextSource::new(rows).conversations().unwrap().unwrap();
+            assert_eq!(found.all.conversations[2].learned, [false, false, false, true]);
+        }
+        // documents stay documents, and a field says that these are
+        let documents = |source: &TextSource| source.conversations().unwrap().is_none();
+        assert!(documents(&TextSource::new(write("t.jsonl", b"{\"text\": \"x\"}\n"))));
+        assert!(documents(&TextSource::new(write("u.txt", b"[not] {json}"))));
+        assert!(documents(&TextSource::new(at("nowhere"))));
+        let mut named = TextSource::new(at("a/a.jsonl"));
+        named.field = Some("messages".into());
+        assert!(documents(&named));
+        // a bad one is named with its file
+        let refused = |name: &str| TextSource::new(name).conversations().map(|_| ()).unwrap_err().to_string();
+        write("a/d.json", b"[{\"text\": \"x\"}]");
+        assert!(
+            refused(&at("a")).contains("a/d.json, item 1: expected an object with `messages`"),
+            "{}",
+            refused(&at("a"))
+        );
+        let mut lenient = TextSource::new(at("a"));
+        lenient.skip_bad = true;
+        let found = lenient.conversations().unwrap().unwrap();
+        assert_eq!((found.all.conversations.len(), found.all.skipped), (6, 1));
+        write("b/README.md", b"# Conversations");
+        assert!(
+            refused(&at("b")).contains("b/README.md")
+                && refused(&at("b")).contains("text, and there are conversations beside it")
+        );
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     /// R029 to R031; G01, G11, G16: the documents' examples have their ids and end where they end, with the tokenizer that is theirs or the

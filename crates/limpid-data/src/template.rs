@@ -4,10 +4,12 @@
 //! trained on, and a model of limpid's answers where the feature `templates` is off. A template is a program from a file, so its
 //! steps, its memory (a step pays for 64 bytes) and its depth are bounded. What is left undone: `tools` and `documents` are none.
 
-use super::chat::{self, ChatError, Fault, MARKERS, Message};
+use super::chat::{self, ChatError, Conversation, Fault, MARKERS, Message, Role};
 use super::quote::Quote;
+use super::{Place, Tokens};
 use limpid_tokenizer::Tokenizer;
 use std::collections::BTreeMap;
+use std::ops::Range;
 #[cfg(feature = "templates")]
 use std::sync::Arc;
 
@@ -37,6 +39,22 @@ pub enum TemplateError {
         message: usize,
         /// What it contains.
         token: String,
+    },
+    /// An answer whose tokens are not known.
+    #[error("message {message}: {why}, so limpid cannot tell which tokens are this answer")]
+    Answer {
+        /// Which message, from 1.
+        message: usize,
+        /// Why they are not.
+        why: &'static str,
+    },
+    /// Any of these, in a conversation to be trained on.
+    #[error("{place}: {fault}")]
+    At {
+        /// Where the conversation stands.
+        place: Place,
+        /// What is wrong.
+        fault: Box<TemplateError>,
     },
     /// A text that would be taken for limpid's own template, or that the tokenizer cannot write.
     #[error(transparent)]
@@ -191,6 +209,112 @@ impl ChatTemplate {
         }
     }
 
+    /// Conversations as documents to train on, the tokens of their answers counted.
+    ///
+    /// An answer's tokens are those that follow the prompt of the same messages before it ([`ChatTemplate::ids`]), up to the last token that
+    /// ends a turn or a text; or, where the template marks answers with `{% generation %}`, those of what it marks.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::ids`]; and if an answer does not begin and end between two tokens, or the template writes the conversation up to it
+    /// otherwise when more follows.
+    pub fn tokens(&self, conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<Tokens, TemplateError> {
+        if chat::is_template(&self.source) {
+            return Ok(chat::tokens(conversations, tokenizer)?);
+        }
+        let (mut ids, mut ends, mut counted) = (vec![], vec![], vec![]);
+        for conversation in conversations {
+            let at = |fault| TemplateError::At { place: conversation.place.clone(), fault: Box::new(fault) };
+            let (own, answers) = self.taught(conversation, tokenizer).map_err(at)?;
+            let from = ids.len();
+            ids.extend(own);
+            counted.resize(ids.len(), false);
+            answers.into_iter().for_each(|answer| counted[from + answer.start..from + answer.end].fill(true));
+            ends.push(ids.len());
+        }
+        Ok(Tokens::of_documents(ids, ends, Some(counted)))
+    }
+
+    /// The ids of a conversation, and which of them are its answers that are learned.
+    fn taught(
+        &self,
+        conversation: &Conversation,
+        tokenizer: &Tokenizer,
+    ) -> Result<(Vec<u32>, Vec<Range<usize>>), TemplateError> {
+        const BEGINS: &str = "it does not begin with a token of its own behind its prompt";
+        const ENDS: &str = "it does not end with a token of its own";
+        let Conversation { messages, learned, .. } = conversation;
+        plain(messages, tokenizer)?;
+        let text = self.render(messages, false)?;
+        let encode = |text: &str| tokenizer.encode(text).map_err(ChatError::from);
+        let ids = encode(&text)?;
+        let turns = [tokenizer.end_of_turn(), tokenizer.end_of_text()].into_iter().flatten();
+        let turns: Vec<u32> = turns.chain(tokenizer.more_ends()).collect();
+        let marked = self.marked(messages, &text)?;
+        let mut answers = vec![];
+        for i in (0..messages.len()).filter(|i| learned[*i]) {
+            let why = |why| TemplateError::Answer { message: i + 1, why };
+            let place = |at: usize, otherwise| -> Result<usize, TemplateError> {
+                let before = encode(&text[..at])?;
+                if ids.starts_with(&before) { Ok(before.len()) } else { Err(why(otherwise)) }
+            };
+            let answer = match &marked {
+                Some(spans) => {
+                    let number = messages[..i].iter().filter(|m| m.role == Role::Assistant).count();
+                    let span =
+                        spans.get(number).ok_or_else(|| why("the template marks fewer answers than there are"))?;
+                    place(span.start, BEGINS)?..place(span.end, ENDS)?
+                }
+                None => {
+                    let (prompt, after) = (self.render(&messages[..i], true)?, self.render(&messages[..=i], false)?);
+                    if !after.starts_with(&prompt) {
+                        return Err(why(
+                            "what the template writes of it does not begin as the prompt of the messages before it does",
+                        ));
+                    }
+                    if !text.starts_with(&after) {
+                        return Err(why(
+                            "the template writes the conversation up to it otherwise when more messages follow (one answer a \
+                             conversation would do)",
+                        ));
+                    }
+                    let (start, end) = (place(prompt.len(), BEGINS)?, place(after.len(), ENDS)?);
+                    let last = (start..end).rev().find(|at| turns.contains(&ids[*at]));
+                    start..last.map_or(end, |last| last + 1)
+                }
+            };
+            if answer.is_empty() {
+                return Err(why("the template writes nothing of it"));
+            }
+            answers.push(answer);
+        }
+        Ok((ids, answers))
+    }
+
+    /// The parts of a conversation's text that a template marks as answers, if it marks any.
+    #[cfg(feature = "templates")]
+    fn marked(&self, messages: &[Message], text: &str) -> Result<Option<Vec<Range<usize>>>, TemplateError> {
+        let Some(source) = jinja::marking(&self.source) else { return Ok(None) };
+        let rendered = jinja::render(&jinja::environment(&source)?, &self.tokens, self.now, messages, false)?;
+        let (mut plain, mut spans) = (String::new(), vec![]);
+        for (i, part) in rendered.split(jinja::MARKS).enumerate() {
+            if i % 2 == 1 {
+                spans.push(plain.len()..plain.len() + part.len());
+            }
+            plain += part;
+        }
+        let whole = plain == text && rendered.matches(jinja::MARKS).count() == 2 * spans.len();
+        if whole {
+            Ok(Some(spans))
+        } else {
+            Err(TemplateError::Failed("its marks of answers do not come in pairs".into()))
+        }
+    }
+
+    #[cfg(not(feature = "templates"))]
+    fn marked(&self, _: &[Message], _: &str) -> Result<Option<Vec<Range<usize>>>, TemplateError> {
+        Ok(None)
+    }
+
     /// Texts that end an answer, beside the tokenizer's own tokens for the end of a text and of a turn: limpid's markers, or the texts of
     /// the tokens `ends`, which the model's files name.
     pub fn stops(&self, tokenizer: &Tokenizer, ends: &[u32]) -> Vec<String> {
@@ -202,6 +326,17 @@ impl ChatTemplate {
         let more = ends.iter().filter(|id| !known.contains(&Some(**id)));
         more.filter_map(|id| tokenizer.decode(&[*id]).ok()).filter(|text| !text.is_empty()).collect()
     }
+}
+
+/// Refuses messages that would be taken for the template.
+fn plain(messages: &[Message], tokenizer: &Tokenizer) -> Result<(), TemplateError> {
+    let specials = tokenizer.specials();
+    for (message, Message { content, .. }) in (1..).zip(messages) {
+        if let Some((token, _)) = specials.iter().find(|(token, _)| content.contains(token)) {
+            return Err(TemplateError::Special { message, token: (*token).into() });
+        }
+    }
+    Ok(())
 }
 
 /// Jinja as transformers sets it up.
@@ -291,17 +426,41 @@ mod jinja {
     /// written as it is.
     fn plain(source: &str) -> String {
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        tags(&source, &|tag, part| match tag {
+            "generation" => Some(part.replacen("generation", "if true", 1)),
+            "endgeneration" => Some(part.replacen("endgeneration", "endif", 1)),
+            _ => None,
+        })
+    }
+
+    /// Stands before and after an answer, where that is wanted: no character of any text.
+    pub const MARKS: char = '\u{10fffe}';
+
+    /// The template that writes [`MARKS`] round what it marks as answers, if it marks any.
+    pub fn marking(source: &str) -> Option<String> {
+        // of the two tags each has one side of the block's own, so that blanks go where they went
+        let mark = |word: &str, (before, after): (&str, &str), part: &str| {
+            let written = format!("{before} %}}{{{{ '{MARKS}' }}}}{{% {after}");
+            Some(part.replacen(word, &written, 1))
+        };
+        let source = &source.replace("\r\n", "\n").replace('\r', "\n");
+        let text = tags(source, &|tag, part| match tag {
+            "generation" => mark("generation", ("if true", "if true"), part),
+            "endgeneration" => mark("endgeneration", ("endif", "endif"), part),
+            _ => None,
+        });
+        (text != *source).then_some(text)
+    }
+
+    /// A template with some tags replaced: of each `change` is told the word and the source up to the next.
+    fn tags(source: &str, change: &dyn Fn(&str, &str) -> Option<String>) -> String {
         let mut parts = source.split("{%");
         let mut text = String::from(parts.next().unwrap_or_default());
         for part in parts {
             let tag = part.split("%}").next().unwrap_or_default();
-            let instead = match tag.trim_matches(|c: char| "-+".contains(c) || c.is_whitespace()) {
-                "generation" => Cow::from(part.replacen("generation", "if true", 1)),
-                "endgeneration" => part.replacen("endgeneration", "endif", 1).into(),
-                _ => part.into(),
-            };
+            let word = tag.trim_matches(|c: char| "-+".contains(c) || c.is_whitespace());
             text += "{%";
-            text += &instead;
+            text += &change(word, part).map_or(Cow::from(part), Cow::from);
         }
         text
     }
@@ -400,6 +559,48 @@ mod tests {
             }
         }
         assert!(written > 120 && refused > 15, "{written} written, {refused} refused");
+    }
+
+    /// The ids and the answers that transformers makes of conversations, by templates that mark answers and by others; what it cannot tell is
+    /// refused by name (reference/taught.py).
+    #[test]
+    fn conversations_are_taught_in_a_models_own_template() {
+        let told: Value = serde_json::from_str(include_str!("../fixtures/chat/taught.json")).unwrap();
+        let tokenizer = Tokenizer::from_json(&told["tokenizer"].to_string()).unwrap();
+        let tokens: TemplateTokens = [("bos_token", "<s>"), ("eos_token", "</s>")].into_iter().collect();
+        let (mut taught, mut refused) = (0, 0);
+        for case in told["cases"].as_array().unwrap() {
+            let source = told["templates"][case["template"].as_str().unwrap()].as_str().unwrap();
+            let template = ChatTemplate::new(source, tokens.clone()).unwrap();
+            let line = serde_json::json!({ "messages": case["messages"] }).to_string();
+            let talk = chat::read(&line, false).unwrap().conversations;
+            match (&case["ids"], template.tokens(&talk, &tokenizer)) {
+                (Value::Null, Err(error)) => {
+                    let said = error.to_string();
+                    assert!(
+                        said.starts_with("line 1: message ") && said.contains("which tokens are this answer"),
+                        "{said}"
+                    );
+                    refused += 1;
+                }
+                (ids, Ok(found)) => {
+                    let all = 0..found.len();
+                    let (own, learned): (Vec<u32>, Vec<bool>) = all.map(|i| (found.id(i), found.counted(i))).unzip();
+                    assert_eq!(serde_json::json!(own), *ids, "{case}");
+                    let learned: Vec<u8> = learned.into_iter().map(u8::from).collect();
+                    assert_eq!(serde_json::json!(learned), case["learned"], "{case}");
+                    taught += 1;
+                }
+                (_, other) => panic!("{case}: {other:?}"),
+            }
+        }
+        assert!(taught > 20 && refused > 5, "{taught} taught, {refused} refused");
+        // every conversation is named, and no message is taken for the template
+        let two = "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"a<s>\", \"completion\": \"b\"}";
+        let talks = chat::read(two, false).unwrap().conversations;
+        let chatml = ChatTemplate::new(told["templates"]["chatml"].as_str().unwrap(), tokens).unwrap();
+        let error = chatml.tokens(&talks, &tokenizer).unwrap_err().to_string();
+        assert!(error.starts_with("line 2: message 1 contains <s>, which is a special token"), "{error}");
     }
 
     /// limpid's own template is not run by an interpreter, and says the same as one does; a marker in a message is refused.
@@ -525,7 +726,13 @@ mod tests {
         let ids = template.ids(&messages, &chars).unwrap();
         assert_eq!(
             chars.decode(&ids).unwrap(),
-            Conversation { line: 1, messages: messages.to_vec() }.text() + "<|assistant|>\n"
+            Conversation {
+                place: Place { path: Default::default(), unit: "line", number: 1 },
+                messages: messages.to_vec(),
+                learned: vec![],
+            }
+            .text()
+                + "<|assistant|>\n"
         );
         let markers = ids.iter().filter(|id| chars.specials().iter().any(|(_, special)| special == *id)).count();
         assert_eq!(markers, 5, "three roles, an end, and the role that answers");

@@ -39,10 +39,10 @@ impl DenseTokenizer {
         used.extend(special.iter().filter_map(|name| of.special(name)));
         let end = of.end_of_text();
         for text in texts {
-            used.extend(of.encode_on(threads, text)?);
+            used.extend(of.encode_on(threads, text, true)?);
             // a newline that follows a text may be part of its last token; words may have none
             if texts.len() > 1 && end.is_none() {
-                used.extend(of.encode_on(threads, &format!("{text}\n")).unwrap_or_default());
+                used.extend(of.encode_on(threads, &format!("{text}\n"), true).unwrap_or_default());
             }
         }
         used.extend(end.filter(|_| texts.len() > 1));
@@ -104,7 +104,7 @@ mod tests {
         used.dedup();
         assert_eq!((dense.name(), dense.vocab_size()), ("dense", used.len()));
         assert_eq!(ids.iter().map(|id| used[*id as usize]).collect::<Vec<_>>(), sparse);
-        assert_eq!(dense.encode_on(3, text).unwrap(), ids);
+        assert_eq!(dense.encode_on(3, text, true).unwrap(), ids);
         assert_eq!(dense.encode_ordinary(text).unwrap(), ids);
         assert_eq!(dense.decode(&ids).unwrap(), text);
         assert_eq!(dense.pieces(&ids).unwrap(), whole.pieces(&sparse).unwrap());

@@ -162,6 +162,17 @@ pub enum TokenizerError {
         /// What it is.
         found: String,
     },
+    /// A way of cutting text, by llama.cpp's name, that is not known here.
+    #[error(
+        "`tokenizer.ggml.pre` is {found:?}, a way of cutting text that limpid does not know, so this text would get other ids than in \
+         llama.cpp. limpid knows {known}. Use the model's folder of HuggingFace's, whose tokenizer.json says how it cuts"
+    )]
+    Pre {
+        /// The name in the file.
+        found: String,
+        /// The names that are known.
+        known: String,
+    },
     /// A text that a tokenizer from another program has no ids for.
     #[error("the {name} tokenizer has no ids for this text: {detail}")]
     Encode {

@@ -30,8 +30,7 @@ pub(super) fn export(
             files.push(("tokenizer.json", tokenizer.to_json()));
             byte_pairs(&spec, &mut files)?;
         }
-        Tokenizer::Dense(_) => return Err(TokenizerError::Format(table::DENSE.into())),
-        other => files.push(("tokenizer.json", other.to_json())),
+        other => files.push(("tokenizer.json", json(other)?)),
     }
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model_max_length,
@@ -72,6 +71,7 @@ pub(super) fn json(tokenizer: &Tokenizer) -> Result<String, TokenizerError> {
     match tokenizer {
         Tokenizer::Bpe(encoding) => written(&table::encoding(*encoding)?),
         Tokenizer::Dense(_) => Err(TokenizerError::Format(table::DENSE.into())),
+        Tokenizer::Imported(imported) if imported.is_scored() => written(&table::merged(imported.spec()?)?),
         other => Ok(other.to_json()),
     }
 }

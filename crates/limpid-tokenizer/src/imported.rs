@@ -14,6 +14,7 @@ use super::engine;
 use super::{
     Encoding, TokenizerError, byte_letters,
     pairs::Pairs,
+    scored::{SCORED, Scored},
     spec::{Added, Merge, Spec, part, shown, steps},
     table,
 };
@@ -57,6 +58,7 @@ pub struct ImportedTokenizer {
 enum Engine {
     BuiltIn(Encoding),
     Bytes(Pairs),
+    Scored(Scored),
     #[cfg(feature = "huggingface")]
     Crate(engine::Engines),
 }
@@ -127,6 +129,7 @@ impl ImportedTokenizer {
             "BPE" => "bpe",
             "WordPiece" => "wordpiece",
             "Unigram" => "unigram",
+            SCORED => "scored-bpe",
             _ => "wordlevel", // or of no known kind, which `build` refuses
         };
         let mut added: Vec<(u32, bool)> = spec.added_tokens.iter().map(|a| (a.id as u32, a.special)).collect();
@@ -139,12 +142,13 @@ impl ImportedTokenizer {
         let unknown = spec.unknown(&tokens);
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
-            None => match Pairs::of(&spec) {
-                Some(pairs) => Engine::Bytes(pairs),
+            None => match (Pairs::of(&spec), Scored::of(&spec)?) {
+                (Some(pairs), _) => Engine::Bytes(pairs),
+                (None, Some(scored)) => Engine::Scored(scored),
                 #[cfg(feature = "huggingface")]
-                None => Engine::Crate(engine::Engines::new(spec.build()?)),
+                (None, None) => Engine::Crate(engine::Engines::new(spec.build()?)),
                 #[cfg(not(feature = "huggingface"))]
-                None => {
+                (None, None) => {
                     return Err(TokenizerError::Feature {
                         what: format!("this {kind} tokenizer"),
                         feature: "huggingface",
@@ -171,6 +175,22 @@ impl ImportedTokenizer {
         })
     }
 
+    /// The same with these special tokens: see [`Tokenizer::with_specials`](super::Tokenizer::with_specials).
+    pub(super) fn with_specials(&self, texts: &[&String]) -> Result<ImportedTokenizer, TokenizerError> {
+        let mut spec = self.spec()?;
+        let mut next = self.tokens.len() as u32;
+        for text in texts {
+            spec.added_tokens.retain(|added| added.content != **text);
+            let id = self.id(text).unwrap_or(next);
+            next += u32::from(id == next);
+            spec.added_tokens.push(Added::new(id, text, true));
+        }
+        let mut made = ImportedTokenizer::made(spec)?;
+        (made.begin, made.end, made.ends, made.frame) = (self.begin, self.end, self.ends.clone(), self.frame.clone());
+        (made.names, made.splits_specials) = (self.names.clone(), self.splits_specials);
+        Ok(made)
+    }
+
     /// The tokenizer.json.
     pub fn source(&self) -> &str {
         &self.source
@@ -195,9 +215,15 @@ impl ImportedTokenizer {
         match &self.engine {
             Engine::BuiltIn(encoding) => Some(encoding.pairs()),
             Engine::Bytes(pairs) => Some(pairs),
+            Engine::Scored(_) => None,
             #[cfg(feature = "huggingface")]
             Engine::Crate(..) => None,
         }
+    }
+
+    /// Whether it joins by scores.
+    pub(super) fn is_scored(&self) -> bool {
+        matches!(self.engine, Engine::Scored(_))
     }
 
     pub(super) fn tokens(&self) -> &[Option<String>] {
@@ -222,6 +248,7 @@ impl ImportedTokenizer {
         match &self.engine {
             Engine::BuiltIn(encoding) => Ok(encoding.encode(text, specials, threads)),
             Engine::Bytes(pairs) => Ok(pairs.encode(text, specials, threads)),
+            Engine::Scored(scored) => scored.encode(text, specials),
             #[cfg(feature = "huggingface")]
             Engine::Crate(engines) if specials => self.encode_by_crate(&engines.whole, text),
             #[cfg(feature = "huggingface")]

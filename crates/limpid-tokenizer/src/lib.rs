@@ -30,6 +30,7 @@ mod json;
 mod learn;
 mod pairs;
 mod ranks;
+mod scored;
 mod spec;
 mod split;
 mod stream;
@@ -53,7 +54,7 @@ pub use imported::ImportedTokenizer;
 pub use learn::{Learn, Learner, LearnerOptions};
 pub use split::Split;
 pub use stream::TextStream;
-pub use table::Table;
+pub use table::{END_ROLES, Table};
 pub use vocabulary::{Order, TokenizerKind, Vocabulary};
 
 use imported::Seam;
@@ -144,6 +145,34 @@ impl Tokenizer {
         Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
     }
 
+    /// The same with these special tokens: one that is a token already becomes special, and the others get the next ids, in their order.
+    ///
+    /// # Errors
+    /// If one is empty, or a word or character of a learned vocabulary; or if the tokenizer is dense, whose ids are another's.
+    pub fn with_specials(&self, texts: &[String]) -> Result<Tokenizer, TokenizerError> {
+        let new: Vec<&String> = texts.iter().filter(|text| self.special(text).is_none()).collect();
+        let refused = |what: String| Err(TokenizerError::Learn(format!("no special tokens can be added: {what}")));
+        match self {
+            _ if new.is_empty() => Ok(self.clone()),
+            _ if new.iter().any(|text| text.is_empty()) => refused("one is empty".into()),
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
+                let all = vocabulary.tokens().iter().chain(new.iter().copied()).cloned().collect();
+                let newlines = vocabulary.newlines();
+                let made = Vocabulary::with_newlines(vocabulary.kind(), all, newlines).map(Tokenizer::learned)?;
+                match new.iter().find(|text| made.special(text).is_none()) {
+                    None => Ok(made),
+                    Some(text) => refused(format!("{text:?} is a {} like any other", vocabulary.kind().name())),
+                }
+            }
+            Tokenizer::Bpe(encoding) => {
+                let known = ImportedTokenizer::made(table::encoding(*encoding)?)?;
+                Ok(Tokenizer::Imported(Arc::new(known.with_specials(&new)?)))
+            }
+            Tokenizer::Imported(imported) => Ok(Tokenizer::Imported(Arc::new(imported.with_specials(&new)?))),
+            Tokenizer::Dense(_) => refused("a dense tokenizer numbers only ids that a text uses".into()),
+        }
+    }
+
     fn learned(vocabulary: Vocabulary) -> Tokenizer {
         match vocabulary.kind() {
             TokenizerKind::Char => Tokenizer::Char(Arc::new(vocabulary)),
@@ -151,7 +180,7 @@ impl Tokenizer {
         }
     }
 
-    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `wordpiece`,
+    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `scored-bpe`, `wordpiece`,
     /// `wordlevel` or `unigram` (and `gpt2`, if it is that); or `dense`.
     pub fn name(&self) -> &'static str {
         match self {
@@ -178,9 +207,10 @@ impl Tokenizer {
         self.encode_with(text, true, 1)
     }
 
-    /// The same ids from several threads, for a long text. Only byte-level byte pairs make use of them.
-    pub fn encode_on(&self, threads: usize, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, true, threads)
+    /// The same ids from several threads, for a long text, or with `specials` false those of [`encode_ordinary`](Tokenizer::encode_ordinary).
+    /// Only byte-level byte pairs make use of several.
+    pub fn encode_on(&self, threads: usize, text: &str, specials: bool) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_with(text, specials, threads)
     }
 
     /// The ids of `text`, where the text of a special token is text like any other.
@@ -407,10 +437,12 @@ impl Tokenizer {
         }
     }
 
-    /// The special token that ends what one speaker says: `<|end|>`, `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.
+    /// The special token that ends what one speaker says: `<|end|>` (not where it ends a message within a turn, as beside `<|return|>` and
+    /// `<|call|>`), `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.
     pub fn end_of_turn(&self) -> Option<u32> {
         const NAMES: [&str; 4] = ["<|end|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
-        NAMES.into_iter().find_map(|name| self.special(name))
+        let within = table::ends_messages(&|name| self.special(name).is_some());
+        NAMES.into_iter().filter(|name| !(within && *name == table::MESSAGE_END)).find_map(|name| self.special(name))
     }
 
     /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.

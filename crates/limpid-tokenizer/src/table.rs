@@ -2,16 +2,20 @@
 //!
 //! llama.cpp has three machines that matter here. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
 //! regular expression that goes by name ([`splitting`] knows the names, checked against llama.cpp's own ids). `llama` is
-//! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first. `bert` is WordPiece: a
+//! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first (`scored`). `bert` is WordPiece: a
 //! token that begins a word has `▁` before it, and one that goes on has nothing, where BERT's own list has nothing and `##`.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 
 use super::{
     Encoding, Tokenizer, TokenizerError, Vocabulary, byte_letters,
     imported::ImportedTokenizer,
+    scored::{self, SCORED},
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
     split::Split,
 };
@@ -44,6 +48,8 @@ pub struct Table {
     pub after: Option<u32>,
     /// For `bert`: the token for a word that cannot be put together.
     pub unknown: Option<u32>,
+    /// Tokens that end a generation besides, by their part in it: [`END_ROLES`].
+    pub ends: [Option<u32>; END_ROLES.len()],
     /// For `bert`: whether letters are made small, and accents are left out.
     pub lowercase: bool,
     /// See `lowercase`.
@@ -53,6 +59,71 @@ pub struct Table {
     /// Whether a blank goes before a text that begins with none, and before no other part, for which GGUF has no key: llama.cpp puts one
     /// before every part.
     pub blank_once: bool,
+}
+
+/// The parts that tokens which end a generation may have, as GGUF's keys name them.
+pub const END_ROLES: [&str; 5] = ["eot", "eom", "fim_pad", "fim_rep", "fim_sep"];
+
+/// The texts of the tokens that end a generation in llama.cpp, whatever a file says.
+#[rustfmt::skip]
+const ENDS: &[&str] = &[
+    "<|eot_id|>", "<|im_end|>", MESSAGE_END, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", PLAIN_END,
+    "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+    "<｜end▁of▁sentence｜>", "[e~[",
+];
+/// Those of the tokens of [`END_ROLES`] from `fim_pad` on, where no key names them.
+const FILLS: [&[&str]; 3] = [
+    &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+    &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+    &["<|file_sep|>"],
+];
+/// Ends a message within a turn in the vocabularies that [`ends_messages`] knows, and a turn in others.
+pub(super) const MESSAGE_END: &str = "<|end|>";
+/// Plain text in vocabularies with one of [`BESIDE_PLAIN`].
+const PLAIN_END: &str = "</s>";
+const BESIDE_PLAIN: [&str; 2] = ["<|tool_response>", "<|plamo:eos|>"];
+/// Texts of tokens of gpt-oss that stand for themselves wherever they are written.
+const SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+
+/// Whether a vocabulary has tokens by which `<|end|>` is known to end a message and not a turn (gpt-oss, Solar).
+pub(super) fn ends_messages(has: &dyn Fn(&str) -> bool) -> bool {
+    (has("<|call|>") || has("<|calls|>")) && (has("<|return|>") || has("<|flush|>"))
+}
+
+impl Table {
+    /// Whether models with this way of cutting expect a first token before every text, and find whole words among the tokens first, where a
+    /// file does not say.
+    pub fn begins_texts(pre: &str) -> bool {
+        const LLAMA3: &str = "llama-bpe";
+        pre == LLAMA3 || ALIASES.iter().any(|(name, others)| *name == LLAMA3 && others.contains(&pre))
+    }
+
+    /// The tokens that end a generation in llama.cpp; makes those special that are known by their text, as llama.cpp does.
+    fn settle_ends(&mut self) -> BTreeSet<u32> {
+        let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
+        let first = |texts: &[&str]| texts.iter().filter_map(|text| ids.get(text).copied()).min();
+        let fills: Vec<u32> = FILLS
+            .iter()
+            .zip(&self.ends[2..])
+            .filter(|(_, named)| named.is_none())
+            .filter_map(|(t, _)| first(t))
+            .collect();
+        let known: Vec<u32> = ENDS.iter().filter_map(|text| ids.get(text).copied()).chain(fills).collect();
+        let mut all: BTreeSet<u32> =
+            known.iter().copied().chain(self.eos).chain(self.ends.into_iter().flatten()).collect();
+        let has = |text: &str| ids.get(text).is_some_and(|id| all.contains(id));
+        let apart = [(ends_messages(&has), MESSAGE_END, USER), (BESIDE_PLAIN.into_iter().any(has), PLAIN_END, NORMAL)];
+        let apart: Vec<(u32, i32)> = apart
+            .into_iter()
+            .filter_map(|(holds, text, kind)| ids.get(text).filter(|_| holds).map(|id| (*id, kind)))
+            .collect();
+        let shown = SHOWN.iter().filter_map(|text| ids.get(text)).map(|id| (*id, USER));
+        for (id, kind) in known.into_iter().map(|id| (id, CONTROL)).chain(shown).chain(apart.iter().copied()) {
+            self.types[id as usize] = kind;
+        }
+        apart.iter().for_each(|(id, _)| _ = all.remove(id));
+        all
+    }
 }
 
 const NORMAL: i32 = 1;
@@ -87,12 +158,31 @@ const ALIKE: [(&str, &str); 2] = [
 
 /// Names for one way of cutting: that which is written, and others that a file may have.
 const ALIASES: &[(&str, &[&str])] = &[
-    ("gpt-2", &["phi-2", "olmo", "mpt", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "gigachat", "modern-bert"]),
-    ("llama-bpe", &["llama3", "llama-v3", "falcon3", "pixtral", "lfm2"]),
+    (
+        "gpt-2",
+        &[
+            "phi-2",
+            "olmo",
+            "mpt",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "gigachat",
+            "modern-bert",
+            "a.x-4.0",
+            "mellum",
+            "exaone4",
+            "jais",
+            "trillion",
+            "granite-docling",
+        ],
+    ),
+    ("llama-bpe", &["llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"]),
     ("dbrx", &["smaug-bpe"]),
-    ("qwen2", &["deepseek-r1-qwen", "stablelm2", "hunyuan", "solar-open"]),
-    ("smollm", &["starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"]),
-    ("gpt-4o", &["llama4", "kanana2"]),
+    ("qwen2", &["deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open"]),
+    ("smollm", &["starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"]),
+    ("gpt-4o", &["llama4", "kanana2", "talkie", "minimax-m2"]),
 ];
 
 /// Han, Hangul and what is between them, in DeepSeek's words.
@@ -103,6 +193,14 @@ const MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
 
 const PRES: [&str; 9] =
     ["gpt-2", "dbrx", "qwen2", "gpt-4o", "smollm", "default", "deepseek-llm", "deepseek-coder", "falcon"];
+
+/// The names of ways to cut text that are read.
+fn known_pres() -> String {
+    let others = ALIASES.iter().flat_map(|(name, others)| std::iter::once(name).chain(*others));
+    let alone = PRES.iter().filter(|pre| ALIASES.iter().all(|(name, _)| name != *pre));
+    let names: Vec<&str> = alone.chain(others).copied().collect();
+    names.join(", ")
+}
 
 /// Bytes to letters, behind GPT-2's regular expression or behind another step's.
 pub(super) fn byte_level(regex: bool) -> Value {
@@ -223,6 +321,21 @@ fn cannot(why: impl Into<String>) -> TokenizerError {
 
 /// [`Tokenizer::table`].
 pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
+    let mut table = without_ends(tokenizer)?;
+    // those that llama.cpp does not know by their texts
+    let known = table.clone().settle_ends();
+    let mut rest = tokenizer.more_ends().into_iter().filter(|end| !known.contains(end));
+    (table.ends[0], table.ends[1]) = (rest.next(), rest.next());
+    match rest.next() {
+        None => Ok(table),
+        Some(id) => Err(cannot(format!(
+            "its token {id} ends a text, and GGUF has places for three such tokens that llama.cpp does not know"
+        ))),
+    }
+}
+
+/// The table of a tokenizer, but for the tokens that end a generation besides.
+fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
     match tokenizer {
         Tokenizer::Word(_) => Err(cannot(format!(
             "a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do; {LEARNED}"
@@ -257,6 +370,11 @@ pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
                     tokens,
                     Table { bos, eos, add_bos: first.is_some(), after, unknown, ..Table::default() },
                 );
+            }
+            if spec.kind() == SCORED {
+                let mut table = scores(&spec, tokens);
+                (table.bos, table.eos, table.add_bos, table.after) = (bos, eos, first.is_some(), after);
+                return Ok(table);
             }
             if spec.kind() != "BPE" {
                 return Err(cannot(format!("it is a {} model, not byte pairs; {LEARNED}", spec.kind())));
@@ -415,6 +533,40 @@ fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<
     Ok(Table { model: "llama", pre, tokens, types, scores, bos, eos, add_space_prefix, blank_once, ..Table::default() })
 }
 
+/// A model of tokens with scores, as it stands there.
+fn scores(spec: &Spec, tokens: Vec<Option<String>>) -> Table {
+    let (tokens, mut types) = kinds(spec, tokens);
+    types
+        .iter_mut()
+        .zip(&tokens)
+        .filter(|(kind, token)| **kind == NORMAL && byte(token).is_some())
+        .for_each(|(kind, _)| *kind = BYTE);
+    let mut scores: Vec<f32> = match &spec.model.vocab {
+        Vocab::Scores(list) => list.iter().map(|(_, score)| *score as f32).collect(),
+        Vocab::Ids(_) => vec![],
+    };
+    scores.resize(tokens.len(), 0.0); // added ones have none
+    let add_space_prefix =
+        steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(kind, _)| *kind == "Prepend"));
+    let (pre, scores) = ("default".into(), Some(scores));
+    Table { model: "llama", pre, tokens, types, scores, add_space_prefix, ..Table::default() }
+}
+
+/// The same tokenizer as other programs' files have it: with merges in place of scores, as transformers makes them.
+pub(super) fn merged(mut spec: Spec) -> Result<Spec, TokenizerError> {
+    let Vocab::Scores(list) = &spec.model.vocab else { return Ok(spec) };
+    let plain: Vec<bool> = list.iter().map(|(token, _)| byte(token).is_none()).collect();
+    let added: BTreeSet<u64> = spec.added_tokens.iter().map(|added| added.id).collect();
+    let why = "its scores join characters that are no tokens themselves, which no list of merges can say";
+    let merges = scored::merges(list, |id| plain[id] && !added.contains(&(id as u64)));
+    let merges = merges.ok_or_else(|| TokenizerError::Format(why.into()))?;
+    let ids = list.iter().zip(0..).map(|((token, _), id)| (token.clone(), id)).collect();
+    spec.model.vocab = Vocab::Ids(ids);
+    (spec.model.r#type, spec.model.merges) = (Some("BPE".into()), Some(merges));
+    (spec.model.byte_fallback, spec.model.fuse_unk) = (Some(true), Some(true));
+    Ok(spec)
+}
+
 /// The byte that `<0x41>` stands for.
 fn byte(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>').filter(|hex| hex.len() == 2)?;
@@ -425,15 +577,20 @@ fn byte(token: &str) -> Option<u8> {
 pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
     let size = table.tokens.len();
     let scored = table.scores.as_ref().map_or(size, Vec::len);
-    if size == 0 || table.types.len() != size || scored != size {
+    if size == 0 || table.types.len() < size || scored < size {
         let found = format!("{} types and {scored} scores for {size} tokens", table.types.len());
         return Err(part("the table", "a type and a score for each token", found));
     }
-    if let Some(id) =
-        [table.bos, table.eos, table.after, table.unknown].into_iter().flatten().find(|&id| id as usize >= size)
-    {
+    table.types.truncate(size);
+    table.scores.iter_mut().for_each(|scores| scores.truncate(size));
+    for (id, token) in table.tokens.iter_mut().enumerate().filter(|(_, token)| token.is_empty()) {
+        *token = format!("[EMPTY_{id}]"); // llama.cpp's name
+    }
+    let named = [table.bos, table.eos, table.after, table.unknown].into_iter().chain(table.ends).flatten();
+    if let Some(id) = named.into_iter().find(|&id| id as usize >= size) {
         return Err(part("the table", "begin and end among the tokens", format!("id {id} of {size}")));
     }
+    let ends = table.settle_ends();
     if table.model == "bert" {
         let plain = |(token, kind): (&mut String, &i32)| match token.strip_prefix('▁') {
             Some(word) if *kind != CONTROL => *token = word.to_string(),
@@ -450,20 +607,23 @@ pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
         "gpt2" => {
             let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
             model.merges = Some(table.merges.iter().map(merge).collect::<Result<_, _>>()?);
-            let llama = ALIASES.iter().find(|(name, _)| *name == "llama-bpe").map_or(&[][..], |(_, others)| others);
-            model.ignore_merges = (table.pre == "llama-bpe" || llama.contains(&&*table.pre)).then_some(true);
+            model.ignore_merges = Table::begins_texts(&table.pre).then_some(true);
             let mut spec = Spec::of(model);
-            let known = "one of gpt-2, llama-bpe, dbrx, smollm, qwen2, gpt-4o, deepseek-llm, deepseek-coder, falcon and default, \
-                         or another name of theirs";
-            let unknown = || part("tokenizer.ggml.pre", known, table.pre.as_str());
+            let unknown = || TokenizerError::Pre { found: table.pre.clone(), known: known_pres() };
             spec.pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
             spec.decoder = byte_level(true);
             spec
         }
         "llama" => {
-            let scores = table.scores.as_ref().ok_or_else(|| part("the table", "a score for each token", "none"))?;
-            model.merges = Some(joined(&table, scores)?);
-            (model.byte_fallback, model.fuse_unk) = (Some(true), Some(true));
+            let scores = table.scores.clone().unwrap_or_else(|| vec![0.0; size]);
+            if let Some((token, score)) = table.tokens.iter().zip(&scores).find(|(t, s)| t.len() > 1024 || s.is_nan()) {
+                let found = format!("a score of {score} and {} bytes", token.len());
+                return Err(part("the table", "tokens of at most 1,024 bytes with a score", found));
+            }
+            model.r#type = Some(SCORED.into());
+            // JSON has no infinity
+            let score = |score: f32| f64::from(score.clamp(f32::MIN, f32::MAX));
+            model.vocab = Vocab::Scores(table.tokens.iter().cloned().zip(scores.into_iter().map(score)).collect());
             model.unk_token = table.types.iter().position(|&kind| kind == UNKNOWN).map(|id| table.tokens[id].clone());
             let mut spec = Spec::of(model);
             let mark = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
@@ -499,19 +659,21 @@ pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
     let named = |id: u32| (id, table.tokens[id as usize].as_str());
     spec.post_processor = framed(table.bos.filter(|_| table.add_bos).map(named), table.after.map(named));
     spec.added_tokens = added;
-    // An unused id has no token, but if it is the last, a token keeps the place.
-    let last = size - 1;
-    let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
-    let used = tokens.filter(|((_, kind), id)| **kind != UNUSED || *id == last as u64);
-    spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
+    if table.model != "llama" {
+        // An unused id has no token, but if it is the last, a token keeps the place.
+        let last = size - 1;
+        let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
+        let used = tokens.filter(|((_, kind), id)| **kind != UNUSED || *id == last as u64);
+        spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
+    }
     let mut imported = ImportedTokenizer::made(spec)?;
     let named = imported.built_in().map(Tokenizer::Bpe);
-    if let Some(named) = named.filter(|named| {
-        !table.add_bos && table.after.is_none() && table.eos.is_none_or(|eos| named.end_of_text() == Some(eos))
-    }) {
+    let own = |named: &Tokenizer| ends.iter().all(|end| named.end_of_text() == Some(*end));
+    if let Some(named) = named.filter(|named| !table.add_bos && table.after.is_none() && own(named)) {
         return Ok(named);
     }
     (imported.begin, imported.end) = (table.bos, table.eos);
+    imported.ends = ends.into_iter().collect();
     Ok(Tokenizer::Imported(Arc::new(imported)))
 }
 
@@ -526,24 +688,4 @@ pub(super) fn framed(before: Option<(u32, &str)>, after: Option<(u32, &str)>) ->
     let entry = |(id, name): (u32, &str)| (name.to_string(), json!({ "id": name, "ids": [id], "tokens": [name] }));
     let specials: serde_json::Map<String, Value> = before.into_iter().chain(after).map(entry).collect();
     json!({ "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": specials })
-}
-
-/// The merges that scores stand for: every way to put a token together, the best token first, as transformers does.
-fn joined(table: &Table, scores: &[f32]) -> Result<Vec<Merge>, TokenizerError> {
-    let ids: HashMap<&str, usize> = table.tokens.iter().map(String::as_str).zip(0..).collect();
-    let mut found: Vec<(f32, &str, &str)> = Vec::new();
-    for ((token, &kind), &score) in table.tokens.iter().zip(&table.types).zip(scores) {
-        if token.len() > 1024 || score.is_nan() {
-            return Err(part("the table", "tokens of at most 1,024 bytes with a score", format!("another, {score}")));
-        }
-        if kind != NORMAL {
-            continue;
-        }
-        let start = found.len();
-        let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
-        found.extend(cuts.filter(|(a, b)| ids.contains_key(a) && ids.contains_key(b)).map(|(a, b)| (score, a, b)));
-        found[start..].sort_by_key(|(_, a, b)| (ids[a], ids[b]));
-    }
-    found.sort_by(|a, b| b.0.total_cmp(&a.0));
-    Ok(found.into_iter().map(|(_, a, b)| Merge(a.into(), b.into())).collect())
 }

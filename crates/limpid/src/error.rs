@@ -72,6 +72,11 @@ pub enum Error {
     /// An adapter without a folder to keep it, or whose model has no files that it could name, or is an adapter itself.
     #[error("an adapter is kept in a folder, and names the files of its model: {0}")]
     Adapter(&'static str),
+    /// New special tokens for a model whose weights are in memory alone.
+    #[error(
+        "a model gets rows for new special tokens when it is read from its files: save it, and open what was saved"
+    )]
+    NoRows,
     /// A model of masked tokens whose tokenizer cannot write one.
     #[error("the model predicts masked tokens, but its tokenizer has no [MASK]")]
     NoMask,

@@ -2,11 +2,12 @@
 //! [`Training`](crate::Training) and the command line both begin with it, and with the files by which either resumes a run of the other.
 
 use crate::Error;
-use crate::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, adapter};
+use crate::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, CheckpointError, GENERATION, adapter, generation_config};
 use crate::config::{Config, Fields, Mask};
-use crate::data::chat::{MARKERS, template};
+use crate::data::chat::{MARKERS, is_template, template};
 use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::data::{Objective, Tokens};
+use crate::files;
 use crate::model::{Model, Tuning};
 use crate::ops::linear::Precision;
 use crate::tokenizer::Tokenizer;
@@ -22,8 +23,12 @@ pub struct Given {
     pub model: bool,
     /// Its tokenizer, which then encodes the text.
     pub tokenizer: Option<Tokenizer>,
-    /// The template of the conversations that it was trained on.
+    /// The template of the conversations that it was trained on, or another that was chosen: conversations are trained on in this one.
     pub chat_template: Option<String>,
+    /// Its file, where it was chosen.
+    pub template_file: Option<PathBuf>,
+    /// Special tokens that the tokenizer gets besides.
+    pub special_tokens: Vec<String>,
     /// The folder of a run that is resumed, with its tokenizer.
     pub resumed: Option<PathBuf>,
     /// Settings of the recipe that were chosen and so override those for conversations: `whole_documents`, `cross_documents`.
@@ -45,8 +50,9 @@ pub struct Task {
     pub objective: Objective,
     /// How conversations are written, if it has or had any.
     pub chat_template: Option<String>,
-    /// What goes into the settings: the text's name, its field, whether bad documents are left out, the tokenizer if it was chosen.
-    text: [(&'static str, String); 4],
+    /// What goes into the settings: the text's name, its field, whether bad documents are left out and special tokens are found in documents, the
+    /// tokenizer and the chat template if they were chosen, and the special tokens that the tokenizer got.
+    text: [(&'static str, String); 7],
 }
 
 /// How a run of a task begins, as its folder records it.
@@ -65,6 +71,9 @@ pub struct Begins<'a> {
     pub memory: Option<u64>,
 }
 
+/// More than any chat template has.
+const LARGEST_TEMPLATE: u64 = 16 << 20;
+
 impl Task {
     /// Reads the text and decides the rest.
     ///
@@ -74,21 +83,31 @@ impl Task {
         let masked = config.mask != Mask::Causal;
         source.val_fraction = recipe.val_fraction;
         let conversations = source.conversations()?;
-        let specials: &[&str] = match &conversations {
-            Some(_) if masked => return Err(Error::NeedsCausal),
-            Some(_) => &MARKERS,
-            None if masked => &["[MASK]"],
-            None => &[],
+        let in_folder =
+            |name: &str| given.resumed.as_ref().map(|folder| folder.join(name)).filter(|path| path.exists());
+        // a run goes on in the template that it began with
+        let read = |path: PathBuf| {
+            let text = files::read_text(&path, LARGEST_TEMPLATE);
+            text.map_err(|fault| CheckpointError::Io { path, fault })
         };
-        source.specials = specials.iter().map(ToString::to_string).collect();
-        let saved = given.resumed.map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
-        let own = given.tokenizer.is_some();
+        let chosen = in_folder(CHAT_TEMPLATE).map(read).transpose()?.or(given.chat_template);
+        let foreign = chosen.as_deref().filter(|text| !is_template(text));
+        let specials: &[&str] = match (&conversations, foreign) {
+            (Some(_), _) if masked => return Err(Error::NeedsCausal),
+            (Some(_), None) => &MARKERS,
+            (None, _) if masked => &["[MASK]"],
+            _ => &[],
+        };
+        source.specials = specials.iter().map(ToString::to_string).chain(given.special_tokens.clone()).collect();
+        source.added.clone_from(&given.special_tokens);
+        let saved = in_folder("tokenizer.json");
+        let of_model = given.tokenizer.is_some();
         source.decided = saved.map(Tokenizer::load).transpose()?.or(given.tokenizer);
         if let Some(decided) = &source.decided {
             source.default_tokenizer = decided.name().into();
         }
         let mut corpus = match &conversations {
-            Some(conversations) => conversations.corpus(&source)?,
+            Some(conversations) => conversations.corpus(&source, foreign)?,
             None => source.read()?,
         };
         if corpus.validation.len() < 2 {
@@ -97,8 +116,10 @@ impl Task {
         let (tokens, vocab_size) = (corpus.tokenizer.vocab_size(), config.vocab_size);
         let stands = |name: &str| given.chosen.iter().any(|chosen| chosen == name);
         match given.model || stands("vocab_size") {
-            true if tokens > vocab_size => return Err(Error::OtherTokenizer { tokens, vocab_size }),
-            true => {}
+            true if tokens > vocab_size && given.special_tokens.is_empty() => {
+                return Err(Error::OtherTokenizer { tokens, vocab_size });
+            }
+            true => config.vocab_size = vocab_size.max(tokens),
             false => config.vocab_size = tokens,
         }
         let objective = match masked {
@@ -118,12 +139,19 @@ impl Task {
         // only a file has a path: a folder may have the name of a tokenizer
         let tokenizer = &corpus.tokenizer_name;
         let tokenizer = if Path::new(tokenizer).is_file() { absolute(tokenizer) } else { tokenizer.clone() };
-        let chat_template = conversations.as_ref().map(|_| template(&corpus.tokenizer)).or(given.chat_template);
+        let own = || conversations.as_ref().map(|_| template(&corpus.tokenizer));
+        let chat_template = foreign.map(String::from).or_else(own).or(chosen);
         let text = [
             ("data", absolute(&source.name)),
             ("field", source.field.unwrap_or_default()),
             ("skip_bad", if source.skip_bad { "true".into() } else { String::new() }),
-            ("tokenizer", if own { String::new() } else { tokenizer }),
+            ("parse_special", if source.parse_special { String::new() } else { "false".into() }),
+            ("tokenizer", if of_model { String::new() } else { tokenizer }),
+            (
+                "chat_template",
+                given.template_file.map(|file| absolute(&file.display().to_string())).unwrap_or_default(),
+            ),
+            ("add_special_tokens", given.special_tokens.join(",")),
         ];
         Ok(Task { config, recipe, corpus, conversations, objective, chat_template, text })
     }
@@ -150,6 +178,9 @@ impl Task {
                 adapter::describe(begins.model, &adapter::Base { path: path.into(), fingerprint: from.fingerprint()? });
         }
         files.extend(self.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
+        if begins.from.is_some() && !self.carried(begins).written().any(|name| name == GENERATION) {
+            files.extend(generation_config(&self.corpus.tokenizer).map(|text| (GENERATION.into(), text)));
+        }
         let rest = [
             ("preset", begins.preset.to_string()),
             ("from", from.unwrap_or_default()),

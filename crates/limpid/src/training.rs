@@ -4,7 +4,7 @@
 
 use crate::backend::{Backend, Device};
 use crate::checkpoint::adapter::merged;
-use crate::checkpoint::write_text;
+use crate::checkpoint::{Checkpoint, write_text};
 use crate::config::Config;
 use crate::data::source::{Corpus, TextSource};
 use crate::lm::processor;
@@ -12,6 +12,7 @@ use crate::memory::{On, outline, trainable};
 use crate::model::{Model, Param, Tuning};
 use crate::ops::linear::Precision;
 use crate::task::{Begins, Given, Task};
+use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
 use crate::train::{
     Control, Ranks, Recipe, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent, Trainer,
@@ -52,6 +53,8 @@ pub struct Training {
     folder: Option<PathBuf>,
     resume: bool,
     tuning: Tuning,
+    chat_template: Option<String>,
+    special_tokens: Vec<String>,
     memory: Option<u64>,
     preset: String,
     machine: (usize, Precision),
@@ -92,6 +95,8 @@ impl Training {
             folder: None,
             resume: false,
             tuning: Tuning::default(),
+            chat_template: None,
+            special_tokens: vec![],
             memory: None,
             preset: String::new(),
             machine: (threads, Precision::F32),
@@ -134,6 +139,16 @@ impl Training {
             self.recipe = usual(tuning.lora.is_some());
         }
         Training { tuning, ..self }
+    }
+
+    /// Trains on conversations in this template, in Jinja, instead of the model's own, or limpid's.
+    pub fn chat_template(self, source: impl Into<String>) -> Training {
+        Training { chat_template: Some(source.into()), ..self }
+    }
+
+    /// Gives the tokenizer these special tokens, and the model a row for each that is new.
+    pub fn special_tokens(self, texts: impl IntoIterator<Item = impl Into<String>>) -> Training {
+        Training { special_tokens: texts.into_iter().map(Into::into).collect(), ..self }
     }
 
     /// Keeps the process within so many bytes: what does not fit is computed again, and results stay the same.
@@ -224,6 +239,8 @@ impl Training {
             folder,
             resume,
             tuning,
+            chat_template,
+            special_tokens,
             memory,
             preset,
             machine,
@@ -251,11 +268,24 @@ impl Training {
         let given = Given {
             model: base.is_some(),
             tokenizer: base.as_ref().map(|base| base.tokenizer().cloned()).transpose()?,
-            chat_template: base.as_ref().and_then(|base| base.chat_template().map(String::from)),
+            chat_template: chat_template
+                .or_else(|| base.as_ref().and_then(|base| base.chat_template().map(String::from))),
+            template_file: None,
+            special_tokens,
             resumed: saved.cloned(),
             chosen: vec![],
         };
         let task = Task::read(config, recipe, source, given)?;
+        let had = base.as_ref().map(|base| base.tokenizer().map(Tokenizer::vocab_size)).transpose()?;
+        let widened = match files {
+            _ if had.is_none_or(|had| had >= task.corpus.tokenizer.vocab_size()) => None,
+            Some(files) => Some(Checkpoint::open(&files.path)?.with_more_tokens(task.corpus.tokenizer.clone())),
+            None => return Err(Error::NoRows),
+        };
+        if widened.is_some() && tuning.lora.is_some() {
+            return Err(Error::Adapter("the rows of new special tokens are no part of it: train without it"));
+        }
+        let files = widened.as_ref().or(files);
         let outline = outline(&task.config, &task.recipe, &tuning)?;
         let on = files.map_or(on, |files| on.with_weights(files, &outline, precision));
         let model = trainable(&task.config, &task.recipe, &tuning, on, (program, memory))?;

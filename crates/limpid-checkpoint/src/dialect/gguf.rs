@@ -17,7 +17,7 @@ use limpid_core::config::{
 };
 use limpid_core::model::Model;
 use limpid_core::ops::blocks::Quant;
-use limpid_tokenizer::{Table, Tokenizer, TokenizerError};
+use limpid_tokenizer::{END_ROLES, Table, Tokenizer, TokenizerError};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::path::Path;
@@ -84,6 +84,8 @@ const SIZES: &[Key] = &[
     Is("d_ff", "feed_forward_length", ""),
     Is("n_head", "attention.head_count", ""),
 ];
+/// The keys of sizes that llama.cpp reads block by block, too.
+const PER_LAYER: [&str; 3] = ["feed_forward_length", "attention.head_count", "attention.head_count_kv"];
 /// Of the norms' two keys.
 const EPS: [&str; 2] = ["attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"];
 const HEADS: &[Key] = &[KvHeads, Rotary { wide: false, partial: false, factors: false }];
@@ -346,7 +348,24 @@ impl<'a> Keys<'a> {
         self.m.get(&self.full(key)).is_some()
     }
     fn size(&self, key: &str) -> Result<usize> {
-        self.m.u64(&self.full(key)).map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+        let full = self.full(key);
+        if let Some(GgufValue::Array(array)) = self.m.get(&full).filter(|_| PER_LAYER.contains(&key)) {
+            return self.size_of_all(&full, array);
+        }
+        self.m.u64(&full).map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+    }
+    /// A size that stands there once for each block.
+    fn size_of_all(&self, full: &str, array: &Array) -> Result<usize> {
+        let blocks = self.size("block_count")?;
+        let sizes = array.sizes().ok_or(());
+        match sizes.as_deref() {
+            Ok([first, rest @ ..]) if rest.len() + 1 == blocks && rest.iter().all(|size| size == first) => Ok(*first),
+            Ok(sizes) if sizes.len() == blocks => {
+                self.bad(format!("`{full}` is {sizes:?}: its blocks have different sizes, and limpid's have one"))
+            }
+            Ok(sizes) => self.bad(format!("`{full}` is a list of {} numbers for {blocks} blocks", sizes.len())),
+            Err(()) => self.bad(format!("`{full}` should be a number, or a list of numbers for {blocks} blocks")),
+        }
     }
     fn maybe_size(&self, key: &str) -> Result<Option<usize>> {
         self.has(key).then(|| self.size(key)).transpose()
@@ -395,7 +414,7 @@ impl<'a> Keys<'a> {
         ];
         let full = self.full(key);
         let (said, number) =
-            (self.m.bool(&full).ok(), self.m.u64(&full).map(|n| n as f64).or_else(|_| self.m.f64(&full)).ok());
+            (self.m.bool(&full).ok(), self.size(key).map(|n| n as f64).or_else(|_| self.m.f64(&full)).ok());
         let is = |wanted: f64| number.is_some_and(|n| (n - wanted).abs() <= 1e-6 * wanted);
         match key {
             _ if said == Some(false) && key != "attention.causal" => true,
@@ -420,7 +439,8 @@ fn is_used(key: &str) -> bool {
     const TOKENIZERS: &[&str] = &[
         "model", "pre", "tokens", "scores", "token_type", "merges", "bos_token_id", "eos_token_id", "unknown_token_id", "cls_token_id",
         "seperator_token_id", "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "normalizer.lowercase",
-        "normalizer.strip_accents", "token_type_count",
+        "normalizer.strip_accents", "token_type_count", "eot_token_id", "eom_token_id", "fim_pad_token_id", "fim_rep_token_id",
+        "fim_sep_token_id",
     ];
     const GENERAL: &[&str] = &["architecture", "file_type", "quantization_version", "alignment"];
     let below = |part: &str, known: &[&str]| key.strip_prefix(part).is_some_and(|key| known.contains(&key));
@@ -812,6 +832,20 @@ pub(crate) fn factors(scaling: RotaryScaling, base: f64, d_head: usize) -> Vec<f
 /// How conversations are written, in Jinja.
 pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
+/// The ids that llama.cpp takes of a kind of vocabulary where a file names none.
+struct UsualIds {
+    model: &'static str,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    unknown: Option<u32>,
+    sep: Option<u32>,
+}
+const USUAL_IDS: [UsualIds; 3] = [
+    UsualIds { model: "llama", bos: Some(1), eos: Some(2), unknown: Some(0), sep: None },
+    UsualIds { model: "gpt2", bos: Some(11), eos: Some(11), unknown: None, sep: None },
+    UsualIds { model: "bert", bos: Some(101), eos: None, unknown: Some(100), sep: Some(102) },
+];
+
 /// The tokenizer inside, if there is one.
 pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
@@ -827,42 +861,52 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
             return Err(bad(path, what));
         }
     };
+    let tokens = m.strings(&key("tokens"))?.to_vec();
+    // an id that no token has counts as none
+    let known = |id: u32| Some(id).filter(|id| (*id as usize) < tokens.len());
     let id = |name: &str| -> Result<Option<u32>> {
-        let id = m.get(&key(name)).map(|_| m.u64(&key(name))).transpose()?;
-        Ok(id.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
+        let key = key(&format!("{name}_token_id"));
+        let id = m.get(&key).map(|_| m.u64(&key)).transpose()?;
+        Ok(id.and_then(|id| u32::try_from(id).ok()).and_then(known))
     };
     let flag = |name: &str, otherwise| m.get(&key(name)).map_or(Ok(otherwise), |_| m.bool(&key(name)));
     let (spm, bert) = (model == "llama", model == "bert");
     let pre = m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string();
-    // what llama.cpp takes where a file says nothing
-    let usual = |n: u32| if bert { Some(n) } else { None };
-    let (bos, eos) = (id("bos_token_id")?.or(id("cls_token_id")?.filter(|_| bert)).or(usual(101)), id("eos_token_id")?);
+    let usual = USUAL_IDS.iter().find(|usual| usual.model == model).expect("each kind that is read has a row");
+    let or = |id: Option<u32>, usual: Option<u32>| id.or(usual.and_then(known));
+    // older files name what begins a text as BERT does
+    let (bos, eos) = (id("bos")?.or(id("cls")?.filter(|_| bert)), or(id("eos")?, usual.eos));
     let after = match (flag("add_sep_token", bert)?, flag("add_eos_token", false)?) {
-        (true, _) => id("seperator_token_id")?.or(usual(102)),
+        (true, _) => or(id("seperator")?, usual.sep),
         (false, true) => eos,
         _ => None,
     };
     let lowercase = flag("normalizer.lowercase", true)?;
-    let tokens = m.strings(&key("tokens"))?.to_vec();
+    let mut ends = END_ROLES.map(|_| None);
+    for (end, role) in ends.iter_mut().zip(END_ROLES) {
+        *end = id(role)?;
+    }
     let table = Table {
         types: m
             .get(&key("token_type"))
             .map_or(Ok(vec![1; tokens.len()]), |_| m.i32s(&key("token_type")).map(<[i32]>::to_vec))?,
-        tokens,
         scores: match m.get(&key("scores")) {
             Some(GgufValue::Array(Array::F32(scores))) => Some(scores.clone()),
+            Some(GgufValue::Array(Array::I32(scores))) => Some(scores.iter().map(|score| *score as f32).collect()),
             _ => None,
         },
         merges: m.get(&key("merges")).map_or(Ok(vec![]), |_| m.strings(&key("merges")).map(<[String]>::to_vec))?,
-        add_bos: flag("add_bos_token", spm || bert || pre == "llama-bpe")?,
+        add_bos: flag("add_bos_token", spm || bert || Table::begins_texts(&pre))?,
         add_space_prefix: flag("add_space_prefix", spm)?,
-        unknown: id("unknown_token_id")?.or(usual(100)),
+        unknown: or(id("unknown")?, usual.unknown),
         strip_accents: flag("normalizer.strip_accents", lowercase)?,
         nfc: false,
         blank_once: false,
-        bos,
+        bos: or(bos, usual.bos),
+        tokens,
         eos,
         after,
+        ends,
         pre,
         lowercase,
         model,
@@ -957,6 +1001,8 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
         ("cls_token_id", t.bos.filter(|_| bert)),
         ("seperator_token_id", sep),
         ("unknown_token_id", unknown),
+        ("eot_token_id", t.ends[0]),
+        ("eom_token_id", t.ends[1]),
     ] {
         if let Some(id) = id {
             put(name, GgufValue::U32(id));
@@ -1000,5 +1046,123 @@ pub(crate) fn file_type(dtype: &Dtype) -> u32 {
         Dtype::Blocks(Quant::Q4_K) => 14, // every matrix alike: "Q4_K - Small"
         Dtype::Bf16 => 32,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A key's value as reference/gguf_vocab.py gives it to a file.
+    fn value(json: &serde_json::Value) -> GgufValue {
+        use serde_json::Value;
+        match json {
+            Value::Bool(on) => (*on).into(),
+            Value::Number(n) => (n.as_u64().unwrap() as u32).into(),
+            Value::String(text) => text.clone().into(),
+            Value::Array(list) if list[0].is_string() => {
+                list.iter().map(|text| text.as_str().unwrap().to_string()).collect::<Vec<_>>().into()
+            }
+            Value::Array(list) if list[0].is_i64() => {
+                list.iter().map(|n| n.as_i64().unwrap() as i32).collect::<Vec<_>>().into()
+            }
+            Value::Array(list) => list.iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>().into(),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Vocabularies of GGUF files give the ids that llama.cpp gives, end where it ends, and are refused where it refuses them
+    /// (reference/gguf_vocab.py).
+    #[test]
+    fn vocabularies_are_what_llama_cpp_makes_of_them() {
+        let told: serde_json::Value = serde_json::from_str(include_str!("../../fixtures/gguf_vocab.json")).unwrap();
+        let mut compared = 0;
+        for case in told.as_array().unwrap() {
+            let (name, says) = (&case["name"], &case["llama.cpp"]);
+            let mut m = Metadata::default();
+            for (key, given) in case["keys"].as_object().unwrap() {
+                m.set(format!("tokenizer.ggml.{key}"), value(given));
+            }
+            let read = read_tokenizer(&m, Path::new("x.gguf"));
+            if let Some(why) = says["refused"].as_str() {
+                let error = read.unwrap_err().to_string();
+                assert!(error.contains("`tokenizer.ggml.pre` is \"nobodys\"") && why.contains("nobodys"), "{error}");
+                assert!(
+                    error.contains("falcon-h1") && !error.contains("damaged") && !error.contains("fetch"),
+                    "{error}"
+                );
+                continue;
+            }
+            let tokenizer = read.unwrap().unwrap();
+            let ids = |list: &serde_json::Value| -> Vec<u32> {
+                list.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+            };
+            let mut ends: Vec<u32> = tokenizer.more_ends().into_iter().chain(tokenizer.end_of_text()).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            assert_eq!(ends, ids(&says["ends"]), "{name}");
+            assert_eq!(
+                tokenizer.bos().map(i64::from),
+                says["bos"].as_i64().filter(|_| says["add_bos"] == true),
+                "{name}"
+            );
+            // what is written of it is read as the same, by limpid and in the table of another file
+            let again = Tokenizer::from_table(tokenizer.table().unwrap()).unwrap();
+            let saved = Tokenizer::from_json(&tokenizer.to_json()).unwrap();
+            for text in says["texts"].as_array().unwrap() {
+                let (whole, plain) = (ids(&text["whole"]), ids(&text["plain"]));
+                let text = text["text"].as_str().unwrap();
+                for tokenizer in [&tokenizer, &again] {
+                    assert_eq!(tokenizer.encode_for_model(text).unwrap(), whole, "{name}: {text:?}");
+                    assert_eq!(tokenizer.encode_ordinary(text).unwrap(), plain, "{name}: {text:?}");
+                }
+                assert_eq!(saved.encode_ordinary(text).unwrap(), plain, "{name}: {text:?}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 150, "{compared}");
+    }
+
+    /// A size that stands there once for each block is that size, where llama.cpp reads it so; sizes that differ are refused by name.
+    #[test]
+    fn equal_sizes_of_all_blocks_are_one_size() {
+        let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid/fixtures/gguf/llama-gqa.gguf"));
+        let (m, store) = crate::gguf::open(&path).unwrap();
+        let want = read(&m, &store).unwrap().config;
+        for key in PER_LAYER {
+            let full = format!("llama.{key}");
+            let n = m.u64(&full).unwrap();
+            let lists = |n: u64| -> [GgufValue; 3] {
+                let all = vec![n; want.n_layer];
+                let [a, b] = [
+                    all.iter().map(|n| *n as i32).collect::<Vec<_>>().into(),
+                    all.iter().map(|n| *n as u32).collect::<Vec<_>>().into(),
+                ];
+                [a, b, all.into()]
+            };
+            for list in lists(n) {
+                let mut changed = m.clone();
+                changed.set(full.clone(), list);
+                assert_eq!(read(&changed, &store).unwrap().config, want, "{key}");
+            }
+            let mut other = vec![n as u32; want.n_layer];
+            other[want.n_layer - 1] += 1;
+            for (list, said) in [
+                (GgufValue::from(other), "different sizes"),
+                (vec![n as u32; want.n_layer + 1].into(), "numbers for"),
+                (vec![1.5f32; want.n_layer].into(), "should be a number"),
+                (Vec::<u32>::new().into(), "a list of 0 numbers"),
+            ] {
+                let mut changed = m.clone();
+                changed.set(full.clone(), list);
+                let error = read(&changed, &store).map(|_| ()).unwrap_err().to_string();
+                assert!(error.contains(&full) && error.contains(said), "{key}: {error}");
+            }
+        }
+        // another key has one value
+        let mut changed = m.clone();
+        changed.set("llama.context_length", vec![64u32; want.n_layer]);
+        assert!(read(&changed, &store).is_err());
     }
 }

@@ -295,7 +295,7 @@ fn encode(args: EncodeArgs) -> Result<()> {
         let (mut best, mut tokens) = (f64::MAX, 0);
         for _ in 0..3 {
             let start = Instant::now();
-            tokens = tokenizer.encode_on(threads, &text)?.len();
+            tokens = tokenizer.encode_on(threads, &text, true)?.len();
             best = best.min(start.elapsed().as_secs_f64());
         }
         Ok((megabytes / best, tokens))

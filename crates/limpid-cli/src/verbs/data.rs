@@ -1,7 +1,7 @@
 //! `data`: shards of tokens from documents, and what lies in files of either.
 
 use crate::machine::{interrupt, peak_rss};
-use crate::options::{self, DataOptions, Interrupted, Usage};
+use crate::options::{self, DataOptions, Interrupted, TextOptions, Usage};
 use crate::show::{self, Progress};
 use crate::source;
 use anyhow::{Result, bail};
@@ -60,7 +60,7 @@ struct Prepare {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: DataOptions,
+    reading: TextOptions,
 }
 
 /// Describe documents or shards.
@@ -102,7 +102,7 @@ fn prepare(args: Prepare) -> Result<()> {
     }
     crate::machine::fits_text(options::threads(args.threads))?;
     let tokenizer = Tokenizer::known(&args.tokenizer)?;
-    let inputs = data::find(&args.inputs, args.reading.stdin())?;
+    let inputs = data::find(&args.inputs, args.reading.documents.stdin())?;
     let total: u64 = inputs.iter().map(|input| input.bytes).sum();
     let threads = options::threads(args.threads);
     if !args.json {
@@ -112,8 +112,9 @@ fn prepare(args: Prepare) -> Result<()> {
     let name = Path::new(&args.tokenizer).file_name().map_or(args.tokenizer.clone(), |n| n.to_string_lossy().into());
     let plan = Plan {
         inputs,
-        field: args.reading.field(),
-        skip_bad: args.reading.skip_bad,
+        field: args.reading.documents.field(),
+        skip_bad: args.reading.documents.skip_bad,
+        parse_special: args.reading.parse_special,
         tokenizer: &tokenizer,
         tokenizer_name: &name,
         val_fraction: args.val_fraction,

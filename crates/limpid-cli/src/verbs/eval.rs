@@ -1,12 +1,13 @@
 //! `eval`: how well a model predicts a text.
 
 use crate::models::{WeightOptions, engine, finite, needs_head, objective, open, prompt_ids, tokenizer};
-use crate::options::{DataOptions, MachineOptions, Usage};
+use crate::options::{MachineOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
+use limpid::data::chat::is_template;
 use limpid::data::source::About;
 use limpid::data::{Documents, Objective, Windows};
 use limpid::evaluate;
@@ -43,7 +44,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: DataOptions,
+    reading: TextOptions,
     #[command(flatten)]
     machine: MachineOptions,
 }
@@ -85,7 +86,8 @@ pub fn run(args: Args) -> Result<()> {
     let (ids, text, documents) = match source::worded(text.conversations())? {
         Some(_) if checkpoint.config.mask != Mask::Causal => bail!(limpid::Error::NeedsCausal),
         Some(chat) => {
-            let (ids, _) = chat.tokens(tokenizer)?;
+            let foreign = checkpoint.chat_template.as_deref().filter(|template| !is_template(template));
+            let (ids, _) = chat.tokens(tokenizer, foreign)?;
             let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();
             let bytes = tokenizer.decode_bytes(&answers)?.len() as u64;
             let mut text = About::default();

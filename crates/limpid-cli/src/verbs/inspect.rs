@@ -6,7 +6,7 @@
 use crate::glass::{self, GlassOptions};
 use crate::machine::{fits, fits_text};
 use crate::models::{self, open, prompt_ids};
-use crate::options::{DataOptions, MachineOptions, ModelOptions, NotationOptions, Usage};
+use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
@@ -150,7 +150,7 @@ pub struct Args {
     #[command(flatten)]
     preset: ModelOptions,
     #[command(flatten)]
-    reading: DataOptions,
+    reading: TextOptions,
     #[command(flatten)]
     machine: MachineOptions,
 }

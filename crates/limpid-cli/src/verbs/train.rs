@@ -12,7 +12,7 @@ use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, Format, adapter};
 use limpid::config::Mask;
 use limpid::data::Objective;
-use limpid::data::chat::{END, is_template};
+use limpid::data::chat::END;
 use limpid::generate::{Options, Sampler, generate, start_ids};
 use limpid::ops::linear::Precision;
 use limpid::task::Begins;
@@ -281,7 +281,7 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
         summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
     }
     if !args.json {
-        report(&summary, &folder, task.chat_template.as_deref().is_some_and(is_template));
+        report(&summary, &folder, task.chat_template.is_some());
     }
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
     let mut printed = Ok(());
