@@ -518,7 +518,7 @@ pub(super) fn meaning(spec: &Spec) -> Result<Value, TokenizerError> {
         format!("{:?}", decoder(&spec.decoder).ok()),
         frame(&spec.post_processor, usize::MAX).ok(),
         added,
-        [&model.unk_token, &text(&model.continuing_subword_prefix), &text(&model.end_of_word_suffix)],
+        [&model.unk_token, &model.continuing_subword_prefix, &model.end_of_word_suffix].map(text),
         [model.unk_id, model.max_input_chars_per_word],
         flags,
     ]))
