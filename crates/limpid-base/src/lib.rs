@@ -1,5 +1,5 @@
 //! What all of limpid's crates use, none of it about transformers: [`random`], draws as functions of their
-//! coordinates; [`nearest`], [`plural`] and [`units`], for messages; with the feature `files`, [`files`], which are
+//! coordinates; [`nearest`], [`plural`], [`units`] and [`words`], for messages; with the feature `files`, [`files`], which are
 //! read up to a limit and replaced atomically, and [`contain`], for third-party code that may panic.
 
 #[cfg(feature = "files")]
@@ -10,3 +10,4 @@ pub mod nearest;
 pub mod plural;
 pub mod random;
 pub mod units;
+pub mod words;

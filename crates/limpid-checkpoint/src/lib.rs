@@ -22,6 +22,7 @@ use dialect::huggingface::{self, Family};
 pub use dialect::regained;
 use dialect::{Link, Names, TensorLayout};
 use limpid_base::files;
+use limpid_base::words::system;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
 use limpid_core::model::{Model, Param, ParamRole};
@@ -41,7 +42,7 @@ pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The file system's answer.
-    #[error("{}: {fault}{}", .path.display(), mend(.fault))]
+    #[error("{}: {}{}", .path.display(), system(.fault), mend(.fault))]
     Io {
         /// The file.
         path: PathBuf,

@@ -6,12 +6,14 @@ use limpid::train::Step;
 
 /// What is known after a step, beside the step.
 pub struct Now {
+    /// Mean training loss of the last [`RECENT`](limpid::train::RECENT) steps that have one.
+    pub loss: Option<f64>,
     /// The last validation loss.
     pub val: Option<f64>,
     /// Tokens a second.
     pub per_second: f64,
-    /// Share of the machine's roof.
-    pub share: f64,
+    /// Share of the machine's roof, where that is known.
+    pub share: Option<f64>,
     /// Seconds to the last step.
     pub left: f64,
     /// Of the time, the share that adding up gradients among processes adds to it, and the share in which that goes on while
@@ -23,15 +25,16 @@ impl Now {
     /// A step and what is known after it, name and value.
     pub fn numbers(&self, step: &Step) -> Vec<(&'static str, String)> {
         use crate::show::{count, duration};
+        let loss = |loss: Option<f64>| loss.map_or("-".into(), |v| format!("{v:.4}"));
         let mut numbers = vec![
-            ("loss", format!("{:.4}", step.loss)),
-            ("val", self.val.map_or("-".into(), |v| format!("{v:.4}"))),
+            ("train loss", loss(self.loss)),
+            ("val loss", loss(self.val)),
             ("lr", format!("{:.2e}", step.rate)),
-            ("grad norm", format!("{:.3}", step.norm)),
+            ("grad norm", step.norm.map_or("-".into(), |v| format!("{v:.3}"))),
             ("tok/s", count(self.per_second)),
-            ("of roof", format!("{:.0}%", 100.0 * self.share)),
-            ("left", duration(self.left)),
         ];
+        numbers.extend(self.share.map(|share| ("of roof", format!("{:.0}%", 100.0 * share))));
+        numbers.push(("left", duration(self.left)));
         numbers
             .extend(self.all_reduce.map(|[seen, hidden]| {
                 ("all-reduce", format!("{:.0}% (+{:.0}% hidden)", 100.0 * seen, 100.0 * hidden))
@@ -148,7 +151,7 @@ mod drawn {
             screen.step = step.step;
             screen.numbers = now.numbers(step);
             screen.numbers.extend(peak_rss().map(|n| ("memory", bytes(n))));
-            screen.add(step.step, step.loss);
+            step.loss.into_iter().for_each(|loss| screen.add(step.step, loss));
         }
 
         /// The validation loss after a step.
@@ -506,9 +509,11 @@ mod drawn {
             assert!(screen.train.len() <= 4000 && screen.train.last().is_some_and(|p| p.0 > 9990.0));
             screen.step = 10_000;
             screen.val = vec![(5000.0, 1.5), (10_000.0, 1.25)];
-            let now = Now { val: Some(1.25), per_second: 30_700.0, share: 0.57, left: 12.5, all_reduce: None };
-            screen.numbers = now.numbers(&Step { step: 10_000, loss: 1.01, norm: 0.5, rate: 1e-3, tokens: 768 });
-            screen.lines.push_back("step 10000: val loss 1.2500".into());
+            let (loss, val) = (Some(1.01), Some(1.25));
+            let now = Now { loss, val, per_second: 30_700.0, share: Some(0.57), left: 12.5, all_reduce: None };
+            screen.numbers =
+                now.numbers(&Step { step: 10_000, loss: Some(1.01), norm: Some(0.5), rate: 1e-3, tokens: 768 });
+            screen.lines.push_back("step 10000: val loss 1.2500 on 20,032 tokens".into());
             let update = |i: usize| LayerUpdate {
                 layer: format!("blocks.{i}"),
                 grad_norm: 0.5 / (i + 1) as f64,
@@ -521,10 +526,10 @@ mod drawn {
                 let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
                 terminal.draw(|frame| view(frame, &screen, false)).unwrap();
                 let seen: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
-                let told = ["step 10,000 of 20,000  50%", "loss 1.0100", "val 1.2500", "q: save and stop"];
+                let told = ["step 10,000 of 20,000  50%", "train loss 1.0100", "val loss 1.2500", "q: save and stop"];
                 assert!(columns < 33 || told.iter().all(|word| seen.contains(word)), "{columns}x{rows}: {seen}");
                 let tall = rows >= 18;
-                assert_eq!(tall, seen.contains("val loss 1.2500"), "{columns}x{rows}: {seen}");
+                assert_eq!(tall, seen.contains("val loss 1.2500 on"), "{columns}x{rows}: {seen}");
                 assert_eq!(
                     tall,
                     seen.contains("sample after step 5,000") && seen.contains("Once upon"),
@@ -541,12 +546,13 @@ mod drawn {
                 assert!(columns < 40 || seen.matches('•').count() == 3, "{columns}x{rows}: {seen}");
             }
             // of several processes
-            let now = Now { all_reduce: Some([0.034, 0.121]), ..now };
-            screen.numbers = now.numbers(&Step { step: 10_000, loss: 1.01, norm: 0.5, rate: 1e-3, tokens: 768 });
+            let now = Now { all_reduce: Some([0.034, 0.121]), share: None, ..now };
+            screen.numbers =
+                now.numbers(&Step { step: 10_000, loss: Some(1.01), norm: Some(0.5), rate: 1e-3, tokens: 768 });
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
             terminal.draw(|frame| view(frame, &screen, false)).unwrap();
             let seen: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
-            assert!(seen.contains("all-reduce 3% (+12% hidden)"), "{seen}");
+            assert!(seen.contains("all-reduce 3% (+12% hidden)") && !seen.contains("of roof"), "{seen}");
         }
     }
 }

@@ -15,7 +15,8 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
     let steps = lr_finder::STEPS.min(recipe.steps);
     let found = lr_finder::find(&mut || job.trainer(machine), &batches, recipe, &mut |rate, step, loss| {
         if step == steps && !json {
-            show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss:.4}"));
+            let loss = loss.map_or("none".into(), |loss| format!("{loss:.4}"));
+            show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss}"));
         }
         !asked.load(Ordering::Relaxed)
     })?;

@@ -27,11 +27,14 @@ axis! {
 /// What is to be trained, and how.
 #[derive(clap::Args, Clone, Debug)]
 pub struct JobArgs {
+    /// The text to train on: the same as --data
+    #[arg(id = options::TEXT, value_name = "TEXT", conflicts_with = "data")]
+    text: Option<String>,
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
     /// conversations (JSON, parquet), - for standard input, builtin:stories (builtin:stories:20M for more), or a document's example:
     /// builtin:s0, s0-three, s1, s3 (docs/data.md)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
-    pub data: String,
+    data: String,
     /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base, a tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense numbers only the ids that the text uses (cl100k_base:dense) [default: the example's own, else bpe or what suits the preset]
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
@@ -47,6 +50,9 @@ pub struct JobArgs {
     /// Train into --out even if it holds something else; a model there is replaced
     #[arg(long, requires = "out", conflicts_with = "resume", hide_short_help = true)]
     pub force: bool,
+    /// Passes over the training text, instead of --steps: as many steps as take each of its windows so many times
+    #[arg(long, value_name = "N", conflicts_with = "steps", value_parser = options::epochs, aliases = ["num-epochs", "num-train-epochs"])]
+    epochs: Option<f64>,
     /// Resume a run: its folder, or `auto` for the newest run (or for --out, if that run has begun)
     #[arg(long, value_name = "auto|DIR", aliases = ["resume-from-checkpoint"])]
     pub resume: Option<String>,
@@ -165,9 +171,10 @@ impl JobArgs {
                 _ => {}
             }
         }
-        let mut text = source::source(&self.data, &self.reading, self.machine.threads());
+        let data = self.text.as_ref().unwrap_or(&self.data);
+        let mut text = source::source(data, &self.reading, self.machine.threads());
         text.tokenizer.clone_from(&self.tokenizer);
-        text.default_tokenizer = default_tokenizer(&self.data, &name).into();
+        text.default_tokenizer = default_tokenizer(data, &name).into();
         // a run has its template in its folder
         let template = self.chat_template.as_ref().filter(|_| resumed.is_none());
         let template = template.map(|file| source::read_file(file)).transpose().context("--chat-template")?;
@@ -182,7 +189,7 @@ impl JobArgs {
             resumed,
             chosen: chosen.map(String::from).collect(),
         };
-        let task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
+        let mut task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
         let tokenizer = &task.corpus.tokenizer;
         let grew =
             |base: &Checkpoint| base.tokenizer.as_ref().is_none_or(|own| own.vocab_size() < tokenizer.vocab_size());
@@ -190,6 +197,15 @@ impl JobArgs {
             true => base.with_more_tokens(tokenizer.clone()),
             false => base,
         });
+        if let Some(epochs) = self.epochs {
+            let Recipe { batch_size, accumulate, .. } = task.recipe;
+            let windows = task.recipe.batches(&task.corpus.train, task.objective)?.epoch() as f64;
+            let steps = (epochs * windows / (batch_size * accumulate) as f64).ceil().max(1.0);
+            let asked = self.recipe.clone().beneath("steps", steps.to_string());
+            let Recipe { steps, warmup_steps, .. } = asked.over(&usual.recipe)?;
+            task.recipe = Recipe { steps, warmup_steps, ..task.recipe };
+            task.recipe.check()?;
+        }
         let mode = Mode::Train { batch: task.recipe.batch_size, context: task.recipe.context };
         self.machine.measure(&task.config, mode);
         let (program, on, tuning) = (program_on(self.machine.on().device), self.machine.on(), self.tuning.tuning());

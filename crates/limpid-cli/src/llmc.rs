@@ -107,7 +107,8 @@ pub fn train(job: &Job, machine: &MachineOptions, out: Option<&Path>) -> Result<
         }
         let began = Instant::now();
         let loss = trainer.step(&batches)?.loss;
-        show::out(&format!("step {step}: train loss {loss:.6} (took {:.6} ms)\n", milliseconds(began)))?;
+        let loss = loss.map_or("none".into(), |loss| format!("{loss:.6}"));
+        show::out(&format!("step {step}: train loss {loss} (took {:.6} ms)\n", milliseconds(began)))?;
     }
     let Some(out) = out else { return Ok(()) };
     let values = |param: &Param| {
@@ -140,7 +141,7 @@ fn validate(trainer: &mut Trainer, batches: &Batches) -> Result<f64> {
         batches.fill(n, 0, &mut batch);
         score.add(&losses(&trainer.model, &mut *trainer.backend, &batch)?, &batch.targets);
     }
-    Ok(score.loss())
+    score.loss().context("no token of the validation text is to be predicted")
 }
 
 /// The loss of every row of a batch.

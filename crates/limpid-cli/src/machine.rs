@@ -17,6 +17,11 @@ pub const READINGS: usize = 60;
 /// Readings of a roof of reads, a pass over half a gigabyte each.
 pub const PASSES: usize = 6;
 
+/// A rate as a share of a roof that was measured beside it. None where it is above that roof: other programs disturbed the measurement.
+pub fn share(rate: f64, roof: f64) -> Option<f64> {
+    Some(rate / roof).filter(|share| *share <= 1.0)
+}
+
 /// Refuses what would not fit, before anything is reserved.
 pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On, what: &str) -> Result<()> {
     if let Some((needed, limit)) = memory::lacking(model, recipe, on) {
@@ -81,7 +86,7 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
             std::process::exit(130);
         }
         false if dashboard::active() => {}
-        false => show::say("\nstopping after this step; once more to stop at once"),
+        false => show::interrupted("stopping after this step; once more to stop at once"),
     })?;
     Ok(asked)
 }
@@ -127,4 +132,17 @@ pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
 #[cfg(not(unix))]
 pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
     Ok(ctrlc::set_handler(move || f(true))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn a_share_above_the_roof_is_none() {
+        for (rate, want) in [(0.0, Some(0.0)), (50.0, Some(0.5)), (100.0, Some(1.0)), (100.1, None), (522.0, None)] {
+            assert_eq!(share(rate, 100.0), want);
+        }
+        assert_eq!((share(1.0, 0.0), share(0.0, 0.0)), (None, None));
+    }
 }

@@ -26,6 +26,8 @@ mod verbs;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use options::Usage;
+use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -91,9 +93,35 @@ enum Verb {
     Settings,
 }
 
+/// What a value must be that clap could not take, where its own words are a parser's.
+fn expected(error: &clap::Error) -> Option<String> {
+    let source = error.source()?;
+    if let Some(words) = limpid::words::expected(source) {
+        return Some(words.into());
+    }
+    let text = source.to_string();
+    let (least, most) = text.split_once(" is not in ")?.1.split_once("..")?;
+    Some(match (most.strip_prefix('='), most.parse::<u64>()) {
+        (Some(most), _) => format!("it must be from {least} to {most}"),
+        (None, Ok(most)) => format!("it must be from {least} to {}", most - 1),
+        (None, Err(_)) => format!("it must be at least {least}"),
+    })
+}
+
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
 fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyhow::Error {
+    if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value)), Some(words)) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue), expected(&error))
+    {
+        return Usage(format!("invalid value '{value}' for '{flag}': {words}")).into();
+    }
     let verb = options::verb(typed, command).map_or(command, |(verb, _)| verb);
+    let one_text = "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'";
+    if error.kind() == ErrorKind::ArgumentConflict && error.to_string().contains("[TEXT]") {
+        error.remove(ContextKind::Usage);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![one_text.into()]));
+        return error.into();
+    }
     let (given, suggested, known): (_, _, Vec<String>) = match error.kind() {
         ErrorKind::UnknownArgument => (
             ContextKind::InvalidArg,
@@ -117,9 +145,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyho
         () if word == "--model" && verb.get_positionals().any(|arg| arg.get_id() == "model") => {
             format!("the model needs no flag: limpid {} MODEL", verb.get_name())
         }
-        () if file && takes("data") => {
-            "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'".into()
-        }
+        () if file && takes("data") => one_text.into(),
         () if file && takes("model") => format!("a model has its flag: --model {}", show::quoted(&word)),
         () => {
             near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
@@ -187,12 +213,12 @@ fn main() -> ExitCode {
                     show::say(usage.render().to_string().trim_end());
                     return ExitCode::from(2);
                 }
-                None if error.is::<options::Usage>() => 2,
+                None if error.is::<Usage>() => 2,
                 None if error.is::<options::Interrupted>() => 130,
                 None => 1,
             };
             let before = if error.is::<options::Interrupted>() { "" } else { "error: " };
-            show::say(format_args!("{before}{error:#}{}", options::mending(&error)));
+            show::prose(format_args!("{before}{}{}", show::causes(&error), options::mending(&error)));
             ExitCode::from(code)
         }
     }

@@ -81,6 +81,14 @@ impl<S: Flags> Asked<S> {
     pub fn has(&self, name: &str) -> bool {
         self.layers.iter().flatten().any(|(asked, _)| *asked == name)
     }
+    /// The same with one more that was asked for, below all others.
+    pub fn beneath(mut self, name: &'static str, value: String) -> Asked<S> {
+        match self.layers.first_mut() {
+            Some(lowest) => lowest.push((name, value)),
+            None => self.layers.push(vec![(name, value)]),
+        }
+        self
+    }
     /// The rest of them.
     pub fn without(mut self, name: &str) -> Asked<S> {
         self.layers.iter_mut().for_each(|layer| layer.retain(|(asked, _)| *asked != name));
@@ -95,6 +103,9 @@ pub fn choices<S: Settings>(of: &S) -> Vec<(&Setting, &dyn Value)> {
     let groups = S::groups().iter().map(|group| (&group.setting, value(group.sets[0])));
     groups.chain(fields.iter().copied().filter(|(setting, _)| setting.chosen)).collect()
 }
+
+/// The text to train on where it has no flag: it stands for `--data`.
+pub const TEXT: &str = "training_text";
 
 /// The mark between two layers, among the words that clap reads.
 const LAYER: &str = "layer";
@@ -417,6 +428,14 @@ impl SamplingOptions {
     }
 }
 
+/// Passes over a text: 3, 0.5.
+pub fn epochs(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(epochs) if epochs > 0.0 && epochs <= 1e6 => Ok(epochs),
+        _ => Err("it must be a number above 0, such as 3 or 0.5, and at most a million".into()),
+    }
+}
+
 /// Bytes as people write them: 2G, 1.5GiB, 800M, 2000000000.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
@@ -614,8 +633,9 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
         });
         a || b
     };
-    let above = |name: &str, layers: &[&Vec<Word>]| {
-        layers.iter().any(|layer| layer.iter().any(|word| word.name == name || excludes(&word.name, name)))
+    let stands = |word: &Word, higher: &[&Vec<Word>]| {
+        let again = |other: &Word| other.name == word.name && !is_setting(word);
+        !higher.iter().any(|layer| layer.iter().any(|other| again(other) || excludes(&other.name, &word.name)))
     };
     let (path, mut before) = (whence.display().to_string(), vec![]);
     for (layer, whence, higher) in
@@ -626,7 +646,7 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
             let said = error.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
             bail!(Usage(format!("{whence}: {said}")));
         }
-        before.extend(layer.iter().filter(|word| is_setting(word) || !above(&word.name, higher)).map(Word::text));
+        before.extend(layer.iter().filter(|word| stands(word, higher)).map(Word::text));
         if known {
             before.push(format!("--{LAYER}={whence}").into());
         }
@@ -657,7 +677,8 @@ fn given(words: &[OsString], verb: &Command) -> Vec<Word> {
         // several are a list, or the last one holds
         let several = arg.get_value_delimiter().map_or(values.len().saturating_sub(1), |_| 0);
         let value = values[several..].join(OsStr::new(","));
-        Some(Word { name: arg.get_long()?.into(), value: arg.get_action().takes_values().then_some(value) })
+        let name = arg.get_long().or((arg.get_id() == TEXT).then_some("data"))?;
+        Some(Word { name: name.into(), value: arg.get_action().takes_values().then_some(value) })
     };
     verb.get_arguments().filter(typed).filter_map(word).collect()
 }

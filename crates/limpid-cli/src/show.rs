@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub use limpid::plural::plural;
@@ -83,7 +83,7 @@ fn columns_of(terminal: &console::Term) -> Option<usize> {
 pub struct Stdout(std::io::Error);
 impl std::fmt::Display for Stdout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "standard output cannot be written: {}", self.0)
+        write!(f, "standard output cannot be written: {}", limpid::words::system(&self.0))
     }
 }
 impl std::error::Error for Stdout {}
@@ -108,15 +108,83 @@ pub fn painted(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// The bar that is drawn now: what is said stands above it.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+fn bar() -> MutexGuard<'static, Option<ProgressBar>> {
+    BAR.lock().unwrap_or_else(|e| e.into_inner())
+}
+
 /// Says a line to people, on stderr. Where nobody can hear it any more, work goes on.
 pub fn say(line: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr().lock(), "{}", spelled(&line.to_string()));
+    let line = line.to_string();
+    let print = || {
+        let _ = writeln!(std::io::stderr().lock(), "{}", spelled(&line));
+    };
+    match &*bar() {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
+}
+
+/// Says a line where a terminal has just shown `^C`: over the bar if there is one, else below.
+pub fn interrupted(line: &str) {
+    let below = if bar().is_some() { "" } else { "\n" };
+    say(format_args!("{below}{line}"));
 }
 
 /// Says sentences to people, each line broken between words where the terminal ends.
 pub fn prose(text: impl std::fmt::Display) {
     let width = columns_of(&console::Term::stderr()).map_or(0, |columns| asked().unwrap_or(columns));
-    text.to_string().lines().for_each(|line| say(wrap(line, 0, width).trim_end()));
+    say(text.to_string().lines().map(|line| broken(line, width)).collect::<Vec<_>>().join("\n"));
+}
+
+/// Prose that comes in pieces, printed to stdout; on a terminal its lines break between words.
+#[derive(Default)]
+pub struct Flow {
+    column: usize,
+    /// What is not printed yet: it may go on in the next piece.
+    word: String,
+}
+
+impl Flow {
+    /// Prints a piece, but for a last word that nothing ends.
+    pub fn out(&mut self, text: &str) -> anyhow::Result<()> {
+        let shown = self.flow(text, if terminal() { table_width() } else { 0 });
+        out(&shown)
+    }
+
+    /// What of the words so far is to be printed.
+    fn flow(&mut self, text: &str, width: usize) -> String {
+        let mut shown = String::new();
+        for c in text.chars() {
+            if !c.is_whitespace() {
+                self.word.push(c);
+                continue;
+            }
+            let wide = text_width(&self.word);
+            if width > 0 && self.column > 0 && self.column + wide > width {
+                let kept = shown.trim_end_matches(' ').len();
+                shown.truncate(kept);
+                shown.push('\n');
+                self.column = 0;
+            }
+            shown += &std::mem::take(&mut self.word);
+            shown.push(c);
+            self.column = if c == '\n' { 0 } else { self.column + wide + 1 };
+        }
+        shown
+    }
+}
+
+/// A line that is broken between words where it has more than `width` characters (0 for any number).
+fn broken(line: &str, width: usize) -> String {
+    if width > 0 && text_width(line) > width { wrap(line, 0, width).trim_end().to_string() } else { line.into() }
+}
+
+/// A line of stdout, broken between words where the terminal ends.
+pub fn sentence(line: &str) -> String {
+    broken(line, table_width())
 }
 
 /// The one JSON object of `--json`.
@@ -124,15 +192,29 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     out(&(serde_json::to_string(value)? + "\n"))
 }
 
+/// An error with its causes, each in words for people.
+pub fn causes(error: &anyhow::Error) -> String {
+    let words = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().map_or_else(|| cause.to_string(), limpid::words::system)
+    };
+    error.chain().map(words).collect::<Vec<_>>().join(": ")
+}
+
 /// Whether whoever read our output has gone away.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Stdout>().is_some_and(|e| e.0.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Rows of label and value, labels padded.
+/// Rows of label and value, labels padded; a value that is longer than a line goes on below itself, if there is room for words.
 pub fn pairs(rows: &[(String, String)]) -> String {
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
-    rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n")).collect()
+    let (most, before) = (table_width(), width + 4);
+    let row = |(label, value): &(String, String)| {
+        let most = if most >= before + 20 { most - before } else { 0 };
+        let value = broken(value, most).replace('\n', &format!("\n{}", " ".repeat(before)));
+        format!("  {label:<width$}  {value}\n")
+    };
+    rows.iter().map(row).collect()
 }
 
 /// Aligned columns, the first to the left; where a line would be too long, the last are left out.
@@ -180,6 +262,9 @@ impl Progress {
             bar.set_style(style.progress_chars("━╸─"));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
+        if !lines && !quiet {
+            *self::bar() = Some(bar.clone());
+        }
         let (every, digits) = ((total / 20).max(1), total.to_string().len());
         Progress { bar, lines, every, digits, quiet, unit: None, told: Cell::new(0) }
     }
@@ -216,14 +301,13 @@ impl Progress {
     }
     /// Says something that stays.
     pub fn line(&self, text: &str) {
-        match (self.quiet, self.lines) {
-            (true, _) => {}
-            (false, true) => say(text),
-            (false, false) => self.bar.println(spelled(text)),
+        if !self.quiet {
+            say(text);
         }
     }
     /// Takes the bar away.
     pub fn done(&self) {
+        *bar() = None;
         self.bar.finish_and_clear();
     }
 }
@@ -235,6 +319,28 @@ mod tests {
     #[test]
     fn numbers_as_people_read_them() {
         assert_eq!((commas(124_439_808), commas(7), commas(1000)), ("124,439,808".into(), "7".into(), "1,000".into()));
+    }
+
+    #[test]
+    fn prose_breaks_between_words_however_it_comes() {
+        let text = "Once upon a time, there was\na little girl who lived at the edge of-the-whole-wide-forest.\n";
+        for size in 1..20 {
+            let (mut flow, mut shown) = (Flow::default(), String::new());
+            let letters: Vec<char> = text.chars().collect();
+            letters.chunks(size).for_each(|piece| shown += &flow.flow(&piece.iter().collect::<String>(), 16));
+            let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
+            let want = [
+                "Once upon a",
+                "time, there was",
+                "a little girl",
+                "who lived at the",
+                "edge",
+                "of-the-whole-wide-forest.",
+            ];
+            assert_eq!(lines, want, "pieces of {size}");
+            let mut whole = Flow::default();
+            assert_eq!(whole.flow(text, 0), text);
+        }
     }
 
     #[test]

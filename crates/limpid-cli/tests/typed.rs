@@ -358,3 +358,221 @@ mod streams {
         assert!(f.0.join("run/report.html").exists());
     }
 }
+
+/// What Rust's parsers and the system say reaches nobody: a message says what a flag, a variable, a key of a file or a path must be.
+#[test]
+fn wrong_values_are_refused_in_words() {
+    let f = with_model("words");
+    f.file("wrong.toml", "steps = \"many\"\n");
+    f.file("threads.toml", "threads = \"many\"\n");
+    let foreign = ["invalid digit", "float literal", "os error", "in string", "1..", "provided string", "ParseInt"];
+    let says = |arguments: &str, environment: &[(&str, &str)], said: &str| {
+        let out = f.command(arguments).envs(environment.to_vec()).output().unwrap();
+        let message = text(&out.stderr);
+        assert!(!out.status.success() && message.contains(said), "limpid {arguments}\n{message}");
+        assert!(foreign.iter().all(|word| !message.contains(word)), "limpid {arguments}\n{message}");
+    };
+    let (whole, number) = ("whole number", "a number");
+    for value in ["x", "1.5", "1e9", "''", "-3"] {
+        for flag in ["--steps", "--batch-size", "--d-model", "--sample", "--seed"] {
+            says(&format!("train --data rhyme.txt {flag} {value}"), &[], whole);
+        }
+        for flag in ["--max-tokens", "--top-k", "--seed", "--num-samples"] {
+            says(&format!("generate --model m --prompt a {flag} {value}"), &[], whole);
+        }
+        says(&format!("eval --model m --data rhyme.txt --batch-size {value}"), &[], whole);
+        says(&format!("plan --data rhyme.txt --ranks {value}"), &[], "");
+        says(&format!("serve --model m --port {value}"), &[], "");
+        says(&format!("walk s0 --width {value}"), &[], "");
+    }
+    for value in ["x", "1,5", "''", "--"] {
+        for flag in ["--temperature", "--top-p", "--min-p", "--repetition-penalty"] {
+            says(&format!("generate --model m --prompt a {flag}={value}"), &[], number);
+        }
+        says(&format!("train --data rhyme.txt --learning-rate={value}"), &[], number);
+        says(&format!("train --data rhyme.txt --epochs={value}"), &[], number);
+    }
+    says("train --data rhyme.txt --epochs=0", &[], "above 0");
+    says("train --data rhyme.txt --threads 0", &[], "from 1 to 1024");
+    says("serve --model m --port 70000", &[], "from 0 to 65535");
+    says("walk s0 --width 3", &[], "at least 20");
+    says("train --data rhyme.txt --steps 99999999999999999999", &[], "too large");
+    for (name, said) in [("LIMPID_STEPS", whole), ("LIMPID_THREADS", whole), ("LIMPID_LR", number)] {
+        says("train --data rhyme.txt", &[(name, "many")], said);
+    }
+    says("train --data rhyme.txt --config wrong.toml", &[], whole);
+    says("train --data rhyme.txt --config threads.toml", &[], whole);
+    for arguments in [
+        "train --config none.toml",
+        "generate --model m --prompt @none",
+        "eval --model m --data none.txt",
+        "report none",
+        "replay none.json --model m",
+        "convert m none/none/m.gguf",
+        "train --data rhyme.txt --out m/config.json/x",
+        "tokenize --tokenizer m/none.json a",
+        "data prepare none --out shards",
+        "chat m --chat-template none.jinja",
+    ] {
+        says(arguments, &[], "");
+    }
+}
+
+/// A text needs no flag, and goes over a file's and a variable's; two are one too many.
+#[test]
+fn a_text_needs_no_flag() {
+    let f = Folder::new("positional");
+    f.file("rhyme.txt", RHYME.repeat(60));
+    f.file("other.txt", RHYME.repeat(90));
+    f.file("c.toml", "data = \"other.txt\"\n");
+    let of = |arguments: &str, environment: &[(&str, &str)]| -> Value {
+        let out =
+            f.command(&format!("{arguments} --tokenizer char --json")).envs(environment.to_vec()).output().unwrap();
+        assert!(out.status.success(), "{arguments}: {}", text(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    let tokens = |found: Value| found["train_tokens"].as_u64().unwrap();
+    let (rhyme, other) = (tokens(of("plan --data rhyme.txt", &[])), tokens(of("plan --data other.txt", &[])));
+    assert!(rhyme < other);
+    for (arguments, environment, want) in [
+        ("plan rhyme.txt", &[][..], rhyme),
+        ("plan --steps 3 other.txt --seed 1", &[], other),
+        ("plan rhyme.txt --config c.toml", &[], rhyme),
+        ("plan --config c.toml", &[], other),
+        ("plan rhyme.txt", &[("LIMPID_DATA", "other.txt")], rhyme),
+    ] {
+        assert_eq!(tokens(of(arguments, environment)), want, "{arguments}");
+    }
+    f.ok(&format!("train rhyme.txt {TINY} --steps 2 --sample 0 --out m --json"));
+    assert!(f.ok("train --resume m --json").contains("\"steps\":2"));
+    for arguments in
+        ["train rhyme.txt other.txt", "train rhyme.txt --data other.txt", "plan --data other.txt rhyme.txt"]
+    {
+        f.fails(2, arguments, &["--data takes one name", "quotes"]);
+    }
+    f.fails(1, "train nothing.txt", &["nothing.txt", "no such file or folder"]);
+}
+
+/// Epochs are steps: those that take every window so often. They stand where steps would, in every layer.
+#[test]
+fn epochs_are_steps() {
+    let f = Folder::new("epochs");
+    f.file("rhyme.txt", RHYME.repeat(60));
+    let file = f.file("c.toml", "steps = 7\nwarmup_steps = 3\n");
+    let epochs = f.file("e.toml", "epochs = 2\n");
+    let none: &[(&str, &str)] = &[];
+    let recipe = |flags: &str, environment: &[(&str, &str)]| plan(&f, flags, environment)["recipe"].clone();
+    let of = |flags: &str| recipe(&format!("{TINY} {flags}"), none)["steps"].as_u64().unwrap();
+    let tokens = plan(&f, TINY, none)["train_tokens"].as_u64().unwrap();
+    let windows = (tokens - 1) / 16 - 1;
+    for (epochs, batch, accumulate) in [("1", 4, 1), ("3", 4, 1), ("0.5", 4, 1), ("2.5", 1, 4), ("0.0001", 8, 2)] {
+        let want = (epochs.parse::<f64>().unwrap() * windows as f64 / f64::from(batch * accumulate)).ceil() as u64;
+        let flags = format!("--epochs {epochs} --batch-size {batch} --accumulate {accumulate}");
+        assert_eq!(of(&flags), want.max(1), "{flags}");
+    }
+    let one = of("--epochs 1");
+    // of several layers the last one that says either
+    assert_eq!(of(&format!("--epochs 1 --config {file}")), one);
+    assert_eq!(of(&format!("--steps 5 --config {epochs}")), 5);
+    assert_eq!(recipe(&format!("{TINY} --config {file}"), &[("LIMPID_EPOCHS", "1")])["steps"], one);
+    assert_eq!(recipe(&format!("{TINY} --config {epochs}"), &[("LIMPID_STEPS", "6")])["steps"], 6);
+    f.fails(2, "train --data rhyme.txt --epochs 1 --steps 3", &["--epochs", "--steps"]);
+    // the warm-up follows from the steps, unless it was chosen
+    let warm = |flags: &str| recipe(&format!("{TINY} {flags}"), none)["warmup_steps"].as_u64().unwrap();
+    assert_eq!(warm("--epochs 1"), warm(&format!("--steps {one}")));
+    assert_eq!(warm("--epochs 1 --warmup-steps 2"), 2);
+    assert_eq!(warm(&format!("--epochs 1 --config {file}")), 3);
+    // what a run keeps is steps
+    f.ok(&format!("train --data rhyme.txt {TINY} --epochs 0.02 --sample 0 --out m --json"));
+    assert!(text(&f.bytes("m/limpid.toml")).contains(&format!("\nsteps = {}\n", of("--epochs 0.02"))));
+    assert!(f.ok("train --resume m --json").contains("\"steps\""));
+}
+
+/// A model needs no flag where no preset has its name, and an unknown name says both that it might have been.
+#[test]
+fn parameters_of_a_preset_or_a_model() {
+    let f = with_model("params");
+    let total = |arguments: &str| f.json(&format!("params {arguments} --json"))["total"].clone();
+    let model = total("--model m");
+    assert_eq!(
+        [total("m"), total("./m"), total("m --check"), total("--model m --check")],
+        [(); 4].map(|()| model.clone())
+    );
+    let preset = total("nano");
+    fs::rename(f.0.join("m"), f.0.join("nano")).unwrap();
+    assert_eq!((total("nano"), total("./nano"), total("--model nano")), (preset, model.clone(), model));
+    f.fails(1, "params nowhere", &["nowhere", "file or folder", "nano-llama"]);
+    f.fails(2, "params gpt2 --check", &["--check", "preset"]);
+    f.fails(2, "params", &["preset", "folder"]);
+}
+
+/// `plan` offers a recomputation only if it takes less memory than all that are less work.
+#[test]
+fn more_work_is_offered_for_less_memory_only() {
+    let f = Folder::new("pareto");
+    f.file("rhyme.txt", RHYME.repeat(60));
+    for flags in
+        [TINY, "--preset nano", "--preset nano --context 8", "--preset nano-llama --n-layer 1", "--preset notations"]
+    {
+        let ladder = plan(&f, flags, &[])["ladder"].as_array().unwrap().clone();
+        let of = |key: &str| ladder.iter().map(|level| level[key].as_f64().unwrap()).collect::<Vec<_>>();
+        assert_eq!(ladder[0]["what"], "nothing");
+        assert!(of("total_memory_bytes").is_sorted_by(|more, less| more > less), "{flags}: {ladder:?}");
+        assert!(of("extra_work").is_sorted(), "{flags}: {ladder:?}");
+    }
+}
+
+/// What a run's losses are is said, and which of its weights it keeps; runs with other tokens are compared by the byte.
+#[test]
+fn the_end_says_what_is_kept_and_what_compares() {
+    let f = Folder::new("ends");
+    let halves = [RHYME.repeat(3), "How I wonder what you are, up above the world so high.\n".into()];
+    f.file("small.txt", halves.concat());
+    let train =
+        "train small.txt --d-model 32 --n-head 2 --n-layer 1 --context-length 8 --batch-size 8 --threads 1 --lr 0.02";
+    let (_, said) = f.both(&format!("{train} --tokenizer char --steps 300 --eval-every 10 --out char --sample 20"));
+    let summary: Value = serde_json::from_str(&text(&f.bytes("char/summary.json"))).unwrap();
+    let best = summary["best_step"].as_u64().unwrap();
+    assert!(best < 300, "it overfits: {summary}");
+    let kept = format!(
+        "the validation loss was lowest after step {best} and rose again: the model has the weights of step {best}"
+    );
+    assert!(said.contains(&kept), "{said}");
+    // the last line of progress has the same training loss as the end, and an evaluation says on how much
+    let mean = format!("{:.4}", summary["train_loss"].as_f64().unwrap());
+    let last = said.lines().rfind(|line| line.starts_with("step 300: train loss")).unwrap();
+    assert!(last.contains(&mean) && said.contains(&format!("train loss {mean} (mean of the last 50 steps)")), "{said}");
+    assert!(said.contains(" tokens (best so far)") && said.contains("on all of its text"), "{said}");
+    // a sample goes on from words of the text
+    let prompt = said.lines().find_map(|line| line.strip_prefix("a sample, which goes on from ")).unwrap();
+    let prompt: String = serde_json::from_str(prompt.trim_end_matches(':')).unwrap();
+    assert!(!prompt.is_empty() && halves.concat().contains(&prompt), "{prompt}");
+    // the bits are the loss, by the byte
+    let bits = |run: &str| f.json(&format!("report {run} --json"))["runs"][0]["val_bits_per_byte"].as_f64().unwrap();
+    let loss = summary["val_loss"].as_f64().unwrap() / std::f64::consts::LN_2;
+    assert!(bits("char") > 0.8 * loss && bits("char") < loss, "a byte more than is predicted: {} {loss}", bits("char"));
+    let (out, said) = f.both("report char");
+    assert!(out.contains("bits/byte") && !said.contains("different tokenizers"), "{out}{said}");
+    f.ok(&format!("{train} --tokenizer bpe:300 --steps 20 --out bpe --sample 0 --json"));
+    let (_, said) = f.both("report char bpe");
+    assert!(said.contains("different tokenizers") && said.contains("bits per byte"), "{said}");
+    assert!(text(&f.bytes("report.html")).contains("different tokenizers"));
+    // no later evaluation was worse: nothing is said
+    let (_, said) = f.both(&format!("{train} --tokenizer char --steps 20 --eval-every 0 --out short --sample 0"));
+    assert!(!said.contains("rose again"), "{said}");
+}
+
+/// The documents' steps can be listed without choosing a document.
+#[test]
+fn all_walks_are_listed() {
+    let f = Folder::new("walks");
+    let all = f.ok("walk --list");
+    let json = f.json("walk --list --json");
+    for walk in json.as_array().unwrap() {
+        let (name, list) = (walk["name"].as_str().unwrap(), walk["list"].as_array().unwrap());
+        assert_eq!(list.len() as u64, walk["steps"].as_u64().unwrap());
+        let own = f.ok(&format!("walk {name} --list"));
+        assert!(all.contains(&own), "{name}");
+        assert!(list.iter().all(|step| own.contains(step["id"].as_str().unwrap())), "{name}");
+    }
+}

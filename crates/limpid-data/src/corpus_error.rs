@@ -1,5 +1,6 @@
 //! Why a corpus cannot be read, prepared or opened: what, where, and how to mend it.
 
+use limpid_base::words::system;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
     /// The file system's answer.
-    #[error("{}: {fault}", .path.display())]
+    #[error("{}: {}", .path.display(), system(.fault))]
     Io {
         /// The file.
         path: PathBuf,
@@ -144,7 +145,7 @@ pub enum CorpusError {
     #[error("{}: it is being prepared already: wait for that, or choose another folder", .0.display())]
     Busy(PathBuf),
     /// No thread to encode with.
-    #[error("no thread to encode with can be started: {0}; use fewer threads, or allow more memory and processes")]
+    #[error("no thread to encode with can be started: {}; use fewer threads, or allow more memory and processes", system(.0))]
     Thread(io::Error),
     /// Stopped before the end; what is finished is kept.
     #[error("stopped; the same command resumes where it was")]

@@ -27,7 +27,7 @@ pub use encode::{Encoder, encode};
 pub use manifest::{Counts, File, Manifest, Part, PrepareSettings, Written};
 pub use prepare::{Plan, Progress, prepare};
 pub use shards::Shard;
-pub use tokens::Tokens;
+pub use tokens::{Tokens, text_bytes};
 
 /// Why data cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -10,7 +10,7 @@ use crate::template::{ChatTemplate, TemplateError, TemplateTokens};
 use crate::toys::{TOYS, Toy};
 use crate::{
     CorpusError, DataError, DocumentReader, Encoder, Input, Manifest, Shard, TextFormat, Tokens, Unit, boundary,
-    encode, find, matching, read_text, stories,
+    encode, find, matching, read_text, stories, text_bytes,
 };
 use limpid_base::plural::plural;
 use limpid_base::{random, units};
@@ -429,13 +429,7 @@ impl TextSource {
         };
         let (train, validation) = (tokens(train), tokens(validation));
         let judged = if validation.is_empty() { &train } else { &validation };
-        let (mut bytes, mut ids) = (0, vec![]);
-        for start in (0..judged.len()).step_by(1 << 16) {
-            ids.clear();
-            judged.copy(start..(start + (1 << 16)).min(judged.len()), &mut ids);
-            ids.retain(|id| Some(*id) != end);
-            bytes += tokenizer.decode_bytes(&ids)?.len() as u64;
-        }
+        let bytes = text_bytes(judged, &tokenizer)?.unwrap_or(0) as u64;
         let read = Some(format!("{} of tokens", plural(count, "shard")));
         let about = About { name: self.name.clone(), read, bytes, ..About::default() };
         Ok(Corpus { about, tokenizer_name: name.into(), tokenizer, train, validation })

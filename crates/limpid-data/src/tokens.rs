@@ -3,9 +3,35 @@
 
 use super::shards::Shard;
 use super::{CorpusError, DataError};
+use limpid_tokenizer::{Tokenizer, TokenizerError};
 use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
+
+/// Bytes of the text that the tokens to be predicted stand for, without those that end texts; none if one of them stands for text that the
+/// vocabulary lacks.
+///
+/// # Errors
+/// If an id is not the tokenizer's.
+pub fn text_bytes(tokens: &Tokens, tokenizer: &Tokenizer) -> Result<Option<usize>, TokenizerError> {
+    let (end, unknown) = (tokenizer.end_of_text(), tokenizer.unknown());
+    let (mut bytes, mut ids) = (0, vec![]);
+    for start in (0..tokens.len()).step_by(PIECE) {
+        let piece = start..(start + PIECE).min(tokens.len());
+        ids.clear();
+        tokens.copy(piece.clone(), &mut ids);
+        let mut counted = piece.map(|at| tokens.counted(at));
+        ids.retain(|id| counted.next().unwrap_or(true) && Some(*id) != end);
+        if unknown.is_some_and(|unknown| ids.contains(&unknown)) {
+            return Ok(None);
+        }
+        bytes += tokenizer.decode_bytes(&ids)?.len();
+    }
+    Ok(Some(bytes))
+}
+
+/// Tokens whose text is held at once.
+const PIECE: usize = 1 << 16;
 
 /// Token ids with the ends of their documents.
 #[derive(Clone, Debug, PartialEq)]

@@ -69,7 +69,8 @@ fn a_model_is_itself_on_a_gpu() {
         &gpu_lm.embed("to be or", Pooling::Mean).unwrap(),
         &cpu.embed("to be or", Pooling::Mean).unwrap(),
     );
-    let scores = [&gpu_lm, &cpu].map(|lm| lm.evaluate(&TextSource::of_text(text.clone())).unwrap().loss() as f32);
+    let scores =
+        [&gpu_lm, &cpu].map(|lm| lm.evaluate(&TextSource::of_text(text.clone())).unwrap().loss().unwrap() as f32);
     near("loss", &scores[..1], &scores[1..]);
     for name in ["blocks.1.attn.hook_pattern", "blocks.0.hook_resid_post.grad"] {
         let [on_gpu, on_cpu] =

@@ -61,7 +61,7 @@ fn train_in(
     let options = RunOptions { eval_every: 50, save_every: 10, layer_stats_every: 20, ..RunOptions::default() };
     let trainer = go(precision, task, on, folder, options, &mut |event| {
         let TrainEvent::Step(step, _) = event else { return Control::Continue };
-        losses.push(step.loss);
+        losses.extend(step.loss);
         if Some(step.step) == until { Control::Stop } else { Control::Continue }
     });
     (losses, trainer)
@@ -183,7 +183,7 @@ fn a_spike_is_seen_before_the_update() {
             let _ = std::fs::remove_dir_all(&folder);
             let trainer = go(Precision::F32, &task, on, Some(&folder), options, &mut |event| {
                 match event {
-                    TrainEvent::Step(step, _) => losses.push(step.loss),
+                    TrainEvent::Step(step, _) => losses.extend(step.loss),
                     TrainEvent::Notice(what) => notices.push(what.split(": ").next().unwrap().to_string()),
                     _ => {}
                 }

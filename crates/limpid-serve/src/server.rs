@@ -14,6 +14,7 @@ use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
 use limpid::glass::{self, Glass, Subject};
 use limpid::ops::element::Element;
+use limpid::words::system;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -135,7 +136,7 @@ pub enum ServeError {
     #[error("the model's name is empty: give it one with --served-name")]
     Unnamed,
     /// A host that leads nowhere.
-    #[error("--host {host}: {fault}")]
+    #[error("--host {host}: {}", system(.fault))]
     Host {
         /// As it was given.
         host: String,
@@ -143,7 +144,7 @@ pub enum ServeError {
         fault: io::Error,
     },
     /// The port is taken or forbidden.
-    #[error("port {port} of {host} cannot be opened: {fault}; --port 0 takes one that is free")]
+    #[error("port {port} of {host} cannot be opened: {}; --port 0 takes one that is free", system(.fault))]
     Port {
         /// The host.
         host: String,
@@ -153,7 +154,7 @@ pub enum ServeError {
         fault: io::Error,
     },
     /// Threads that the system refuses.
-    #[error("the system refuses threads for the server: {0}")]
+    #[error("the system refuses threads for the server: {}", system(.0))]
     Threads(io::Error),
     /// The page cannot be made.
     #[error("the page: {0}")]

@@ -22,7 +22,7 @@ pub struct Page {
 #[derive(Debug, thiserror::Error)]
 pub enum UiError {
     /// A file that cannot be read.
-    #[error("cannot read `{path}`: {source}; the page is made of the files of crates/limpid-serve/ui")]
+    #[error("cannot read `{path}`: {}; the page is made of the files of crates/limpid-serve/ui", limpid::words::system(.source))]
     Read {
         /// Which file.
         path: PathBuf,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::NAMES;
+use limpid_base::words::system;
 
 /// What a tokenizer refuses, and why.
 #[derive(Debug, thiserror::Error)]
@@ -205,7 +206,7 @@ pub enum TokenizerError {
     #[error("{0}")]
     Learn(String),
     /// A file that cannot be read or written.
-    #[error("{}: {fault}", .path.display())]
+    #[error("{}: {}", .path.display(), system(.fault))]
     Io {
         /// The file.
         path: PathBuf,

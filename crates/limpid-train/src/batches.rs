@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Objective {
     /// The next token.
     NextToken,
-    /// Masked tokens, as in BERT: 15 % of the tokens are chosen and predicted; of these 80 % become `mask`, 10 % a random token,
-    /// 10 % stay.
+    /// Masked tokens, as in BERT: 15 % of the tokens are chosen and predicted, and of every window at least one; of these 80 % become
+    /// `mask`, 10 % a random token, 10 % stay.
     Masked {
         /// Id of the mask token.
         mask: u32,
@@ -166,8 +166,11 @@ impl<'a> Cut<'a> {
             let draw = |what: &str, i: usize| {
                 random::uniform(seed, random::site(what), at.wrapping_add(((b as u64) << 32) + i as u64))
             };
+            // a window in which no draw chooses a token teaches nothing: there the least draw does
+            let least = (0..rows).map(|i| draw("choose", i)).fold(1.0, f64::min);
             for (i, token) in window.map(|i| tokens.id(i)).enumerate() {
-                let chosen = draw("choose", i) < 0.15;
+                let drawn = draw("choose", i);
+                let chosen = drawn < 0.15 || drawn == least;
                 let fate = draw("fate", i);
                 batch.targets.push(if chosen { token } else { IGNORE });
                 batch.tokens.push(match () {
@@ -244,17 +247,26 @@ impl<'a> Batches<'a> {
     /// whole documents, is taken to its end instead; the next epoch may begin in the same batch. [`WindowOrder::Shuffled`] draws the order
     /// of these batches, or where they are not whole, of the windows.
     pub fn ordered(self, order: WindowOrder) -> Batches<'a> {
-        let (windows, unit) = self.epoch();
+        let ordered = Batches { order, shuffle: None, ..self };
+        let (windows, unit) = ordered.windows();
         let shuffle = || Arc::new(Mutex::new(Shuffle::new(windows / unit)));
-        Batches { order, shuffle: (order == WindowOrder::Shuffled).then(shuffle), ..self }
+        Batches { shuffle: (order == WindowOrder::Shuffled).then(shuffle), ..ordered }
     }
 
-    /// Windows of an epoch that takes them in order, and how many of them stay together where their order is drawn.
-    fn epoch(&self) -> (usize, usize) {
-        let filling = self.cut.end() / self.cut.context / self.batch_size * self.batch_size;
-        match self.cut.starts.is_none() && filling > 0 {
-            true => (filling, self.batch_size),
-            false => (self.cut.count(), 1),
+    /// How many windows an epoch has.
+    pub fn epoch(&self) -> u64 {
+        self.windows().0 as u64
+    }
+
+    /// Windows of an epoch, and how many of them stay together where the order of batches is drawn.
+    fn windows(&self) -> (usize, usize) {
+        let Cut { tokens, context, starts, .. } = &self.cut;
+        let filling = self.cut.end() / context / self.batch_size * self.batch_size;
+        match (starts, self.order) {
+            (Some(starts), _) => (starts.len(), 1),
+            (None, WindowOrder::Random) => (((tokens.len() - 1) / context).saturating_sub(1).max(1), 1),
+            (None, _) if filling > 0 => (filling, self.batch_size),
+            (None, _) => (self.cut.count(), 1),
         }
     }
 
@@ -297,23 +309,27 @@ impl<'a> Batches<'a> {
         finish(batch);
     }
 
+    /// Fills `batch` with the first micro-batch from `step` on that has a target; false if an epoch has none.
+    pub fn fill_counted(&self, step: u64, batch: &mut Batch) -> bool {
+        let micros = step * self.micros..;
+        micros.take(self.epoch().div_ceil(self.batch_size as u64) as usize).any(|micro| {
+            self.fill(micro / self.micros, micro % self.micros, batch);
+            counted(batch) > 0
+        })
+    }
+
     /// Window `number` of the stream.
     fn window(&self, number: u64) -> Range<usize> {
         let (seed, Cut { tokens, context, starts, .. }) = (self.seed, &self.cut);
         let last = tokens.len() - 1;
+        let (windows, unit) = self.windows();
+        let (epoch, i) = (number / windows as u64, (number % windows as u64) as usize);
         if self.order != WindowOrder::Random {
-            let (windows, unit) = self.epoch();
-            let (epoch, i) = (number / windows as u64, (number % windows as u64) as usize);
             let Some(shuffle) = &self.shuffle else { return self.cut.in_order(i) };
             let mut shuffle = shuffle.lock().unwrap_or_else(PoisonError::into_inner);
             return self.cut.in_order(shuffle.batch(epoch, i / unit) * unit + i % unit);
         }
-        let windows = match starts {
-            Some(starts) => starts.len(),
-            None => (last / context).saturating_sub(1).max(1),
-        };
-        let (epoch, i) = (number / windows as u64, number % windows as u64);
-        let i = random::permuted(seed, epoch, i, windows as u64) as usize;
+        let i = random::permuted(seed, epoch, i as u64, windows as u64) as usize;
         if let Some(starts) = starts {
             return self.cut.whole(starts, i);
         }
@@ -585,6 +601,37 @@ mod tests {
         assert!((share(&|(x, _)| *x == 99) - 0.8).abs() < 0.02, "masked");
         assert!((share(&|(x, y)| x == y) - 0.1).abs() < 0.02, "kept");
         assert!(batch.segments.contains(&1) && batch.segments.len() == batch.tokens.len());
+    }
+
+    /// Of every window something is predicted, however short, and the draws of those in which some token was chosen are what they were.
+    #[test]
+    fn every_window_has_a_masked_token() {
+        let objective = Objective::Masked { mask: 99, vocab_size: 100, segments: false };
+        let (mut batch, mut short) = (Batch::default(), 0);
+        for context in [1, 2, 3, 7, 40] {
+            let tokens = Tokens::of((0..400).map(|i| i % 90).collect());
+            for seed in 0..40 {
+                let batches = Batches::new(&tokens, 5, context, seed, objective).unwrap();
+                for (step, micro) in (0..6).map(|n| (n / 2, n % 2)) {
+                    batches.fill(step, micro, &mut batch);
+                    let at = random::bits(step, 0, micro);
+                    for (b, targets) in (0u64..).zip(batch.targets.chunks(context)) {
+                        let draws = (0..context as u64)
+                            .map(|i| random::uniform(seed, random::site("choose"), at.wrapping_add((b << 32) + i)));
+                        let drawn: Vec<bool> = draws.map(|draw| draw < 0.15).collect();
+                        let chosen: Vec<bool> = targets.iter().map(|target| *target != IGNORE).collect();
+                        match drawn.contains(&true) {
+                            true => assert_eq!(chosen, drawn),
+                            false => assert_eq!(chosen.iter().filter(|chosen| **chosen).count(), 1),
+                        }
+                        short += usize::from(!drawn.contains(&true));
+                    }
+                }
+            }
+            let windows = Windows::new("text", &tokens, context, objective).unwrap();
+            windows.each(1, |batch| assert!(counted(batch) > 0));
+        }
+        assert!(short > 1000, "{short}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{TrainError, Trainer};
 use crate::Batches;
+use crate::evaluate::Score;
 use limpid_core::backend;
 use limpid_core::model::Param;
 use limpid_core::ops::adamw::Change;
@@ -87,16 +88,20 @@ pub fn describe(
         let losses = trainer.backend.read(losses.of(&batch))?;
         for (n, span) in batch.spans.iter().enumerate() {
             let rows = span.row..span.row + span.rows;
-            let loss = losses[rows.clone()].iter().map(|l| f64::from(*l)).sum::<f64>() / span.rows.max(1) as f64;
+            let mut score = Score::default();
+            score.add(&losses[rows.clone()], &batch.targets[rows.clone()]);
             let text = tokenizer.decode(&batch.tokens[rows]).unwrap_or_default();
-            found.push((loss, format!("micro-batch {}, sequence {}", micro + 1, n + 1), text));
+            found.push((score.loss(), format!("micro-batch {}, sequence {}", micro + 1, n + 1), text));
         }
     }
-    let key = |loss: f64| if loss.is_nan() { f64::INFINITY } else { loss };
+    // NaN first, then the greatest; last what has no loss
+    let key =
+        |loss: Option<f64>| loss.map_or(f64::NEG_INFINITY, |loss| if loss.is_nan() { f64::INFINITY } else { loss });
     found.sort_by(|a, b| key(b.0).total_cmp(&key(a.0)));
     let mut text = format!("{what}\n");
     for (loss, place, words) in found {
-        let _ = write!(text, "\n--- {place}: mean loss {loss:.4}\n{words}\n");
+        let loss = loss.map_or("nothing to predict".into(), |loss| format!("mean loss {loss:.4}"));
+        let _ = write!(text, "\n--- {place}: {loss}\n{words}\n");
     }
     Ok(text)
 }

@@ -1,5 +1,6 @@
 //! How good a model is: the mean negative log-likelihood of a text, and what follows from it. Everything is
-//! deterministic: all windows in order, losses added in f64 in that order, dropout off.
+//! deterministic: all windows in order, losses added in f64 in that order, dropout off. A text of which no token is predicted has no
+//! loss.
 
 use crate::ranks::team::Team;
 use crate::{TrainError, Windows};
@@ -18,17 +19,17 @@ pub struct Score {
 
 impl Score {
     /// Mean loss, in nats a token.
-    pub fn loss(&self) -> f64 {
-        self.total / self.tokens.max(1) as f64
+    pub fn loss(&self) -> Option<f64> {
+        (self.tokens > 0).then(|| self.total / self.tokens as f64)
     }
     /// exp of the mean loss.
-    pub fn perplexity(&self) -> f64 {
-        self.loss().exp()
+    pub fn perplexity(&self) -> Option<f64> {
+        self.loss().map(f64::exp)
     }
     /// Bits for each of `bytes` bytes of text. It is meaningful if all of the text was predicted and every token stands for known
     /// bytes.
-    pub fn bits_per_byte(&self, bytes: usize) -> f64 {
-        self.total / std::f64::consts::LN_2 / bytes.max(1) as f64
+    pub fn bits_per_byte(&self, bytes: usize) -> Option<f64> {
+        (self.tokens > 0 && bytes > 0).then(|| self.total / std::f64::consts::LN_2 / bytes as f64)
     }
     /// Adds the losses of a batch that has just run.
     pub fn add(&mut self, losses: &[f32], targets: &[u32]) {

@@ -3,8 +3,9 @@
 //! happens (`log`, `events`). `lr_finder` suggests a learning rate.
 //!
 //! A step is: fill a batch, forward, backward, for every micro-batch; then one update. The loss weighs each row by all rows of
-//! the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step to rounding. The state is the step's number and the arenas; everything
-//! random is a function of (seed, step).
+//! the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step to rounding. A step whose batch has no target (conversations of which no
+//! answer is in the windows) has no loss and no gradient: it only counts, and no weight or moment changes. The state is the step's
+//! number and the arenas; everything random is a function of (seed, step).
 //!
 //! Gradients and losses of micro-batches add up in a binary tree: neighbours first, ((0 + 1) + (2 + 3)). Where their number is no
 //! power of two, the greatest power of two below it is the left branch, and the rest is a tree likewise: ((0 + 1) + (2 + 3)) +
@@ -237,10 +238,10 @@ type Weights = Vec<(Region, Vec<f32>)>;
 pub struct Step {
     /// Its number, from 1.
     pub step: u64,
-    /// Mean loss of its batch, before the update.
-    pub loss: f64,
-    /// Norm of the whole gradient, before clipping.
-    pub norm: f64,
+    /// Mean loss of its batch, before the update; none if the batch had no target.
+    pub loss: Option<f64>,
+    /// Norm of the whole gradient, before clipping; none if there was no loss.
+    pub norm: Option<f64>,
     /// Its learning rate.
     pub rate: f64,
     /// Tokens it saw.
@@ -288,8 +289,8 @@ pub struct Trainer {
 /// The gradient of a step, which waits in the backend for [`Trainer::update`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gradient {
-    /// Mean loss of the step's batch.
-    pub loss: f64,
+    /// Mean loss of the step's batch; none if it has no target, and then there is no gradient either.
+    pub loss: Option<f64>,
     /// Tokens it saw.
     pub tokens: usize,
 }
@@ -414,9 +415,12 @@ impl Trainer {
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
         let own = self.team.micros(self.recipe.accumulate as u64);
         let Computing { counted, tokens, micros, .. } = self.run(batches, own, true)?;
+        if counted == 0 {
+            return Ok(Gradient { loss: None, tokens });
+        }
         let loss = self.loss(micros)?;
-        let loss = self.team.add_losses(loss)? / counted.max(1) as f64;
-        if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
+        let loss = self.team.add_losses(loss)? / counted as f64;
+        if loss.is_finite() { Ok(Gradient { loss: Some(loss), tokens }) } else { Err(self.broken(batches)) }
     }
 
     /// Forward and backward of some of the next step's micro-batches: a branch of their tree. Its gradient waits in the backend.
@@ -437,7 +441,8 @@ impl Trainer {
         self.compute(batches, self.step, micros, shared)
     }
 
-    /// Begins forward and backward of micro-batches of the step after `step` steps. No gradient waits.
+    /// Begins forward and backward of micro-batches of the step after `step` steps, unless none of its rows has a target. No gradient
+    /// waits.
     fn compute(
         &mut self,
         batches: &Batches,
@@ -447,7 +452,6 @@ impl Trainer {
     ) -> Result<Computing, TrainError> {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
         batches.check_files()?;
-        self.waits = true;
         let (there, data) = (self.backend.transferred(), step + self.skipped);
         let (mut counted, mut tokens) = (0, 0);
         for micro in 0..self.recipe.accumulate as u64 {
@@ -455,6 +459,10 @@ impl Trainer {
             counted += batches::counted(&self.batch);
             tokens += self.batch.tokens.len();
         }
+        if counted == 0 {
+            return Ok(Computing { micros: 0, counted, tokens, moved: [0; 2] });
+        }
+        self.waits = true;
         for micro in micros.clone() {
             if self.recipe.accumulate > 1 {
                 batches.fill(data, micro, &mut self.batch);
@@ -576,10 +584,19 @@ impl Trainer {
         watch: &mut [Change],
     ) -> Result<Step, TrainError> {
         let Gradient { loss, tokens } = gradient;
+        if loss.is_none() {
+            return Ok(self.pass(tokens, rate));
+        }
         let pieces = self.team.cut(watch);
         self.begin(rate, None, &pieces)?;
         let norm = self.end(batches, pieces, watch)?.expect("nothing holds it back");
-        Ok(Step { step: self.step, loss, norm, rate, tokens })
+        Ok(Step { step: self.step, loss, norm: Some(norm), rate, tokens })
+    }
+
+    /// A step of which no token was to be predicted.
+    fn pass(&mut self, tokens: usize, rate: f64) -> Step {
+        self.step += 1;
+        Step { step: self.step, loss: None, norm: None, rate, tokens }
     }
 
     /// Whether steps are of use that begin before the last one is known ([`Trainer::step_ahead`]).
@@ -606,10 +623,13 @@ impl Trainer {
             Some(begun) => begun?,
             None => self.run(batches, all.clone(), false)?,
         };
+        if begun.counted == 0 {
+            return Ok(Some(self.pass(begun.tokens, rate)));
+        }
         // while the device has the last micro-batch, those of the others arrive
         self.fetch(begun.micros - 1);
         let losses = self.losses().expect("it has gradients").of(&self.batch);
-        let counted = begun.counted.max(1) as f64;
+        let counted = begun.counted as f64;
         let earlier =
             self.sums[..begun.micros - 1].iter().map(|sum| sum.as_ref().copied().unwrap_or(f64::NAN)).sum::<f64>();
         // a device adds up in f32: a loss that is held back needlessly is only looked at more slowly
@@ -626,7 +646,7 @@ impl Trainer {
             other => self.ahead.take().transpose().and(other), // a gradient of weights that are no more
         };
         let (loss, tokens) = (loss? / counted, begun.tokens);
-        Ok(ended?.map(|norm| Step { step: self.step, loss, norm, rate, tokens }))
+        Ok(ended?.map(|norm| Step { step: self.step, loss: Some(loss), norm: Some(norm), rate, tokens }))
     }
 
     /// Bytes that went to a device and came from it ([`Backend::transferred`]), without those of a step that is only begun.

@@ -5,6 +5,7 @@
 
 use super::{Recipe, TrainError, Trainer};
 use crate::Batches;
+use crate::run::mean;
 use limpid_core::ops::adamw::Method;
 use limpid_core::ops::math::pow;
 
@@ -30,7 +31,7 @@ pub struct LrSearch {
 }
 
 /// Tries rates around the recipe's. `start` makes a trainer with the weights that training begins from; `goes_on` is asked after
-/// every step, with the rate, the number of the step and its loss.
+/// every step, with the rate, the number of the step and its loss, if it has one.
 ///
 /// # Errors
 /// Those of a trainer, but for a loss that is not finite.
@@ -38,7 +39,7 @@ pub fn find<E: From<TrainError>>(
     start: &mut dyn FnMut() -> Result<Trainer, E>,
     batches: &Batches,
     recipe: &Recipe,
-    goes_on: &mut dyn FnMut(f64, u64, f64) -> bool,
+    goes_on: &mut dyn FnMut(f64, u64, Option<f64>) -> bool,
 ) -> Result<LrSearch, E> {
     let mut tried: Vec<(f64, f64)> = vec![];
     let mut next = Some(if recipe.learning_rate > 0.0 { recipe.learning_rate } else { 1e-3 });
@@ -54,12 +55,12 @@ pub fn find<E: From<TrainError>>(
     Ok(LrSearch { tried, suggested })
 }
 
-/// The loss that a short training at this rate ends with; none if it was stopped.
+/// The loss that a short training at this rate ends with, infinite if none of its last steps has one; none if it was stopped.
 fn train(
     mut trainer: Trainer,
     batches: &Batches,
     rate: f64,
-    goes_on: &mut dyn FnMut(f64, u64, f64) -> bool,
+    goes_on: &mut dyn FnMut(f64, u64, Option<f64>) -> bool,
 ) -> Result<Option<f64>, TrainError> {
     let long = trainer.recipe;
     let steps = STEPS.min(long.steps).max(1);
@@ -68,7 +69,7 @@ fn train(
     let decay_steps = (long.decay_steps * steps).div_ceil(long.steps.max(1));
     let short = Recipe { steps, warmup_steps, decay_steps, ..long };
     trainer.recipe = Recipe { learning_rate: rate, min_learning_rate: floor * rate, ..short };
-    let (mut sum, last) = (0.0, steps.div_ceil(4));
+    let (mut ends, last) = (vec![], steps.div_ceil(4));
     for step in 1..=steps {
         let loss = match trainer.step(batches) {
             Ok(step) => step.loss,
@@ -76,12 +77,12 @@ fn train(
             Err(TrainError::NotFinite { .. }) if step > 1 => return Ok(Some(f64::INFINITY)),
             Err(error) => return Err(error),
         };
-        sum += if step > steps - last { loss } else { 0.0 };
+        ends.extend(loss.filter(|_| step > steps - last));
         if !goes_on(rate, step, loss) {
             return Ok(None);
         }
     }
-    Ok(Some(sum / last as f64))
+    Ok(Some(mean(&ends).unwrap_or(f64::INFINITY)))
 }
 
 /// Where the best of `tried` is.

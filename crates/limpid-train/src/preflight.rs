@@ -23,6 +23,9 @@ pub enum PreflightError {
     /// A model that was not built to be trained.
     #[error("the model was built for another mode: it computes no gradients. Build it with Mode::Train")]
     Purpose,
+    /// A text of which the model is to predict no token.
+    #[error("no window of the training text has a token to predict: there is nothing to learn")]
+    NothingToPredict,
     /// A parameter that no gradient reaches.
     #[error("no gradient reaches {param}: it would never learn, so the backward pass is cut between it and the loss")]
     Unreached {
@@ -97,7 +100,7 @@ struct Slope {
     along: f64,
 }
 
-/// Checks that the gradient reaches every trained parameter and is finite, that every one of them is updated, that gradient accumulation
+/// Checks that there is something to predict, that the gradient reaches every trained parameter and is finite, that every one of them is updated, that gradient accumulation
 /// adds up, and that initial weights are not too large.
 ///
 /// # Errors
@@ -106,15 +109,16 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
     trainer.losses().ok_or(PreflightError::Purpose)?;
     trainer.settle().map_err(TrainError::into_backend)?;
     let (mut whole, mut batch) = (Batch::default(), Batch::default());
-    batches.fill(trainer.skipped, 0, &mut whole);
+    if !batches.fill_counted(trainer.skipped, &mut whole) {
+        return Err(PreflightError::NothingToPredict);
+    }
     let sequences = whole.spans.len();
     batch.take(&whole, 0..sequences.min(2));
     if crate::batches::counted(&batch) == 0 {
         batch.copy_from(&whole);
     }
     // dropout would be another one in micro-batches, and could silence a parameter
-    (batch.seed, batch.terms, batch.weight) =
-        (None, Default::default(), 1.0 / crate::batches::counted(&batch).max(1) as f32);
+    (batch.seed, batch.terms, batch.weight) = (None, Default::default(), 1.0 / crate::batches::counted(&batch) as f32);
 
     let loss = first_loss(trainer, &batch)?;
     let uniform = (trainer.model.config.vocab_size as f64).ln();
@@ -148,7 +152,7 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightErro
     let losses = model.losses().expect("a model in training has losses").of(batch);
     backend.feed(batch)?;
     backend.forward(model.ops())?;
-    let loss = backend.sum(losses)? / crate::batches::counted(batch).max(1) as f64;
+    let loss = backend.sum(losses)? / crate::batches::counted(batch) as f64;
     match loss.is_finite() {
         true => Ok(loss),
         false => Err(trace::find_not_finite(model, &mut **backend, batch)?
@@ -170,7 +174,7 @@ fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     let losses = model.losses().expect("a model in training has losses");
     let (head, others) = (model.program.forward(model.body().len()..), model.config.vocab_size as u64 - 1);
     let rows: Vec<usize> = (0..batch.tokens.len()).filter(|row| batch.targets[*row] != IGNORE).collect();
-    if others < 2 || rows.is_empty() {
+    if others < 2 {
         return Ok(0.0);
     }
     let mut other = batch.clone();

@@ -448,6 +448,6 @@ mod tests {
         assert_eq!(over(&[&[("steps", "100"), ("warmup_steps", "50")]]), (50, 1e-4));
         assert_eq!(over(&[&[("min_learning_rate", "0")], &[("lr", "")][..0]]), (100, 0.0));
         let error = Recipe::default().over(&[vec![("steps", "many".into())]]).unwrap_err().to_string();
-        assert_eq!(error, "steps is `many`: invalid digit found in string");
+        assert_eq!(error, "steps is `many`: it must be a whole number, in digits alone");
     }
 }

@@ -31,7 +31,7 @@ use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Carried, CheckpointError, at, safetensors_file};
 use limpid_core::backend;
 use limpid_core::ops::adamw::Change;
-use limpid_data::Tokens;
+use limpid_data::{Tokens, text_bytes};
 use limpid_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,6 +58,8 @@ pub enum TrainEvent {
         step: u64,
         /// the loss
         loss: f64,
+        /// the tokens it was measured on: part of the validation text
+        tokens: usize,
         /// the best so far
         best: bool,
     },
@@ -94,10 +96,13 @@ pub enum Control {
 pub struct Summary {
     /// Updates done.
     pub steps: u64,
-    /// Mean training loss of the last [`RECENT`] steps, or of all if there are fewer.
-    pub train_loss: f64,
+    /// Mean training loss of the last [`RECENT`] steps that have one, or of all if there are fewer; none if none has.
+    pub train_loss: Option<f64>,
     /// Loss on all validation text, of the weights in model.safetensors.
     pub val_loss: Option<f64>,
+    /// The same in bits for each byte of the text, where the tokens say every byte: so runs with other tokens can be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_bits_per_byte: Option<f64>,
     /// The step those weights are of.
     pub best_step: u64,
     /// Tokens trained on.
@@ -195,8 +200,9 @@ pub struct Resumable {
     lock: OutputFile,
 }
 
-/// The state's format. Those of format 1 had no checksums; in format 2 gradients of micro-batches added up one after the other.
-const FORMAT: u32 = 3;
+/// The state's format. Those of format 1 had no checksums; in format 2 gradients of micro-batches added up one after the other; in format 3
+/// a window of a masked model could have no masked token.
+const FORMAT: u32 = 4;
 
 /// Rollbacks after which a run gives up.
 const ROLLBACKS: u64 = 10;
@@ -538,15 +544,17 @@ impl<'a> Run<'a> {
             let moved = std::array::from_fn(|way| here[way] - there[way]);
             self.state.tokens += step.tokens as u64;
             self.state.seconds = before + start.elapsed().as_secs_f64();
-            self.state.first.get_or_insert(step.loss);
-            if self.state.recent.len() == RECENT {
-                self.state.recent.remove(0);
-            }
-            self.state.recent.push(step.loss);
             let mut line = serde_json::json!({
-                "step": step.step, "train_loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
-                "tokens": self.state.tokens, "seconds": self.state.seconds,
+                "step": step.step, "learning_rate": step.rate, "tokens": self.state.tokens, "seconds": self.state.seconds,
             });
+            if let (Some(loss), Some(norm)) = (step.loss, step.norm) {
+                self.state.first.get_or_insert(loss);
+                if self.state.recent.len() == RECENT {
+                    self.state.recent.remove(0);
+                }
+                self.state.recent.push(loss);
+                (line["train_loss"], line["grad_norm"]) = (loss.into(), norm.into());
+            }
             if moved != [0; 2] {
                 (line["to_device_bytes"], line["from_device_bytes"]) = (moved[0].into(), moved[1].into());
                 self.moved = (self.moved.0 + 1, std::array::from_fn(|way| self.moved.1[way] + moved[way]));
@@ -558,7 +566,7 @@ impl<'a> Run<'a> {
                 stop = tell(TrainEvent::AllReduce(step.step, all_reduce)) == Control::Stop;
             }
             self.note(line, tell);
-            if !self.changes.is_empty() {
+            if !self.changes.is_empty() && step.loss.is_some() {
                 let layers = self.layers();
                 let told = layers.iter().map(|l| {
                     let LayerUpdate { layer, grad_norm, weight_norm, update_ratio } = l;
@@ -676,12 +684,9 @@ impl<'a> Run<'a> {
         }
         let mut found = self.trainer.gradient(batches);
         let jumped = |gradient: &Gradient| {
-            let (usual, deviations) = jump(&self.state.recent, gradient.loss)?;
-            (options.spike_sigma > 0.0 && deviations > options.spike_sigma).then_some((
-                gradient.loss,
-                usual,
-                deviations,
-            ))
+            let loss = gradient.loss?;
+            let (usual, deviations) = jump(&self.state.recent, loss)?;
+            (options.spike_sigma > 0.0 && deviations > options.spike_sigma).then_some((loss, usual, deviations))
         };
         if let Some((loss, usual, deviations)) = found.as_ref().ok().and_then(jumped) {
             let error = TrainError::Spike { step, loss, usual, deviations };
@@ -833,8 +838,8 @@ impl<'a> Run<'a> {
         layers.into_iter().map(say).collect()
     }
 
-    /// Evaluates on part of the validation text and keeps the weights if they are the best. Returns whether to stop; none if the
-    /// evaluation itself was stopped.
+    /// Evaluates on part of the validation text and keeps the weights if they are the best. Where that part has no token to predict there
+    /// is no loss, and the weights are not judged. Returns whether to stop; none if the evaluation itself was stopped.
     fn validate(
         &mut self,
         windows: &Windows,
@@ -843,10 +848,15 @@ impl<'a> Run<'a> {
         let score = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))??;
         let Some(score) = score else { return Ok(None) };
         let step = self.trainer.step;
-        let best = self.state.best.is_none_or(|(_, loss)| score.loss() < loss);
+        let Some(loss) = score.loss() else {
+            let what =
+                format!("step {step}: no validation loss, because no token of the validation text is to be predicted");
+            return Ok(Some(tell(TrainEvent::Notice(what)) == Control::Stop));
+        };
+        let best = self.state.best.is_none_or(|(_, least)| loss < least);
         self.state.stale = if best { 0 } else { self.state.stale + 1 };
         if best {
-            self.state.best = Some((step, score.loss()));
+            self.state.best = Some((step, loss));
             if let Some(folder) = self.folder.clone() {
                 self.trainer.team.files(true)?;
                 let kept = on_disk(self.keep())?;
@@ -859,8 +869,8 @@ impl<'a> Run<'a> {
                 self.trainer.serve_files()?;
             }
         }
-        self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }), tell);
-        Ok(Some(tell(TrainEvent::Validated { step, loss: score.loss(), best }) == Control::Stop))
+        self.note(serde_json::json!({ "step": step, "val_loss": loss, "val_tokens": score.tokens }), tell);
+        Ok(Some(tell(TrainEvent::Validated { step, loss, tokens: score.tokens, best }) == Control::Stop))
     }
 
     /// Writes the weights as they are.
@@ -999,14 +1009,19 @@ impl<'a> Run<'a> {
         self.trainer.settle()?;
         let mut stopped = end == Some(End::Stopped);
         let best_step = self.state.best.map_or(self.trainer.step, |(step, _)| step);
-        let mut val_loss = None;
+        let (mut val_loss, mut val_bits_per_byte) = (None, None);
         if let (Some(windows), false) = (windows, stopped) {
             let score = match best_step == self.trainer.step {
                 true => self.trainer.averaged(|trainer| evaluate(trainer, &windows, tell))??,
                 false => self.with_best(|trainer| evaluate(trainer, &windows, tell))??,
             };
             stopped = score.is_none();
-            val_loss = score.map(|score| score.loss());
+            val_loss = score.and_then(|score| score.loss());
+            let bytes = match self.objective {
+                Objective::NextToken => text_bytes(self.validation, self.tokenizer).ok().flatten(),
+                Objective::Masked { .. } => None,
+            };
+            val_bits_per_byte = score.zip(bytes).and_then(|(score, bytes)| score.bits_per_byte(bytes));
         }
         if self.trainer.team.agree(!self.missing.is_empty())? {
             self.try_save(self.state.due, tell)?;
@@ -1014,8 +1029,9 @@ impl<'a> Run<'a> {
         let recent = &self.state.recent;
         let summary = Summary {
             steps: self.trainer.step,
-            train_loss: recent.iter().sum::<f64>() / recent.len().max(1) as f64,
+            train_loss: mean(recent),
             val_loss,
+            val_bits_per_byte,
             best_step,
             tokens: self.state.tokens,
             seconds,
@@ -1071,6 +1087,11 @@ impl Given {
     }
 }
 
+/// The mean of some losses; none of none.
+pub(crate) fn mean(losses: &[f64]) -> Option<f64> {
+    (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+}
+
 /// Runs `f` with other weights.
 fn with<T>(trainer: &mut Trainer, other: &Weights, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
     trainer.with_others(|t| other.iter().try_for_each(|(region, values)| t.backend.write(*region, values)), f)
@@ -1091,6 +1112,7 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
     let text = first.fact("limpid").ok_or_else(|| bad("it is not a training state".into()))?;
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let many = value["recipe"]["accumulate"].as_u64().is_some_and(|micros| micros > 1);
+    let masked = value["given"]["objective"].as_str().is_some_and(|objective| objective.starts_with("Masked"));
     match value["format"].as_u64() {
         Some(format) if format > u64::from(FORMAT) => {
             return Err(bad(format!(
@@ -1108,6 +1130,13 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
             return Err(bad(
                 "it is of format 2, in which the gradients of micro-batches (accumulate) added up in another order: resume it with the \
                             older limpid that wrote it, or start a new run from its best weights"
+                    .into(),
+            ));
+        }
+        Some(2 | 3) if masked => {
+            return Err(bad(
+                "it is of format 3 or older, in which a window could have no masked token: resume it with the older limpid that wrote it, \
+                 or start a new run from its best weights"
                     .into(),
             ));
         }

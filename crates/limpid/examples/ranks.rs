@@ -28,7 +28,7 @@ fn train() -> Result<(), limpid::Error> {
     let trained = Training::preset("nano")?.recipe(recipe).threads(1).ranks(Box::new(ranks)).run(|event| {
         // process 0 alone hears of progress
         if let TrainEvent::Step(step, seconds) = event {
-            println!("step {}: loss {:.4}, {seconds:.1} s", step.step, step.loss);
+            println!("step {}: loss {:.4}, {seconds:.1} s", step.step, step.loss.unwrap_or(f64::NAN));
         }
         Control::Continue
     })?;

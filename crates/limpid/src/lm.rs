@@ -511,7 +511,7 @@ impl Lm {
     /// ```no_run
     /// # use limpid::{Lm, data::source::TextSource};
     /// let score = Lm::open("runs/1")?.evaluate(&TextSource::new("held-out.txt"))?;
-    /// let (nats_a_token, perplexity) = (score.loss(), score.perplexity());
+    /// let (nats_a_token, perplexity) = (score.loss(), score.perplexity()); // none if the text has nothing to predict
     /// # Ok::<(), limpid::Error>(())
     /// ```
     ///

@@ -9,7 +9,7 @@ use limpid::evaluate::{self, Score};
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, IGNORE, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid::train::{Recipe, Trainer};
+use limpid::train::{Recipe, Trainer, preflight};
 
 const V: usize = 40;
 const CONTEXT: usize = 24;
@@ -198,7 +198,8 @@ fn only_answers_are_learned() {
     assert!(whole.zip(&sum).all(|(g, s)| (g - s).abs() < 1e-12), "batch weight is {}", batch.weight);
 }
 
-/// A window without anything to predict has loss 0 and no gradient.
+/// A window without anything to predict has no gradient; a step of such windows has no loss and changes nothing, and where the text has
+/// no other, the check before the first step says so.
 #[test]
 fn a_window_without_an_answer_divides_by_nothing() {
     let ids: Vec<u32> = (0..50).map(|i| i % 30).collect();
@@ -208,16 +209,44 @@ fn a_window_without_an_answer_divides_by_nothing() {
     for g in gradients(&tiny(), &batch) {
         assert!(g.iter().flat_map(|(_, g)| g).all(|g| *g == 0.0));
     }
-    let recipe = Recipe { batch_size: 2, weight_decay: 0.0, ..Recipe::default() };
+    let recipe = Recipe { batch_size: 2, weight_decay: 0.5, ema: 0.9, ..Recipe::default() };
     let model = Model::new(&tiny(), Mode::Train { batch: 2, context: CONTEXT }).unwrap();
     let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, 2)), recipe).unwrap();
     let weights =
         |t: &Trainer| t.model.params.iter().flat_map(|p| t.backend.read(p.region).unwrap()).collect::<Vec<f32>>();
-    let before = weights(&trainer);
     let batches = Batches::of_documents(&tokens, 2, CONTEXT, 1, Objective::NextToken, APART).unwrap();
-    let step = trainer.step(&batches).unwrap();
-    assert_eq!((step.loss, step.norm), (0.0, 0.0));
-    assert_eq!(weights(&trainer), before);
+    assert!(preflight(&mut trainer, &batches).unwrap_err().to_string().contains("no window of the training text"));
+    // also after a step that moved the weights, with its momentum and average
+    let learns = documents(&[20, 30]);
+    let learning = Batches::of_documents(&learns, 2, CONTEXT, 1, Objective::NextToken, APART).unwrap();
+    for done in 0..4 {
+        let before = weights(&trainer);
+        let step = trainer.step(&batches).unwrap();
+        assert_eq!((step.step, step.loss, step.norm, step.tokens > 0), (2 * done + 1, None, None, true));
+        assert_eq!(weights(&trainer), before);
+        let step = trainer.step(&learning).unwrap();
+        assert!(step.step == 2 * done + 2 && step.loss > Some(0.0) && step.norm > Some(0.0), "{step:?}");
+        assert_ne!(weights(&trainer), before);
+    }
+}
+
+/// A text of which nothing is predicted has no loss, also beside one that has.
+#[test]
+fn a_text_without_an_answer_has_no_loss() {
+    let model = Model::new(&tiny(), Mode::Score { batch: 2, context: CONTEXT }).unwrap();
+    let mut cpu = Cpu::new(&model, 2);
+    start(&model, &mut cpu);
+    let ids: Vec<u32> = (0..50).map(|i| i % 30).collect();
+    for answers in [0, 1, 50] {
+        let counted = (0..50).map(|i| i >= 50 - answers).collect();
+        let tokens = Tokens::of_documents(ids.clone(), vec![20, 50], Some(counted));
+        let windows = Windows::of_documents("text", &tokens, CONTEXT, Objective::NextToken, APART).unwrap();
+        let score = evaluate::score(&model, &mut cpu, &windows, 2, &mut |_| true).unwrap();
+        assert_eq!(score.tokens, answers.min(48), "the first token of a document is not predicted");
+        assert_eq!(score.loss().is_some(), answers > 0);
+        assert_eq!(score.perplexity(), score.loss().map(f64::exp));
+        assert_eq!(score.bits_per_byte(50).is_some(), answers > 0);
+    }
 }
 
 /// Evaluating whole documents that do not see each other is evaluating each alone; a mask leaves out the rest.

@@ -62,7 +62,7 @@ fn trained(
         Model::at_recompute_level(config, Mode::Train { batch: 3, context: CONTEXT }, tuning, recompute_level).unwrap();
     let cpu = Cpu::with(&model, threads, Level::best(), precision);
     let mut trainer = Trainer::new(model, Box::new(cpu), recipe).unwrap();
-    let losses = (0..5).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
+    let losses = (0..5).map(|_| trainer.step(&batches).unwrap().loss.unwrap().to_bits()).collect();
     let weights =
         trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.region).unwrap()).map(f32::to_bits).collect();
     (losses, weights)

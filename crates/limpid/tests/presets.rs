@@ -65,7 +65,8 @@ fn start(sizes: Range<usize>) -> Vec<&'static str> {
         let mut trainer = Trainer::new(model, backend, recipe).unwrap();
         let seen = preflight(&mut trainer, &batches).unwrap_or_else(|error| panic!("{name}: {error}"));
         let step = trainer.step(&batches).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(step.loss.is_finite() && step.norm > 0.0 && step.norm.is_finite(), "{name}: {step:?}");
+        let (loss, norm) = step.loss.zip(step.norm).unwrap();
+        assert!(loss.is_finite() && norm > 0.0 && norm.is_finite(), "{name}: {step:?}");
         println!("{name}: {parameters} parameters, {seen:?}, {step:?}, {:.1} s", start.elapsed().as_secs_f64());
     }
     over

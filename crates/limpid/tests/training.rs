@@ -161,7 +161,7 @@ fn the_trainer_weighs_micro_batches_by_their_tokens() {
                 .unwrap();
         let config = Config { mask: limpid::config::Mask::Bidirectional, ..tiny() };
         let step = trainer(&config, recipe).step(&batches).unwrap();
-        (step.loss, step.norm)
+        step.loss.zip(step.norm).unwrap()
     };
     // whatever the grouping, the loss is a mean over counted tokens (near ln 17), and a sum's gradient is larger
     for (b, a) in [(8, 1), (2, 4), (1, 8)] {
@@ -270,7 +270,7 @@ fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
             for _ in 0..3 {
                 let gradient = trainer.gradient(&batches).unwrap();
                 let step = trainer.update(&batches, gradient, 1e-3, &mut changes).unwrap();
-                steps.push((step.loss.to_bits(), step.norm.to_bits(), step.tokens));
+                steps.push((step.loss.map(f64::to_bits), step.norm.map(f64::to_bits), step.tokens));
             }
             let average = trainer.averaged(|trainer| weights(trainer)).unwrap();
             (steps, changes, average, weights(&trainer))
@@ -376,8 +376,8 @@ fn every_optimizer_learns() {
     let rules = [(Method::AdamW, 3e-3), (Method::Adam, 3e-3), (Method::Sgd, 0.3), (Method::Muon, 3e-3)];
     for (optimizer, learning_rate) in rules {
         let mut t = trainer(&tiny(), Recipe { optimizer, learning_rate, weight_decay: 0.0, steps: 80, ..recipe() });
-        let first = t.step(&batches).unwrap().loss;
-        let last = (0..79).map(|_| t.step(&batches).unwrap().loss).last().unwrap();
+        let first = t.step(&batches).unwrap().loss.unwrap();
+        let last = (0..79).map(|_| t.step(&batches).unwrap().loss.unwrap()).last().unwrap();
         assert!(last < 0.5 * first, "{optimizer}: {first} to {last}");
     }
 }
@@ -835,7 +835,7 @@ fn training_ends_early_with_the_best_weights() {
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
     let windows = limpid::data::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
-    let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss();
+    let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
     assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
     fs::remove_dir_all(dir).unwrap();
 }
@@ -1008,7 +1008,7 @@ fn the_finder_finds_a_rate_that_trains() {
     let after = |learning_rate: f64| {
         let recipe = Recipe { learning_rate, min_learning_rate: 0.1 * learning_rate, ..long };
         let mut t = trainer(&config, recipe);
-        let losses: Vec<f64> = (0..recipe.steps).map(|_| t.step(&batches).unwrap().loss).collect();
+        let losses: Vec<f64> = (0..recipe.steps).map(|_| t.step(&batches).unwrap().loss.unwrap()).collect();
         losses[200..].iter().sum::<f64>() / 100.0
     };
     // from below and from above, and with an optimizer of other sizes of steps

@@ -1,7 +1,7 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
 use crate::job::{extra_work, step_flops};
-use crate::machine::{PASSES, READINGS, fits, peak_rss};
+use crate::machine::{PASSES, READINGS, fits, peak_rss, share};
 use crate::models;
 use crate::options::{self, Asked, MachineOptions, ModelOptions};
 use crate::show;
@@ -170,7 +170,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let rss = peak_rss();
     if args.json {
         return show::json(&serde_json::json!({ "ms_per_step": 1e3 * seconds, "tok_s": tok_s, "gflops": rate / 1e9,
-            "roof_gflops": top / 1e9, "share_of_roof": rate / top, "peak_rss_bytes": rss,
+            "roof_gflops": top / 1e9, "share_of_roof": share(rate, top), "peak_rss_bytes": rss,
             "extra_work": extra_work(&model, &recipe) }));
     }
     show::out(&show::pairs(&[
@@ -178,7 +178,7 @@ fn train(args: &TrainArgs) -> Result<()> {
         ("tokens a second".into(), show::count(tok_s)),
         (
             "work".into(),
-            format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top),
+            format!("{:.1} GFLOP/s of {:.0} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top)),
         ),
         ("peak memory".into(), rss.map_or("unknown".into(), show::bytes)),
     ]))
@@ -237,14 +237,14 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     let tok_s = tokens.len() as f64 / seconds;
     if args.json {
         return show::json(
-            &serde_json::json!({ "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": rate / top }),
+            &serde_json::json!({ "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": share(rate, top) }),
         );
     }
     show::out(&show::pairs(&[
         ("tokens a second".into(), show::count(tok_s)),
         (
             "work".into(),
-            format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top),
+            format!("{:.1} GFLOP/s of {:.0} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top)),
         ),
     ]))
 }
@@ -271,16 +271,22 @@ fn decode(args: &DecodeArgs) -> Result<()> {
     let rate = bytes / seconds;
     if args.json {
         return show::json(
-            &serde_json::json!({ "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": rate / top }),
+            &serde_json::json!({ "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": share(rate, top) }),
         );
     }
     show::out(&show::pairs(&[
         ("tokens a second".into(), format!("{:.1}", 1.0 / seconds)),
         (
             "weights read".into(),
-            format!("{:.1} GB/s of {:.1} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top),
+            format!("{:.1} GB/s of {:.1} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top)),
         ),
     ]))
+}
+
+/// A rate in hundredths of a roof.
+fn percent(rate: f64, top: f64) -> String {
+    let disturbed = "more than it, so other programs disturbed that measurement".into();
+    share(rate, top).map_or(disturbed, |share| format!("{:.0} %", 100.0 * share))
 }
 
 /// The best of three, of one text in memory.

@@ -52,9 +52,12 @@ const HELP: &str = "\
 /system TEXT      the system message; without TEXT there is none
 /temperature X    sampling temperature; 0 takes the likeliest token
 /save FILE        add the conversation to FILE as a line of JSON, as `limpid train --data` reads it
-/exit             ends, as Ctrl-D does
+/exit             ends, as Ctrl-D, q, quit and exit do
 /help             these lines
 Ctrl-C stops an answer. A message that begins with / is typed with a blank before it.";
+
+/// Lines that end a conversation at a terminal: nobody says them to a model.
+const LEAVES: [&str; 3] = ["q", "quit", "exit"];
 
 /// A conversation under way.
 struct Talk {
@@ -104,6 +107,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut input = Input::new()?;
     loop {
         match input.line() {
+            Ok(Some(line)) if LEAVES.contains(&line.trim()) => return Ok(()),
             Ok(Some(line)) => match talk.takes(&line) {
                 Ok(Line::Answered) => talk.spaced("\n\n")?,
                 Ok(Line::Taken) => {}

@@ -187,7 +187,8 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
     let mut last = f64::INFINITY;
     let mut steps = 0;
     while steps < 300 && last > 0.1 * first.unwrap_or(f64::INFINITY).min(1e9) {
-        last = trainer.step(&batches)?.loss;
+        let Some(loss) = trainer.step(&batches)?.loss else { bail!("the training text has no token to predict") };
+        last = loss;
         first.get_or_insert(last);
         if job.task.objective != Objective::NextToken {
             trainer.step = 0; // the same masks again

@@ -111,7 +111,10 @@ pub fn run(args: Args) -> Result<()> {
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
     let (model, mut backend) = open(&checkpoint, Mode::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut *backend, &windows, args.batch_size, &mut |_| true)?;
-    finite(&checkpoint, "the loss", score.loss())?;
+    let (Some(loss), Some(perplexity)) = (score.loss(), score.perplexity()) else {
+        bail!("{data}: none of its {} is to be predicted, so it has no loss", show::plural(ids.len(), "token"))
+    };
+    finite(&checkpoint, "the loss", loss)?;
     let judged = (0..ids.len()).filter(|at| ids.counted(*at));
     let (all, unknown_tokens) = judged
         .fold((0, 0), |(all, unknown), at| (all + 1, unknown + usize::from(tokenizer.unknown() == Some(ids.id(at)))));
@@ -122,9 +125,9 @@ pub fn run(args: Args) -> Result<()> {
     };
     let floor = text.log_probability.filter(|_| why_no_bits_per_byte.is_none()).map(|p| -p / score.tokens as f64);
     let found = Found {
-        loss: score.loss(),
-        perplexity: score.perplexity(),
-        bits_per_byte: why_no_bits_per_byte.is_none().then(|| score.bits_per_byte(text.bytes as usize)),
+        loss,
+        perplexity,
+        bits_per_byte: score.bits_per_byte(text.bytes as usize).filter(|_| why_no_bits_per_byte.is_none()),
         why_no_bits_per_byte,
         tokens: score.tokens,
         bytes: text.bytes as usize,

@@ -2,25 +2,25 @@
 
 use crate::options::{self, Asked, NotationOptions, Usage};
 use crate::{models, show};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use limpid::config::{Config, Mask, Positions, Settings};
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Parameters of a preset or a model by group, its memory and its FLOPs; with other sizes and choices if flags say so.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("Presets: {}", options::presets()))]
 pub struct Args {
-    /// A preset
-    #[arg(value_name = "PRESET", conflicts_with = "model")]
+    /// A preset, or a model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    #[arg(value_name = "PRESET|DIR", conflicts_with = "model")]
     name: Option<String>,
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    /// A model, also one whose folder has a preset's name
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// Look at every value first: a NaN or an infinity is an error that names its tensor
-    #[arg(long, requires = "model")]
+    /// Look at every value of a model first: a NaN or an infinity is an error that names its tensor
+    #[arg(long)]
     check: bool,
     /// Count the same model with one choice changed, for every choice that changes the count: biases, tied head, norms, segments,
     /// positions, padded vocabulary
@@ -41,9 +41,11 @@ pub struct Args {
 
 pub fn run(mut args: Args) -> Result<()> {
     args.layout |= args.words.notation.is_some();
-    let (what, config) = match (&args.name, &args.model) {
-        (Some(name), _) => (name.clone(), Config::preset(name)?),
-        (None, Some(dir)) => {
+    let preset = args.name.as_deref().map(Config::preset);
+    let named = args.name.as_deref().map(Path::new);
+    let model = args.model.as_deref().or(named.filter(|path| matches!(preset, Some(Err(_))) && path.exists()));
+    let (what, config) = match (model, &args.name, preset) {
+        (Some(dir), ..) => {
             let checkpoint = models::checkpoint(dir)?;
             if args.check
                 && let Some((tensor, at)) = checkpoint.not_finite()?
@@ -52,9 +54,16 @@ pub fn run(mut args: Args) -> Result<()> {
             }
             (dir.display().to_string(), checkpoint.config)
         }
-        (None, None) => {
-            bail!(Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
+        (None, Some(_), Some(Ok(_))) if args.check => {
+            bail!(Usage(
+                "--check looks at the values of a model, and a preset has none: give a model's folder or file".into()
+            ))
         }
+        (None, Some(name), Some(preset)) => (
+            name.clone(),
+            preset.with_context(|| format!("there is no file or folder {name} here, and no preset of that name"))?,
+        ),
+        _ => bail!(Usage(format!("name a preset or a model's folder or file; presets: {}", options::presets()))),
     };
     let config = args.asked.over(&config)?;
     let model = counted(&config)?;

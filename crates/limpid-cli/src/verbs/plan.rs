@@ -2,7 +2,7 @@
 
 use crate::devices::{DeviceChoice, Traffic, traffic, traffic_columns};
 use crate::job::{Job, JobArgs, extra_work, keys, recomputes, step_flops, too_large};
-use crate::machine::{READINGS, fits};
+use crate::machine::{READINGS, fits, share};
 use crate::options::MachineOptions;
 use crate::show;
 use anyhow::Result;
@@ -95,6 +95,17 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     let more = work(&job.model, &job.task.recipe) / work(&model, &recipe);
     let seconds = (more * middle(gradients), middle(updates));
     Ok(Measured { steps: times.len(), batch_size, context, seconds })
+}
+
+/// Of models that recompute more and more those that take less memory than all before them: no other is worth its work.
+fn less_memory(models: Vec<Model>, takes: impl Fn(&Model) -> u64) -> Vec<Model> {
+    let mut least = u64::MAX;
+    let less = |model: &Model| {
+        let (takes, before) = (takes(model), least);
+        least = least.min(takes);
+        takes < before
+    };
+    models.into_iter().filter(less).collect()
 }
 
 /// What a micro-batch costs on a GPU, where one is chosen.
@@ -224,7 +235,7 @@ pub fn run(args: Args) -> Result<()> {
     let gpu = gpu(&job, &args.train.machine.device);
     let several = processes.map(|n| Several::new(&job, &args, n, (gradients, update)));
     let (roof, seconds) = (roof.measure(READINGS), step_seconds * recipe.steps as f64);
-    let share = flops / step_seconds / roof;
+    let share = share(flops / step_seconds, roof);
     let milestones: Vec<(u64, f64)> = {
         let mut at =
             vec![0, recipe.warmup_steps, recipe.steps / 4, recipe.steps / 2, 3 * recipe.steps / 4, recipe.steps - 1];
@@ -243,7 +254,7 @@ pub fn run(args: Args) -> Result<()> {
     // what all blocks making more and more again would bring
     let ladder = (0..KeepLevel::ALL.len())
         .map(|level| Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer));
-    let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
+    let ladder = less_memory(ladder.collect::<Result<Vec<Model>, _>>()?, |model| needed(model, Some(recipe), on));
     if args.train.json {
         let counted = gpu.as_ref().ok().and_then(Option::as_ref);
         let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), on).into_iter().collect();
@@ -267,10 +278,10 @@ pub fn run(args: Args) -> Result<()> {
             "fits": too_large.is_none() && gpu.is_ok(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
         }));
     }
-    let mut text = format!("{}: {config}\n\n", job.name);
+    let mut text = show::sentence(&format!("{}: {config}", job.name)) + "\n\n";
     let mut section = |title: &str, rows: Vec<(&str, String)>| {
         let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
-        text += &format!("{title}\n{}\n", show::pairs(&rows));
+        text += &format!("{}\n{}\n", show::sentence(title), show::pairs(&rows));
     };
     let n = |n: usize| show::commas(n as u64);
     section(
@@ -388,10 +399,10 @@ pub fn run(args: Args) -> Result<()> {
             (
                 "expected time",
                 format!(
-                    "about {}: {} a step, {:.0} % of the roof",
+                    "about {}: {} a step{}",
                     show::duration(seconds),
                     show::duration(step_seconds),
-                    100.0 * share
+                    share.map(|share| format!(", {:.0} % of the roof", 100.0 * share)).unwrap_or_default()
                 ),
             ),
             (

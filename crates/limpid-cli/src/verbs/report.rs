@@ -65,13 +65,15 @@ pub fn run(args: Args) -> Result<()> {
             &serde_json::json!({ "page": out, "runs": results, "differs": differing, "passed_over": passed }),
         );
     }
-    let head = ["", "steps", "train loss", "val loss", "best step", "tokens", "tok/s", "time"].map(String::from);
+    let head =
+        ["", "steps", "train loss", "val loss", "bits/byte", "best step", "tokens", "tok/s", "time"].map(String::from);
     let rows = runs.iter().map(|run| {
         let r = &run.results;
-        let val = r.val_loss.map_or("-".into(), |v| format!("{v:.4}"));
+        let [train, val, bits] =
+            [r.train_loss, r.val_loss, r.val_bits_per_byte].map(|v| v.map_or("-".into(), |v| format!("{v:.4}")));
         let (steps, best) = (show::commas(r.steps), show::commas(r.best_step));
         let (tokens, speed) = (count(r.tokens as f64), count(r.tok_s));
-        vec![run.name.clone(), steps, format!("{:.4}", r.train_loss), val, best, tokens, speed, duration(r.seconds)]
+        vec![run.name.clone(), steps, train, val, bits, best, tokens, speed, duration(r.seconds)]
     });
     let mut text = table(std::iter::once(head.to_vec()).chain(rows).collect());
     if !differing.is_empty() {
@@ -82,8 +84,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     show::out(&text)?;
     show::say(format_args!(
-        "train loss: mean of the last {RECENT} steps; val loss: of the best step; tok/s: with evaluations and saves"
+        "train loss: mean of the last {RECENT} steps; val loss, bits/byte: of the best step; tok/s: with evaluations and saves"
     ));
+    report::caution(&runs).into_iter().for_each(show::prose);
     show::say(format_args!("the curves are in {}", out.display()));
     Ok(())
 }

@@ -148,7 +148,12 @@ pub fn run(args: Args) -> Result<()> {
     let kv_memory = options.engine.cache_bytes;
     let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;
     let stopper = server.stopper();
-    machine::on_signal(move |_| stopper.stop())?;
+    machine::on_signal(move |urgent| {
+        if urgent {
+            show::interrupted("the server ends");
+        }
+        stopper.stop();
+    })?;
     let full = server.counts().blocks / attend::blocks(context);
     if args.json {
         show::json(&serde_json::json!({

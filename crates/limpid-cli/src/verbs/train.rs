@@ -2,8 +2,8 @@
 
 use crate::dashboard::{Dashboard, Now};
 use crate::job::{JobArgs, Workflow, recomputes, step_flops, too_large};
-use crate::machine::{READINGS, interrupt, peak_rss};
-use crate::models::{self, engine, tokenizer};
+use crate::machine::{READINGS, interrupt, peak_rss, share};
+use crate::models::{self, engine};
 use crate::options::{Interrupted, MachineOptions, Usage};
 use crate::show::{self, Progress};
 use crate::{find, llmc, ranks, records, source};
@@ -13,12 +13,16 @@ use limpid::checkpoint::{Checkpoint, Format, adapter};
 use limpid::config::Mask;
 use limpid::data::Objective;
 use limpid::data::chat::END;
-use limpid::generate::{Options, Sampler, generate, start_ids};
+use limpid::data::source::Corpus;
+use limpid::generate::{Options, Sampler, generate, prompt_ids};
 use limpid::ops::linear::Precision;
 use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::ranks::{check, check_start};
-use limpid::train::{AllReduce, Control, RECENT, Ranks, Resumable, Run, Summary, TrainError, TrainEvent};
+use limpid::train::{
+    AllReduce, Control, RECENT, Ranks, Recipe, Resumable, Run, Step, Summary, TrainError, TrainEvent, log,
+};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -123,7 +127,7 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     let (recipe, corpus) = (task.recipe, &task.corpus);
     let say = |text: String| {
         if main && !args.json {
-            show::say(text);
+            show::prose(text);
         }
     };
     let (all, learning) = (job.model.parameter_count(), job.model.learning().map(|p| p.region.len()).sum::<usize>());
@@ -221,26 +225,25 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     let dashboard = watched.then(|| Dashboard::open(&folder, recipe.steps, floor, asked.clone())).flatten();
     let progress = Progress::new(recipe.steps, args.json || dashboard.is_some());
     let flops = flops / size as f64;
-    let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
-    // of a conversation what is not learned: the first question
-    let question = corpus.train.document(0).take_while(|at| !corpus.train.counted(*at));
-    let question = question.map(|at| corpus.train.id(at)).collect();
-    let begins = (recipe.seed, question, corpus.train.id(0));
+    let recent = recent(&folder);
+    let mut shown = Shown { recent, val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
+    let begins = Opening::new(corpus, &recipe)?;
     let (mut sampled_at, mut sampling) = (Instant::now(), Duration::ZERO);
     let summary = run.go(&mut |event| {
         match event {
             TrainEvent::Step(step, _) => {
-                shown.rate.add(step.tokens);
+                shown.add(&step);
                 progress.step(step.step, || shown.text(&step, progress.lines()));
                 dashboard.iter().for_each(|d| d.step(&step, &shown.now(&step)));
             }
             TrainEvent::AllReduce(_, all_reduce) => shown.rate.reduced(all_reduce),
             TrainEvent::Layers(_, layers) => dashboard.iter().for_each(|d| d.layers(layers.clone())),
             TrainEvent::Evaluating(..) => shown.rate.pause(),
-            TrainEvent::Validated { step, loss, best } => {
+            TrainEvent::Validated { step, loss, tokens, best } => {
                 shown.val = Some(loss);
                 shown.roof.measure(READINGS / 10);
-                let line = format!("step {step}: val loss {loss:.4}{}", if best { " (best so far)" } else { "" });
+                let best_said = if best { " (best so far)" } else { "" };
+                let line = format!("step {step}: val loss {loss:.4} on {}{best_said}", show::plural(tokens, "token"));
                 progress.line(&line);
                 if let Some(d) = &dashboard {
                     d.validated(step, loss);
@@ -284,16 +287,16 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
         report(&summary, &folder, task.chat_template.is_some());
     }
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
-    let mut printed = Ok(());
+    let (mut printed, mut flow) = (Ok(()), show::Flow::default());
     let sampled = match whole && !args.json && args.sample > 0 {
         true => {
             let mut begun = false;
             let print = &mut |text: &str| {
                 if !std::mem::replace(&mut begun, true) {
-                    show::say("\na sample:");
+                    show::say(format_args!("\n{}", begins.heading()));
                 }
                 if printed.is_ok() {
-                    printed = show::out(text);
+                    printed = flow.out(text);
                 }
                 true // what cannot be printed is made all the same
             };
@@ -330,7 +333,7 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         let steps = summary.steps;
         return show::say(format_args!("stopped after step {steps}; go on with: limpid train --resume {word}"));
     }
-    let val = summary.val_loss.map(|v| format!(", validation loss {v:.4}")).unwrap_or_default();
+    let val = summary.val_loss.map(|v| format!(", validation loss {v:.4} on all of its text")).unwrap_or_default();
     let of = match summary.steps.min(RECENT as u64) {
         0 | 1 => String::new(),
         n => format!(" (mean of the last {n} steps)"),
@@ -340,17 +343,23 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         _ => String::new(),
     };
     if summary.ended_early {
-        show::say(format_args!(
-            "early stopping: the validation loss no longer fell; the best weights are of step {}",
-            summary.best_step
+        show::say("early stopping: the validation loss no longer fell");
+    }
+    let kept = show::commas(summary.best_step);
+    let train = match summary.train_loss {
+        Some(loss) => format!("train loss {loss:.4}{of}"),
+        None => "no train loss, because no step had a token to predict".into(),
+    };
+    show::prose(format_args!(
+        "{} in {}: {train}{val}{floor}",
+        show::plural(summary.steps, "step"),
+        show::duration(summary.seconds)
+    ));
+    if summary.best_step < summary.steps {
+        show::prose(format_args!(
+            "the validation loss was lowest after step {kept} and rose again: the model has the weights of step {kept}, not the last ones"
         ));
     }
-    show::say(format_args!(
-        "{} in {}: train loss {:.4}{of}{val}{floor}",
-        show::plural(summary.steps, "step"),
-        show::duration(summary.seconds),
-        summary.train_loss
-    ));
     if let Some([to, from]) = summary.device_bytes.map(|bytes| bytes.map(show::bytes)) {
         show::say(format_args!("a step sends {to} to the device and takes {from} from it"));
     }
@@ -397,6 +406,8 @@ impl Rate {
 
 /// What a progress line says.
 struct Shown {
+    /// The last losses, whose mean is what the end of the run reports.
+    recent: VecDeque<f64>,
     val: Option<f64>,
     rate: Rate,
     roof: Roof,
@@ -405,23 +416,39 @@ struct Shown {
     steps: u64,
 }
 
+/// The last losses of a run that goes on.
+fn recent(folder: &Path) -> VecDeque<f64> {
+    let lines = log::read(folder).unwrap_or_default();
+    let losses: Vec<f64> = lines.iter().rev().filter_map(|line| line["train_loss"].as_f64()).take(RECENT).collect();
+    losses.into_iter().rev().collect()
+}
+
 impl Shown {
-    fn now(&self, step: &limpid::train::Step) -> Now {
+    fn add(&mut self, step: &Step) {
+        self.rate.add(step.tokens);
+        if let Some(loss) = step.loss {
+            self.recent.push_back(loss);
+            self.recent.drain(..self.recent.len().saturating_sub(RECENT));
+        }
+    }
+
+    fn now(&self, step: &Step) -> Now {
         let per_second = self.rate.per_second();
         let steps_a_second = per_second / step.tokens as f64;
         let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
-        let share = self.flops * steps_a_second / self.roof.best();
+        let share = share(self.flops * steps_a_second, self.roof.best());
         let shares = |all: AllReduce| [all.seconds, all.hidden].map(|part| part / self.rate.seconds.max(1e-9));
         let all_reduce = self.rate.all_reduce.map(shares);
-        Now { val: self.val, per_second, share, left, all_reduce }
+        let loss = Some(self.recent.iter().sum::<f64>() / self.recent.len() as f64).filter(|_| !self.recent.is_empty());
+        Now { loss, val: self.val, per_second, share, left, all_reduce }
     }
 
     /// The text of the progress bar, as wide as there is room, or a line of a log.
-    fn text(&self, step: &limpid::train::Step, line: bool) -> String {
+    fn text(&self, step: &Step, line: bool) -> String {
         let numbers = self.now(step).numbers(step).into_iter();
         let said = |(name, value): (&str, String)| match name {
             "lr" | "grad norm" if !line => None,
-            "val" if !line && self.val.is_none() => None,
+            "val loss" if !line && self.val.is_none() => None,
             "tok/s" | "of roof" | "left" | "all-reduce" => Some(format!("{value:>6} {name}")),
             _ => Some(format!("{name} {value:<6}")),
         };
@@ -430,34 +457,78 @@ impl Shown {
     }
 }
 
-/// Writes a short sample of the weights in a run's folder, by a seed. It answers a question, or begins as a text does, or where no
-/// token says so with the first of the training text. Returns what it began with, and the sample, which `tell` hears as it is written.
+/// What a run's samples go on from.
+struct Opening {
+    seed: u64,
+    /// The first question of conversations; or the first words of the validation text, which no training has seen, or of the training
+    /// text where there is no other.
+    ids: Vec<u32>,
+    text: String,
+    question: bool,
+}
+
+impl Opening {
+    fn new(corpus: &Corpus, recipe: &Recipe) -> Result<Opening> {
+        let Corpus { train, validation, tokenizer, .. } = corpus;
+        let (seed, room) = (recipe.seed, recipe.context.div_ceil(2));
+        // of a conversation what is not learned
+        let question: Vec<u32> =
+            train.document(0).take_while(|at| !train.counted(*at)).map(|at| train.id(at)).collect();
+        if !question.is_empty() {
+            return Ok(Opening { seed, text: tokenizer.decode(&question)?, ids: question, question: true });
+        }
+        let of = if validation.is_empty() { train } else { validation };
+        let mut ids = vec![];
+        of.copy(0..of.len().min(64).min(room), &mut ids);
+        ids.retain(|id| Some(*id) != tokenizer.end_of_text());
+        let text = tokenizer.decode(&ids)?;
+        let words = first_words(&text);
+        let (ids, text) = match prompt_ids(tokenizer, Mask::Causal, words) {
+            Ok(ids) if !ids.is_empty() && ids.len() <= room => (ids, words.to_string()),
+            _ => (vec![train.id(0)], tokenizer.decode(&[train.id(0)])?),
+        };
+        Ok(Opening { seed, ids, text, question: false })
+    }
+
+    /// What stands over a sample.
+    fn heading(&self) -> String {
+        if self.question { "a sample:".into() } else { format!("a sample, which goes on from {:?}:", self.text) }
+    }
+}
+
+/// The first words of the first line that has some: at most four.
+fn first_words(text: &str) -> &str {
+    let line = text.trim_start().lines().next().unwrap_or_default().trim_end();
+    let ends = line
+        .match_indices(char::is_whitespace)
+        .map(|(at, _)| at)
+        .filter(|at| !line[..*at].ends_with(char::is_whitespace));
+    &line[..ends.chain([line.len()]).nth(3).unwrap_or(line.len())]
+}
+
+/// Writes a short sample of the weights in a run's folder, by a seed. Returns what it goes on from, and the sample, which `tell` hears as it
+/// is written.
 fn sample(
     folder: &Path,
     max_tokens: usize,
     machine: &MachineOptions,
-    (seed, question, first): &(u64, Vec<u32>, u32),
+    opening: &Opening,
     tell: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Option<(String, String)>> {
     let checkpoint = Checkpoint::open(folder)?;
-    let tokenizer = tokenizer(&checkpoint)?;
     if checkpoint.config.mask != Mask::Causal {
         return Ok(None);
     }
-    let (start, shown) = match start_ids(tokenizer) {
-        _ if !question.is_empty() => (question.clone(), tokenizer.decode(question)?),
-        Some(start) => (start, String::new()),
-        None => (vec![*first], tokenizer.decode(&[*first])?),
-    };
-    let mut engine = engine(&checkpoint, machine, (1, start.len() + max_tokens))?;
+    let Opening { seed, ids, text, question } = opening;
+    let mut engine = engine(&checkpoint, machine, (1, ids.len() + max_tokens))?;
     let sampler = Sampler { temperature: 0.8, seed: *seed, ..Sampler::default() };
-    let stop = if question.is_empty() { vec![] } else { vec![END.into()] };
+    let stop = if *question { vec![END.into()] } else { vec![] };
     let options = Options { max_tokens, sampler, stop, ..Options::default() };
-    tell(&shown);
-    let written = generate(&mut engine, &start, &options, &mut |event| match event {
+    tell(text);
+    let written = generate(&mut engine, ids, &options, &mut |event| match event {
         limpid::generate::GenerateEvent::Piece { text } => tell(&text),
         _ => true,
     })?;
     tell("\n");
-    Ok(Some((tokenizer.decode(&start)?, written.text)))
+    Ok(Some((text.clone(), written.text)))
 }

@@ -8,7 +8,7 @@ use limpid::names::Notation;
 use limpid::trace::table::{TableOptions, columns};
 use limpid::trace::view::{Paint, View, wrap};
 use limpid::walk::{As, Figure, Live, Made, ShapeRow, Shown, Walk, WalkError, WalkOptions, WalkStep};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
@@ -23,8 +23,8 @@ pub struct Args {
     /// One step: its name, its number, or words of its section: masking, 13, 4.1, "step 7" (a section's whole number with its dot: 5.)
     #[arg(value_name = "STEP", requires = "name")]
     step: Option<String>,
-    /// List the steps
-    #[arg(long, requires = "name", conflicts_with = "step")]
+    /// List the steps; without a name those of every document
+    #[arg(long, conflicts_with = "step")]
     list: bool,
     /// Print all steps, also on a terminal
     #[arg(long, requires = "name", conflicts_with_all = ["step", "list"])]
@@ -55,14 +55,13 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     let page = Page::new(&args);
     let Some(name) = &args.name else {
-        return documents(&page, args.json);
+        return documents(&page, &args);
     };
     let walk = Walk::named(name).map_err(|error| Usage(error.to_string()))?;
     let one = args.step.as_ref().map(|step| walk.find(step)).transpose().map_err(|error| Usage(error.to_string()))?;
     if args.list {
-        let step = |step: &WalkStep| json!({ "id": step.id, "section": step.section, "title": step.title });
         return match args.json {
-            true => show::json(&walk.steps.iter().map(step).collect::<Vec<_>>()),
+            true => show::json(&listed(&walk)),
             false => show::out(&page.contents(&walk)),
         };
     }
@@ -123,13 +122,23 @@ fn training(other: bool) -> impl FnMut(&Made, u64, u64) {
     }
 }
 
-/// The documents.
-fn documents(page: &Page, json: bool) -> Result<()> {
+/// The steps of a walk.
+fn listed(walk: &Walk) -> Value {
+    let step = |step: &WalkStep| json!({ "id": step.id, "section": step.section, "title": step.title });
+    walk.steps.iter().map(step).collect()
+}
+
+/// The documents, with their steps if these are to be listed.
+fn documents(page: &Page, args: &Args) -> Result<()> {
     let walks = Walk::all();
-    if json {
+    if args.json {
         let one = |walk: &Walk| {
             let models: Vec<String> = walk.models.iter().map(Made::command).collect();
-            json!({ "name": walk.name, "also": walk.also, "title": walk.title, "about": walk.about, "steps": walk.steps.len(), "models": models })
+            let mut all = json!({ "name": walk.name, "also": walk.also, "title": walk.title, "about": walk.about, "steps": walk.steps.len(), "models": models });
+            if args.list {
+                all["list"] = listed(walk);
+            }
+            all
         };
         return show::json(&walks.iter().map(one).collect::<Vec<_>>());
     }
@@ -138,6 +147,9 @@ fn documents(page: &Page, json: bool) -> Result<()> {
         let steps = show::plural(walk.steps.len(), "step");
         text += &page.bold(&format!("{}  {}, {steps}", walk.name, walk.title));
         text += &page.indented(&wrap(&walk.about, 0, page.prose - INDENT));
+        if args.list {
+            text += &format!("\n{}\n", page.contents(walk));
+        }
     }
     show::painted(&text)
 }

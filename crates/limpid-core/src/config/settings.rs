@@ -5,6 +5,7 @@
 //! texts, and docs/settings.md.
 
 use super::{Axis, ConfigError, unknown};
+use limpid_base::words;
 use std::error::Error;
 use std::fmt::Debug;
 
@@ -234,7 +235,7 @@ pub trait Settings: Fields {
             Some((setting, value)) => value.parse(text).map_err(|why| ConfigError::Value {
                 what: setting.name,
                 found: text.into(),
-                why: why.to_string(),
+                why: words::expected(&*why).map_or_else(|| why.to_string(), String::from),
             }),
             None => {
                 let known = Self::default();

@@ -16,11 +16,13 @@ pub use page::html;
 
 use crate::RECENT;
 use crate::log::{self, METRICS, Speed};
+use crate::run::mean;
 use limpid_checkpoint::{CheckpointError, at};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Why a run cannot be reported.
 #[derive(Debug, thiserror::Error)]
@@ -73,12 +75,14 @@ pub struct Results {
     pub state: RunState,
     /// Steps done.
     pub steps: u64,
-    /// Training loss of the first step, nats a token.
-    pub first_loss: f64,
-    /// Mean training loss of the last [`RECENT`] steps, or of all if there are fewer.
-    pub train_loss: f64,
+    /// Training loss of the first step that has one, nats a token.
+    pub first_loss: Option<f64>,
+    /// Mean training loss of the last [`RECENT`] steps that have one, or of all if there are fewer.
+    pub train_loss: Option<f64>,
     /// Validation loss: of the kept weights on all of the text, or the least during training while that is not known.
     pub val_loss: Option<f64>,
+    /// The validation loss of the kept weights in bits for each byte of the text, where the run knows it.
+    pub val_bits_per_byte: Option<f64>,
     /// The step of the least validation loss during training, or the last step.
     pub best_step: u64,
     /// Tokens trained on.
@@ -100,6 +104,8 @@ pub struct RunRecord {
     pub name: String,
     /// Its settings: the keys of config.json, and those that the caller adds.
     pub settings: BTreeMap<String, String>,
+    /// A checksum of its tokenizer, if it has one: losses in nats a token compare only runs with the same.
+    pub tokenizer: Option<u64>,
     /// Every number of the log by name: (step, value), steps ascending; and `tokens_per_second`, made of two.
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Texts it wrote.
@@ -137,7 +143,8 @@ impl RunRecord {
         let config = json(&folder.join("config.json"))?.unwrap_or_default();
         let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
         let name = whole.file_name().map_or_else(|| folder.display().to_string(), |n| n.to_string_lossy().into());
-        let mut run = RunRecord { name, settings: BTreeMap::new(), series, samples, results, look: None };
+        let tokenizer = std::fs::read(folder.join("tokenizer.json")).ok().map(|bytes| xxh3_64(&bytes));
+        let mut run = RunRecord { name, settings: BTreeMap::new(), tokenizer, series, samples, results, look: None };
         config.as_object().into_iter().flatten().for_each(|(key, value)| run.set(key, value));
         Ok(run)
     }
@@ -166,6 +173,14 @@ pub fn differences(runs: &[RunRecord]) -> BTreeMap<&str, Vec<&str>> {
     all.into_iter().filter(|(_, values)| values.iter().any(|v| *v != values[0])).collect()
 }
 
+/// What to know before losses of several runs are compared: whose tokens differ.
+pub fn caution(runs: &[RunRecord]) -> Option<&'static str> {
+    let differ = runs.iter().any(|run| run.tokenizer != runs[0].tokenizer);
+    let mend = "These runs have different tokenizers, and a loss in nats a token is lower where tokens are shorter: compare bits per byte, \
+                and those only on the same text.";
+    differ.then_some(mend)
+}
+
 /// A noisy curve as the page draws it: means of the steps around.
 pub fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     plot::around(points, plot::mean)
@@ -184,8 +199,9 @@ fn json(path: &Path) -> Result<Option<Value>, ReportError> {
 fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Option<Results> {
     let values = |name: &str| series.get(name).map_or(&[][..], Vec::as_slice);
     let last = |name: &str| values(name).last().map_or(0.0, |(_, value)| *value);
-    let train = values("train_loss");
-    let (first, (steps, _)) = (train.first()?, train.last()?);
+    let train: Vec<f64> = values("train_loss").iter().map(|(_, loss)| *loss).collect();
+    // every step has these
+    let (steps, _) = values("tokens").last()?;
     let done = summary["steps"].as_f64() == Some(*steps);
     let recent = &train[train.len().saturating_sub(RECENT)..];
     let best = values("val_loss").iter().min_by(|a, b| a.1.total_cmp(&b.1));
@@ -199,9 +215,10 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
             (true, false) => RunState::Finished,
         },
         steps: *steps as u64,
-        first_loss: first.1,
-        train_loss: told("train_loss").unwrap_or(recent.iter().map(|p| p.1).sum::<f64>() / recent.len() as f64),
+        first_loss: train.first().copied(),
+        train_loss: told("train_loss").or(mean(recent)),
         val_loss: told("val_loss").or(best.map(|p| p.1)),
+        val_bits_per_byte: told("val_bits_per_byte"),
         best_step: told("best_step").or(best.map(|p| p.0)).unwrap_or(*steps) as u64,
         tokens: tokens as u64,
         seconds,
@@ -395,9 +412,9 @@ mod tests {
         let (mut run, _) = record("results");
         let r = &run.results;
         assert_eq!((r.state, r.steps, r.val_loss, r.best_step), (RunState::Unfinished, 5000, Some(2.5), 4000));
-        assert_eq!((r.tokens, r.tok_s, r.first_loss), (500_000, 200.0, 7.0));
+        assert_eq!((r.tokens, r.tok_s, r.first_loss), (500_000, 200.0, Some(7.0)));
         let mean = (4951..=5000).map(|n| 2.0 + 5.0 / f64::from(n)).sum::<f64>() / 50.0;
-        assert!((r.train_loss - mean).abs() < 1e-12);
+        assert!((r.train_loss.unwrap() - mean).abs() < 1e-12);
         let settings = |run: &RunRecord, key: &str| run.settings.get(key).cloned();
         assert_eq!(settings(&run, "rotary_scaling_factor").as_deref(), Some("8"));
         assert_eq!(settings(&run, "d_head"), None);

@@ -3,7 +3,7 @@
 
 use super::plot::{Curve, CurvePlot, Style, around, mean, median, shared};
 use super::units::{bytes, count, duration};
-use super::{RunRecord, RunState, differences, words};
+use super::{RunRecord, RunState, caution, differences, words};
 use crate::RECENT;
 use limpid_base::units::commas;
 use limpid_core::trace::picture::png::base64;
@@ -105,15 +105,15 @@ fn summary(run: &RunRecord) -> String {
         RunState::Unfinished => "Not finished when this was written:".to_string(),
     };
     let of = if r.state == RunState::Finished { String::new() } else { of };
-    let mut text = format!(
-        "{done} {}{of} steps, {} tokens, {}. The training loss went from {:.4} to {:.4} nats a token (the mean of the last {} steps).",
-        commas(r.steps),
-        commas(r.tokens),
-        duration(r.seconds),
-        r.first_loss,
-        r.train_loss,
-        r.steps.min(RECENT as u64)
-    );
+    let mut text =
+        format!("{done} {}{of} steps, {} tokens, {}.", commas(r.steps), commas(r.tokens), duration(r.seconds));
+    text += &match (r.first_loss, r.train_loss) {
+        (Some(first), Some(last)) => format!(
+            " The training loss went from {first:.4} to {last:.4} nats a token (the mean of the last {} steps).",
+            r.steps.min(RECENT as u64)
+        ),
+        _ => " There is no training loss: no batch had a token to predict.".into(),
+    };
     if let Some(val) = r.val_loss {
         text += &match r.state {
             RunState::Finished => format!(" The validation loss is {val:.4}"),
@@ -146,8 +146,9 @@ fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
     };
     vec![
         ("validation loss", r.val_loss.map(|v| format!("{v:.4}")).unwrap_or_default()),
+        ("validation, bits per byte", r.val_bits_per_byte.map(|v| format!("{v:.4}")).unwrap_or_default()),
         ("entropy floor", r.entropy_floor.map(|v| format!("{v:.4}")).unwrap_or_default()),
-        ("training loss, mean of the last steps", format!("{:.4}", r.train_loss)),
+        ("training loss, mean of the last steps", r.train_loss.map(|v| format!("{v:.4}")).unwrap_or_default()),
         ("best step", commas(r.best_step)),
         ("steps", commas(r.steps) + state),
         ("tokens", count(r.tokens as f64)),
@@ -174,7 +175,11 @@ fn compared(runs: &[RunRecord]) -> String {
         let cells: String = columns.iter().map(|(_, values)| format!("<td>{}</td>", escape(&values[i]))).collect();
         out += &format!("<tr><th>{}{}</th>{cells}</tr>\n", Style::nth(i).key(), escape(&run.name));
     }
-    out += "</table></div>\n<h2>What differs</h2>\n";
+    out += "</table></div>\n";
+    if let Some(words) = caution(runs) {
+        out += &format!("<p class=\"words\">{words}</p>\n");
+    }
+    out += "<h2>What differs</h2>\n";
     let differing = differences(runs);
     if differing.is_empty() {
         return out + "<p>Nothing in their settings.</p>\n";
@@ -224,7 +229,8 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
         let gap = words::gap(&train, &val);
         train.extend(val);
         let closer = plot("Loss, closer", "what came after the first tenth of the steps", false, train.clone());
-        let note = "nats a token; training: mean of the steps around, each step behind it";
+        let note =
+            "nats a token; training: mean of the steps around, each step behind it; validation: on part of its text";
         let mut loss = plot("Loss", note, false, train);
         loss.curves.extend(floor);
         first.push(loss);

@@ -131,9 +131,10 @@ fn step(class: &Class, optimizer: Method, learning_rate: f64) -> Result<Found, E
     trainer.update(&batches, before, learning_rate, &mut [])?;
     let new = read(&trainer, false)?;
     trainer.step = 0; // the same batch again
-    let after = trainer.gradient(&batches)?.loss;
+    let after = trainer.gradient(&batches)?;
+    let (loss, after) = before.loss.zip(after.loss).expect("every next token is predicted");
     let names = trainer.model.params.iter().map(|param| param.name.clone());
     let tensors = names.zip(old).zip(gradients).zip(new);
     let tensors = tensors.map(|(((name, old), gradient), new)| Moved { name, old, gradient, new }).collect();
-    Ok(Found { loss: before.loss, after, tensors })
+    Ok(Found { loss, after, tensors })
 }

@@ -126,7 +126,7 @@ impl Study {
         let (seen, unseen) = (windows(&text.seen)?, windows(&text.unseen)?);
         let judge = |trainer: &mut Trainer, text: &Windows| -> Result<f64, Error> {
             let score = |t: &mut Trainer| score(&t.model, &mut *t.backend, text, batch, &mut |_| true);
-            Ok(trainer.averaged(score)??.loss())
+            Ok(trainer.averaged(score)??.loss().expect("every next token is predicted"))
         };
         let table = |trainer: &Trainer| {
             let param = trainer.model.param("embed.weight").expect("every model has a token table");
@@ -136,7 +136,7 @@ impl Study {
         let mut course = Course { losses: vec![], validation: vec![], train: f64::NAN, tables: [vec![], vec![]] };
         for step in 1..=recipe.steps {
             match trainer.step(&batches) {
-                Ok(done) => course.losses.push(done.loss),
+                Ok(done) => course.losses.extend(done.loss),
                 Err(TrainError::NotFinite { .. }) => break,
                 Err(error) => return Err(error.into()),
             }

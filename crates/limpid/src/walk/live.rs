@@ -416,8 +416,8 @@ impl Live {
         let mut losses = vec![];
         let trained = training.run(|event| {
             if let TrainEvent::Step(step, _) = event {
-                losses.push(step.loss);
-                (self.tell)(made, losses.len() as u64, recipe.steps);
+                losses.extend(step.loss);
+                (self.tell)(made, step.step, recipe.steps);
             }
             Control::Continue
         })?;

@@ -1,0 +1,61 @@
+//! Errors of Rust and of the system, in words for people: `invalid digit found in string` says what a parser met, not what it takes.
+
+use std::error::Error;
+use std::io;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+use std::str::ParseBoolError;
+
+/// What a text must be where it could not be read as a number or a switch; none of any other error.
+pub fn expected(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    if let Some(error) = error.downcast_ref::<ParseIntError>() {
+        return Some(match error.kind() {
+            IntErrorKind::PosOverflow => "it is too large",
+            IntErrorKind::NegOverflow => "it is too far below zero",
+            _ => "it must be a whole number, in digits alone",
+        });
+    }
+    if error.is::<ParseFloatError>() {
+        return Some("it must be a number, such as 2, 0.5 or 3e-4");
+    }
+    error.is::<ParseBoolError>().then_some("it must be true or false")
+}
+
+/// What the system says, without the number that it has for it.
+pub fn system(error: &io::Error) -> String {
+    let text = error.to_string();
+    let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
+    number.and_then(|number| text.strip_suffix(&number).map(String::from)).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_parser_met_is_said_as_what_it_takes() {
+        let of = |error: Box<dyn Error>| expected(&*error);
+        for text in ["", "x", "1.5", "1e9", "-3", "+", " 1", "0x10"] {
+            let said = of(text.parse::<u64>().unwrap_err().into()).unwrap();
+            assert!(said.contains("whole number"), "{text}: {said}");
+        }
+        assert_eq!(of("300".parse::<u8>().unwrap_err().into()), Some("it is too large"));
+        assert_eq!(of("-300".parse::<i8>().unwrap_err().into()), Some("it is too far below zero"));
+        assert!(of("1,5".parse::<f64>().unwrap_err().into()).unwrap().contains("a number"));
+        assert_eq!(of("on".parse::<bool>().unwrap_err().into()), Some("it must be true or false"));
+        assert_eq!(of("other".into()), None);
+    }
+
+    #[test]
+    fn the_system_speaks_without_numbers() {
+        for number in 1..=40 {
+            let error = io::Error::from_raw_os_error(number);
+            let said = system(&error);
+            assert!(!said.contains("os error") && error.to_string().starts_with(&said), "{said}");
+        }
+        assert_eq!(
+            system(&io::Error::other("ours (os error 2)")),
+            "ours (os error 2)",
+            "nobody else's words are changed"
+        );
+    }
+}
