@@ -6,8 +6,8 @@
     python reference/names.py --fixtures crates/limpid/fixtures/names # writes the truth for crates/limpid/tests/names.rs
 
 Each model runs in transformers in float64. Hooks on its modules (`FAMILIES` says which module is which), and on the product and the
-softmax of its attention, keep tensors and their gradients. What no module gives is computed here from what one gives, by the formula
-in `OWN`, and the table says so. Where TransformerLens opens the family and gives the same logits, its cache and its parameters are
+softmax of its attention, keep tensors and their gradients. What no module gives is computed here from what one gives (`Kept.own`), and
+the table says so. Where TransformerLens opens the family and gives the same logits, its cache and its parameters are
 compared too, each under the name that docs/names.md has for it.
 
 A tensor's difference is the largest of its elements', over its largest element. The run fails where one is above BOUND, where limpid
@@ -235,271 +235,267 @@ def float64_model(case):
 
 
 class Kept:
-    """Tensors of the graph under limpid's names: each what a hook saw, and how that is laid out under the name."""
+    """Tensors of the graph under limpid's names, each what a hook saw and how that is laid out under the name; and those computed here."""
 
     def __init__(self):
-        self.all, self.own, self.norms, self.steepness, self.gradients, self.sizes = {}, {}, {}, {}, {}, {}
+        self.seen, self.own, self.own_gradients, self.sizes = {}, {}, {}, {}
 
     def put(self, name, tensor, layout=lambda x: x, summed=None):
-        """`layout` is linear, and makes gradients as well, but for keys that were repeated: theirs are `summed`."""
+        """`layout` is linear, and lays out gradients as well, but for keys that were repeated: theirs are `summed`."""
         if tensor.requires_grad and not tensor.is_leaf:
             tensor.retain_grad()
-        self.all[name] = (tensor, layout, summed or layout)
-
-    def put_own(self, name, tensor):
-        self.own[name] = tensor
+        self.seen[name] = (tensor, layout, summed or layout)
 
     def get(self, name):
         if name in self.own:
-            return self.own[name]
-        tensor, layout, _ = self.all[name]
-        return layout(tensor)
+            return self.own[name].detach()
+        tensor, layout, _ = self.seen[name]
+        return layout(tensor).detach()
+
+    def gradient(self, name):
+        tensor, _, layout = self.seen[name]
+        return layout(tensor.grad)
 
     def __contains__(self, name):
-        return name in self.all or name in self.own
+        return name in self.seen or name in self.own
 
 
 def first(x):
     return x[0] if isinstance(x, (tuple, list)) else x
 
 
-def run(model, inputs, mask=None):
-    """What every name holds: (values, gradients, names that are computed here)."""
-    roles = Roles(model)
-    c = model.config
-    B, T = inputs["input_ids"].shape
-    calls = defaultdict(list)  # module: (input, output) of each call
-    hooks = []
+class Run:
+    """A run of a model, with all that its names hold in `kept`, and gradients where it has a loss."""
 
-    def hook(module, args, kwargs, output):
-        x = args[0] if args else next(iter(kwargs.values()))
-        calls[module].append((first(x), first(output)))
-        return output.clone() if isinstance(output, torch.Tensor) else None  # Falcon adds to it in place
+    def __init__(self, model, inputs, mask=None):
+        self.model, self.c, self.roles, self.kept = model, model.config, Roles(model), Kept()
+        self.ids = inputs["input_ids"]
+        self.B, self.T = self.ids.shape
+        self.calls = defaultdict(list)  # module: (input, output) of each call
+        self.norms, self.steepness = {}, {}
 
-    for module in model.modules():
-        hooks.append(module.register_forward_hook(hook, with_kwargs=True))
-    watch = Watch(T)
-    with watch:
-        out = model(**inputs)
-    for one in hooks:
-        one.remove()
+        def hook(module, args, kwargs, output):
+            x = args[0] if args else next(iter(kwargs.values()))
+            self.calls[module].append((first(x), first(output)))
+            return output.clone() if isinstance(output, torch.Tensor) else None  # Falcon adds to it in place
 
-    k = Kept()
-    stream = lambda x: x.reshape(B, -1, x.shape[-1])[:, -T:] if x.dim() != 3 else x
-    wide = lambda x: stream(x).expand(B, T, -1)
-    heads = lambda x: x.reshape(B, T, -1, roles.d_head)
-    rows = lambda x: x.reshape(B, T, -1)
+        hooks = [module.register_forward_hook(hook, with_kwargs=True) for module in model.modules()]
+        self.watch = Watch(self.T)
+        with self.watch:
+            out = model(**inputs)
+        [one.remove() for one in hooks]
+        self.embedding()
+        for i in range(self.roles.n_layer):
+            self.block(i)
+        self.head(out, mask)
 
-    def norm(name, module, call):
-        x, y = calls[module][call]
-        k.put(f"{name}.hook_out", y, rows)
-        for what, value in statistics(module, rows(x).detach()).items():
-            k.put_own(f"{name}.{what}", value)
-        k.norms[name] = module
+    def rows(self, x):
+        return x.reshape(self.B, self.T, -1)
 
-    # the embedding
-    token, pos, seg, embed_norm, project = (roles.outer.get(x) for x in ["embed", "pos", "seg", "embed_norm", "project"])
-    k.put("input", inputs["input_ids"].double())
-    x = calls[token][0][1]
-    k.put("hook_embed", x)
-    factor = embedding_factor(c)
-    if factor != 1.0:
-        k.put_own("hook_embed_unscaled", F.embedding(inputs["input_ids"], token.weight))
-        k.put_own("hook_embed_sum", k.own["hook_embed_unscaled"])
-        if c.model_type == "granite":
-            k.put_own("hook_embed", x * factor)
-    if pos is not None:
-        y = calls[pos][0][1]
-        k.put("hook_pos_embed", y, wide, None)
-    total = calls[embed_norm][0][0] if embed_norm is not None else calls[roles.blocks[0]][0][0]
-    k.put("hook_embed_sum" if factor == 1.0 else "hook_embed_scaled", total, rows)
-    if dropped(c, "embd_pdrop"):
-        k.put("hook_embed_dropped", calls[roles.blocks[0]][0][0], rows)
-    if embed_norm is not None:
-        norm("embed_norm", embed_norm, 0)
-    if project is not None:
-        k.put("hook_embed_projected", calls[project][0][1])
+    def heads(self, x):
+        return x.reshape(self.B, self.T, -1, self.roles.d_head)
 
-    # the blocks
-    for i in range(roles.n_layer):
-        call = i if roles.shared else 0
-        at = lambda role: calls[roles.block(i, role)][call]
-        has = lambda role: roles.block(i, role) is not None
-        name = lambda rest: f"blocks.{i}.{rest}"
-        before, after = calls[roles.blocks[i]][call]
-        k.put(name("hook_resid_pre"), before, rows)
-        k.put(name("hook_resid_post"), after, rows)
-        for one in ["ln1", "ln2", "ln1_post", "ln2_post"]:
-            if has(one):
-                norm(name(one), roles.block(i, one), call)
-        if has("qkv"):
-            fused = at("qkv")[1]
-            for part in "qkv":
-                k.put(name(f"attn.hook_{part}"), fused, lambda x, p=part: roles.split(rows(x), -1)[p])
-        else:
-            for part in "qkv":
-                k.put(name(f"attn.hook_{part}"), at(part)[1], heads)
-        (q, turned), scores, pattern = watch.softmaxes[i] if watch.softmaxes[i][0] else ((None, None), *watch.softmaxes[i][1:])
-        kv = k.get(name("attn.hook_k")).shape[2]
-        one = lambda x: x.movedim(-1, -2).unflatten(1, (kv, -1))[:, :, 0].transpose(1, 2)
-        every = lambda x: x.movedim(-1, -2).unflatten(1, (kv, -1)).sum(2).transpose(1, 2)
-        angles = rotates(roles, i)
-        if angles:
-            k.put(name("attn.hook_rot_q"), q, to_heads)
-            k.put(name("attn.hook_rot_k"), turned, one, every)
-        if has("q_norm") and roles.kind == "nanochat":
-            # turned first there, and then normalised: the same, for a rotation keeps lengths
-            for part in "qk":
-                x = k.get(name(f"attn.hook_{part}")).detach()
-                k.put_own(name(f"attn.hook_norm_{part}"), x / rms(x, roles.block(i, "q_norm").eps))
-        elif has("q_norm"):
-            per_head = at("q_norm")[1].dim() == 4
-            for part in "qk":
-                y = at(f"{part}_norm")[1]
-                swap = per_head and y.shape[1] != T
-                k.put(name(f"attn.hook_norm_{part}"), y, to_heads if swap else heads)
-        k.put(name("attn.hook_pattern"), pattern)
+    def norm(self, name, module, call):
+        x, y = self.calls[module][call]
+        self.kept.put(f"{name}.hook_out", y, self.rows)
+        self.kept.own |= {f"{name}.{what}": value for what, value in statistics(module, self.rows(x).detach()).items()}
+        self.norms[name] = module
+
+    def embedding(self):
+        k, outer = self.kept, self.roles.outer
+        stream = self.calls[self.roles.blocks[0]][0][0]
+        k.put("input", self.ids.double())
+        token = self.calls[outer["embed"]][0][1]
+        k.put("hook_embed", token)
+        self.total = self.calls[outer["embed_norm"]][0][0] if "embed_norm" in outer else stream
+        k.put("hook_embed_sum", self.total, self.rows)
+        factor = embedding_factor(self.c)
+        if factor != 1.0:
+            k.put("hook_embed_scaled", self.total, self.rows)
+            k.own["hook_embed_unscaled"] = k.own["hook_embed_sum"] = F.embedding(self.ids, outer["embed"].weight)
+        if self.c.model_type == "granite":
+            k.own["hook_embed"] = token * factor
+        if "pos" in outer:
+            k.put("hook_pos_embed", self.calls[outer["pos"]][0][1], lambda x: x.expand(self.B, self.T, -1))
+        if "embed_norm" in outer:
+            self.norm("embed_norm", outer["embed_norm"], 0)
+        if "project" in outer:
+            k.put("hook_embed_projected", self.calls[outer["project"]][0][1])
+        if dropped(self.c, "embd_pdrop"):
+            k.put("hook_embed_dropped", stream, self.rows)
+
+    def block(self, i):
+        call = i if self.roles.shared else 0
+
+        def has(role):
+            return self.roles.block(i, role) is not None
+
+        def at(role):
+            return self.calls[self.roles.block(i, role)][call]
+
+        before, after = map(self.rows, self.calls[self.roles.blocks[i]][call])
+        for name, x in zip(["pre", "post"], self.calls[self.roles.blocks[i]][call]):
+            self.kept.put(f"blocks.{i}.hook_resid_{name}", x, self.rows)
+        for name in ["ln1", "ln2", "ln1_post", "ln2_post"]:
+            if has(name):
+                self.norm(f"blocks.{i}.{name}", self.roles.block(i, name), call)
+        self.attention(i, f"blocks.{i}.attn", has, at)
+        self.feed_forward(f"blocks.{i}.mlp", has, at)
+        self.added(f"blocks.{i}", before, after, has, at)
+
+    def attention(self, i, name, has, at):
+        k, roles, heads = self.kept, self.roles, self.heads
+        for part in "qkv":
+            if has("qkv"):
+                k.put(f"{name}.hook_{part}", at("qkv")[1], lambda x, p=part: roles.split(self.rows(x), -1)[p])
+            else:
+                k.put(f"{name}.hook_{part}", at(part)[1], heads)
+        n_kv = k.get(f"{name}.hook_k").shape[2]
+        operands, scores, pattern = self.watch.softmaxes[i]
+        q, k_name = f"{name}.hook_q", f"{name}.hook_k"
+        if has("q_norm"):
+            q, k_name = f"{name}.hook_norm_q", f"{name}.hook_norm_k"
+            for part, own in [("q", q), ("k", k_name)]:
+                if roles.kind == "nanochat":
+                    # turned first there, and then normalised: the same, for a rotation keeps lengths
+                    x = k.get(f"{name}.hook_{part}")
+                    k.own[own] = x / rms(x, roles.block(i, "q_norm").eps)
+                else:
+                    x = at(f"{part}_norm")[1]
+                    k.put(own, x, to_heads if x.dim() == 4 and x.shape[1] != self.T else heads)
+        if rotates(roles, i):
+            q, k_name = f"{name}.hook_rot_q", f"{name}.hook_rot_k"
+            # the keys lie as columns, repeated for each head that reads them
+            repeated = lambda x: x.movedim(-1, -2).unflatten(1, (n_kv, -1))
+            k.put(q, operands[0], to_heads)
+            k.put(k_name, operands[1], lambda x: to_heads(repeated(x)[:, :, 0]), lambda x: to_heads(repeated(x).sum(2)))
+
         hidden = scores.detach() < -5e3  # GPT-1 writes -10000, the others the least number that there is
-        k.put(name("attn.hook_attn_scores"), scores, lambda x, h=hidden: x.masked_fill(h, -torch.inf), lambda x: x)
-        k.put(name("attn.hook_z"), at("out")[0], heads)
-        ends = {"q": "q", "k": "k"}
-        ends = {p: next(n for n in [f"rot_{p}", f"norm_{p}", p] if name(f"attn.hook_{n}") in k) for p in ends}
-        unscaled = torch.einsum(
-            "bqhd,bkhd->bhqk",
-            k.get(name(f"attn.hook_{ends['q']}")).detach(),
-            k.get(name(f"attn.hook_{ends['k']}")).detach().repeat_interleave(roles.heads // kv, 2),
-        )
-        k.put_own(name("attn.hook_unscaled_scores"), unscaled)
-        unscaled.requires_grad_()
-        raw = bounded(unscaled * scale_of(roles, i), getattr(c, "attn_logit_softcapping", None)) + alibi(roles, T)
-        k.steepness[i] = torch.autograd.grad(raw.sum(), unscaled)[0]
-        raw = raw.detach()
-        k.put_own(name("attn.hook_raw_scores"), raw)
-        own = raw.masked_fill(hidden, -torch.inf)
+        k.put(f"{name}.hook_attn_scores", scores, lambda x: x.masked_fill(hidden, -torch.inf), lambda x: x)
+        k.put(f"{name}.hook_pattern", pattern)
+        k.put(f"{name}.hook_z", at("out")[0], heads)
+        keys = k.get(k_name).repeat_interleave(roles.heads // n_kv, 2)
+        unscaled = torch.einsum("bqhd,bkhd->bhqk", k.get(q), keys).requires_grad_()
+        raw = bounded(unscaled * scale_of(roles, i), getattr(self.c, "attn_logit_softcapping", None)) + alibi(roles, self.T)
+        self.steepness[name] = torch.autograd.grad(raw.sum(), unscaled)[0]
+        k.own[f"{name}.hook_unscaled_scores"], k.own[f"{name}.hook_raw_scores"] = unscaled.detach(), raw.detach()
+        own = raw.detach().masked_fill(hidden, -torch.inf)
         if roles.kind in ("bloom", "mpt"):
             # there a key's place is added, here its distance taken off: scores differ by what is the same for a whole row
-            k.put_own(name("attn.hook_attn_scores"), own)
-        k.put_own(name("attn.hook_lse"), own.logsumexp(-1).transpose(1, 2))
-        near(own.softmax(-1), pattern.detach(), f"{c.model_type} pattern")
+            k.own[f"{name}.hook_attn_scores"] = own
+        k.own[f"{name}.hook_lse"] = own.logsumexp(-1).transpose(1, 2)
+        near(own.softmax(-1), pattern.detach(), f"{self.c.model_type}: the pattern of own scores")
 
-        # what is added to the stream
-        if has("ln1_post") or roles.kind == "granite":
-            k.put(name("attn.hook_out"), at("out")[1], rows)
-            k.put(name("mlp.hook_out"), at("mlp")[1], rows)
-        if roles.post:
-            k.put(name("hook_attn_sum"), at("ln1")[0], rows)
-            k.put(name("hook_resid_mid"), at("ln1")[1], rows)
-            k.put(name("hook_mlp_sum"), at("ln2")[0], rows)
-            added = at("ln1")[0] - before, at("ln2")[0] - at("ln1")[1]
-        elif roles.parallel:
-            k.put_own(name("hook_attn_sum"), rows(before) + rows(at("out")[1]))
-            added = at("out")[1], after - before - at("out")[1]
+    def feed_forward(self, name, has, at):
+        k = self.kept
+        k.put(f"{name}.hook_post", at("mlp")[0], self.rows)
+        if has("gate_in"):
+            for half, what in enumerate(["pre", "pre_linear"]):
+                k.put(f"{name}.hook_{what}", at("gate_in")[1], lambda x, half=half: self.rows(x).chunk(2, -1)[half])
+        else:
+            k.put(f"{name}.hook_pre", at("gate" if has("gate") else "in")[1], self.rows)
+        if has("gate"):
+            k.put(f"{name}.hook_pre_linear", at("in")[1], self.rows)
+        if has("gate") or has("gate_in"):
+            k.put(f"{name}.hook_gate", at("act")[1], self.rows)
+
+    def added(self, name, before, after, has, at):
+        """The stream within a block, and what each part adds to it."""
+        k, rows = self.kept, self.rows
+        if self.roles.post:
+            k.put(f"{name}.hook_attn_sum", at("ln1")[0], rows)
+            k.put(f"{name}.hook_resid_mid", at("ln1")[1], rows)
+            k.put(f"{name}.hook_mlp_sum", at("ln2")[0], rows)
+            added = rows(at("ln1")[0]) - before, rows(at("ln2")[0] - at("ln1")[1])
+        elif self.roles.parallel:
+            k.own[f"{name}.hook_attn_sum"] = before + rows(at("out")[1])
+            added = rows(at("out")[1]), after - k.own[f"{name}.hook_attn_sum"]
         else:
             mid = at("mid" if has("mid") else "ln2")[0]
-            k.put(name("hook_resid_mid"), mid, rows)
-            added = rows(mid) - rows(before), rows(after) - rows(mid)
-        for part, (place, behind, added) in {"attn": ("out", "ln1_post", added[0]), "mlp": ("mlp", "ln2_post", added[1])}.items():
-            y = at(behind if has(behind) else place)[1]
-            if roles.kind == "granite":
-                y = y * c.residual_multiplier
-                k.put_own(name(f"hook_{part}_out"), rows(y))
-            else:
-                k.put(name(f"hook_{part}_out"), y, rows)
-            near(rows(y), rows(added), f"{c.model_type}: what {part} adds to the stream")
+            k.put(f"{name}.hook_resid_mid", mid, rows)
+            added = rows(mid) - before, after - rows(mid)
+        for part, product, norm, difference in [("attn", "out", "ln1_post", added[0]), ("mlp", "mlp", "ln2_post", added[1])]:
+            own = f"{name}.hook_{part}_out"
+            k.put(own, at(norm if has(norm) else product)[1], rows)
+            if self.c.model_type == "granite":
+                k.own[own] = k.get(own) * self.c.residual_multiplier
+            if has(norm) or own in k.own:
+                k.put(f"{name}.{part}.hook_out", at(product)[1], rows)
+            if dropped(self.c, "resid_pdrop") or dropped(self.c, "residual_dropout"):
+                k.own[f"{own}_dropped"] = k.get(own)  # as outside training
+            near(k.get(own), difference.detach(), f"{self.c.model_type}: what {part} adds to the stream")
 
-        # the same outside training
-        if dropped(c, "resid_pdrop") or dropped(c, "residual_dropout"):
-            for part in ["attn", "mlp"]:
-                k.put_own(name(f"hook_{part}_out_dropped"), k.get(name(f"hook_{part}_out")))
-
-        # the feed-forward network
-        k.put(name("mlp.hook_post"), at("mlp")[0], rows)
-        if has("gate_in"):
-            k.put(name("mlp.hook_pre"), at("gate_in")[1], lambda x: rows(x).chunk(2, -1)[0])
-            k.put(name("mlp.hook_pre_linear"), at("gate_in")[1], lambda x: rows(x).chunk(2, -1)[1])
-        elif has("gate"):
-            k.put(name("mlp.hook_pre"), at("gate")[1], rows)
-            k.put(name("mlp.hook_pre_linear"), at("in")[1], rows)
-        else:
-            k.put(name("mlp.hook_pre"), at("in")[1], rows)
-        if has("gate") or has("gate_in"):
-            k.put(name("mlp.hook_gate"), at("act")[1], rows)
-
-    # the head
-    if "ln_final" in roles.outer:
-        norm("ln_final", roles.outer["ln_final"], -1)
-    if "dense" in roles.outer:
-        k.put("head.hook_pre", calls[roles.outer["dense"]][0][1])
-        k.put("head.hook_post", calls[roles.outer["head_ln"]][0][0])
-        norm("head.ln", roles.outer["head_ln"], 0)
-    logits = getattr(out, "logits", None)
-    logits = getattr(out, "prediction_logits", logits)
-    if logits is not None and logits.dim() == 3 and logits.shape[-1] == c.vocab_size:
+    def head(self, out, mask):
+        k, outer = self.kept, self.roles.outer
+        if "ln_final" in outer:
+            self.norm("ln_final", outer["ln_final"], -1)
+        if "dense" in outer:
+            k.put("head.hook_pre", self.calls[outer["dense"]][0][1])
+            k.put("head.hook_post", self.calls[outer["head_ln"]][0][0])
+            self.norm("head.ln", outer["head_ln"], 0)
+        logits = getattr(out, "prediction_logits", getattr(out, "logits", None))
+        if logits is None or logits.shape[-1] != self.c.vocab_size:
+            return
         k.put("logits", logits)
-        factor = head_factor(c)
+        factor = head_factor(self.c)
         if factor != 1.0:
-            k.put_own("hook_head_scaled", k.get("ln_final.hook_out").detach() * factor)
-        k.put_own("probs", logits.detach().softmax(-1))
-        targets = targets_of(roles, inputs["input_ids"], mask)
-        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none").reshape(B, T)
-        k.put_own("losses", losses.detach())
-        counted = targets != IGNORE
-        (losses.sum() / counted.sum()).backward()
-        weight = counted / counted.sum()
-        k.gradients["losses"] = weight
-        own = F.one_hot(targets.clamp(min=0), c.vocab_size) * -weight[..., None]
-        k.gradients["probs"] = own / k.own["probs"]
-        for name, module in k.norms.items():
-            k.gradients |= norm_gradients(name, module, k)
+            k.own["hook_head_scaled"] = k.get("ln_final.hook_out") * factor
+        probs = k.own["probs"] = logits.detach().softmax(-1)
+        targets = targets_of(self.roles, self.ids, mask)
+        losses = F.cross_entropy(logits.movedim(-1, 1), targets, ignore_index=IGNORE, reduction="none")
+        k.own["losses"] = losses.detach()
+        weight = (targets != IGNORE) / (targets != IGNORE).sum()
+        (losses * weight).sum().backward()
+
+        # the gradients of what was computed here
+        k.own_gradients["losses"] = weight
+        k.own_gradients["probs"] = F.one_hot(targets.clamp(min=0), self.c.vocab_size) * -weight[..., None] / probs
+        for name, module in self.norms.items():
+            self.norm_gradients(name, module)
         if "hook_embed_unscaled" in k:
-            k.gradients["hook_embed_unscaled"] = k.gradients["hook_embed_sum"] = rows(total.grad) * factor
+            k.own_gradients["hook_embed_unscaled"] = k.gradient("hook_embed_scaled") * embedding_factor(self.c)
+            k.own_gradients["hook_embed_sum"] = k.own_gradients["hook_embed_unscaled"]
         if "hook_head_scaled" in k:
-            k.gradients["hook_head_scaled"] = k.all["ln_final.hook_out"][0].grad / head_factor(c)
-        for i, steepness in k.steepness.items():
-            name = f"blocks.{i}.attn"
-            pattern, slopes = (k.all[f"{name}.hook_pattern"][0], k.all[f"{name}.hook_attn_scores"][0].grad)
-            for part in "qk" if f"{name}.hook_norm_q" in k.own else "":
-                k.gradients[f"{name}.hook_norm_{part}"] = turned_back(model, k, name, part)
-            k.gradients[f"{name}.hook_unscaled_scores"] = slopes * steepness
-            k.gradients[f"{name}.hook_lse"] = -(pattern.detach() * pattern.grad).sum(-1).transpose(1, 2)
-    return roles, k
+            k.own_gradients["hook_head_scaled"] = k.gradient("ln_final.hook_out") / factor
+        for name, steepness in self.steepness.items():
+            if f"{name}.hook_norm_q" in k.own:
+                k.own_gradients |= {f"{name}.hook_norm_{part}": self.turned_back(name, part) for part in "qk"}
+            k.own_gradients[f"{name}.hook_unscaled_scores"] = k.gradient(f"{name}.hook_attn_scores") * steepness
+            products = k.get(f"{name}.hook_pattern") * k.gradient(f"{name}.hook_pattern")
+            k.own_gradients[f"{name}.hook_lse"] = -products.sum(-1).transpose(1, 2)
 
+    def norm_gradients(self, name, module):
+        """From the gradient of what leaves a norm, y = n w + b with n = (x - mean) / s, those of n, s and the mean."""
+        k = self.kept
+        gain = getattr(module, "weight", None)
+        gain = 1.0 if gain is None else gain.detach() + (1.0 if type(module).__name__.startswith("Gemma") else 0.0)
+        slopes, scale = k.gradient(f"{name}.hook_out") * gain, k.own[f"{name}.hook_scale"]
+        k.own_gradients[f"{name}.hook_normalized"] = slopes
+        products = slopes * k.own[f"{name}.hook_normalized"]
+        k.own_gradients[f"{name}.hook_scale"] = -products.sum(-1, keepdim=True) / scale
+        if f"{name}.hook_mean" in k.own:
+            k.own_gradients[f"{name}.hook_mean"] = -slopes.sum(-1, keepdim=True) / scale
+            k.sizes[f"{name}.hook_mean"] = slopes.abs().sum(-1, keepdim=True) / scale
 
-def targets_of(roles, ids, mask):
-    """The next token; of an encoder the token itself, but for the one that stands for what is hidden."""
-    if roles.post and roles.kind != "openai-gpt":
-        return ids.masked_fill(ids == mask, IGNORE) if mask is not None else ids
-    return torch.cat([ids[:, 1:], torch.full((len(ids), 1), IGNORE)], 1)
-
-
-def turned_back(model, k, name, part):
-    """NanoChat: the gradient of what is normalised before it is turned, from that of what attention reads."""
-    x = to_heads(k.own[f"{name}.hook_norm_{part}"]).requires_grad_()
-    positions = torch.arange(x.shape[2])[None]
-    turn = inspect.getmodule(type(model)).apply_rotary_pos_emb
-    with Wide():
-        y, _ = turn(x, x, *model.model.rotary_emb(x, positions))
-    tensor, layout, summed = k.all[f"{name}.hook_rot_{part}"]
-    near(to_heads(y), layout(tensor).detach(), "turned behind the norm")
-    return to_heads(torch.autograd.grad(y, x, to_heads(summed(tensor.grad)))[0])
+    def turned_back(self, name, part):
+        """NanoChat: the gradient of what is normalised before it is turned, from that of what attention reads."""
+        x = to_heads(self.kept.own[f"{name}.hook_norm_{part}"]).requires_grad_()
+        turn = inspect.getmodule(type(self.model)).apply_rotary_pos_emb
+        with Wide():
+            y, _ = turn(x, x, *self.model.model.rotary_emb(x, torch.arange(self.T)[None]))
+        near(to_heads(y), self.kept.get(f"{name}.hook_rot_{part}"), "turned behind the norm")
+        return to_heads(torch.autograd.grad(y, x, to_heads(self.kept.gradient(f"{name}.hook_rot_{part}")))[0])
 
 
 def to_heads(x):
     return x.transpose(1, 2)
 
 
-def norm_gradients(name, module, k):
-    """OWN: from the gradient of what leaves a norm, y = n w + b with n = (x - mean) / s, those of n, s and the mean."""
-    gain = getattr(module, "weight", None)
-    gain = 1.0 if gain is None else gain.detach() + (1.0 if type(module).__name__.startswith("Gemma") else 0.0)
-    tensor, layout, _ = k.all[f"{name}.hook_out"]
-    slopes = layout(tensor.grad) * gain
-    n, scale = k.own[f"{name}.hook_normalized"], k.own[f"{name}.hook_scale"]
-    found = {"hook_normalized": slopes, "hook_scale": -(slopes * n).sum(-1, keepdim=True) / scale}
-    if f"{name}.hook_mean" in k.own:
-        found["hook_mean"] = -slopes.sum(-1, keepdim=True) / scale
-        k.sizes[f"{name}.hook_mean"] = slopes.abs().sum(-1, keepdim=True) / scale
-    return {f"{name}.{what}": x for what, x in found.items()}
+def targets_of(roles, ids, mask):
+    """The next token; of an encoder the token itself, but for the one that stands for what is hidden."""
+    if roles.post and roles.kind != "openai-gpt":
+        return ids if mask is None else ids.masked_fill(ids == mask, IGNORE)
+    return torch.cat([ids[:, 1:], torch.full((len(ids), 1), IGNORE)], 1)
 
 
 def near(a, b, what):
@@ -515,7 +511,7 @@ def eps_of(module):
 
 
 def statistics(module, x):
-    """OWN: what a norm divides by, what is left before gain and offset, and the mean where it takes one away."""
+    """What a norm divides by, what is left before gain and offset, and the mean where it takes one away."""
     kind = type(module).__name__
     eps = 1e-5 if kind == "OlmoLayerNorm" else eps_of(module)
     if "RMS" in kind:
@@ -691,16 +687,16 @@ class Truth:
 
 def truths(case, model, inputs, mask=None):
     """Every name of the model with its tensor: activations, their gradients, parameters and theirs."""
-    roles, k = run(model, inputs, mask)
+    run = Run(model, inputs, mask)
+    roles, k = run.roles, run.kept
     found = {}
-    for name, (tensor, layout, summed) in k.all.items():
-        if name not in k.own:
-            found[name] = Truth(layout(tensor).detach(), False)
+    for name, (tensor, _, _) in k.seen.items():
+        found[name] = Truth(k.get(name), False)
         if tensor.grad is not None:
-            found[f"{name}.grad"] = Truth(summed(tensor.grad), False)
+            found[f"{name}.grad"] = Truth(k.gradient(name), False)
     for name, value in k.own.items():
         found[name] = Truth(value.detach(), True)
-    for name, value in k.gradients.items():
+    for name, value in k.own_gradients.items():
         found[f"{name}.grad"] = Truth(value.detach(), True, k.sizes.get(name))
     for name, (tensor, layout) in parameters(roles).items():
         found[name] = Truth(layout(tensor).detach(), False)
@@ -721,8 +717,8 @@ def truths(case, model, inputs, mask=None):
             for kind, letter in [("weight", "W"), ("bias", "b")]:
                 parts = [f"blocks.{i}.attn.{letter}_{part}{end}" for part in "QKV"]
                 if all(part in found for part in parts):
-                    rows = [(x := found[part].value).movedim(1, -1).flatten(0, 1) if kind == "weight" else found[part].value.flatten() for part in parts]
-                    found[f"blocks.{i}.attn.qkv.{kind}{end}"] = Truth(torch.cat(rows), False)
+                    stored = [found[part].value.movedim(1, -1).flatten(0, 1) for part in parts]
+                    found[f"blocks.{i}.attn.qkv.{kind}{end}"] = Truth(torch.cat(stored), False)
             # softmax ignores what is added to all scores, so without positions the gradient of the keys' offset is rounding alone
             if (offset := f"blocks.{i}.attn.b_K{end}") in found:
                 found[offset].size = found[f"blocks.{i}.attn.qkv.bias{end}"].value
@@ -809,14 +805,14 @@ def as_stored(path, value):
 
 
 # What TransformerLens 4.3 has under a name in some models that is not what transformers computes there, or not what the name says
-ENCODERS = "bert roberta xlm-roberta".split()
+ENCODERS = "bert roberta".split()
 OTHERWISE = [
     ("hook_embed", [*ENCODERS, "bloom"], "what leaves the embedding's norm, our `embed_norm.hook_out`; its `embed.hook_out` is our `hook_embed`"),
     ("blocks.{i}.hook_attn_out", ENCODERS, "what leaves the first norm, our `hook_resid_mid`"),
     ("blocks.{i}.hook_resid_mid", ENCODERS, "what enters the second norm, our `hook_mlp_sum`"),
     ("blocks.{i}.attn.hook_attn_scores", [*ENCODERS, "opt", "gpt_neo", "gptj", "nanochat"], "the pattern"),
-    ("blocks.{i}.attn.hook_attn_scores", ["bloom", "mpt"], "as in transformers, ALiBi by the key's place, not by the distance: another constant in each row, and so the same pattern"),
-    ("pos_embed.weight", ["opt", "roberta"], "with the two rows before the first position's, which limpid leaves out"),
+    ("blocks.{i}.attn.hook_attn_scores", ["bloom", "mpt"], "as in transformers, ALiBi by the key's place: another constant in each row, so the same pattern"),
+    ("pos_embed.weight", ["opt", "roberta"], "also the two rows before the first position's, which limpid leaves out"),
     ("ln_final.", ENCODERS, "the head's norm, our `head.ln`"),
     ("blocks.{i}.attn.hook_rot_", [], "also in blocks without positions, where limpid has none: `hook_q` and `hook_k`"),
 ]  # fmt: skip
@@ -930,32 +926,30 @@ def compare(case, binary, table, rows, notes, without):
 
 # Names that no run of a model of another program has: who checks them
 ELSEWHERE = {
-    "hook_outputs": "decoding only: limpid's test `names`, as rows of `ln_final.hook_out`",
-    "hook_unbounded": "decoding only: limpid's test `names`, against `logits` by their formula",
-    "hook_pos_embed_unscaled": "no family has positions and a factor of the embedding: limpid's test `names`, by the formula",
-    **{f"blocks.{{i}}.{part}.hook_out_dropped": "no family has dropout before a norm or factor: limpid's test `names`" for part in ["attn", "mlp"]},
-    **{f"blocks.{{i}}.ln{n}_post.{what}": "no family has layer norms there: limpid's test `names`, by the formula" for n in [1, 2] for what in ["hook_mean", "bias"]},
+    "hook_outputs": "decoding only: limpid's test `names`, as rows of the last block's `hook_resid_post`",
+    "hook_unbounded": "decoding only: limpid's test `names`, by the formula of `logits`",
+    "hook_pos_embed_unscaled": "no family: limpid's test `names`, by the formula",
+    **{f"blocks.{{i}}.{part}.hook_out_dropped": "no family: limpid's test `names`" for part in ["attn", "mlp"]},
+    **{f"blocks.{{i}}.ln{n}_post.{x}": "no family: limpid's test `names`, by the formula" for n in [1, 2] for x in ["hook_mean", "bias"]},
 }  # fmt: skip
 
 
-def page(table, rows, notes, without):
+def page(table, rows, without):
     """docs/names-checked.md."""
-    version = importlib.metadata.version
-    lines = [
-        "# Names, checked",
-        "",
-        f"`reference/names.py` runs the {len(CASES)} models of `crates/limpid/fixtures/hf` (all families that limpid opens) in limpid (f32, CPU),",
-        f"in transformers {transformers.__version__} (f64) and, where it opens the family with the same logits, in TransformerLens {version('transformer-lens')} (f64), and",
-        "compares every tensor under every name, with every gradient. It printed this page. A difference is that of the tensor's worst element,",
-        "relative to the tensor's largest; the column shows the worst of all models and programs. Where the terms of a gradient cancel (those of a",
-        "mean, and of the keys' offset), it is relative to the terms' size.",
-        "",
-        "*Models* are counted by who says what the tensor is: transformers (a module's input or output, its parameters, the operands and results",
-        "of its attention, autograd), TransformerLens (its cache), or a formula that the script applies to tensors that transformers gives.",
-        "",
-    ]
+    lines = f"""# Names, checked
+
+`reference/names.py` runs the {len(CASES)} models of `crates/limpid/fixtures/hf` (all families that limpid opens) in limpid (f32, CPU),
+in transformers {transformers.__version__} (f64) and in TransformerLens {importlib.metadata.version("transformer-lens")} (f64) where it gives the same logits. It compares every tensor
+under every name and every gradient, and prints this page. The test `names` of the library does the same with {len(FIXTURES)} of the models.
+
+A tensor's difference is that of its worst element, relative to its largest element; the column shows the worst of all models and
+programs. For gradients whose terms cancel (of a mean, of the keys' offset) it is relative to the terms' size.
+
+The other columns count models by who says what the tensor is: transformers (inputs and outputs of modules, parameters, the operands and
+results of attention, autograd), TransformerLens (its cache and parameters), or a formula that the script applies to tensors of transformers.
+""".splitlines()
     for title, ends in [("Tensors and parameters", ""), ("Gradients", ".grad")]:
-        lines += [f"## {title}", "", "| name | worst difference | transformers | TransformerLens | formula |", "|---|---|---|---|---|"]
+        lines += ["", f"## {title}", "", "| name | worst difference | transformers | TransformerLens | formula |", "|---|---|---|---|---|"]
         for name in table:
             row = rows.get(name + ends)
             if row is not None:
@@ -963,8 +957,8 @@ def page(table, rows, notes, without):
                 lines.append(f"| `{name}{ends}` | {row.worst:.0e} | {counts[0]} | {counts[1]} | {counts[2]} |")
             elif not ends:
                 lines.append(f"| `{name}` | {ELSEWHERE.get(name, 'NOT CHECKED')} |  |  |  |")
-        lines.append("")
     lines += [
+        "",
         "## Where TransformerLens has something else",
         "",
         "| TransformerLens's name for our | in | holds |",
@@ -975,7 +969,7 @@ def page(table, rows, notes, without):
         "",
         *[f"- {why}: {', '.join(cases)}" for why, cases in without.items()],
     ]
-    return "\n".join([*lines, *([""] + notes if notes else [])])
+    return "\n".join(lines)
 
 
 def inputs_of(case, rows, length):
@@ -1026,7 +1020,7 @@ def main():
     worse = [f"{name}: {row.worst:.1e} in {row.where}" for name, row in rows.items() if not row.worst <= BOUND]
     if not options.cases:
         notes += [f"{name} was compared in no model" for name in table if name not in rows and name not in ELSEWHERE]
-    print(page(table, rows, [], without))
+    print(page(table, rows, without))
     print(*worse, *notes, sep="\n", file=sys.stderr)
     sys.exit(bool(worse or notes))
 
