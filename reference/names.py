@@ -307,12 +307,10 @@ class Run:
         k.put("input", self.ids.double())
         token = self.calls[outer["embed"]][0][1]
         k.put("hook_embed", token)
-        self.total = self.calls[outer["embed_norm"]][0][0] if "embed_norm" in outer else stream
-        k.put("hook_embed_sum", self.total, self.rows)
+        k.put("hook_embed_sum", self.calls[outer["embed_norm"]][0][0] if "embed_norm" in outer else stream, self.rows)
         factor = embedding_factor(self.c)
         if factor != 1.0:
-            k.put("hook_embed_scaled", self.total, self.rows)
-            k.own["hook_embed_unscaled"] = k.own["hook_embed_sum"] = F.embedding(self.ids, outer["embed"].weight)
+            k.own["hook_embed_unscaled"] = k.own["hook_embed_sum_unscaled"] = F.embedding(self.ids, outer["embed"].weight)
         if self.c.model_type == "granite":
             k.own["hook_embed"] = token * factor
         if "pos" in outer:
@@ -453,8 +451,8 @@ class Run:
         for name, module in self.norms.items():
             self.norm_gradients(name, module)
         if "hook_embed_unscaled" in k:
-            k.own_gradients["hook_embed_unscaled"] = k.gradient("hook_embed_scaled") * embedding_factor(self.c)
-            k.own_gradients["hook_embed_sum"] = k.own_gradients["hook_embed_unscaled"]
+            slopes = k.gradient("hook_embed_sum") * embedding_factor(self.c)
+            k.own_gradients["hook_embed_unscaled"] = k.own_gradients["hook_embed_sum_unscaled"] = slopes
         if "hook_head_scaled" in k:
             k.own_gradients["hook_head_scaled"] = k.gradient("ln_final.hook_out") / factor
         for name, steepness in self.steepness.items():
@@ -664,7 +662,7 @@ def parameters(roles):
 # Each of these is added to the stream, or is another form of the next: one gradient for both.
 SAME_GRADIENT = {
     "hook_pos_embed": ["hook_embed_sum"],
-    "hook_embed": ["hook_embed_scaled", "hook_embed_sum"],
+    "hook_embed": ["hook_embed_sum"],
     "hook_embed_dropped": ["blocks.0.hook_resid_pre"],
     "blocks.{i}.hook_attn_sum": ["blocks.{i}.hook_attn_sum", "blocks.{i}.hook_resid_post"],
     "blocks.{i}.hook_attn_out": ["blocks.{i}.hook_attn_sum", "blocks.{i}.hook_resid_mid", "blocks.{i}.hook_resid_post"],
