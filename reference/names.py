@@ -459,6 +459,14 @@ class Run:
             if f"{name}.hook_norm_q" in k.own:
                 k.own_gradients |= {f"{name}.hook_norm_{part}": self.turned_back(name, part) for part in "qk"}
             k.own_gradients[f"{name}.hook_unscaled_scores"] = k.gradient(f"{name}.hook_attn_scores") * steepness
+            # the operands' gradients are sums over positions whose terms may cancel
+            turned = "rot_" if f"{name}.hook_rot_q" in k else ""
+            if turned or f"{name}.hook_norm_q" not in k:
+                slopes = k.own_gradients[f"{name}.hook_unscaled_scores"].abs()
+                q, keys = (k.get(f"{name}.hook_{turned}{part}").abs() for part in "qk")
+                sizes = torch.einsum("bhqk,bkhd->bqhd", slopes, keys.repeat_interleave(q.shape[2] // keys.shape[2], 2))
+                for x in {"", turned} if f"{name}.hook_norm_q" not in k else {turned}:
+                    k.sizes[f"{name}.hook_{x}q"] = sizes
             products = k.get(f"{name}.hook_pattern") * k.gradient(f"{name}.hook_pattern")
             k.own_gradients[f"{name}.hook_lse"] = -products.sum(-1).transpose(1, 2)
 
@@ -691,7 +699,7 @@ def truths(case, model, inputs, mask=None):
     for name, (tensor, _, _) in k.seen.items():
         found[name] = Truth(k.get(name), False)
         if tensor.grad is not None:
-            found[f"{name}.grad"] = Truth(k.gradient(name), False)
+            found[f"{name}.grad"] = Truth(k.gradient(name), False, k.sizes.get(name))
     for name, value in k.own.items():
         found[name] = Truth(value.detach(), True)
     for name, value in k.own_gradients.items():
@@ -812,8 +820,10 @@ OTHERWISE = [
     ("blocks.{i}.attn.hook_attn_scores", ["bloom", "mpt"], "as in transformers, ALiBi by the key's place: another constant in each row, so the same pattern"),
     ("pos_embed.weight", ["opt", "roberta"], "also the two rows before the first position's, which limpid leaves out"),
     ("ln_final.", ENCODERS, "the head's norm, our `head.ln`"),
-    ("blocks.{i}.attn.hook_rot_", [], "also in blocks without positions, where limpid has none: `hook_q` and `hook_k`"),
+    ("blocks.{i}.attn.hook_rot_q", [], "also in blocks without positions (SmolLM3, Cohere 2), where limpid has none: `hook_q`; so `hook_rot_k`"),
+    ("blocks.{i}.attn.hook_out", [], "also where limpid has none, because it is `hook_attn_out`; so `mlp.hook_out`"),
 ]  # fmt: skip
+OWN_WAY = ("hook_rot_q", "hook_rot_k", "attn.hook_out", "mlp.hook_out")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -911,7 +921,7 @@ def compare(case, binary, table, rows, notes, without):
     if why:
         without[why].append(f"`{case.name}`")
     for name, x in theirs.items():
-        if name not in got and (is_parameter(name) or "hook_rot_" in name):
+        if name not in got and (is_parameter(name) or name.endswith(OWN_WAY)):
             continue  # a tied head has a matrix of its own there, and biases that a model lacks are zeros
         if name not in got:
             notes.append(f"{case.name}: TransformerLens has `{name}`, limpid not")
@@ -941,7 +951,7 @@ in transformers {transformers.__version__} (f64) and in TransformerLens {importl
 under every name and every gradient, and prints this page. The test `names` of the library does the same with {len(FIXTURES)} of the models.
 
 A tensor's difference is that of its worst element, relative to its largest element; the column shows the worst of all models and
-programs. For gradients whose terms cancel (of a mean, of the keys' offset) it is relative to the terms' size.
+programs. For gradients whose terms cancel (of a mean, of queries, of the keys' offset) it is relative to the terms' size.
 
 The other columns count models by who says what the tensor is: transformers (inputs and outputs of modules, parameters, the operands and
 results of attention, autograd), TransformerLens (its cache and parameters), or a formula that the script applies to tensors of transformers.
@@ -961,7 +971,7 @@ results of attention, autograd), TransformerLens (its cache and parameters), or 
         "",
         "| TransformerLens's name for our | in | holds |",
         "|---|---|---|",
-        *[f"| `{name.rstrip('.')}` | {', '.join(kinds) or 'smollm3, cohere2'} | {what} |" for name, kinds, what in OTHERWISE],
+        *[f"| `{name.rstrip('.')}` | {', '.join(kinds) or 'all families'} | {what} |" for name, kinds, what in OTHERWISE],
         "",
         "## Not compared with TransformerLens",
         "",

@@ -7,9 +7,9 @@ mod random_config;
 
 use common::{assert_close, wide};
 use limpid::backend::{Backend, Cpu, Reference};
+use limpid::checkpoint::Checkpoint;
 use limpid::checkpoint::safetensors_file;
 use limpid::checkpoint::store::Store;
-use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Dropout, NormKind, NormPlace, Positions};
 use limpid::model::{Mode, Model};
 use limpid::names;
@@ -25,7 +25,8 @@ const TOLERANCE: f64 = 1e-5;
 fn fixtures(folder: &str) -> Vec<PathBuf> {
     let path = format!("{}/fixtures/{folder}", env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).filter(|path| !path.ends_with("README.md")).collect();
+    let mut all: Vec<PathBuf> =
+        entries.map(|entry| entry.unwrap().path()).filter(|path| !path.ends_with("README.md")).collect();
     all.sort();
     all
 }
@@ -63,7 +64,8 @@ impl Truth {
             return Some(self.get(name)?.1);
         };
         let block = name.strip_suffix(whole)?;
-        let parts: Vec<(Vec<usize>, Vec<f64>)> = parts.iter().map(|part| self.get(&format!("{block}{part}"))).collect::<Option<_>>()?;
+        let parts: Vec<(Vec<usize>, Vec<f64>)> =
+            parts.iter().map(|part| self.get(&format!("{block}{part}"))).collect::<Option<_>>()?;
         if whole.ends_with("weight") {
             let rows = |(shape, values): &(Vec<usize>, Vec<f64>)| -> Vec<f64> {
                 values.chunks_exact(shape[1] * shape[2]).flat_map(|head| common::transpose(head, shape[2])).collect()
@@ -71,7 +73,9 @@ impl Truth {
             return Some(parts.iter().flat_map(rows).collect());
         }
         let tokens = if whole.contains("hook") { parts[0].0[1] } else { 1 };
-        let row = |t: usize| parts.iter().flat_map(move |(_, values)| &values[t * (values.len() / tokens)..][..values.len() / tokens]);
+        let row = |t: usize| {
+            parts.iter().flat_map(move |(_, values)| &values[t * (values.len() / tokens)..][..values.len() / tokens])
+        };
         Some((0..tokens).flat_map(row).copied().collect())
     }
 }
@@ -105,7 +109,8 @@ fn every_name_holds_what_transformers_has_there() {
         let tokens = truth.ids("tokens").unwrap();
         let segments = truth.ids("segments").map(|segments| [segments]);
         let mask = opened.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"));
-        let batch = batch_of(&opened.config, &[&tokens], segments.as_ref().map(|segments| &segments[..]), mask).unwrap();
+        let batch =
+            batch_of(&opened.config, &[&tokens], segments.as_ref().map(|segments| &segments[..]), mask).unwrap();
         let model = Model::new(&opened.config, Mode::Inspect { batch: 1, context: tokens.len() }).unwrap();
         let mut backends: [(_, Box<dyn Backend>); 2] =
             [("cpu", Box::new(Cpu::new(&model, 1))), ("reference", Box::new(Reference::new(&model)))];
@@ -117,7 +122,8 @@ fn every_name_holds_what_transformers_has_there() {
         }
         families.insert(family(&folder));
     }
-    let all: BTreeSet<String> = fixtures("hf").iter().filter(|path| path.is_dir()).map(|folder| family(folder)).collect();
+    let all: BTreeSet<String> =
+        fixtures("hf").iter().filter(|path| path.is_dir()).map(|folder| family(folder)).collect();
     assert_eq!(families, all, "families with truth, and families");
     seen.extend(COMPUTED.iter().flat_map(|names| names.iter()));
     let missing: Vec<&str> = names::TABLE.iter().map(|entry| entry.name).filter(|name| !seen.contains(name)).collect();
@@ -207,9 +213,15 @@ fn rows_of_outputs_and_unbounded_logits_are_those_of_the_whole_run() {
         backend.forward(model.ops()).unwrap();
         names.iter().map(|name| wide(&backend.read(model.tensor(name).unwrap().region.of(&batch)).unwrap())).collect()
     };
-    let decoded = run(Mode::Layers { batch: 1, context: 5, outputs: 2 }, &outputs, &["hook_outputs", "hook_unbounded", "logits"]);
-    let [last, whole] = &run(Mode::Inspect { batch: 1, context: 5 }, &[], &["blocks.1.hook_resid_post", "logits"])[..] else { panic!() };
-    let rows = |of: &[f64], wide: usize| outputs.iter().flat_map(|row| of[*row as usize * wide..][..wide].to_vec()).collect::<Vec<_>>();
+    let decoded =
+        run(Mode::Layers { batch: 1, context: 5, outputs: 2 }, &outputs, &["hook_outputs", "hook_unbounded", "logits"]);
+    let [last, whole] = &run(Mode::Inspect { batch: 1, context: 5 }, &[], &["blocks.1.hook_resid_post", "logits"])[..]
+    else {
+        panic!()
+    };
+    let rows = |of: &[f64], wide: usize| {
+        outputs.iter().flat_map(|row| of[*row as usize * wide..][..wide].to_vec()).collect::<Vec<_>>()
+    };
     assert_close("hook_outputs", &decoded[0], &rows(last, 12), 0.0);
     assert_close("logits", &decoded[2], &rows(whole, 11), 0.0);
     let bounded: Vec<f64> = decoded[1].iter().map(|v| 1.5 * (v / 1.5).tanh()).collect();
