@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "KIND", default_value = "bpe", value_parser = ["bpe", "wordpiece", "char", "word"])]
     kind: String,
     /// Tokens at most, special ones counted [char and word: as many as there are]
-    #[arg(long, value_name = "N")]
+    #[arg(long = "vocab-size", id = "learned_size", value_name = "N")]
     vocab_size: Option<usize>,
     /// Pre-tokenizer, which splits text before byte pairs are merged: gpt2, gpt4, gpt4o, llama3 or qwen2
     #[arg(long, value_name = "NAME", default_value = "gpt2", value_parser = tokenizers::split)]
