@@ -176,9 +176,9 @@ fn generate(
 }
 
 /// The text of tokens, without those that are one byte which is no character that can be seen.
-fn printable(tokenizer: &Tokenizer, mut ids: Vec<u32>) -> Result<String> {
+fn printable(tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<String> {
     let mut seen = vec![];
-    for id in ids.drain(..) {
+    for id in ids {
         match tokenizer.decode_bytes(&[id])?[..] {
             [byte] if !byte.is_ascii_graphic() && !byte.is_ascii_whitespace() => {}
             _ => seen.push(id),
@@ -194,6 +194,7 @@ const FORWARD: f32 = 1e-2;
 const GRADIENT: f32 = 2e-2;
 const STEPS: u64 = 10;
 /// PyTorch's losses of GPT-2 on the batch of its debug state.
+#[allow(clippy::excessive_precision)] // as llm.c has them
 const LOSSES: [f32; STEPS as usize] = [
     5.270_007_133_483_887,
     4.059_706_687_927_246,
@@ -269,7 +270,8 @@ fn first_pass(
     let (own, want) = (backend.read(model.logits().context("the model has no head")?)?, theirs("logits")?);
     own.iter().zip(&want).take(10).for_each(|(own, want)| *text += &format!("{want:.6}, {own:.6}\n"));
     let off = apart(&own, &want);
-    let wrong = own.iter().zip(&want).position(|(own, want)| !((own - want).abs() < FORWARD));
+    let near = |(own, want): (&f32, &f32)| (own - want).abs() < FORWARD; // a NaN is not
+    let wrong = own.iter().zip(&want).position(|both| !near(both));
     if let Some(at) = wrong {
         let (row, token) = (at / header.vocab_size, at % header.vocab_size);
         *text += &format!("MISMATCH AT INDEX {row},{token}: {:.6} {:.6}\nNOT ", want[at], own[at]);

@@ -510,7 +510,8 @@ pub(super) fn meaning(spec: &Spec) -> Result<Value, TokenizerError> {
     let mut added: Vec<&Added> = spec.added_tokens.iter().collect();
     added.sort_by_key(|token| token.id);
     let model = &spec.model;
-    let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let texts = [&model.unk_token, &model.continuing_subword_prefix, &model.end_of_word_suffix];
+    let texts = texts.map(|text| text.clone().filter(|text| !text.is_empty()));
     let flags = [model.fuse_unk, model.byte_fallback, model.ignore_merges].map(|flag| flag == Some(true));
     Ok(json!([
         list("the normalizer", &spec.normalizer)?,
@@ -518,7 +519,7 @@ pub(super) fn meaning(spec: &Spec) -> Result<Value, TokenizerError> {
         format!("{:?}", decoder(&spec.decoder).ok()),
         frame(&spec.post_processor, usize::MAX).ok(),
         added,
-        [&model.unk_token, &model.continuing_subword_prefix, &model.end_of_word_suffix].map(text),
+        texts,
         [model.unk_id, model.max_input_chars_per_word],
         flags,
     ]))

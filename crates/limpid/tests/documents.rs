@@ -288,7 +288,7 @@ fn any_number_of_threads_trains_the_same() {
         let model = Model::new(&tiny(), Mode::Train { batch: 5, context: CONTEXT }).unwrap();
         let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, threads)), recipe).unwrap();
         let batches = Batches::of_documents(&tokens, 5, CONTEXT, 1, Objective::NextToken, APART).unwrap();
-        let losses: Vec<u64> = (0..6).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
+        let losses: Vec<u64> = (0..6).map(|_| trainer.step(&batches).unwrap().loss.unwrap().to_bits()).collect();
         let weights = model.params.iter().flat_map(|p| trainer.backend.read(p.region).unwrap()).map(f32::to_bits);
         (losses, weights.collect::<Vec<u32>>())
     };

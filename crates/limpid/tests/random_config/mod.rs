@@ -192,6 +192,7 @@ fn total() -> usize {
 }
 
 /// The sample.
+#[allow(dead_code)]
 pub fn configs() -> Vec<Config> {
     choices().iter().map(|c| config(c)).collect()
 }
