@@ -3,9 +3,11 @@
 //! here from its neighbours.
 
 mod common;
-mod random_config;
+#[path = "common/filled.rs"]
+mod filled;
 
 use common::{assert_close, wide};
+use filled::fill;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::Checkpoint;
 use limpid::checkpoint::safetensors_file;
@@ -15,7 +17,6 @@ use limpid::model::{Mode, Model};
 use limpid::names;
 use limpid::ops::Batch;
 use limpid::trace::{Trace, batch_of};
-use random_config::fill;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -164,7 +165,7 @@ fn norms_and_factors_of_branches_are_as_their_formulas_say() {
     };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: 5 }).unwrap();
     let mut backend = Cpu::new(&model, 1);
-    fill(&model, &mut backend, 3);
+    fill(&model, &mut backend);
     let batch = Batch::of_sequences(vec![1, 7, 3, 3, 0], vec![7, 3, 3, 0, 2], 5);
     let trace = Trace::run(&model, &mut backend, &batch, false).unwrap();
     let get = |name: &str| wide(&trace.get(name).unwrap_or_else(|e| panic!("{e}")).values);
@@ -206,7 +207,7 @@ fn rows_of_outputs_and_unbounded_logits_are_those_of_the_whole_run() {
     let run = |mode, outputs: &[u32], names: &[&str]| -> Vec<Vec<f64>> {
         let model = Model::new(&config, mode).unwrap();
         let mut backend = Cpu::new(&model, 1);
-        fill(&model, &mut backend, 4);
+        fill(&model, &mut backend);
         let mut batch = Batch::of_sequences(vec![1, 7, 3, 3, 0], vec![], 5);
         batch.outputs = outputs.to_vec();
         backend.feed(&batch).unwrap();
