@@ -395,7 +395,7 @@ fn wrong_values_are_refused_in_words() {
     says("train --data rhyme.txt --epochs=0", &[], "above 0");
     says("train --data rhyme.txt --threads 0", &[], "from 1 to 1024");
     says("serve --model m --port 70000", &[], "from 0 to 65535");
-    says("walk s0 --width 3", &[], "at least 20");
+    says("walk s0 --width 3", &[], "from 20 to");
     says("train --data rhyme.txt --steps 99999999999999999999", &[], "too large");
     for (name, said) in [("LIMPID_STEPS", whole), ("LIMPID_THREADS", whole), ("LIMPID_LR", number)] {
         says("train --data rhyme.txt", &[(name, "many")], said);
