@@ -5,7 +5,7 @@ use limpid::engine::{EngineEvent, EngineLimits, EngineRequest, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Options, Sample, Sampler, Writer};
 use limpid::ops::element::Element;
 use limpid::receipt::{Receipt, Replay, replay};
-use limpid::tokenizer::Tokenizer;
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid_serve::ServedModel;
 use limpid_serve::answer::Answer;
 use limpid_serve::openai::{Ask, chat, completions};
@@ -433,35 +433,44 @@ fn streamed(model: &Arc<ServedModel>, body: &Value) -> (String, Vec<String>) {
     (text, tokens)
 }
 
-/// A tokenizer as Llama's: a text begins with a token and a blank, and what letters the vocabulary lacks is unknown.
+/// A tokenizer of bytes whose texts begin with a token, as Llama 3's.
 fn begun() -> Tokenizer {
-    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).into();
-    tokens.extend("▁abcdeonrt!?ﬁ".chars().map(String::from));
-    let vocab: serde_json::Map<String, Value> = tokens.iter().zip(0..).map(|(t, id)| (t.clone(), json!(id))).collect();
-    let added = |id: usize| json!({ "id": id, "content": tokens[id], "special": true, "normalized": false });
+    let shown = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let hidden: Vec<u8> = (0..=255).filter(|byte| !shown(byte)).collect();
+    let letter = |byte: u8| match hidden.binary_search(&byte) {
+        Ok(at) => char::from_u32(256 + at as u32).unwrap(),
+        Err(_) => char::from(byte),
+    };
+    let mut vocab: serde_json::Map<String, Value> =
+        (0..=255).map(|byte| (letter(byte).to_string(), json!(byte))).collect();
+    vocab.extend([("<s>".into(), json!(256)), ("</s>".into(), json!(257))]);
+    let added =
+        |id: usize, content: &str| json!({ "id": id, "content": content, "special": true, "normalized": false });
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
     let json = json!({
-        "version": "1.0", "added_tokens": [added(0), added(1), added(2)],
-        "normalizer": { "type": "Sequence", "normalizers": [
-            { "type": "NFKC" }, { "type": "Prepend", "prepend": "▁" }, { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
-        ] },
-        "pre_tokenizer": null,
-        "post_processor": { "type": "TemplateProcessing",
+        "version": "1.0", "added_tokens": [added(256, "<s>"), added(257, "</s>")],
+        "normalizer": null, "pre_tokenizer": bytes, "decoder": bytes,
+        "post_processor": {
+            "type": "TemplateProcessing",
             "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
-            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 0 } }],
-            "special_tokens": { "<s>": { "id": "<s>", "ids": [1], "tokens": ["<s>"] } } },
-        "decoder": { "type": "Sequence", "decoders": [
-            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " }, { "type": "Fuse" },
-            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
-        ] },
-        "model": { "type": "BPE", "vocab": vocab, "merges": [], "unk_token": "<unk>", "fuse_unk": false },
+            "pair": [], "special_tokens": { "<s>": { "id": "<s>", "ids": [256], "tokens": ["<s>"] } },
+        },
+        "model": { "type": "BPE", "vocab": vocab, "merges": [] },
     });
-    Tokenizer::from_json(&json.to_string()).unwrap()
+    let tokenizer = Tokenizer::from_json(&json.to_string()).unwrap();
+    assert_eq!(tokenizer.bos(), Some(256));
+    tokenizer
+}
+
+/// Words, which have other blanks than a text, or stand for what the vocabulary lacks.
+fn words() -> Tokenizer {
+    Tokenizer::train(TokenizerKind::Word, "to be or not ! .", Order::Sorted, &["<UNK>", "</s>"]).unwrap()
 }
 
 /// With `echo` a text comes back as it was sent, to the letter, whatever its tokens are, and places in it are those of its tokens.
 #[test]
 fn an_echo_is_the_prompt_as_it_was_sent() {
-    let models = [("gpt2", gpt2()), ("begun", tokenized(begun())), ("chars", chars())];
+    let models = [("gpt2", gpt2()), ("begun", tokenized(begun())), ("words", tokenized(words())), ("chars", chars())];
     let texts = ["to be", "", " to", "to  ", "\n", "to<|endoftext|>be", "a<s>b", "aﬁ béd 🙂!", "</s>", " ab  <s>c d"];
     let mut differs = 0;
     for (name, model) in &models {
