@@ -925,7 +925,8 @@ fn asks_and_continues(f: &Folder) {
     f.ok(&format!("generate --model chat --chat '{long}' --overflow slide-half --max-tokens 2"));
     let (said, told) = f.both(&format!("generate --model chat --chat '{}'", &"Who has the ".repeat(8)[..88]));
     assert!(said.chars().count() <= 5 && told.contains("the context of 96 tokens is full"), "{said}{told}");
-    f.fails(1, "generate --model chat --chat 'say <|end|>'", &["--chat", "<|end|>", "the template"]);
+    // a marker in a message is text, which this vocabulary cannot write
+    f.fails(1, "generate --model chat --chat 'a <|end|>'", &["--chat", "\"<\"", "char vocabulary"]);
     f.fails(2, "generate --model chat --chat a --prompt b", &["--chat", "--prompt"]);
     f.fails(2, "generate --model chat --chat - --system -", &["standard input"]);
     fs::remove_file(f.0.join("own/chat_template.jinja")).unwrap();
@@ -940,7 +941,7 @@ fn asks_and_continues(f: &Folder) {
     let named = serde_json::json!([{"name": "tool_use", "template": "x"}, {"name": "default", "template": other}]);
     f.file("own/tokenizer_config.json", serde_json::json!({ "chat_template": named }).to_string());
     assert_eq!(f.ok(&format!("generate --model own --chat ' Who has the ball? ' {ask}")), answer);
-    f.fails(1, "generate --model own --chat 'a<|user|>'", &["message 1 contains <|user|>, which is a special token"]);
+    f.fails(1, "generate --model own --chat 'a<|user|>'", &["--chat", "\"<\"", "char vocabulary"]);
     let id: u64 = f.json("tokenize . --tokenizer own/tokenizer.json --json")["ids"][0].as_u64().unwrap();
     f.file("own/generation_config.json", format!("{{\"eos_token_id\": [9999, {id}]}}"));
     assert_eq!(f.ok(&format!("generate --model own --chat 'Who has the ball?' {ask}")), "Tom has the ball\n");
