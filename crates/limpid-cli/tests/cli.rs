@@ -707,7 +707,7 @@ fn talks(f: &Folder) {
         ("/temperature -1", "temperature"),
         ("/sav x", "there is no command /sav"),
         ("/save kept.jsonl", "nothing to save"),
-        ("say <|end|>", "message 1 contains <|end|>"),
+        ("a <|end|>", "\"<\" at byte"),
     ] {
         let (code, said, told) = chat("", line);
         assert!(code == Some(1) && said.is_empty() && told.contains(named), "{line}: {told}");
