@@ -396,7 +396,8 @@ fn part_text(place: &str, part: &Value) -> Result<String, Refusal> {
     if kind != "text" {
         return Err(Refusal::unsupported_parameter(&format!("{place}.type"), "\"text\"", &found(kind)));
     }
-    if let Some(other) = object.keys().find(|key| !["type", "text"].contains(&key.as_str())) {
+    let more = |(key, value): &(&String, &Value)| !["type", "text"].contains(&key.as_str()) && !value.is_null();
+    if let Some((other, _)) = object.iter().find(more) {
         return Err(Refusal::unknown_parameter(&format!("{place}.{}", quoted(other)), None));
     }
     let text = field(object, place, "text", "a text")?;

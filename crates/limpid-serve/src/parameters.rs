@@ -374,7 +374,10 @@ impl RequestFields {
                     Some((_, ours)) => names.find(|name| name == ours),
                     None => nearest(&key, names),
                 };
-                return Err(Refusal::unknown_parameter(&format!("{group}{key}"), near));
+                let refusal = Refusal::unknown_parameter(&format!("{group}{key}"), near);
+                let has = |endpoint: &&Endpoint| endpoint.parameters().any(|parameter| parameter.name == key);
+                let other = ENDPOINTS.iter().find(has).filter(|_| near.is_none() && group.is_empty());
+                return Err(other.map_or(refusal.clone(), |other| refusal.meant_for(other.path)));
             };
             if value.is_null() {
                 continue;

@@ -196,6 +196,13 @@ impl Refusal {
         Refusal::of("unknown_parameter", param, message)
     }
 
+    /// The same of a parameter that another path has.
+    #[must_use]
+    pub fn meant_for(self, path: &str) -> Refusal {
+        let name = self.param.clone().unwrap_or_default();
+        Refusal { message: format!("`{name}` is no parameter here, but one of {path}"), ..self }
+    }
+
     /// A parameter of OpenAI's that limpid lacks, and not at the value that changes nothing.
     pub fn unsupported_parameter(param: &str, neutral: &str, found: &str) -> Refusal {
         let message = format!("`{param}` is not supported: leave it out, or send {neutral}; found {found}");

@@ -481,6 +481,14 @@ fn names_of_other_programs_are_known() {
         let refusal = refused(COMPLETIONS, json!({ "prompt": "a", name: 1 }).to_string().as_bytes());
         assert!(refusal.message.contains(ours), "{refusal}");
     }
+    for (path, body, said) in [
+        (COMPLETIONS, r#"{"messages":[]}"#, "`messages` is no parameter here, but one of /v1/chat/completions"),
+        (CHAT, r#"{"prompt":"a"}"#, "`prompt` is no parameter here, but one of /v1/completions"),
+        (EMBEDDINGS, r#"{"top_k":1}"#, "one of /v1/completions"),
+    ] {
+        let refusal = refused(path, body.as_bytes());
+        assert!(refusal.message.contains(said), "{refusal}");
+    }
     let refusal = refused(TOKENIZE, br#"{"prompt":"a","n_predict":1}"#);
     assert!(!refusal.message.contains("max_tokens"), "{refusal}");
 }
@@ -519,6 +527,7 @@ fn what_clients_send_is_taken() {
         json!({ "role": "assistant", "content": [{ "type": "text", "text": "a" }], "name": null, "reasoning_content": null }),
         json!({ "role": "assistant", "content": "a", "tool_calls": [], "function_call": null, "provider_specific_fields": {} }),
         json!({ "role": "assistant", "content": "a", "reasoning": "", "images": [], "thinking_blocks": null }),
+        json!({ "role": "assistant", "content": [{ "type": "text", "text": "a", "annotations": null }] }),
     ] {
         for path in [CHAT, TOKENIZE, TEMPLATE] {
             taken(path, &json!({ "messages": [user, back, user] }));
