@@ -27,11 +27,18 @@ if ((await (await fetch(`${root}/tokenizer_info`)).json()).chat_template) {
   for await (const piece of stream.textStream) pieces += piece;
   check(pieces === answer.text, "pieces are the whole");
   check((await stream.usage).outputTokens === answer.usage.outputTokens);
-  // its own messages go back
+  // five turns, of a model that answers with special tokens if it can be made to; its own messages go back
   const messages = [];
+  const ids = async (prompt) => {
+    const headers = { "Content-Type": "application/json" };
+    return (await (await fetch(`${root}/tokenize`, { method: "POST", headers, body: JSON.stringify({ prompt }) })).json()).tokens;
+  };
+  const [[special, ...more], [letter]] = [await ids("<|user|>"), await ids("e")];
+  const logit_bias = more.length === 0 ? { [special]: 100, [letter]: 100 } : undefined;
+  const providerOptions = { limpid: { logit_bias } };
   for (let turn = 0; turn < 5; turn += 1) {
     messages.push({ role: "user", content: "and <|user|> then" });
-    const { text, response } = await generateText({ ...quiet, model, temperature: 1, seed: turn, messages });
+    const { text, response } = await generateText({ ...quiet, model, temperature: 1, seed: turn, messages, providerOptions });
     check(!text.includes("<|"), text);
     messages.push(...response.messages);
   }

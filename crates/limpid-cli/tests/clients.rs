@@ -121,7 +121,10 @@ fn clients_run_unchanged() {
         ("chat", "chat.jsonl", " --chat-template template.jinja"),
     ] {
         if !f.0.join(name).exists() {
-            train(&f, &format!("limpid train --preset nano --tokenizer char --data {data} --out {name}"));
+            train(
+                &f,
+                &format!("limpid train --preset nano --context-length 512 --tokenizer char --data {data} --out {name}"),
+            );
         }
         let server = Running::start(&f, &format!("limpid serve --model {name}{more}"));
         let runner = root("reference/clients/run.py");
