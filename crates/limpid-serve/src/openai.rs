@@ -245,7 +245,12 @@ pub(crate) fn prompts(
     parse_special: bool,
 ) -> Result<Vec<Vec<u32>>, Refusal> {
     let one = |place: &str, value: &Value| match value {
-        Value::String(text) => encode(model, place, text, parse_special, true),
+        Value::String(text) => match encode(model, place, text, parse_special, true)? {
+            ids if ids.is_empty() => {
+                Err(Refusal::invalid_text(place, "the model's tokenizer has no token for this text"))
+            }
+            ids => Ok(ids),
+        },
         Value::Array(items) => ids(model, place, items),
         other => Err(Refusal::invalid_type(place, "a text or an array of token ids", other)),
     };

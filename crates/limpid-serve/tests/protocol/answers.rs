@@ -478,7 +478,7 @@ fn an_echo_is_the_prompt_as_it_was_sent() {
         for text in texts {
             let body = json!({ "prompt": [text], "echo": true, "logprobs": 0, "max_tokens": 3, "seed": 1, "ignore_eos": true });
             if completions(model, body.to_string().as_bytes()).is_err() {
-                assert_eq!(*name, "chars", "{text}");
+                assert!(*name == "chars" || (*name, text) == ("words", "\n"), "{name} {text:?}");
                 continue;
             }
             let [whole, alone, none] = [(true, 3), (false, 3), (true, 0)].map(|(echo, most)| {
