@@ -48,6 +48,8 @@ fn element(
                 (_, "d_head") if column == "features" => j % d,
                 (_, "head") if row == "features" => i / d,
                 (_, "d_head") if row == "features" => i % d,
+                (_, "batch") if row == "batch · pos" => i / tensor.shape[1],
+                (_, "pos") if row == "batch · pos" => i % tensor.shape[1],
                 (_, axis) if axis == row => i,
                 (_, axis) if axis == column => j,
                 _ => 0,
