@@ -257,7 +257,8 @@ impl Progress {
     pub fn new(total: u64, quiet: bool) -> Progress {
         let lines = !std::io::stderr().is_terminal();
         let bar = if lines || quiet { ProgressBar::hidden() } else { ProgressBar::new(total) };
-        let template = if width() < 70 { "{pos}/{len} {msg}" } else { "{bar:20.cyan/blue} {pos}/{len}  {msg}" };
+        let template =
+            if width() < 70 { "{pos}/{len} {wide_msg}" } else { "{bar:20.cyan/blue} {pos}/{len}  {wide_msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("━╸─"));
         }
