@@ -776,7 +776,9 @@ fn lines_do_not_run_together_at_a_terminal() {
     let shown = |seen: &str| -> Vec<String> {
         // a line is what the terminal shows of it: what stands behind the last erasure
         let lines = seen.split('\n').map(|line| line.trim_end_matches('\r'));
-        lines.map(|line| line.rsplit("\x1b[2K").next().unwrap_or(line).replace('\r', "")).collect()
+        lines
+            .map(|line| line.rsplit("\x1b[2K").next().unwrap_or(line).replace('\r', "").replace("\x1b[1A", ""))
+            .collect()
     };
     let long = format!("{train} --steps 1000000 --out m");
     let Some((code, seen)) = at_a_terminal(&f, &long, &[("/1000000", "\x03")]) else { return };
