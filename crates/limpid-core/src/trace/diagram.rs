@@ -324,8 +324,7 @@ impl<'a> Sheet<'a> {
     /// What one head's part of a tensor is called; where there is no word for it, what computes it.
     fn of_a_head(&self, hook: &str) -> String {
         let name = format!("blocks.0.attn.hook_{hook}");
-        let own = names::called_by_head(&name, self.c, self.notation, Some(0));
-        own.unwrap_or_else(|| self.computed(&name)).trim_start_matches("attn.").into()
+        names::called_by_head(&name, self.c, self.notation, Some(0)).unwrap_or_else(|| self.computed(&name))
     }
 
     /// The right side of a tensor's formula.
