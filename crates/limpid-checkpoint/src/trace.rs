@@ -59,6 +59,12 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
         if reciprocal {
             tensor.values.iter_mut().for_each(|value| *value = 1.0 / *value);
         }
+        if tensor.name.ends_with(".hook_pattern.grad") {
+            // llm.c takes no key after its query, and leaves a zero there
+            let keys = tensor.shape[3];
+            let later = |at: usize| at % keys > at / keys % tensor.shape[2];
+            tensor.values.iter_mut().enumerate().filter(|(at, _)| later(*at)).for_each(|(_, slope)| *slope = 0.0);
+        }
         if tensor.axes.last() == Some(&"1") {
             (tensor.axes.pop(), tensor.shape.pop());
         }

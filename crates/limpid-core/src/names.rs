@@ -258,6 +258,7 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
     }
     let (entry, block) = lookup(name)?;
     let (post, i) = (config.norm_place.is_post(), block.unwrap_or(0));
+    let replaced = config.norm_place == NormPlace::PostAttention;
     let narrow = config.d_embed.is_some();
     let plain = !config.embedding_norm && config.dropout.embedding == 0.0 && !narrow;
     let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // X′ and X of a block, as in "The Formulated GPT-2"
@@ -277,6 +278,9 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
         }
         "blocks.{i}.hook_resid_mid" | "blocks.{i}.ln1.hook_out" if post => stream("X′"),
         "blocks.{i}.hook_resid_post" | "blocks.{i}.ln2.hook_out" if post => stream("X"),
+        // the feed-forward network's output is the stream
+        "blocks.{i}.hook_mlp_out" if replaced && config.dropout.ffn == 0.0 => stream("X"),
+        "blocks.{i}.hook_mlp_out_dropped" if replaced => stream("X"),
         _ => {
             let number = if block == home { String::new() } else { format!("⁽{}⁾", digits(i + 1, SUPER)) };
             entry.symbol.replace("{}", &number)

@@ -66,7 +66,7 @@ pub enum ChatError {
     #[error("{place}: {fault}")]
     Line {
         /// Where it stands.
-        place: Place,
+        place: Box<Place>,
         /// What is wrong with it.
         fault: Fault,
     },
@@ -77,7 +77,7 @@ pub enum ChatError {
     #[error("{place}: {fault}")]
     Encode {
         /// Where its conversation stands.
-        place: Place,
+        place: Box<Place>,
         /// What the tokenizer said.
         fault: limpid_tokenizer::TokenizerError,
     },
@@ -246,7 +246,7 @@ impl Chat {
                 self.conversations.push(Conversation { place, messages, learned });
                 Ok(())
             }
-            Err(fault) => Err(ChatError::Line { place, fault }),
+            Err(fault) => Err(ChatError::Line { place: place.into(), fault }),
         }
     }
 
@@ -279,7 +279,7 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
         counted.resize(ids.len(), false);
         for (text, answer) in conversation.parts() {
             let part = encode(&quote.parts(&text), tokenizer);
-            ids.extend(part.map_err(|fault| ChatError::Encode { place: conversation.place.clone(), fault })?);
+            ids.extend(part.map_err(|fault| ChatError::Encode { place: conversation.place.clone().into(), fault })?);
             counted.resize(ids.len(), answer);
         }
         ends.push(ids.len());

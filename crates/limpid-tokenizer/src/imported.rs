@@ -267,10 +267,9 @@ impl ImportedTokenizer {
             for part in parts {
                 match part {
                     TextPart::Plain(plain) if plain.contains(engine::MARK) => {
-                        return Err(fault(format!(
-                            "it has the text of a special token, and U+FDD0 or U+FDD1, which limpid then needs for itself: leave \
-                             one of them out"
-                        )));
+                        return Err(fault(
+"it has the text of a special token, and U+FDD0 or U+FDD1, which limpid then needs for itself: leave \
+                             one of them out".into()));
                     }
                     TextPart::Plain(plain) => text += plain,
                     TextPart::Special(id) => text += &engine::mark(u64::from(*id)),

@@ -88,8 +88,7 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
 fn every_pair_of_choices_has_the_right_gradient() {
     let configs = configs();
     let (covered, all) = pairs_covered(&configs);
-    // a block that normalises after its sums is not parallel
-    assert_eq!(covered, all - Parallel::ALL.len(), "pairs of axis values");
+    assert_eq!(covered, all, "pairs of axis values");
     let worst =
         configs.iter().enumerate().map(|(i, config)| check(config, &Tuning::default(), i as u64)).fold(0.0, f64::max);
     println!(
@@ -221,6 +220,12 @@ fn assert_close(what: &str, got: &[f32], want: &[f32], slack: f32) {
     }
 }
 
+/// The greatest logarithm of a sum of exponentials of scores, of an attention that has run.
+fn sharpness(op: &Op, backend: &Reference) -> f32 {
+    let Op::Attend { lse, .. } = op else { return 0.0 };
+    backend.read(*lse).unwrap().iter().filter(|v| v.is_finite()).fold(0.0, |most, v| v.abs().max(most))
+}
+
 /// Every op of every configuration, forward and backward, from the same f32 inputs on both sides. Sums have at most
 /// some tens of terms here, so a few rounding steps of f32, relative to the tensor's size, are allowed.
 fn compare(
@@ -239,8 +244,10 @@ fn compare(
     reference.feed(&batch).unwrap();
     cpu.feed(&batch).unwrap();
     // in bf16 both operands of a product are off by up to 2^-9 of themselves; nothing else is
-    let slack = |op: &Op| match (precision, op) {
+    let slack = |op: &Op, sharpness: f32| match (precision, op) {
         (Precision::Bf16, Op::Linear { .. } | Op::Classify { .. }) => 0.012,
+        // a weight is the exponential of a score, whose rounding is relative to the score
+        (_, Op::Attend { .. }) => 4e-6 * (1.0 + sharpness / 16.0),
         // two numbers less their mean may cancel
         (_, Op::QkNorm { .. }) => 2e-5,
         _ => 4e-6,
@@ -253,7 +260,12 @@ fn compare(
         cpu.forward(alone).unwrap();
         for region in regions {
             let what = format!("{} {} at {level}, {precision}, {threads} threads", op.name(), model.name_of(region));
-            assert_close(&what, &cpu.read(region).unwrap(), &reference.read(region).unwrap(), slack(op));
+            assert_close(
+                &what,
+                &cpu.read(region).unwrap(),
+                &reference.read(region).unwrap(),
+                slack(op, sharpness(op, &reference)),
+            );
         }
     }
     for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
@@ -268,7 +280,12 @@ fn compare(
             op.operands().filter(|(_, s)| s.space == MemorySpace::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
         for region in dx.chain(params).chain(step.watched.into_iter().flatten()) {
             let what = format!("gradient of {} at {region:?}, {level}, {precision}, {threads} threads", step.op.name());
-            assert_close(&what, &cpu.read(region).unwrap(), &reference.read(region).unwrap(), 4.0 * slack(&step.op));
+            assert_close(
+                &what,
+                &cpu.read(region).unwrap(),
+                &reference.read(region).unwrap(),
+                4.0 * slack(&step.op, sharpness(&step.op, &reference)),
+            );
         }
     }
 }

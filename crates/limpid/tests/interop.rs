@@ -164,11 +164,13 @@ fn tied_tables_are_read_however_files_store_them() {
     each(tied.into_iter().collect(), |(name, pairs)| {
         let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf").join(&name);
         let (truth, first, to) = (truth(&case), Checkpoint::open(&case).unwrap(), folder.0.join(&name));
+        // but masks, which have a type that no weights have
         let read = |tensor: &str| {
-            let stored = first.store().get(tensor).unwrap();
-            (tensor.to_string(), stored.dtype.clone(), stored.shape.to_vec(), stored.values().unwrap().into_owned())
+            let stored = first.store().get(tensor)?;
+            let values = stored.values().ok()?.into_owned();
+            Some((tensor.to_string(), stored.dtype.clone(), stored.shape.to_vec(), values))
         };
-        let all: Vec<FileTensor> = first.store().names().map(read).collect();
+        let all: Vec<FileTensor> = first.store().names().filter_map(read).collect();
         let copy_of = |of: &str, copy: &str| {
             let (_, dtype, shape, values) = all.iter().find(|tensor| tensor.0 == of).unwrap().clone();
             (copy.to_string(), dtype, shape, values)
@@ -475,7 +477,7 @@ fn keys_of_gguf_are_read_told_or_refused() {
         ("general.license", text("mit"), true),
         ("general.file_type", U32(0), false),
         ("quantize.imatrix.file", text("imatrix.dat"), true),
-        ("tokenizer.ggml.eot_token_id", U32(3), true),
+        ("tokenizer.ggml.eot_token_id", U32(3), false),
         ("tokenizer.ggml.pre", text("default"), false),
         ("tokenizer.chat_template.tool_use", text("{{ messages }}"), true),
         ("tokenizer.chat_template", text("{{ messages }}"), false),

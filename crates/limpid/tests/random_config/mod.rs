@@ -58,10 +58,10 @@ const AXES: &[(&str, usize)] = &[
 ];
 
 fn config(choice: &[usize]) -> Config {
-    let on = |axis: &str| choice[AXES.iter().position(|(name, _)| *name == axis).unwrap()];
+    let on = |axis: &str| choice[place(axis)];
     let yes = |axis: &str| on(axis) == 1;
     let p = |axis: &str| if yes(axis) { 0.25 } else { 0.0 };
-    let place = NormPlace::ALL[on("norm place")];
+    let norm_place = NormPlace::ALL[on("norm place")];
     // a window needs a causal mask
     let masks = [(Mask::Causal, 0), (Mask::Causal, 1), (Mask::Causal, 3), (Mask::Bidirectional, 0), (Mask::None, 0)];
     let turned = if yes("rotary dim") || !yes("d_head") { 2 } else { 4 };
@@ -110,9 +110,9 @@ fn config(choice: &[usize]) -> Config {
         rotary_pairs: RotaryPairs::ALL[on("rotary pairs")],
         rotary_base_window: [None, Some(7.0)][on("rotary base window")],
         n_segment: 2 * on("segments"),
-        norm_place: place,
+        norm_place,
         // a parallel block has no sum after attention to normalise
-        parallel: if place.is_post() { Parallel::No } else { Parallel::ALL[on("parallel")] },
+        parallel: if norm_place.is_post() { Parallel::No } else { Parallel::ALL[on("parallel")] },
         final_norm: yes("final norm"),
         embedding_norm: yes("embedding norm"),
         norm: NormKind::ALL[on("norm")],
@@ -156,8 +156,15 @@ fn config(choice: &[usize]) -> Config {
     }
 }
 
+fn place(axis: &str) -> usize {
+    AXES.iter().position(|(name, _)| *name == axis).unwrap()
+}
+
+/// The pairs of a choice, but those of `parallel` where a block normalises after its sums: it has no effect there.
 fn pairs(choice: &[usize]) -> impl Iterator<Item = (usize, usize, usize, usize)> {
-    (0..AXES.len()).flat_map(move |a| (0..a).map(move |b| (a, choice[a], b, choice[b])))
+    let (parallel, post) = (place("parallel"), NormPlace::ALL[choice[place("norm place")]].is_post());
+    let all = (0..AXES.len()).flat_map(move |a| (0..a).map(move |b| (a, choice[a], b, choice[b])));
+    all.filter(move |(a, _, b, _)| !(post && (*a == parallel || *b == parallel)))
 }
 
 fn choices() -> Vec<Vec<usize>> {
@@ -188,7 +195,9 @@ fn choices() -> Vec<Vec<usize>> {
 }
 
 fn total() -> usize {
-    (0..AXES.len()).flat_map(|a| (0..a).map(move |b| AXES[a].1 * AXES[b].1)).sum()
+    let all: usize = (0..AXES.len()).flat_map(|a| (0..a).map(move |b| AXES[a].1 * AXES[b].1)).sum();
+    let post = NormPlace::ALL.iter().filter(|norm_place| norm_place.is_post()).count();
+    all - post * AXES[place("parallel")].1
 }
 
 /// The sample.
