@@ -45,7 +45,7 @@ fn with_gradients(trace: &Trace, names: impl Iterator<Item = String>) -> Result<
 /// As [`Trace::get`].
 pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
     let config = &trace.model().config;
-    let names = trace.names().filter(|name| *name != "input").map(String::from);
+    let names = trace.names().filter(|name| name != "input");
     let mut names: Vec<String> = names.chain(derived(trace.model()).into_iter().map(|(name, _)| name)).collect();
     names.retain(|name| called(name, config, Notation::Llmc).is_some());
     let mut arrays: Vec<Labelled> = vec![];
@@ -66,12 +66,14 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
             tensor.values.iter_mut().enumerate().filter(|(at, _)| later(*at)).for_each(|(_, slope)| *slope = 0.0);
         }
         if tensor.axes.last() == Some(&"1") {
-            (tensor.axes.pop(), tensor.shape.pop());
+            tensor.axes.pop();
+            tensor.shape.pop();
         }
         if tensor.axes.ends_with(&["head", "d_head"]) {
             let wide = tensor.shape.split_off(tensor.shape.len() - 2).iter().product();
             tensor.axes.truncate(tensor.axes.len() - 2);
-            (tensor.axes.push("d_model"), tensor.shape.push(wide));
+            tensor.axes.push("d_model");
+            tensor.shape.push(wide);
         }
         // two names of one tensor: the stream between two blocks
         let at = arrays.iter().position(|array| array.name == name);
@@ -83,7 +85,8 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
             (Some(_), _) => {}
             (None, _) => {
                 if block.is_some() {
-                    (tensor.axes.insert(0, "n_layer"), tensor.shape.insert(0, 1));
+                    tensor.axes.insert(0, "n_layer");
+                    tensor.shape.insert(0, 1);
                 }
                 arrays.push(Labelled { name: name.into(), ..tensor });
             }

@@ -28,7 +28,7 @@ struct Terminal {
 impl Terminal {
     /// Runs limpid in a new terminal, which controls it or does not.
     fn run(f: &Folder, arguments: &str, controls: bool) -> Terminal {
-        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&main).and_then(|()| unlockpt(&main)).unwrap();
         let size = Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&main, size).unwrap();

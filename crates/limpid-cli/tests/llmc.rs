@@ -70,7 +70,7 @@ fn a_training_prints_what_train_gpt2_prints() {
     let loss =
         |model: &str| f.json(&format!("eval --model {model} --data shakespeare --json"))["loss"].as_f64().unwrap();
     assert!(loss("kept") < loss("gpt2_124M.bin") - 0.05);
-    f.fails(1, &format!("{run} --out kept"), &["kept exists already"]);
+    f.fails(1, &format!("{run} --out kept"), &["kept holds config.json", "choose another folder"]);
 }
 
 #[test]

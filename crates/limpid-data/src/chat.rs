@@ -72,7 +72,7 @@ pub enum ChatError {
     },
     /// A line, item or row that cannot be read.
     #[error(transparent)]
-    Corpus(#[from] CorpusError),
+    Corpus(Box<CorpusError>),
     /// A text that a tokenizer cannot write.
     #[error("{place}: {fault}")]
     Encode {
@@ -93,6 +93,12 @@ pub enum ChatError {
         /// Lines left out.
         skipped: usize,
     },
+}
+
+impl From<CorpusError> for ChatError {
+    fn from(error: CorpusError) -> ChatError {
+        ChatError::Corpus(Box::new(error))
+    }
 }
 
 /// What is wrong with a conversation.

@@ -178,7 +178,8 @@ impl Task {
                 adapter::describe(begins.model, &adapter::Base { path: path.into(), fingerprint: from.fingerprint()? });
         }
         files.extend(self.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
-        if begins.from.is_some() && !self.carried(begins).written().any(|name| name == GENERATION) {
+        let whole = begins.from.is_some() && begins.model.tuning.lora.is_none();
+        if whole && !self.carried(begins).written().any(|name| name == GENERATION) {
             files.extend(generation_config(&self.corpus.tokenizer).map(|text| (GENERATION.into(), text)));
         }
         let rest = [

@@ -6,7 +6,7 @@ mod random_config;
 
 use common::tiny;
 use limpid::backend::{Backend, Cpu, Reference};
-use limpid::config::{Axis, Config, ConfigError, Mask, Parallel};
+use limpid::config::{Config, ConfigError, Mask};
 use limpid::model::{Lora, Mode, Model, Placement, Tuning};
 use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;

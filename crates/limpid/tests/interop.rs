@@ -1051,7 +1051,8 @@ fn llm_c_s_activations_lie_as_there() {
         "losses",
     ];
     let (mut sorted, mut wanted) = (forward, names(&order));
-    (sorted.sort(), wanted.sort());
+    sorted.sort();
+    wanted.sort();
     assert_eq!(sorted, wanted);
     let theirs = safetensors_file::open(&llmc_file("acts.safetensors")).unwrap();
     let mut lacking = vec![];

@@ -950,7 +950,7 @@ fn a_state_of_another_format_is_refused() {
     run_until(&dir, with(recipe()), &tiny(), Some(4), false);
     let path = dir.join("state/last.safetensors");
     let bytes = fs::read(&path).unwrap();
-    let here = br#"\"format\":3,"#;
+    let here = br#"\"format\":4,"#;
     let at = bytes.windows(here.len()).position(|w| w == here).unwrap();
     let (text, none, tokenizer) = (text(), Tokens::default(), letters());
     for (format, said) in [(b'7', "the later limpid that wrote it"), (b'1', "the older limpid that wrote it")] {

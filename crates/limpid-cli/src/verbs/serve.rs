@@ -12,6 +12,7 @@ use limpid::ops::simd::Level;
 use limpid_serve::{
     ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
 };
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -148,8 +149,9 @@ pub fn run(args: Args) -> Result<()> {
     let kv_memory = options.engine.cache_bytes;
     let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;
     let stopper = server.stopper();
+    let watched = !args.json && std::io::stderr().is_terminal();
     machine::on_signal(move |urgent| {
-        if urgent {
+        if urgent && watched {
             show::interrupted("the server ends");
         }
         stopper.stop();

@@ -21,7 +21,11 @@ fn each(mut look: impl FnMut(&str, &WalkStep, &Show, &[Figure], &mut Run)) {
                 };
                 let at = shown.at().cloned().unwrap_or_default();
                 let name = format!("{} {}", live.walk().name, step.id);
-                live.run(&at, |run| Ok(look(&name, step, shown, &figures, run))).unwrap();
+                live.run(&at, |run| {
+                    look(&name, step, shown, &figures, run);
+                    Ok(())
+                })
+                .unwrap();
             }
         }
     }
