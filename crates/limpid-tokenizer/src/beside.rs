@@ -171,10 +171,12 @@ impl Beside {
         Beside { settings: Settings { do_lower_case: Some(lowercase), ..Settings::default() }, ..Beside::default() }
     }
 
-    /// The special tokens of a vocabulary of `size` ranks, which names none itself.
+    /// The special tokens of a vocabulary of `size` ranks, which names none itself. Ids between them are reserved, as in transformers; of
+    /// a model whose rows are not known at most 65,536.
     pub(super) fn after(&self, size: u64) -> Vec<String> {
         let listed = self.decoder.as_ref().unwrap_or(&self.added);
-        let last = listed.keys().next_back().map_or(size, |last| last.saturating_add(1).min(self.rows.unwrap_or(size)));
+        let most = self.rows.unwrap_or(size.saturating_add(1 << 16));
+        let last = listed.keys().next_back().map_or(size, |last| last.saturating_add(1).min(most));
         let name =
             |id| listed.get(&id).map_or_else(|| format!("<|reserved_token_{id}|>"), |token| token.content.clone());
         let mut all: Vec<String> = (size..last).map(name).collect();

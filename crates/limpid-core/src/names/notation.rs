@@ -197,7 +197,8 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
         let own = called_within(tensor, config, notation, home)?;
         let param = lookup(tensor)?.0.is_param();
         return Some(match notation {
-            Notation::Llmc if own.starts_with("1/") => return None, // it keeps the reciprocal, and no gradient of it
+            // it keeps means and reciprocals of deviations, and no gradients of these
+            Notation::Llmc if tensor.ends_with("hook_mean") || own.starts_with("1/") => return None,
             Notation::Llmc if param => format!("grads.{own}"),
             Notation::Llmc => format!("grads_acts.{own}"),
             Notation::TransformerLens if param => format!("{own}.grad"),

@@ -1125,7 +1125,7 @@ static GPT_NEOX: Family = Family {
         Row("final_layer_norm", "ln_final", Held::Same),
     ]],
     head: &[Row("embed_out.weight", "unembed.weight", Held::Same)],
-    copies: &[("embed_out.weight", "embed_in.weight"), ("lm_head.weight", "embed_in.weight")],
+    copies: &[("embed_out.weight", "embed_in.weight")],
     idle: &["*.attention.bias", "*.attention.masked_bias"],
     ..FAMILY
 };
