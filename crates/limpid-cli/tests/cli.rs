@@ -637,15 +637,15 @@ fn conversations_are_learned_as_the_guide_says() {
 
     let bad = f.file("bad.jsonl", format!("{lines}{{\"messages\": [{{\"role\": \"robot\", \"content\": \"\"}}]}}\n"));
     let train = format!("train --data {bad} {TINY} --steps 3 --out");
-    f.fails(1, &format!("{train} o"), &["bad.jsonl", "line 4", "`robot`", "`assistant`"]);
+    f.fails(1, &format!("{train} o"), &["bad.jsonl", "line 5", "`robot`", "`assistant`"]);
     f.fails(1, &format!("{train} o --skip-bad --mask bidirectional"), &["conversations", "causal"]);
     assert!(!f.0.join("o").exists());
     let out = f.run(&format!("{train} o --skip-bad --sample 20"));
     let said = text(&out.stderr);
     // the sample answers the first question that was learned from
     assert!(text(&out.stdout).starts_with("<|"), "{}", text(&out.stdout));
-    assert!(out.status.success() && said.contains("3 conversations"), "{said}");
-    assert!(said.contains("3 were longer than 16 tokens") && said.contains("1 bad line skipped"), "{said}");
+    assert!(out.status.success() && said.contains("4 conversations"), "{said}");
+    assert!(said.contains("4 were longer than 16 tokens") && said.contains("1 bad line skipped"), "{said}");
     f.ok("train --resume o --json");
 }
 

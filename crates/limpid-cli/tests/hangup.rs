@@ -81,7 +81,9 @@ fn a_closed_terminal_ends_what_runs_in_it() {
     f.ok(&format!(
         "train --data talk.jsonl {TINY} --context-length 2048 --steps 1 --batch-size 1 --sample 0 --out m --json"
     ));
-    let train = format!("train --data rhyme.txt {TINY} --steps 100000000 --save-every 100000000 --sample 0");
+    let train = format!(
+        "train --data rhyme.txt {TINY} --steps 100000000 --schedule constant --warmup-steps 0 --save-every 100000000 --sample 0"
+    );
     let (both, controlled) = (&[true, false][..], &[true][..]);
     let cases = [
         // what runs, what is seen when it does, what is typed then, in which terminals it ends, with which code

@@ -12,7 +12,6 @@ use limpid::ops::simd::Level;
 use limpid_serve::{
     ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
 };
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -149,7 +148,7 @@ pub fn run(args: Args) -> Result<()> {
     let kv_memory = options.engine.cache_bytes;
     let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;
     let stopper = server.stopper();
-    let watched = !args.json && std::io::stderr().is_terminal();
+    let watched = !args.json && show::terminal();
     machine::on_signal(move |urgent| {
         if urgent && watched {
             show::interrupted("the server ends");

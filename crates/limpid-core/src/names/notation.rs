@@ -197,8 +197,8 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
         let own = called_within(tensor, config, notation, home)?;
         let param = lookup(tensor)?.0.is_param();
         return Some(match notation {
-            // it keeps means and reciprocals of deviations, and no gradients of these
-            Notation::Llmc if tensor.ends_with("hook_mean") || own.starts_with("1/") => return None,
+            // it keeps means, reciprocals of deviations and probabilities, and no gradients of these
+            Notation::Llmc if tensor.ends_with("hook_mean") || own.starts_with("1/") || own == "probs" => return None,
             Notation::Llmc if param => format!("grads.{own}"),
             Notation::Llmc => format!("grads_acts.{own}"),
             Notation::TransformerLens if param => format!("{own}.grad"),

@@ -109,6 +109,10 @@ impl Family {
         for prefix in ["module.", self.prefix] {
             name = name.strip_prefix(prefix).map_or(name.clone(), String::from);
         }
+        // transformers has one name for all heads, and reads GPT-NeoX's older one
+        if name == "lm_head.weight" && self.head.iter().any(|Row(theirs, ..)| *theirs == "embed_out.weight") {
+            return "embed_out.weight".into();
+        }
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     }
 
@@ -116,9 +120,6 @@ impl Family {
     /// carry, poolers and other heads, copies of a tied table.
     pub fn tidy(&self, stored: &str, config: &Config) -> Option<String> {
         let name = self.bare(stored);
-        // transformers has one name for all heads, and reads GPT-NeoX's older one
-        let older = name == "lm_head.weight" && self.head.iter().any(|Row(theirs, ..)| *theirs == "embed_out.weight");
-        let name = if older { "embed_out.weight".to_string() } else { name };
         let copy = |(copy, _): &(&str, &str)| name == *copy && (config.tied_head || copy.ends_with(".bias"));
         let idle = |pattern: &&str| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
             (Some(end), _) => name.ends_with(end),
