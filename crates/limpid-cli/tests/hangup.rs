@@ -81,6 +81,8 @@ fn a_closed_terminal_ends_what_runs_in_it() {
     f.ok(&format!(
         "train --data talk.jsonl {TINY} --context-length 2048 --steps 1 --batch-size 1 --sample 0 --out m --json"
     ));
+    // a text that nothing ends
+    f.ok(&format!("train --data rhyme.txt {TINY} --steps 1 --sample 0 --out plain --json"));
     let train = format!(
         "train --data rhyme.txt {TINY} --steps 100000000 --schedule constant --warmup-steps 0 --save-every 100000000 --sample 0"
     );
@@ -92,7 +94,7 @@ fn a_closed_terminal_ends_what_runs_in_it() {
         (train.clone(), "tok/s", "", controlled, 130),
         ("chat m".into(), "> ", "", both, 130),
         ("chat m --max-tokens 100000 --temperature 1".into(), "> ", "hi\r", both, 130),
-        ("generate --model m --prompt hi --max-tokens 100000000".into(), "hi", "", both, 130),
+        ("generate --model plain --prompt Twinkle --max-tokens 100000000".into(), "Twinkle", "", both, 130),
         ("serve --model m --port 0".into(), "is served at", "", controlled, 0),
         ("inspect --model m --prompt hi --open --port 0".into(), "look inside at", "", controlled, 0),
     ];
