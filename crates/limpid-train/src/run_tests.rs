@@ -355,7 +355,7 @@ fn a_state_whose_micro_batches_added_up_otherwise_is_refused() {
         let state = path.join("state/last.safetensors");
         let (digits, mut bytes) = (safetensors_file::open_summed(&state).unwrap().1, fs::read(&state).unwrap());
         let place = |bytes: &[u8], text: &str| bytes.windows(text.len()).position(|w| w == text.as_bytes()).unwrap();
-        let format = place(&bytes, r#"format\":3"#) + r#"format\":"#.len();
+        let format = place(&bytes, r#"format\":4"#) + r#"format\":"#.len();
         bytes[format] = b'2';
         let sum = place(&bytes, &digits);
         bytes[sum..sum + digits.len()].fill(b'0');

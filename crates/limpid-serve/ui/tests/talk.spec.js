@@ -132,35 +132,34 @@ test("what was refused is no part of the conversation", async ({ page, expected 
     await expect(page.locator("#chat-text")).toHaveValue(text);
   };
   await page.locator("#max_tokens").fill("9");
-  await refuse("say <|end|>", "contains <|end|>");
   await say(page, "Where is the kite?");
   const answer = await page.locator(".answer .unseen").textContent();
   const long = "Where is the boat? ".repeat(50);
   await refuse(long, "context_length_exceeded");
   await say(page, "Where is the bell?");
   await expect(page.locator(".turn")).toHaveCount(4);
-  expect(bodies.map(({ messages }) => messages.length)).toEqual([1, 1, 3, 3]);
-  expect(bodies[3].messages.map(({ content }) => content)).toEqual(["Where is the kite?", answer, "Where is the bell?"]);
+  expect(bodies.map(({ messages }) => messages.length)).toEqual([1, 3, 3]);
+  expect(bodies[2].messages.map(({ content }) => content)).toEqual(["Where is the kite?", answer, "Where is the bell?"]);
   await refuse(long, "context_length_exceeded");
   await note.getByRole("button", { name: "New conversation" }).click();
   await expect(page.locator(".turn")).toHaveCount(0);
   await expect(page.locator("#chat-text")).toHaveValue(long);
 });
 
-test("an answer that cannot be said again is left out, and a conversation outlives its page", async ({ page, expected }) => {
-  expected.push("400");
+test("an answer with the text of a special token stays, and a conversation outlives its page", async ({ page }) => {
   await byHand(page);
   await open(page, "CHAT");
-  for (const word of ["first", " <|user|>"]) {
-    await ask(page, `Say${word}`);
+  for (const word of ["first", "<|user|>"]) {
+    await ask(page, `Say ${word}`);
     await push(page, chunk([[word, 0.5]], "stop") + "data: [DONE]\n\n");
     await ended(page);
   }
-  await expect(page.locator(".turn .trouble")).toContainText("left out of the conversation: ");
+  await expect(page.locator(".turn .trouble")).toHaveCount(0);
   await page.reload();
-  await expect(page.locator(".turn .said")).toHaveText(["Sayfirst", "first"]);
+  const said = ["Say first", "first", "Say <|user|>", "<|user|>"];
+  await expect(page.locator(".turn .said")).toHaveText(said);
   await ask(page, "On");
-  expect((await page.evaluate(() => window.asked.messages)).map(({ content }) => content)).toEqual(["Sayfirst", "first", "On"]);
+  expect((await page.evaluate(() => window.asked.messages)).map(({ content }) => content)).toEqual([...said, "On"]);
 });
 
 test("a setting that is no number is marked, and nothing is sent", async ({ page }) => {
