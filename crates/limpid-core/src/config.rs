@@ -278,6 +278,10 @@ impl NormPlace {
     pub fn is_post(self) -> bool {
         matches!(self, NormPlace::Post | NormPlace::PostAttention)
     }
+    /// Whether what a sub-layer gives is normalised before it is added to the stream.
+    pub fn is_branch(self) -> bool {
+        matches!(self, NormPlace::Branch | NormPlace::Both)
+    }
 }
 axis! {
     /// Whether attention and the feed-forward network of a block read the same stream, and both are added to it.

@@ -369,10 +369,7 @@ fn scaled(model: &Model) -> impl Iterator<Item = (String, Derived)> {
     let added = (0..c.n_layer).flat_map(move |i| {
         [("attn", "ln1_post"), ("mlp", "ln2_post")].into_iter().flat_map(move |(part, norm)| {
             let added = format!("blocks.{i}.hook_{part}_out");
-            let own = match c.norm_place {
-                NormPlace::Branch | NormPlace::Both => format!("blocks.{i}.{norm}.hook_out"),
-                NormPlace::Pre | NormPlace::Post | NormPlace::PostAttention => format!("blocks.{i}.{part}.hook_out"),
-            };
+            let own = format!("blocks.{i}.{}.hook_out", if c.norm_place.is_branch() { norm } else { part });
             let dropped = (format!("{added}_dropped"), format!("{own}_dropped"), c.residual_scale);
             [(added, own, c.residual_scale), dropped]
         })

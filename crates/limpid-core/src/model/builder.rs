@@ -72,7 +72,7 @@ impl Builder<'_> {
         let next = if i + 1 < self.c.n_layer { Some(format!("blocks.{}.hook_resid_pre", i + 1)) } else { None };
         let place = self.c.norm_place;
         let before = matches!(place, NormPlace::Pre | NormPlace::Both);
-        let (branch, sum) = (matches!(place, NormPlace::Branch | NormPlace::Both), place.is_post());
+        let (branch, sum) = (place.is_branch(), place.is_post());
         // between attention and a feed-forward network beside it there is no stream that anything reads
         let parallel = self.c.parallel != Parallel::No;
 

@@ -168,9 +168,6 @@ type Shape<'a> = &'a [(&'static str, usize)];
 /// A line in a box: symbol, name, shape.
 type Row = [String; 3];
 
-/// An axis and its size.
-type AxisSize = (&'static str, usize);
-
 impl<'a> Sheet<'a> {
     fn new(model: &'a Model, notation: Notation, [b, t]: [usize; 2]) -> Sheet<'a> {
         Sheet { model, c: &model.config, notation, b, t, marks: vec![], size: [0.0, 0.0] }
@@ -832,7 +829,7 @@ impl<'a> Sheet<'a> {
         let products = format!("{weights} · value");
         let channels = commas(model.1 as u64);
         // what it is called, in words, its shape with the card's rows and columns last
-        let steps: [(&str, String, &[AxisSize], Fill); 7] = [
+        let steps: [(&str, String, Shape, Fill); 7] = [
             (&qkv, "queries, keys and values, above each other".into(), &[batch, ("features", wide), tokens], MAPS),
             ("query of one head", "its rows of those of all heads".into(), &[batch, heads, head, tokens], MIXES),
             (&scores, "each query with each key, for each head".into(), &[batch, heads, from, to], BENDS),

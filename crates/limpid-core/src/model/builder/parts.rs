@@ -132,9 +132,8 @@ impl<'a> Builder<'a> {
     /// the stream where nothing changes it before.
     pub fn project(&mut self, i: usize, part: &str, x: Region, bias: bool, dropout: f64) -> Region {
         let c = self.c;
-        let branch = matches!(c.norm_place, NormPlace::Branch | NormPlace::Both);
         let is_added = part == "attn" || c.norm_place != NormPlace::PostAttention;
-        let changed = branch || is_added && c.residual_scale != 1.0;
+        let changed = c.norm_place.is_branch() || is_added && c.residual_scale != 1.0;
         let added = format!("blocks.{i}.hook_{part}_out");
         let out = if changed { format!("blocks.{i}.{part}.hook_out") } else { added.clone() };
         let weights = format!("blocks.{i}.{part}.out");
