@@ -732,7 +732,8 @@ fn talks(f: &Folder) {
 #[cfg(target_os = "linux")]
 fn leaves(f: &Folder) {
     for end in ["/exit\r", "q\r", "quit\r", "\x04"] {
-        let keys = [("Ctrl-D ends", ""), ("> ", "\x03"), ("Ctrl-D ends, /help lists the commands", end)];
+        // each key after the prompt: what is typed before it is the terminal's, to whom Ctrl-D is no key
+        let keys = [("Ctrl-D ends", ""), ("> ", "\x03"), ("Ctrl-D ends, /help lists the commands", ""), ("> ", end)];
         let Some((code, seen)) = at_a_terminal(f, "chat chat", &keys) else { return };
         assert!(code == Some(0) && seen.ends_with('\n'), "{end:?}: {seen:?}");
     }
