@@ -3,6 +3,7 @@
 use crate::answer::Answer;
 use crate::listen::Busy;
 use crate::refusal::Refusal;
+use crate::route::Gone;
 use crate::server::{Counted, Phase};
 use crate::worker::ReplyEvents;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
@@ -25,7 +26,7 @@ pub struct ReplyBody {
 enum Kind {
     Whole(Bytes),
     Events(Next),
-    Pieces(Option<Bytes>, mpsc::Receiver<Bytes>),
+    Pieces(Option<Bytes>, mpsc::Receiver<Bytes>, Gone),
     Sent,
 }
 
@@ -36,9 +37,9 @@ impl ReplyBody {
     pub fn whole(bytes: Bytes, held: (Busy, Counted)) -> ReplyBody {
         ReplyBody { kind: if bytes.is_empty() { Kind::Sent } else { Kind::Whole(bytes) }, _held: held }
     }
-    /// Pieces, the first of which is there.
-    pub fn pieces(first: Bytes, rest: mpsc::Receiver<Bytes>, held: (Busy, Counted)) -> ReplyBody {
-        ReplyBody { kind: Kind::Pieces(Some(first), rest), _held: held }
+    /// Pieces, the first of which is there; `gone` is dropped when no more are wanted.
+    pub fn pieces(first: Bytes, (rest, gone): (mpsc::Receiver<Bytes>, Gone), held: (Busy, Counted)) -> ReplyBody {
+        ReplyBody { kind: Kind::Pieces(Some(first), rest, gone), _held: held }
     }
     /// Events.
     pub fn events(stream: Stream, held: (Busy, Counted)) -> ReplyBody {
@@ -55,10 +56,10 @@ impl Body for ReplyBody {
         let bytes = match std::mem::replace(&mut this.kind, Kind::Sent) {
             Kind::Sent => None,
             Kind::Whole(bytes) => Some(bytes),
-            Kind::Pieces(first, mut rest) => {
+            Kind::Pieces(first, mut rest, gone) => {
                 let polled = first.map_or_else(|| rest.poll_recv(cx), |first| Poll::Ready(Some(first)));
                 if !matches!(polled, Poll::Ready(None)) {
-                    this.kind = Kind::Pieces(None, rest);
+                    this.kind = Kind::Pieces(None, rest, gone);
                 }
                 ready!(polled)
             }

@@ -6,6 +6,7 @@
 use crate::model::{ServedAs, ServedLease, ServedModel};
 use crate::server::{self, Phase, ServeEvent, ServerState};
 use limpid::checkpoint::{self, Checkpoint};
+use limpid::contain::contain;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,9 @@ pub fn run(shared: &ServerState, follow: Option<Follow>) {
         let seen = look(&follow.path);
         if !seen.is_empty() && seen != known {
             let count = |result| shared.metrics.add("limpid_reloads_total", &[("result", result)], 1);
-            match swap(shared, &follow, &served).map_err(|error| error.to_string()) {
+            // what is there may be anything, and so may be what reads it
+            let swapped = contain(|| swap(shared, &follow, &served).map_err(|error| error.to_string()));
+            match swapped.and_then(|swapped| swapped) {
                 Ok(model) => {
                     known = seen;
                     if let Some(model) = model {

@@ -25,7 +25,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// What one client may take of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections at a time. Another one takes the place of the one that has waited longest for its next request, or waits itself.
+    /// Connections at a time. Another one takes the place of one that waits: of those that never sent anything the oldest, else of those that
+    /// wait for their next request, else of those that sent part of one. Where all are answered, or have only come, it waits itself.
     pub connections: usize,
     /// Bytes of a request's headers.
     pub header_bytes: usize,
@@ -62,7 +63,7 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Takes connections until the server ends.
 pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
-    let places = Arc::new(Semaphore::new(shared.options.limits.connections));
+    let places = Arc::new(Semaphore::new(shared.options.limits.connections.min(Semaphore::MAX_PERMITS)));
     let mut all: Vec<Weak<Pulse>> = vec![];
     loop {
         // no file is left, or the client went away: others may have more luck
@@ -76,8 +77,9 @@ pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
                 break place;
             }
             let pulses = all.iter().filter_map(Weak::upgrade);
-            let idle = pulses.filter_map(|pulse| Some((pulse.idle_since()?, pulse))).min_by_key(|(since, _)| *since);
-            idle.inspect(|(_, pulse)| pulse.give_way.notify_one());
+            let idle = pulses.filter_map(|pulse| Some((pulse.idle()?, pulse))).min_by_key(|(idle, _)| *idle);
+            // one that has only come may be about to send
+            idle.filter(|((_, since), _)| since.elapsed() >= LOOK).inspect(|(_, pulse)| pulse.give_way.notify_one());
             if let Ok(Ok(place)) = timeout(LOOK, places.clone().acquire_owned()).await {
                 break place;
             }
@@ -109,10 +111,11 @@ async fn serve(stream: TcpStream, pulse: Arc<Pulse>, shared: &Arc<ServerState>) 
     let mut serving = *phase.borrow_and_update() == Phase::Serving;
     loop {
         tokio::select! {
+            biased; // what has come is read before anything else is decided
             _ = connection.as_mut() => return,
             () = pulse.overdue(&shared.options.limits) => return,
             () = pulse.vanished(&read) => return,
-            () = pulse.give_way.notified() => return,
+            () = pulse.give_way.notified() => if pulse.idle().is_some() { return },
             Ok(_) = phase.wait_for(|phase| *phase != Phase::Serving), if serving => {
                 serving = false;
                 connection.as_mut().graceful_shutdown();
@@ -132,6 +135,8 @@ struct Pulse {
 struct Beat {
     /// Requests that are being answered.
     busy: usize,
+    /// Whether anything ever came.
+    sent: bool,
     /// Since when it waits for a request.
     waits: Instant,
     /// When the first byte of a request came that is not whole yet.
@@ -142,9 +147,7 @@ struct Beat {
 
 impl Default for Beat {
     fn default() -> Beat {
-        // the first request is due at once
-        let now = Instant::now();
-        Beat { busy: 0, waits: now, began: Some(now), stuck: None }
+        Beat { busy: 0, sent: false, waits: Instant::now(), began: None, stuck: None }
     }
 }
 
@@ -153,17 +156,27 @@ impl Pulse {
         self.beat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since when it waits for its next request, of which nothing has come.
-    fn idle_since(&self) -> Option<Instant> {
+    /// How soon it has to give way, and since when it waits; none while it is answered.
+    fn idle(&self) -> Option<(Idle, Instant)> {
         let beat = self.beat();
-        (beat.busy == 0 && beat.began.is_none() && beat.stuck.is_none()).then_some(beat.waits)
+        let idle = match (beat.sent, beat.began) {
+            (false, _) => (Idle::Silent, beat.waits),
+            (true, None) => (Idle::Between, beat.waits),
+            (true, Some(began)) => (Idle::Within, began),
+        };
+        (beat.busy == 0 && beat.stuck.is_none()).then_some(idle)
     }
 
     fn deadline(&self, limits: &ConnectionLimits) -> Option<Instant> {
         let beat = self.beat();
-        let head = beat.began.map_or(beat.waits + limits.idle_time, |began| began + limits.header_time);
-        let reads = (beat.busy == 0).then_some(head);
-        reads.into_iter().chain(beat.stuck.map(|since| since + limits.idle_time)).min()
+        let (since, time) = match beat.began {
+            Some(began) => (began, limits.header_time),
+            // the first request is due at once
+            None if !beat.sent => (beat.waits, limits.header_time),
+            None => (beat.waits, limits.idle_time),
+        };
+        let reads = (beat.busy == 0).then(|| since.checked_add(time)).flatten();
+        reads.into_iter().chain(beat.stuck.and_then(|since| since.checked_add(limits.idle_time))).min()
     }
 
     /// Returns when the client took too long.
@@ -175,8 +188,11 @@ impl Pulse {
                 return;
             }
             // a deadline that is set meanwhile is not sooner than this
-            let look = now + limits.header_time.min(limits.idle_time);
-            sleep_until(deadline.map_or(look, |deadline| deadline.min(look))).await;
+            let look = now.checked_add(limits.header_time.min(limits.idle_time));
+            match deadline.into_iter().chain(look).min() {
+                Some(soonest) => sleep_until(soonest).await,
+                None => std::future::pending().await,
+            }
         }
     }
 
@@ -196,6 +212,17 @@ impl Pulse {
             }
         }
     }
+}
+
+/// A connection that is not answered, by what gives way first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Idle {
+    /// It never sent anything.
+    Silent,
+    /// It waits for its next request.
+    Between,
+    /// Part of a request has come.
+    Within,
 }
 
 /// Held while a request is answered.
@@ -239,6 +266,7 @@ impl Read for TimedStream {
         };
         to.put_slice(&bytes[..read]);
         let mut beat = this.pulse.beat();
+        beat.sent |= read > 0;
         if beat.busy == 0 && read > 0 {
             beat.began.get_or_insert_with(Instant::now);
         }

@@ -1,14 +1,15 @@
 //! `/inspect/v1/`: questions about the inside of the model, passed on to [`Glass`].
 //!
-//! Looking shares the weights and nothing else with the engine, so it changes no answer. What takes time runs on a thread of its own; a client
-//! that goes away ends it after the block, or the tile, that is being computed.
+//! Looking shares the weights and nothing else with the engine, so it changes no answer. What takes time runs on a thread of its own, within a
+//! [`limpid::budget::Budget`]: it ends when the client goes away (a run of a prompt after the block that is being computed), and when it takes too long.
 
+use crate::json;
 use crate::model::ServedModel;
 use crate::refusal::Refusal;
-use crate::route::on_thread;
+use crate::route::{Gone, on_thread};
 use crate::server::{Phase, ServerState};
 use hyper::body::Bytes;
-use limpid::glass::{Glass, GlassError, Reply, Subject, decoded};
+use limpid::glass::{Glass, GlassError, RETRY, Reply, Subject, decoded};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,8 @@ pub struct Pieces {
     pub first: Bytes,
     /// The others.
     pub rest: mpsc::Receiver<Bytes>,
+    /// Ends the work when it is dropped.
+    pub gone: Gone,
 }
 
 /// What is answered.
@@ -61,7 +64,12 @@ fn parts(shared: &ServerState) -> Result<(Arc<Glass>, Vec<Subject>), Refusal> {
 /// A question.
 pub async fn ask(shared: &ServerState, path: String, query: Vec<(String, String)>) -> Result<LookReply, Refusal> {
     let (glass, subjects) = parts(shared)?;
-    on_thread(shared, &shared.looking, move |_| Ok(LookReply::Whole(glass.ask(&subjects, &path, &query)?))).await
+    let time = shared.options.look_time;
+    let work = move |gone: &Arc<AtomicBool>| {
+        let budget = glass.budget(&subjects).time(time).unless(gone.clone());
+        Ok(LookReply::Whole(glass.ask(&subjects, &path, &query, &Arc::new(budget))?))
+    };
+    on_thread(shared, &shared.looking, work).await
 }
 
 /// Forgets a trace.
@@ -77,7 +85,6 @@ pub fn forget(shared: &ServerState, path: &str) -> Result<LookReply, Refusal> {
 /// A run, or tiles of one.
 pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Result<LookReply, Refusal> {
     let (glass, subjects) = parts(shared)?;
-    let body: Value = serde_json::from_slice(&body).map_err(|error| Refusal::invalid_json(error.to_string()))?;
     let id = path.strip_prefix("traces/").and_then(|rest| rest.strip_suffix("/tiles")).map(String::from);
     let kind = match (&id, path.as_str()) {
         (Some(_), _) => "application/vnd.limpid.tiles",
@@ -86,7 +93,8 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
     };
     let (send, mut rest) = mpsc::channel::<Bytes>(WAITING);
     let (failed, mut failure) = mpsc::channel::<Refusal>(1);
-    let (server, sent) = (shared.clone(), Arc::new(AtomicBool::new(false)));
+    let (server, sent, gone) = (shared.clone(), Arc::new(AtomicBool::new(false)), Gone::default());
+    let ends = gone.flag();
     let work = move || {
         let ended = server.phase.subscribe();
         let tell = |piece: Bytes| {
@@ -94,13 +102,14 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
             *ended.borrow() != Phase::Ended && send.blocking_send(piece).is_ok()
         };
         let mut line = |event: &str| tell(format!("{event}\n").into());
-        let done = match &id {
-            Some(id) => glass.tiles(id, &body, &mut |frame| tell(frame.into())),
+        let budget = || Arc::new(glass.budget(&subjects).time(server.options.look_time).unless(ends.clone()));
+        let mut work = |body: Value| match &id {
+            Some(id) => glass.tiles(id, &body, &budget, &mut |frame| tell(frame.into())),
             None if path == "walks" => glass.walk(&subjects, &body, &mut line),
-            None => glass.trace(&subjects, &body, &mut line),
+            None => glass.trace(&subjects, &body, &budget(), &mut line),
         };
-        if let Err(error) = done {
-            let refusal = Refusal::from(error);
+        let done = json::object(&body).and_then(|body| Ok(work(Value::Object(body))?));
+        if let Err(refusal) = done {
             if id.is_none() && sent.load(Ordering::SeqCst) {
                 let mut event = refusal.body();
                 event["event"] = "error".into();
@@ -115,16 +124,19 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
         work();
     });
     match rest.recv().await {
-        Some(first) => Ok(LookReply::Pieces(Pieces { kind, first, rest })),
+        Some(first) => Ok(LookReply::Pieces(Pieces { kind, first, rest, gone })),
         None => match failure.recv().await {
             Some(refusal) => Err(refusal),
-            None => Ok(LookReply::Pieces(Pieces { kind, first: Bytes::new(), rest })),
+            None => Ok(LookReply::Pieces(Pieces { kind, first: Bytes::new(), rest, gone })),
         },
     }
 }
 
 impl From<GlassError> for Refusal {
     fn from(error: GlassError) -> Refusal {
-        Refusal::glass(error.code(), error.to_string())
+        match error {
+            GlassError::Full { .. } => Refusal::inspect_full(error.to_string(), RETRY),
+            error => Refusal::glass(error.code(), error.to_string()),
+        }
     }
 }

@@ -24,6 +24,7 @@ const ALL: &[(&str, &str, &str)] = &[
     ("limpid_inter_token_seconds", "histogram", "Between two tokens of a sequence."),
     ("limpid_turn_seconds", "histogram", "One run of the model."),
     ("limpid_turn_rows", "histogram", "Rows of one run of the model."),
+    ("limpid_looking", "gauge", "Questions about the model's inside that are being answered, of at most four."),
     ("limpid_kv_blocks", "gauge", "Blocks of the KV cache, by what they hold."),
     ("limpid_weights_step", "gauge", "The step of training that the weights are of."),
     ("limpid_engine_panics_total", "counter", "Runs of the model that failed."),

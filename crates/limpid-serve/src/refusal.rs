@@ -66,6 +66,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("empty_prompt", 400, "there is nothing to look at"),
     ("prompt_too_long", 400, "the prompt to look at is longer than the context; \"last\": true keeps its end"),
     ("too_large", 400, "a trace, or a part of one, is larger than the limit"),
+    ("out_of_time", 400, "an answer about the model's inside takes longer than it may: ask for less"),
     ("index_out_of_range", 400, "a place is outside of a tensor"),
     ("not_for_this_model", 400, "the model does not have what was asked for"),
     ("invalid_api_key", 401, "the key is missing or wrong"),
@@ -85,6 +86,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("queue_full", 429, "too many requests wait; Retry-After says when to try again"),
     ("headers_too_large", 431, "the headers are larger than the limit"),
     ("engine_error", 500, "the model failed; the log says why"),
+    ("unsupported_transfer_encoding", 501, "the body is sent with another Transfer-Encoding than chunked"),
     ("loading", 503, "the model is not in memory yet"),
     ("stopping", 503, "the server is stopping"),
 ];
@@ -143,6 +145,11 @@ impl Refusal {
             return Refusal::engine_error(message);
         }
         Refusal::new(code, REQUEST, None, message.chars().take(SAID).collect())
+    }
+
+    /// Traces take all the memory that they may.
+    pub fn inspect_full(message: String, retry_after: u32) -> Refusal {
+        Refusal { retry_after: Some(retry_after), ..Refusal::new("queue_full", "rate_limit_error", None, message) }
     }
 
     /// Nobody may look.
@@ -321,8 +328,12 @@ impl Refusal {
     }
 
     /// A body that is not sent as JSON.
-    pub fn unsupported_media_type(found: Option<&str>) -> Refusal {
-        let found = found.map_or_else(|| "none".into(), quoted);
+    pub fn unsupported_media_type(found: &[&str]) -> Refusal {
+        let found = match found {
+            [] => "none".into(),
+            [one] => quoted(one),
+            [first, second, ..] => format!("{} and {}: send one", quoted(first), quoted(second)),
+        };
         let message = format!("the body must be sent with `Content-Type: application/json`, found {found}");
         Refusal::new("unsupported_media_type", REQUEST, None, message)
     }
@@ -334,6 +345,15 @@ impl Refusal {
             quoted(coding)
         );
         Refusal::new("unsupported_encoding", REQUEST, None, message)
+    }
+
+    /// A body in another coding of its transfer than chunks.
+    pub fn unsupported_transfer_encoding(coding: &str) -> Refusal {
+        let message = format!(
+            "the body is sent with `Transfer-Encoding: {}`: send it chunked or with a Content-Length, as it is",
+            quoted(coding)
+        );
+        Refusal::new("unsupported_transfer_encoding", "server_error", None, message)
     }
 
     /// Headers of more than `limit` bytes.
@@ -405,6 +425,7 @@ mod tests {
             glass("empty_prompt"),
             glass("prompt_too_long"),
             glass("too_large"),
+            glass("out_of_time"),
             glass("index_out_of_range"),
             Refusal::looked_at_alone(),
             Refusal::invalid_api_key(),
@@ -419,11 +440,12 @@ mod tests {
             Refusal::request_timeout("body", 30),
             Refusal::body_too_large(1 << 20),
             Refusal::uri_too_long(8192),
-            Refusal::unsupported_media_type(Some(&long)),
+            Refusal::unsupported_media_type(&[&long, &long]),
             Refusal::unsupported_encoding(&long),
             Refusal::queue_full(256, 3),
             Refusal::headers_too_large(16384),
             Refusal::engine_error("a fault"),
+            Refusal::unsupported_transfer_encoding(&long),
             Refusal::loading(),
             Refusal::stopping(),
         ];

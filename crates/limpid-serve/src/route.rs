@@ -11,7 +11,7 @@ use crate::model::{ServedLease, ServedModel};
 use crate::openai::{self, Ask};
 use crate::refusal::Refusal;
 use crate::server::{Counted, PageOptions, Phase, ServeError, ServeEvent, ServeOptions, ServerState};
-use crate::{docs, embeddings, metrics, tokens, ui};
+use crate::{docs, embeddings, metrics, server, tokens, ui};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -23,7 +23,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
@@ -178,8 +178,12 @@ impl RequestAccess {
                 return Err(Refusal::host_not_allowed(name));
             }
         }
-        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let Some(origin) = origins.next() else { return Ok(None) };
         let text = String::from_utf8_lossy(origin.as_bytes()).to_lowercase();
+        if origins.next().is_some() {
+            return Err(Refusal::origin_not_allowed(&format!("{text}, and another")));
+        }
         if self.origins.iter().any(|permitted| *permitted == text || permitted == "*") {
             return Ok(Some(origin.clone()));
         }
@@ -192,7 +196,8 @@ impl RequestAccess {
 
     /// Whether a request has a key, if one is needed. Every key is compared, and in the same time.
     fn has_key(&self, headers: &HeaderMap) -> bool {
-        let value = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+        let mut values = headers.get_all(header::AUTHORIZATION).iter();
+        let value = values.next().filter(|_| values.next().is_none()).map_or(&b""[..], |value| value.as_bytes());
         let (scheme, key) = value.split_at(value.len().min(7));
         let found = digest(if scheme.eq_ignore_ascii_case(b"bearer ") { key.trim_ascii_start() } else { b"" });
         let same = self.keys.iter().fold(subtle::Choice::from(0), |same, key| same | key.ct_eq(&found));
@@ -302,11 +307,11 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             extra.push((HeaderName::from_static("x-accel-buffering"), "no".into()));
             Response::new(ReplyBody::events(*stream, held))
         }
-        Ok(Reply::Pieces(Pieces { kind, first, rest })) => {
+        Ok(Reply::Pieces(Pieces { kind, first, rest, gone })) => {
             extra.push((header::CONTENT_TYPE, kind.into()));
             extra.push((header::CACHE_CONTROL, "no-cache".into()));
             extra.push((HeaderName::from_static("x-accel-buffering"), "no".into()));
-            Response::new(ReplyBody::pieces(first, rest, held))
+            Response::new(ReplyBody::pieces(first, (rest, gone), held))
         }
         Ok(Reply::File(kind, name, bytes)) => {
             extra.push((header::CONTENT_TYPE, kind.into()));
@@ -355,7 +360,8 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
                 _ => {}
             }
             // what of the body is unread would be taken for the next request
-            if matches!(refusal.code, "body_too_large" | "request_timeout" | "headers_too_large") {
+            let unread = ["body_too_large", "request_timeout", "headers_too_large", "unsupported_transfer_encoding"];
+            if unread.contains(&refusal.code) {
                 extra.push((header::CONNECTION, "close".into()));
             }
             shared.metrics.add("limpid_rejected_total", &[("reason", refusal.code)], 1);
@@ -406,6 +412,9 @@ async fn reply(
     if request.uri().to_string().len() > LONGEST_URI {
         return Err(Refusal::uri_too_long(LONGEST_URI));
     }
+    if let Some(coding) = transfer_coding(headers) {
+        return Err(Refusal::unsupported_transfer_encoding(&coding));
+    }
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
     let pattern =
         |pattern: &&str| pattern.strip_suffix("{id}").map_or(path == **pattern, |start| path.starts_with(start));
@@ -437,9 +446,10 @@ async fn reply(
     let query = look::query(request.uri().query().unwrap_or_default());
     let model = shared.model();
     if method == Method::POST {
-        let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
-        if !kind.is_some_and(is_json) {
-            return Err(Refusal::unsupported_media_type(kind));
+        let kinds: Vec<&str> =
+            headers.get_all(header::CONTENT_TYPE).iter().map(|kind| kind.to_str().unwrap_or_default()).collect();
+        if !matches!(kinds[..], [kind] if is_json(kind)) {
+            return Err(Refusal::unsupported_media_type(&kinds));
         }
         let plain = |coding: &HeaderValue| {
             coding.to_str().is_ok_and(|coding| ["", "identity"].contains(&&*coding.trim().to_ascii_lowercase()))
@@ -466,7 +476,10 @@ async fn reply(
         Endpoint::Model => json(tokens::model(&model, &decoded(rest))?),
         Endpoint::TokenizerInfo => json(tokens::tokenizer_info(&model)?),
         Endpoint::Metrics => Ok(Reply::Text { kind: "text/plain; version=0.0.4", text: page(shared), csp: None }),
-        Endpoint::OpenApi => Ok(Reply::Text { kind: "application/json", text: docs::OPENAPI.into(), csp: None }),
+        Endpoint::OpenApi => {
+            let text = docs::openapi(!shared.options.keys.is_empty());
+            Ok(Reply::Text { kind: "application/json", text, csp: None })
+        }
         Endpoint::Docs => Ok(Reply::Text { kind: HTML, text: docs::page(), csp: Some(docs::CSP.into()) }),
         Endpoint::Page => {
             let folder = match &shared.options.page {
@@ -482,6 +495,15 @@ async fn reply(
     }
 }
 
+/// What a body is sent as beside in chunks, if it is: hyper undoes these alone.
+fn transfer_coding(headers: &HeaderMap) -> Option<String> {
+    let all: Vec<&[u8]> = headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes).collect();
+    let all = String::from_utf8_lossy(&all.join(&b", "[..])).to_ascii_lowercase();
+    let beside = |coding: &&str| !["", "identity"].contains(coding);
+    let codings: Vec<&str> = all.split(',').map(str::trim).filter(beside).collect();
+    (!matches!(codings[..], [] | ["chunked"])).then_some(all)
+}
+
 /// Whether a Content-Type is that of JSON in UTF-8.
 fn is_json(kind: &str) -> bool {
     let kind = kind.to_ascii_lowercase();
@@ -495,7 +517,8 @@ async fn read(shared: &ServerState, request: Request<Incoming>) -> Result<Bytes,
     let limits = &shared.options.limits;
     let (limit, mut body) = (limits.body_bytes, request.into_body());
     let too_large = || Refusal::body_too_large(limit as u64);
-    if body.size_hint().lower() > (limit * PATIENCE) as u64 {
+    let read = limit.saturating_mul(PATIENCE);
+    if body.size_hint().lower() > read as u64 {
         return Err(too_large());
     }
     let all = async {
@@ -506,7 +529,7 @@ async fn read(shared: &ServerState, request: Request<Incoming>) -> Result<Bytes,
             came += data.len();
             match came {
                 came if came <= limit => bytes.extend_from_slice(&data),
-                came if came > limit * PATIENCE => break,
+                came if came > read => break,
                 _ => bytes = vec![],
             }
         }
@@ -533,21 +556,38 @@ async fn beside<T: Send + 'static>(
     on_thread(shared, &shared.bodies, move |_| work(&model, &body)).await
 }
 
+/// Held by who waits for an answer: when it is dropped, whoever computes the answer sees that nobody waits.
+#[derive(Default)]
+pub struct Gone(Arc<AtomicBool>);
+
+impl Gone {
+    /// Set when nobody waits.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Does work on a thread of its own, as soon as there is a place. A client that goes away leaves the line; work that has begun is told
 /// that it is gone, and keeps its place until it ends.
 pub async fn on_thread<T: Send + 'static>(
     shared: &ServerState,
     places: &Arc<Semaphore>,
-    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Refusal> + Send + 'static,
+    work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let mut phase = shared.phase.subscribe();
-    let waits = Arc::new(()); // as long as this call
-    let waited = Arc::downgrade(&waits);
+    let waits = Gone::default(); // as long as this call
+    let gone = waits.flag();
     let done = async {
         let place = places.clone().acquire_owned().await;
         let work = move || {
             let _place = place;
-            work(&|| waited.strong_count() == 0)
+            work(&gone)
         };
         tokio::task::spawn_blocking(work).await
     };
@@ -571,9 +611,9 @@ async fn post(
         Endpoint::ApplyTemplate => return beside(shared, &model, &body, tokens::apply_template).await.map(Reply::Json),
         Endpoint::Embeddings => {
             let waits = shared.queue.places(&model, &[0])?;
-            let work = move |gone: &dyn Fn() -> bool| {
+            let work = move |gone: &Arc<AtomicBool>| {
                 drop(waits);
-                embeddings::embeddings(&model, &body, gone)
+                embeddings::embeddings(&model, &body, &|| gone.load(Ordering::Relaxed))
             };
             return on_thread(shared, &shared.embedding, work).await.map(Reply::Json);
         }
@@ -598,11 +638,13 @@ async fn post(
 fn page(shared: &ServerState) -> String {
     let (counts, model) = (shared.queue.counts(), shared.model());
     let embeds = usize::from(shared.embedding.available_permits() == 0);
+    let looks = server::LOOKS - shared.looking.available_permits();
     let blocks = |state, count: usize| ("limpid_kv_blocks", metrics::labels(&[("state", state)]), count as f64);
     let about = [("model", &*model.id), ("fingerprint", &model.fingerprint), ("version", env!("CARGO_PKG_VERSION"))];
     let gauges = [
         ("limpid_requests_running", String::new(), (counts.running + embeds) as f64),
         ("limpid_requests_waiting", String::new(), counts.waiting as f64),
+        ("limpid_looking", String::new(), looks as f64),
         blocks("held", counts.held),
         blocks("idle", counts.idle),
         blocks("free", counts.blocks - counts.held - counts.idle),

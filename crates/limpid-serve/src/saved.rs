@@ -8,10 +8,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
+use limpid::budget::Budget;
 use limpid::glass::{Glass, GlassError, Reply, Subject};
 use limpid::trace::tiles::SIDE;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
+use std::sync::Arc;
 
 /// Why there is no file.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +101,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
     let (glass, subjects) = (Glass::new(usize::MAX), [subject.clone()]);
     let mut book = Book { index: Map::new(), bytes: vec![], most: room, left_out: 0 };
     let mut lines = String::new();
-    glass.trace(&subjects, body, &mut |event| {
+    glass.trace(&subjects, body, &Budget::default(), &mut |event| {
         lines += event;
         lines.push('\n');
         true
@@ -112,7 +114,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
     let ask = |path: &str, query: &[(&str, String)]| {
         let query: Vec<(String, String)> =
             query.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
-        glass.ask(&subjects, path, &query)
+        glass.ask(&subjects, path, &query, &Arc::default())
     };
     let text = |reply: Reply| match reply {
         Reply::Json(text) => text,
@@ -171,7 +173,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
             let tile =
                 json!({ "name": name, "index": [0, head], "tile": [0, 0], "level": level, "pool": pool, "code": code });
             let mut frame = vec![];
-            glass.tiles(&id, &json!({ "tiles": [tile] }), &mut |bytes| {
+            glass.tiles(&id, &json!({ "tiles": [tile] }), &Arc::default, &mut |bytes| {
                 frame = bytes;
                 true
             })?;

@@ -57,6 +57,8 @@ pub struct ServeOptions {
     pub page: PageOptions,
     /// Bytes that traces of the model's inside may take; none: nobody can look.
     pub inspect: Option<usize>,
+    /// How long one answer about the inside may take, of tiles each.
+    pub look_time: Duration,
     /// Models that are looked into beside the one that is served.
     pub against: Vec<Subject>,
     /// The model is looked into, and continues no texts: it need not be causal, nor have a head or a tokenizer.
@@ -80,6 +82,7 @@ impl Default for ServeOptions {
             limits: ConnectionLimits::default(),
             page: PageOptions::Own,
             inspect: Some(glass::MEMORY),
+            look_time: LOOK_TIME,
             against: vec![],
             look_only: false,
         }
@@ -319,7 +322,9 @@ impl Stopper {
 /// Large bodies that are read at a time.
 const BODIES: usize = 3;
 /// Questions about the model's inside that are answered at a time.
-const LOOKS: usize = 4;
+pub const LOOKS: usize = 4;
+/// How long one of them may take, unless it is said.
+const LOOK_TIME: Duration = Duration::from_secs(8);
 /// How long clients may take for the last bytes of an answer that was ended.
 const LAST: Duration = Duration::from_secs(2);
 

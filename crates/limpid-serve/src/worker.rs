@@ -93,7 +93,7 @@ impl Queue {
     /// If too many wait: too many sequences, or prompts of more tokens than that many contexts have.
     pub fn places(self: &Arc<Queue>, model: &ServedModel, prompts: &[usize]) -> Result<Vec<Waiting>, Refusal> {
         let (count, tokens) = (prompts.len(), prompts.iter().sum::<usize>());
-        let most_tokens = self.most * model.lm.config().context_length;
+        let most_tokens = self.most.saturating_mul(model.lm.config().context_length);
         let mut state = self.state();
         // one request is always taken, however large
         let full = state.waiting + count > self.most || state.waiting_tokens + tokens > most_tokens;

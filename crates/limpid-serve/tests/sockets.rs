@@ -78,6 +78,14 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
         ("tensors/blocks.1.attn.hook_patern", 404, "unknown_tensor"),
         ("tensors/blocks.9.attn.hook_pattern", 404, "unknown_tensor"),
         ("tensors/cos(cos(hook_embed", 404, "unknown_tensor"),
+        ("tensors/cos(hook_embed)?at=0,3,4", 200, ""),
+        ("tensors/cos(cos(hook_embed))?at=0,0,0", 400, "invalid_value"),
+        ("tensors/cos(ln_final.weight)", 400, "invalid_value"),
+        ("tensors/cos(ln_final.weight)?at=0,0", 400, "invalid_value"),
+        ("tensors/logits?at=0,11,*&at=0,10,*", 400, "invalid_value"),
+        ("tensors/logits?at=0,0,0&stats=yes", 400, "invalid_value"),
+        ("tensors/logits?at=0,0,0&stats=false", 200, ""),
+        ("explain/logits?at=0,,0,0", 400, "invalid_value"),
         ("tensors/logits?at=0,12,0", 400, "index_out_of_range"),
         ("tensors/logits?at=0,1:99999999999999999999,0", 400, "index_out_of_range"),
         ("tensors/logits?at=0", 400, "invalid_value"),
@@ -104,10 +112,16 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
         ("traces", json!({ "prompt": "é" }), "invalid_value"),
         ("traces", json!({ "tokens": [0, 999] }), "token_out_of_range"),
         ("traces", json!({ "prompt": "a", "model": "other" }), "model_not_found"),
-        ("traces", json!({ "prompt": "a", "model": 3 }), "model_not_found"),
+        ("traces", json!({ "prompt": "a", "model": 3 }), "invalid_value"),
+        ("traces", json!({ "prompt": "a", "last": "yes" }), "invalid_value"),
+        ("traces", json!({ "prompt": ["a"] }), "invalid_value"),
+        ("traces", json!({ "prompt": "a", "tokens": [1] }), "invalid_value"),
+        ("traces", json!({ "tokens": "1" }), "invalid_value"),
+        ("walks", json!({ "walk": "s0", "own": 1 }), "invalid_value"),
+        ("walks", json!({ "walk": 0 }), "invalid_value"),
         ("traces", json!({ "prompt": "a", "promt": 1 }), "unknown_parameter"),
         ("traces", json!({}), "invalid_value"),
-        ("traces", json!([]), "invalid_value"),
+        ("traces", json!([]), "invalid_json"),
         ("walks", json!({ "walk": "s9" }), "invalid_value"),
         ("traces/gone/tiles", json!({ "tiles": [] }), "trace_expired"),
         ("traces/gone/nothing", json!({}), "not_found"),
@@ -116,6 +130,35 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
         assert_ne!(reply.status, 200, "{path} {:.80}", body.to_string());
         assert_eq!(reply.code(), code, "{path} {:.80}: {:.300}", body.to_string(), reply.text());
     }
+    // a key that is there twice, and every field of a tile
+    let twice = r#"{"prompt":"a","prompt":"b"}"#;
+    let head = "POST /inspect/v1/traces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    let reply = server.connect().ask(&format!("{head}Content-Length: {}\r\n\r\n{twice}", twice.len()));
+    assert_eq!((reply.status, reply.code()), (400, "invalid_json".into()));
+    let tile = json!({ "name": "hook_embed", "index": [0], "tile": [0, 0], "level": 0, "pool": "max", "code": "f32" });
+    for (field, value, code) in [
+        ("level", json!("0"), "invalid_value"),
+        ("level", json!(13), "invalid_value"),
+        ("level", json!(-1), "invalid_value"),
+        ("other", json!(5), "invalid_value"),
+        ("index", json!("0"), "invalid_value"),
+        ("tile", json!([0]), "invalid_value"),
+        ("tile", json!([0, 1]), "index_out_of_range"),
+        ("pool", json!(null), "invalid_value"),
+        ("code", json!("f64"), "invalid_value"),
+        ("name", json!(7), "invalid_value"),
+        ("name", json!("cos(ln_final.weight)"), "invalid_value"),
+        ("size", json!(7), "unknown_parameter"),
+    ] {
+        let mut tile = tile.clone();
+        tile[field] = value;
+        let reply = server.post(&format!("/inspect/v1/traces/{id}/tiles"), &json!({ "tiles": [tile] }));
+        assert_eq!((reply.status, reply.code()), (400, code.into()), "{tile}: {}", reply.text());
+    }
+    for path in ["model?x=1", "walks?at=0", "traces?k=1"] {
+        let reply = server.get(&format!("/inspect/v1/{path}"));
+        assert_eq!((reply.status, reply.code()), (400, "unknown_parameter".into()), "{path}");
+    }
     let forget = format!("DELETE /inspect/v1/traces/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(server.connect().ask(&forget).status, 200);
     assert_eq!(server.connect().ask(&forget).code(), "trace_expired");
@@ -123,6 +166,13 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
     server.lives();
     let small = serve(ServeOptions { inspect: Some(10_000), ..options() });
     assert_eq!(small.post("/inspect/v1/traces", &json!({ "prompt": "to be" })).code(), "too_large");
+    // an answer that takes longer than it may says so, of tiles too
+    let hurried = serve(ServeOptions { look_time: Duration::ZERO, ..options() });
+    assert!(hurried.post("/inspect/v1/traces", &json!({ "prompt": "to be or not" })).text().contains("\"done\""));
+    let late = hurried.get(&format!("/inspect/v1/traces/{id}/tensors/cos(embed.weight)"));
+    assert_eq!((late.status, late.code()), (400, "out_of_time".into()));
+    let late = hurried.post(&format!("/inspect/v1/traces/{id}/tiles"), &json!({ "tiles": [tile] }));
+    assert_eq!((late.status, late.code()), (400, "out_of_time".into()));
     let closed = serve(ServeOptions { inspect: None, ..options() });
     assert_eq!(closed.post("/inspect/v1/traces", &json!({ "prompt": "to be" })).code(), "inspect_disabled");
     assert_eq!(closed.get("/inspect/v1/model").code(), "inspect_disabled");
@@ -374,6 +424,46 @@ fn a_body_must_be_sent_as_json() {
         assert_eq!((reply.status, reply.code()), (415, "unsupported_media_type".into()), "{kind}");
     }
     assert_eq!(send("").code(), "unsupported_media_type");
+    for second in ["application/json", "text/plain"] {
+        let reply = send(&format!("Content-Type: application/json\r\nContent-Type: {second}\r\n"));
+        assert_eq!((reply.status, reply.code()), (415, "unsupported_media_type".into()), "{second}");
+        assert!(reply.text().contains(&format!("application/json and {second}: send one")), "{}", reply.text());
+    }
+}
+
+/// A body is undone of chunks, and of nothing else that stands round it.
+#[test]
+fn a_body_is_transferred_in_chunks_alone() {
+    let server = serve(options());
+    let (head, json) =
+        ("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n", "{\"prompt\":\"to\"}");
+    let send = |codings: &str| {
+        server.connect().ask(&format!("{head}{codings}\r\n\r\n{:x}\r\n{json}\r\n0\r\n\r\n", json.len()))
+    };
+    for codings in ["gzip, chunked", "GZIP,chunked", "gzip\r\nTransfer-Encoding: chunked", "deflate, gzip, chunked"] {
+        let reply = send(&format!("Transfer-Encoding: {codings}"));
+        assert_eq!((reply.status, reply.code()), (501, "unsupported_transfer_encoding".into()), "{codings}");
+        assert!(reply.text().to_lowercase().contains("gzip"), "{}", reply.text());
+    }
+    for codings in ["chunked", "Chunked"] {
+        assert_eq!(send(&format!("Transfer-Encoding: {codings}")).status, 200, "{codings}");
+    }
+    server.lives();
+}
+
+/// Limits so large that their multiples are none.
+#[test]
+fn limits_may_be_as_large_as_numbers() {
+    for huge in [usize::MAX, usize::MAX / 8 + 1, 1 << 61, 1 << 58] {
+        let limits = ConnectionLimits { body_bytes: huge, connections: huge, header_bytes: huge, ..Default::default() };
+        let server = serve(ServeOptions { limits, max_queue: huge, inspect: Some(huge), ..options() });
+        server.lives();
+        assert!(server.post("/inspect/v1/traces", &json!({ "prompt": "to be" })).text().contains("\"done\""));
+    }
+    let longest = Duration::MAX;
+    let limits =
+        ConnectionLimits { header_time: longest, body_time: longest, idle_time: longest, ..Default::default() };
+    serve(ServeOptions { limits, look_time: longest, ..options() }).lives();
 }
 
 #[test]
@@ -594,6 +684,36 @@ fn idle_connections_lock_nobody_out() {
     assert!(idle[0].is_closed(), "the one that waited longest");
     assert_eq!(idle[7].ask(&get("/health", "Host: localhost\r\n")).status, 200);
     assert!(busy.chunk().is_some());
+}
+
+/// Connections that never send anything, and some that send half a request, keep nobody out, however long they could wait.
+#[test]
+fn silent_connections_lock_nobody_out() {
+    let forever = Duration::from_secs(86_400);
+    let limits = ConnectionLimits { connections: 48, header_time: forever, idle_time: forever, ..Default::default() };
+    let server = serve(ServeOptions { limits, ..options() });
+    let mut waits = server.connect();
+    assert_eq!(waits.ask(&get("/health", "Host: localhost\r\n")).status, 200);
+    let silent: Vec<Client> = (0..200).map(|_| server.connect()).collect();
+    let mut last = server.connect();
+    assert_eq!(last.ask(&get("/health", "Host: localhost\r\n")).status, 200);
+    assert_eq!(
+        waits.ask(&get("/health", "Host: localhost\r\n")).status,
+        200,
+        "those that never sent anything go first"
+    );
+    drop(silent);
+    let halves: Vec<Client> = (0..200)
+        .map(|_| {
+            let mut half = server.connect();
+            half.send("GET /hea");
+            half
+        })
+        .collect();
+    let mut last = server.connect();
+    assert_eq!(last.ask(&get("/health", "Host: localhost\r\n")).status, 200);
+    drop(halves);
+    server.lives();
 }
 
 #[test]

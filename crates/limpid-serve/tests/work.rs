@@ -327,6 +327,31 @@ fn looking_inside_ends_with_the_server() {
     server.ended().unwrap();
 }
 
+/// Four tiles of which each takes minutes hold all places; when those who asked are gone, others are answered.
+#[test]
+fn tiles_that_nobody_waits_for_are_not_computed() {
+    let server = serve(ServeOptions { look_time: common::PATIENCE * 100, ..options() });
+    let lines = server.post("/inspect/v1/traces", &json!({ "tokens": vec![1; CONTEXT] })).text();
+    let start: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let id = start["id"].as_str().unwrap();
+    let tile = json!({
+        "name": "cos(blocks.1.attn.hook_pattern)", "index": [0, 1], "tile": [0, 0], "level": 12, "pool": "max", "code": "lin8",
+    });
+    let asked = common::post(&format!("/inspect/v1/traces/{id}/tiles"), &json!({ "tiles": vec![tile; 256] }));
+    let vanished: Vec<Client> = (0..4)
+        .map(|_| {
+            let mut client = server.connect();
+            client.send(&asked);
+            client
+        })
+        .collect();
+    server.until("four that are computed", |server| server.metric("limpid_looking") == 4.0);
+    drop(vanished);
+    let reply = server.get(&format!("/inspect/v1/traces/{id}/tensors/cos(hook_embed)?at=0,0,1"));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    server.lives();
+}
+
 #[test]
 fn a_second_stop_is_the_end() {
     let server = serve(ServeOptions { drain: common::PATIENCE * 100, ..options() });
@@ -414,6 +439,76 @@ fn a_run_is_followed() {
     for folder in [run, other] {
         std::fs::remove_dir_all(folder).unwrap();
     }
+}
+
+/// Whatever is written into the folder: the old model is served on, and the fault is told.
+#[test]
+fn nothing_that_is_written_into_a_followed_folder_ends_the_server() {
+    let run = common::train("spoiled", 2);
+    let server = common::start(
+        ServedModel::new(Checkpoint::open(&run).unwrap(), &how()).unwrap(),
+        options(),
+        Some(follow(&run)),
+    );
+    let served = |server: &Running| server.get("/v1/models").json()["data"][0]["limpid"]["weights"].clone();
+    let first = served(&server);
+    let told = |server: &Running| {
+        let events = server.events.lock().unwrap();
+        events.iter().filter(|event| matches!(event, ServeEvent::NotReloaded { .. })).count()
+    };
+    let replace = |name: &str, bytes: &[u8]| {
+        std::fs::write(run.join("beside"), bytes).unwrap();
+        std::fs::rename(run.join("beside"), run.join(name)).unwrap();
+    };
+    let good = |name: &str| std::fs::read(run.join(name)).unwrap();
+    let (config, tokenizer, weights) = (good("config.json"), good("tokenizer.json"), good("model.safetensors"));
+    let with = |key: &str, value: Value| {
+        let mut config: Value = serde_json::from_slice(&config).unwrap();
+        config[key] = value;
+        ("config.json", config.to_string().into_bytes())
+    };
+    let mut header = weights.clone();
+    header[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let mut shapes = String::from_utf8_lossy(&weights[8..2000]).into_owned();
+    shapes.truncate(600);
+    let huge = [u64::MAX, 1 << 62, 1 << 40, 1 << 31, 0];
+    let mut bad: Vec<(&str, Vec<u8>)> = vec![
+        ("config.json", vec![]),
+        ("config.json", b"{".to_vec()),
+        ("config.json", b"[]".to_vec()),
+        ("config.json", vec![0xff; 300]),
+        ("tokenizer.json", vec![]),
+        ("tokenizer.json", b"{}".to_vec()),
+        ("tokenizer.json", tokenizer[..tokenizer.len() / 2].to_vec()),
+        ("tokenizer.json", br#"{"model":{"type":"BPE","vocab":{"a":4294967295},"merges":[]}}"#.to_vec()),
+        ("model.safetensors", vec![]),
+        ("model.safetensors", weights[..7].to_vec()),
+        ("model.safetensors", header),
+        ("model.safetensors", [&(600u64).to_le_bytes(), shapes.as_bytes()].concat()),
+        with("n_head", json!(3)),
+        with("n_layer", json!(-1)),
+    ];
+    for key in ["context_length", "d_model", "n_layer", "n_head", "vocab_size", "d_ff"] {
+        bad.extend(huge.iter().map(|value| with(key, json!(value))));
+    }
+    for (n, (name, bytes)) in bad.iter().enumerate() {
+        let before = told(&server);
+        replace(name, bytes);
+        let what = format!("word of {n}: {name} {:.80}", String::from_utf8_lossy(bytes));
+        server.until(&what, |server| told(server) > before);
+        assert_eq!(served(&server), first, "{what}");
+        server.lives();
+        let whole = match *name {
+            "config.json" => &config,
+            "tokenizer.json" => &tokenizer,
+            _ => &weights,
+        };
+        replace(name, whole);
+        // what is whole again is what is served, and nothing needs to be told of it
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(served(&server), first);
+    std::fs::remove_dir_all(run).unwrap();
 }
 
 /// Files that come one after the other: each is seen, and what could not be opened is tried again.

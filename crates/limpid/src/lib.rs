@@ -80,7 +80,7 @@ pub use error::Error;
 pub use lm::{Lm, Pooling, normalized};
 pub use training::{Trained, Training};
 
-pub use limpid_base::{contain, files, nearest, plural, units, words};
+pub use limpid_base::{budget, contain, files, nearest, plural, units, words};
 pub use limpid_checkpoint as checkpoint;
 pub use limpid_core::{backend, config, model, names, ops};
 #[cfg(feature = "gpu")]

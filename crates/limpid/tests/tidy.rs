@@ -340,7 +340,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 58_000; // from 55,400: classes of tokenizers, vocabularies of GGUF, conversations, llm.c's programs, values of their own width
+const BUDGET: usize = 58_350; // from 58,000: what strangers send to a server is bounded, typed and cancelled
 
 #[test]
 fn the_library_stays_within_its_budget() {

@@ -207,6 +207,7 @@ fn options(args: &Args) -> Result<ServeOptions> {
         inspect: (!args.no_inspect).then(|| usize::try_from(args.inspect_memory).unwrap_or(usize::MAX)),
         against: vec![],
         look_only: false,
+        look_time: ServeOptions::default().look_time,
         page: match &args.ui_dir {
             Some(folder) => PageOptions::Folder(folder.clone()),
             None if args.no_ui => PageOptions::Off,

@@ -7,7 +7,7 @@
 //!
 //! So a trace of T tokens takes memory for T, not for T squared, and opening a block costs what the block costs.
 
-use super::sheet::{AttentionHead, Sheet};
+use super::sheet::{AttentionHead, Sheet, float_bytes};
 use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, unknown};
 use crate::backend::Backend;
 use crate::model::{Axes, Mode, Model};
@@ -16,6 +16,7 @@ use crate::ops::attend::Stage;
 use crate::ops::classify::{self, Row, Terms};
 use crate::ops::simd::Level;
 use crate::ops::{ActiveRows, Batch, Op, Region};
+use limpid_base::budget::Budget;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,7 +43,9 @@ pub struct LayerTrace {
     /// Tensors that were looked at, the last one last, and whether their features lie as in memory (`model::FeatureOrder`).
     seen: Vec<(Arc<Labelled>, bool)>,
     /// Bytes that these may take.
-    budget: usize,
+    seen_bytes: usize,
+    /// What may be spent on the answer that is being computed.
+    budget: Arc<Budget>,
 }
 
 /// Where a tensor comes from.
@@ -67,7 +70,7 @@ pub fn mode(sequences: usize, length: usize) -> Mode {
 
 impl LayerTrace {
     /// A run of `batch` that has embedded its tokens. `model` was built for [`mode`] and `backend` for it; tensors that were looked at may
-    /// take `budget` bytes beside the backend's memory.
+    /// take `seen` bytes beside the backend's memory.
     ///
     /// # Errors
     /// As [`Trace::run`].
@@ -75,7 +78,7 @@ impl LayerTrace {
         model: Model,
         mut backend: Box<dyn Backend>,
         batch: Batch,
-        budget: usize,
+        seen: usize,
     ) -> Result<LayerTrace, TraceError> {
         if !matches!(model.mode, Mode::Layers { .. }) {
             return Err(TraceError::NotForInspection { needed: "Layers", found: format!("{:?}", model.mode) });
@@ -86,7 +89,14 @@ impl LayerTrace {
         let named = named.map_err(|error| TraceError::Batch { what: error.to_string() })?;
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..model.blocks[0].start))?;
-        Ok(LayerTrace { model, named, backend, batch, length, ran: 0, held: None, seen: vec![], budget })
+        let (seen_bytes, budget) = (seen, Arc::default());
+        Ok(LayerTrace { model, named, backend, batch, length, ran: 0, held: None, seen: vec![], seen_bytes, budget })
+    }
+
+    /// From now on this is what may be spent: bytes of tensors that are computed again, and a step for every row that a block or the head
+    /// runs on. What it refuses is a [`TraceError::Spent`], after which everything can be asked for again. At first there is no bound.
+    pub fn spend(&mut self, budget: &Arc<Budget>) {
+        self.budget = budget.clone();
     }
 
     /// The model, with a place for every tensor: for names, formulas and shapes.
@@ -130,11 +140,23 @@ impl LayerTrace {
         Ok(SummaryRow::of(&self.named, &self.batch, &tensor))
     }
 
-    /// The axes of a tensor and their sizes, the rows of each head together ([`Labelled::heads_first`]), without computing it.
+    /// The axes of a tensor and their sizes, the rows of each head together ([`Labelled::heads_first`]), without computing it; also of
+    /// `cos(NAME)`, the cosines of its rows.
     ///
     /// # Errors
-    /// If there is no such tensor.
-    pub fn shape(&mut self, name: &str) -> Result<(Vec<&'static str>, Vec<usize>), TraceError> {
+    /// If there is no such tensor, or it has no rows.
+    pub fn shape(&self, name: &str) -> Result<(Vec<&'static str>, Vec<usize>), TraceError> {
+        if let Some(of) = rows_of(name)? {
+            let (mut axes, mut sizes) = self.shape(of)?;
+            let [.., rows, cols] = &mut axes[..] else {
+                return Err(TraceError::NoRows { name: of.into(), axes: axes.join(" ") });
+            };
+            *cols = rows;
+            if let [.., rows, cols] = &mut sizes[..] {
+                *cols = *rows;
+            }
+            return Ok((axes, sizes));
+        }
         let c = &self.named.config;
         let (b, t) = (self.batch.spans.len(), self.length);
         let scores = || (Axes::Scores.names().to_vec(), vec![b, c.n_head, t, t]);
@@ -173,16 +195,16 @@ impl LayerTrace {
     }
 
     /// The matrix of a tensor's last two axes, at an index of the others; of a tensor with the rows of each head together
-    /// ([`Labelled::heads_first`]). `rows` are those that will be looked at: logits are computed for these alone.
+    /// ([`Labelled::heads_first`]); also of `cos(NAME)`. `rows` are those that will be looked at: logits are computed for these alone.
     ///
     /// # Errors
     /// As [`LayerTrace::get`], and if the index is outside.
     pub fn sheet(&mut self, name: &str, index: &[usize], rows: Option<Range<usize>>) -> Result<Sheet, TraceError> {
-        if let Some(inner) = name.strip_prefix("cos(").and_then(|rest| rest.strip_suffix(')')) {
-            return Ok(Sheet::cosines(&self.sheet(inner, index, None)?));
+        let (axes, shape) = self.shape(name)?;
+        if let Some(of) = rows_of(name)? {
+            return Ok(Sheet::cosines(self.sheet(of, index, None)?));
         }
         let place = self.place(name)?;
-        let (axes, shape) = self.shape(name)?;
         let leading = shape.len().saturating_sub(2);
         if index.len() != leading || index.iter().zip(&shape).any(|(i, n)| i >= n) {
             let (axes, shape) = (&axes[..leading], &shape[..leading]);
@@ -294,13 +316,21 @@ impl LayerTrace {
         let tensor = Arc::new(tensor);
         self.seen.push((tensor.clone(), stored));
         let bytes = |(tensor, _): &(Arc<Labelled>, bool)| 4 * tensor.values.len();
-        while self.seen.len() > 1 && self.seen.iter().map(bytes).sum::<usize>() > self.budget {
+        // one that is larger by itself is not kept
+        while self.seen.iter().map(bytes).sum::<usize>() > self.seen_bytes && !self.seen.is_empty() {
             self.seen.remove(0);
         }
         Ok(tensor)
     }
 
+    /// Takes from the budget: bytes for so many numbers, and a step for each of so many rows.
+    fn take(&self, what: &str, [rows, cols]: [usize; 2]) -> Result<(), TraceError> {
+        let taken = self.budget.take_bytes(float_bytes(rows, cols)).and_then(|()| self.budget.take_steps(rows as u64));
+        taken.map_err(|why| TraceError::Spent { what: format!("`{what}`"), why })
+    }
+
     fn run(&mut self, block: usize) -> Result<(), TraceError> {
+        self.take(&format!("blocks.{block}"), [self.batch.tokens.len(), 0])?;
         self.held = None;
         self.backend.forward(self.model.program.forward(self.model.blocks[block].clone()))?;
         self.held = Some(block);
@@ -364,6 +394,9 @@ impl LayerTrace {
     fn compute(&mut self, name: &str) -> Result<Labelled, TraceError> {
         let place = self.place(name)?;
         let (b, t) = (self.batch.spans.len(), self.length);
+        if place != Place::Head {
+            self.take(name, [1, self.shape(name)?.1.into_iter().fold(1, usize::saturating_mul)])?;
+        }
         match place {
             Place::Scores(..) => {
                 let shape = vec![b, self.model.config.n_head, t, t];
@@ -475,6 +508,7 @@ impl LayerTrace {
         mut each: impl FnMut(usize, Vec<f32>),
     ) -> Result<(), TraceError> {
         for (chunk, vectors) in vectors.chunks(OUTPUTS * from.cols).enumerate() {
+            self.take("logits", [vectors.len() / from.cols, 0])?;
             self.batch.outputs = vec![0; vectors.len() / from.cols];
             self.backend.feed(&self.batch)?;
             self.backend.write(from.of(&self.batch), vectors)?;
@@ -487,6 +521,8 @@ impl LayerTrace {
     /// Some rows of a tensor of the head.
     fn head_rows(&mut self, name: &str, rows: Range<usize>) -> Result<Vec<f32>, TraceError> {
         let (v, c) = (self.model.config.vocab_size, self.model.config.d_model);
+        let wide = self.shape(name)?.1.get(2).copied().unwrap_or(1);
+        self.take(name, [rows.len(), wide])?;
         let last = self.last()?;
         let (vectors, mut all) = (&last.values[rows.start * c..rows.end * c], vec![]);
         if !matches!(name, "probs" | "losses") {
@@ -501,5 +537,16 @@ impl LayerTrace {
             if name == "losses" { all.push(loss) } else { all.extend_from_slice(logits) }
         })?;
         Ok(all)
+    }
+}
+
+/// The tensor of whose rows `cos(NAME)` are the cosines.
+fn rows_of(name: &str) -> Result<Option<&str>, TraceError> {
+    fn inner(name: &str) -> Option<&str> {
+        name.strip_prefix("cos(")?.strip_suffix(')')
+    }
+    match inner(name) {
+        Some(of) if inner(of).is_some() => Err(TraceError::Nested),
+        of => Ok(of),
     }
 }

@@ -35,6 +35,7 @@ use crate::ops::attend::Stage;
 use crate::ops::classify::{self, Target};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::{Access, Batch, Op, Region, Scoring, Span};
+use limpid_base::budget::Spent;
 use limpid_base::nearest::nearest;
 use masked::MaskTable;
 use sheet::{AttentionHead, Sheet};
@@ -102,6 +103,25 @@ pub enum TraceError {
         name: String,
         /// Its axes.
         axes: String,
+    },
+    /// Cosines of what has no rows.
+    #[error("`cos({name})`: `{name}` has the axes [{axes}], and only rows of a matrix have cosines: look at `{name}`")]
+    NoRows {
+        /// Of what.
+        name: String,
+        /// Its axes.
+        axes: String,
+    },
+    /// Cosines of cosines.
+    #[error("`cos(cos(...))` is not computed, only cosines of a tensor's rows: ask for one `cos`")]
+    Nested,
+    /// More than may be spent on it.
+    #[error("{what}: {why}")]
+    Spent {
+        /// On what.
+        what: String,
+        /// What ran out.
+        why: Spent,
     },
     /// The backend that runs the model.
     #[error(transparent)]

@@ -1,7 +1,8 @@
 //! One matrix of a tensor, of which any part can be had: what a picture is made of.
 //!
 //! A sheet holds what its cells are computed from, not the cells. The scores of a head of 1,024 tokens are a million numbers, of which a
-//! picture shows a part, or the largest of every block.
+//! picture shows a part, or the largest of every block. Who does not know how many cells are wanted takes them within a [`Budget`], strip
+//! by strip.
 
 use super::Labelled;
 use crate::config::Heads;
@@ -10,6 +11,7 @@ use crate::ops::linear::gemm::{self, gemm};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut};
 use crate::ops::{Scoring, Span};
+use limpid_base::budget::{Budget, Spent};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -85,11 +87,8 @@ enum Cells {
         head: AttentionHead,
         stage: Stage,
     },
-    /// Rows of length one: the cosine of two is their product.
-    Cosines {
-        unit: Arc<Vec<f32>>,
-        d: usize,
-    },
+    /// Of every pair of rows: the product of the two at length one.
+    Cosines(Box<Sheet>),
     Difference(Box<[Sheet; 2]>),
 }
 
@@ -122,14 +121,19 @@ impl Sheet {
     }
 
     /// The cosine of every pair of rows of a matrix. Rows of zeros have the cosine 0 with all.
-    pub fn cosines(of: &Sheet) -> Sheet {
-        let mut unit = of.band(0..of.rows, 0..of.cols);
-        for row in unit.chunks_exact_mut(of.cols.max(1)) {
+    pub fn cosines(of: Sheet) -> Sheet {
+        Sheet { rows: of.rows, cols: of.rows, cells: Cells::Cosines(Box::new(of)) }
+    }
+
+    /// Some of its rows, each of length one.
+    fn unit(&self, rows: Range<usize>) -> Vec<f32> {
+        let mut unit = self.band(rows, 0..self.cols);
+        for row in unit.chunks_exact_mut(self.cols.max(1)) {
             let norm = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
             let factor = if norm > 0.0 { 1.0 / norm } else { 0.0 };
             row.iter_mut().for_each(|v| *v = (f64::from(*v) * factor) as f32);
         }
-        Sheet { rows: of.rows, cols: of.rows, cells: Cells::Cosines { unit: Arc::new(unit), d: of.cols } }
+        unit
     }
 
     /// This matrix minus another of the same size; none if its size is another.
@@ -154,17 +158,60 @@ impl Sheet {
     /// # Panics
     /// If they are outside.
     pub fn band(&self, rows: Range<usize>, cols: Range<usize>) -> Vec<f32> {
+        let once = self.once(&cols);
+        self.cells(rows, cols, &once)
+    }
+
+    /// Some columns, of which bands of rows can be had within a budget.
+    ///
+    /// # Errors
+    /// If it has too few bytes for what all rows need of them.
+    pub fn strip<'a>(&'a self, cols: Range<usize>, budget: &'a Budget) -> Result<Strip<'a>, Spent> {
+        let bytes = self.once_bytes(cols.len());
+        budget.take_bytes(bytes)?;
+        Ok(Strip { sheet: self, once: self.once(&cols), cols, budget, bytes })
+    }
+
+    /// What all rows need of some columns.
+    fn once(&self, cols: &Range<usize>) -> Once {
+        match &self.cells {
+            Cells::Cosines(of) => Once::Unit(of.unit(cols.clone())),
+            Cells::Difference(both) => Once::Both(Box::new([0, 1].map(|i| both[i].once(cols)))),
+            _ => Once::Nothing,
+        }
+    }
+
+    /// Bytes of that.
+    fn once_bytes(&self, cols: usize) -> u64 {
+        match &self.cells {
+            Cells::Cosines(of) => float_bytes(cols, of.cols),
+            Cells::Difference(both) => both.iter().map(|one| one.once_bytes(cols)).fold(0, u64::saturating_add),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that a band of so many rows and columns takes while it is computed.
+    fn band_bytes(&self, rows: usize, cols: usize) -> u64 {
+        let beside = match &self.cells {
+            Cells::Cosines(of) => of.band_bytes(rows, of.cols),
+            Cells::Difference(both) => both.iter().map(|one| one.band_bytes(rows, cols)).fold(0, u64::saturating_add),
+            _ => 0,
+        };
+        float_bytes(rows, cols).saturating_add(beside)
+    }
+
+    fn cells(&self, rows: Range<usize>, cols: Range<usize>, once: &Once) -> Vec<f32> {
         let mut to = vec![0.0; rows.len() * cols.len()];
         if cols.is_empty() {
             return to;
         }
-        match &self.cells {
-            Cells::Tensor { of, at, stride } => {
+        match (&self.cells, once) {
+            (Cells::Tensor { of, at, stride }, _) => {
                 for (to, i) in to.chunks_exact_mut(cols.len()).zip(rows) {
                     to.copy_from_slice(&of.values[at + i * stride..][cols.clone()]);
                 }
             }
-            Cells::Rows { values, first } => {
+            (Cells::Rows { values, first }, _) => {
                 for (to, i) in to.chunks_exact_mut(cols.len()).zip(rows) {
                     let row = i.checked_sub(*first).and_then(|i| values.get(i * self.cols..(i + 1) * self.cols));
                     match row {
@@ -173,7 +220,7 @@ impl Sheet {
                     }
                 }
             }
-            Cells::Scores { head, stage } => {
+            (Cells::Scores { head, stage }, _) => {
                 let mut scratch = vec![0.0; attend::scratch(head.heads.d_head.max(head.heads.d_value))];
                 let mut to = MatMut::new(&mut to, cols.len());
                 for i in rows.clone().step_by(BLOCK) {
@@ -188,20 +235,67 @@ impl Sheet {
                     }
                 }
             }
-            Cells::Cosines { unit, d } => {
-                let mut scratch = vec![0.0; gemm::SCRATCH];
-                let unit = Mat::new(unit, *d);
-                let to = MatMut::new(&mut to, cols.len());
-                gemm(Level::best(), to, unit.rows(rows), unit.rows(cols).t(), false, &mut scratch);
+            (Cells::Cosines(of), Once::Unit(others)) => {
+                let (unit, mut scratch) = (of.unit(rows), vec![0.0; gemm::SCRATCH]);
+                let [unit, others] = [&unit, others].map(|rows| Mat::new(rows, of.cols));
+                gemm(Level::best(), MatMut::new(&mut to, cols.len()), unit, others.t(), false, &mut scratch);
             }
-            Cells::Difference(both) => {
-                let [a, b] = [0, 1].map(|i| both[i].band(rows.clone(), cols.clone()));
+            (Cells::Difference(both), Once::Both(once)) => {
+                let [a, b] = [0, 1].map(|i| both[i].cells(rows.clone(), cols.clone(), &once[i]));
                 for (to, (a, b)) in to.iter_mut().zip(a.iter().zip(b)) {
                     // what neither sees is no difference
                     *to = if a.to_bits() == b.to_bits() { 0.0 } else { a - b };
                 }
             }
+            (Cells::Cosines(_) | Cells::Difference(_), _) => unreachable!("`once` is of the same cells"),
         }
         to
+    }
+}
+
+/// Bytes of so many numbers.
+pub(super) fn float_bytes(rows: usize, cols: usize) -> u64 {
+    4u64.saturating_mul(rows as u64).saturating_mul(cols as u64)
+}
+
+/// What is computed once for some columns, whichever rows follow.
+enum Once {
+    Nothing,
+    /// The rows of these numbers, each of length one.
+    Unit(Vec<f32>),
+    Both(Box<[Once; 2]>),
+}
+
+/// Some columns of a [`Sheet`].
+pub struct Strip<'a> {
+    sheet: &'a Sheet,
+    cols: Range<usize>,
+    once: Once,
+    budget: &'a Budget,
+    bytes: u64,
+}
+
+impl Strip<'_> {
+    /// Some of its rows; each cell is a step.
+    ///
+    /// # Errors
+    /// What ran out.
+    ///
+    /// # Panics
+    /// If they are outside.
+    pub fn band(&self, rows: Range<usize>) -> Result<Vec<f32>, Spent> {
+        let (height, width) = (rows.len(), self.cols.len());
+        self.budget.take_steps((height as u64).saturating_mul(width as u64))?;
+        let bytes = self.sheet.band_bytes(height, width);
+        self.budget.take_bytes(bytes)?;
+        let band = self.sheet.cells(rows, self.cols.clone(), &self.once);
+        self.budget.give_bytes(bytes);
+        Ok(band)
+    }
+}
+
+impl Drop for Strip<'_> {
+    fn drop(&mut self) {
+        self.budget.give_bytes(self.bytes);
     }
 }

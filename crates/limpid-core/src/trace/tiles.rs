@@ -7,6 +7,7 @@
 //! A frame is 64 bytes and the cells, padded to 8, little-endian (docs/inside.md has the table).
 
 use super::sheet::Sheet;
+use limpid_base::budget::{Budget, Spent};
 use std::ops::Range;
 
 /// Cells of a tile in a row and in a column.
@@ -134,10 +135,13 @@ impl Extent {
     }
 
     /// Of a whole matrix.
-    pub fn of(sheet: &Sheet) -> Extent {
+    ///
+    /// # Errors
+    /// What of the budget ran out.
+    pub fn of(sheet: &Sheet, budget: &Budget) -> Result<Extent, Spent> {
         let mut extent = Extent::default();
-        each(sheet, 0..sheet.rows, 0..sheet.cols, |i, j, v| extent.add(v, sheet.hides(i, j)));
-        extent
+        each(sheet, 0..sheet.rows, 0..sheet.cols, budget, |i, j, v| extent.add(v, sheet.hides(i, j)))?;
+        Ok(extent)
     }
 
     /// The two ends of a code: for logarithmic ones the greatest magnitude is the upper one.
@@ -150,21 +154,29 @@ impl Extent {
     }
 }
 
-/// Every cell of a part, in bands of rows.
-fn each(sheet: &Sheet, rows: Range<usize>, cols: Range<usize>, mut f: impl FnMut(usize, usize, f32)) {
-    if cols.is_empty() {
-        return;
-    }
+/// Every cell of a part: strips of columns, and in each bands of rows. A square of a tile is within one strip, row by row.
+fn each(
+    sheet: &Sheet,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    budget: &Budget,
+    mut f: impl FnMut(usize, usize, f32),
+) -> Result<(), Spent> {
     const BAND: usize = 64;
-    for from in rows.clone().step_by(BAND) {
-        let band = from..(from + BAND).min(rows.end);
-        let values = sheet.band(band.clone(), cols.clone());
-        for (i, row) in band.zip(values.chunks_exact(cols.len())) {
-            for (j, v) in cols.clone().zip(row) {
-                f(i, j, *v);
+    for left in cols.clone().step_by(1 << DEEPEST) {
+        let cols = left..cols.end.min(left + (1 << DEEPEST));
+        let strip = sheet.strip(cols.clone(), budget)?;
+        for from in rows.clone().step_by(BAND) {
+            let band = from..(from + BAND).min(rows.end);
+            let values = strip.band(band.clone())?;
+            for (i, row) in band.zip(values.chunks_exact(cols.len())) {
+                for (j, v) in cols.clone().zip(row) {
+                    f(i, j, *v);
+                }
             }
         }
     }
+    Ok(())
 }
 
 /// Which part of a matrix, and how it is written.
@@ -194,14 +206,17 @@ impl Tile {
     }
 
     /// Its frame; `index` is its place in the request, and `last` whether none follows. None if it is outside of the matrix.
-    pub fn frame(&self, sheet: &Sheet, index: u32, last: bool) -> Option<Vec<u8>> {
-        let [rows, cols] = self.part(sheet)?;
+    ///
+    /// # Errors
+    /// What of the budget ran out.
+    pub fn frame(&self, sheet: &Sheet, index: u32, last: bool, budget: &Budget) -> Result<Option<Vec<u8>>, Spent> {
+        let Some([rows, cols]) = self.part(sheet) else { return Ok(None) };
         let shift = usize::from(self.level);
         let [height, width] = [&rows, &cols].map(|part| ((part.len() - 1) >> shift) + 1);
         // of each square: what is shown, how many values were taken, whether one is hidden or not finite
         let mut cells = vec![(0.0f64, 0u32, false); height * width];
         let mut extent = Extent::default();
-        each(sheet, rows.clone(), cols.clone(), |i, j, v| {
+        each(sheet, rows.clone(), cols.clone(), budget, |i, j, v| {
             let hidden = sheet.hides(i, j);
             extent.add(v, hidden);
             let (shown, taken, broken) = &mut cells[((i - rows.start) >> shift) * width + ((j - cols.start) >> shift)];
@@ -226,7 +241,7 @@ impl Tile {
                 TilePool::Mean => *shown + v,
             };
             *taken += 1;
-        });
+        })?;
         let value = |(shown, taken, broken): &(f64, u32, bool)| -> Option<f32> {
             let mean = if self.pool == TilePool::Mean { f64::from((*taken).max(1)) } else { 1.0 };
             (!broken && *taken > 0).then(|| (shown / mean) as f32)
@@ -270,6 +285,6 @@ impl Tile {
         frame.extend(extent.nan.to_le_bytes());
         frame.extend(extent.infinite.to_le_bytes());
         frame.append(&mut bytes);
-        Some(frame)
+        Ok(Some(frame))
     }
 }

@@ -62,7 +62,7 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
     (COMPLETIONS, r#"{"prompt":[null]}"#, "invalid_type", "prompt[0]"),
     (COMPLETIONS, r#"{"prompt":[{"a":1}]}"#, "invalid_type", "prompt[0]"),
     (COMPLETIONS, r#"{"prompt":[1.5]}"#, "invalid_type", "prompt[0]"),
-    (COMPLETIONS, r#"{"prompt":[1,1e3]}"#, "invalid_type", "prompt[1]"),
+    (COMPLETIONS, r#"{"prompt":[1,1.5]}"#, "invalid_type", "prompt[1]"),
     (COMPLETIONS, r#"{"prompt":[-1]}"#, "token_out_of_range", "prompt[0]"),
     (COMPLETIONS, r#"{"prompt":[0,50257]}"#, "token_out_of_range", "prompt[1]"),
     (COMPLETIONS, r#"{"prompt":[1099511627776]}"#, "token_out_of_range", "prompt[0]"),
@@ -165,7 +165,7 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
     (COMPLETIONS, r#"{"prompt":"a","logit_bias":{"1":-101}}"#, "invalid_value", "logit_bias.1"),
     (COMPLETIONS, r#"{"prompt":"a","logit_bias":{"1":"1"}}"#, "invalid_type", "logit_bias.1"),
     (COMPLETIONS, r#"{"prompt":"a","logit_bias":{"1":null}}"#, "invalid_type", "logit_bias.1"),
-    (COMPLETIONS, r#"{"prompt":"a","n":1.0}"#, "invalid_type", "n"),
+    (COMPLETIONS, r#"{"prompt":"a","n":1.5}"#, "invalid_type", "n"),
     (COMPLETIONS, r#"{"prompt":"a","n":"1"}"#, "invalid_type", "n"),
     (COMPLETIONS, r#"{"prompt":"a","stream":"true"}"#, "invalid_type", "stream"),
     (COMPLETIONS, r#"{"prompt":"a","stream":1}"#, "invalid_type", "stream"),
@@ -271,13 +271,14 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Codes of the connection, the server and its load, which no body brings about.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 25] = [
     "kv_full",
     // of looking inside, which tests/sockets.rs does
     "empty_prompt",
     "prompt_too_long",
     "too_large",
     "index_out_of_range",
+    "out_of_time",
     "not_for_this_model",
     "unknown_tensor",
     "trace_expired",
@@ -293,6 +294,7 @@ const OTHERS: [&str; 23] = [
     "uri_too_long",
     "unsupported_media_type",
     "unsupported_encoding",
+    "unsupported_transfer_encoding",
     "queue_full",
     "headers_too_large",
     "loading",

@@ -4,7 +4,7 @@ use crate::served::{chars, gpt2, post};
 use limpid::engine::{EngineEvent, TokenLogProb};
 use limpid::generate::{FinishReason, GeneratedToken, Sample};
 use limpid_serve::answer::Answer;
-use limpid_serve::docs::{DEVIATIONS, OPENAPI, page};
+use limpid_serve::docs::{DEVIATIONS, OPENAPI, openapi as served_openapi, page};
 use limpid_serve::parameters::{ENDPOINTS, NumberRange, Parameter, ParameterKind};
 use limpid_serve::refusal::{CODES, Refusal};
 use limpid_serve::{openai, tokens};
@@ -27,22 +27,28 @@ fn breaks(all: &Value, schema: &Value, value: &Value) -> Option<String> {
     let number = |key: &str| schema[key].as_f64();
     for (word, says) in schema.as_object().unwrap() {
         let wrong = match word.as_str() {
-            "type" => match says.as_str().unwrap() {
-                "string" => !value.is_string(),
-                "boolean" => !value.is_boolean(),
-                "integer" => !value.is_i64() && !value.is_u64(),
-                "number" => !value.is_number(),
-                "array" => !value.is_array(),
-                "object" => !value.is_object(),
-                "null" => !value.is_null(),
+            "type" => !types(says).iter().any(|name| match *name {
+                "string" => value.is_string(),
+                "boolean" => value.is_boolean(),
+                "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|v| v.fract() == 0.0),
+                "number" => value.is_number(),
+                "array" => value.is_array(),
+                "object" => value.is_object(),
+                "null" => value.is_null(),
                 other => panic!("{other}"),
-            },
+            }),
             "enum" => !says.as_array().unwrap().contains(value),
             "anyOf" => says.as_array().unwrap().iter().all(|one| breaks(all, one, value).is_some()),
-            "minimum" => value.as_f64() < number(word),
-            "maximum" => value.as_f64() > number(word),
-            "exclusiveMinimum" => value.as_f64() <= number(word),
-            "exclusiveMaximum" => value.as_f64() >= number(word),
+            "oneOf" => says.as_array().unwrap().iter().filter(|one| breaks(all, one, value).is_none()).count() != 1,
+            "minimum" => value.as_f64().is_some_and(|v| Some(v) < number(word)),
+            "maximum" => value.as_f64().is_some_and(|v| Some(v) > number(word)),
+            "exclusiveMinimum" => value.as_f64().is_some_and(|v| Some(v) <= number(word)),
+            "exclusiveMaximum" => value.as_f64().is_some_and(|v| Some(v) >= number(word)),
+            "propertyNames" => {
+                assert_eq!(*says, json!({ "pattern": "^(0|[1-9][0-9]*)$" }));
+                let number = |name: &String| name.parse::<u128>().is_ok_and(|id| id.to_string() == *name);
+                !value.as_object().is_none_or(|names| names.keys().all(number))
+            }
             "minItems" => value.as_array().is_some_and(|items| items.len() < says.as_u64().unwrap() as usize),
             "maxItems" => value.as_array().is_some_and(|items| items.len() > says.as_u64().unwrap() as usize),
             "minLength" => value.as_str().is_some_and(|text| text.len() < says.as_u64().unwrap() as usize),
@@ -56,7 +62,7 @@ fn breaks(all: &Value, schema: &Value, value: &Value) -> Option<String> {
             }
             "required" => {
                 let missing = |name: &&Value| value.get(name.as_str().unwrap()).is_none();
-                says.as_array().unwrap().iter().find(missing).is_some()
+                value.is_object() && says.as_array().unwrap().iter().any(|name| missing(&name))
             }
             "properties" => {
                 for (name, value) in value.as_object().into_iter().flatten() {
@@ -84,6 +90,11 @@ fn breaks(all: &Value, schema: &Value, value: &Value) -> Option<String> {
     None
 }
 
+/// The types of a schema.
+fn types(says: &Value) -> Vec<&str> {
+    says.as_array().map_or(vec![says], |all| all.iter().collect()).into_iter().filter_map(Value::as_str).collect()
+}
+
 fn schema<'a>(all: &'a Value, name: &str) -> &'a Value {
     all.pointer(&format!("/components/schemas/{name}")).unwrap_or_else(|| panic!("{name}"))
 }
@@ -93,8 +104,8 @@ fn same(all: &Value, parameter: &Parameter, schema: &Value) {
     let (name, schema) = (parameter.name, resolved(all, schema));
     match parameter.kind {
         ParameterKind::Own(_) => {}
-        ParameterKind::Text => assert_eq!(schema["type"], "string", "{name}"),
-        ParameterKind::Flag => assert_eq!(schema["type"], "boolean", "{name}"),
+        ParameterKind::Text => assert_eq!(types(&schema["type"])[0], "string", "{name}"),
+        ParameterKind::Flag => assert_eq!(types(&schema["type"])[0], "boolean", "{name}"),
         ParameterKind::Idle => assert_eq!(*schema, json!({ "description": "No effect." }), "{name}"),
         ParameterKind::Whole(i64::MIN, _) => assert_eq!(schema["format"], "int64", "{name}"),
         ParameterKind::Whole(least, most) => {
@@ -105,7 +116,10 @@ fn same(all: &Value, parameter: &Parameter, schema: &Value) {
             assert_eq!(of(above, "minimum", "exclusiveMinimum"), Some(least), "{name}");
             assert_eq!(of(below, "maximum", "exclusiveMaximum"), Some(most), "{name}");
         }
-        ParameterKind::OneOf(names) => assert_eq!(schema["enum"], json!(names), "{name}"),
+        ParameterKind::OneOf(names) => {
+            let names: Vec<Value> = names.iter().map(|name| json!(name)).chain([Value::Null]).collect();
+            assert_eq!(schema["enum"], json!(names), "{name}");
+        }
         ParameterKind::Only(values) => {
             let values: Vec<Value> =
                 values.iter().map(|value| serde_json::from_str(value).unwrap()).chain([Value::Null]).collect();
@@ -142,6 +156,143 @@ fn openapi_has_every_endpoint_and_every_parameter() {
         let name = part.split('"').next().unwrap();
         assert!(all.pointer(name.strip_prefix('#').unwrap()).is_some(), "{name}");
     }
+}
+
+/// Values that may be at the edge of something, and what the schema itself has at its edges.
+fn candidates(all: &Value, schema: &Value) -> Vec<Value> {
+    let schema = resolved(all, schema);
+    let mut found = vec![
+        json!(null),
+        json!(true),
+        json!(0),
+        json!(1),
+        json!(-1),
+        json!(0.5),
+        json!(2.0),
+        json!(1e300),
+        json!(""),
+        json!("x"),
+        json!("a".repeat(257)),
+        json!([]),
+        json!([1]),
+        json!([-1]),
+        json!([1.0, 2]),
+        json!([0.5]),
+        json!(["a"]),
+        json!([""]),
+        json!(["a", 1]),
+        json!([[1], [2]]),
+        json!([[]]),
+        json!([[1], "a"]),
+        json!(vec!["a"; 16]),
+        json!(vec!["a"; 17]),
+        json!({}),
+        json!({ "1": 1 }),
+        json!({ "x": 1 }),
+        json!({ "01": 1 }),
+        json!({ "1": 101 }),
+        json!({ "1": null }),
+        json!([{ "role": "user", "content": "a" }]),
+        json!([{ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b", "c": null }] }]),
+        json!([{ "role": "user", "content": [{ "type": "text", "text": "a", "c": 1 }] }]),
+        json!([{ "role": "user", "content": [{ "type": "image" }] }]),
+        json!([{ "role": "user", "content": null }]),
+        json!([{ "role": "user" }]),
+        json!([{ "role": "user", "content": "a" }, { "role": "assistant" }, { "role": "user", "content": "b" }]),
+        json!([{ "role": "user", "content": "a", "name": "b" }]),
+        json!([{ "role": "user", "content": "a", "name": "", "tool_calls": [], "images": {}, "audio": null }]),
+        json!([{ "role": "user", "content": "a", "other": null }]),
+        json!([{ "role": "tool", "content": "a" }]),
+    ];
+    for (word, value) in schema.as_object().into_iter().flatten() {
+        match (word.as_str(), value.as_f64()) {
+            ("enum", _) => found.extend(value.as_array().unwrap().iter().cloned()),
+            ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", Some(end)) => {
+                found.push(value.clone());
+                let whole = value.as_i64().map(|end| [end.saturating_sub(1), end.saturating_add(1)]);
+                found.extend(whole.into_iter().flatten().map(Value::from));
+                found.extend([end.next_down(), end.next_up()].map(Value::from));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Every property of every request: what the schema refuses is refused, and what it permits is taken, or refused for a reason that no schema
+/// can say: another property, or the model.
+#[test]
+fn the_schema_and_the_reader_agree() {
+    let (all, model) = (openapi(), gpt2());
+    let message = json!([{ "role": "user", "content": "a" }]);
+    for (path, name, needed) in [
+        ("/v1/completions", "CompletionRequest", json!({ "prompt": "a", "max_tokens": 4 })),
+        ("/v1/chat/completions", "ChatRequest", json!({ "messages": message, "max_tokens": 4, "logprobs": true })),
+        ("/v1/embeddings", "EmbeddingRequest", json!({ "input": "a" })),
+        ("/tokenize", "TokenizeRequest", json!({ "prompt": "a" })),
+        ("/detokenize", "DetokenizeRequest", json!({ "tokens": [1] })),
+        ("/apply-template", "TemplateRequest", json!({ "messages": message })),
+    ] {
+        let request = schema(&all, name);
+        let mut properties: Vec<(Option<&str>, &str, &Value)> = vec![];
+        for (name, of) in request["properties"].as_object().unwrap() {
+            properties.push((None, name, of));
+            let inner = of["properties"].as_object().into_iter().flatten();
+            properties.extend(inner.map(|(inner, of)| (Some(name.as_str()), inner.as_str(), of)));
+        }
+        for (group, property, of) in properties {
+            let mut taken = 0;
+            for value in candidates(&all, of) {
+                let mut body = needed.clone();
+                match group {
+                    Some(group) => body[group] = json!({ property: value }),
+                    None => body[property] = value.clone(),
+                }
+                if group == Some("stream_options") || property == "stream_options" {
+                    body["stream"] = true.into();
+                }
+                if property == "max_completion_tokens" {
+                    body.as_object_mut().unwrap().remove("max_tokens");
+                }
+                let what = format!("{path} {group:?} {property}: {:.200}", body.to_string());
+                let done = post(&model, path, body.to_string().as_bytes());
+                taken += usize::from(done.is_ok());
+                match (breaks(&all, request, &body), done) {
+                    (Some(_), Err(refusal)) => assert!((400..500).contains(&refusal.status), "{what}: {refusal}"),
+                    (Some(broken), Ok(_)) => panic!("{what} is taken, against the schema: {broken}"),
+                    (None, Ok(_)) => {}
+                    (None, Err(refusal)) => {
+                        let reason = match refusal.code {
+                            // the model's
+                            "context_length_exceeded" | "token_out_of_range" | "model_not_found" => true,
+                            "unsupported_parameter" => ["best_of", "dimensions"].contains(&property),
+                            // bytes of a text, another property, and what the library finds in a text
+                            "invalid_value" => {
+                                ["stop", "logprobs", "messages", "n", "receipt"].contains(&property)
+                                    || ["content", "prompt"].contains(&property) && path == "/tokenize"
+                            }
+                            _ => false,
+                        };
+                        assert!(reason, "{what} is refused, and the schema permits it: {refusal}");
+                    }
+                }
+            }
+            assert!(taken > 0, "nothing fits {path} {group:?} {property}");
+        }
+        // nothing else, and nothing that is needed left out
+        let mut more = needed.clone();
+        more["nothing"] = json!(null);
+        for body in [more, json!({})] {
+            assert!(breaks(&all, request, &body).is_some(), "{path} {body}");
+            assert!(post(&model, path, body.to_string().as_bytes()).is_err(), "{path} {body}");
+        }
+    }
+    let [free, locked] = [false, true].map(|keys| serde_json::from_str::<Value>(&served_openapi(keys)).unwrap());
+    assert_eq!(
+        (&free["security"], &locked["security"]),
+        (&json!([]), &json!([{ "key": [] }])),
+        "a key, where there is one"
+    );
 }
 
 #[test]

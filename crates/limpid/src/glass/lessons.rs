@@ -1,5 +1,6 @@
 //! The walks as a stream: each document's steps, live, with the data that a terminal shows of them.
 
+use super::asked::AskedFields;
 use super::{Glass, GlassError, Result, Subject, chosen, shown};
 use crate::walk::{Made, Walk, WalkError, WalkOptions};
 use serde_json::{Value, json};
@@ -27,14 +28,13 @@ fn refused(error: WalkError) -> GlassError {
 /// Walks a document, and tells each step when it is ready: on the walk's own model, which is trained in memory, or with `"own": true` on the
 /// one that is looked at. What the walk's own model shows is kept.
 pub fn walk(glass: &Glass, subjects: &[Subject], body: &Value, tell: &mut dyn FnMut(&str) -> bool) -> Result<()> {
-    super::only(super::fields(body), &["walk", "own", "model", "prompt"])?;
-    let name = body["walk"].as_str().unwrap_or_default();
+    let body = AskedFields::read(body, &["walk", "own", "model", "prompt"])?;
+    let (name, own, prompt) = (body.text("walk")?.unwrap_or_default(), body.flag("own")?, body.text("prompt")?);
     let walk = Walk::named(name).map_err(|_| {
         let names: Vec<String> = Walk::all().iter().map(|walk| walk.name.clone()).collect();
         GlassError::Parameter { name: "walk", expected: format!("one of {}", names.join(", ")), found: shown(name) }
     })?;
-    let subject = chosen(subjects, body)?;
-    let own = body["own"].as_bool() == Some(true);
+    let subject = chosen(subjects, &body)?;
     let kept = || glass.walked.lock().unwrap_or_else(PoisonError::into_inner);
     let known = kept().get(&walk.name).filter(|_| !own).cloned();
     if let Some(lines) = known {
@@ -46,7 +46,7 @@ pub fn walk(glass: &Glass, subjects: &[Subject], body: &Value, tell: &mut dyn Fn
         (true, Some(files)) => Some(files.path.clone()),
         (true, None) => return Err(GlassError::NotThis("this model has no files that a walk could open")),
     };
-    let prompts = body["prompt"].as_str().filter(|_| own).map(String::from).into_iter().collect();
+    let prompts = prompt.filter(|_| own).map(String::from).into_iter().collect();
     let commands: Vec<String> = walk.models.iter().map(Made::command).collect();
     let start = json!({
         "event": "start", "walk": walk.name, "title": walk.title, "about": walk.about, "commands": commands,

@@ -5,6 +5,7 @@
 //! answers to them.
 
 mod about;
+mod asked;
 mod file;
 mod lessons;
 mod read;
@@ -13,15 +14,20 @@ mod why;
 
 use crate::backend::BackendError;
 use crate::checkpoint::CheckpointError;
+use crate::model::{Mode, Model};
 use crate::trace::TraceError;
 use crate::trace::layers::LayerTrace;
 use crate::walk::WalkError;
 use crate::{Error, Lm};
+use asked::{AskedFields, AskedQuery};
+use limpid_base::budget::{Budget, Spent};
 use limpid_base::units;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 use stream::TraceProgress;
 
 /// A model to look into.
@@ -80,6 +86,23 @@ pub enum GlassError {
         /// Bytes.
         limit: usize,
     },
+    /// Traces that others look at take all of the memory.
+    #[error(
+        "the traces that are looked at now take all of the {} that traces may take: try again in {RETRY} s",
+        units::bytes(*.limit as u64)
+    )]
+    Full {
+        /// Bytes.
+        limit: usize,
+    },
+    /// More than an answer may take.
+    #[error("{what}: {why}: ask for less of it")]
+    Spent {
+        /// What was asked for.
+        what: String,
+        /// What ran out.
+        why: Spent,
+    },
     /// More values than one answer has.
     #[error("`{name}` at that place has {values} values, and an answer has at most {most}: ask for fewer rows")]
     TooMany {
@@ -106,6 +129,12 @@ pub enum GlassError {
         name: String,
         /// What there are.
         known: &'static [&'static str],
+    },
+    /// A parameter that is there twice.
+    #[error("`{name}` is there twice: send it once")]
+    Twice {
+        /// Which.
+        name: String,
     },
     /// A parameter that is wrong.
     #[error("`{name}` must be {expected}, found {found}")]
@@ -147,10 +176,19 @@ pub enum GlassError {
     Walk(Box<WalkError>),
     /// The trace.
     #[error(transparent)]
-    Trace(#[from] TraceError),
+    Trace(TraceError),
     /// The model.
     #[error(transparent)]
     Failed(Box<Error>),
+}
+
+impl From<TraceError> for GlassError {
+    fn from(error: TraceError) -> GlassError {
+        match error {
+            TraceError::Spent { what, why } => GlassError::Spent { what, why },
+            other => GlassError::Trace(other),
+        }
+    }
 }
 
 impl From<Error> for GlassError {
@@ -158,7 +196,7 @@ impl From<Error> for GlassError {
         match error {
             Error::TooLong { tokens, context } => GlassError::TooLong { tokens, context },
             Error::Empty => GlassError::Empty,
-            Error::Trace(error) => GlassError::Trace(error),
+            Error::Trace(error) => error.into(),
             other => GlassError::Failed(Box::new(other)),
         }
     }
@@ -184,11 +222,18 @@ impl GlassError {
             GlassError::Empty => "empty_prompt",
             GlassError::Token { .. } => "token_out_of_range",
             GlassError::TooLarge { .. } | GlassError::TooMany { .. } => "too_large",
+            GlassError::Spent { why: Spent::Bytes { .. }, .. } => "too_large",
+            GlassError::Spent { .. } => "out_of_time",
+            GlassError::Full { .. } => "queue_full",
             GlassError::NoParameter { .. } => "unknown_parameter",
             GlassError::Expired(_) => "trace_expired",
             GlassError::Model(..) => "model_not_found",
             GlassError::Question(_) => "not_found",
-            GlassError::Prompt(_) | GlassError::Parameter { .. } | GlassError::Differ { .. } => "invalid_value",
+            GlassError::Prompt(_)
+            | GlassError::Twice { .. }
+            | GlassError::Parameter { .. }
+            | GlassError::Differ { .. }
+            | GlassError::Trace(TraceError::NoRows { .. } | TraceError::Nested) => "invalid_value",
             GlassError::Outside { .. } => "index_out_of_range",
             GlassError::NotThis(_) => "not_for_this_model",
             GlassError::Trace(TraceError::Unknown { .. }) => "unknown_tensor",
@@ -224,6 +269,23 @@ pub const THUMBNAIL: usize = 64;
 /// Values of one answer.
 pub const MOST_VALUES: usize = 4 << 20;
 
+/// Seconds after which a place among the traces may be free.
+pub const RETRY: u32 = 1;
+/// How often it is looked for meanwhile.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Memory of a trace: taken before the trace is made, given back when nobody holds it.
+struct Reserved {
+    memory: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.memory.give_bytes(self.bytes as u64);
+    }
+}
+
 /// One run that is looked at.
 struct Opened {
     id: String,
@@ -231,7 +293,7 @@ struct Opened {
     ids: Vec<u32>,
     /// Tokens that were left out before these.
     dropped: usize,
-    bytes: usize,
+    reserved: Reserved,
     trace: Mutex<LayerTrace>,
     /// How many wait for the trace.
     waiting: AtomicUsize,
@@ -239,11 +301,12 @@ struct Opened {
 }
 
 impl Opened {
-    /// The trace; a run in progress lends it between two steps.
-    fn trace(&self) -> MutexGuard<'_, LayerTrace> {
+    /// The trace, to spend so much on it; a run in progress lends it between two steps.
+    fn trace(&self, budget: &Arc<Budget>) -> MutexGuard<'_, LayerTrace> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+        trace.spend(budget);
         trace
     }
 }
@@ -252,6 +315,7 @@ impl Opened {
 pub struct Glass {
     /// Bytes that traces may take.
     limit: usize,
+    memory: Arc<Budget>,
     /// The one that was asked for last is the last.
     open: Mutex<Vec<Arc<Opened>>>,
     /// What was told of walks on their own models.
@@ -267,21 +331,40 @@ impl Default for Glass {
 impl Glass {
     /// Of traces that take at most `limit` bytes.
     pub fn new(limit: usize) -> Glass {
-        Glass { limit, open: Mutex::default(), walked: Mutex::default() }
+        let memory = Arc::new(Budget::default().bytes(limit as u64));
+        Glass { limit, memory, open: Mutex::default(), walked: Mutex::default() }
     }
 
     /// Bytes that traces take.
     pub fn bytes(&self) -> usize {
-        self.opened().iter().map(|opened| opened.bytes).sum()
+        self.opened().iter().map(|opened| opened.reserved.bytes).sum()
+    }
+
+    /// The memory that one answer may take while it is computed: as much as traces, and the largest parameter of a model twice. Whoever asks
+    /// adds how long it may take, and whether somebody waits for it.
+    pub fn budget(&self, subjects: &[Subject]) -> Budget {
+        let largest = |subject: &Subject| {
+            let model = Model::new(subject.lm.config(), Mode::Inspect { batch: 1, context: 1 });
+            model.map_or(0, |model| model.params.iter().map(|param| param.region.len() as u64).max().unwrap_or(0))
+        };
+        let twice = subjects.iter().map(largest).max().unwrap_or(0).saturating_mul(8);
+        Budget::default().bytes((self.limit as u64).saturating_add(twice))
     }
 
     /// Runs a prompt, or tells again what was told of it: `tell` gets JSON, an event each, until it says `false`. `body` is
-    /// `{"prompt": TEXT}` or `{"tokens": IDS}`, with `"last"` and `"model"`.
+    /// `{"prompt": TEXT}` or `{"tokens": IDS}`, with `"last"` and `"model"`. While other traces that are looked at take all memory it waits
+    /// for theirs, as long as the budget says.
     ///
     /// # Errors
     /// What [`GlassError`] says. Events that were told stay true.
-    pub fn trace(&self, subjects: &[Subject], body: &Value, tell: &mut dyn FnMut(&str) -> bool) -> Result<()> {
-        let opened = self.open(subjects, body)?;
+    pub fn trace(
+        &self,
+        subjects: &[Subject],
+        body: &Value,
+        budget: &Budget,
+        tell: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<()> {
+        let opened = self.open(subjects, body, budget)?;
         let mut told = 0;
         loop {
             let mut progress = opened.progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,28 +394,35 @@ impl Glass {
         lessons::walk(self, subjects, body, tell)
     }
 
-    /// Answers a question: `path` is what stands after `/inspect/v1/`.
+    /// Answers a question: `path` is what stands after `/inspect/v1/`, `budget` what may be spent on the answer ([`Glass::budget`]).
     ///
     /// # Errors
     /// What [`GlassError`] says.
-    pub fn ask(&self, subjects: &[Subject], path: &str, query: &Query) -> Result<Reply> {
+    pub fn ask(&self, subjects: &[Subject], path: &str, query: &Query, budget: &Arc<Budget>) -> Result<Reply> {
         let parts: Vec<&str> = path.splitn(4, '/').collect();
+        let plain = || AskedQuery::read(query, &[]);
         match parts[..] {
-            ["model"] => about::model(subjects, self.limit),
-            ["walks"] => Ok(Reply::Json(lessons::list().to_string())),
-            ["traces"] => Ok(self.list()),
-            ["traces", id, question] => read::answer(self, &*self.find(id)?, question, "", query),
-            ["traces", id, question, name] => read::answer(self, &*self.find(id)?, question, name, query),
-            _ => Err(GlassError::Question(path.into())),
+            ["model"] => plain().and_then(|_| about::model(subjects, self.limit)),
+            ["walks"] => plain().map(|_| Reply::Json(lessons::list().to_string())),
+            ["traces"] => plain().map(|_| self.list()),
+            ["traces", id, question] => read::answer(self, &*self.find(id)?, (question, ""), query, budget),
+            ["traces", id, question, name] => read::answer(self, &*self.find(id)?, (question, name), query, budget),
+            _ => Err(GlassError::Question(shown(path))),
         }
     }
 
-    /// Sends tiles: `tell` gets a frame each, until it says `false`.
+    /// Sends tiles: `tell` gets a frame each, until it says `false`. Each is computed within a budget of its own.
     ///
     /// # Errors
     /// What [`GlassError`] says.
-    pub fn tiles(&self, id: &str, body: &Value, tell: &mut dyn FnMut(Vec<u8>) -> bool) -> Result<()> {
-        read::tiles(self, &*self.find(id)?, body, tell)
+    pub fn tiles(
+        &self,
+        id: &str,
+        body: &Value,
+        budget: &dyn Fn() -> Arc<Budget>,
+        tell: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) -> Result<()> {
+        read::tiles(self, &*self.find(id)?, body, budget, tell)
     }
 
     /// Forgets a trace.
@@ -346,7 +436,7 @@ impl Glass {
     }
 
     fn list(&self) -> Reply {
-        let of = |opened: &Arc<Opened>| json!({ "id": opened.id, "model": opened.subject.name, "tokens": opened.ids.len(), "bytes": opened.bytes });
+        let of = |opened: &Arc<Opened>| json!({ "id": opened.id, "model": opened.subject.name, "tokens": opened.ids.len(), "bytes": opened.reserved.bytes });
         Reply::Json(json!({ "traces": self.opened().iter().map(of).collect::<Vec<_>>() }).to_string())
     }
 
@@ -364,11 +454,26 @@ impl Glass {
         Ok(opened)
     }
 
+    /// Memory for a trace. Traces that nobody holds make room, the oldest first.
+    fn reserve(&self, bytes: usize, budget: &Budget) -> Result<Reserved> {
+        while self.memory.take_bytes(bytes as u64).is_err() {
+            let mut all = self.opened();
+            let idle = all.iter().position(|opened| Arc::strong_count(opened) == 1);
+            let gone = idle.map(|idle| all.remove(idle));
+            drop(all);
+            if gone.is_none() {
+                budget.take_steps(0).map_err(|_| GlassError::Full { limit: self.limit })?;
+                thread::sleep(LOOK);
+            }
+        }
+        Ok(Reserved { memory: self.memory.clone(), bytes })
+    }
+
     /// The trace of a prompt: the one there is, or a new one, for which the oldest make room.
-    fn open(&self, subjects: &[Subject], body: &Value) -> Result<Arc<Opened>> {
-        only(fields(body), &["prompt", "tokens", "last", "model"])?;
-        let subject = chosen(subjects, body)?;
-        let (ids, dropped) = stream::ids(subject, body)?;
+    fn open(&self, subjects: &[Subject], body: &Value, budget: &Budget) -> Result<Arc<Opened>> {
+        let body = AskedFields::read(body, &["prompt", "tokens", "last", "model"])?;
+        let subject = chosen(subjects, &body)?;
+        let (ids, dropped) = stream::ids(subject, &body)?;
         let id = {
             let text = ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>();
             let all = [subject.fingerprint.as_bytes(), b"/", subject.name.as_bytes(), b"/", &text].concat();
@@ -378,21 +483,16 @@ impl Glass {
             return Ok(opened);
         }
         let seen = self.limit / SEEN;
-        let needed = subject.lm.layer_bytes(ids.len())? + seen;
+        let needed = subject.lm.layer_bytes(ids.len())?.saturating_add(seen);
         if needed > self.limit {
             return Err(GlassError::TooLarge { tokens: ids.len(), needed, limit: self.limit });
         }
-        {
-            let mut all = self.opened();
-            while all.iter().map(|opened| opened.bytes).sum::<usize>() + needed > self.limit && !all.is_empty() {
-                all.remove(0);
-            }
-        }
+        let reserved = self.reserve(needed, budget)?;
         let trace = subject.lm.trace_layers(&ids, seen)?;
         let opened = Arc::new(Opened {
             id,
             subject: subject.clone(),
-            bytes: needed,
+            reserved,
             dropped,
             trace: Mutex::new(trace),
             waiting: AtomicUsize::new(0),
@@ -410,27 +510,15 @@ impl Glass {
     }
 }
 
-/// Refuses names that nobody knows: of a question, or of a body.
-fn only<'a>(names: impl IntoIterator<Item = &'a String>, known: &'static [&'static str]) -> Result<()> {
-    match names.into_iter().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => Err(GlassError::NoParameter { name: shown(name), known }),
-        None => Ok(()),
-    }
-}
-
-/// What is named in a body, which is an object.
-fn fields(body: &Value) -> impl Iterator<Item = &String> {
-    body.as_object().into_iter().flat_map(|body| body.keys())
-}
-
 /// The model that a body names; the first if it names none.
-fn chosen<'a>(subjects: &'a [Subject], body: &Value) -> Result<&'a Subject> {
+fn chosen<'a>(subjects: &'a [Subject], body: &AskedFields) -> Result<&'a Subject> {
     let names = || subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>().join(", ");
-    let found = match body.get("model") {
-        None | Some(Value::Null) => subjects.first(),
+    let named = body.text("model")?;
+    let found = match named {
+        None => subjects.first(),
         Some(name) => subjects.iter().find(|subject| *name == subject.name),
     };
-    found.ok_or_else(|| GlassError::Model(shown(&body["model"].to_string()), names()))
+    found.ok_or_else(|| GlassError::Model(shown(named.unwrap_or_default()), names()))
 }
 
 /// The text that `%20` and the like stand for.

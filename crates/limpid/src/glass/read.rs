@@ -1,24 +1,37 @@
 //! Questions about a trace that has run, or is running: tensors, parts of them, pictures, predictions.
 
+use super::asked::{AskedFields, AskedQuery, wrong};
 use super::stream::{piece, predicted};
 use super::{Glass, GlassError, MOST_VALUES, Opened, Query, Reply, Result, shown};
 use crate::model::Model;
 use crate::names::{self, Notation};
-use crate::trace::layers::LayerTrace;
 use crate::trace::sheet::Sheet;
 use crate::trace::tiles::{Code, DEEPEST, Extent, Tile, TilePool};
 use crate::trace::view::numbers;
 use crate::trace::{Labelled, TraceError, letter};
+use limpid_base::budget::{Budget, Spent};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Tiles of one request.
 const MOST_TILES: usize = 256;
 
-/// Answers a question about one trace.
-pub fn answer(glass: &Glass, opened: &Opened, question: &str, name: &str, query: &Query) -> Result<Reply> {
+/// Rows of a matrix that are computed before the next look at the budget.
+const BAND: usize = 64;
+/// Bytes of a number in an answer, as a number and as text.
+const WRITTEN: u64 = 24;
+
+/// Answers a question about one trace, and a name if it has one.
+pub fn answer(
+    glass: &Glass,
+    opened: &Opened,
+    (question, name): (&str, &str),
+    query: &Query,
+    budget: &Arc<Budget>,
+) -> Result<Reply> {
     let name = &super::decoded(name);
     let known: &[&str] = match (question, name.is_empty()) {
         ("tensors", false) => &["at", "other", "stats", "format"],
@@ -29,39 +42,30 @@ pub fn answer(glass: &Glass, opened: &Opened, question: &str, name: &str, query:
         ("predictions", true) => &["position", "k"],
         _ => &[],
     };
-    super::only(query.iter().map(|(name, _)| name), known)?;
+    let query = &AskedQuery::read(query, known)?;
     match (question, name.is_empty()) {
-        ("tensors", true) => listing(opened),
-        ("tensors", false) => values(glass, opened, name, query),
-        ("explain", false) => super::why::why(opened, name, query),
-        ("lens", true) => super::why::lens_of(opened, query),
-        ("attribution", true) => super::why::attribution(opened, query),
-        ("mlp", true) => super::why::mlp(opened, query),
-        ("predictions", true) => predictions(opened, query),
+        ("tensors", true) => listing(opened, budget),
+        ("tensors", false) => values(glass, opened, name, query, budget),
+        ("explain", false) => super::why::why(opened, name, query, budget),
+        ("lens", true) => super::why::lens_of(opened, query, budget),
+        ("attribution", true) => super::why::attribution(opened, query, budget),
+        ("mlp", true) => super::why::mlp(opened, query, budget),
+        ("predictions", true) => predictions(opened, query, budget),
         _ => Err(GlassError::Question(shown(question))),
     }
 }
 
-/// A parameter of a question.
-pub fn given<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
-    query.iter().find_map(|(own, value)| (own == name).then_some(value.as_str()))
-}
-
-/// A parameter that is a whole number below `end`, or the `usual` one.
-pub fn number(query: &Query, name: &'static str, usual: usize, end: usize) -> Result<usize> {
-    let Some(found) = given(query, name) else { return Ok(usual) };
-    found.parse().ok().filter(|n| *n < end).ok_or_else(|| GlassError::Parameter {
-        name,
-        expected: format!("a whole number below {end}"),
-        found: shown(found),
-    })
+/// What ran out while `name` was computed.
+fn spent(name: &str) -> impl Fn(Spent) -> GlassError {
+    let what = format!("`{}`", shown(name));
+    move |why| GlassError::Spent { what: what.clone(), why }
 }
 
 // ---- tensors
 
 /// Every tensor and parameter with what is known of it before it is computed, and the list of ops.
-fn listing(opened: &Opened) -> Result<Reply> {
-    let mut trace = opened.trace();
+fn listing(opened: &Opened, budget: &Arc<Budget>) -> Result<Reply> {
+    let trace = opened.trace(budget);
     let model = trace.names().clone();
     let mut tensors = names::activations(&model);
     let derived = names::derived(&model).into_iter().map(|(name, _)| name);
@@ -140,32 +144,19 @@ pub fn range(name: &str, axis: &str, size: usize, text: &str) -> Result<Range<us
     if range.start > range.end || range.end > size || range.start >= size { Err(outside()) } else { Ok(range) }
 }
 
-/// The axes of a name, also of `cos(NAME)`.
-fn shape(trace: &mut LayerTrace, name: &str) -> Result<(Vec<&'static str>, Vec<usize>)> {
-    let Some(inner) = name.strip_prefix("cos(").and_then(|rest| rest.strip_suffix(')')) else {
-        return Ok(trace.shape(name)?);
-    };
-    let (mut axes, mut sizes) = shape(trace, inner)?;
-    let n = sizes.len();
-    if n >= 2 {
-        (axes[n - 1], sizes[n - 1]) = (axes[n - 2], sizes[n - 2]);
-    }
-    Ok((axes, sizes))
-}
-
 /// A matrix, or what it has more than that of another trace.
 fn sheet(
     glass: &Glass,
     opened: &Opened,
-    name: &str,
-    index: &[usize],
+    (name, index): (&str, &[usize]),
     rows: Option<Range<usize>>,
     other: Option<&str>,
+    budget: &Arc<Budget>,
 ) -> Result<Sheet> {
-    let own = opened.trace().sheet(name, index, rows.clone())?;
+    let own = opened.trace(budget).sheet(name, index, rows.clone())?;
     let Some(other) = other else { return Ok(own) };
     let other = glass.find(other)?;
-    let other = other.trace().sheet(name, index, rows)?;
+    let other = other.trace(budget).sheet(name, index, rows)?;
     let shapes = [[own.rows, own.cols], [other.rows, other.cols]].map(|shape| shape.to_vec());
     own.minus(other).ok_or_else(|| {
         let [own, other] = shapes;
@@ -173,9 +164,9 @@ fn sheet(
     })
 }
 
-fn values(glass: &Glass, opened: &Opened, name: &str, query: &Query) -> Result<Reply> {
-    let (axes, sizes) = shape(&mut opened.trace(), name)?;
-    let texts: Vec<&str> = given(query, "at").map_or(vec![], |at| at.split(',').collect());
+fn values(glass: &Glass, opened: &Opened, name: &str, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
+    let (axes, sizes) = opened.trace(budget).shape(name)?;
+    let texts: Vec<&str> = query.text("at").map_or(vec![], |at| at.split(',').collect());
     if !texts.is_empty() && texts.len() != axes.len() {
         return Err(GlassError::Parameter {
             name: "at",
@@ -194,31 +185,32 @@ fn values(glass: &Glass, opened: &Opened, name: &str, query: &Query) -> Result<R
     if count > MOST_VALUES {
         return Err(GlassError::TooMany { name: name.into(), values: count, most: MOST_VALUES });
     }
+    let (want_stats, format) = (query.flag("stats")?, query.text("format").unwrap_or("json"));
     let leading = all.len().saturating_sub(2);
     let (rows, cols) = match all.len() {
         0 => (0..1, 0..1),
         1 => (0..1, all[0].clone()),
         n => (all[n - 2].clone(), all[n - 1].clone()),
     };
-    // every index of the leading axes, the last one fastest
-    let mut indices = vec![vec![]];
-    for range in &all[..leading] {
-        let longer = |index: &Vec<usize>| -> Vec<Vec<usize>> {
-            range.clone().map(|i| [index.as_slice(), &[i]].concat()).collect()
-        };
-        indices = indices.iter().flat_map(longer).collect();
+    let spent = spent(name);
+    budget.take_bytes(WRITTEN * count as u64).map_err(&spent)?;
+    let mut values = Vec::with_capacity(count);
+    // every index of the leading axes, the last one fastest; of an empty part none
+    let mut index: Vec<usize> = all[..leading].iter().map(|range| range.start).collect();
+    while count > 0 {
+        let place = (name, &index[..]);
+        let sheet = sheet(glass, opened, place, Some(rows.clone()), query.text("other"), budget)?;
+        let strip = sheet.strip(cols.clone(), budget).map_err(&spent)?;
+        for from in rows.clone().step_by(BAND) {
+            values.extend(strip.band(from..rows.end.min(from + BAND)).map_err(&spent)?);
+        }
+        let Some(next) = (0..leading).rev().find(|i| index[*i] + 1 < all[*i].end) else { break };
+        index[next] += 1;
+        (next + 1..leading).for_each(|i| index[i] = all[i].start);
     }
-    let mut values = vec![];
-    for index in indices {
-        let sheet = sheet(glass, opened, name, &index, Some(rows.clone()), given(query, "other"))?;
-        values.extend(sheet.band(rows.clone(), cols.clone()));
-    }
-    let stats = match given(query, "stats") {
-        None | Some("0") => None,
-        Some(_) => stats(opened, name)?,
-    };
+    let stats = if want_stats { stats(opened, name, budget)? } else { None };
     let part = Labelled { name: name.into(), axes: axes.clone(), shape: all.iter().map(Range::len).collect(), values };
-    match given(query, "format").unwrap_or("json") {
+    match format {
         "json" => {
             let index = all.iter().map(|range| [range.start, range.end]).collect();
             let part = Part { name, axes: &axes, shape: &sizes, index, values: &part.values, stats };
@@ -229,10 +221,10 @@ fn values(glass: &Glass, opened: &Opened, name: &str, query: &Query) -> Result<R
 }
 
 /// The statistics of a whole tensor, where it is one that can be held.
-fn stats(opened: &Opened, name: &str) -> Result<Option<Value>> {
-    let mut trace = opened.trace();
-    let (_, sizes) = shape(&mut trace, name)?;
-    if name.starts_with("cos(") || sizes.iter().product::<usize>() > MOST_VALUES {
+fn stats(opened: &Opened, name: &str, budget: &Arc<Budget>) -> Result<Option<Value>> {
+    let mut trace = opened.trace(budget);
+    let (_, sizes) = trace.shape(name)?;
+    if name.starts_with("cos(") || sizes.iter().copied().fold(1, usize::saturating_mul) > MOST_VALUES {
         return Ok(None);
     }
     let row = trace.row(name)?;
@@ -244,74 +236,91 @@ fn stats(opened: &Opened, name: &str) -> Result<Option<Value>> {
 
 // ---- tiles
 
-/// Sends the tiles that a body asks for, in its order.
-pub fn tiles(glass: &Glass, opened: &Opened, body: &Value, tell: &mut dyn FnMut(Vec<u8>) -> bool) -> Result<()> {
-    let wrong = |name, expected: &str, found: &Value| GlassError::Parameter {
-        name,
-        expected: expected.into(),
-        found: shown(&found.to_string()),
-    };
-    super::only(super::fields(body), &["tiles"])?;
-    let all = body["tiles"].as_array().filter(|all| all.len() <= MOST_TILES);
-    let all = all.ok_or_else(|| wrong("tiles", &format!("a list of at most {MOST_TILES}"), &Value::Null))?;
-    // matrices that several tiles are of
-    let mut known: HashMap<String, (Sheet, Option<Extent>)> = HashMap::new();
-    for (i, asked) in all.iter().enumerate() {
-        super::only(super::fields(asked), &["name", "index", "tile", "level", "pool", "code", "other"])?;
-        let text = |key| asked[key].as_str().unwrap_or_default();
-        let whole = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
-        let list = |key| asked[key].as_array().map(Vec::as_slice).unwrap_or_default();
-        let index: Option<Vec<usize>> = list("index").iter().map(whole).collect();
-        let index = index.ok_or_else(|| wrong("index", "whole numbers", &asked["index"]))?;
-        let at: Option<Vec<usize>> = list("tile").iter().map(whole).collect();
-        let at: Option<[usize; 2]> = at.and_then(|at| at.try_into().ok());
-        let at = at.ok_or_else(|| wrong("tile", "a row and a column", &asked["tile"]))?;
-        let level = asked["level"].as_u64().unwrap_or(0);
-        let level = u8::try_from(level).ok().filter(|level| *level <= DEEPEST);
-        let level = level.ok_or_else(|| wrong("level", &format!("at most {DEEPEST}"), &asked["level"]))?;
-        let code =
-            Code::named(text("code")).ok_or_else(|| wrong("code", "f32, lin8, log8 or slog8", &asked["code"]))?;
-        let pool = TilePool::named(text("pool")).ok_or_else(|| wrong("pool", "max, absmax or mean", &asked["pool"]))?;
-        let name = text("name");
-        let other = asked["other"].as_str();
-        let mut tile = Tile { at, level, pool, code, ends: [0.0, 1.0] };
+/// Sends the tiles that a body asks for, in its order. All of them are read before the first is computed.
+pub fn tiles(
+    glass: &Glass,
+    opened: &Opened,
+    body: &Value,
+    budget: &dyn Fn() -> Arc<Budget>,
+    tell: &mut dyn FnMut(Vec<u8>) -> bool,
+) -> Result<()> {
+    let body = AskedFields::read(body, &["tiles"])?;
+    if body.get("tiles").is_none() {
+        return Err(wrong("tiles", &format!("a list of at most {MOST_TILES}"), &Value::Null));
+    }
+    let all: Vec<Wanted> = body.list("tiles", MOST_TILES)?.iter().map(Wanted::read).collect::<Result<_>>()?;
+    // the matrix that the last one was of, of which several in a row may be
+    let mut known: Option<(String, Sheet, Option<Extent>)> = None;
+    for (i, Wanted { name, index, other, tile }) in all.iter().enumerate() {
+        let (mut tile, spent, budget) = (*tile, spent(name), &budget());
         // logits are computed for the rows of the tile alone, so their matrix is not kept, and their ends are those of these rows
-        let step = crate::trace::tiles::SIDE << level;
-        let head = matches!(name, "logits" | "probs");
-        let rows = head.then(|| at[0].saturating_mul(step)..at[0].saturating_add(1).saturating_mul(step));
+        let step = crate::trace::tiles::SIDE << tile.level;
+        let head = matches!(*name, "logits" | "probs");
+        let rows = head.then(|| tile.at[0].saturating_mul(step)..tile.at[0].saturating_add(1).saturating_mul(step));
         let key = format!("{name}{index:?}{other:?}{rows:?}");
-        if !known.contains_key(&key) {
-            known.insert(key.clone(), (sheet(glass, opened, name, &index, rows, other)?, None));
-        }
-        let Some((sheet, extent)) = known.get_mut(&key) else { continue };
-        let is_weights = name.ends_with(".hook_pattern") && other.is_none();
-        if !is_weights && code != Code::F32 {
-            let extent = extent.get_or_insert_with(|| Extent::of(sheet));
-            tile.ends = extent.ends(code);
-        }
-        let frame = tile.frame(sheet, i as u32, i + 1 == all.len());
-        let frame = frame.ok_or_else(|| GlassError::Outside {
-            name: name.into(),
+        let (_, sheet, extent) = match known.take().filter(|(last, ..)| *last == key) {
+            Some(same) => known.insert(same),
+            None => known.insert((key, sheet(glass, opened, (name, index), rows, *other, budget)?, None)),
+        };
+        let outside = || GlassError::Outside {
+            name: shown(name),
             axis: "its tiles".into(),
             size: sheet.rows.max(sheet.cols).div_ceil(step),
-            found: format!("{at:?}"),
-        })?;
-        if !tell(frame) {
+            found: format!("{:?}", tile.at),
+        };
+        tile.part(sheet).ok_or_else(outside)?;
+        let is_weights = name.ends_with(".hook_pattern") && other.is_none();
+        if !is_weights && tile.code != Code::F32 {
+            let whole = match *extent {
+                Some(whole) => whole,
+                None => *extent.insert(Extent::of(sheet, budget).map_err(&spent)?),
+            };
+            tile.ends = whole.ends(tile.code);
+        }
+        let frame = tile.frame(sheet, i as u32, i + 1 == all.len(), budget).map_err(&spent)?;
+        if !tell(frame.ok_or_else(outside)?) {
             break;
         }
     }
     Ok(())
 }
 
+/// A tile that is asked for.
+struct Wanted<'a> {
+    name: &'a str,
+    index: Vec<usize>,
+    other: Option<&'a str>,
+    tile: Tile,
+}
+
+/// Axes before the last two, and more than any tensor has.
+const MOST_AXES: usize = 8;
+
+impl<'a> Wanted<'a> {
+    fn read(value: &'a Value) -> Result<Wanted<'a>> {
+        let asked = AskedFields::read(value, &["name", "index", "tile", "level", "pool", "code", "other"])?;
+        let [name, code, pool] = ["name", "code", "pool"].map(|key| asked.text(key).map(Option::unwrap_or_default));
+        let (code, pool) = (Code::named(code?), TilePool::named(pool?));
+        let missing = |key: &str| asked.get(key).unwrap_or(&Value::Null);
+        let code = code.ok_or_else(|| wrong("code", "f32, lin8, log8 or slog8", missing("code")))?;
+        let pool = pool.ok_or_else(|| wrong("pool", "max, absmax or mean", missing("pool")))?;
+        let at = asked.numbers("tile", 2)?.try_into();
+        let at = at.map_err(|_| wrong("tile", "a row and a column", missing("tile")))?;
+        let level = asked.number("level", DEEPEST.into())? as u8;
+        let tile = Tile { at, level, pool, code, ends: [0.0, 1.0] };
+        Ok(Wanted { name: name?, index: asked.numbers("index", MOST_AXES)?, other: asked.text("other")?, tile })
+    }
+}
+
 // ---- predictions
 
-fn predictions(opened: &Opened, query: &Query) -> Result<Reply> {
+fn predictions(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     if !opened.subject.lm.config().lm_head {
         return Err(GlassError::NotThis("this model has no head, so it predicts no tokens"));
     }
     let n = opened.ids.len();
-    let (position, k) = (number(query, "position", n - 1, n)?, number(query, "k", 20, 1001)?);
-    let all = opened.trace().predictions(position..position + 1, k)?;
+    let (position, k) = (query.number("position", n - 1, n)?, query.number("k", 20, 1001)?);
+    let all = opened.trace(budget).predictions(position..position + 1, k)?;
     let Some(prediction) = all.first() else { return Err(TraceError::Batch { what: "no such row".into() }.into()) };
     let mut value = predicted(&opened.subject, prediction);
     let candidate =

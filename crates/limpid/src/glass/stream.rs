@@ -1,5 +1,6 @@
 //! What is told of a run while it runs: a block at a time, then the predictions.
 
+use super::asked::{AskedFields, wrong};
 use super::{GlassError, Opened, Result, Subject, THUMBNAIL};
 use crate::config::Mask;
 use crate::trace::heads::{HEAD_SCORES, HeadLook, look};
@@ -52,7 +53,7 @@ impl TraceProgress {
             }
             Step::Predict(from) => {
                 let to = (from + OUTPUTS).min(opened.ids.len());
-                let all = opened.trace().predictions(from..to, MOST)?;
+                let all = opened.trace(&Arc::default()).predictions(from..to, MOST)?;
                 for target in all.iter().filter_map(|prediction| prediction.target) {
                     self.nats += f64::from(target.loss);
                     self.counted += 1;
@@ -74,32 +75,25 @@ impl TraceProgress {
 }
 
 /// The ids of a prompt, and how many before them were left out.
-pub fn ids(subject: &Subject, body: &Value) -> Result<(Vec<u32>, usize)> {
-    let wrong = |name, expected: &str, found: &Value| {
-        let found = super::shown(&found.to_string());
-        Err(GlassError::Parameter { name, expected: expected.into(), found })
-    };
+pub fn ids(subject: &Subject, body: &AskedFields) -> Result<(Vec<u32>, usize)> {
     let (lm, config) = (&subject.lm, subject.lm.config());
-    let mut ids = match (body.get("prompt"), body.get("tokens")) {
-        (Some(Value::String(text)), None) => lm.encode(text).map_err(|error| GlassError::Prompt(error.into()))?,
-        (None, Some(Value::Array(tokens))) => {
-            let mut ids = vec![];
-            for token in tokens {
-                match token.as_u64() {
-                    Some(id) if id < config.vocab_size as u64 => ids.push(id as u32),
-                    Some(id) => return Err(GlassError::Token { id, vocab_size: config.vocab_size }),
-                    None => return wrong("tokens", "a list of token ids", token),
-                }
-            }
-            ids
+    let (prompt, last) = (body.text("prompt")?, body.flag("last")?);
+    let tokens = body.get("tokens").map(|_| body.list("tokens", usize::MAX)).transpose()?;
+    let mut ids = match (prompt, tokens) {
+        (Some(text), None) => lm.encode(text).map_err(|error| GlassError::Prompt(error.into()))?,
+        (None, Some(tokens)) => {
+            let one = |token: &Value| match token.as_u64() {
+                Some(id) if id < config.vocab_size as u64 => Ok(id as u32),
+                Some(id) => Err(GlassError::Token { id, vocab_size: config.vocab_size }),
+                None => Err(wrong("tokens", "a list of token ids", token)),
+            };
+            tokens.iter().map(one).collect::<Result<Vec<u32>>>()?
         }
-        (Some(prompt), None) => return wrong("prompt", "a text", prompt),
-        (None, Some(tokens)) => return wrong("tokens", "a list of token ids", tokens),
-        _ => return wrong("prompt", "there, or `tokens`, and not both", &Value::Null),
+        _ => return Err(wrong("prompt", "there, or `tokens`, and not both", &Value::Null)),
     };
     let mut dropped = 0;
     if ids.len() > config.context_length {
-        if body.get("last").and_then(Value::as_bool) != Some(true) {
+        if !last {
             return Err(GlassError::TooLong { tokens: ids.len(), context: config.context_length });
         }
         dropped = ids.len() - config.context_length;
@@ -137,7 +131,8 @@ fn start(opened: &Opened) -> Value {
 /// Runs the next block and looks at its heads.
 fn layer(opened: &Opened) -> Result<Value> {
     let config = opened.subject.lm.config();
-    let mut trace = opened.trace();
+    // what is told of a run is for all who ask, so no one's budget ends it
+    let mut trace = opened.trace(&Arc::default());
     let block = trace.step()?.unwrap_or(config.n_layer - 1);
     let mut norms = Map::new();
     for part in ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"] {

@@ -1,13 +1,16 @@
 //! Questions about why: the sum behind a number, what wrote a logit, what each stage would have said, what a unit does.
 
-use super::read::{given, number as number_of, range};
+use super::asked::AskedQuery;
+use super::read::range;
 use super::stream::{piece, predicted};
-use super::{GlassError, Opened, Query, Reply, Result, shown};
+use super::{GlassError, Opened, Reply, Result, shown};
 use crate::trace::attribution::{AttributionBar, AttributionUnit, attribute};
 use crate::trace::explain::{Cell, Explanation, Operand, SumPart, SumStep, SumTerm, explain};
 use crate::trace::lens::{LENS_NOTE, LensCell, LensRow, lens, stages};
 use crate::trace::mlp::{MlpLook, MlpUnit, look_at_mlp};
+use limpid_base::budget::Budget;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// A number, or the word for one that JSON has not.
 pub fn number(v: f64) -> Value {
@@ -43,17 +46,17 @@ fn step(step: &SumStep) -> Value {
 }
 
 /// The sum behind a cell.
-pub fn why(opened: &Opened, name: &str, query: &Query) -> Result<Reply> {
-    let text = given(query, "at").unwrap_or_default();
-    let at: Option<Vec<usize>> =
-        text.split(',').filter(|part| !part.is_empty()).map(|part| part.trim().parse().ok()).collect();
+pub fn why(opened: &Opened, name: &str, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
+    let text = query.text("at").unwrap_or_default();
+    let all = text.split(',').filter(|_| !text.is_empty());
+    let at: Option<Vec<usize>> = all.map(|part| part.trim().parse().ok()).collect();
     let at = at.ok_or_else(|| GlassError::Parameter {
         name: "at",
         expected: "a whole number for each axis".into(),
         found: shown(text),
     })?;
     let Explanation { cell, value, op, formula, words, parts, shown, of, remainder, steps, exact, rounding, curve } =
-        explain(&mut opened.trace(), name, &at)?;
+        explain(&mut opened.trace(budget), name, &at)?;
     let curve = curve.map(|curve| json!({ "function": curve.function, "x": curve.x, "y": curve.y }));
     Ok(Reply::Json(
         json!({
@@ -88,20 +91,20 @@ fn needs_head(opened: &Opened) -> Result<()> {
 }
 
 /// What the head would predict after each block.
-pub fn lens_of(opened: &Opened, query: &Query) -> Result<Reply> {
+pub fn lens_of(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     needs_head(opened)?;
     let n = opened.ids.len();
-    let rows = match given(query, "positions") {
+    let rows = match query.text("positions") {
         None => 0..n,
         Some(text) => range("lens", "pos", n, text)?,
     };
-    let most = number_of(query, "k", 5, 101)?;
+    let most = query.number("k", 5, 101)?;
     let rows: Vec<usize> = rows.collect();
     if rows.len() * (opened.subject.lm.config().n_layer + 1) > MOST_ROWS {
         let most = MOST_ROWS / (opened.subject.lm.config().n_layer + 1);
         return Err(GlassError::TooMany { name: "lens".into(), values: rows.len(), most });
     }
-    let all = lens(&mut opened.trace(), &rows, most)?;
+    let all = lens(&mut opened.trace(budget), &rows, most)?;
     let cell = |cell: &LensCell| {
         let mut value = predicted(&opened.subject, &cell.prediction);
         value["p"] = json!(cell.prediction.target.map(|target| target.candidate.p));
@@ -130,20 +133,20 @@ const BARS: usize = 64;
 const UNITS: (usize, usize) = (20, 5);
 
 /// What wrote a logit, or a difference of two.
-pub fn attribution(opened: &Opened, query: &Query) -> Result<Reply> {
+pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     needs_head(opened)?;
     let (n, v) = (opened.ids.len(), opened.subject.lm.config().vocab_size);
-    let row = number_of(query, "position", n - 1, n)?;
-    let mut trace = opened.trace();
+    let row = query.number("position", n - 1, n)?;
+    let mut trace = opened.trace(budget);
     let best = trace.predictions(row..row + 1, 2)?;
     let best: Vec<u32> = best.iter().flat_map(|prediction| &prediction.top).map(|best| best.id).collect();
     let usual = |place: usize| best.get(place).map_or(0, |id| *id as usize);
-    let target = number_of(query, "target", usual(0), v)?;
-    let foil = match given(query, "foil") {
+    let target = query.number("target", usual(0), v)?;
+    let foil = match query.text("foil") {
         Some("none") => None,
-        _ => Some(number_of(query, "foil", if usual(0) == target { usual(1) } else { usual(0) }, v)?),
+        _ => Some(query.number("foil", if usual(0) == target { usual(1) } else { usual(0) }, v)?),
     };
-    let unit = match given(query, "unit").unwrap_or("component") {
+    let unit = match query.text("unit").unwrap_or("component") {
         "component" => AttributionUnit::Component,
         "head" => AttributionUnit::Head,
         "neuron" => AttributionUnit::Neuron,
@@ -173,10 +176,11 @@ pub fn attribution(opened: &Opened, query: &Query) -> Result<Reply> {
 }
 
 /// A feed-forward network at one position.
-pub fn mlp(opened: &Opened, query: &Query) -> Result<Reply> {
+pub fn mlp(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     let (n, layers) = (opened.ids.len(), opened.subject.lm.config().n_layer);
-    let (layer, row) = (number_of(query, "layer", 0, layers)?, number_of(query, "position", n - 1, n)?);
-    let MlpLook { curve, edges, counts, all, units, dead, d_ff } = look_at_mlp(&mut opened.trace(), layer, row, UNITS)?;
+    let (layer, row) = (query.number("layer", 0, layers)?, query.number("position", n - 1, n)?);
+    let MlpLook { curve, edges, counts, all, units, dead, d_ff } =
+        look_at_mlp(&mut opened.trace(budget), layer, row, UNITS)?;
     let unit = |unit: &MlpUnit| {
         let tokens: Vec<Value> =
             unit.tokens.iter().map(|(id, logit)| json!([id, piece(&opened.subject, *id), logit])).collect();
