@@ -69,6 +69,8 @@ def whole(data, closed=False):
     if not first:
         return (0, data)
     status = int(first[1])
+    if status < 200:
+        return whole(body, closed)  # go on, says the server
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
     if length:
         return (status, body) if closed or len(body) >= int(length[1]) else None
@@ -123,7 +125,7 @@ def question(draw, names, ids):
     """A path below /inspect/v1/ and perhaps a body."""
     number = lambda: draw.choice(["0", "1", "2", "5", "11", "-1", "18446744073709551615", "9" * 25, "", "x", "1.5", "+1"])
     place = lambda: draw.choice(["*", number(), f"{number()}:{number()}", ":", "0", "0"])
-    name = draw.choice(names)
+    name, shape = draw.choice(names)
     wraps = draw.choice([0, 0, 0, 1, 1, 1, 2, 3, 400])
     name = draw.choice([name] * 9 + ["", "cos(", "%", "..", "a" * 3000, "blocks.99.hook_resid_pre"])
     name = "cos(" * wraps + name + ")" * draw.choice([wraps] * 9 + [wraps + 1, 0])
@@ -143,7 +145,8 @@ def question(draw, names, ids):
     kind = draw.choice(["tensors", "tensors", "tensors", "explain", "lens", "attribution", "mlp", "predictions", "nothing"])
     query = []
     if kind in ("tensors", "explain"):
-        query.append(("at", ",".join(place() for _ in range(draw.choice([1, 2, 2, 3, 4, 30])))))
+        inside = [draw.choice([str(draw.randrange(size)), "*", f"{draw.randrange(size)}:"]) if kind == "tensors" else str(draw.randrange(size)) for size in shape]
+        query.append(("at", ",".join(inside if draw.random() < 0.6 else (place() for _ in range(draw.choice([1, 2, 2, 3, 4, 30]))))))
         for key, some in [("other", ids + ["5", ""]), ("stats", ["1", "0", "yes", "false"]), ("format", ["csv", "npy", "safetensors", "f32", "json", "exe"]), ("at", ["*"])]:
             if draw.random() < 0.1:
                 query.append((key, draw.choice(some)))
@@ -151,7 +154,7 @@ def question(draw, names, ids):
     else:
         for key in ["position", "positions", "k", "layer", "target", "foil", "unit", "nothing"]:
             if draw.random() < 0.25:
-                query.append((key, draw.choice([number(), place(), "none", "head", "neuron"])))
+                query.append((key, draw.choice(["0", "1", number(), place(), "none", "head", "neuron"])))
     text = "&".join(f"{key}={quote(one, safe=':,*')}" for key, one in query if draw.random() < 0.9)
     return f"traces/{trace}/{kind}" + (f"?{text}" if text else ""), None
 
@@ -212,14 +215,14 @@ def main():
     status, about = server.send(server.get("/openapi.json"))
     schemas = json.loads(about)["components"]["schemas"]
     requests = [schemas[name] for name in ["CompletionRequest", "ChatRequest", "EmbeddingRequest", "TokenizeRequest", "DetokenizeRequest", "TemplateRequest"]]
-    ids, names = [], ["embed.weight"]
+    ids, names = [], [("embed.weight", [1, 1])]
     for prompt in ["to be or not", "that is"]:
         done = server.send(server.post("/inspect/v1/traces", {"prompt": prompt}), timeout=120)
         found = re.search(rb'"id":"(\w+)"', done[1]) if done else None
         ids += [found[1].decode()] if found else []
     if ids:
-        listing = server.send(server.get(f"/inspect/v1/traces/{ids[0]}/tensors"))[1]
-        names = [name.decode() for name in re.findall(rb'"name":"([^"]+)"', listing)]
+        listing = json.loads(server.send(server.get(f"/inspect/v1/traces/{ids[0]}/tensors"))[1])
+        names = [(tensor["name"], tensor["shape"]) for tensor in listing["tensors"] + listing["params"]]
     ids = ids or ["0" * 16]
     before, faults, statuses, slowest, lock = memory(server.port), [], {}, 0.0, threading.Lock()
     work = iter(range(args.requests))

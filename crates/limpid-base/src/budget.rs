@@ -39,11 +39,22 @@ impl Amount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spent {
     /// More bytes are `needed` than are `allowed`.
-    Bytes { needed: u64, allowed: u64 },
+    Bytes {
+        /// With those that are taken already.
+        needed: u64,
+        /// In all.
+        allowed: u64,
+    },
     /// It takes more steps than are `allowed`.
-    Steps { allowed: u64 },
+    Steps {
+        /// In all.
+        allowed: u64,
+    },
     /// It takes longer than is `allowed`.
-    Time { allowed: Duration },
+    Time {
+        /// From when the budget was made.
+        allowed: Duration,
+    },
     /// Whoever asked for it has gone.
     Cancelled,
 }

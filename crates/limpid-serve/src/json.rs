@@ -2,7 +2,7 @@
 //!
 //! Not taken are other encodings than UTF-8, a byte order mark, a key that is there twice, half a surrogate pair, `NaN`, numbers
 //! beyond an f64's range, more than [`DEPTH`] levels, and anything after the end. A number without a fraction is an integer however it is
-//! written, as in JSON Schema: 16.0 is 16. `parameters` reads what is inside.
+//! written, as in JSON Schema: 16.0 is 16 (to 2^53, beyond which another number may have been written). `parameters` reads what is inside.
 
 use crate::refusal::Refusal;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -15,8 +15,8 @@ pub const DEPTH: usize = 64;
 /// What a text of UTF-16 that was cut within a character begins or ends with.
 const SURROGATE: &str = "a lone surrogate (U+D800 to U+DFFF), which is no character; send both halves of the pair";
 
-/// Numbers below it that have no fraction are an i64's: 2^63.
-const WHOLE: f64 = 9_223_372_036_854_775_808.0;
+/// Up to here a number that is read as an f64 is the one that was written: 2^53.
+const WHOLE: f64 = 9_007_199_254_740_992.0;
 
 /// What compressed bytes begin with.
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -106,7 +106,7 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        let exact = value.fract() == 0.0 && (-WHOLE..WHOLE).contains(&value);
+        let exact = value.fract() == 0.0 && value.abs() < WHOLE;
         Ok(if exact { Value::from(value as i64) } else { value.into() })
     }
 
@@ -199,8 +199,18 @@ mod tests {
         let text = r#"{"a":[1,-1,18446744073709551615,0.1,1e300,true,null,"\ud83d\ude42 é"],"b":{"":{}}}"#;
         assert_eq!(Value::Object(object(text.as_bytes()).unwrap()), serde_json::from_str::<Value>(text).unwrap());
         let whole =
-            object(br#"{"a":[16.0,-0.0,1e3,1e-400,-9223372036854775808.0,9223372036854775808.0,1.5]}"#).unwrap();
-        let read = serde_json::json!([16, 0, 1000, 0, i64::MIN, 9_223_372_036_854_775_808.0, 1.5]);
+            object(br#"{"a":[16.0,-0.0,1e3,1e-400,9007199254740991.0,9007199254740992.0,-9223372036854775809,1.5]}"#)
+                .unwrap();
+        let read = serde_json::json!([
+            16,
+            0,
+            1000,
+            0,
+            9_007_199_254_740_991_i64,
+            9_007_199_254_740_992.0,
+            -9_223_372_036_854_775_808.0,
+            1.5
+        ]);
         assert_eq!(whole["a"], read, "an integer is one however it is written");
         assert!(object(format!("{{\"a\":{}{}}}", "[".repeat(63), "]".repeat(63)).as_bytes()).is_ok());
     }

@@ -166,6 +166,7 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
     (COMPLETIONS, r#"{"prompt":"a","logit_bias":{"1":"1"}}"#, "invalid_type", "logit_bias.1"),
     (COMPLETIONS, r#"{"prompt":"a","logit_bias":{"1":null}}"#, "invalid_type", "logit_bias.1"),
     (COMPLETIONS, r#"{"prompt":"a","n":1.5}"#, "invalid_type", "n"),
+    (COMPLETIONS, r#"{"prompt":"a","seed":-9223372036854775809}"#, "invalid_type", "seed"),
     (COMPLETIONS, r#"{"prompt":"a","n":"1"}"#, "invalid_type", "n"),
     (COMPLETIONS, r#"{"prompt":"a","stream":"true"}"#, "invalid_type", "stream"),
     (COMPLETIONS, r#"{"prompt":"a","stream":1}"#, "invalid_type", "stream"),

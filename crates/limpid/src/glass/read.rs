@@ -197,16 +197,20 @@ fn values(glass: &Glass, opened: &Opened, name: &str, query: &AskedQuery, budget
     let mut values = Vec::with_capacity(count);
     // every index of the leading axes, the last one fastest; of an empty part none
     let mut index: Vec<usize> = all[..leading].iter().map(|range| range.start).collect();
-    while count > 0 {
+    let mut left = count > 0;
+    while left {
         let place = (name, &index[..]);
         let sheet = sheet(glass, opened, place, Some(rows.clone()), query.text("other"), budget)?;
         let strip = sheet.strip(cols.clone(), budget).map_err(&spent)?;
         for from in rows.clone().step_by(BAND) {
             values.extend(strip.band(from..rows.end.min(from + BAND)).map_err(&spent)?);
         }
-        let Some(next) = (0..leading).rev().find(|i| index[*i] + 1 < all[*i].end) else { break };
-        index[next] += 1;
-        (next + 1..leading).for_each(|i| index[i] = all[i].start);
+        let next = (0..leading).rev().find(|i| index[*i] + 1 < all[*i].end);
+        left = next.is_some();
+        if let Some(next) = next {
+            index[next] += 1;
+            (next + 1..leading).for_each(|i| index[i] = all[i].start);
+        }
     }
     let stats = if want_stats { stats(opened, name, budget)? } else { None };
     let part = Labelled { name: name.into(), axes: axes.clone(), shape: all.iter().map(Range::len).collect(), values };
