@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// Connections at a time. Another one takes the place of one that waits: of those that never sent anything the oldest, else of those that
-    /// wait for their next request, else of those that sent part of one. Where all are answered, or have only come, it waits itself.
+    /// sent part of a request, else of those that wait for their next one. Where all are answered, or have only come, it waits itself.
     pub connections: usize,
     /// Bytes of a request's headers.
     pub header_bytes: usize,
@@ -77,9 +77,13 @@ pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
                 break place;
             }
             let pulses = all.iter().filter_map(Weak::upgrade);
-            let idle = pulses.filter_map(|pulse| Some((pulse.idle()?, pulse))).min_by_key(|(idle, _)| *idle);
-            // one that has only come may be about to send
-            idle.filter(|((_, since), _)| since.elapsed() >= LOOK).inspect(|(_, pulse)| pulse.give_way.notify_one());
+            let (between, unsent): (Vec<_>, Vec<_>) = pulses
+                .filter_map(|pulse| Some((pulse.idle()?, pulse)))
+                .partition(|((idle, _), _)| *idle == Idle::Between);
+            // who has only come may be about to send; if not, it is the next to go
+            let waits = if unsent.is_empty() { between } else { unsent };
+            let old = waits.iter().filter(|((_, since), _)| since.elapsed() >= LOOK);
+            old.min_by_key(|(idle, _)| *idle).inspect(|(_, pulse)| pulse.give_way.notify_one());
             if let Ok(Ok(place)) = timeout(LOOK, places.clone().acquire_owned()).await {
                 break place;
             }
@@ -219,10 +223,10 @@ impl Pulse {
 enum Idle {
     /// It never sent anything.
     Silent,
-    /// It waits for its next request.
-    Between,
     /// Part of a request has come.
     Within,
+    /// It waits for its next request.
+    Between,
 }
 
 /// Held while a request is answered.

@@ -211,7 +211,8 @@ fn candidates(all: &Value, schema: &Value) -> Vec<Value> {
                 found.push(value.clone());
                 let whole = value.as_i64().map(|end| [end.saturating_sub(1), end.saturating_add(1)]);
                 found.extend(whole.into_iter().flatten().map(Value::from));
-                found.extend([end.next_down(), end.next_up()].map(Value::from));
+                // beyond 2^53 what is written with a fraction is no integer
+                found.extend([end.next_down(), end.next_up()].into_iter().filter(|v| v.abs() < 9e15).map(Value::from));
             }
             _ => {}
         }
