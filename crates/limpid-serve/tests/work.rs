@@ -261,6 +261,24 @@ fn a_full_queue_says_when_to_come_back() {
     assert_eq!((reply.status, reply.json()["error"]["param"].as_str()), (400, Some("logprobs")), "{}", reply.text());
 }
 
+/// A queue of so many places that their tokens are no number still has places.
+#[test]
+fn a_queue_may_be_as_long_as_numbers() {
+    let mut options = ServeOptions { max_queue: 1 << 58, ..options() };
+    options.engine.sequences = 1;
+    let server = serve(options);
+    let _running = begun(&server);
+    let waiting: Vec<Client> = (0..3)
+        .map(|n| {
+            let mut client = server.connect();
+            client.send(common::post("/v1/completions", &endless()));
+            server.until("a request that waits", |server| server.metric("limpid_requests_waiting") == (n + 1) as f64);
+            client
+        })
+        .collect();
+    drop(waiting);
+}
+
 #[test]
 fn a_server_that_stops_tells_its_streams() {
     let server = serve(ServeOptions { drain: Duration::ZERO, ..options() });

@@ -190,7 +190,7 @@ impl<'a> Cut<'a> {
 /// Shuffled windows: an endless stream that can be entered anywhere. An epoch cuts the text into windows from an
 /// offset of its own (whole documents: always the same windows) and takes each once, so nothing is left out for long;
 /// the order is a permutation that is computed, not stored. [`Batches::ordered`] takes them in order instead. Any
-/// thread may fill any step's batch; it takes microseconds, so none runs ahead (LOG.md).
+/// thread may fill any step's batch; it takes microseconds, so none runs ahead (docs/decisions.md#there-is-no-data-loader).
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     cut: Cut<'a>,

@@ -114,7 +114,7 @@ impl Level {
     }
 
     /// The fastest level of this CPU. Intel's cores compute a dot product of bf16 pairs four times slower than
-    /// AMD's, which makes bf16 slower than f32 (88 GFLOP/s per core, f32 175: LOG.md). So on Intel `avx512-bf16`
+    /// AMD's, which makes bf16 slower than f32 (88 GFLOP/s per core, f32 175: docs/decisions.md#intel-runs-bf16-products-in-f32). So on Intel `avx512-bf16`
     /// must be asked for by name.
     pub fn best() -> Level {
         let slow_dot = |level: &Level| level.has_dot() && !is_amd();

@@ -107,7 +107,7 @@ fn chunk(model: &Model) -> usize {
 }
 
 /// Elements of activations (64 MiB) up to which each thread takes whole sequences: what a thread works on then stays
-/// in its caches, and keeping gradients longer costs little memory (measured: LOG.md).
+/// in its caches, and keeping gradients longer costs little memory (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
 const SMALL: usize = 16 << 20;
 
 impl Default for Placement {

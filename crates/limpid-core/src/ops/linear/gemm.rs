@@ -28,7 +28,7 @@ use std::ops::Range;
 
 /// How many rows of b a packed panel has: 256 x 64 floats are 64 KiB. With 128 a panel would fit the nearest cache,
 /// which is a tenth faster on data in the caches, but slower in a step, where weights come from memory in runs half
-/// as long (LOG.md).
+/// as long (docs/decisions.md#blocks-of-k-hold-256-rows).
 pub const K_BLOCK: usize = 256;
 
 /// How many steps of k one chain has where sums are of blocks.
@@ -38,7 +38,7 @@ pub const CHAIN: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sums {
     /// c = (c + chain) + chain ..., each chain of multiply-adds over [`CHAIN`] neighbours of k begun at zero. An error grows with the square
-    /// root of 64 and k / 64 rather than of k: as in PyTorch, or better (LOG.md).
+    /// root of 64 and k / 64 rather than of k: as in PyTorch, or better (docs/decisions.md#every-sum-has-one-order).
     Blocks,
     /// One chain of multiply-adds begun at c, for products whose k is cut at places that must not matter: rows of a batch, keys.
     Chain,
