@@ -110,12 +110,18 @@ fn expected(error: &clap::Error) -> Option<String> {
 
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
 fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins: &Origins) -> anyhow::Error {
+    // what was not typed has the name of the place where it stands
+    if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+    {
+        let name = flag.split([' ', '=']).next().unwrap_or_default();
+        if let Some((_, origin)) = origins.iter().find(|(word, _)| *word == format!("{name}={value}")) {
+            error.insert(ContextKind::InvalidArg, ContextValue::String(origin.clone()));
+        }
+    }
     if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value)), Some(words)) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue), expected(&error))
     {
-        let name = flag.split([' ', '=']).next().unwrap_or_default();
-        let origin = origins.iter().find(|(word, _)| *word == format!("{name}={value}"));
-        let flag = origin.map_or(flag, |(_, origin)| origin);
         return Usage(format!("invalid value '{value}' for '{flag}': {words}")).into();
     }
     let verb = options::verb(typed, command).map_or(command, |(verb, _)| verb);
@@ -162,11 +168,23 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
 /// Bytes of the stack that a command runs on.
 const STACK: usize = 8 << 20;
 
+/// Bytes of addresses that a thread takes for its stack and its heap, which the C library makes of 64 MiB.
+const THREAD: u64 = STACK as u64 + (72 << 20);
+
 /// Runs the command: on a thread of its own where the first one's stack may be too small for it (`ulimit -s`), or nothing says how large it
 /// is. Elsewhere not, because a thread has a heap of its own, whose addresses `ulimit -v` counts.
 fn main() -> ExitCode {
     if stack().is_some_and(|stack| stack >= STACK as u64) {
         return command();
+    }
+    let limits = limpid::memory::limits();
+    if let Some(limit) = limits.iter().find(|limit| limit.of_addresses && limit.left < THREAD) {
+        let (needed, left) = (show::bytes(THREAD), show::bytes(limit.left));
+        show::say(format_args!(
+            "error: with so small a stack (ulimit -s) a command takes {needed} of addresses, and {left} are {}: allow more of either",
+            limit.said
+        ));
+        return ExitCode::FAILURE;
     }
     match std::thread::Builder::new().name("main".into()).stack_size(STACK).spawn(command) {
         Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),

@@ -157,7 +157,7 @@ fn weights_that_are_no_numbers_are_named() {
     let path = f.0.join("m/model.safetensors");
     let whole = fs::read(&path).unwrap();
     for (value, name) in
-        [(f32::NAN, "embed.weight"), (f32::INFINITY, "blocks.0.mlp.fc.weight"), (f32::NAN, "ln_final.weight")]
+        [(f32::NAN, "embed.weight"), (f32::INFINITY, "blocks.0.mlp.in.weight"), (f32::NAN, "ln_final.weight")]
     {
         let place = {
             let store = safetensors_file::open(&path).unwrap();
@@ -255,7 +255,7 @@ fn flags_without_effect_are_refused() {
         ("inspect --model m --prompt Twi --dropout 0.5", &["--dropout"]),
         ("bench prefill --preset nano --tokens 2147483648", &["--tokens is 2147483648"]),
         ("bench decode --preset nano --tokens 0", &["--tokens is 0"]),
-        ("plan --data rhyme.txt --activation leaky-relu --leaky-slope 1e308", &["--leaky-slope", "1e6"]),
+        ("plan --data rhyme.txt --activation leaky-relu --leaky-slope 1e308", &["leaky_slope", "1e6"]),
     ] {
         f.fails(2, arguments, says);
     }

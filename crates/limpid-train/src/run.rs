@@ -1083,6 +1083,8 @@ impl<'a> Run<'a> {
         });
         if self.trainer.team.agree(gone || !self.missing.is_empty())? {
             self.try_save(self.state.due, tell)?;
+        } else {
+            self.derive(tell);
         }
         let recent = &self.state.recent;
         let summary = Summary {

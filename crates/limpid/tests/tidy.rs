@@ -340,7 +340,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 58_000; // from 55,400: classes of tokenizers, vocabularies of GGUF, conversations, llm.c's programs, values of their own width
+const BUDGET: usize = 58_600; // from 55,400: folders and logs that are moved, tables of positions of each backend, classes of tokenizers, vocabularies of GGUF, conversations, llm.c's programs, values of their own width
 
 #[test]
 fn the_library_stays_within_its_budget() {
