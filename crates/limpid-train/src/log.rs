@@ -34,6 +34,8 @@ pub struct Log {
     /// Why they could not be written.
     fault: Option<CheckpointError>,
     timed: bool,
+    /// Whether the file was put back since that was asked for.
+    put_back: bool,
     /// The folder's lock, as long as lines may be added.
     _lock: Option<OutputFile>,
 }
@@ -65,6 +67,7 @@ impl Log {
             derived: None,
             fault: None,
             timed: false,
+            put_back: false,
             _lock: None,
         };
         log.rewind(mark.unwrap_or(&none))?;
@@ -188,6 +191,11 @@ impl Log {
         whole.is_some_and(|whole| xxh3_64(whole) == self.sum.digest())
     }
 
+    /// Whether the file was removed and put back since the last call.
+    pub(super) fn was_put_back(&mut self) -> bool {
+        std::mem::take(&mut self.put_back)
+    }
+
     /// Writes the file again where it was removed: all that it held can still be read.
     ///
     /// # Errors
@@ -203,6 +211,7 @@ impl Log {
             OutputFile::open(&path)
         };
         let lines = at(&path, put());
+        self.put_back = lines.is_ok();
         self.torn = true; // whichever file it is, the place to write at is to be found again
         self.lines = lines?;
         let waiting = std::mem::take(&mut self.waiting);

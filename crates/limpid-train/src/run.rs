@@ -942,8 +942,9 @@ impl<'a> Run<'a> {
     /// Rebuilds metrics.csv and the TensorBoard events, if they could not be written.
     fn derive(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         let (Some(log), Some(folder)) = (&mut self.log, &self.folder) else { return };
-        let (path, derived) = (folder.join("metrics.csv"), log.derive());
-        self.told(&path, derived, tell);
+        let (folder, derived) = (folder.clone(), log.derive());
+        self.tell_back(vec![], &folder, tell);
+        self.told(&folder.join("metrics.csv"), derived, tell);
     }
 
     /// Writes the state, after the files whose checksums it holds.
@@ -1005,15 +1006,20 @@ impl<'a> Run<'a> {
         }
         if let Some(log) = self.log.as_mut().filter(|_| !logged) {
             log.put_back()?;
-            back.push(folder.join(METRICS));
         }
+        self.tell_back(back, folder, tell);
+        Ok(())
+    }
+
+    /// Tells what was removed and is there again: files, and the log if it was put back.
+    fn tell_back(&mut self, mut back: Vec<PathBuf>, folder: &Path, tell: &mut dyn FnMut(TrainEvent) -> Control) {
+        back.extend(self.log.as_mut().is_some_and(Log::was_put_back).then(|| folder.join(METRICS)));
         for path in back {
             let path = path.display();
             tell(TrainEvent::Notice(format!(
                 "{path} was removed during the run: it is there again, with all that it held"
             )));
         }
-        Ok(())
     }
 
     /// Reports once what could not be written, and again when it could. Returns whether it was written.
