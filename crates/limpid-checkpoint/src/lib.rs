@@ -182,7 +182,7 @@ impl CheckpointError {
 
 fn mend(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull => " (free some space; the file that was there is still whole)",
+        io::ErrorKind::StorageFull => " (free some space; what was there is as it was)",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => " (choose a folder you may write to)",
         _ => "",
     }

@@ -80,20 +80,20 @@ pub fn traffic_columns() -> Vec<&'static str> {
     [&["op", "way", "kernels", "bytes", "of the least", "FLOP"], known].concat()
 }
 
-/// Counts them, without running a step.
+/// Counts them, without running a step. The batch is made where there is something to count.
 #[cfg(feature = "gpu")]
 pub fn traffic(
     choice: &DeviceChoice,
     model: &Model,
     groups: &[ParamGroup],
-    batch: &Batch,
+    batch: impl FnOnce() -> Result<Batch>,
     keys: usize,
 ) -> Result<Option<Traffic>> {
     use limpid::gpu::{KNOWN, OpTraffic};
     if choice.device() != Device::Gpu {
         return Ok(None);
     }
-    let (on, found) = limpid::gpu::traffic(model, groups, batch, keys)?;
+    let (on, found) = limpid::gpu::traffic(model, groups, &batch()?, keys)?;
     let line = |t: &OpTraffic| {
         let own = [
             t.op.into(),
@@ -115,7 +115,13 @@ pub fn traffic(
     Ok(Some((on.to_string(), found.iter().map(line).collect(), found.iter().map(json).collect())))
 }
 #[cfg(not(feature = "gpu"))]
-pub fn traffic(_: &DeviceChoice, _: &Model, _: &[ParamGroup], _: &Batch, _: usize) -> Result<Option<Traffic>> {
+pub fn traffic(
+    _: &DeviceChoice,
+    _: &Model,
+    _: &[ParamGroup],
+    _: impl FnOnce() -> Result<Batch>,
+    _: usize,
+) -> Result<Option<Traffic>> {
     Ok(None)
 }
 

@@ -16,6 +16,9 @@ use limpid::train::ranks::check_micros;
 use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
 use std::path::{Path, PathBuf};
 
+/// Tokens of the sample at the end, where nothing else is said.
+pub const SAMPLE: usize = 120;
+
 axis! {
     /// A program whose training is repeated, with what it prints.
     Workflow, "recipe" {
@@ -74,7 +77,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
     pub memory: Option<u64>,
     /// Tokens of the sample at the end; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value_t = SAMPLE, hide_short_help = true)]
     pub sample: usize,
     /// Show live curves and numbers in the terminal; q saves and stops
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]

@@ -26,7 +26,7 @@ mod verbs;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-use options::Usage;
+use options::{Origins, Usage};
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
@@ -109,7 +109,16 @@ fn expected(error: &clap::Error) -> Option<String> {
 }
 
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
-fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyhow::Error {
+fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins: &Origins) -> anyhow::Error {
+    // what was not typed has the name of the place where it stands
+    if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+    {
+        let name = flag.split([' ', '=']).next().unwrap_or_default();
+        if let Some((_, origin)) = origins.iter().find(|(word, _)| *word == format!("{name}={value}")) {
+            error.insert(ContextKind::InvalidArg, ContextValue::String(origin.clone()));
+        }
+    }
     if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value)), Some(words)) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue), expected(&error))
     {
@@ -156,7 +165,47 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyho
     error.into()
 }
 
+/// Bytes of the stack that a command runs on.
+const STACK: usize = 8 << 20;
+
+/// Bytes of addresses that a thread takes for its stack and its heap, which the C library makes of 64 MiB.
+const THREAD: u64 = STACK as u64 + (72 << 20);
+
+/// Runs the command: on a thread of its own where the first one's stack may be too small for it (`ulimit -s`), or nothing says how large it
+/// is. Elsewhere not, because a thread has a heap of its own, whose addresses `ulimit -v` counts.
 fn main() -> ExitCode {
+    if stack().is_some_and(|stack| stack >= STACK as u64) {
+        return command();
+    }
+    let limits = limpid::memory::limits();
+    if let Some(limit) = limits.iter().find(|limit| limit.of_addresses && limit.left < THREAD) {
+        let (needed, left) = (show::bytes(THREAD), show::bytes(limit.left));
+        show::say(format_args!(
+            "error: with so small a stack (ulimit -s) a command takes {needed} of addresses, and {left} are {}: allow more of either",
+            limit.said
+        ));
+        return ExitCode::FAILURE;
+    }
+    match std::thread::Builder::new().name("main".into()).stack_size(STACK).spawn(command) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(error) => {
+            show::say(format_args!(
+                "error: the system refuses a thread with {} of stack: {error}",
+                show::bytes(STACK as u64)
+            ));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The most bytes that the stack of the first thread may have, where Linux says so.
+fn stack() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max stack size"))?.split_whitespace().next()?;
+    if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
+}
+
+fn command() -> ExitCode {
     #[cfg(feature = "gpu")]
     limpid::backend::Device::bring_gpu(limpid::gpu::start, limpid::gpu::takes);
     // a panic that the library turns into an error is not printed as well
@@ -169,8 +218,8 @@ fn main() -> ExitCode {
     let command = Cli::command();
     let typed: Vec<_> = std::env::args_os().collect();
     let words: Vec<String> = typed.iter().map(|word| word.to_string_lossy().into()).collect();
-    let done = options::arguments(typed, &command).and_then(|arguments| {
-        let refused = |error| refused(error, &command, &words);
+    let done = options::arguments(typed, &command).and_then(|(arguments, origins)| {
+        let refused = |error| refused(error, &command, &words, &origins);
         let matches = command.clone().try_get_matches_from(arguments).map_err(refused)?;
         let cli = Cli::from_arg_matches(&matches)?;
         let many = matches!(cli.verb, Verb::Train(_) | Verb::Plan(_) | Verb::Doctor(_));

@@ -233,11 +233,17 @@ impl ModelOptions {
             "gelu-beta",
             "gelu-gamma",
         ];
-        let mut asked = self.over(base)?;
-        // neither changes what is computed of a prompt
-        asked.dropout = base.dropout;
+        let asked = self.over(base)?;
+        // neither changes what is computed of a prompt: whoever asks for it means something else
+        if asked.dropout != base.dropout {
+            bail!(Usage("--dropout: nothing is dropped where a model is looked at".into()));
+        }
         if asked.context_length < base.context_length {
-            asked.context_length = base.context_length;
+            let (is, was) = (asked.context_length, base.context_length);
+            bail!(Usage(format!(
+                "--context-length is {is}, and the model {from} has {was}: what is looked at is as long as the prompt, of which --last \
+                 keeps the end"
+            )));
         }
         let tables = [base, &asked].map(|config| config.positions == Positions::Learned) == [false; 2];
         let mut said = vec![];
@@ -588,13 +594,14 @@ fn all_names(arg: &Arg) -> impl Iterator<Item = &str> {
 
 /// The arguments with `_` read as `-` in flags' names, and with those of the configuration file and the environment
 /// put before what was typed. Options that are groups of others (`--dropout`) also get each of the three by itself.
-pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
+pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, Origins)> {
     let mut typed = numbers(typed.into_iter().map(dashes));
     let words: Vec<String> = typed.iter().map(|word| word.to_string_lossy().into()).collect();
-    let Some((verb, place)) = verb(&words, cli) else { return Ok(typed) };
+    let Some((verb, place)) = verb(&words, cli) else { return Ok((typed, vec![])) };
     if typed.iter().any(|a| a == "--help" || a == "-h") {
-        return Ok(typed);
+        return Ok((typed, vec![]));
     }
+    is_unicode(&typed[place..], verb)?;
     name_unknown_variables(cli);
     let flags = given(&typed[place..], verb);
     let variables = from_environment(verb)?;
@@ -637,7 +644,7 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
         let again = |other: &Word| other.name == word.name && !is_setting(word);
         !higher.iter().any(|layer| layer.iter().any(|other| again(other) || excludes(&other.name, &word.name)))
     };
-    let (path, mut before) = (whence.display().to_string(), vec![]);
+    let (path, mut before, mut origins) = (whence.display().to_string(), vec![], vec![]);
     for (layer, whence, higher) in
         [(&file, path.as_str(), &[&variables, &flags][..]), (&variables, "the environment", &[&flags])]
     {
@@ -646,13 +653,56 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
             let said = error.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
             bail!(Usage(format!("{whence}: {said}")));
         }
-        before.extend(layer.iter().filter(|word| stands(word, higher)).map(Word::text));
+        for word in layer.iter().filter(|word| stands(word, higher)) {
+            let of = if whence == path {
+                format!("{} in {path}", word.name.replace('-', "_"))
+            } else {
+                variable(&word.name)
+            };
+            origins.push((word.text().to_string_lossy().into_owned(), of));
+            before.push(word.text());
+        }
         if known {
             before.push(format!("--{LAYER}={whence}").into());
         }
     }
     typed.splice(place..place, before);
-    Ok(typed)
+    Ok((typed, origins))
+}
+
+/// Words that were not typed, and where they stand: a key of a file, or a variable of the environment.
+pub type Origins = Vec<(String, String)>;
+
+/// Refuses a value that is not UTF-8 where it must be, by the name of its flag.
+fn is_unicode(words: &[OsString], verb: &Command) -> Result<()> {
+    for (at, word) in words.iter().enumerate().filter(|(_, word)| word.to_str().is_none()) {
+        let text = word.to_string_lossy();
+        let named = |word: &str| {
+            let name = word.strip_prefix("--")?.split('=').next()?.to_string();
+            verb.get_arguments().find(|arg| all_names(arg).any(|own| own == name))
+        };
+        let before = at.checked_sub(1).and_then(|at| words[at].to_str());
+        let flag = match text.starts_with("--") {
+            true => named(&text),
+            false => {
+                before.filter(|word| !word.contains('=')).and_then(named).filter(|arg| arg.get_action().takes_values())
+            }
+        };
+        let what = match flag {
+            Some(arg) if takes_any(arg) => continue,
+            Some(arg) => format!("--{}", arg.get_long().unwrap_or_default()),
+            // one of those that have no flag
+            None if verb.get_positionals().any(takes_any) || text.starts_with('-') => continue,
+            None => "a word without a flag".into(),
+        };
+        bail!(Usage(format!("{what}: `{text}` is not UTF-8, and must be here: give the file or folder another name")));
+    }
+    Ok(())
+}
+
+/// Whether an argument takes any bytes: a path.
+fn takes_any(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>()
 }
 
 /// All settings of models and of training as a command of their own.
@@ -706,6 +756,12 @@ fn from_environment(verb: &Command) -> Result<Vec<Word>> {
     for arg in verb.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_long() != Some("help")) {
         let found = all_names(arg).map(variable).find_map(|name| Some((std::env::var_os(&name)?, name)));
         if let Some((value, name)) = found {
+            if value.to_str().is_none() && !takes_any(arg) {
+                bail!(Usage(format!(
+                    "{name} is `{}` in the environment, which is not UTF-8 and must be",
+                    value.display()
+                )));
+            }
             words.extend(word(arg, value, &name)?);
         }
     }
@@ -844,6 +900,14 @@ fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
         let name = key.replace('_', "-");
         let found = verb.get_arguments().filter(|arg| !arg.is_hide_set()).find(|arg| all_names(arg).any(|n| n == name));
         let Some(arg) = found.filter(|_| !["help", "config", "json", "resume"].contains(&name.as_str())) else {
+            if let Some(arg) = found {
+                let flag = arg.get_long().unwrap_or_default();
+                return Err(Usage(format!(
+                    "{}: `{key}` is no key of a file: it is typed, as --{flag}",
+                    path.display()
+                ))
+                .into());
+            }
             let near = nearest(&name, names(verb)).map(|n| format!(": did you mean `{}`?", n.replace('-', "_")));
             return Err(Usage(format!("{}: unknown key `{key}`{}", path.display(), near.unwrap_or_default())).into());
         };

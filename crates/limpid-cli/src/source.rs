@@ -24,7 +24,8 @@ pub fn documents(names: &[String], reading: &DataOptions) -> Result<Reading> {
 pub fn worded<T>(result: Result<T, SourceError>) -> Result<T> {
     result.map_err(|error| match &error {
         SourceError::Large { name } => {
-            anyhow!("{error}: `limpid data prepare {} --out DIR`, then --data DIR", show::quoted(name))
+            let name = if name == "-" { name.clone() } else { show::quoted(name).to_string() };
+            anyhow!("{error}: `limpid data prepare {name} --out DIR`, then --data DIR")
         }
         SourceError::OtherTokenizer { .. } => anyhow!("{error} (leave --tokenizer out)"),
         _ => error.into(),

@@ -537,3 +537,39 @@ fn a_stopped_run_says_so_in_its_exit_code() {
     assert!(summary["stopped"] == true && summary["steps"].as_u64() > Some(0), "{summary}");
     fs::remove_dir_all(at).unwrap();
 }
+
+/// Somebody removes the log of a run that goes on, or moves its folder away: the log is there again; a folder that is gone is missed, and
+/// nothing is made in its place. Put back, the run goes on from its last state to the same bytes.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_removed_or_moved_is_told() {
+    let at = folder("gone");
+    let long = &["--steps", "400", "--detail-every", "100"];
+    finish(train(&at, "whole", long));
+    let want = left(&at.join("whole"));
+    let after_a_save = |run: &str, then: &dyn Fn(&Path)| {
+        let child = train(&at, run, long).spawn().unwrap();
+        until("the first save", || at.join(run).join("state/last.safetensors").exists());
+        signal("STOP", &child);
+        then(&at.join(run));
+        signal("CONT", &child);
+        ends(child)
+    };
+    let output = after_a_save("removed", &|run| fs::remove_file(run.join("metrics.jsonl")).unwrap());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("metrics.jsonl was removed during the run: it is there again"), "{}", said(&output));
+    assert!(left(&at.join("removed")) == want);
+    let away = at.join("away");
+    let output = after_a_save("moved", &|run| fs::rename(run, &away).unwrap());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let last = said(&output).lines().last().unwrap_or_default().to_string();
+    assert!(
+        last.starts_with("error: moved is no longer the folder of this run") && last.contains("--resume moved"),
+        "{last}"
+    );
+    assert!(!at.join("moved").exists());
+    fs::rename(&away, at.join("moved")).unwrap();
+    finish(train(&at, "moved", long));
+    assert!(left(&at.join("moved")) == want);
+    fs::remove_dir_all(at).unwrap();
+}

@@ -752,7 +752,7 @@ settings! {
         /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu: SwiGLU, Shazeer 2020).
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
-        leaky_slope: f64 = 0.01, Setting::of("X").number(f64::is_finite, "it must be finite");
+        leaky_slope: f64 = 0.01, Setting::of("X").number(|x| x.abs() <= 1e6, "it must be from -1e6 to 1e6");
         /// α of gelu-tanh, which is x Φ(α x), with Φ(z) taken for (1 + tanh(β (z + γ z^3))) / 2.
         gelu_alpha: f64 = Constants::USUAL.alpha, Setting::of("X").number(f64::is_finite, "it must be finite").later();
         /// β of gelu-tanh, the root of 2 / π unless another is chosen.

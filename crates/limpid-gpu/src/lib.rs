@@ -192,9 +192,7 @@ impl Gpu {
         let konst = space(device, model, MemorySpace::Const)?;
         let param = space(device, model, MemorySpace::Param)?;
         let weights = Arc::new(GpuWeights { device: device.clone(), map: model.weight_map(), konst, param });
-        let mut gpu = Gpu::build(device, model, weights)?;
-        prepare(model, &mut gpu)?;
-        Ok(gpu)
+        Gpu::build(device, model, weights)
     }
 
     /// [`Gpu::start`] on weights that another of the same device shares.
@@ -241,7 +239,7 @@ impl Gpu {
             _ => vec![],
         };
         let learns = differentiates(model);
-        Ok(Gpu {
+        let mut gpu = Gpu {
             weights,
             spaces,
             pages: pages(
@@ -268,7 +266,9 @@ impl Gpu {
             pending: None,
             reported: None,
             device: device.clone(),
-        })
+        };
+        prepare(model, &mut gpu)?;
+        Ok(gpu)
     }
 
     /// The device that it works on.
@@ -350,9 +350,12 @@ fn places(adapter: &GpuAdapter, model: &Model, space: MemorySpace) -> Result<Vec
         MemorySpace::ActGrad => (differentiates(model), space),
         MemorySpace::Moment1 | MemorySpace::Moment2 => (matches!(model.mode, Mode::Train { .. }), MemorySpace::Param),
         MemorySpace::Average => (true, MemorySpace::Param),
-        MemorySpace::Const | MemorySpace::Param | MemorySpace::Act | MemorySpace::Stat | MemorySpace::Cache => {
-            (true, space)
-        }
+        MemorySpace::Table
+        | MemorySpace::Const
+        | MemorySpace::Param
+        | MemorySpace::Act
+        | MemorySpace::Stat
+        | MemorySpace::Cache => (true, space),
     };
     let size = if wanted { model.bytes(space).div_ceil(4) } else { 0 };
     let mut tensors = tensors(model, like);

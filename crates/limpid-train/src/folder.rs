@@ -67,6 +67,12 @@ fn is_read(name: &str) -> bool {
     READ.contains(&name) || shard("model-", ".safetensors") || shard("pytorch_model", ".bin")
 }
 
+/// Whether a file is of a model or of a run, so that a folder with it is one of such.
+fn is_models(name: &str) -> bool {
+    let weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".pt");
+    ["config.json", "limpid.toml"].contains(&name) || weights && (is_own(name) || is_read(name))
+}
+
 /// The names in a folder, without hidden files and `lost+found`.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -94,6 +100,14 @@ pub fn look(folder: &Path) -> FolderContents {
 }
 
 impl FolderContents {
+    /// Whether a run can be forced into it: what is replaced is a model or a run, and not whatever lies there.
+    pub fn is_replaced(&self) -> bool {
+        match self {
+            FolderContents::Nothing | FolderContents::Begun | FolderContents::Run => true,
+            FolderContents::Other(names) => names.iter().any(|name| is_models(name)),
+        }
+    }
+
     /// Why a run does not begin in a folder where this was found.
     pub fn says(&self, folder: &Path) -> String {
         let at = folder.display();
@@ -109,6 +123,12 @@ impl FolderContents {
             FolderContents::Other(names) => {
                 let (first, rest) = names.split_at(names.len().min(4));
                 let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+                if !self.is_replaced() {
+                    return format!(
+                        "{at} holds {}{more}, and no model or run whose place another could take: choose another folder, or one in it",
+                        first.join(", ")
+                    );
+                }
                 format!(
                     "{at} holds {}{more}, which no run put there: choose another folder, or force a run into it, whose model \
                      takes the place of one that is there",
@@ -124,7 +144,8 @@ impl FolderContents {
     pub fn settings(&self, folder: &Path) -> Vec<String> {
         let goes_on = *self == FolderContents::Run && folder.join("state/last.safetensors").exists();
         let resume = goes_on.then(|| format!("resume {}", folder.display()));
-        resume.into_iter().chain(["out", "force"].map(String::from)).collect()
+        let force = self.is_replaced().then(|| "force".into());
+        resume.into_iter().chain(["out".into()]).chain(force).collect()
     }
 }
 
@@ -193,6 +214,18 @@ mod tests {
         }
         clear(&folder, &["config.json"], false).unwrap();
         assert_eq!(names(&folder), shards);
+        for (names, replaced) in [
+            (&["notes.txt"][..], false),
+            (&["bin", "etc", "home", "state", "tokenizer.json"], false),
+            (&["a.bin", "x.safetensors"], false),
+            (&["notes.txt", "config.json"], true),
+            (&["pytorch_model.bin"], true),
+            (&["model-00001-of-00002.safetensors"], true),
+            (&["limpid.toml"], true),
+        ] {
+            assert_eq!(other(names).is_replaced(), replaced, "{names:?}");
+            assert_eq!(other(names).settings(&folder).contains(&"force".into()), replaced, "{names:?}");
+        }
         clear(&folder, &["config.json"], true).unwrap();
         assert_eq!(names(&folder), ["config.json"]);
         fs::remove_dir_all(&folder).unwrap();

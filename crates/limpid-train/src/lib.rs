@@ -141,6 +141,15 @@ pub enum TrainError {
         /// The run's folder.
         path: PathBuf,
     },
+    /// The run's folder was moved away or removed while it trained.
+    #[error(
+        "{} is no longer the folder of this run: it was moved or removed while the run went on. Put it back in its place before the run \
+         ends, and nothing is lost; or go on later from the last state that was saved in it", .path.display()
+    )]
+    FolderGone {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// A folder that holds something else.
     #[error("{}", .found.says(.path))]
     FolderNotEmpty {
@@ -200,6 +209,7 @@ impl TrainError {
             }
             TrainError::TooManyRollbacks { .. } => &["learning_rate"],
             TrainError::Busy { .. } => &["out"],
+            TrainError::FolderGone { path } => return vec![format!("resume {}", path.display())],
             TrainError::FolderNotEmpty { path, found } => return found.settings(path),
             TrainError::Differs { path, .. } => return vec!["out".into(), format!("from {}", path.display())],
             TrainError::Data(error) => return error.settings(),

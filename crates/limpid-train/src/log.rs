@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// The name of the log in a run's folder.
 pub const METRICS: &str = "metrics.jsonl";
@@ -34,6 +34,8 @@ pub struct Log {
     /// Why they could not be written.
     fault: Option<CheckpointError>,
     timed: bool,
+    /// Whether the file was put back since that was asked for.
+    put_back: bool,
     /// The folder's lock, as long as lines may be added.
     _lock: Option<OutputFile>,
 }
@@ -48,7 +50,7 @@ pub struct Mark {
 }
 
 impl Log {
-    /// Opens a folder's log at `mark`, or begins a new one without a mark; later lines are dropped.
+    /// Opens a folder's log at `mark`: lines after it are dropped when the next is written. Without a mark, begins a new one.
     ///
     /// # Errors
     /// If the lines before the mark have changed; whatever the file system says.
@@ -65,10 +67,13 @@ impl Log {
             derived: None,
             fault: None,
             timed: false,
+            put_back: false,
             _lock: None,
         };
         log.rewind(mark.unwrap_or(&none))?;
-        at(&path, log.cut())?;
+        if mark.is_none() {
+            at(&path, log.cut())?;
+        }
         Ok(log)
     }
 
@@ -153,12 +158,15 @@ impl Log {
         self.fault.take()
     }
 
-    /// Rebuilds metrics.csv and the events, if they are not up to date.
+    /// Rebuilds metrics.csv and the events, if they are not up to date; first the lines, if somebody removed them.
     ///
     /// # Errors
     /// Whatever the file system says; the next call tries again.
     pub fn derive(&mut self) -> Result<(), CheckpointError> {
-        if self.derived.is_none() {
+        if !self.is_there() {
+            self.put_back()?;
+        }
+        if self.derived.is_none() || !self.folder.join("metrics.csv").exists() {
             self.flush()?;
             let lines = read(&self.folder)?;
             self.derived = Some(at(&self.folder.join("metrics.csv"), derive(&self.folder, &lines))?);
@@ -171,9 +179,45 @@ impl Log {
         Log { _lock: lock, ..self }
     }
 
-    /// Whether its file is still there.
-    pub fn is_there(&self) -> bool {
-        self.folder.join(METRICS).exists()
+    /// Whether its file is still where it was.
+    pub(super) fn is_there(&self) -> bool {
+        self.lines.is_at(&self.folder.join(METRICS))
+    }
+
+    /// Whether another file in its place holds the same lines.
+    pub(super) fn is_copied(&self) -> bool {
+        let bytes = files::read_small(&self.folder.join(METRICS), LONGEST).unwrap_or_default();
+        let whole = bytes.get(..self.end as usize).filter(|whole| !whole.is_empty());
+        whole.is_some_and(|whole| xxh3_64(whole) == self.sum.digest())
+    }
+
+    /// Whether the file was removed and put back since the last call.
+    pub(super) fn was_put_back(&mut self) -> bool {
+        std::mem::take(&mut self.put_back)
+    }
+
+    /// Writes the file again where it was removed: all that it held can still be read.
+    ///
+    /// # Errors
+    /// Whatever the file system says; if the folder is gone too.
+    pub(super) fn put_back(&mut self) -> Result<(), CheckpointError> {
+        let path = self.folder.join(METRICS);
+        let mark = Mark { bytes: self.end, xxh3: format!("{:016x}", self.sum.digest()) };
+        let mut put = || {
+            let mut bytes = vec![];
+            self.lines.seek(SeekFrom::Start(0))?;
+            (&mut self.lines).take(mark.bytes).read_to_end(&mut bytes)?;
+            files::replace(&path, |beside| OutputFile::create(beside)?.write_all(&bytes))?;
+            OutputFile::open(&path)
+        };
+        let lines = at(&path, put());
+        self.put_back = lines.is_ok();
+        self.torn = true; // whichever file it is, the place to write at is to be found again
+        self.lines = lines?;
+        let waiting = std::mem::take(&mut self.waiting);
+        let found = self.rewind(&mark);
+        self.waiting = waiting;
+        found
     }
 }
 

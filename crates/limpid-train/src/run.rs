@@ -34,7 +34,7 @@ use limpid_core::ops::adamw::Change;
 use limpid_data::{Tokens, text_bytes};
 use limpid_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -98,6 +98,9 @@ pub struct Summary {
     pub steps: u64,
     /// Mean training loss of the last [`RECENT`] steps that have one, or of all if there are fewer; none if none has.
     pub train_loss: Option<f64>,
+    /// How many losses that is the mean of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses: Option<usize>,
     /// Loss on all validation text, of the weights in model.safetensors.
     pub val_loss: Option<f64>,
     /// The same in bits for each byte of the text, where the tokens say every byte: so runs with other tokens can be compared.
@@ -181,7 +184,7 @@ impl State {
     fn vouch(&self, folder: &Path) -> Result<(), TrainError> {
         for (name, was) in &self.files {
             let path = folder.join(name);
-            if sum(&at(&path, fs::read(&path))?) != *was {
+            if sum(&at(&path, files::read_small(&path, LONGEST))?) != *was {
                 let what =
                     "it is not what this run wrote when it began: it was changed or damaged. What may differ is \
                             chosen as settings"
@@ -195,6 +198,8 @@ impl State {
 
 /// A state that a run can go on from, seen to be whole; its folder is held while this lives.
 pub struct Resumable {
+    /// Its file.
+    path: PathBuf,
     state: State,
     store: Store,
     lock: OutputFile,
@@ -203,6 +208,9 @@ pub struct Resumable {
 /// The state's format. Those of format 1 had no checksums; in format 2 gradients of micro-batches added up one after the other; in format 3
 /// a window of a masked model could have no masked token.
 const FORMAT: u32 = 4;
+
+/// Bytes of a file that a run begins with, at most: a tokenizer's may be some megabytes.
+const LONGEST: u64 = 1 << 30;
 
 /// Rollbacks after which a run gives up.
 const ROLLBACKS: u64 = 10;
@@ -338,7 +346,7 @@ impl<'a> Run<'a> {
         let found = folder::look(&folder);
         match &found {
             FolderContents::Nothing | FolderContents::Begun => {}
-            FolderContents::Run | FolderContents::Other(_) if self.force => {}
+            FolderContents::Run | FolderContents::Other(_) if self.force && found.is_replaced() => {}
             _ => return Err(TrainError::FolderNotEmpty { path: folder, found }),
         }
         let begun = self.claim(&folder).and_then(|()| {
@@ -376,7 +384,8 @@ impl<'a> Run<'a> {
 
     /// Holds the folder until this run, or the log that it leaves, is dropped or its process ends, however it does.
     fn claim(&mut self, folder: &Path) -> Result<(), TrainError> {
-        if self.lock.is_none() || !lock_path(folder).exists() {
+        if !self.lock.as_ref().is_some_and(|lock| lock.is_at(&lock_path(folder))) {
+            self.lock = None; // nobody keeps itself out
             self.lock = Some(lock(folder)?);
         }
         Ok(())
@@ -401,7 +410,7 @@ impl<'a> Run<'a> {
         let lock = lock(folder)?;
         let (state, store) = read_state(&path)?;
         state.vouch(folder)?;
-        Ok(Resumable { state, store, lock })
+        Ok(Resumable { path, state, store, lock })
     }
 
     /// Resumes from the folder's last state, or from the one kept after step `from`. Returns the number of steps done.
@@ -416,11 +425,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes up a state of this run's folder. Returns the steps it had done.
+    /// Takes up a state of this run's folder. Returns the steps it had done. An earlier state becomes the last one in one step, before
+    /// anything else in the folder changes: what is later in the log and in the kept weights then says so itself.
     ///
     /// # Errors
     /// If it is of another model, recipe, text, tokenizer or precision, or the weights kept beside it are not as they were.
-    pub fn resume_from(&mut self, Resumable { state, store, lock }: Resumable) -> Result<u64, TrainError> {
+    pub fn resume_from(&mut self, Resumable { path, state, store, lock }: Resumable) -> Result<u64, TrainError> {
         self.check_team()?;
         let Some(folder) = self.folder.clone() else { return Ok(0) };
         let (was, is) = (state.chosen.recipe, self.trainer.recipe);
@@ -448,8 +458,16 @@ impl<'a> Run<'a> {
             let what = format!("it holds other weights (of step {step}) than this run kept: it was replaced");
             return Err(CheckpointError::Format { path, what }.into());
         }
-        self.log = Some(Log::open(&folder, state.log.as_ref())?);
-        (self.due, self.lock) = (state.due, Some(lock));
+        let log = Log::open(&folder, state.log.as_ref())?;
+        let last = state_path(&folder);
+        if path != last {
+            at(&last, files::link(&path, &last))?;
+        }
+        if state.due {
+            let back = back_path(&folder);
+            at(&back, files::remove(&back))?; // of what comes after the last state now
+        }
+        (self.log, self.due, self.lock) = (Some(log), state.due, Some(lock));
         self.share(Some((state, store)), kept.map(|(sum, _)| sum))?;
         Ok(self.state.step)
     }
@@ -766,13 +784,15 @@ impl<'a> Run<'a> {
 
     /// Writes the reports that wait.
     fn write_records(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
+        let Some(run) = self.folder.clone() else { return };
         for (path, text) in std::mem::take(&mut self.texts) {
+            let held = self.hold_folder(&run, tell);
             let write = || {
                 let folder = path.parent().unwrap_or(&path);
                 at(folder, files::create_folder(folder))?;
                 limpid_checkpoint::write_text(&path, &text)
             };
-            let written = write();
+            let written = held.and_then(|()| Ok(write()?));
             if !self.told(&path, written, tell) {
                 self.texts.push((path, text));
             }
@@ -859,7 +879,8 @@ impl<'a> Run<'a> {
             self.state.best = Some((step, loss));
             if let Some(folder) = self.folder.clone() {
                 self.trainer.team.files(true)?;
-                let kept = on_disk(self.keep())?;
+                let held = self.hold_folder(&folder, tell);
+                let kept = on_disk(held.and_then(|()| self.keep()))?;
                 if kept.is_err() {
                     self.owed = Some((step, self.trainer.averaged(|trainer| trainer.kept())??));
                 }
@@ -901,7 +922,9 @@ impl<'a> Run<'a> {
         };
         self.write_records(tell);
         self.trainer.team.files(true)?;
-        let saved = on_disk(self.save(&folder, due))?;
+        let held = self.hold_folder(&folder, tell);
+        let there = held.is_ok();
+        let saved = on_disk(held.and_then(|()| self.save(&folder, due)))?;
         self.trainer.team.files(false)?;
         if saved.is_ok() {
             // the state is written after these
@@ -910,21 +933,23 @@ impl<'a> Run<'a> {
                 self.told(&path, Ok::<(), TrainError>(()), tell);
             }
         }
-        self.derive(tell);
+        if there {
+            self.derive(tell);
+        }
         Ok(self.told(&state_path(&folder), saved, tell) && tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop)
     }
 
     /// Rebuilds metrics.csv and the TensorBoard events, if they could not be written.
     fn derive(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         let (Some(log), Some(folder)) = (&mut self.log, &self.folder) else { return };
-        let (path, derived) = (folder.join("metrics.csv"), log.derive());
-        self.told(&path, derived, tell);
+        let (folder, derived) = (folder.clone(), log.derive());
+        self.tell_back(vec![], &folder, tell);
+        self.told(&folder.join("metrics.csv"), derived, tell);
     }
 
     /// Writes the state, after the files whose checksums it holds.
     fn save(&mut self, folder: &Path, due: bool) -> Result<(), TrainError> {
         (self.state.step, self.state.skipped, self.state.due) = (self.trainer.step, self.trainer.skipped, due);
-        self.restore_folder(folder)?;
         self.keep_owed()?;
         if self.validation.is_empty() || self.state.best.is_none() {
             self.keep()?;
@@ -952,16 +977,49 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Writes again what was removed from the folder during the run.
-    fn restore_folder(&mut self, folder: &Path) -> Result<(), TrainError> {
+    /// Sees that the folder is still the one that this run began in.
+    ///
+    /// # Errors
+    /// [`TrainError::FolderGone`], if it was moved away or removed as a whole, or another one has taken its place.
+    pub fn is_there(&self) -> Result<(), TrainError> {
+        let (Some(path), Some(log)) = (&self.folder, &self.log) else { return Ok(()) };
+        let locked = self.lock.as_ref().is_some_and(|lock| lock.is_at(&lock_path(path)));
+        // a copy of it is as good, and looks so where the system does not tell files apart
+        match path.is_dir() && (locked || log.is_there() || log.is_copied()) {
+            true => Ok(()),
+            false => Err(TrainError::FolderGone { path: path.clone() }),
+        }
+    }
+
+    /// Sees that the folder is still this run's, before anything is written there, and puts back what was removed from it.
+    ///
+    /// # Errors
+    /// [`TrainError::FolderGone`], if it was moved away or removed as a whole.
+    fn hold_folder(&mut self, folder: &Path, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<(), TrainError> {
+        self.is_there()?;
         self.claim(folder)?;
-        if self.state.files.keys().any(|name| !folder.join(name).exists()) {
+        let logged = self.log.as_ref().is_none_or(Log::is_there);
+        let mut back: Vec<PathBuf> = self.state.files.keys().map(|name| folder.join(name)).collect();
+        back.retain(|path| !path.exists());
+        if !back.is_empty() {
             self.write_texts(folder)?;
         }
-        if self.log.as_ref().is_some_and(|log| !log.is_there()) {
-            self.log = Some(Log::open(folder, None)?);
+        if let Some(log) = self.log.as_mut().filter(|_| !logged) {
+            log.put_back()?;
         }
+        self.tell_back(back, folder, tell);
         Ok(())
+    }
+
+    /// Tells what was removed and is there again: files, and the log if it was put back.
+    fn tell_back(&mut self, mut back: Vec<PathBuf>, folder: &Path, tell: &mut dyn FnMut(TrainEvent) -> Control) {
+        back.extend(self.log.as_mut().is_some_and(Log::was_put_back).then(|| folder.join(METRICS)));
+        for path in back {
+            let path = path.display();
+            tell(TrainEvent::Notice(format!(
+                "{path} was removed during the run: it is there again, with all that it held"
+            )));
+        }
     }
 
     /// Reports once what could not be written, and again when it could. Returns whether it was written.
@@ -979,7 +1037,8 @@ impl<'a> Run<'a> {
             }
             Err(error) => {
                 let (error, step) = (whole(error), self.trainer.step);
-                if self.missing.insert(path.into(), error.clone()).is_none() {
+                let known = self.missing.values().any(|known| *known == error);
+                if self.missing.insert(path.into(), error.clone()).is_none() && !known {
                     let next = "It is tried again at the next save, and at the end";
                     tell(TrainEvent::Notice(format!("step {step}: {error}. {next}")));
                 }
@@ -1023,13 +1082,21 @@ impl<'a> Run<'a> {
             };
             val_bits_per_byte = score.zip(bytes).and_then(|(score, bytes)| score.bits_per_byte(bytes));
         }
-        if self.trainer.team.agree(!self.missing.is_empty())? {
+        // what was removed since the last save is missed here
+        let gone = self.folder.clone().is_some_and(|folder| {
+            let held = self.hold_folder(&folder, tell).is_ok();
+            !held || !Run::can_resume(&folder)
+        });
+        if self.trainer.team.agree(gone || !self.missing.is_empty())? {
             self.try_save(self.state.due, tell)?;
+        } else {
+            self.derive(tell);
         }
         let recent = &self.state.recent;
         let summary = Summary {
             steps: self.trainer.step,
             train_loss: mean(recent),
+            losses: Some(recent.len()),
             val_loss,
             val_bits_per_byte,
             best_step,
@@ -1041,7 +1108,7 @@ impl<'a> Run<'a> {
             entropy_floor: None,
             stopped,
             ended_early: end == Some(End::Early),
-            missing: self.missing.values().cloned().collect(),
+            missing: self.missing.values().collect::<BTreeSet<_>>().into_iter().cloned().collect(),
         };
         Ok(summary)
     }

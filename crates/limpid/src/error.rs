@@ -20,6 +20,12 @@ pub enum Error {
         "answers of --device {0} have other last digits on other machines, so there is no receipt of them: take the cpu"
     )]
     NoReceipt(backend::Device),
+    /// Numbers that came of a run and are none.
+    #[error("{}", not_finite(.weight.as_deref()))]
+    NotFinite {
+        /// The first parameter that has such values, if one has.
+        weight: Option<String>,
+    },
     /// Generating and scoring.
     #[error(transparent)]
     Generate(#[from] generate::GenerateError),
@@ -142,5 +148,13 @@ impl Error {
 impl From<generate::DecodeError> for Error {
     fn from(error: generate::DecodeError) -> Error {
         Error::Generate(error.into())
+    }
+}
+
+/// What is told of numbers that are none.
+fn not_finite(weight: Option<&str>) -> String {
+    match weight {
+        Some(name) => format!("the weights are damaged: `{name}` has NaN or infinite values"),
+        None => "what the model computes has NaN or infinite values, though the weights have none: the weights are too large".into(),
     }
 }

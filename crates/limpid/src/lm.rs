@@ -480,7 +480,7 @@ impl Lm {
     /// # Errors
     /// If the model is not causal or has no head, or there is no room.
     pub fn engine(&self, limits: &EngineLimits) -> Result<Engine> {
-        let limits = EngineLimits { cache: self.cache, ..*limits };
+        let limits = EngineLimits { cache: self.cache, ..*limits }.whole(&self.config);
         let decoder = self.decoder(limits.decoder(&self.config))?;
         Ok(Engine::new(decoder, self.tokenizer.clone(), &limits))
     }
@@ -559,7 +559,21 @@ impl Lm {
         let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..=last))?;
-        Ok(pooling.of(&backend.read(hidden.of(&batch))?, width))
+        let vector = pooling.of(&backend.read(hidden.of(&batch))?, width);
+        match vector.iter().all(|v| v.is_finite()) {
+            true => Ok(vector),
+            false => Err(Error::NotFinite { weight: self.damaged(&model)? }),
+        }
+    }
+
+    /// The first parameter of `model` that has NaN or infinite values.
+    fn damaged(&self, model: &Model) -> Result<Option<String>> {
+        for param in &model.params {
+            if !self.values(model, param)?.iter().all(|v| v.is_finite()) {
+                return Ok(Some(param.name.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// How sentence-transformers makes vectors with it, if its folder says so, and what is taken of the hidden states then.

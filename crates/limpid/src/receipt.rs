@@ -13,6 +13,7 @@ use crate::model::{Mode, Model};
 use crate::ops::simd::Level;
 use crate::{Error, Lm};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The version of this library.
@@ -145,14 +146,30 @@ pub struct ReceiptAnswer {
     pub tokens: Vec<u32>,
     /// xxh3 of its text in UTF-8, 128 bits.
     pub text: String,
+    /// SHA-256 of its text in UTF-8, 64 hexadecimal digits; older receipts have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
     /// Why it ended.
     pub finish_reason: FinishReason,
 }
 
 impl ReceiptAnswer {
     fn of(sample: &Sample) -> ReceiptAnswer {
-        let text = hashed(|hash| hash.update(sample.text.as_bytes()));
-        ReceiptAnswer { tokens: sample.tokens.clone(), text, finish_reason: sample.finish_reason }
+        let (text, sha256) = (hashed(|hash| hash.update(sample.text.as_bytes())), Some(sha256(&sample.text)));
+        ReceiptAnswer { tokens: sample.tokens.clone(), text, sha256, finish_reason: sample.finish_reason }
+    }
+
+    /// Whether its text is this one.
+    pub fn is_text(&self, text: &str) -> bool {
+        let xxh3 = hashed(|hash| hash.update(text.as_bytes()));
+        self.text == xxh3 && self.sha256.as_ref().is_none_or(|own| *own == sha256(text))
+    }
+
+    /// Whether it is the same; what one of them does not say is not compared.
+    fn is(&self, other: &ReceiptAnswer) -> bool {
+        let (sha256, others) = (self.sha256.as_ref(), other.sha256.as_ref());
+        let same = (&self.tokens, &self.text, self.finish_reason) == (&other.tokens, &other.text, other.finish_reason);
+        same && sha256.zip(others).is_none_or(|(own, other)| own == other)
     }
 }
 
@@ -284,7 +301,9 @@ impl Receipt {
 /// # Errors
 /// If the model cannot continue the prompt ([`crate::generate::generate`]): it is another one, see [`Receipt::causes`].
 pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay, Error> {
-    let (theirs, options) = (&receipt.answer, receipt.request.options());
+    let (theirs, mut options) = (&receipt.answer, receipt.request.options());
+    // one token more than the receipt has is another answer, whatever would follow it
+    options.max_tokens = options.max_tokens.min(theirs.tokens.len() + 1);
     let made = |options: &Options, most: usize| -> Result<ReceiptAnswer, Error> {
         let mut chosen = 0;
         let sample = lm.generate_events(&receipt.request.prompt, options, &mut |event| {
@@ -304,7 +323,7 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay, Error> {
     } else {
         made(&options, usize::MAX)?
     };
-    if ours == *theirs {
+    if ours.is(theirs) {
         return Ok(Replay::Same);
     }
     let at = ours.tokens.iter().zip(&theirs.tokens).take_while(|(ours, theirs)| ours == theirs).count();
@@ -321,4 +340,8 @@ fn hashed(of: impl FnOnce(&mut Xxh3)) -> String {
     let mut hash = Xxh3::new();
     of(&mut hash);
     format!("{:032x}", hash.digest128())
+}
+
+fn sha256(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -69,6 +69,8 @@ pub struct Begins<'a> {
     pub precision: Precision,
     /// The bytes that it keeps within, if there is a limit.
     pub memory: Option<u64>,
+    /// Tokens of the sample that the command writes at the end, where that was chosen.
+    pub sample: Option<usize>,
 }
 
 /// More than any chat template has.
@@ -187,6 +189,7 @@ impl Task {
             ("from", from.unwrap_or_default()),
             ("precision", begins.precision.to_string()),
             ("memory", begins.memory.map(|bytes| bytes.to_string()).unwrap_or_default()),
+            ("sample", begins.sample.map(|tokens| tokens.to_string()).unwrap_or_default()),
         ];
         let rest = rest.into_iter().chain(self.text.clone()).chain(keys(&begins.model.tuning));
         let chosen = RunSettings { recipe: self.recipe, options: begins.options };

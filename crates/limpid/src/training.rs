@@ -307,7 +307,7 @@ impl Training {
             Some(_) => Default::default(),
             None => {
                 let (model, from) = (&trainer.model, files);
-                let begins = Begins { preset: &preset, from, model, options, precision, memory };
+                let begins = Begins { preset: &preset, from, model, options, precision, memory, sample: None };
                 (task.files(&begins)?, task.carried(&begins))
             }
         };

@@ -340,7 +340,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 58_350; // from 58,000: what strangers send to a server is bounded, typed and cancelled
+const BUDGET: usize = 59_500; // from 58,000: what strangers send and what a disk forgets is bounded, cancelled and said
 
 #[test]
 fn the_library_stays_within_its_budget() {

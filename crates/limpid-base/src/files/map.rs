@@ -42,6 +42,7 @@ impl Map {
     /// # Errors
     /// If it cannot be opened or is not a regular file (a directory, a pipe).
     pub unsafe fn open(path: &Path) -> io::Result<Map> {
+        super::may()?;
         // checked before it is opened: opening a pipe waits for a writer
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

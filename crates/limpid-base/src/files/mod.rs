@@ -1,6 +1,6 @@
 //! Files: mapped into memory ([`Map`]), read whole up to a limit ([`read_small`]), written ([`OutputFile`]), and
-//! replaced whole or not at all ([`replace`], [`replace_folder`]). Everything that a run writes goes through this
-//! module, so that a test can make any one of these operations fail.
+//! replaced whole or not at all ([`replace`], [`replace_folder`]). Everything that a run reads and writes goes through this
+//! module, so that a test can make any one of these operations fail, be the last, or find that somebody removed a file.
 
 mod map;
 
@@ -16,6 +16,7 @@ use std::path::Path;
 /// # Errors
 /// The file system's error; or what the file is, if it is not regular or too large.
 pub fn read_small(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    may()?;
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let about = fs::metadata(path)?; // before it is opened: opening a pipe waits for a writer
     if !about.is_file() {
@@ -74,6 +75,19 @@ impl OutputFile {
     /// If another process has locked it, or the file system has no locks.
     pub fn try_lock(&self) -> Result<(), TryLockError> {
         self.0.try_lock()
+    }
+
+    /// Whether the file is the one at `path`, and not one that was removed or moved away since it was opened. (Where the system does not
+    /// tell files apart: whether there is one.)
+    pub fn is_at(&self, path: &Path) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let (own, there) = (self.0.metadata(), fs::metadata(path));
+            own.ok().zip(there.ok()).is_some_and(|(own, there)| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+        }
+        #[cfg(not(unix))]
+        path.exists()
     }
 
     /// Truncates the file to `end` bytes and continues writing there.
@@ -176,19 +190,26 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }
 
-/// Gives a second name to a file that will never be written, whole or not at all. Where the file system has no
-/// links, it copies the file.
+/// Gives a second name to a file that will never be written, in the place of another file: whole, or not at all. Where the file
+/// system has no links, it copies the file.
 ///
 /// # Errors
-/// Whatever the file system says.
+/// Whatever the file system says; what was at `to` is then unchanged, as with [`replace`].
 pub fn link(from: &Path, to: &Path) -> io::Result<()> {
-    remove(to)?;
+    let mut name = to.file_name().unwrap_or_default().to_os_string();
+    name.push(".link"); // not the name that `replace` writes into: what is written there would be written into `from`
+    let beside = to.with_file_name(name);
+    remove(&beside)?;
     may()?;
-    match fs::hard_link(from, to) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(e),
-        Err(_) => replace(to, |beside| fs::copy(from, beside).map(drop)),
-        Ok(()) => sync_folder_of(to),
+    match fs::hard_link(from, &beside) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
+        Err(_) => return replace(to, |beside| fs::copy(from, beside).map(drop)),
+        Ok(()) => {}
     }
+    let done = may().and_then(|()| fs::rename(&beside, to));
+    // if it was not renamed; or if both were names of one file already, which are then left as they are
+    let _ = fs::remove_file(&beside);
+    done.and_then(|()| sync_folder_of(to))
 }
 
 /// Syncs the folder of a file: without it, a renamed file may have its old name again after a power failure. (Not
@@ -221,47 +242,63 @@ fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Which operations fail, for this thread.
+/// What happens at each operation of this thread: it fails, or something else happens before it.
 #[cfg(feature = "faults")]
 pub mod faults {
     use std::cell::{Cell, RefCell};
     use std::io;
     use std::ops::Range;
 
+    /// Hears the number of each operation before it is done.
+    type Hook = Box<dyn FnMut(u64) -> io::Result<()>>;
+
     thread_local! {
         static DONE: Cell<u64> = const { Cell::new(0) };
-        static FAILING: RefCell<Option<Range<u64>>> = const { RefCell::new(None) };
+        static COUNTED: Cell<bool> = const { Cell::new(false) };
+        static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
     }
 
     /// Runs `f` while the operations with these numbers fail. Returns also how many operations there were.
     pub fn during<T>(failing: Range<u64>, f: impl FnOnce() -> T) -> (T, u64) {
-        let before = FAILING.replace(Some(failing));
+        let fail = move |n| match failing.contains(&n) {
+            true => Err(io::Error::new(io::ErrorKind::StorageFull, format!("operation {n} fails"))),
+            false => Ok(()),
+        };
+        before_each(fail, f)
+    }
+
+    /// Runs `f`, and `hook` before each of its operations: one that gives an error fails. What the hook itself does is not counted; it may
+    /// remove files as somebody else would, or end all by a panic as a kill does. Returns also how many operations there were.
+    pub fn before_each<T>(hook: impl FnMut(u64) -> io::Result<()> + 'static, f: impl FnOnce() -> T) -> (T, u64) {
+        COUNTED.set(true);
         DONE.set(0);
+        HOOK.set(Some(Box::new(hook)));
         let done = f();
-        FAILING.set(before);
+        HOOK.set(None);
         (done, DONE.get())
     }
 
     /// No operation fails and none waits for the disk, for the rest of the thread: for tests with thousands of runs.
     pub fn none() {
-        FAILING.set(Some(0..0));
+        HOOK.set(None);
+        COUNTED.set(true);
     }
 
     /// Whether this thread tests faults.
     pub fn are_counted() -> bool {
-        FAILING.with_borrow(Option::is_some)
+        COUNTED.get()
     }
 
     /// Counts an operation.
     ///
     /// # Errors
-    /// If its number is one of those that fail.
+    /// If it is to fail.
     pub fn next() -> io::Result<()> {
-        let n = DONE.replace(DONE.get() + 1);
-        match FAILING.with_borrow(|failing| failing.as_ref().is_some_and(|failing| failing.contains(&n))) {
-            true => Err(io::Error::new(io::ErrorKind::StorageFull, format!("operation {n} fails"))),
-            false => Ok(()),
-        }
+        // what the hook does meets none; if it panics, there is none any more
+        let Some(mut hook) = HOOK.take() else { return Ok(()) };
+        let heard = hook(DONE.replace(DONE.get() + 1));
+        HOOK.set(Some(hook));
+        heard
     }
 }
 
@@ -278,9 +315,10 @@ pub fn replace_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) 
         path.with_file_name(name)
     };
     let (new, old) = (beside("partial"), beside("old"));
+    may()?;
     fs::create_dir(&new)?;
     let full = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
-    let done = write(&new).and_then(|()| match full {
+    let done = write(&new).and_then(|()| may()).and_then(|()| match full {
         false => fs::rename(&new, path),
         true => exchange(&new, path).or_else(|_| {
             fs::rename(path, &old)?;

@@ -3,9 +3,9 @@
 use crate::job::{extra_work, step_flops};
 use crate::machine::{PASSES, READINGS, fits, peak_rss, share};
 use crate::models;
-use crate::options::{self, Asked, MachineOptions, ModelOptions};
+use crate::options::{self, Asked, MachineOptions, ModelOptions, Usage};
 use crate::show;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::store::Dtype;
 use limpid::data::{Batches, Objective, Tokens};
@@ -90,9 +90,9 @@ struct Subject {
 struct PrefillArgs {
     #[command(flatten)]
     subject: Subject,
-    /// Tokens of the prompt
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    tokens: usize,
+    /// Tokens of the prompt [default: 256, or as many as the model has room for]
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
     #[command(flatten)]
     machine: MachineOptions,
     /// Put the result on stdout as JSON
@@ -104,9 +104,9 @@ struct PrefillArgs {
 struct DecodeArgs {
     #[command(flatten)]
     subject: Subject,
-    /// Tokens to write
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    tokens: usize,
+    /// Tokens to write [default: 64, or as many as the model has room for]
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
     #[command(flatten)]
     machine: MachineOptions,
     /// Put the result on stdout as JSON
@@ -213,10 +213,20 @@ fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<
     Ok((session, bytes))
 }
 
+/// Refuses more tokens than a model has room for.
+fn within(asked: Option<usize>, usual: usize, most: usize) -> Result<usize> {
+    let tokens = asked.unwrap_or(usual.min(most));
+    match (1..=most).contains(&tokens) {
+        true => Ok(tokens),
+        false => bail!(Usage(format!("--tokens is {tokens}: this model has room for 1 to {most} (--context-length)"))),
+    }
+}
+
 fn prefill(args: &PrefillArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let (mut session, _) = session(&args.subject, &args.machine)?;
-    let tokens = ids(args.tokens.clamp(1, session.context()), session.model().config.vocab_size);
+    let tokens = within(args.tokens, 256, session.context())?;
+    let tokens = ids(tokens, session.model().config.vocab_size);
     let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);
@@ -252,12 +262,14 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
 fn decode(args: &DecodeArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let (mut session, stored) = session(&args.subject, &args.machine)?;
+    // the first position holds what is begun with
+    let tokens = within(args.tokens, 64, session.context().saturating_sub(1).max(1))?;
     let mut roof = Roof::reads(threads, level)?;
     roof.measure(PASSES);
     let id = session.open()?;
     session.feed(id, &[0])?;
     let mut times = vec![];
-    for step in 0..args.tokens.clamp(1, session.context().saturating_sub(1).max(1)) {
+    for step in 0..tokens {
         let start = Instant::now();
         session.step(&[(id, (step % session.model().config.vocab_size) as u32)])?;
         times.push(start.elapsed().as_secs_f64());

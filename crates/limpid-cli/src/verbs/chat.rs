@@ -8,12 +8,15 @@ use anyhow::{Context, Result, bail};
 use limpid::backend::BackendError;
 use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
+use limpid::data::read_line;
 use limpid::data::template::ChatTemplate;
 use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{FinishReason, Options, Overflow, Sample};
 use limpid::{Lm, files};
 use serde_json::json;
-use std::io::{BufRead, IsTerminal};
+#[cfg(not(feature = "chat"))]
+use std::io::BufRead;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +59,9 @@ const HELP: &str = "\
 /help             these lines
 Ctrl-C stops an answer. A message that begins with / is typed with a blank before it.";
 
+/// Bytes of a message: more than any context has room for.
+const LONGEST: usize = 16 << 20;
+
 /// Lines that end a conversation at a terminal: nobody says them to a model.
 const LEAVES: [&str; 3] = ["q", "quit", "exit"];
 
@@ -94,8 +100,23 @@ pub fn run(args: Args) -> Result<()> {
     let (messages, stop) = (vec![], interrupted_answer()?);
     let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json };
     if !std::io::stdin().is_terminal() {
-        for line in std::io::stdin().lock().lines() {
-            match talk.takes(&line.context("standard input")?)? {
+        let (mut input, mut bytes) = (std::io::stdin().lock(), vec![]);
+        for n in 1.. {
+            bytes.clear();
+            // not to the end of a line that is too long: it may have none
+            let mut line = (&mut input).take(LONGEST as u64 + 1);
+            let size = read_line(&mut line, &mut bytes, LONGEST).context("standard input")?;
+            if size == 0 {
+                break;
+            }
+            if size > bytes.len() as u64 {
+                bail!(
+                    "standard input, line {n} is longer than {}, the most that a message may have",
+                    show::bytes(LONGEST as u64)
+                );
+            }
+            let line = std::str::from_utf8(&bytes).with_context(|| format!("standard input, line {n}"))?;
+            match talk.takes(line)? {
                 Line::Answered => talk.spaced("\n")?,
                 Line::Taken => {}
                 Line::End => break,

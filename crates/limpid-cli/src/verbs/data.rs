@@ -78,9 +78,9 @@ struct Info {
     /// Read all shards and verify their checksums
     #[arg(long)]
     check: bool,
-    /// The tokenizer of .bin files
-    #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
-    tokenizer: String,
+    /// The tokenizer of .bin files [default: gpt2]
+    #[arg(long, value_name = "NAME|FILE")]
+    tokenizer: Option<String>,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -168,13 +168,22 @@ fn prepare(args: Prepare) -> Result<()> {
 
 fn info(args: &Info) -> Result<()> {
     let folder = Path::new(&args.data);
+    let files = if Manifest::exists(folder) { vec![] } else { data::source::shard_files(&args.data) };
+    if let Some(tokenizer) = args.tokenizer.as_ref().filter(|_| files.is_empty()) {
+        bail!(Usage(format!("--tokenizer {tokenizer}: it is for .bin files, and {} has none", args.data)));
+    }
+    let reading = &args.reading;
+    let documents_only = [("--field", reading.field.is_some()), ("--skip-bad", reading.skip_bad)];
+    let is_documents = files.is_empty() && !Manifest::exists(folder);
+    if let Some((flag, _)) = documents_only.iter().find(|(_, given)| *given && !is_documents) {
+        bail!(Usage(format!("{flag}: it is for documents, and {} has tokens", args.data)));
+    }
     if Manifest::exists(folder) {
         return prepared(args, folder);
     }
     if args.check {
         bail!("{} has no manifest.json, so there are no checksums to hold it against", args.data);
     }
-    let files = data::source::shard_files(&args.data);
     if files.is_empty() { documents(args) } else { shards(args, &files) }
 }
 
@@ -260,7 +269,8 @@ fn samples(args: &Info, tokens: &Tokens, tokenizer: &Tokenizer) -> Result<Vec<St
 }
 
 fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
-    let tokenizer = Tokenizer::known(&args.tokenizer)?;
+    let name = args.tokenizer.as_deref().unwrap_or("gpt2");
+    let tokenizer = Tokenizer::known(name)?;
     let opened: Result<Vec<Shard>, _> = files.iter().map(|path| Shard::open(path, None)).collect();
     let (opened, end) = (opened?, tokenizer.end_of_text());
     let last = opened.len().saturating_sub(1);
@@ -276,7 +286,7 @@ fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
     let n = |n: usize| show::commas(n as u64);
     let rows = vec![
         ("shards", n(files.len())),
-        ("documents", format!("{} (as the end of text of {} divides them)", n(documents), args.tokenizer)),
+        ("documents", format!("{} (as the end of text of {name} divides them)", n(documents))),
         ("tokens", n(tokens.len())),
         ("longest document", format!("{} tokens", n(longest))),
     ];

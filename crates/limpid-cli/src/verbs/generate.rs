@@ -16,6 +16,7 @@ use limpid::generate::{
 use limpid::model::Mode;
 use limpid::receipt::Receipt;
 use limpid::{Lm, files, trace};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -177,22 +178,29 @@ pub fn run(args: Args) -> Result<()> {
     let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
     let mut engine = engine(&checkpoint, &args.machine, (sequences, positions))?;
     let asked = interrupt()?;
-    let mut samples: Vec<Written> = vec![];
-    for sample in 0..args.num_samples {
-        let options = Options { sample, ..options.clone() };
-        let request = EngineRequest { prompt: prompt.clone(), options, log_probs: None, reuse: true };
-        samples.push(Written { id: engine.submit(request)?, parts: vec![], choices: vec![], done: None });
-    }
-    let (mut broken, mut cropped, mut shown) = (None, false, 0);
-    let begin = |sample: usize| match args.json {
+    // those that are being written or wait for their turn, in order: the first is number `shown`
+    let mut samples: VecDeque<Written> = VecDeque::new();
+    let (mut submitted, mut shown) = (0, 0);
+    let (mut broken, mut failed, mut cropped, mut cut) = (None, None, false, false);
+    let (mut found, mut made) = (vec![], vec![]);
+    let begin = |sample: u64| match args.json {
         true => Ok(()),
         false => show::out(if sample > 0 { "\n---------------\n" } else { "" })
             .and_then(|()| show::out(if args.no_echo { "" } else { &text })),
     };
     begin(0)?;
-    let mut more = true;
-    while more {
-        more = engine.round(&mut |id, event| {
+    while shown < args.num_samples
+        && broken.is_none()
+        && failed.is_none()
+        && !(shown > 0 && asked.load(Ordering::Relaxed))
+    {
+        while submitted < args.num_samples && samples.len() < 4 * sequences {
+            let options = Options { sample: submitted, ..options.clone() };
+            let request = EngineRequest { prompt: prompt.clone(), options, log_probs: None, reuse: true };
+            samples.push_back(Written { id: engine.submit(request)?, parts: vec![], choices: vec![], done: None });
+            submitted += 1;
+        }
+        engine.round(&mut |id, event| {
             let sample = samples.iter_mut().find(|sample| sample.id == id).expect("it was asked for");
             match event {
                 EngineEvent::Cropped { .. } => cropped = true,
@@ -216,27 +224,41 @@ pub fn run(args: Args) -> Result<()> {
             broken.is_none() && !asked.load(Ordering::Relaxed)
         })?;
         // samples are shown one after another
-        while let Some(sample) = samples.get_mut(shown).filter(|_| broken.is_none()) {
+        while let Some(sample) = samples.front_mut().filter(|_| broken.is_none() && failed.is_none()) {
             for part in sample.parts.drain(..).filter(|_| !args.json) {
                 match part {
                     Part::Text(text) => broken = show::out(&text).err().or(broken),
                     Part::Choice(line) => show::say(line),
                 }
             }
-            match &sample.done {
-                Some(Ok(written)) if checkpoint.tokenizer.is_none() && !args.json => {
-                    let ids: Vec<String> = written.tokens.iter().map(u32::to_string).collect();
-                    show::out(&ids.join(","))?;
-                }
-                Some(_) => {}
-                None => break,
-            }
-            shown += 1;
-            if asked.load(Ordering::Relaxed) || matches!(sample.done, Some(Err(_))) {
-                more = false;
+            if sample.done.is_none() {
                 break;
             }
-            if shown < samples.len() {
+            let Written { choices, done, .. } = samples.pop_front().expect("it is the first");
+            shown += 1;
+            match done.expect("it is done") {
+                Err(error) => failed = Some(error),
+                Ok(written) => {
+                    cut |= written.finish_reason == FinishReason::Length && written.tokens.len() < args.max_tokens;
+                    if checkpoint.tokenizer.is_none() && !args.json {
+                        let ids: Vec<String> = written.tokens.iter().map(u32::to_string).collect();
+                        show::out(&ids.join(","))?;
+                    }
+                    if args.json {
+                        let mut one = serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() });
+                        if args.trace {
+                            one["trace"] = choices.iter().map(explained).collect();
+                        }
+                        found.push(one);
+                    }
+                    // all of them are kept only for what is written at the end
+                    made.extend(args.receipt.is_some().then_some(written));
+                }
+            }
+            if asked.load(Ordering::Relaxed) {
+                break;
+            }
+            if shown < args.num_samples && failed.is_none() {
                 begin(shown)?;
             }
         }
@@ -244,16 +266,8 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(error) = broken {
         return Err(error);
     }
-    samples.truncate(shown);
-    let (mut found, mut made) = (vec![], vec![]);
-    for Written { choices, done, .. } in samples {
-        let written = done.expect("it was shown to its end")?;
-        let mut one = serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() });
-        if args.trace {
-            one["trace"] = choices.iter().map(explained).collect();
-        }
-        found.push(one);
-        made.push(written);
+    if let Some(error) = failed {
+        return Err(error.into());
     }
     let context = checkpoint.config.context_length;
     if let Some(file) = &args.receipt {
@@ -283,8 +297,7 @@ pub fn run(args: Args) -> Result<()> {
             "note: the model sees at most {context}: whenever they were full, {dropped} was dropped (--overflow stop ends there)"
         ));
     }
-    let full = |s: &Sample| s.finish_reason == FinishReason::Length && s.tokens.len() < args.max_tokens;
-    if options.overflow == Overflow::Stop && made.iter().any(full) {
+    if options.overflow == Overflow::Stop && cut {
         show::say(format_args!("note: the context of {} is full: the text ends there", show::plural(context, "token")));
     }
     if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {

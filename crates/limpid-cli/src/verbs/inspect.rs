@@ -396,9 +396,19 @@ fn sound(
 fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<Seen> {
     let (model, causal) = (trace.model(), trace.model().config.mask == Mask::Causal);
     let params: Vec<&str> = model.params.iter().map(|p| p.name.as_str()).collect();
-    let names: Vec<Vec<String>> = args.tensor.iter().map(|asked| trace.matching(asked)).collect::<Result<_, _>>()?;
-    let names = names.concat();
-    let mut tensors = vec![];
+    let mut asked = vec![];
+    for name in &args.tensor {
+        let found = trace.matching(name)?;
+        // of several that a pattern means, those without a gradient are left out
+        let alone = found.len() == 1;
+        let has = |name: &String| alone || !matches!(trace.get(name), Err(TraceError::NoGradient { .. }));
+        let kept: Vec<String> = found.into_iter().filter(has).collect();
+        if kept.is_empty() {
+            bail!("no tensor that `{name}` means has a gradient");
+        }
+        asked.extend(kept);
+    }
+    let (names, mut tensors) = (asked, vec![]);
     for name in &names {
         let mut tensor = trace.get(name)?;
         if let Some(head) = args.head {
@@ -551,11 +561,12 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
     let width = args.width.map_or_else(show::table_width, usize::from);
     let (causal, head, sequences) = (model.config.mask == Mask::Causal, model.config.lm_head, batch.spans.len());
     let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
-    let mut text = String::new();
+    let (mut text, mut numbers) = (String::new(), true);
     for sequence in 0..sequences {
         let glance = glance(&mut trace, sequence, &|id| piece(tokenizer.as_ref(), id))?;
         let of = if sequences > 1 { format!("sequence {sequence}, ") } else { String::new() };
         let tokens = show::plural(glance.tokens.len(), "token");
+        numbers &= glance.loss().is_none_or(f64::is_finite);
         let loss = match glance.loss() {
             Some(loss) if causal => {
                 format!(": loss {loss:.4} nats a token. Under each token how surprising it was, in nats:")
@@ -586,7 +597,8 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
     show::out(&text)?;
     let broken = |tensor: &Labelled| tensor.values.iter().any(|v| !v.is_finite());
     let (last, params) = (trace.last()?, trace.names().params.clone());
-    sound(Some(&*last.name).filter(|_| broken(&last)), &params, |name| Ok(broken(&*trace.get(name)?)))
+    let first = if numbers { Some(&*last.name).filter(|_| broken(&last)) } else { Some("loss") };
+    sound(first, &params, |name| Ok(broken(&*trace.get(name)?)))
 }
 
 /// Bytes that tensors may take which are looked at.

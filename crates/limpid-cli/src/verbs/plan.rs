@@ -108,14 +108,18 @@ fn less_memory(models: Vec<Model>, takes: impl Fn(&Model) -> u64) -> Vec<Model> 
     models.into_iter().filter(less).collect()
 }
 
-/// What a micro-batch costs on a GPU, where one is chosen.
+/// What a micro-batch costs on a GPU, where one is chosen: counted of one that could be trained on.
 fn gpu(job: &Job, device: &DeviceChoice) -> Result<Option<Traffic>> {
     let recipe = &job.task.recipe;
-    let mut batch = Batch::default();
-    recipe.batches(&job.task.corpus.train, job.task.objective)?.fill(0, 0, &mut batch);
-    (batch.terms, batch.seed) = (recipe.terms(), Some(0));
+    let batch = || {
+        fits(&job.model, Some(recipe), job.on, "training this model")?;
+        let mut batch = Batch::default();
+        recipe.batches(&job.task.corpus.train, job.task.objective)?.fill(0, 0, &mut batch);
+        (batch.terms, batch.seed) = (recipe.terms(), Some(0));
+        Ok(batch)
+    };
     let groups = job.model.update_groups(recipe.weight_decay, recipe.optimizer);
-    traffic(device, &job.model, &groups, &batch, keys(&job.model, recipe))
+    traffic(device, &job.model, &groups, batch, keys(&job.model, recipe))
 }
 
 /// What is no tensor's, taken out of the parts of the memory.

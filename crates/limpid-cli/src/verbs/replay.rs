@@ -12,10 +12,17 @@ use limpid::receipt::{Receipt, ReceiptCause, Replay, VERSION, replay};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
+/// A receipt, and the answer that it lies in, if it does in one.
+struct Answered {
+    receipt: Receipt,
+    answer: Option<Value>,
+}
+
 /// Make the answer of a receipt again, and say whether it is the same.
 ///
-/// Exit 0: the same bytes. Exit 1: others; the first token that differs is named, and what is not as it was. The checksums of a receipt
-/// find what changed by accident; they prove nothing against somebody who means to deceive.
+/// Exit 0: the same bytes. Exit 1: others; the first token that differs is named, and what is not as it was. Of an answer of the server
+/// the whole file is compared: its text, why it ended, how many tokens it counts. The checksums of a model in a receipt find what changed by
+/// accident; they prove nothing against somebody who means to deceive.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A file with a receipt or a list of them: of `limpid generate --receipt`, or an answer of `limpid serve` that has one
@@ -45,7 +52,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut lm = Lm::from(checkpoint).with_threads(threads(args.threads));
     lm = lm.with_level(args.simd.unwrap_or_else(Level::best));
     let (mut found, mut differs) = (vec![], vec![]);
-    for (n, receipt) in receipts.iter().enumerate() {
+    for (n, Answered { receipt, answer }) in receipts.iter().enumerate() {
         // what products multiplied is a choice and no property of a model: it is made again
         let precision = receipt.precision.split(' ').next().unwrap_or_default();
         lm = lm.with_precision(parse_axis(precision).context("precision")?);
@@ -58,6 +65,11 @@ pub fn run(args: Args) -> Result<()> {
         let tokens = show::plural(receipt.answer.tokens.len(), "token");
         let tokens = if stopped { format!("{tokens}, and there it was stopped") } else { tokens };
         let why = receipt.causes(&lm)?;
+        if let Some(what) = answer.as_ref().and_then(|answer| beside(&lm, receipt, answer)) {
+            found.push(json!({ "same": false, "error": what }));
+            differs.push(format!("{which}{what}"));
+            continue;
+        }
         let (mut result, said) = match replay(&lm, receipt) {
             Ok(Replay::Same) => {
                 if !args.json {
@@ -93,16 +105,56 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// The receipts of a file: one, a list, or in an answer of the server.
-fn receipts(text: &str) -> Result<Vec<Receipt>> {
+fn receipts(text: &str) -> Result<Vec<Answered>> {
     let mut value: Value = serde_json::from_str(text).context("it is not JSON")?;
     if let Some(inside) = value.pointer_mut("/limpid/receipt") {
-        value = inside.take();
+        let receipt = receipt(inside.take())?;
+        return Ok(vec![Answered { receipt, answer: Some(value) }]);
     }
     let all = if let Value::Array(all) = value { all } else { vec![value] };
     if all.is_empty() {
         bail!(Usage("there is no receipt in it".into()));
     }
-    all.into_iter().map(receipt).collect()
+    all.into_iter().map(|one| Ok(Answered { receipt: receipt(one)?, answer: None })).collect()
+}
+
+/// Bytes of an answer up to which every place is tried where the text behind an unknown prompt may begin.
+const LONG: usize = 1 << 15;
+
+/// What an answer of the server says otherwise than the receipt in it, if it does.
+fn beside(lm: &Lm, receipt: &Receipt, answer: &Value) -> Option<String> {
+    let Receipt { request, answer: own, .. } = receipt;
+    let differs =
+        |what: &str, is: String| Some(format!("{what} is not what the receipt says: the file was changed ({is})"));
+    // what is not there cannot say anything else
+    let Some(choices) = answer["choices"].as_array() else { return None };
+    let [choice] = &choices[..] else {
+        return differs("the number of answers", format!("there are {}, and a receipt is of one", choices.len()));
+    };
+    let text = choice["text"].as_str().or_else(|| choice.pointer("/message/content")?.as_str());
+    // where the prompt was asked for too, the answer is what follows it
+    let tokenizer = lm.tokenizer().ok();
+    let decoded = tokenizer.and_then(|tokenizer| tokenizer.decode(&request.prompt).ok()).unwrap_or_default();
+    let encoded = |text: &str| tokenizer.and_then(|tokenizer| tokenizer.encode(text).ok());
+    let is = |text: &str| {
+        let prompt = |at: usize| decoded.ends_with(&text[..at]);
+        let echoed = |at| prompt(at) || encoded(&text[..at]).is_some_and(|ids| request.prompt.ends_with(&ids));
+        let from =
+            |at: &usize| text.is_char_boundary(*at) && (text.len() <= LONG || prompt(*at)) && own.is_text(&text[*at..]);
+        (0..=text.len()).filter(from).any(echoed)
+    };
+    if !text.is_some_and(is) {
+        return differs("the text of the answer", text.map_or("there is none".into(), |text| format!("{text:?}")));
+    }
+    let ended = if own.finish_reason == FinishReason::Length { "length" } else { "stop" };
+    let finish = &choice["finish_reason"];
+    if !finish.is_null() && finish != ended {
+        return differs("finish_reason", format!("{finish}, and it was {ended:?}"));
+    }
+    let end = usize::from(own.finish_reason == FinishReason::EndOfText);
+    let counts = [("prompt_tokens", request.prompt.len()), ("completion_tokens", own.tokens.len() + end)];
+    let wrong = counts.iter().find(|(name, n)| answer["usage"].get(name).is_some_and(|is| *is != json!(n)));
+    wrong.and_then(|(name, n)| differs(&format!("usage.{name}"), format!("{}, and it was {n}", answer["usage"][name])))
 }
 
 /// A receipt, and nothing beside it.

@@ -1,12 +1,13 @@
 //! `tokenize`: text to ids and back.
 
+use crate::options::Usage;
 use crate::tokenizers::{FORMATS, format, split, write};
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::data::{LONGEST, read_line};
 use limpid::tokenizer::{Order, Split, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 /// Text to ids and back, pieces beside ids; `tokenize train` learns a tokenizer.
@@ -79,7 +80,9 @@ fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Res
     let mut bytes = vec![];
     for n in 1.. {
         bytes.clear();
-        let size = read_line(input.as_mut(), &mut bytes, LONGEST).with_context(|| file.to_string())?;
+        // not to the end of a line that is too long: it may have none
+        let mut one = input.by_ref().take(LONGEST as u64 + 1);
+        let size = read_line(&mut one, &mut bytes, LONGEST).with_context(|| file.to_string())?;
         if size == 0 {
             break;
         }
@@ -111,6 +114,15 @@ const WIDEST: usize = 200;
 pub fn run(args: Args) -> Result<()> {
     if let Some(Verb::Train(args)) = args.verb {
         return super::learn::run(args);
+    }
+    let ranks = args.model.is_none() && args.tokenizer.ends_with(".tiktoken");
+    for (flag, given) in [("--split", args.split.is_some()), ("--special", !args.special.is_empty())] {
+        if given && !ranks {
+            bail!(Usage(format!("{flag}: it is for a .tiktoken file, given with --tokenizer")));
+        }
+    }
+    if args.ordinary && (args.export.is_some() || args.text.is_none() && args.lines.is_none()) {
+        bail!(Usage("--ordinary: there is no text to encode".into()));
     }
     let text = args.text.as_deref().map(source::prompt).transpose()?;
     let tokenizer = match (&args.model, args.tokenizer.as_str()) {

@@ -1,7 +1,7 @@
 //! `train`: from text to a model directory.
 
 use crate::dashboard::{Dashboard, Now};
-use crate::job::{JobArgs, Workflow, recomputes, step_flops, too_large};
+use crate::job::{JobArgs, SAMPLE, Workflow, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, interrupt, peak_rss, share};
 use crate::models::{self, engine};
 use crate::options::{Interrupted, MachineOptions, Usage};
@@ -63,8 +63,14 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<Option<Resumable>> {
     if args.resume.as_ref().is_some_and(|resume| resume != "auto") && found != FolderContents::Begun {
         bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
     }
-    if !args.force && matches!(found, FolderContents::Run | FolderContents::Other(_)) {
+    let free = matches!(found, FolderContents::Nothing | FolderContents::Begun);
+    if !free && (!args.force || !found.is_replaced()) {
         return Err(TrainError::FolderNotEmpty { path: folder.into(), found }.into());
+    }
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    let home = std::env::home_dir().and_then(|home| whole(&home));
+    if let Some(path) = whole(folder).filter(|path| !free && (path.parent().is_none() || home.as_ref() == Some(path))) {
+        bail!("{} holds more than a model, whatever is forced: choose a folder in it with --out", path.display());
     }
     let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
     if found == FolderContents::Begun && kept && args.resume.is_none() && !args.force {
@@ -208,6 +214,7 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
             options: job.options,
             precision: args.machine.precision,
             memory: args.memory,
+            sample: (args.sample != SAMPLE).then_some(args.sample),
         };
         run.files = task.files(&begins).map_err(source::of_library)?;
         run.carried = task.carried(&begins);
@@ -278,6 +285,11 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     progress.done();
     dashboard.into_iter().for_each(Dashboard::close);
     let mut summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
+    if let Err(gone) = run.is_there() {
+        // nothing more is written into what may be somebody else's
+        args.json.then(|| show::json(&summary)).transpose()?;
+        return Err(gone.into());
+    }
     let mut log = run.into_log(); // the model's memory is free for the sample
     let text = serde_json::to_string_pretty(&summary)? + "\n";
     if let Err(error) = limpid::checkpoint::write_text(&folder.join("summary.json"), &text) {
@@ -334,9 +346,11 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         return show::say(format_args!("stopped after step {steps}; go on with: limpid train --resume {word}"));
     }
     let val = summary.val_loss.map(|v| format!(", validation loss {v:.4} on all of its text")).unwrap_or_default();
-    let of = match summary.steps.min(RECENT as u64) {
-        0 | 1 => String::new(),
-        n => format!(" (mean of the last {n} steps)"),
+    let of = match summary.losses {
+        _ if summary.steps < 2 => String::new(),
+        Some(1) => " (of the only step that had one)".into(),
+        Some(n) if (n as u64) < summary.steps.min(RECENT as u64) => format!(" (mean of the {n} steps that had one)"),
+        _ => format!(" (mean of the last {} steps)", summary.steps.min(RECENT as u64)),
     };
     let floor = match (summary.entropy_floor, summary.val_loss) {
         (Some(floor), Some(val)) => format!(" (floor {floor:.4}, {:.4} above it)", val - floor),
@@ -479,13 +493,18 @@ impl Opening {
         }
         let of = if validation.is_empty() { train } else { validation };
         let mut ids = vec![];
-        of.copy(0..of.len().min(64).min(room), &mut ids);
+        of.copy(0..of.len().min(64), &mut ids);
         ids.retain(|id| Some(*id) != tokenizer.end_of_text());
         let text = tokenizer.decode(&ids)?;
-        let words = first_words(&text);
-        let (ids, text) = match prompt_ids(tokenizer, Mask::Causal, words) {
-            Ok(ids) if !ids.is_empty() && ids.len() <= room => (ids, words.to_string()),
-            _ => (vec![train.id(0)], tokenizer.decode(&[train.id(0)])?),
+        // as many whole words as there is room for
+        let fitting = (1..=4).rev().find_map(|n| {
+            let words = first_words(&text, n);
+            let ids = prompt_ids(tokenizer, Mask::Causal, words).ok()?;
+            (!ids.is_empty() && ids.len() <= room).then(|| (ids, words.to_string()))
+        });
+        let (ids, text) = match fitting {
+            Some(fitting) => fitting,
+            None => (vec![train.id(0)], tokenizer.decode(&[train.id(0)])?),
         };
         Ok(Opening { seed, ids, text, question: false })
     }
@@ -496,14 +515,14 @@ impl Opening {
     }
 }
 
-/// The first words of the first line that has some: at most four.
-fn first_words(text: &str) -> &str {
+/// The first words of the first line that has some: at most `most`.
+fn first_words(text: &str, most: usize) -> &str {
     let line = text.trim_start().lines().next().unwrap_or_default().trim_end();
     let ends = line
         .match_indices(char::is_whitespace)
         .map(|(at, _)| at)
         .filter(|at| !line[..*at].ends_with(char::is_whitespace));
-    &line[..ends.chain([line.len()]).nth(3).unwrap_or(line.len())]
+    &line[..ends.chain([line.len()]).nth(most - 1).unwrap_or(line.len())]
 }
 
 /// Writes a short sample of the weights in a run's folder, by a seed. Returns what it goes on from, and the sample, which `tell` hears as it

@@ -617,10 +617,10 @@ pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     to
 }
 
-/// Writes the model's constant tables; done once, before the first run.
+/// Writes the model's tables of positions; done once, before the first run.
 ///
 /// # Errors
 /// If the backend cannot write them.
 pub fn prepare(model: &Model, backend: &mut dyn Backend) -> Result<()> {
-    model.constants().try_for_each(|(region, values)| backend.write(region, &values))
+    model.tables().try_for_each(|(region, values)| backend.write(region, &values))
 }

@@ -228,12 +228,12 @@ pub(crate) enum Table {
     Rotary { base: f64, scaling: Box<RotaryScaling> },
 }
 
-/// The regions of a model's parameters, by name, and of its constant tables. Models of one configuration have equal
+/// The regions of a model's parameters, by name, and what its tables of positions say. Models of one configuration have equal
 /// maps in every mode, unless some of their parameters are frozen or adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightMap {
     params: Vec<(String, Region)>,
-    tables: Vec<(Region, Table)>,
+    tables: Vec<(usize, Table)>,
 }
 
 impl WeightMap {
@@ -508,7 +508,8 @@ impl Model {
     /// The regions of its weights, by name.
     pub fn weight_map(&self) -> WeightMap {
         let params = self.params.iter().map(|p| (p.name.clone(), p.region)).collect();
-        WeightMap { params, tables: self.tables.clone() }
+        let tables = self.tables.iter().map(|(region, table)| (region.cols, table.clone())).collect();
+        WeightMap { params, tables }
     }
 
     /// How many parameters it has, padding not counted.
@@ -561,23 +562,29 @@ impl Model {
         all
     }
 
-    /// The constant tables and their values.
-    pub fn constants(&self) -> impl Iterator<Item = (Region, Vec<f32>)> {
+    /// The tables of positions and their values, in parts of some rows: a whole one may be as large as all else.
+    pub fn tables(&self) -> impl Iterator<Item = (Region, Vec<f32>)> {
         use crate::ops::embed::tables;
-        self.tables.iter().map(|(region, table)| {
+        const PART: usize = 1 << 16;
+        self.tables.iter().flat_map(|(region, table)| {
             let frequencies = match table {
                 Table::Rotary { base, scaling } => tables::frequencies(region.cols, *base, scaling),
                 _ => vec![],
             };
-            let value = |i: usize| {
-                let (t, c) = (i / region.cols, i % region.cols);
-                match table {
-                    Table::Sinusoidal => tables::sinusoidal(t, c, region.cols),
-                    Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, region.cols),
-                    Table::Rotary { scaling, .. } => scaling.attention * tables::rotary(t, c, &frequencies),
-                }
-            };
-            (*region, (0..region.len()).map(|i| value(i) as f32).collect())
+            let rows = (PART / region.cols).max(1);
+            (0..region.rows).step_by(rows).map(move |first| {
+                let part =
+                    Region { at: region.at + first * region.cols, rows: rows.min(region.rows - first), ..*region };
+                let value = |i: usize| {
+                    let (t, c) = (first + i / region.cols, i % region.cols);
+                    match table {
+                        Table::Sinusoidal => tables::sinusoidal(t, c, region.cols),
+                        Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, region.cols),
+                        Table::Rotary { scaling, .. } => scaling.attention * tables::rotary(t, c, &frequencies),
+                    }
+                };
+                (part, (0..part.len()).map(|i| value(i) as f32).collect())
+            })
         })
     }
 
@@ -682,16 +689,15 @@ impl Model {
     /// (`Recipe::memory` of limpid-train).
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
         let size = |space: MemorySpace| self.bytes(space);
-        let tables = self.element(MemorySpace::Const).bytes(self.tables.iter().map(|(region, _)| region.len()).sum());
         let learning = size(MemorySpace::Param);
         vec![
-            ("parameters", learning + size(MemorySpace::Const) - tables),
+            ("parameters", learning + size(MemorySpace::Const)),
             ("gradients", if self.back().is_empty() { 0 } else { learning }),
             ("activations", size(MemorySpace::Act)),
             ("activation gradients", size(MemorySpace::ActGrad)),
             ("statistics", size(MemorySpace::Stat)),
             ("cache", size(MemorySpace::Cache)),
-            ("tables", tables),
+            ("tables", size(MemorySpace::Table)),
         ]
     }
 

@@ -144,7 +144,7 @@ pub(super) fn check(plan: &Plan, name: impl Fn(Region) -> String) -> Result<(), 
 
 /// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. Each kind is
 /// then one (L, ...) tensor, groups of one decay are few and long, and for GPT-2 it is the order of llm.c's file.
-/// Frozen parameters are placed among the constants, after the tables.
+/// Frozen parameters are placed in a memory of their own, and so are the tables.
 pub(super) fn arrange(plan: &mut Plan) {
     fn kind(name: &str) -> String {
         let parts: Vec<&str> = name.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
@@ -170,7 +170,7 @@ pub(super) fn arrange(plan: &mut Plan) {
     let cache = |op: &Op| if let Op::Attend { cache, .. } = op { *cache } else { None };
     plan.ops.iter().filter_map(cache).for_each(|region| put(region, region.len()));
     relocate(plan, &to);
-    for space in [MemorySpace::Const, MemorySpace::Cache] {
+    for space in [MemorySpace::Table, MemorySpace::Const, MemorySpace::Cache] {
         plan.sizes[space as usize] = ends[space as usize];
     }
     for space in

@@ -40,7 +40,9 @@ use std::ops::Range;
 /// One of the memory spaces of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum MemorySpace {
-    /// Constants: tables that are computed once, and in training the frozen parameters.
+    /// Tables of positions, computed once; as long as the model's sequences may be, and each backend's own.
+    Table,
+    /// In training the frozen parameters.
     Const,
     /// Parameters; in training, those that learn.
     Param,
@@ -65,7 +67,8 @@ pub enum MemorySpace {
 
 impl MemorySpace {
     /// All spaces, in the order of their numbers.
-    pub const ALL: [MemorySpace; 10] = [
+    pub const ALL: [MemorySpace; 11] = [
+        MemorySpace::Table,
         MemorySpace::Const,
         MemorySpace::Param,
         MemorySpace::Grad,
@@ -461,9 +464,10 @@ impl Op {
         self
     }
 
-    /// Every tensor that it reads or writes, but constant tables.
+    /// Every tensor that it reads or writes, but tables and frozen parameters.
     pub fn touched(mut self) -> Vec<Region> {
-        self.operands().map(|(_, region)| *region).filter(|region| region.space != MemorySpace::Const).collect()
+        let fixed = [MemorySpace::Table, MemorySpace::Const];
+        self.operands().map(|(_, region)| *region).filter(|region| !fixed.contains(&region.space)).collect()
     }
 
     /// The tensor that the op computes.
@@ -542,7 +546,7 @@ pub struct Back {
 }
 
 impl Back {
-    /// Every tensor that it reads or writes, but constant tables.
+    /// Every tensor that it reads or writes, but tables and frozen parameters.
     pub fn touched(&self) -> Vec<Region> {
         let operands = self.op.touched();
         let grads = operands.iter().filter(|region| region.space == MemorySpace::Param).map(|region| region.grad());

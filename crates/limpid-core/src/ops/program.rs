@@ -305,7 +305,10 @@ impl Draft {
             self.inside(region)?;
             let spaces: &[MemorySpace] = match (access, op) {
                 (Access::Own, Op::Attend { .. }) => &[MemorySpace::Cache],
-                (Access::Own, Op::Rotate { .. }) => &[MemorySpace::Const],
+                (Access::Own, Op::Rotate { .. }) => &[MemorySpace::Table],
+                (Access::Own, Op::Embed { positions: Some(positions), .. }) if positions == region => {
+                    &[MemorySpace::Table, MemorySpace::Const, MemorySpace::Param]
+                }
                 (Access::Own, _) => &[MemorySpace::Const, MemorySpace::Param],
                 (Access::Watched, _) | (Access::Write { .. }, Op::Classify { .. }) => &[MemorySpace::Stat],
                 (Access::Write { .. }, _) if region != op.output() => &[MemorySpace::Stat],

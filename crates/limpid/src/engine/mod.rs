@@ -115,7 +115,7 @@ pub struct EngineLimits {
     pub sequences: usize,
     /// Rows of prompts in one run.
     pub prompt_rows: usize,
-    /// Bytes of the KV cache; it has room for at least one whole context.
+    /// Bytes of the KV cache; it has room for at least one block of positions, and in [`Lm::engine`](crate::Lm::engine) for a whole context.
     pub cache_bytes: u64,
     /// The type of its elements: f32, or bf16 in half the memory. It changes the answers' last digits.
     pub cache: Element,
@@ -130,13 +130,19 @@ impl EngineLimits {
         EngineLimits { sequences, prompt_rows: 256, cache_bytes, cache }
     }
 
+    /// The same with room for at least one whole context.
+    pub(crate) fn whole(self, config: &Config) -> EngineLimits {
+        let blocks = attend::blocks(config.context_length) as u64;
+        let least = block_bytes(config, self.cache).saturating_mul(blocks);
+        EngineLimits { cache_bytes: self.cache_bytes.max(least), ..self }
+    }
+
     /// The decoder of an engine with these limits.
     pub fn decoder(&self, config: &Config) -> DecoderLimits {
         let EngineLimits { sequences, prompt_rows, cache_bytes, cache } = *self;
-        let least = attend::blocks(config.context_length);
         let blocks = (cache_bytes / block_bytes(config, cache)).min(u64::from(u32::MAX)) as usize;
         let rows = prompt_rows.min(config.context_length.saturating_mul(sequences)) + sequences;
-        DecoderLimits { rows, outputs: rows.min(sequences + SCORED), blocks: blocks.max(least), cache }
+        DecoderLimits { rows, outputs: rows.min(sequences + SCORED), blocks: blocks.max(1), cache }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::forward::{at, query_key_value};
 use super::team::ThreadTeam;
-use super::weights::Weights;
+use super::weights::Fixed;
 use super::{BatchShard, Sum, pick};
 use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
@@ -63,7 +63,7 @@ impl<'a> Parameters<'a> {
 }
 
 /// Computes the gradients of one op's inputs from the gradient of its output.
-pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam) {
+pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam) {
     if step.dx == [None; 2] && step.watched == [None; 3] {
         return;
     }
@@ -309,7 +309,7 @@ pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &Thread
 }
 
 /// Computes the losses and every gradient of the head, in chunks of rows.
-pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Parameters, team: &ThreadTeam) {
+pub fn head(step: Back, weights: Fixed, shard: &mut BatchShard, to: &Parameters, team: &ThreadTeam) {
     let Op::Classify { x, w, b, cap, losses, .. } = step.op else { unreachable!("only the loss has no output") };
     let BatchShard { batch, act, act_grad, stat, .. } = shard;
     let (v, cols) = (w.rows, x.cols);

@@ -3,7 +3,7 @@
 
 use super::cache::Cache;
 use super::team::ThreadTeam;
-use super::weights::Weights;
+use super::weights::Fixed;
 use super::{BatchShard, pick};
 use crate::config::Heads;
 use crate::ops::attend::{self, BLOCK, CacheBlocks, CachedKeys, Head, Keys};
@@ -43,7 +43,7 @@ pub fn at(region: Region, rows: &Range<usize>) -> Range<usize> {
 }
 
 /// Runs one op on the rows of one shard.
-pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam, cache_of: Option<&mut Cache>) {
+pub fn run(op: Op, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam, cache_of: Option<&mut Cache>) {
     let BatchShard { first, batch, act, stat, .. } = shard;
     let of = |region: Region| weights.of(region);
     let (first, batch, level) = (*first, &*batch, team.level);

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use team::ThreadTeam;
-use weights::Weights;
+use weights::{Fixed, Weights};
 
 /// Reserves memory for a new [`Cpu`].
 fn reserve(len: usize) -> Result<Arena> {
@@ -46,6 +46,8 @@ fn reserve(len: usize) -> Result<Arena> {
 /// The f32 backend.
 pub struct Cpu {
     weights: Arc<Weights>,
+    /// The tables of positions.
+    tables: Arena,
     grad: Arena,
     /// The stack of pushed gradients: the first `pushed` are in use, the others are kept to be used again.
     aside: Vec<Arena>,
@@ -178,9 +180,7 @@ impl Cpu {
     /// If the system refuses memory or threads.
     pub fn start(model: &Model, threads: usize, level: Level, precision: Precision) -> Result<Cpu> {
         let weights = Arc::new(Weights::new(model, (level, precision))?);
-        let mut cpu = Cpu::build(model, threads, (level, precision), weights)?;
-        super::prepare(model, &mut cpu)?;
-        Ok(cpu)
+        Cpu::build(model, threads, (level, precision), weights)
     }
 
     /// [`Cpu::start`] on weights that another backend shares: see [`Device::start_with`](super::Device::start_with).
@@ -243,8 +243,9 @@ impl Cpu {
         let sum = |region: &Region| Sum { region: region.grad(), blank: AtomicBool::new(true) };
         let average = arena(MemorySpace::Average, trains)?;
         average.small_pages(); // few runs average, and a huge page would back it with its neighbour
-        Ok(Cpu {
+        let mut cpu = Cpu {
             weights,
+            tables: arena(MemorySpace::Table, true)?,
             grad: arena(MemorySpace::Grad, differentiates)?,
             aside: vec![],
             pushed: 0,
@@ -266,7 +267,9 @@ impl Cpu {
             partial: vec![0.0; model.program.size(MemorySpace::Param).div_ceil(NORM_PART) + 3 * model.params.len()],
             tickets: Tickets::default(),
             reported: None,
-        })
+        };
+        super::prepare(model, &mut cpu)?;
+        Ok(cpu)
     }
 
     /// The number of threads.
@@ -311,8 +314,9 @@ impl Cpu {
     }
 
     /// Runs `f` on every shard that has rows, each on one thread; a single shard gets all threads.
-    fn on_shards(&mut self, f: impl Fn(&mut BatchShard, &Weights, &ThreadTeam, Option<&mut Cache>) + Sync) {
-        let Cpu { weights, shards, cache, team, solo, .. } = self;
+    fn on_shards(&mut self, f: impl Fn(&mut BatchShard, Fixed, &ThreadTeam, Option<&mut Cache>) + Sync) {
+        let Cpu { weights, tables, shards, cache, team, solo, .. } = self;
+        let weights = Fixed { weights, tables };
         if let [shard] = &shards[..] {
             return f(&mut BatchShard::write(shard), weights, team, cache.as_mut());
         }
@@ -328,6 +332,7 @@ impl Cpu {
     /// shard has.
     fn shared(&self, space: MemorySpace) -> Option<&Arena> {
         match space {
+            MemorySpace::Table => Some(&self.tables),
             MemorySpace::Grad => Some(&self.grad),
             MemorySpace::Moment1 => Some(&self.moment1),
             MemorySpace::Moment2 => Some(&self.moment2),
@@ -478,10 +483,11 @@ impl Backend for Cpu {
                 forward::run(op.of(&shard.batch), weights, shard, team, cache.as_deref_mut());
             }
         });
+        let weights = Fixed { weights: &self.weights, tables: &self.tables };
         for op in head {
             for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
                 let shard = &mut *shard;
-                forward::run(op.of(&shard.batch), &self.weights, shard, &self.team, None);
+                forward::run(op.of(&shard.batch), weights, shard, &self.team, None);
             }
         }
         Ok(())
@@ -495,13 +501,14 @@ impl Backend for Cpu {
             let what = "its weights are packed for running: gradients need a model with its own".into();
             return Err(BackendError::NotSupported { op: "backward", what });
         }
+        let weights = Fixed { weights: &self.weights, tables: &self.tables };
         for pass in head {
             let to = Parameters::new(&mut self.grad, &self.sums);
             for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
                 let shard = &mut *shard;
                 match pass.of(&shard.batch) {
-                    Pass::Recompute(op) => forward::run(op, &self.weights, shard, &self.team, None),
-                    Pass::Back(head) => backward::head(head, &self.weights, shard, &to, &self.team),
+                    Pass::Recompute(op) => forward::run(op, weights, shard, &self.team, None),
+                    Pass::Back(head) => backward::head(head, weights, shard, &to, &self.team),
                 }
             }
         }
@@ -510,9 +517,9 @@ impl Backend for Cpu {
             let to = Parameters::new(&mut self.grad, &self.sums);
             for pass in body {
                 match pass.of(&shard.batch) {
-                    Pass::Recompute(op) => forward::run(op, &self.weights, shard, &self.team, None),
+                    Pass::Recompute(op) => forward::run(op, weights, shard, &self.team, None),
                     Pass::Back(back) => {
-                        backward::inputs(back, &self.weights, shard, &self.team);
+                        backward::inputs(back, weights, shard, &self.team);
                         backward::parameters(back, shard, &to, &self.team);
                     }
                 }
@@ -644,6 +651,7 @@ impl Backend for Cpu {
                 self.parts(region, |from, part| part.copy_from_slice(&values[from..from + part.len()]));
                 return Ok(());
             }
+            MemorySpace::Table => &mut self.tables,
             MemorySpace::Const => &mut self.own_weights("write", region.space, region.at)?.konst,
             MemorySpace::Param => &mut self.own_weights("write", region.space, region.at)?.param,
             MemorySpace::Grad => &mut self.grad,

@@ -14,8 +14,9 @@ use crate::ops::simd::Level;
 use crate::ops::view::Mat;
 use crate::ops::{MemorySpace, Op, Region};
 use std::collections::HashMap;
+use std::ops::Deref;
 
-/// The parameters and constant tables of a model. No run changes them; only an update or an upload does.
+/// The parameters of a model. No run changes them; only an update or an upload does.
 pub struct Weights {
     map: WeightMap,
     how: (Level, Precision),
@@ -30,6 +31,27 @@ pub struct Weights {
     tables: Vec<Region>,
     /// What may stay quantised.
     quantised: Vec<Region>,
+}
+
+/// What a run reads and never writes: the weights, and the tables of positions, which are its backend's own.
+#[derive(Clone, Copy)]
+pub struct Fixed<'a> {
+    pub weights: &'a Weights,
+    pub tables: &'a Arena,
+}
+
+impl<'a> Fixed<'a> {
+    /// The plain values of a weight or a table.
+    pub fn of(self, region: Region) -> &'a [f32] {
+        if region.space == MemorySpace::Table { &self.tables[region.range()] } else { self.weights.of(region) }
+    }
+}
+
+impl Deref for Fixed<'_> {
+    type Target = Weights;
+    fn deref(&self) -> &Weights {
+        self.weights
+    }
 }
 
 /// A weight, plain or packed.
@@ -113,7 +135,7 @@ impl Weights {
         Err(BackendError::NotSupported { op: "shared weights", what })
     }
 
-    /// The plain values of a parameter or constant.
+    /// The plain values of a parameter.
     pub fn of(&self, region: Region) -> &[f32] {
         let memory = if region.space == MemorySpace::Const { &self.konst } else { &self.param };
         &memory[region.range()]

@@ -4,6 +4,7 @@ use super::super::order::FeatureOrders;
 use super::super::plan::{self, Placement, Plan};
 use super::super::{Axes, Mode, Model, ModelParts, Names, Param, ParamRole, Table, Tensor, Tuning, recompute};
 use crate::config::{Config, ConfigError, NormPlace, QkNorm};
+use crate::ops::attend::BLOCK;
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::Draft;
@@ -211,12 +212,12 @@ impl<'a> Builder<'a> {
         region
     }
 
-    /// A constant table; the same one for all that need the same.
+    /// A table of positions, as long as a sequence of the model may be; the same one for all that need the same.
     pub fn table(&mut self, cols: usize, table: Table) -> Region {
         if let Some((region, _)) = self.tables.iter().find(|(_, own)| *own == table) {
             return *region;
         }
-        let region = self.place(MemorySpace::Const, self.c.context_length, cols, ActiveRows::All);
+        let region = self.place(MemorySpace::Table, reach(self.c, self.mode), cols, ActiveRows::All);
         self.tables.push((region, table));
         region
     }
@@ -286,7 +287,7 @@ impl<'a> Builder<'a> {
         plan::compact(&mut plan, &self.blocks);
         let Plan { mode, ops, back, tensors, params, tables, sizes, .. } = plan;
         let (rows, outputs, context, cache) = match mode {
-            Mode::Decode { rows, outputs, blocks } => (rows, outputs, self.c.context_length, Some(blocks)),
+            Mode::Decode { rows, outputs, blocks } => (rows, outputs, reach(self.c, mode), Some(blocks)),
             Mode::Layers { batch, context, outputs } => (batch * context, outputs, context, None),
             Mode::Train { context, .. } | Mode::Score { context, .. } | Mode::Inspect { context, .. } => {
                 (self.rows, self.rows, context, None)
@@ -311,5 +312,16 @@ impl<'a> Builder<'a> {
             labels,
             tables,
         }))
+    }
+}
+
+/// Positions that a sequence of a model may have.
+fn reach(c: &Config, mode: Mode) -> usize {
+    match mode {
+        Mode::Decode { blocks, .. } => blocks.saturating_mul(BLOCK).min(c.context_length),
+        Mode::Train { context, .. }
+        | Mode::Score { context, .. }
+        | Mode::Inspect { context, .. }
+        | Mode::Layers { context, .. } => context,
     }
 }
