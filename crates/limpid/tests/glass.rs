@@ -59,6 +59,9 @@ fn same_as_kept(config: &Config, sequences: usize, length: usize, seed: u64, thr
             (a.min(b), a.max(b))
         });
         let band = sheet.band(r0..r1, c0..c1);
+        let part = trace.sheet(name, &index, Some(r0..r1)).unwrap();
+        assert_eq!((part.rows, part.cols), (sheet.rows, sheet.cols), "{name}");
+        same_bits(&format!("rows of {name}"), &part.band(r0..r1, c0..c1), &band);
         for (at, value) in band.iter().enumerate() {
             let (i, j) = (r0 + at / (c1 - c0), c0 + at % (c1 - c0));
             let mut at = index.clone();

@@ -195,7 +195,8 @@ impl LayerTrace {
     }
 
     /// The matrix of a tensor's last two axes, at an index of the others; of a tensor with the rows of each head together
-    /// ([`Labelled::heads_first`]); also of `cos(NAME)`. `rows` are those that will be looked at: logits are computed for these alone.
+    /// ([`Labelled::heads_first`]); also of `cos(NAME)`. `rows` are those that will be looked at: logits are computed, and parameters read, for these
+    /// alone.
     ///
     /// # Errors
     /// As [`LayerTrace::get`], and if the index is outside.
@@ -227,7 +228,15 @@ impl LayerTrace {
                 let values = self.head_rows(name, first + part.start..first + part.end)?;
                 Ok(Sheet::some_rows(values, part.start, [shape[1], shape[2]]))
             }
-            _ => Ok(Sheet::of(&self.get(name)?, index)),
+            _ => match (self.named.param(name).filter(|param| param.is_matrix() && param.order.is_none()), rows) {
+                (Some(param), Some(rows)) if rows.end <= shape[0] => {
+                    let region = param.region;
+                    self.take(name, [rows.len(), region.cols])?;
+                    let values = self.table_rows(region, rows.clone())?;
+                    Ok(Sheet::some_rows(values, rows.start, [region.rows, region.cols]))
+                }
+                _ => Ok(Sheet::of(&self.get(name)?, index)),
+            },
         }
     }
 
