@@ -70,7 +70,7 @@ fn is_read(name: &str) -> bool {
 /// Whether a file is of a model or of a run, so that a folder with it is one of such.
 fn is_models(name: &str) -> bool {
     let weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".pt");
-    ["config.json", "limpid.toml"].contains(&name) || weights && (is_own(name) || is_read(name))
+    ["config.json", "limpid.toml"].contains(&name) || is_read(name) || weights && is_own(name)
 }
 
 /// The names in a folder, without hidden files and `lost+found`.

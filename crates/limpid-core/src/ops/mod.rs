@@ -40,8 +40,6 @@ use std::ops::Range;
 /// One of the memory spaces of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum MemorySpace {
-    /// Tables of positions, computed once; as long as the model's sequences may be, and each backend's own.
-    Table,
     /// In training the frozen parameters.
     Const,
     /// Parameters; in training, those that learn.
@@ -63,12 +61,13 @@ pub enum MemorySpace {
     Stat,
     /// The KV cache: keys and values of open sequences.
     Cache,
+    /// Tables of positions, computed once; as long as the model's sequences may be, and each backend's own.
+    Table,
 }
 
 impl MemorySpace {
     /// All spaces, in the order of their numbers.
     pub const ALL: [MemorySpace; 11] = [
-        MemorySpace::Table,
         MemorySpace::Const,
         MemorySpace::Param,
         MemorySpace::Grad,
@@ -79,6 +78,7 @@ impl MemorySpace {
         MemorySpace::ActGrad,
         MemorySpace::Stat,
         MemorySpace::Cache,
+        MemorySpace::Table,
     ];
 }
 
