@@ -127,7 +127,7 @@ fn beside(lm: &Lm, receipt: &Receipt, answer: &Value) -> Option<String> {
     let differs =
         |what: &str, is: String| Some(format!("{what} is not what the receipt says: the file was changed ({is})"));
     // what is not there cannot say anything else
-    let Some(choices) = answer["choices"].as_array() else { return None };
+    let choices = answer["choices"].as_array()?;
     let [choice] = &choices[..] else {
         return differs("the number of answers", format!("there are {}, and a receipt is of one", choices.len()));
     };
