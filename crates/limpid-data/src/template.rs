@@ -2,7 +2,7 @@
 //!
 //! limpid's own template is written by [`chat`], without an interpreter: those are the texts that its models are
 //! trained on, and a model of limpid's answers where the feature `templates` is off. A template is a program from a file, so its
-//! steps, its memory (a step pays for 64 bytes) and its depth are bounded. What is left undone: `tools` and `documents` are none.
+//! steps, its memory (a step pays for 64 bytes), its depth and its values are bounded (`held`). What is left undone: `tools` and `documents` are none.
 
 use super::chat::{self, ChatError, Conversation, Fault, MARKERS, Message, Role};
 use super::quote::Quote;
@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 #[cfg(feature = "templates")]
 use std::sync::Arc;
+
+#[cfg(feature = "templates")]
+mod held;
 
 /// Why a template writes nothing.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +96,9 @@ impl TemplateTokens {
     }
 }
 
-/// Most steps of a template. 64 bytes that it makes are one, so that this bounds its memory too, to 64 MiB.
-const STEPS: u64 = 1 << 20;
+/// Most steps of a template, the checks of what it holds among them. 64 bytes that it makes are one, so that this bounds its memory
+/// too, to 128 MiB.
+const STEPS: u64 = 1 << 21;
 
 /// How the conversations of a model are written. Cheap to clone.
 #[derive(Clone)]
@@ -342,11 +346,15 @@ fn plain(messages: &[Message], tokenizer: &Tokenizer) -> Result<(), TemplateErro
 /// Jinja as transformers sets it up.
 #[cfg(feature = "templates")]
 mod jinja {
+    use super::held::{self, said};
     use super::{Message, STEPS, TemplateError, TemplateTokens};
     use chrono::DateTime;
+    use limpid_base::budget::{Budget, Spent};
+    use limpid_base::contain::contain;
+    use minijinja::machinery;
     use minijinja::syntax::SyntaxConfig;
     use minijinja::value::Kwargs;
-    use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context};
+    use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, context};
     use minijinja_contrib::pycompat::unknown_method_callback;
     use serde::Serialize;
     use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
@@ -368,14 +376,45 @@ mod jinja {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         jinja.set_syntax(syntax.map_err(wrong)?);
         jinja.set_auto_escape_callback(|_| AutoEscape::None);
-        jinja.set_unknown_method_callback(unknown_method_callback);
+        jinja.set_unknown_method_callback(method);
+        held::add_tests(&mut jinja);
         jinja.set_fuel(Some(STEPS));
         jinja.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Raised(message)))
         });
         jinja.add_filter("tojson", tojson);
-        jinja.add_template_owned(NAME, plain(source)).map_err(wrong)?;
-        Ok(jinja)
+        held::read(jinja, NAME, plain(source)).map_err(TemplateError::Syntax)
+    }
+
+    /// What strings and lists can do in Python, paid for before it is done.
+    fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+        let bytes = match (value.as_str(), name, args) {
+            (Some(between), "join", [list]) => {
+                let between = between.len() as u64;
+                held::measure(state, list)?.saturating_add(between.saturating_mul(list.len().unwrap_or(0) as u64))
+            }
+            (Some(format), "format", _) => widths(format),
+            (Some(text), "replace", [old, new, ..]) => match (old.as_str(), new.as_str()) {
+                (Some(old), Some(new)) => (text.matches(old).count() as u64).saturating_mul(new.len() as u64),
+                _ => 0,
+            },
+            (Some(text), "split", _) => {
+                let at = args.first().and_then(Value::as_str);
+                48 * at.map_or_else(|| text.split_whitespace().count(), |at| text.matches(at).count()) as u64
+            }
+            (Some(text), "splitlines", _) => 48 * text.lines().count() as u64,
+            _ => 0,
+        };
+        state.consume_fuel(bytes / 64)?;
+        unknown_method_callback(state, value, name, args)
+    }
+
+    /// The sum of all numbers in the braces of a format behind their colons.
+    fn widths(format: &str) -> u64 {
+        let braces = format.split('{').skip(1).filter_map(|part| part.split('}').next()?.split_once(':'));
+        let numbers = braces.flat_map(|(_, spec)| spec.split(|c: char| !c.is_ascii_digit()));
+        let long = |digits: &str| if digits.is_empty() { 0 } else { digits.parse::<u64>().unwrap_or(u64::MAX) };
+        numbers.map(long).fold(0, u64::saturating_add)
     }
 
     pub fn render(
@@ -404,22 +443,23 @@ mod jinja {
             };
             given.insert("strftime_now", Value::from_function(written));
         }
-        let template = jinja.get_template(NAME).map_err(|error| TemplateError::Failed(said(&error)))?;
-        template.render(Value::from(given)).map_err(|error| {
+        let failed = |error: Error| {
             let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
             match causes.find_map(|cause| cause.downcast_ref::<Raised>()) {
                 _ if error.kind() == ErrorKind::OutOfFuel => TemplateError::Endless,
                 Some(Raised(message)) => TemplateError::Refused(message.clone()),
                 None => TemplateError::Failed(said(&error)),
             }
-        })
-    }
-
-    /// What went wrong, and in which line.
-    fn said(error: &Error) -> String {
-        let what =
-            error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
-        error.line().map_or(what.clone(), |line| format!("{what} (line {line})"))
+        };
+        let run = || {
+            let template = jinja.get_template(NAME)?;
+            let template = machinery::get_compiled_template(&template);
+            let (steps, mut text) = (held::checked(&template.instructions), String::new());
+            let mut out = machinery::make_string_output(&mut text);
+            machinery::eval(jinja, &steps, Value::from(given), &template.blocks, &mut out, AutoEscape::None)?;
+            Ok(text)
+        };
+        contain(run).map_err(TemplateError::Failed)?.map_err(failed)
     }
 
     /// With `\n` at the end of every line, as Jinja2 begins, and without transformers' own block that marks answers: what is in it is
@@ -466,14 +506,15 @@ mod jinja {
     }
 
     /// `tojson` of transformers: Python's `json.dumps(.., ensure_ascii=False)`.
-    fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+    fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<String, Error> {
         let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}"));
         if options.get::<Option<bool>>("ensure_ascii")? == Some(true) {
             return Err(wrong("ensure_ascii is not supported"));
         }
         let indent: Option<usize> = options.get("indent")?;
         options.assert_all_used()?;
-        let mut bytes = vec![];
+        held::measure(state, value)?;
+        let mut bytes = Paid { bytes: vec![], budget: Budget::default().bytes(STEPS * 64), spent: None };
         let done = match indent {
             Some(n @ 0..=16) => {
                 let indent = " ".repeat(n);
@@ -483,8 +524,32 @@ mod jinja {
             Some(_) => return Err(wrong("indent is more than 16")),
             None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
         };
+        if bytes.spent.is_some() {
+            return Err(Error::from(ErrorKind::OutOfFuel));
+        }
         done.map_err(|error| wrong(&error.to_string()))?;
-        String::from_utf8(bytes).map_err(|error| wrong(&error.to_string()))
+        String::from_utf8(bytes.bytes).map_err(|error| wrong(&error.to_string()))
+    }
+
+    /// Bytes within a budget.
+    struct Paid {
+        bytes: Vec<u8>,
+        budget: Budget,
+        spent: Option<Spent>,
+    }
+
+    impl io::Write for Paid {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.budget.take_bytes(bytes.len() as u64).map_err(|spent| {
+                self.spent = Some(spent);
+                io::Error::other(spent)
+            })?;
+            self.bytes.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     /// JSON in a line, with Python's spaces.
@@ -677,6 +742,150 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         assert_eq!(render("{%+ generation %}a {%- endgeneration -%} b").unwrap(), "ab");
+    }
+
+    /// Whatever a template does, it is an error or a small text, on a thread with little stack: nothing is too deep for it, too large, or
+    /// takes long. Without the checks each of these overflows the stack, or takes gigabytes, or does not end.
+    #[test]
+    fn hostile_templates_are_refused_or_small() {
+        let many = |part: &str, n: usize| part.repeat(n);
+        let itself = "{% set n = namespace() %}{% set n.n = n %}";
+        let within = "{% set n = namespace() %}{% set n.n = [{'a': n}] %}";
+        let twice = format!("{{% set l = [1, 2] %}}{}", many("{% set l = l + l %}", 40));
+        let nested = format!("{{% set l = [1] %}}{}", many("{% set l = [l, l] %}", 40));
+        let deep = format!("{{% set d = [] %}}{}", many("{% set d = [d] %}", 9000));
+        let wide = "{% set n = namespace(l=[1]) %}{% for i in range(16) %}{% set n.l = [n.l, n.l] %}{% endfor %}\
+            {% set m = namespace(l=[1]) %}{% for i in range(16) %}{% set m.l = [m.l, m.l] %}{% endfor %}";
+        let mut sources: Vec<String> = vec![];
+        for then in
+            ["{{ n }}", "{{ n | tojson }}", "{{ n == n.n }}", "{{ n | string }}", "{{ n ~ 'a' }}", "{{ {n: 1} }}"]
+        {
+            sources.extend([itself, within].map(|made| format!("{made}{then}")));
+        }
+        for made in [&twice, &nested, &deep] {
+            for then in
+                ["", "{{ l or d }}", "{{ (l or d) | join }}", "{{ (l or d) | tojson }}", "{{ (l or d) == [1] }}"]
+            {
+                sources.push(format!("{made}{then}"));
+            }
+        }
+        for then in ["n.l == m.l", "[m.l, n.l] | sort | length"] {
+            sources.push(format!("{wide}{{% for i in range(99999) %}}{{% if {then} %}}{{% endif %}}{{% endfor %}}"));
+        }
+        for (before, part, after) in [
+            ("{{ ", "a+", "a }}"),
+            ("{{ ", "not ", "a }}"),
+            ("{{ ", "-", "a }}"),
+            ("{{ ", "a and ", "a }}"),
+            ("{{ ", "a if a else ", "a }}"),
+            ("{{ a", " if a", " }}"),
+            ("{{ a", ".b", " }}"),
+            ("{{ a", "()", " }}"),
+            ("{{ a", "[0]", " }}"),
+            ("{{ a", "|e", " }}"),
+            ("{{ a", " is a", " }}"),
+            ("{{ 1", "**1", " }}"),
+            ("{{ ", "(", "a }}"),
+            ("{{ ", "[", "a }}"),
+            ("{{ ", "{1:", "a }}"),
+            ("{% set ", "(a,", " = 1 %}"),
+            ("{% if a %}", "{% elif a %}", "{% endif %}"),
+            ("", "{% if true %}", ""),
+            ("", "{% for a in [1] %}", ""),
+            ("", "{% macro f() %}", ""),
+            ("", "{% filter upper %}", ""),
+            ("{% macro f() %}{{ caller() }}{% endmacro %}", "{% call f() %}", ""),
+        ] {
+            sources.push(format!("{before}{}{after}", many(part, 19_500)));
+        }
+        sources.push(format!("{{{{ {}1 }}}}", many("-", super::held::SOURCE - 8)));
+        sources.push(many("a", super::held::SOURCE + 1));
+        sources.extend(
+            [
+                "{{ '%*d' | format(10**9, 1) }}",
+                "{{ '%1000000000d' | format(1) }}",
+                "{{ '{:>1000000000}'.format(1) }}",
+                "{{ ('{:>99999}' * 9999).format(1) }}",
+                "{{ '{:.1000000000f}'.format(1.5) }}",
+                "{{ 'a\nb' | indent(10**9) }}",
+                "{{ 'a' * 10**9 }}",
+                "{{ ([1] * 10**8) | join }}",
+                "{{ [[1] * 10**8] * 10**8 }}",
+                "{{ [['a' * 9999999] * 9999] | tojson }}",
+                "{{ ('a' * 9999999).join(range(99999)) }}",
+                "{{ ''.join(['a' * 9999999] * 9999) }}",
+                "{{ range(99999) | join('a' * 9999999) }}",
+                "{{ ('a' * 99999) | replace('a', 'b' * 99999) }}",
+                "{{ ('a' * 99999).replace('a', 'b' * 99999) }}",
+                "{{ 2 ** 100000 }}",
+                "{{ ('a' * 60000000).split('') | length }}",
+                "{{ ('a\n' * 30000000).splitlines() | length }}",
+                "{{ [1] | batch(10**9, 0) }}",
+                "{{ [1] | slice(10**9) }}",
+                "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+                "{% macro f() %}{{ f() ~ f() }}{% endmacro %}{{ f() }}",
+                "{% set n = namespace(x=[]) %}{% for i in range(99999) %}{% set n.x = [n.x] %}{% endfor %}",
+                "{% set n = namespace(x={}) %}{% for i in range(99999) %}{% set n.x = dict(a=n.x, b=n.x) %}{% endfor %}",
+                "{% set n = namespace(x=namespace()) %}{{ n }}",
+                "{% set n = namespace(x=(1,)) %}{% for i in range(99999) %}{% set n.x = n.x + n.x %}{% endfor %}",
+                "{% set n = namespace(x=[1]) %}{% for i in range(999) %}{% set n.x = n.x | zip(n.x) | list %}{% endfor %}",
+                "{% set s = 'a' * 9999999 %}{% for i in range(99999) %}{{ s.find('b') }}{{ s.upper() | length }}{% endfor %}",
+            ]
+            .map(String::from),
+        );
+        let kept = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/regressions/template")).unwrap();
+        sources.extend(kept.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()));
+        assert!(sources.len() > 80);
+        let all = std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
+            for source in sources {
+                let what = source.get(..160).unwrap_or(&source);
+                match render(&source) {
+                    Ok(text) => assert!(text.len() < 100, "{what}: {} bytes", text.len()),
+                    Err(error) => assert!(error.to_string().len() < 1000, "{what}: {error}"),
+                }
+            }
+        });
+        all.unwrap().join().unwrap();
+    }
+
+    /// What the checks put among the instructions of a template changes nothing of what it writes, or of what it may hold.
+    #[test]
+    fn checked_templates_write_what_they_wrote() {
+        for (source, want) in [
+            ("{{ 'a' or [1] }}{{ [] or {'b': [2]} }}{{ 1 if [] else [3] }}", "a{'b': [2]}[3]"),
+            ("{% for a in [1, 2] + [3] if a != 2 %}{{ a }}{% else %}none{% endfor %}", "13"),
+            ("{% for a in [] %}{{ a }}{% else %}none{% endfor %}", "none"),
+            (
+                "{% macro f(n, l=[1]) %}{% set n.x = n.x + l %}{{ n.x }}{% endmacro %}{% set n = namespace(x=[0]) %}\
+             {{ f(n) }}{{ f(n=n) }}{{ f(n, l=[2]) }}",
+                "[0, 1][0, 1, 1][0, 1, 1, 2]",
+            ),
+            ("{% macro f() %}<{{ caller() }}>{% endmacro %}{% call f() %}{{ [1] == [1] }}{% endcall %}", "<True>"),
+            (
+                "{{ 1 < 2 < 3 }}{{ [1] < [2] <= [1] }}{{ [1] in [[1], [2]] }}{{ 'a' not in messages[0] }}",
+                "TrueFalseTrueTrue",
+            ),
+            ("{% for a in [[1, []], [2, [[3, []]]]] recursive %}{{ a[0] }}{{ loop(a[1]) }}{% endfor %}", "123"),
+            (
+                "{% set a, b = [1], {'c': 2} %}{{ a }}{{ b.c }}{% set n = namespace() %}{% set n.m = messages %}{{ n.m[0].content }}",
+                "[1]2Hi",
+            ),
+            (
+                "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+                "013",
+            ),
+            (
+                "{{ [3, 1] | sort | join('-') }}{{ [2, 2] | unique | list }}{{ messages | selectattr('role', 'eq', 'user') | list | length }}",
+                "1-3[2]1",
+            ),
+            ("{{ '{:>3}|{}'.format(1, 'b') }}{{ ', '.join(['a', 'b']) }}{{ '%3d' | format(7) }}", "  1|ba, b  7"),
+        ] {
+            assert_eq!(render(source).unwrap(), want, "{source}");
+        }
+        // a list that grows by a message at a time, as some templates do
+        let grows = "{% set n = namespace(all=[]) %}{% for m in messages %}{% set n.all = n.all + [m] %}{% endfor %}{{ n.all | length }}";
+        let messages = vec![message(Role::User, &"long ".repeat(1000)); 1000];
+        assert_eq!(new(grows).unwrap().render(&messages, true).unwrap(), "1000");
     }
 
     /// The text of a special token in a message is text; in the template it is the token.

@@ -549,7 +549,15 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerEr
                     };
                     let ids = step["special_tokens"][name]["ids"].as_array().ok_or_else(|| wrong(item))?;
                     let ids = ids.iter().map(id).collect::<Result<Vec<_>, TokenizerError>>()?;
-                    if text_seen { right.extend(ids) } else { left.extend(ids) }
+                    if text_seen {
+                        right.extend(ids)
+                    } else {
+                        left.extend(ids)
+                    }
+                    let all = left.len() + right.len() + before.len() + after.len();
+                    if all > 1024 {
+                        return Err(part(NAME, "at most 1,024 ids round a sequence", format!("{all} or more")));
+                    }
                 }
             }
             _ => return Err(wrong(step)),

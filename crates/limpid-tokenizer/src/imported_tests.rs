@@ -590,6 +590,9 @@ fn what_is_wrong_is_said() {
     let step = |kind: &str| json!({ "type": kind });
     let deep = (0..100).fold(json!(null), |inner, _| json!({ "type": "Sequence", "normalizers": [inner] }));
     let long = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "a".repeat(100) });
+    let tokens = json!({"a": {"id": "a", "ids": vec![1; 1000], "tokens": ["a"]}});
+    let single = vec![json!({"SpecialToken": {"id": "a", "type_id": 0}}); 1000];
+    let many = json!({"type": "TemplateProcessing", "single": single, "special_tokens": tokens});
     for (text, says) in [
         (
             changed(|v| {
@@ -665,6 +668,7 @@ fn what_is_wrong_is_said() {
         ),
         (set("decoder", step("CTC")), "the decoder: expected one of a language model's"),
         (set("post_processor", step("Roberta")), "the post_processor"),
+        (set("post_processor", many), "the post_processor: expected at most 1,024 ids round a sequence, found 2000"),
         (set("post_processor", json!({"type": "BertProcessing", "sep": ["x", 9], "cls": ["y", 1]})), "found 9"),
     ] {
         let error = Tokenizer::from_json(&text).err().map(|error| error.to_string()).unwrap_or_default();
@@ -801,4 +805,14 @@ fn the_unknown_token_of_every_fixture() {
         }
     }
     assert!(with >= 3 && without >= 3, "{with} with, {without} without");
+}
+
+/// What is kept in fuzz/regressions is an error or a tokenizer that encodes.
+#[test]
+fn what_fuzzing_keeps_is_refused_or_read() {
+    let kept = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/regressions/tokenizer")).unwrap();
+    for file in kept {
+        let json = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        drop(Tokenizer::from_json(&json).and_then(|tokenizer| tokenizer.encode("ab <s> \u{e4}\u{1f600}")));
+    }
 }

@@ -132,7 +132,8 @@ impl Ranks {
         let from = out.len();
         match piece.len() <= SHORT {
             true => self.scan(piece, &mut scratch.parts, out),
-            false => self.heap(piece, out),
+            // (nobody has the memory for a longer one)
+            false => piece.chunks(LARGEST).for_each(|piece| self.heap(piece, out)),
         }
         let count = out.len() - from;
         if let Some(known) = scratch.memory.get_mut(at)
@@ -175,38 +176,70 @@ impl Ranks {
         out.extend(parts.windows(2).map(|w| self.ids[self.rank(&piece[w[0].0 as usize..w[1].0 as usize]) as usize]));
     }
 
-    /// The same for pieces so long that looking through them each time would take too long.
+    /// The same for pieces so long that looking through them each time would take too long: 12 bytes for each of theirs, beside the ids.
     fn heap(&self, piece: &[u8], out: &mut Vec<u32>) {
         let n = piece.len();
-        // Where the part that begins here ends, and where the one before it begins; 0 ends a part that is gone.
-        let (mut ends, mut before): (Vec<usize>, Vec<usize>) = (0..n).map(|at| (at + 1, at.wrapping_sub(1))).unzip();
-        let mut heap = BinaryHeap::new();
-        let offer = |heap: &mut BinaryHeap<_>, at: usize, end: usize| {
-            let rank = self.rank(&piece[at..end]);
-            if rank != NONE {
-                heap.push(Reverse((rank, at, end)));
-            }
+        // Where a part begins: where it ends; where it ends, if it has more than one byte: where it begins.
+        let mut cells: Vec<Cell> = (1..=n as Cell).collect();
+        let end_of = |cells: &[Cell], at: usize| Some(cells[at] as usize).filter(|end| *end > at);
+        // A token's bytes say where what is joined to it ends.
+        let end = |offer: Offer| offer.at() + self.token(offer.rank()).len();
+        let waits = |cells: &[Cell], offer: Offer| {
+            let half = end_of(cells, offer.at()).filter(|half| *half < end(offer));
+            half.is_some_and(|half| end_of(cells, half) == Some(end(offer)))
         };
-        (0..n - 1).for_each(|at| offer(&mut heap, at, at + 2));
-        while let Some(Reverse((_, at, end))) = heap.pop() {
-            let half = ends[at];
-            if half == 0 || half >= end || ends[half] != end {
+        let pair = |at: usize, end: usize| Some(self.rank(&piece[at..end])).filter(|rank| *rank != NONE);
+        let mut heap = BinaryHeap::with_capacity(n);
+        heap.extend((0..n - 1).filter_map(|at| Some(Reverse(Offer::new(pair(at, at + 2)?, at)))));
+        while let Some(Reverse(offer)) = heap.pop() {
+            if !waits(&cells, offer) {
                 continue; // one of the two has been joined with another since
             }
-            (ends[at], ends[half]) = (end, 0);
+            let (at, end) = (offer.at(), end(offer));
+            let half = cells[at] as usize;
+            cells[half] = 0;
+            (cells[at], cells[end - 1]) = (end as Cell, at as Cell);
+            if heap.len() + 2 > heap.capacity() {
+                heap.retain(|Reverse(offer)| waits(&cells, *offer));
+            }
             if end < n {
-                before[end] = at;
-                offer(&mut heap, at, ends[end]);
+                heap.extend(pair(at, cells[end] as usize).map(|rank| Reverse(Offer::new(rank, at))));
             }
             if at > 0 {
-                offer(&mut heap, before[at], end);
+                let before = (cells[at - 1] as usize).min(at - 1);
+                heap.extend(pair(before, end).map(|rank| Reverse(Offer::new(rank, before))));
             }
         }
         let mut at = 0;
         while at < n {
-            out.push(self.ids[self.rank(&piece[at..ends[at]]) as usize]);
-            at = ends[at];
+            let end = cells[at] as usize;
+            out.push(self.ids[self.rank(&piece[at..end]) as usize]);
+            at = end;
         }
+    }
+}
+
+/// A place in a piece of up to [`LARGEST`] bytes.
+type Cell = u32;
+
+/// Most bytes that are joined as one.
+const LARGEST: usize = Cell::MAX as usize;
+
+/// That what begins at a place and what follows it be joined to the token of that rank; ordered by rank, then by place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Offer(u64);
+
+impl Offer {
+    fn new(rank: u32, at: usize) -> Offer {
+        Offer(u64::from(rank) << 32 | at as u64)
+    }
+
+    fn rank(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn at(self) -> usize {
+        self.0 as u32 as usize
     }
 }
 
@@ -215,5 +248,43 @@ impl Scratch {
     pub(super) fn new(size: usize) -> Scratch {
         let memory = if size < 1 << 16 { vec![] } else { vec![Remembered::default(); REMEMBERED] };
         Scratch { parts: vec![], memory }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Long words are joined as short ones are, whatever the tokens, in 12 bytes for each of theirs.
+    #[test]
+    fn long_words_are_joined_as_short_ones_in_little_memory() {
+        assert_eq!(size_of::<Cell>() + size_of::<Reverse<Offer>>(), 12);
+        let mut draw = 7u64;
+        let mut next = |below: u64| {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (draw >> 33) % below
+        };
+        for letters in [1, 2, 3, 26] {
+            // tokens that are put together of others, and by chance of none
+            let mut tokens: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+            for _ in 0..60 {
+                let size = 2 + next(6);
+                let token: Vec<u8> = (0..size).map(|_| b'a' + next(letters) as u8).collect();
+                let two = [&tokens[next(tokens.len() as u64) as usize][..], &[b'a' + next(letters) as u8]].concat();
+                [token, two].into_iter().for_each(|token| {
+                    if !tokens.contains(&token) {
+                        tokens.push(token);
+                    }
+                });
+            }
+            let ranks = Ranks::new(tokens.iter().map(Vec::as_slice).zip(1000..)).unwrap();
+            for size in (2..40).chain([95, 96, 97, 500, 3000]) {
+                let piece: Vec<u8> = (0..size).map(|_| b'a' + next(letters) as u8).collect();
+                let (mut short, mut long) = (vec![], vec![]);
+                ranks.scan(&piece, &mut vec![], &mut short);
+                ranks.heap(&piece, &mut long);
+                assert_eq!(short, long, "{letters} letters, {size} bytes");
+            }
+        }
     }
 }

@@ -121,35 +121,40 @@ impl Scored {
     /// Joins neighbours until none spell a token.
     fn join(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         // of each character where it begins, and how far what has become of it reaches (0: joined to one before)
-        let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-        let count = starts.len() - 1;
-        let mut next: Vec<usize> = (1..=count).collect();
-        let mut before: Vec<usize> = (0..count).map(|i| i.wrapping_sub(1)).collect();
+        if u32::try_from(text.len()).is_err() {
+            let detail = format!("a word has {} bytes, at most {} can be joined", text.len(), u32::MAX);
+            return Err(TokenizerError::Encode { name: "scored-bpe", detail });
+        }
+        let starts: Vec<u32> = text.char_indices().map(|(at, _)| at).chain([text.len()]).map(|at| at as u32).collect();
+        let count = starts.len() as u32 - 1;
+        let mut next: Vec<u32> = (1..=count).collect();
+        let mut before: Vec<u32> = (0..count).map(|i| i.wrapping_sub(1)).collect();
         let mut joins = BinaryHeap::new();
-        let offer = |joins: &mut BinaryHeap<Join>, left: usize, right: usize, end: usize| {
-            if let Some((_, score)) = self.tokens.get(&text[starts[left]..starts[end]]) {
+        let part = |left: u32, end: u32| &text[starts[left as usize] as usize..starts[end as usize] as usize];
+        let offer = |joins: &mut BinaryHeap<Join>, left: u32, right: u32, end: u32| {
+            if let Some((_, score)) = self.tokens.get(part(left, end)) {
                 joins.push(Join { score: *score, left: Reverse(left), right, end });
             }
         };
         (1..count).for_each(|right| offer(&mut joins, right - 1, right, right + 1));
         while let Some(Join { left: Reverse(left), right, end, .. }) = joins.pop() {
             // one of the two has become part of another since
-            if next[left] != right || next[right] != end {
+            if next[left as usize] != right || next[right as usize] != end {
                 continue;
             }
-            (next[left], next[right]) = (end, 0);
+            (next[left as usize], next[right as usize]) = (end, 0);
             if end < count {
-                before[end] = left;
-                offer(&mut joins, left, end, next[end]);
+                before[end as usize] = left;
+                offer(&mut joins, left, end, next[end as usize]);
             }
             if left > 0 {
-                offer(&mut joins, before[left], left, end);
+                offer(&mut joins, before[left as usize], left, end);
             }
         }
         let mut at = 0;
         while at < count {
-            let piece = &text[starts[at]..starts[next[at]]];
-            at = next[at];
+            let piece = part(at, next[at as usize]);
+            at = next[at as usize];
             if let Some((id, _)) = self.tokens.get(piece) {
                 ids.push(*id);
             } else if let Some(bytes) = piece.bytes().map(|b| self.bytes[usize::from(b)]).collect::<Option<Vec<u32>>>()
@@ -174,9 +179,9 @@ enum Part<'a> {
 /// Two neighbours that spell a token: what reaches from character `left` to `right`, and on to `end`.
 struct Join {
     score: f32,
-    left: Reverse<usize>,
-    right: usize,
-    end: usize,
+    left: Reverse<u32>,
+    right: u32,
+    end: u32,
 }
 
 impl Ord for Join {

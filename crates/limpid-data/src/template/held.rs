@@ -1,0 +1,236 @@
+//! What a template may hold: its values are checked as it makes them, so that nothing done with them later goes too deep or takes too long.
+//!
+//! Jinja's interpreter pays for what a template writes and for the steps it takes, but a value may hold itself (`namespace`), or
+//! the same list twice, forty times over: then to print it, to compare it, or to drop it overflows the stack or does not end. So
+//! instructions that check are put among those of the compiled template ([`checked`]): behind each that makes a value of others, and
+//! before those that compare. The compiler recurses as deep as the source is long, and looks at each expression as often as it has
+//! terms: [`read`].
+
+use limpid_base::budget::{Budget, Spent};
+use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+
+/// Longest source. The longest in use are of some 30 KB.
+pub const SOURCE: usize = 1 << 20;
+/// Most words and signs between two braces. The most in use are some 100.
+const TOKENS: usize = 4096;
+/// Bytes of stack for what is between two braces, and those that a byte of source may take beside it: the most found are 1 KB a token,
+/// and 64 bytes of `{%elif a%}`.
+const STACK: [usize; 2] = [8 << 20, 256];
+/// How deep values may lie in each other.
+const DEEP: usize = 100;
+/// Most values in one, and most bytes of their texts, each counted wherever it lies.
+const VALUES: u64 = 1 << 18;
+const BYTES: u64 = 1 << 26;
+/// As many values are looked at in a step.
+const A_STEP: u64 = 4;
+
+/// The tests that the instructions call; a template that names one itself asks for what is asked anyway.
+const HELD: &str = "limpid.held";
+const APART: &str = "limpid.apart";
+
+/// Why a value is refused.
+fn wrong(why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("a value is too large or too deep: {why}"))
+}
+
+pub fn add_tests(jinja: &mut Environment) {
+    // arguments by name are looked at, too
+    jinja.add_test(HELD, |state: &State, value: ValueOrKwargs| measure(state, &value.into_value()).map(|_| true));
+    jinja.add_test(APART, |value: &Value| match is_namespace(value) {
+        true => Err(wrong("a namespace is in a namespace")),
+        false => Ok(true),
+    });
+}
+
+fn is_namespace(value: &Value) -> bool {
+    value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
+/// Looks at all of a value, and pays for it; returns the bytes of its texts.
+///
+/// # Errors
+/// If it is too deep or too large, or no fuel is left.
+pub fn measure(state: &State, value: &Value) -> Result<u64, Error> {
+    if value.as_object().is_none() {
+        return Ok(value.as_str().map_or(0, |text| text.len() as u64));
+    }
+    let budget = Budget::default().steps(VALUES);
+    let (mut seen, mut bytes) = (0, 0);
+    walk(value, 0, &mut |value| {
+        (seen, bytes) = (seen + 1, bytes + value.as_str().map_or(0, |text| text.len() as u64));
+        if seen % A_STEP == 0 {
+            state.consume_fuel(1)?;
+        }
+        match bytes > BYTES {
+            true => Err(wrong(Spent::Bytes { needed: bytes, allowed: BYTES })),
+            false => budget.take_steps(1).map_err(|_| wrong(format_args!("it holds more than {VALUES} values"))),
+        }
+    })?;
+    Ok(bytes)
+}
+
+fn walk(value: &Value, depth: usize, look: &mut dyn FnMut(&Value) -> Result<(), Error>) -> Result<(), Error> {
+    look(value)?;
+    let kind = value.kind();
+    if !matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+        return Ok(());
+    }
+    if depth > 0 && is_namespace(value) {
+        return Err(wrong("it holds a namespace"));
+    }
+    if depth == DEEP {
+        return Err(wrong(format_args!("values lie in each other more than {DEEP} deep")));
+    }
+    for item in value.try_iter()? {
+        if kind == ValueKind::Map {
+            walk(&value.get_item(&item)?, depth + 1, look)?;
+        }
+        walk(&item, depth + 1, look)?;
+    }
+    Ok(())
+}
+
+/// Has `jinja` read a template, on a stack that is deep enough for all that nests in it.
+///
+/// # Errors
+/// Why it is not one.
+pub fn read(mut jinja: Environment<'static>, name: &str, source: String) -> Result<Environment<'static>, String> {
+    if source.len() > SOURCE {
+        return Err(format!("it has {} bytes, at most {SOURCE} are expected", source.len()));
+    }
+    if let Some(line) = crowded(&source, jinja.syntax().clone()) {
+        return Err(format!("line {line} has more than {TOKENS} words and signs between two braces"));
+    }
+    let stack = STACK[0] + STACK[1] * source.len();
+    let work = move || jinja.add_template_owned(name.to_string(), source).map(|()| jinja);
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".into()).stack_size(stack);
+        let thread = thread.spawn_scoped(scope, || limpid_base::contain::contain(work));
+        let thread = thread.map_err(|error| format!("no thread could be begun to read it: {error}"))?;
+        thread.join().unwrap_or_else(|_| Err("it gave no reason".into()))?.map_err(|error| said(&error))
+    })
+}
+
+/// What went wrong, and in which line.
+pub fn said(error: &Error) -> String {
+    let what = error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
+    error.line().map_or(what.clone(), |line| format!("{what} (line {line})"))
+}
+
+/// The line where there are too many tokens between two braces, if there is one. What is no token the parser tells.
+fn crowded(source: &str, syntax: SyntaxConfig) -> Option<usize> {
+    let mut count = 0;
+    tokenize(source, false, syntax).map_while(Result::ok).find_map(|(token, span)| {
+        count = match token {
+            Token::VariableStart | Token::BlockStart => 0,
+            _ => count + 1,
+        };
+        (count > TOKENS).then_some(span.start_line as usize)
+    })
+}
+
+/// Which operands of an instruction are looked at before it: none, the upper one, both.
+fn compared(instruction: &Instruction, before: Option<&Instruction>) -> usize {
+    use Instruction as I;
+    let number = |count: &Option<u16>| count.map_or(2, |count| count.clamp(1, 2) as usize);
+    match instruction {
+        // with a constant of the template's own it ends where that does
+        I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => match before {
+            Some(I::LoadConst(_)) => 0,
+            _ => 2,
+        },
+        I::PerformTest(name, count, _) => match *name {
+            "eq" | "equalto" | "==" | "ne" | "!=" | "lt" | "lessthan" | "<" | "le" | "<=" | "gt" | "greaterthan"
+            | ">" | "ge" | ">=" | "in" => number(count),
+            _ => 0,
+        },
+        I::ApplyFilter(name, count, _) => match *name {
+            "sort" | "unique" | "min" | "max" | "dictsort" | "groupby" | "select" | "reject" | "selectattr"
+            | "rejectattr" | "map" => number(count),
+            _ => 0,
+        },
+        I::CallMethod("count" | "index", count) => number(count),
+        _ => 0,
+    }
+}
+
+/// Whether an instruction makes a value that may hold others.
+fn makes(instruction: &Instruction) -> bool {
+    use Instruction as I;
+    matches!(
+        instruction,
+        I::BuildMap(_)
+            | I::BuildList(_)
+            | I::BuildTuple(_)
+            | I::Add
+            | I::Mul
+            | I::ApplyFilter(..)
+            | I::CallFunction(..)
+            | I::CallMethod(..)
+            | I::CallObject(_)
+    )
+}
+
+/// The same instructions with those that check among them.
+pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
+    use Instruction as I;
+    let all = || (0..).map_while(|at| plain.get(at));
+    let goal = |instruction: &I| match instruction {
+        I::Iterate(to)
+        | I::Jump(to)
+        | I::JumpIfFalse(to)
+        | I::JumpIfFalseOrPop(to)
+        | I::JumpIfTrueOrPop(to)
+        | I::BuildMacro(_, to, _) => Some(*to),
+        _ => None,
+    };
+    let goals: std::collections::BTreeSet<u32> = all().filter_map(goal).collect();
+    let (mut new, mut places) = (Instructions::new(plain.name(), plain.source()), vec![]);
+    let mut before = None;
+    for (at, instruction) in (0..).zip(all()) {
+        let line = plain.get_line(at).and_then(|line| u16::try_from(line).ok()).unwrap_or_default();
+        let mut add = |instruction| new.add_with_line(instruction, line);
+        let test = |name| [I::DupTop, I::PerformTest(name, Some(1), !0), I::DiscardTop];
+        let mut first = None;
+        let mut ahead = vec![];
+        match compared(instruction, before.filter(|_| !goals.contains(&at))) {
+            0 => {}
+            1 => ahead.extend(test(HELD)),
+            _ => ahead.extend(test(HELD).into_iter().chain([I::Swap]).chain(test(HELD)).chain([I::Swap])),
+        }
+        if matches!(instruction, I::SetAttr(_)) {
+            ahead.extend([I::Swap].into_iter().chain(test(APART)).chain([I::Swap]));
+        }
+        for instruction in ahead.into_iter().chain([instruction.clone()]) {
+            let place = add(instruction);
+            first.get_or_insert(place);
+        }
+        places.extend(first);
+        // a map's values by name are an argument, which a namespace may be
+        if makes(instruction) {
+            for instruction in test(HELD) {
+                add(instruction);
+            }
+        }
+        before = Some(instruction);
+    }
+    let end = new.add(I::PushWith);
+    new.add(I::PopFrame);
+    for at in 0..end {
+        if let Some(
+            I::Iterate(to)
+            | I::Jump(to)
+            | I::JumpIfFalse(to)
+            | I::JumpIfFalseOrPop(to)
+            | I::JumpIfTrueOrPop(to)
+            | I::BuildMacro(_, to, _),
+        ) = new.get_mut(at)
+        {
+            *to = places.get(*to as usize).copied().unwrap_or(end);
+        }
+    }
+    new
+}

@@ -1,0 +1,8 @@
+//! A GGUF file.
+#![no_main]
+#[path = "../file.rs"]
+mod file;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = limpid::checkpoint::gguf::open(&file::holding(bytes, "model.gguf"));
+});
