@@ -54,7 +54,7 @@ fn one_changed_bit_of_weights_or_data_is_told_by_every_verb() {
             .replace(" --d-model 32 --n-head 2 --n-layer 2 --d-ff 64", ""),
     );
     f.ok("convert m own --to limpid");
-    f.ok("data prepare text.txt --out p --tokenizer char");
+    f.ok("data prepare text.txt --out p --tokenizer m/tokenizer.json");
     let whole = |arguments: &str| drop(f.both(arguments));
     let flip = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
     for (file, verbs) in [
