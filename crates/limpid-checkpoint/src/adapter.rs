@@ -73,8 +73,38 @@ fn read_config(folder: &Path) -> Result<Map<String, Value>> {
         return Err(CheckpointError::NotAModel { path: folder.into(), missing: CONFIG });
     }
     let text = at(&path, limpid_base::files::read_text(&path, super::LARGEST_JSON))?;
-    serde_json::from_str(&text).map_err(|e| bad(&path, format!("it is not a JSON object: {e}")))
+    let config: Map<String, Value> =
+        serde_json::from_str(&text).map_err(|e| bad(&path, format!("it is not a JSON object: {e}")))?;
+    for (keys, may, said) in TYPES {
+        let wrong = |(key, value): &(&String, &Value)| keys.contains(&key.as_str()) && !value.is_null() && !may(value);
+        if let Some((key, value)) = config.iter().find(wrong) {
+            return Err(bad(&path, format!("`{key}` is {value}: it must be {said}")));
+        }
+    }
+    Ok(config)
 }
+
+/// Keys of PEFT's LoraConfig, what their values may be beside null, and how that is said.
+type Typed = (&'static [&'static str], fn(&Value) -> bool, &'static str);
+
+#[rustfmt::skip]
+const TYPES: &[Typed] = &[
+    (&["fan_in_fan_out", "inference_mode", "use_rslora", "use_dora", "lora_bias", "use_qalora", "ensure_weight_tying"],
+        Value::is_boolean, "true or false"),
+    (&["peft_type", "bias", "task_type", "base_model_name_or_path", "revision", "peft_version", "megatron_core"],
+        Value::is_string, "a text"),
+    (&["r", "qalora_group_size"], Value::is_u64, "a whole number above 0"),
+    (&["lora_alpha", "lora_dropout"], Value::is_number, "a number"),
+    (&["init_lora_weights"], |v| v.is_boolean() || v.is_string(), "true, false or a text"),
+    (&["target_modules", "layers_pattern", "exclude_modules"],
+        |v| v.is_string() || v.as_array().is_some_and(|all| all.iter().all(Value::is_string)), "a text or a list of texts"),
+    (&["layers_to_transform"], |v| v.is_u64() || v.as_array().is_some_and(|all| all.iter().all(Value::is_u64)),
+        "a whole number or a list of them"),
+    (&["modules_to_save", "layer_replication", "target_parameters", "alora_invocation_tokens"], Value::is_array, "a list"),
+    (&["trainable_token_indices"], |v| v.is_array() || v.is_object(), "a list or an object"),
+    (&["rank_pattern", "alpha_pattern", "loftq_config", "eva_config", "corda_config", "megatron_config", "arrow_config",
+        "auto_mapping", "runtime_config"], Value::is_object, "an object"),
+];
 
 /// Keys of PEFT's LoraConfig that are read here, or change no number once an adapter is trained.
 #[rustfmt::skip]
@@ -138,17 +168,18 @@ impl Adapter {
     /// If a file is missing or damaged, the adapter is more than plain LoRA, or it was made for another model: what it has
     /// and what the model has are named.
     pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
-        Adapter::open_in(dialect(model), path, model, like)
+        Adapter::open_in(dialect(model), path, model, like, true)
     }
 
     /// The same, of a model in files of which the names of one dialect are known: of several that have the modules it is meant.
-    pub(super) fn open_in(own: Dialect, path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
+    pub(super) fn open_in(own: Dialect, path: &Path, model: &Model, like: &Path, verified: bool) -> Result<Adapter> {
         let config_path = path.join(CONFIG);
         let (rank, alpha, dropout) = settings(&config_path, &read_config(path)?)?;
         if !path.join(WEIGHTS).exists() && path.join("adapter_model.bin").exists() {
             return Err(safetensors_file::pickle(&path.join("adapter_model.bin")));
         }
         let store = safetensors_file::open(&path.join(WEIGHTS))?;
+        let store = if verified { store } else { store.unverified() };
         let other =
             |what: String| bad(path, format!("{what}: the adapter was made for another model than {}", like.display()));
         let mut modules: Vec<&str> = vec![];
@@ -228,14 +259,14 @@ impl Adapter {
     /// The values of a parameter with what is added to it.
     ///
     /// # Errors
-    /// If a tensor cannot be read.
+    /// If a tensor cannot be read, or a finite weight becomes one that is not.
     pub fn merge<'a>(&self, param: &Param, values: Cow<'a, [f32]>) -> Result<Cow<'a, [f32]>> {
         let (cols, rank, scale) = (param.region.cols, self.lora.rank, self.lora.scale());
         let mut values = values;
         for part in self.parts.iter().filter(|part| part.link.param == param.name) {
             let [a, b] = self.matrices(part)?;
-            let rows = &mut values.to_mut()[part.link.rows.start * cols..part.link.rows.end * cols];
-            add(rows, [&a, &b], (cols, rank), scale);
+            let rows = part.link.rows.start * cols..part.link.rows.end * cols;
+            add(&param.name, &mut values.to_mut()[rows], [&a, &b], (cols, rank), scale)?;
         }
         Ok(values)
     }
@@ -269,29 +300,39 @@ impl Adapter {
     }
 }
 
-/// Rows of a parameter, and what A (r, in) and B (rows, r) add to them.
-fn add(rows: &mut [f32], [a, b]: [&[f32]; 2], (cols, rank): (usize, usize), scale: f64) {
+/// Adds to rows of the parameter `name` what A (r, in) and B (rows, r) make of them.
+///
+/// # Errors
+/// If a finite weight becomes one that is not: whatever computes with it, or is made from it, would be of no use.
+fn add(name: &str, rows: &mut [f32], [a, b]: [&[f32]; 2], (cols, rank): (usize, usize), scale: f64) -> Result<()> {
     let mut sum = vec![0f64; cols];
     for (row, b) in rows.chunks_exact_mut(cols).zip(b.chunks_exact(rank)) {
         sum.fill(0.0);
         for (b, a) in b.iter().zip(a.chunks_exact(cols)) {
             sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += f64::from(*b) * f64::from(*a));
         }
-        row.iter_mut().zip(&sum).for_each(|(w, sum)| *w = (f64::from(*w) + scale * sum) as f32);
+        for (w, sum) in row.iter_mut().zip(&sum) {
+            let (was, with) = (*w, (f64::from(*w) + scale * sum) as f32);
+            if was.is_finite() && !with.is_finite() {
+                return Err(CheckpointError::Unbounded { tensor: name.into(), was, with, scale });
+            }
+            *w = with;
+        }
     }
+    Ok(())
 }
 
 /// The values of a parameter that a model in memory has, with what its own adapter adds: those of [`Adapter::merge`].
 ///
 /// # Errors
-/// If the backend fails.
-pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> limpid_core::backend::Result<Vec<f32>> {
+/// If the backend fails, or as there.
+pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> Result<Vec<f32>> {
     let mut values = backend.read(param.region)?;
     let target = param.name.trim_end_matches(".weight");
     let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")));
     if let (Some(lora), Some(a), Some(b)) = (&model.tuning.lora, a, b) {
         let [a, b] = [backend.read(a.region)?, backend.read(b.region)?];
-        add(&mut values, [&a, &b], (param.region.cols, lora.rank), lora.scale());
+        add(&param.name, &mut values, [&a, &b], (param.region.cols, lora.rank), lora.scale())?;
     }
     Ok(values)
 }
@@ -352,7 +393,7 @@ pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out
             values: vec![values],
             rows: None,
         };
-        outs.push(out(a_name, a.shape(), Box::new(move || backend.read(a.region))));
+        outs.push(out(a_name, a.shape(), Box::new(move || Ok(backend.read(a.region)?))));
         let shape = vec![link.rows.len(), b.region.cols];
         outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.region)?)))));
     }

@@ -2,7 +2,7 @@
 //! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, blocks, replace, sizes};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, blocks, replace, sizes};
 use super::{CheckpointError, Result, safetensors_file};
 use limpid_base::files::Map;
 use limpid_core::ops::blocks::Quant;
@@ -360,6 +360,21 @@ impl Metadata {
         )
     }
 
+    /// Refuses another file of the same model that says otherwise of what both say.
+    fn agrees(&self, other: &Metadata, path: &Path) -> Result<()> {
+        let differs = |(key, value): &(&String, &GgufValue)| {
+            key.as_str() != SPLIT_NO && self.get(key).is_some_and(|own| own != *value)
+        };
+        match other.entries.iter().find(differs) {
+            Some((key, _)) => {
+                let what =
+                    format!("its key `{key}` is not that of the model's first file: the files are of different models");
+                Err(bad(path, what))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn alignment(&self, path: &Path) -> Result<usize> {
         match self.get(ALIGNMENT) {
             None => Ok(32),
@@ -385,7 +400,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     let (metadata, map, tensors) = part(path)?;
     let count = metadata.get(SPLIT_COUNT).map_or(Ok(1), |_| metadata.u64(SPLIT_COUNT))?;
     if count <= 1 {
-        return Ok((metadata, Store::new(path, vec![(path.into(), map)], tensors, Facts::new())?));
+        return Ok((metadata, Store::new(path, vec![StoreFile::plain(path, map)], tensors, Facts::new())?));
     }
     let no = metadata.u64(SPLIT_NO)?;
     let called = |no: u64| format!("-{:05}-of-{count:05}.gguf", no.saturating_add(1));
@@ -399,7 +414,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
         return Err(bad(path, what));
     };
     drop((metadata, map, tensors));
-    let (mut first, mut files, mut tensors) = (None, vec![], vec![]);
+    let (mut first, mut files, mut tensors) = (None::<Metadata>, vec![], vec![]);
     for i in 0..count {
         let place = path.with_file_name(format!("{stem}{}", called(i)));
         if !place.exists() {
@@ -415,9 +430,12 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
             let what = format!("it should be file {i} of {count}, counted from 0, and says that it is {no} of {of}");
             return Err(bad(&place, what));
         }
+        if let Some(first) = &first {
+            first.agrees(&metadata, &place)?;
+        }
         let file = files.len();
         tensors.extend(own.into_iter().map(|place| Place { file, ..place }));
-        files.push((place, map));
+        files.push(StoreFile::plain(&place, map));
         first.get_or_insert(metadata);
     }
     let first = first.expect("a count is 2 or more here");

@@ -86,6 +86,29 @@ pub enum CheckpointError {
         /// What is wrong.
         what: String,
     },
+    /// A file whose bytes are not those that its checksum is of.
+    #[error("{}: {what}; one that was changed on purpose is read without the check", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Both checksums.
+        what: String,
+    },
+    /// Weights that an adapter makes infinite, or no numbers.
+    #[error(
+        "`{tensor}` with the adapter is not finite: {was} becomes {with}, for alpha / r = {scale:e} and the adapter's \
+         matrices are too large: was its lora_alpha changed?"
+    )]
+    Unbounded {
+        /// The parameter.
+        tensor: String,
+        /// A weight of it.
+        was: f32,
+        /// The same with the adapter.
+        with: f32,
+        /// What the adapter's product is multiplied by.
+        scale: f64,
+    },
     /// A tensor the model needs.
     #[error("{} has no tensor `{tensor}`, which this config.json asks for: the two files belong to different models", .path.display())]
     Missing {
@@ -175,6 +198,7 @@ impl CheckpointError {
         match self {
             CheckpointError::Inexpressible { settings, .. } => settings.clone(),
             CheckpointError::NoBase { .. } => vec!["model".into(), "adapter".into()],
+            CheckpointError::Damaged { .. } => vec!["no_verify".into()],
             _ => vec![],
         }
     }
@@ -423,8 +447,12 @@ pub struct Checkpoint {
     pub metadata: gguf::Metadata,
     /// Its keys that change no number and that limpid writes to GGUF only.
     pub unused: Vec<String>,
+    /// The tokens that end a text or a turn, by a folder's files.
+    ends: Vec<u32>,
     /// The ids of tokens that its files do not have.
     added: Range<usize>,
+    /// Whether checksums are held against the bytes, an adapter's too.
+    verified: bool,
     dialect: Dialect,
     store: Store,
     names: Names,
@@ -438,8 +466,17 @@ impl Checkpoint {
     /// # Errors
     /// Names the file that is missing, damaged, not supported, or does not fit the others, and what about it.
     pub fn open(path: &Path) -> Result<Checkpoint> {
+        Checkpoint::open_as(path, true)
+    }
+
+    /// The same; `verified` says whether the checksums that files of limpid's carry are held against their bytes, once, before the first
+    /// value is read. Files of other programs carry none.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_as(path: &Path, verified: bool) -> Result<Checkpoint> {
         if adapter::is_one(path) {
-            return Checkpoint::open_adapter(path);
+            return Checkpoint::open_adapter(path, verified);
         }
         let about = at(path, fs::metadata(path))?;
         let opened = match () {
@@ -463,10 +500,11 @@ impl Checkpoint {
         }
         let model = opened.outline()?;
         dialect::check(&opened.dialect.links(&model), &model, &opened.store, &opened.names)?;
-        Ok(opened)
+        let store = if verified { opened.store } else { opened.store.unverified() };
+        Ok(Checkpoint { store, verified, ..opened })
     }
 
-    fn open_adapter(path: &Path) -> Result<Checkpoint> {
+    fn open_adapter(path: &Path, verified: bool) -> Result<Checkpoint> {
         let Some((base, _)) = adapter::base(path)? else {
             let what = "it does not say which model it is for: open that model, with this as its adapter";
             return Err(bad(&path.join(adapter::CONFIG), what));
@@ -478,7 +516,7 @@ impl Checkpoint {
         if adapter::is_one(&base) {
             return Err(bad(path, format!("it is an adapter of {}, which is an adapter itself", base.display())));
         }
-        Checkpoint::open(&base)?.with_adapter(path)
+        Checkpoint::open_as(&base, verified)?.with_adapter(path)
     }
 
     /// The same model with the adapter in the folder `path`, merged.
@@ -494,7 +532,7 @@ impl Checkpoint {
             return Err(bad(path, what));
         }
         let model = self.outline()?;
-        let adapter = Some(Adapter::open_in(self.dialect, path, &model, &self.path)?);
+        let adapter = Some(Adapter::open_in(self.dialect, path, &model, &self.path, self.verified)?);
         let tokenizer = match self.tokenizer {
             None if path.is_dir() => Tokenizer::open(path)?,
             own => own,
@@ -577,6 +615,8 @@ impl Checkpoint {
             metadata: gguf::Metadata::default(),
             unused: vec![],
             added: 0..0,
+            ends: vec![],
+            verified: true,
             dialect,
             store,
             names,
@@ -599,9 +639,9 @@ impl Checkpoint {
             let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
             let store = open_weights(&path)?;
             let names = dialect::names(&store, |name| Some(name.into()))?;
-            let carried = Carried::of(&path, None)?;
+            let (carried, ends) = (Carried::of(&path, None)?, ends(&path)?);
             let bare = Checkpoint::bare(path, (Format::Limpid, Dialect::Own), config, store, names);
-            return Ok(Checkpoint { tokenizer, chat_template, carried, ..bare });
+            return Ok(Checkpoint { tokenizer, chat_template, carried, ends, ..bare });
         }
         let (family, config, ignored) = huggingface::read(&text).map_err(bad_config)?;
         let store = open_weights(&path)?;
@@ -620,14 +660,15 @@ impl Checkpoint {
         }
         let mut carried = Carried::of(&path, Some(text.as_str()))?;
         carried.ignored = ignored;
+        let ends = ends(&path)?;
         let whose = (Format::HuggingFace, Dialect::HuggingFace(family));
         let bare = Checkpoint::bare(path, whose, config, store, names);
-        Ok(Checkpoint { tokenizer, chat_template, left_out, carried, ..bare })
+        Ok(Checkpoint { tokenizer, chat_template, left_out, carried, ends, ..bare })
     }
 
     fn open_file(path: &Path) -> Result<Checkpoint> {
         let mut first = [0; 16];
-        let n = at(path, File::open(path).and_then(|mut f| f.read(&mut first)))?;
+        let n = at(path, files::open_regular(path).and_then(|mut f| f.read(&mut first)))?;
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
             let dialect::gguf::Found { kind, config, fused, unused } = dialect::gguf::read(&metadata, &store)?;
@@ -704,15 +745,7 @@ impl Checkpoint {
 
     /// The tokens that end a text or a turn by generation_config.json, or else config.json, of a folder; of a file none.
     pub fn end_tokens(&self) -> Vec<u32> {
-        let ids = |name: &str| -> Option<Vec<u32>> {
-            let text = limpid_base::files::read_text(&self.path.join(name), LARGEST_JSON).ok()?;
-            let config: serde_json::Value = serde_json::from_str(&text).ok()?;
-            let ends = &config["eos_token_id"];
-            let all = ends.as_array().map_or(std::slice::from_ref(ends), Vec::as_slice);
-            Some(all.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect())
-                .filter(|ids: &Vec<u32>| !ids.is_empty())
-        };
-        [carried::GENERATION, "config.json", ORIGIN].into_iter().find_map(ids).unwrap_or_default()
+        self.ends.clone()
     }
 
     /// How sentence-transformers makes vectors with it, if its folder says so, or a GGUF file by its `pooling_type`.
@@ -770,22 +803,24 @@ impl Checkpoint {
         if mixed { Dtype::F32 } else { one }
     }
 
+    /// Whether its checksums are held against its bytes: see [`Checkpoint::open_as`].
+    pub fn is_verified(&self) -> bool {
+        self.verified
+    }
+
     /// The tensors as they are stored.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Whether the weights that a run wrote, or its adapter, are as it wrote them. Says so of the files that were opened: another
+    /// Whether the weights that limpid wrote, or its adapter, are as it wrote them. Says so of the files that were opened: another
     /// may lie at their place by now. Files of other programs have no checksum, nor have several that are one model.
     ///
     /// # Errors
     /// If a single bit was changed.
     pub fn check_sum(&self) -> Result<()> {
-        let files = self.adapter.as_ref().map_or(&self.store, Adapter::store).files();
-        match (self.format, files) {
-            (Format::Limpid, [(path, map)]) => safetensors_file::check_sum(path, map).map(drop),
-            _ => Ok(()),
-        }
+        self.store.check()?;
+        self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.store().check())
     }
 
     /// The first NaN or infinity: its tensor, and the index in it.
@@ -800,6 +835,33 @@ impl Checkpoint {
         }
         Ok(None)
     }
+}
+
+/// The tokens that end a text or a turn, by the first of a folder's files that names any.
+fn ends(folder: &Path) -> Result<Vec<u32>> {
+    for name in [carried::GENERATION, "config.json", ORIGIN] {
+        let path = folder.join(name);
+        if !path.exists() {
+            continue;
+        }
+        let text = at(&path, files::read_text(&path, LARGEST_JSON))?;
+        let config: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&text).map_err(|error| bad(&path, format!("it is not an object in JSON: {error}")))?;
+        let said = config.get("eos_token_id").unwrap_or(&serde_json::Value::Null);
+        let all = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
+        // a number below 0 stands for none; what else is in a config.json is not said for this alone
+        let wrong =
+            |id: &&serde_json::Value| name == carried::GENERATION && !id.is_null() && !id.is_u64() && !id.is_i64();
+        if let Some(other) = all.iter().find(wrong) {
+            let what = format!("`eos_token_id` is or has {other}: it must be the id of a token, or a list of ids");
+            return Err(bad(&path, what));
+        }
+        let ids: Vec<u32> = all.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect();
+        if !ids.is_empty() {
+            return Ok(ids);
+        }
+    }
+    Ok(vec![])
 }
 
 /// What a folder says of how conversations are written: a file of templates goes before tokenizer_config.json, and of several by name the
@@ -887,7 +949,7 @@ pub struct ModelData<'a> {
     /// [`Checkpoint::carried`]; nothing for a model that is not from a folder.
     pub carried: Option<&'a Carried>,
     /// The values of a parameter of `config`'s model.
-    pub values: &'a dyn Fn(&Param) -> Vec<f32>,
+    pub values: ModelValues<'a>,
     /// Some rows of it as they are stored, if they are of one type: GGUF takes over, bit for bit, what has the type that it gets there.
     pub rows: &'a dyn Fn(&Param, Range<usize>) -> Option<StoredRows<'a>>,
     /// Whether every matrix of a GGUF keeps the type that it has, where that can be: mixtures stay mixtures.
@@ -898,12 +960,35 @@ pub struct ModelData<'a> {
     pub shard_bytes: usize,
 }
 
+/// The values of a model's parameters: in memory, or from files that may have been changed or damaged.
+#[derive(Clone, Copy)]
+pub enum ModelValues<'a> {
+    /// In memory.
+    Held(&'a dyn Fn(&Param) -> Vec<f32>),
+    /// From files.
+    Read(&'a dyn Fn(&Param) -> Result<Vec<f32>>),
+}
+
+impl ModelValues<'_> {
+    fn of(self, param: &Param) -> Result<Vec<f32>> {
+        match self {
+            ModelValues::Held(values) => Ok(values(param)),
+            ModelValues::Read(values) => values(param),
+        }
+    }
+}
+
 /// The size from which on transformers parts weights into files.
 pub const SHARD_BYTES: usize = 5_000_000_000;
 
 impl<'a> ModelData<'a> {
-    /// A model alone.
+    /// A model alone, whose values are in memory.
     pub fn new(config: &'a Config, values: &'a dyn Fn(&Param) -> Vec<f32>) -> ModelData<'a> {
+        ModelData::of(config, ModelValues::Held(values))
+    }
+
+    /// A model alone.
+    pub fn of(config: &'a Config, values: ModelValues<'a>) -> ModelData<'a> {
         let (tokenizer, chat_template, shard_bytes, keep_types, metadata) = (None, None, SHARD_BYTES, false, None);
         ModelData {
             config,
@@ -1010,12 +1095,12 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
     }
     let given = dialect::outline(source.config).map_err(config_error)?;
     // a parameter that the format has and the model has not changes nothing
-    let values = |param: &Param, config: &Config| {
+    let values = |param: &Param, config: &Config| -> Result<Vec<f32>> {
         let (values, from) = match given.param(&param.name) {
-            Some(param) => ((source.values)(param), source.config),
+            Some(param) => (source.values.of(param)?, source.config),
             None => (dialect::neutral(param, source.config), &Config::default()),
         };
-        regained(param, values.into(), from, config).into_owned()
+        Ok(regained(param, values.into(), from, config).into_owned())
     };
     // the rows of a tensor as they are stored, those of all that it holds
     let rows = |held: &[(Link, Param)], config: &Config| -> Option<StoredRows> {
@@ -1048,7 +1133,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             let dtype = dtype(&name, &shape, stored.as_ref().map(|(dtype, _)| dtype));
             let rows = stored.filter(|(stored, _)| *stored == dtype).map(|(_, rows)| rows);
             let (values, config) = (&values, model.config.clone());
-            let make: MakeValues = Box::new(move || Ok(dialect::together(&held, &|param| values(param, &config))));
+            let make: MakeValues = Box::new(move || dialect::together(&held, &|param| values(param, &config)));
             OutputTensor { name, dtype, shape, values: vec![make], rows }
         };
         tensors.into_iter().map(one).collect::<Vec<OutputTensor>>()
@@ -1056,18 +1141,18 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
     match format {
         Format::Limpid => {
             let shown = |p: &Param| {
-                let values = values(p, source.config);
-                match p.order {
+                let values = values(p, source.config)?;
+                Ok(match p.order {
                     Some(order) => order.show(&values, values.len() / p.shape()[0]),
                     None => values,
-                }
+                })
             };
             let one = |p| {
-                let values = vec![Box::new(move || Ok(shown(p))) as MakeValues];
+                let values = vec![Box::new(move || shown(p)) as MakeValues];
                 OutputTensor { name: p.name.clone(), dtype: dtype.clone(), shape: p.shape(), values, rows: None }
             };
             let tensors = given.params.iter().map(one).collect();
-            safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
+            safetensors_file::write_summed(&path.join("model.safetensors"), tensors, format_pt())?;
             write_text(&path.join("config.json"), &source.config.to_json())?;
             source.carried.map_or(Ok(()), |carried| carried.put_whole(path))?;
             tell_ends(path, source)?;
@@ -1168,11 +1253,11 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             llmc::write(path, &header, &|name| {
                 let link = links.iter().find(|l| l.name == name).expect("llm.c's tensors all have links");
                 let param = model.param(&link.param).expect("as above");
-                let mut theirs = link.theirs(param, &values(param, &config));
+                let mut theirs = link.theirs(param, &values(param, &config)?);
                 if link.padded {
                     theirs.resize(rows, 0.0);
                 }
-                theirs
+                Ok(theirs)
             })?;
             if let Some(bytes) = tokenizer.filter(|_| there.is_none()) {
                 replace(&beside, |path| File::create(path)?.write_all(&bytes))?;

@@ -4,7 +4,7 @@
 //! tokens are `data::Shard`'s.
 
 use super::Result;
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes, view};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, replace, sizes, view};
 use std::io::Write;
 use std::path::Path;
 
@@ -163,7 +163,7 @@ pub fn open(path: &Path) -> Result<(Header, Store)> {
     header.check(path)?;
     check_length(path, &map, START as u128 + width * header.count())?;
     let tensors = places(&header, &header.dtype, START);
-    let store = Store::new(path, vec![(path.into(), map)], tensors, Facts::new())?;
+    let store = Store::new(path, vec![StoreFile::plain(path, map)], tensors, Facts::new())?;
     Ok((header, store))
 }
 
@@ -171,7 +171,7 @@ pub fn open(path: &Path) -> Result<(Header, Store)> {
 ///
 /// # Errors
 /// If the type or a value has no place in such a file, or the file system says so; the old file is then still there.
-pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Vec<f32>) -> Result<()> {
+pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Result<Vec<f32>>) -> Result<()> {
     header.check(path)?;
     let version = match &header.dtype {
         Dtype::F32 => 3,
@@ -187,7 +187,7 @@ pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Vec<f32>) ->
             name,
             dtype: header.dtype.clone(),
             shape,
-            values: vec![Box::new(move || Ok(values(&own)))],
+            values: vec![Box::new(move || values(&own))],
             rows: None,
         }
     };
@@ -253,6 +253,6 @@ pub fn open_state(path: &Path, model: &Header) -> Result<DebugState> {
         inputs: ids(START),
         targets: ids(targets),
         loss: view(&map[loss..loss + 4], f32::from_le_bytes)[0],
-        store: Store::new(path, vec![(path.into(), map)], tensors, Facts::new())?,
+        store: Store::new(path, vec![StoreFile::plain(path, map)], tensors, Facts::new())?,
     })
 }

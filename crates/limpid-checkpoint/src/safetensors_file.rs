@@ -2,9 +2,8 @@
 //! `model.safetensors.index.json`, which says in which of several such files a tensor is. A Python pickle in its place
 //! is recognised and never read, because reading one runs the code in it. Read `gguf` next.
 
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, replace, sizes};
 use super::{CheckpointError, Result, at};
-use limpid_base::files::Map;
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,38 +23,25 @@ const ONE: &str = "model.safetensors";
 /// # Errors
 /// If it cannot be read or is not a whole safetensors file.
 pub fn open(path: &Path) -> Result<Store> {
-    let (map, tensors, facts) = parts(path, 0)?;
-    Store::new(path, vec![(path.into(), map)], tensors, facts)
+    let (file, tensors, facts) = parts(path, 0)?;
+    Store::new(path, vec![file], tensors, facts)
 }
 
-/// What a checksum is called in the metadata, and how long it is.
+/// What a checksum is called in the metadata; how it stands there, and how long it is.
+const SUM_KEY: &str = "xxh3";
 const SUM: (&str, usize) = ("\"xxh3\":\"", 16);
 
-/// Opens a file that [`write_summed`] wrote. Returns its checksum, too.
+/// Opens a file that [`write_summed`] wrote, and verifies it. Returns its checksum, too.
 ///
 /// # Errors
 /// As [`open`], and if a single bit is not as it was written.
 pub fn open_summed(path: &Path) -> Result<(Store, String)> {
     let store = open(path)?;
-    let [(path, map)] = store.files() else { unreachable!("one file was opened") };
-    let sum = check_sum(path, map)?;
-    Ok((store, sum))
-}
-
-/// The checksum of a file that [`write_summed`] wrote: of what was opened, whatever lies at its path by now.
-pub(super) fn check_sum(path: &Path, map: &[u8]) -> Result<String> {
-    let (_, start) = header(path, map)?;
-    let Some(digits) = digits(&map[..start]) else {
+    let Some(sum) = store.files().iter().find_map(StoreFile::sum) else {
         return Err(bad(path, "it has no checksum: it was changed, or an older limpid wrote it"));
     };
-    let mut sum = Xxh3::new();
-    [&map[..digits.start], &[b'0'; SUM.1], &map[digits.end..]].iter().for_each(|part| sum.update(part));
-    let found = format!("{:016x}", sum.digest());
-    if found.as_bytes() != &map[digits.clone()] {
-        let said = String::from_utf8_lossy(&map[digits]).into_owned();
-        return Err(bad(path, format!("its checksum is {found}, and it says {said:?}: it was changed or damaged")));
-    }
-    Ok(found)
+    store.check()?;
+    Ok((store, sum))
 }
 
 /// Where a header has the digits of its checksum.
@@ -65,7 +51,7 @@ fn digits(header: &[u8]) -> Option<Range<usize>> {
 }
 
 /// What a store of `path` is made of, where it is file number `file`.
-fn parts(path: &Path, file: usize) -> Result<(Map, Vec<Place>, Facts)> {
+fn parts(path: &Path, file: usize) -> Result<(StoreFile, Vec<Place>, Facts)> {
     let map = store::mapped(path)?;
     let (metadata, start) = header(path, &map)?;
     let place = |name: String| {
@@ -80,7 +66,9 @@ fn parts(path: &Path, file: usize) -> Result<(Map, Vec<Place>, Facts)> {
         Place { shape: info.shape.clone(), name, dtype, file, bytes }
     };
     let tensors = metadata.offset_keys().into_iter().map(place).collect();
-    Ok((map, tensors, metadata.metadata().clone().unwrap_or_default()))
+    let facts = metadata.metadata().clone().unwrap_or_default();
+    let digits = facts.get(SUM_KEY).and_then(|_| digits(&map[..start]));
+    Ok((StoreFile::summed(path, map, digits), tensors, facts))
 }
 
 /// The header, checked by the crate (no overlaps, no holes, sizes that shapes take), and where the bytes begin.
@@ -142,9 +130,9 @@ pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
                 format!("{n} tensors should be in {name}, which is not there: fetch all of the files"),
             ));
         }
-        let (map, places, more) = parts(&path, files.len())?;
+        let (file, places, more) = parts(&path, files.len())?;
         tensors.extend(places);
-        files.push((path, map));
+        files.push(file);
         facts.extend(more);
     }
     let store = Store::new(index, files, tensors, facts)?;
@@ -179,7 +167,7 @@ pub fn write(path: &Path, tensors: Vec<OutputTensor>, facts: Facts) -> Result<()
 /// # Errors
 /// As [`write()`].
 pub fn write_summed(path: &Path, tensors: Vec<OutputTensor>, mut facts: Facts) -> Result<String> {
-    facts.insert("xxh3".into(), "0".repeat(SUM.1));
+    facts.insert(SUM_KEY.into(), "0".repeat(SUM.1));
     put(path, tensors, facts)
 }
 

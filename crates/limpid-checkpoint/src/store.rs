@@ -8,7 +8,6 @@ use super::{CheckpointError, Result, at};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
 use limpid_base::files::{Map, OutputFile as File};
-use limpid_core::backend;
 use limpid_core::ops::blocks::Quant;
 use limpid_core::ops::element::Element;
 use std::borrow::Cow;
@@ -17,6 +16,8 @@ use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use xxhash_rust::xxh3::Xxh3;
 
 /// How the values of a tensor are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ pub struct Stored<'a> {
     pub bytes: &'a [u8],
     path: &'a Path,
     /// What they lie in, where that is a file.
-    map: Option<&'a Map>,
+    file: Option<&'a StoreFile>,
 }
 
 impl<'a> Stored<'a> {
@@ -104,9 +105,9 @@ impl<'a> Stored<'a> {
     /// The values: the file's own memory where they are f32 and aligned, else decoded.
     ///
     /// # Errors
-    /// If the type is [`Dtype::Other`], or the file was changed since it was opened.
+    /// If the type is [`Dtype::Other`], the file was changed since it was opened, or its checksum is another.
     pub fn values(&self) -> Result<Cow<'a, [f32]>> {
-        at(self.path, self.map.map_or(Ok(()), Map::check))?;
+        self.file.map_or(Ok(()), StoreFile::check)?;
         Ok(match self.dtype {
             Dtype::F32 => view(self.bytes, f32::from_le_bytes),
             Dtype::F16 | Dtype::Bf16 => {
@@ -129,16 +130,16 @@ impl<'a> Stored<'a> {
     /// The bytes as they lie, and what they are, where backends take that as it is.
     ///
     /// # Errors
-    /// If the file was changed since it was opened.
+    /// If the file was changed since it was opened, or its checksum is another.
     pub(super) fn raw(&self) -> Result<Option<(Element, &'a [u8])>> {
-        at(self.path, self.map.map_or(Ok(()), Map::check))?;
+        self.file.map_or(Ok(()), StoreFile::check)?;
         Ok(self.dtype.element().filter(|_| cfg!(target_endian = "little")).map(|element| (element, self.bytes)))
     }
 
     /// Says that its bytes were copied elsewhere: they need not stay in memory.
     pub(super) fn release(&self) {
-        if let Some(map) = self.map {
-            map.release(self.bytes);
+        if let Some(file) = self.file {
+            file.map.release(self.bytes);
         }
     }
 
@@ -179,10 +180,57 @@ pub(super) struct Place {
     pub bytes: Range<usize>,
 }
 
+/// A file as it was opened, with the checksum that it carries, if it does: it is held against its bytes once, before the first value is
+/// read, so that no way to the values goes past it.
+pub(super) struct StoreFile {
+    path: PathBuf,
+    map: Map,
+    /// Where its digits stand.
+    digits: Option<Range<usize>>,
+    held: OnceLock<std::result::Result<(), String>>,
+}
+
+impl StoreFile {
+    /// One without a checksum.
+    pub(super) fn plain(path: &Path, map: Map) -> StoreFile {
+        StoreFile { path: path.into(), map, digits: None, held: OnceLock::new() }
+    }
+
+    /// One with the digits of its checksum there: XXH3 of the whole file, where they are zeros.
+    pub(super) fn summed(path: &Path, map: Map, digits: Option<Range<usize>>) -> StoreFile {
+        StoreFile { digits, ..StoreFile::plain(path, map) }
+    }
+
+    /// The checksum that it carries, whether it is right or not.
+    pub(super) fn sum(&self) -> Option<String> {
+        Some(String::from_utf8_lossy(&self.map[self.digits.clone()?]).into_owned())
+    }
+
+    /// Whether it is what was opened, and what was written.
+    fn check(&self) -> Result<()> {
+        at(&self.path, self.map.check())?;
+        let held = self.held.get_or_init(|| {
+            let Some(digits) = &self.digits else { return Ok(()) };
+            let mut sum = Xxh3::new();
+            let parts = [&self.map[..digits.start], &b"0".repeat(digits.len()), &self.map[digits.end..]];
+            parts.iter().for_each(|part| sum.update(part));
+            let (found, said) = (format!("{:016x}", sum.digest()), self.sum().unwrap_or_default());
+            match found == said {
+                true => Ok(()),
+                false => Err(format!(
+                    "its checksum is {found}, and it says {said:?}: it was changed or damaged after it was written, so take it \
+                     from a copy"
+                )),
+            }
+        });
+        held.clone().map_err(|what| CheckpointError::Damaged { path: self.path.clone(), what })
+    }
+}
+
 /// The tensors of one file, or of several that are one model.
 pub struct Store {
     path: PathBuf,
-    files: Vec<(PathBuf, Map)>,
+    files: Vec<StoreFile>,
     tensors: Vec<Place>,
     by_name: Vec<usize>,
     facts: Facts,
@@ -190,9 +238,9 @@ pub struct Store {
 
 impl Store {
     /// Checks that every tensor has a name of its own, lies in its file and has the bytes that its shape takes.
-    pub(super) fn new(path: &Path, files: Vec<(PathBuf, Map)>, tensors: Vec<Place>, facts: Facts) -> Result<Store> {
+    pub(super) fn new(path: &Path, files: Vec<StoreFile>, tensors: Vec<Place>, facts: Facts) -> Result<Store> {
         for Place { name, dtype, shape, file, bytes } in &tensors {
-            let (path, map) = &files[*file];
+            let StoreFile { path, map, .. } = &files[*file];
             let wanted = dtype.bytes(shape);
             if !matches!(dtype, Dtype::Other(_)) && wanted != Some(bytes.len()) {
                 let wanted = wanted.map_or("no whole number of bytes".into(), |n| format!("{n} bytes"));
@@ -212,7 +260,7 @@ impl Store {
         by_name.sort_by(|a, b| tensors[*a].name.cmp(&tensors[*b].name));
         if let Some([a, b]) = by_name.windows(2).find(|pair| tensors[pair[0]].name == tensors[pair[1]].name) {
             let (a, b) = (&tensors[*a], &tensors[*b]);
-            let file = |place: &Place| files[place.file].0.file_name().unwrap_or_default().display().to_string();
+            let file = |place: &Place| files[place.file].path.file_name().unwrap_or_default().display().to_string();
             let places = if a.file == b.file { String::new() } else { format!(", in {} and in {}", file(a), file(b)) };
             return Err(bad(path, format!("two tensors are called `{}`{places}", a.name)));
         }
@@ -233,21 +281,29 @@ impl Store {
     pub fn get(&self, name: &str) -> Option<Stored<'_>> {
         let at = self.by_name.binary_search_by(|i| self.tensors[*i].name.as_str().cmp(name)).ok()?;
         let Place { name, dtype, shape, file, bytes } = &self.tensors[self.by_name[at]];
-        let (path, map) = &self.files[*file];
-        Some(Stored { name, dtype, shape, bytes: &map[bytes.clone()], path, map: Some(map) })
+        let file = &self.files[*file];
+        Some(Stored { name, dtype, shape, bytes: &file.map[bytes.clone()], path: &file.path, file: Some(file) })
     }
 
     /// The files, as they were opened.
-    pub(super) fn files(&self) -> &[(PathBuf, Map)] {
+    pub(super) fn files(&self) -> &[StoreFile] {
         &self.files
     }
 
-    /// Whether the files are what was opened: what was read of others is of no use.
+    /// Whether the files are what was opened, and have the checksums that they carry: what was read of others is of no use. The
+    /// first call reads those with a checksum whole, unless a value was read already.
     ///
     /// # Errors
     /// Names the one that was changed.
     pub fn check(&self) -> Result<()> {
-        self.files.iter().try_for_each(|(path, map)| at(path, map.check()))
+        self.files.iter().try_for_each(StoreFile::check)
+    }
+
+    /// The same store, whose checksums are not held against its bytes.
+    #[must_use]
+    pub fn unverified(mut self) -> Store {
+        self.files.iter_mut().for_each(|file| file.digits = None);
+        self
     }
 
     /// A line of text that came with the tensors: an entry of safetensors' `__metadata__`.
@@ -271,7 +327,7 @@ pub struct OutputTensor<'a> {
 }
 
 /// Makes some values of a tensor.
-pub type MakeValues<'a> = Box<dyn Fn() -> backend::Result<Vec<f32>> + 'a>;
+pub type MakeValues<'a> = Box<dyn Fn() -> Result<Vec<f32>> + 'a>;
 
 impl OutputTensor<'_> {
     /// Makes and writes the values to `file`, which will be `path`.
@@ -291,7 +347,7 @@ impl OutputTensor<'_> {
         }
         let mut written = 0;
         for part in &self.values {
-            let values = part().map_err(|error| io::Error::other(CheckpointError::Backend(error)))?;
+            let values = part().map_err(io::Error::other)?;
             file.write_all(&encode(&values, &self.dtype).map_err(refused)?)?;
             written += values.len();
         }
@@ -361,7 +417,7 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
 pub fn rounded(values: &[f32], cols: usize, dtype: &Dtype) -> Vec<f32> {
     let (name, path, shape) = ("", Path::new(""), [values.len() / cols.max(1), cols]);
     let read = |bytes: Vec<u8>| {
-        let stored = Stored { name, dtype, shape: &shape, bytes: &bytes, path, map: None };
+        let stored = Stored { name, dtype, shape: &shape, bytes: &bytes, path, file: None };
         stored.values().map(Cow::into_owned).ok()
     };
     encode(values, dtype).ok().and_then(read).unwrap_or_else(|| values.to_vec())

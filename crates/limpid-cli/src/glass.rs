@@ -54,7 +54,8 @@ fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Resul
 /// Models that are looked into beside one that is served.
 pub fn others(paths: &[PathBuf], machine: &MachineOptions) -> Result<Vec<Subject>> {
     let other = |path: &PathBuf| -> Result<Subject> {
-        let model = models::checkpoint(path).and_then(|checkpoint| served(checkpoint, models::name(path), machine));
+        let model = models::checkpoint(path, !machine.no_verify)
+            .and_then(|checkpoint| served(checkpoint, models::name(path), machine));
         Ok(Subject::from(&model.with_context(|| path.display().to_string())?))
     };
     paths.iter().map(other).collect()

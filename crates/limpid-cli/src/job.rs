@@ -175,7 +175,7 @@ impl JobArgs {
             }
         }
         let data = self.text.as_ref().unwrap_or(&self.data);
-        let mut text = source::source(data, &self.reading, self.machine.threads());
+        let mut text = source::source(data, &self.reading, &self.machine);
         text.tokenizer.clone_from(&self.tokenizer);
         text.default_tokenizer = default_tokenizer(data, &name).into();
         // a run has its template in its folder
@@ -231,7 +231,7 @@ impl JobArgs {
             let text = options::read_settings(&path)?;
             return Ok((None, Some(Config::from_json(&text).with_context(|| path.display().to_string())?)));
         }
-        let base = models::checkpoint(Path::new(from)).context("--from")?;
+        let base = models::checkpoint(Path::new(from), !self.machine.no_verify).context("--from")?;
         models::needs_head(&base)?;
         if base.adapter.is_some() && self.tuning.lora.is_some() {
             bail!(

@@ -75,7 +75,7 @@ fn median(mut rounds: Vec<LoadReport>) -> (LoadReport, f64) {
 /// Measures it, beside the same requests on the engine alone.
 pub fn run(args: &LoadArgs) -> Result<()> {
     models::shares(&args.machine)?;
-    let checkpoint = models::adapted(&args.model, None)?;
+    let checkpoint = models::adapted(&args.model, None, !args.machine.no_verify)?;
     models::suits(&checkpoint, &args.machine)?;
     let how = ServedAs {
         id: "model".into(),

@@ -56,9 +56,10 @@ pub fn finite(checkpoint: &Checkpoint, what: &str, result: f64) -> Result<()> {
 }
 
 /// Opens a model; a name that no file has is most often a preset's, or one of a model elsewhere.
-pub fn checkpoint(model: &Path) -> Result<Checkpoint> {
+/// `verified`: its checksums are held against its bytes before the first value is read.
+pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
     if model.symlink_metadata().is_ok() {
-        return Ok(Checkpoint::open(model)?);
+        return Ok(Checkpoint::open_as(model, verified)?);
     }
     let (path, name) = (model.display(), model.to_string_lossy());
     let mend = match Config::preset(&name) {
@@ -88,14 +89,14 @@ pub struct WeightOptions {
 
 impl WeightOptions {
     /// Opens it, with the adapter if one is given.
-    pub fn open(&self) -> Result<Checkpoint> {
-        adapted(&self.model, self.adapter.as_deref())
+    pub fn open(&self, verified: bool) -> Result<Checkpoint> {
+        adapted(&self.model, self.adapter.as_deref(), verified)
     }
 }
 
 /// Opens a model, with an adapter if one is given.
-pub fn adapted(model: &Path, adapter: Option<&Path>) -> Result<Checkpoint> {
-    let checkpoint = checkpoint(model)?;
+pub fn adapted(model: &Path, adapter: Option<&Path>, verified: bool) -> Result<Checkpoint> {
+    let checkpoint = checkpoint(model, verified)?;
     Ok(match adapter {
         Some(adapter) => checkpoint.with_adapter(adapter)?,
         None => checkpoint,

@@ -1,6 +1,6 @@
 //! Where text comes from, as the command line names it: `limpid::data::source` reads it.
 
-use crate::options::{DataOptions, TextOptions};
+use crate::options::{DataOptions, MachineOptions, TextOptions};
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::data::source::{HELD, Reading, SourceError, TextSource};
@@ -8,10 +8,10 @@ use std::io::Read as _;
 use std::path::Path;
 
 /// A source with what `--field`, `--skip-bad` and `--parse-special` say.
-pub fn source(data: &str, reading: &TextOptions, threads: usize) -> TextSource {
+pub fn source(data: &str, reading: &TextOptions, machine: &MachineOptions) -> TextSource {
     let (mut source, documents) = (TextSource::new(data), &reading.documents);
-    (source.field, source.skip_bad, source.threads) = (documents.field.clone(), documents.skip_bad, threads);
-    source.parse_special = reading.parse_special;
+    (source.field, source.skip_bad, source.threads) = (documents.field.clone(), documents.skip_bad, machine.threads());
+    (source.parse_special, source.verify) = (reading.parse_special, !machine.no_verify);
     source
 }
 

@@ -77,7 +77,7 @@ pub enum ConfigError {
         /// The key.
         what: &'static str,
         /// Its value.
-        found: f64,
+        found: String,
         /// What it may be.
         expected: &'static str,
     },
@@ -911,7 +911,11 @@ impl Config {
             return Err(ConfigError::OddHead { d_head: turned });
         }
         if turned > d_head {
-            return Err(ConfigError::Range { what: "rotary_dim", found: turned as f64, expected: "at most d_head" });
+            return Err(ConfigError::Range {
+                what: "rotary_dim",
+                found: turned.to_string(),
+                expected: "at most d_head",
+            });
         }
         if self.lm_head && self.tied_head && self.d_unembed() != self.d_embed() {
             return Err(ConfigError::NarrowTiedHead { d_embed: self.d_embed(), d_model: self.d_model });
@@ -923,7 +927,7 @@ impl Config {
             return Err(ConfigError::WindowMask { window: self.window, mask: self.mask });
         }
         if self.rotary_scaling.high <= self.rotary_scaling.low {
-            let (what, found) = ("rotary_scaling_high", self.rotary_scaling.high);
+            let (what, found) = ("rotary_scaling_high", self.rotary_scaling.high.to_string());
             return Err(ConfigError::Range { what, found, expected: "it must be above rotary_scaling_low" });
         }
         if self.positions == Positions::Rotary {
@@ -952,7 +956,7 @@ impl Config {
     /// Checks what only some kinds of scaling need, for so many pairs.
     fn check_scaling(&self, pairs: usize) -> Result<(), ConfigError> {
         let s = &self.rotary_scaling;
-        let range = |what, found, expected| Err(ConfigError::Range { what, found, expected });
+        let range = |what, found: f64, expected| Err(ConfigError::Range { what, found: found.to_string(), expected });
         match s.kind {
             RotaryKind::Yarn | RotaryKind::Longrope if s.context == 0 => range(
                 "rotary_scaling_context",
@@ -1026,7 +1030,13 @@ impl Config {
                 return Err(ConfigError::File(format!("config.json: `{key}` lacks the key `{missing}`")));
             }
         }
-        serde_json::from_value(own.into()).map_err(|e| ConfigError::File(format!("config.json: {e}")))
+        let own = serde_json::Value::from(own);
+        let read: Config =
+            serde_json::from_value(own.clone()).map_err(|e| ConfigError::File(format!("config.json: {e}")))?;
+        match rounded(&own, &serde_json::to_value(&read).expect("a config is JSON")) {
+            Some(number) => Err(ConfigError::File(format!("config.json: {number} {ROUNDED}"))),
+            None => Ok(read),
+        }
     }
 
     /// The text of `config.json`.
@@ -1056,6 +1066,34 @@ impl FromStr for Config {
     type Err = ConfigError;
     fn from_str(name: &str) -> Result<Config, ConfigError> {
         Config::preset(name)
+    }
+}
+
+/// What is wrong with a whole number where 64 bits of floating point are kept.
+const ROUNDED: &str =
+    "is more than the 53 bits that this number keeps, and would become another: write the number that is meant";
+
+/// The first whole number that is another where it was read.
+fn rounded<'a>(given: &'a serde_json::Value, read: &serde_json::Value) -> Option<&'a serde_json::Value> {
+    match (given, read) {
+        (serde_json::Value::Object(given), read) => given.iter().find_map(|(key, value)| rounded(value, &read[key])),
+        (number, read) => {
+            (number.is_u64() && read.is_f64() && !holds(number.as_u64()?, read.as_f64()?)).then_some(number)
+        }
+    }
+}
+
+/// Whether a number is exactly that whole one.
+fn holds(whole: u64, number: f64) -> bool {
+    number as u128 == u128::from(whole)
+}
+
+/// A number from a text: a whole one must be one that it can be.
+fn exact(text: &str) -> Result<f64, Box<dyn std::error::Error + Send + Sync>> {
+    let number: f64 = text.parse()?;
+    match text.parse::<u64>() {
+        Ok(whole) if !holds(whole, number) => Err(format!("it {ROUNDED}").into()),
+        _ => Ok(number),
     }
 }
 

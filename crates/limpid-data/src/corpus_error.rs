@@ -130,6 +130,20 @@ pub enum CorpusError {
         /// What is wrong.
         what: String,
     },
+    /// A prepared file whose bytes are not those that its checksum is of.
+    #[error(
+        "{}: its checksum is {found}, the manifest says {wanted}: it was changed or damaged after it was prepared; prepare it \
+         again or take it from a copy; one that was changed on purpose is read without the check",
+        .path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Of what is there.
+        found: String,
+        /// Of what was prepared.
+        wanted: String,
+    },
     /// A document that the tokenizer cannot encode.
     #[error("{place}")]
     Encode {
@@ -163,11 +177,12 @@ fn names(has: &[String]) -> String {
 impl CorpusError {
     /// The settings that may help, by name.
     pub fn settings(&self) -> &'static [&'static str] {
-        use CorpusError::{Busy, Column, Encode, Field, Json, NotUtf8, Thread, Tokenizer, TooLong, Zero};
+        use CorpusError::{Busy, Changed, Column, Encode, Field, Json, NotUtf8, Thread, Tokenizer, TooLong, Zero};
         match self {
             NotUtf8 { .. } | Zero { .. } | TooLong { .. } | Json { .. } => &["skip_bad"],
             Field { .. } | Column { .. } => &["field"],
             Busy(_) => &["out"],
+            Changed { .. } => &["no_verify"],
             Thread(_) => &["threads"],
             Encode { source: error, .. } | Tokenizer(error) => error.settings(),
             _ => &[],

@@ -485,7 +485,7 @@ fn damage_and_strangers_are_named() {
     let open = || -> Result<(), String> {
         let manifest = Manifest::open(&out).map_err(|e| e.to_string())?;
         manifest.tokenizer(&out).map_err(|e| e.to_string())?;
-        manifest.tokens(&out, "train").map_err(|e| e.to_string())?;
+        manifest.tokens(&out, "train", true).map_err(|e| e.to_string())?;
         manifest.check(&out, &mut |_, _| {}).map_err(|e| e.to_string())
     };
     open().unwrap();

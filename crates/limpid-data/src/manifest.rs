@@ -147,7 +147,7 @@ pub(super) fn hex(hash: u64) -> String {
 
 /// XXH3 of a file's bytes.
 pub(super) fn file_hash(path: &Path) -> Result<String, CorpusError> {
-    stream_hash(path, &mut at(path, std::fs::File::open(path))?)
+    stream_hash(path, &mut at(path, files::open_regular(path))?)
 }
 
 /// The same of what comes from `path`.
@@ -158,6 +158,14 @@ pub(super) fn stream_hash(path: &Path, source: &mut dyn Read) -> Result<String, 
             0 => return Ok(hex(hash.digest())),
             n => hash.update(&buffer[..n]),
         }
+    }
+}
+
+/// Refuses a file of another checksum than the manifest's.
+pub(super) fn same(path: &Path, found: String, wanted: &str) -> Result<(), CorpusError> {
+    match found == wanted {
+        true => Ok(()),
+        false => Err(CorpusError::Changed { path: path.into(), found, wanted: wanted.into() }),
     }
 }
 
@@ -266,14 +274,17 @@ impl Manifest {
         self.settings.tokenizer_xxh3 == hex(xxh3_64(tokenizer.to_json().as_bytes())) || known(tokenizer.name())
     }
 
-    /// The tokens of a part, mapped; their sizes are held against the manifest.
+    /// The tokens of a part, mapped; their sizes are held against the manifest, and where `verified` is asked for their checksums.
     ///
     /// # Errors
     /// Names the shard that is missing, was changed or cut short.
-    pub fn tokens(&self, folder: &Path, part: &str) -> Result<Tokens, CorpusError> {
+    pub fn tokens(&self, folder: &Path, part: &str, verified: bool) -> Result<Tokens, CorpusError> {
         let open = |written: &Written| {
             let path = folder.join(format!("{}.bin", written.name));
             let shard = Shard::open(&path, Some(&path.with_extension("idx")))?;
+            if verified {
+                shard.verify([&written.bin_xxh3, &written.idx_xxh3])?;
+            }
             let Counts { parts, tokens, .. } = written.counts;
             let found = (shard.documents() as u64, shard.len() as u64);
             match found == (parts, tokens) {
@@ -300,12 +311,7 @@ impl Manifest {
         for (i, written) in shards.iter().enumerate() {
             for (end, wanted) in [("bin", &written.bin_xxh3), ("idx", &written.idx_xxh3)] {
                 let path = folder.join(format!("{}.{end}", written.name));
-                let found = file_hash(&path)?;
-                if found != *wanted {
-                    let what =
-                        format!("its checksum is {found}, the manifest says {wanted}: it was changed or damaged");
-                    return Err(bad(&path, what));
-                }
+                same(&path, file_hash(&path)?, wanted)?;
             }
             tell(i + 1, shards.len());
         }

@@ -9,11 +9,13 @@
 //! All numbers are little-endian. Beside `NAME.bin` lies `NAME.idx`: where documents end in it, as 64-bit offsets in ids.
 
 use super::corpus_error::{CorpusError, at, bad};
+use super::manifest::{hex, same};
 use limpid_base::files::Map;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes before the ids.
 pub(super) const START: usize = 1024;
@@ -93,6 +95,19 @@ impl Shard {
             }
         }
         Ok(shard)
+    }
+
+    /// Holds its files, as they were opened, against their checksums: the ids', and the documents' ends'.
+    ///
+    /// # Errors
+    /// Names the one that differs.
+    pub(super) fn verify(&self, wanted: [&str; 2]) -> Result<(), CorpusError> {
+        let sum = |map: &Map| hex(xxh3_64(map));
+        same(&self.path, sum(&self.map), wanted[0])?;
+        match &self.ends {
+            Ends::Mapped(map) => same(&self.path.with_extension("idx"), sum(map), wanted[1]),
+            Ends::Held(_) => Ok(()),
+        }
     }
 
     fn ends_bytes(&self) -> usize {

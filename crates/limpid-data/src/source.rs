@@ -189,6 +189,8 @@ pub struct TextSource {
     pub skip_bad: bool,
     /// Whether the text of a special token in a document is that token; else it is text like any other.
     pub parse_special: bool,
+    /// Whether prepared shards are held against their checksums.
+    pub verify: bool,
     /// Threads that encode.
     pub threads: usize,
     text: Option<String>,
@@ -210,6 +212,7 @@ impl TextSource {
             field: None,
             skip_bad: false,
             parse_special: true,
+            verify: true,
             threads: 1,
             text: None,
             stdin: OnceLock::new(),
@@ -369,7 +372,8 @@ impl TextSource {
                 asked: format!("{}, {}", asked.name(), units::commas(asked.vocab_size() as u64)),
             });
         }
-        let (train, validation) = (manifest.tokens(folder, "train")?, manifest.tokens(folder, "val")?);
+        let (train, validation) =
+            (manifest.tokens(folder, "train", self.verify)?, manifest.tokens(folder, "val", self.verify)?);
         for tokens in [&train, &validation] {
             of(&format!("{} is damaged", self.name), tokens.check_ids(own.vocab_size()))?;
         }

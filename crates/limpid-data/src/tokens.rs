@@ -89,7 +89,7 @@ impl Tokens {
     /// # Errors
     /// If the folder is not whole: see [`super::Manifest::open`].
     pub fn open(folder: &std::path::Path, part: &str) -> Result<Tokens, CorpusError> {
-        super::Manifest::open(folder)?.tokens(folder, part)
+        super::Manifest::open(folder)?.tokens(folder, part, true)
     }
 
     /// Checks that the mapped files have not changed. Call it before reading: a file that another program has truncated must not be

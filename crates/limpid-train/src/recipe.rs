@@ -332,7 +332,7 @@ impl Recipe {
         self.check_ranges()?;
         let (rate, least) = (self.learning_rate, self.min_learning_rate);
         if least > rate {
-            return Err(ConfigError::Range { what: "min_learning_rate", found: least, expected: MIN_RATE });
+            return Err(ConfigError::Range { what: "min_learning_rate", found: least.to_string(), expected: MIN_RATE });
         }
         Ok(())
     }

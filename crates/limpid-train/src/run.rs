@@ -436,7 +436,7 @@ impl<'a> Run<'a> {
         let (was, is) = (state.chosen.recipe, self.trainer.recipe);
         let mut differing = differing(&longer(was, &is, state.step), &is);
         let config = folder.join("config.json");
-        if let Ok(text) = fs::read_to_string(&config) {
+        if let Ok(text) = files::read_text(&config, u64::MAX) {
             let is: serde_json::Value = serde_json::from_str(&self.trainer.model.config.to_json()).unwrap_or_default();
             let was = serde_json::from_str(&text).unwrap_or_default();
             differing.extend(differing_keys(&was, &is));

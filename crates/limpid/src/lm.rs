@@ -187,7 +187,7 @@ impl Lm {
     /// Opens a model: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, or an adapter whose model is where it says.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`].
+    /// As [`Checkpoint::open`]; [`Checkpoint::open_as`] opens files without holding them against their checksums.
     pub fn open(path: impl AsRef<Path>) -> Result<Lm> {
         Ok(Checkpoint::open(path.as_ref())?.into())
     }
@@ -738,7 +738,10 @@ impl Lm {
 
     fn write(&self, path: &Path, format: Format, dtype: &Dtype, keep_types: bool) -> Result<()> {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
-        let values = |param: &Param| self.values(&model, param).expect("checked when it was opened").into_owned();
+        let values = |param: &Param| match &self.weights {
+            Weights::Files(checkpoint) => Ok(checkpoint.values(&model, param)?.into_owned()),
+            Weights::Held(held) => Ok(held.values(&param.name)?.expect("a model has all its parameters").into()),
+        };
         let files = match &self.weights {
             Weights::Files(checkpoint) => Some(checkpoint),
             Weights::Held(_) => None,
@@ -751,7 +754,7 @@ impl Lm {
             rows: &|param, rows| files?.rows(&model, param, rows),
             keep_types: keep_types && files.is_some(),
             metadata: metadata.as_ref(),
-            ..checkpoint::ModelData::new(&self.config, &values)
+            ..checkpoint::ModelData::of(&self.config, checkpoint::ModelValues::Read(&values))
         };
         Ok(checkpoint::save(path, format, dtype, &source)?)
     }

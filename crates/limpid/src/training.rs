@@ -279,7 +279,10 @@ impl Training {
         let had = base.as_ref().map(|base| base.tokenizer().map(Tokenizer::vocab_size)).transpose()?;
         let widened = match files {
             _ if had.is_none_or(|had| had >= task.corpus.tokenizer.vocab_size()) => None,
-            Some(files) => Some(Checkpoint::open(&files.path)?.with_more_tokens(task.corpus.tokenizer.clone())),
+            Some(files) => {
+                let again = Checkpoint::open_as(&files.path, files.is_verified())?;
+                Some(again.with_more_tokens(task.corpus.tokenizer.clone()))
+            }
             None => return Err(Error::NoRows),
         };
         if widened.is_some() && tuning.lora.is_some() {

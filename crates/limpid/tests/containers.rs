@@ -310,7 +310,7 @@ fn what_cannot_be_written_leaves_the_old_file() {
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&folder.0).unwrap().count()), (b"old".to_vec(), 1));
     }
     let header = Header { dtype: Dtype::F16, ..tiny() };
-    assert!(llmc::write(&path, &header, &|_| vec![]).unwrap_err().to_string().contains("llm.c has no F16"));
+    assert!(llmc::write(&path, &header, &|_| Ok(vec![])).unwrap_err().to_string().contains("llm.c has no F16"));
     assert_eq!(fs::read(&path).unwrap(), b"old");
 }
 
@@ -386,7 +386,7 @@ fn llmc_is_what_its_scripts_write() {
     assert_eq!(*values(&store, "lnfb").last().unwrap(), (TINY - 1) as f32);
     for dtype in [Dtype::F32, Dtype::Bf16] {
         let again = folder.0.join("again");
-        llmc::write(&again, &Header { dtype: dtype.clone(), ..tiny() }, &|name| values(&store, name)).unwrap();
+        llmc::write(&again, &Header { dtype: dtype.clone(), ..tiny() }, &|name| Ok(values(&store, name))).unwrap();
         assert!(dtype != Dtype::F32 || fs::read(&again).unwrap() == bytes);
         let (header, narrow) = llmc::open(&again).unwrap();
         assert_eq!(header.dtype, dtype);

@@ -282,6 +282,40 @@ fn unsafe_lives_in_two_folders_and_three_files() {
     }
 }
 
+/// A named pipe waits for ever and a device has no end: files are read by `limpid_base::files`, which takes regular ones alone.
+#[test]
+fn files_are_opened_in_one_place() {
+    /// Where others are meant: what a system says of itself, texts that may come through a pipe, a folder that is locked, the page's own
+    /// files while it is written, a terminal.
+    const MAY: [&str; 9] = [
+        "limpid-base/files/mod.rs",
+        "limpid-data/documents.rs",
+        "limpid-data/parquet.rs",
+        "limpid-data/prepare.rs",
+        "limpid-serve/ui.rs",
+        "limpid/memory.rs",
+        "limpid-cli/machine.rs",
+        "limpid-cli/verbs/doctor.rs",
+        "limpid-cli/verbs/tokenize.rs",
+    ];
+    let root = crates().join("limpid-cli/src");
+    let binary = sources(&root).into_iter().map(|path| {
+        (format!("limpid-cli/{}", path.strip_prefix(&root).unwrap().display()), fs::read_to_string(path).unwrap())
+    });
+    for (name, text) in library().into_iter().chain(binary) {
+        let opens = |line: &&str| {
+            let words = ["fs::read(", "fs::read_to_string(", "File::open("];
+            words.iter().any(|word| line.contains(word))
+                && !line.contains("OutputFile::open(")
+                && !line.contains("\"/dev/tty\"")
+        };
+        let test = name.ends_with("_tests.rs") || name.ends_with("/tests.rs") || name.contains("/tests/");
+        let code = code(&text);
+        let found: Vec<&str> = code.lines().filter(opens).collect();
+        assert!(test || MAY.contains(&name.as_str()) || found.is_empty(), "{name}: {found:?}");
+    }
+}
+
 /// Who knows that there are GPUs: the one backend, the list of devices, and who chooses one of them.
 #[test]
 fn nobody_asks_whether_it_is_a_gpu() {

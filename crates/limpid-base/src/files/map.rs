@@ -43,11 +43,7 @@ impl Map {
     /// If it cannot be opened or is not a regular file (a directory, a pipe).
     pub unsafe fn open(path: &Path) -> io::Result<Map> {
         super::may()?;
-        // checked before it is opened: opening a pipe waits for a writer
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        let file = File::open(path)?;
+        let file = super::open_regular(path)?;
         let about = file.metadata()?;
         // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes, and nobody else does, as the
         // caller promises. Where the promise is broken, little follows: offsets are checked once against the length of the
@@ -137,7 +133,7 @@ mod tests {
         }
         file.set_modified(written).unwrap();
         assert!(map.check().is_ok());
-        assert!(open(&dir).is_err_and(|e| e.to_string() == "not a regular file"));
+        assert!(open(&dir).is_err_and(|e| e.to_string() == "it is a folder, not a regular file"));
         assert!(open(&dir.join("none")).is_err());
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -17,23 +17,38 @@ use std::path::Path;
 /// The file system's error; or what the file is, if it is not regular or too large.
 pub fn read_small(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     may()?;
-    let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let about = fs::metadata(path)?; // before it is opened: opening a pipe waits for a writer
-    if !about.is_file() {
-        let found = if about.is_dir() { "a folder" } else { "a pipe or a device" };
-        return refused(format!("it is {found}, not a regular file"));
-    }
-    let mut bytes = vec![];
+    let file = open_regular(path)?;
+    let (length, mut bytes) = (file.metadata()?.len(), vec![]);
     // the size may be wrong or change: some system files report 0
-    if about.len() <= limit {
-        File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if length <= limit {
+        file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     }
-    match about.len().max(bytes.len() as u64) {
+    match length.max(bytes.len() as u64) {
         found if found > limit => {
-            refused(format!("it has {found} bytes or more, at most {limit} are read: is it the right file?"))
+            let why = format!("it has {found} bytes or more, at most {limit} are read: is it the right file?");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
         }
         _ => Ok(bytes),
     }
+}
+
+/// Opens a regular file for reading: a named pipe would wait for ever, and a device may have no end.
+///
+/// # Errors
+/// The file system's error; or what it is, if it is not regular.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    regular(&fs::metadata(path)?)?; // before it is opened: opening a pipe waits for a writer
+    let file = File::open(path)?;
+    regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn regular(about: &fs::Metadata) -> io::Result<()> {
+    if about.is_file() {
+        return Ok(());
+    }
+    let found = if about.is_dir() { "a folder" } else { "a pipe or a device" };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {found}, not a regular file")))
 }
 
 /// [`read_small`] of a text in UTF-8.
@@ -66,6 +81,7 @@ impl OutputFile {
     /// Whatever the file system says.
     pub fn open(path: &Path) -> io::Result<OutputFile> {
         may()?;
+        fs::metadata(path).map_or(Ok(()), |about| regular(&about))?;
         File::options().read(true).write(true).create(true).truncate(false).open(path).map(OutputFile)
     }
 

@@ -129,14 +129,14 @@ impl Link {
 }
 
 /// A tensor of theirs from all that it holds; `links` are those of its name, with their parameters.
-pub(super) fn together(links: &[(Link, Param)], values: &dyn Fn(&Param) -> Vec<f32>) -> Vec<f32> {
+pub(super) fn together(links: &[(Link, Param)], values: &dyn Fn(&Param) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
     let (link, param) = &links[0];
-    let mut theirs = link.theirs(param, &values(param));
+    let mut theirs = link.theirs(param, &values(param)?);
     for (link, param) in &links[1..] {
         let cols = extent(param).1;
-        link.lay(&values(param)[link.rows.start * cols..link.rows.end * cols], cols, &mut theirs);
+        link.lay(&values(param)?[link.rows.start * cols..link.rows.end * cols], cols, &mut theirs);
     }
-    theirs
+    Ok(theirs)
 }
 
 /// The list of links as it is made; what a model has not is left out.

@@ -188,7 +188,7 @@ fn train(args: &TrainArgs) -> Result<()> {
 fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<usize>)> {
     let each = if machine.precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
     if let Some(path) = &subject.path {
-        let checkpoint = models::adapted(path, None)?;
+        let checkpoint = models::adapted(path, None, !machine.no_verify)?;
         subject.model.config_of(&path.display().to_string(), &checkpoint.config)?;
         let model = Model::new(&checkpoint.config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 })?;
         let bytes = |param: &Param| -> usize {

@@ -78,7 +78,7 @@ struct Talk {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
+    let checkpoint = adapted(&args.model, args.adapter.as_deref(), !args.machine.no_verify)?;
     needs_head(&checkpoint)?;
     if checkpoint.config.mask != Mask::Causal {
         bail!("{} fills masks and does not answer: `limpid generate` shows what it puts in", args.model.display());

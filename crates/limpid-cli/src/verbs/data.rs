@@ -193,7 +193,7 @@ fn prepared(args: &Info, folder: &Path) -> Result<()> {
     if args.check {
         manifest.check(folder, &mut |_, _| {})?;
     }
-    let parts = [("train", manifest.tokens(folder, "train")?), ("val", manifest.tokens(folder, "val")?)];
+    let parts = [("train", manifest.tokens(folder, "train", false)?), ("val", manifest.tokens(folder, "val", false)?)];
     let longest = parts.iter().map(|(_, tokens)| longest(tokens)).max().unwrap_or(0);
     let samples = samples(args, &parts[0].1, &tokenizer)?;
     let shards = manifest.train.shards.len() + manifest.val.shards.len();

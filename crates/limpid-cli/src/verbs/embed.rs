@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let lm = whole(args.weights.open()?, &args.machine)?;
+    let lm = whole(args.weights.open(!args.machine.no_verify)?, &args.machine)?;
     let stated = if args.pooling.is_none() { lm.sentence_recipe()? } else { None };
     let text = source::prompt(&args.text)?;
     let lines = args.text == "-" || args.text.starts_with('@');

@@ -73,7 +73,7 @@ struct Found {
 pub fn run(args: Args) -> Result<()> {
     crate::machine::fits_text(args.machine.threads())?;
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
-    let checkpoint = args.weights.open()?;
+    let checkpoint = args.weights.open(!args.machine.no_verify)?;
     needs_head(&checkpoint)?;
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<()> {
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
     let tokenizer = tokenizer(&checkpoint)?;
-    let mut text = source::source(data, &args.reading, args.machine.threads());
+    let mut text = source::source(data, &args.reading, &args.machine);
     text.val_fraction = 0.0;
     let (ids, text, documents) = match source::worded(text.conversations())? {
         Some(_) if checkpoint.config.mask != Mask::Causal => bail!(limpid::Error::NeedsCausal),

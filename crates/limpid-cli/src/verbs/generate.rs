@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Result<()> {
             bail!("--receipt {}: there is no folder {}", file.display(), folder.display());
         }
     }
-    let mut checkpoint = args.weights.open()?;
+    let mut checkpoint = args.weights.open(!args.machine.no_verify)?;
     needs_head(&checkpoint)?;
     if let Some(context) = args.context_length {
         let scaling = checkpoint.config.rotary_scaling;

@@ -610,7 +610,7 @@ fn elsewhere(args: &Args) -> Result<Option<()>> {
     let Some(dir) = args.model.as_deref().filter(|_| args.glass.open || args.glass.html.is_some()) else {
         return Ok(None);
     };
-    let checkpoint = models::adapted(dir, args.adapter.as_deref())?;
+    let checkpoint = models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)?;
     let prompts = prompts(args)?;
     let ids = args.tokens.as_deref().and_then(<[Vec<u32>]>::first).map(Vec::as_slice);
     if prompts.len() > 1 || args.tokens.as_ref().is_some_and(|all| all.len() > 1) {
@@ -649,9 +649,10 @@ fn shapes_only(args: &Args) -> Result<Option<Vec<String>>> {
         return Ok(None);
     }
     let config = match &args.model {
-        Some(dir) => args
-            .preset
-            .config_seen(&dir.display().to_string(), &models::adapted(dir, args.adapter.as_deref())?.config)?,
+        Some(dir) => args.preset.config_seen(
+            &dir.display().to_string(),
+            &models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)?.config,
+        )?,
         None => args.preset.config()?,
     };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: config.context_length })?;
@@ -902,7 +903,7 @@ fn ready(args: &Args) -> Result<Ready> {
         }
         return Ok(Ready { model, backend, batch, tokenizer });
     };
-    let mut checkpoint = models::adapted(dir, args.adapter.as_deref())?;
+    let mut checkpoint = models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)?;
     if let Some(preset) = &args.preset.preset {
         bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
     }
@@ -984,7 +985,7 @@ fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Resu
     let (config, threads) = (&checkpoint.config, args.machine.threads());
     fits_text(threads)?;
     Cpu::can_start(threads)?; // the text is encoded on as many
-    let text = source::source(data, &args.reading, threads);
+    let text = source::source(data, &args.reading, &args.machine);
     if source::worded(text.conversations())?.is_some() {
         bail!("{data} has conversations, each of its own length: show one with --prompt");
     }

@@ -46,7 +46,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let model = args.model.as_deref().or(named.filter(|path| matches!(preset, Some(Err(_))) && path.exists()));
     let (what, config) = match (model, &args.name, preset) {
         (Some(dir), ..) => {
-            let checkpoint = models::checkpoint(dir)?;
+            let checkpoint = models::checkpoint(dir, true)?;
             if args.check
                 && let Some((tensor, at)) = checkpoint.not_finite()?
             {

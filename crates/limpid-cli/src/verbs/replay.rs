@@ -37,6 +37,9 @@ pub struct Args {
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
+    /// Read limpid's weights without holding them against their checksum
+    #[arg(long, hide_short_help = true)]
+    no_verify: bool,
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -48,7 +51,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     let text = read_settings(&args.receipt)?;
     let receipts = receipts(&text).with_context(|| args.receipt.display().to_string())?;
-    let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
+    let checkpoint = adapted(&args.model, args.adapter.as_deref(), !args.no_verify)?;
     let mut lm = Lm::from(checkpoint).with_threads(threads(args.threads));
     lm = lm.with_level(args.simd.unwrap_or_else(Level::best));
     let (mut found, mut differs) = (vec![], vec![]);

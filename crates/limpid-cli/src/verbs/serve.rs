@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Result<()> {
         bail!(Usage("limpid serve takes this processor's fastest instruction set: leave --simd out".into()));
     }
     let mut options = options(&args)?;
-    let checkpoint = args.weights.open()?;
+    let checkpoint = args.weights.open(!args.machine.no_verify)?;
     models::suits(&checkpoint, &args.machine)?;
     let how = ServedAs {
         id: args.served_name.clone().unwrap_or_else(|| models::name(&args.weights.model)),
@@ -138,8 +138,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
     let follow = args.follow.then(|| {
-        let weights = args.weights.clone();
-        let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> { Ok(weights.open()?) };
+        let (weights, verified) = (args.weights.clone(), !args.machine.no_verify);
+        let open =
+            move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> { Ok(weights.open(verified)?) };
         Follow { path: args.weights.model.clone(), open: Box::new(open), how: how.clone(), every: EVERY }
     });
     let model = ServedModel::new(checkpoint, &how)?;

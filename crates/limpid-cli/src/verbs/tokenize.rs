@@ -126,7 +126,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let text = args.text.as_deref().map(source::prompt).transpose()?;
     let tokenizer = match (&args.model, args.tokenizer.as_str()) {
-        (Some(dir), _) => models::tokenizer(&models::checkpoint(dir)?)?.clone(),
+        (Some(dir), _) => models::tokenizer(&models::checkpoint(dir, true)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
             let Some(text) = text.as_deref().filter(|_| !args.decode) else {
                 let mode = if args.decode { "to decode" } else { "without TEXT" };

@@ -187,8 +187,8 @@ macro_rules! value {
 value!(u64, |text| text.parse()?, whole = |n| Some(*n) => Option<u64>);
 value!(usize, |text| text.parse()?, whole = |n| Some(*n as u64) => Option<u64>);
 value!(Option<usize>, |text| Some(text.parse()?), whole = |n| n.map(|n| n as u64) => Option<u64>);
-value!(f64, |text| text.parse()?, number = |x| Some(*x) => Option<f64>);
-value!(Option<f64>, |text| Some(text.parse()?), number = |x| *x => Option<f64>);
+value!(f64, |text| super::exact(text)?, number = |x| Some(*x) => Option<f64>);
+value!(Option<f64>, |text| Some(super::exact(text)?), number = |x| *x => Option<f64>);
 value!(bool, |text| text.parse()?, is_switch = |_own| true => bool);
 value!(Option<bool>, |text| Some(text.parse()?), is_switch = |_own| true => bool);
 value!(super::LayerPattern, |text| text.parse()?);
@@ -278,7 +278,8 @@ pub trait Settings: Fields {
                 Range::Number(ok, _) => value.number().is_none_or(ok),
             };
             if !ok {
-                let found = value.number().unwrap_or(f64::NAN);
+                let found = value.whole().map(|n| n.to_string()).or_else(|| value.number().map(|x| x.to_string()));
+                let found = found.unwrap_or_default();
                 return Err(ConfigError::Range { what, found, expected: setting.range.said() });
             }
         }

@@ -382,7 +382,7 @@ impl Model {
                 if context > config.context_length {
                     return Err(ConfigError::Range {
                         what: "context",
-                        found: context as f64,
+                        found: context.to_string(),
                         expected: "at most the model's context_length, the rows of its position table",
                     });
                 }

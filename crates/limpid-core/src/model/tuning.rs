@@ -76,8 +76,8 @@ impl Tuning {
             known("parameter", (pattern, pattern), &[], own())?;
         }
         if let Some(lora) = &self.lora {
-            let range = |what, found, ok: bool, expected| {
-                if ok { Ok(()) } else { Err(ConfigError::Range { what, found, expected }) }
+            let range = |what, found: f64, ok: bool, expected| {
+                if ok { Ok(()) } else { Err(ConfigError::Range { what, found: found.to_string(), expected }) }
             };
             range("lora rank", lora.rank as f64, (1..=1 << 16).contains(&lora.rank), "from 1 to 65536")?;
             range("lora alpha", lora.alpha, lora.alpha > 0.0 && lora.alpha.is_finite(), "it must be above 0")?;

@@ -143,7 +143,8 @@ impl RunRecord {
         let config = json(&folder.join("config.json"))?.unwrap_or_default();
         let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
         let name = whole.file_name().map_or_else(|| folder.display().to_string(), |n| n.to_string_lossy().into());
-        let tokenizer = std::fs::read(folder.join("tokenizer.json")).ok().map(|bytes| xxh3_64(&bytes));
+        let tokenizer =
+            limpid_base::files::read_small(&folder.join("tokenizer.json"), u64::MAX).ok().map(|bytes| xxh3_64(&bytes));
         let mut run = RunRecord { name, settings: BTreeMap::new(), tokenizer, series, samples, results, look: None };
         config.as_object().into_iter().flatten().for_each(|(key, value)| run.set(key, value));
         Ok(run)

@@ -553,7 +553,7 @@ impl Walk {
 
 /// How a run's weights began, as its limpid.toml says.
 fn began(folder: &Path) -> Option<Recipe> {
-    let all: toml::Table = std::fs::read_to_string(folder.join("limpid.toml")).ok()?.parse().ok()?;
+    let all: toml::Table = crate::files::read_text(&folder.join("limpid.toml"), 16 << 20).ok()?.parse().ok()?;
     let mut recipe = Recipe::default();
     for name in ["init", "init_std", "seed"] {
         let value = all.get(name)?;

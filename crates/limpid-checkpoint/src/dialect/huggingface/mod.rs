@@ -595,11 +595,11 @@ mod tests {
             let model = outline(&config).unwrap();
             let (links, names) = (family.links(&model), names(&store, |name| family.tidy(name, &config)).unwrap());
             let own =
-                |param: &limpid_core::model::Param| values(param, &links, &model, &store, &names).unwrap().into_owned();
+                |param: &limpid_core::model::Param| Ok(values(param, &links, &model, &store, &names)?.into_owned());
             for (theirs, stored) in &names {
                 let held = links.iter().filter(|link| link.name == *theirs);
                 let held: Vec<_> = held.map(|link| (link.clone(), model.param(&link.param).unwrap().clone())).collect();
-                let (made, stored) = (together(&held, &own), store.get(stored).unwrap().values().unwrap());
+                let (made, stored) = (together(&held, &own).unwrap(), store.get(stored).unwrap().values().unwrap());
                 let cols = held[0].1.region.cols.max(1);
                 let from = held[0].0.within.filter(|_| held.len() == 1 && theirs.contains("position"));
                 let from = from.map_or(0, |within| within.from * cols);
