@@ -276,7 +276,7 @@ fn what_was_said_wrong_is_named() {
     let not_unicode = std::ffi::OsStr::from_bytes(b"run\xff");
     let run = |arguments: &str, environment: Option<(&str, &std::ffi::OsStr)>, last: Option<&std::ffi::OsStr>| {
         let mut command = f.command(arguments);
-        for (name, value) in environment {
+        if let Some((name, value)) = environment {
             command.env(name, value);
         }
         let out = command.args(last).output().unwrap();
