@@ -215,7 +215,6 @@ impl JobArgs {
         let outline = outline(&task.config, &task.recipe, &tuning)?;
         let on = base.as_ref().map_or(on, |base| on.with_weights(base, &outline, self.machine.precision));
         let model = trainable(&task.config, &task.recipe, &tuning, on, (program, self.memory))?;
-        let program = if program == 0 { 0 } else { program + listed(&model) };
         // an impossible text is said before memory is reserved
         let long = task.recipe.batches(&task.corpus.train, task.objective)?.long();
         let said = task.conversations.as_ref().map(|chat| chat.say(long, task.recipe.context));
@@ -265,12 +264,6 @@ fn default_tokenizer(data: &str, preset: &str) -> &'static str {
         "gpt2" if data.starts_with("builtin:") => "bpe",
         suits => suits,
     }
-}
-
-/// Bytes that a model's lists take in training, with the names of its tensors and what is made of both (measured: 2.1 KB an op of 3,000
-/// blocks).
-fn listed(model: &Model) -> u64 {
-    2200 * (model.ops().len() + model.back().len()) as u64
 }
 
 /// FLOPs of a step, forward and backward; the recipe's context is the one trained on.

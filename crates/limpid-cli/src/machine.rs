@@ -68,6 +68,13 @@ pub fn memory() -> Option<Memory> {
     Some(Memory { total: memory::total()?, available })
 }
 
+/// The most bytes that the stack of the first thread may have, where Linux says so.
+pub fn stack() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max stack size"))?.split_whitespace().next()?;
+    if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
+}
+
 /// The most memory this process has held (Linux).
 pub fn peak_rss() -> Option<u64> {
     memory::held("VmHWM:")

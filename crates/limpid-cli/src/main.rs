@@ -174,7 +174,7 @@ const THREAD: u64 = STACK as u64 + (72 << 20);
 /// Runs the command: on a thread of its own where the first one's stack may be too small for it (`ulimit -s`), or nothing says how large it
 /// is. Elsewhere not, because a thread has a heap of its own, whose addresses `ulimit -v` counts.
 fn main() -> ExitCode {
-    if stack().is_some_and(|stack| stack >= STACK as u64) {
+    if machine::stack().is_some_and(|stack| stack >= STACK as u64) {
         return command();
     }
     let limits = limpid::memory::limits();
@@ -196,13 +196,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The most bytes that the stack of the first thread may have, where Linux says so.
-fn stack() -> Option<u64> {
-    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let soft = limits.lines().find_map(|line| line.strip_prefix("Max stack size"))?.split_whitespace().next()?;
-    if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
 }
 
 fn command() -> ExitCode {

@@ -1207,7 +1207,7 @@ fn a_number_that_would_mislead_is_not_printed() {
     }
     f.fails(
         1,
-        &format!("eval --model n --data {data} --json"),
+        &format!("eval --model n --data {data} --json --no-verify"),
         &["the loss is NaN", "`pos_embed.weight` in n is not finite"],
     );
 }

@@ -34,8 +34,10 @@ impl Terminal {
         tcsetwinsize(&main, size).unwrap();
         let path = PathBuf::from(ptsname(&main, vec![]).unwrap().into_string().unwrap());
         let open = || Stdio::from(OwnedFd::from(File::options().read(true).write(true).open(&path).unwrap()));
-        let mut command = if controls { Command::new("setsid") } else { Command::new(LIMPID) };
-        command.args(["--ctty", LIMPID].iter().filter(|_| controls)).args(words(arguments)).current_dir(&f.0);
+        // where the tests run under nohup, what they start would ignore a closed terminal, too
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP"]).args(["setsid", "--ctty"].iter().filter(|_| controls)).arg(LIMPID);
+        command.args(words(arguments)).current_dir(&f.0);
         command.env("TERM", "xterm-256color").env("BROWSER", "true").env_remove("DISPLAY");
         let child = command.stdin(open()).stdout(open()).stderr(open()).spawn().unwrap();
         Terminal { keyboard: main.into(), child, seen: String::new() }
@@ -63,7 +65,6 @@ impl Terminal {
             if let Some(status) = child.try_wait().unwrap() {
                 return (status.code(), begin.elapsed());
             }
-            // on a quiet machine it takes a tenth of a second; on a busy disk each sync of a save may take many
             if begin.elapsed() > Duration::from_secs(180) {
                 child.kill().unwrap();
                 panic!("it goes on in a closed terminal");

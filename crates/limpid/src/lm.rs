@@ -740,7 +740,7 @@ impl Lm {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let values = |param: &Param| match &self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.values(&model, param)?.into_owned()),
-            Weights::Held(held) => Ok(held.values(&param.name)?.expect("a model has all its parameters").into()),
+            Weights::Held(held) => Ok(held.values(&param.name)?.expect("a model has all its parameters")),
         };
         let files = match &self.weights {
             Weights::Files(checkpoint) => Some(checkpoint),

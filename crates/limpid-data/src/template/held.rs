@@ -142,17 +142,19 @@ fn compared(instruction: &Instruction, before: Option<&Instruction>) -> usize {
             Some(I::LoadConst(_)) => 0,
             _ => 2,
         },
-        I::PerformTest(name, count, _) => match *name {
-            "eq" | "equalto" | "==" | "ne" | "!=" | "lt" | "lessthan" | "<" | "le" | "<=" | "gt" | "greaterthan"
-            | ">" | "ge" | ">=" | "in" => number(count),
-            _ => 0,
-        },
-        I::ApplyFilter(name, count, _) => match *name {
+        I::PerformTest(
+            "eq" | "equalto" | "==" | "ne" | "!=" | "lt" | "lessthan" | "<" | "le" | "<=" | "gt" | "greaterthan" | ">"
+            | "ge" | ">=" | "in",
+            count,
+            _,
+        )
+        | I::ApplyFilter(
             "sort" | "unique" | "min" | "max" | "dictsort" | "groupby" | "select" | "reject" | "selectattr"
-            | "rejectattr" | "map" => number(count),
-            _ => 0,
-        },
-        I::CallMethod("count" | "index", count) => number(count),
+            | "rejectattr" | "map",
+            count,
+            _,
+        )
+        | I::CallMethod("count" | "index", count) => number(count),
         _ => 0,
     }
 }
