@@ -388,7 +388,7 @@ pub struct MachineOptions {
     /// of both by measurement; or reference (plain f64 loops on one thread: slow, to check the others against)
     #[arg(long, value_name = "D", default_value = "cpu", hide_short_help = true)]
     pub device: DeviceChoice,
-    /// Read limpid's weights and prepared data without holding them against their checksums: for a file that was changed on purpose
+    /// Skip the checksums of limpid's weights and prepared data, for files that were changed on purpose
     #[arg(long, hide_short_help = true)]
     pub no_verify: bool,
     /// How many processes train together, and how many of them run here; for [`On`].

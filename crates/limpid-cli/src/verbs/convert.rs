@@ -58,7 +58,7 @@ pub struct Args {
     /// Replace DST in one step: a file, or a folder that holds nothing but a model's files
     #[arg(long)]
     force: bool,
-    /// Read SRC without holding limpid's weights against their checksum: for a file that was changed on purpose
+    /// Skip the checksum of SRC, for a file of limpid's that was changed on purpose
     #[arg(long, hide_short_help = true)]
     no_verify: bool,
     /// Verify: open both, compare every parameter and the ids of sample texts, run the same tokens through both

@@ -37,7 +37,7 @@ pub struct Args {
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
-    /// Read limpid's weights without holding them against their checksum
+    /// Skip the checksum of the weights
     #[arg(long, hide_short_help = true)]
     no_verify: bool,
     /// Threads [default: all cores]
