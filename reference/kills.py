@@ -145,6 +145,9 @@ def main():
             child = limpid.start(f"{line} --out {run.name} --resume auto")
             time.sleep(moment())
             gone = take_away(draw, run) if run.exists() else None
+            if child.poll() is not None:
+                shutil.rmtree(run, ignore_errors=True)
+                continue  # it had ended before
             if draw.random() < 0.5:
                 counts[kind] += killed(child, draw.uniform(0, 0.5) * seconds[name])
                 told = ""
