@@ -396,26 +396,26 @@ fn sound(
 fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<Seen> {
     let (model, causal) = (trace.model(), trace.model().config.mask == Mask::Causal);
     let params: Vec<&str> = model.params.iter().map(|p| p.name.as_str()).collect();
-    let mut asked = vec![];
-    for name in &args.tensor {
-        let found = trace.matching(name)?;
-        // of several that a pattern means, those without a gradient are left out
-        let alone = found.len() == 1;
-        let has = |name: &String| alone || !matches!(trace.get(name), Err(TraceError::NoGradient { .. }));
-        let kept: Vec<String> = found.into_iter().filter(has).collect();
-        if kept.is_empty() {
-            bail!("no tensor that `{name}` means has a gradient");
+    let (mut names, mut tensors) = (vec![], vec![]);
+    for asked in &args.tensor {
+        let found = trace.matching(asked)?;
+        let (alone, before) = (found.len() == 1, names.len());
+        for name in found {
+            let mut tensor = match trace.get(&name) {
+                // of several that a pattern means, those without a gradient are left out
+                Err(TraceError::NoGradient { .. }) if !alone => continue,
+                tensor => tensor?,
+            };
+            if let Some(head) = args.head {
+                tensor = one_head(tensor, head)?;
+            }
+            let tensor = if args.heads_first { tensor.heads_first() } else { tensor };
+            tensors.push(if args.transpose { transposed(tensor) } else { tensor });
+            names.push(name);
         }
-        asked.extend(kept);
-    }
-    let (names, mut tensors) = (asked, vec![]);
-    for name in &names {
-        let mut tensor = trace.get(name)?;
-        if let Some(head) = args.head {
-            tensor = one_head(tensor, head)?;
+        if names.len() == before {
+            bail!("no tensor that `{asked}` means has a gradient");
         }
-        let tensor = if args.heads_first { tensor.heads_first() } else { tensor };
-        tensors.push(if args.transpose { transposed(tensor) } else { tensor });
     }
     let mut labels = Labels::default();
     if !tensors.is_empty() || draws(args) {
