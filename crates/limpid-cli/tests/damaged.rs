@@ -2,14 +2,13 @@
 
 mod common;
 
-use common::{Folder, text};
+use common::{Folder, refused};
 use limpid::checkpoint::gguf;
 use limpid::checkpoint::store::{OutputTensor, Store};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 const SMALL: &str = "--d-model 32 --n-head 2 --n-layer 2 --d-ff 64 --context-length 16 --steps 2 --batch-size 4";
 
@@ -19,23 +18,6 @@ fn trained(name: &str) -> Folder {
     f.file("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(100));
     f.both(&format!("train --data text.txt --out m --activation gelu-tanh {SMALL}"));
     f
-}
-
-/// Runs with an end after a minute: what waits for ever, or reads what has no end, fails here.
-#[track_caller]
-fn refused(f: &Folder, arguments: &str, said: &[&str]) {
-    let mut child = f.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let waits = (0..600).all(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        child.try_wait().unwrap().is_none()
-    });
-    if waits {
-        child.kill().unwrap();
-    }
-    let out = child.wait_with_output().unwrap();
-    let message = text(&out.stderr);
-    assert!(!waits && out.status.code() == Some(1) && !message.contains("panicked"), "limpid {arguments}: {message}");
-    said.iter().for_each(|words| assert!(message.contains(words), "limpid {arguments} lacks `{words}`: {message}"));
 }
 
 /// Changes a byte of a file, as a disk does.

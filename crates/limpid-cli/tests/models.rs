@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, LIMPID, text};
+use common::{Folder, LIMPID, refused, text};
 use limpid::checkpoint::gguf;
 use limpid::checkpoint::store::OutputTensor;
 use std::fs;
@@ -30,23 +30,6 @@ fn names(f: &Folder, folder: &str) -> Vec<String> {
     let mut all: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     all.sort();
     all
-}
-
-/// Runs with an end after a minute: what waits for ever fails here.
-#[track_caller]
-fn refused(f: &Folder, arguments: &str, said: &[&str]) {
-    let mut child = f.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let waits = (0..600).all(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        child.try_wait().unwrap().is_none()
-    });
-    if waits {
-        child.kill().unwrap();
-    }
-    let out = child.wait_with_output().unwrap();
-    let message = text(&out.stderr);
-    assert!(!waits && out.status.code() == Some(1) && !message.contains("panicked"), "limpid {arguments}: {message}");
-    said.iter().for_each(|words| assert!(message.contains(words), "limpid {arguments} lacks `{words}`: {message}"));
 }
 
 #[test]

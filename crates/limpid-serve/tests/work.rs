@@ -31,6 +31,17 @@ fn begun(server: &Running) -> Client {
     client
 }
 
+/// So many requests, each waiting behind those before it.
+fn queued(server: &Running, requests: usize) -> Vec<Client> {
+    let wait = |n| {
+        let mut client = server.connect();
+        client.send(common::post("/v1/completions", &endless()));
+        server.until("a request that waits", |server| server.metric("limpid_requests_waiting") == (n + 1) as f64);
+        client
+    };
+    (0..requests).map(wait).collect()
+}
+
 /// The rest of a stream.
 fn rest(client: &mut Client) -> Vec<String> {
     let mut text = vec![];
@@ -228,14 +239,7 @@ fn a_full_queue_says_when_to_come_back() {
     options.engine.sequences = 1;
     let server = serve(options);
     let running = begun(&server);
-    let waiting: Vec<Client> = (0..2)
-        .map(|n| {
-            let mut client = server.connect();
-            client.send(common::post("/v1/completions", &endless()));
-            server.until("a request that waits", |server| server.metric("limpid_requests_waiting") == (n + 1) as f64);
-            client
-        })
-        .collect();
+    let waiting = queued(&server, 2);
     let reply = server.post("/v1/completions", &json!({ "prompt": "to" }));
     assert_eq!((reply.status, reply.code()), (429, "queue_full".into()));
     let seconds: u32 = reply.header("retry-after").unwrap().parse().unwrap();
@@ -273,14 +277,7 @@ fn a_queue_may_be_as_long_as_numbers() {
     options.engine.sequences = 1;
     let server = serve(options);
     let _running = begun(&server);
-    let waiting: Vec<Client> = (0..3)
-        .map(|n| {
-            let mut client = server.connect();
-            client.send(common::post("/v1/completions", &endless()));
-            server.until("a request that waits", |server| server.metric("limpid_requests_waiting") == (n + 1) as f64);
-            client
-        })
-        .collect();
+    let waiting = queued(&server, 3);
     drop(waiting);
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// The built binary.
 pub const LIMPID: &str = env!("CARGO_BIN_EXE_limpid");
@@ -149,4 +150,21 @@ pub fn missing<'a>(shown: &'a str, seen: &str) -> Option<&'a str> {
     };
     let says = |line: &&str| !plain(&line.replace("...", "")).is_empty();
     shown.lines().filter(says).find(|line| !seen.any(|other| holds(&other, line)))
+}
+
+/// Runs with an end after a minute: what waits for ever, or reads what has no end, fails here.
+#[track_caller]
+pub fn refused(f: &Folder, arguments: &str, said: &[&str]) {
+    let mut child = f.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let waits = (0..600).all(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        child.try_wait().unwrap().is_none()
+    });
+    if waits {
+        child.kill().unwrap();
+    }
+    let out = child.wait_with_output().unwrap();
+    let message = text(&out.stderr);
+    assert!(!waits && out.status.code() == Some(1) && !message.contains("panicked"), "limpid {arguments}: {message}");
+    said.iter().for_each(|words| assert!(message.contains(words), "limpid {arguments} lacks `{words}`: {message}"));
 }
