@@ -71,6 +71,8 @@ pub struct Lm {
     device: Device,
     /// What receipts say of it, once it was asked for.
     hashes: OnceLock<ReceiptHashes>,
+    /// Numbers of its largest parameter, once that was asked for.
+    largest: OnceLock<usize>,
     /// In memory, as they are run; all calls share them.
     ready: Mutex<Option<SharedWeights>>,
     /// One that waits for the next call.
@@ -171,6 +173,7 @@ impl From<Checkpoint> for Lm {
             level: Level::best(),
             device: Device::Cpu,
             hashes: OnceLock::new(),
+            largest: OnceLock::new(),
             ready: Mutex::new(None),
             engine: Mutex::new(None),
         }
@@ -206,7 +209,7 @@ impl Lm {
         let held = kept(&config, (device, how), None, load)?;
         let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
         let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
-        let hashes = OnceLock::new();
+        let (hashes, largest) = (OnceLock::new(), OnceLock::new());
         let cache = Element::F32;
         Ok(Lm {
             config,
@@ -219,6 +222,7 @@ impl Lm {
             level,
             device,
             hashes,
+            largest,
             ready,
             engine,
         })
@@ -666,6 +670,14 @@ impl Lm {
     pub fn layer_bytes(&self, tokens: usize) -> Result<usize> {
         let model = Model::new(&self.config, layers::mode(1, tokens))?;
         Ok(model.memory().iter().filter(|(what, _)| *what != "parameters").map(|(_, bytes)| bytes).sum())
+    }
+
+    /// How many numbers its largest parameter has.
+    pub(crate) fn largest_parameter(&self) -> usize {
+        *self.largest.get_or_init(|| {
+            let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 });
+            model.map_or(0, |model| model.params.iter().map(|param| param.region.len()).max().unwrap_or(0))
+        })
     }
 
     fn traced<T>(

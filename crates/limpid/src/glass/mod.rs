@@ -14,7 +14,6 @@ mod why;
 
 use crate::backend::BackendError;
 use crate::checkpoint::CheckpointError;
-use crate::model::{Mode, Model};
 use crate::trace::TraceError;
 use crate::trace::layers::LayerTrace;
 use crate::walk::WalkError;
@@ -343,11 +342,8 @@ impl Glass {
     /// The memory that one answer may take while it is computed: as much as traces, and the largest parameter of a model twice. Whoever asks
     /// adds how long it may take, and whether somebody waits for it.
     pub fn budget(&self, subjects: &[Subject]) -> Budget {
-        let largest = |subject: &Subject| {
-            let model = Model::new(subject.lm.config(), Mode::Inspect { batch: 1, context: 1 });
-            model.map_or(0, |model| model.params.iter().map(|param| param.region.len() as u64).max().unwrap_or(0))
-        };
-        let twice = subjects.iter().map(largest).max().unwrap_or(0).saturating_mul(8);
+        let largest = subjects.iter().map(|subject| subject.lm.largest_parameter() as u64).max();
+        let twice = largest.unwrap_or(0).saturating_mul(8);
         Budget::default().bytes((self.limit as u64).saturating_add(twice))
     }
 
