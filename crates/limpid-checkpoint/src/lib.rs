@@ -7,6 +7,7 @@
 //! beside and renamed, so a failure leaves the old one whole.
 
 pub mod adapter;
+mod arrays;
 mod carried;
 mod dialect;
 pub mod gguf;
@@ -14,9 +15,9 @@ pub mod llmc;
 mod quantize;
 pub mod safetensors_file;
 pub mod store;
-pub mod trace;
 
 pub use adapter::Adapter;
+pub use arrays::{NamedArray, write_arrays};
 pub use carried::{Carried, GENERATION, ORIGIN, SentenceRecipe};
 use dialect::huggingface::{self, Family};
 pub use dialect::regained;

@@ -51,9 +51,9 @@ mod drawn {
     use super::Now;
     use crate::machine::{ignores_closed_terminal, peak_rss};
     use crate::show::{bytes, commas, spelled};
-    use limpid::report::smoothed;
     use limpid::train::{LayerUpdate, Step, log};
     use limpid::units::tick;
+    use limpid_report::smoothed;
     use ratatui::backend::CrosstermBackend;
     use ratatui::crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
     use ratatui::crossterm::{cursor, execute};

@@ -3,7 +3,7 @@
 use crate::options;
 use anyhow::{Context, Result};
 use limpid::Lm;
-use limpid::report::{self, ModelLook, RunRecord};
+use limpid_report::{self as report, ModelLook, RunRecord};
 use std::path::Path;
 
 /// Writes the page of one run into its folder.

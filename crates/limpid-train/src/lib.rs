@@ -21,7 +21,6 @@ pub mod lr_finder;
 pub mod preflight;
 pub mod ranks;
 pub mod recipe;
-pub mod report;
 pub mod run;
 mod shuffle;
 
@@ -36,10 +35,10 @@ use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Checkpoint, CheckpointError};
 use limpid_core::backend::{self, Backend, BackendError, Ticket, UpdateReport};
 use limpid_core::config::ConfigError;
+use limpid_core::finite;
 use limpid_core::model::{Mode, Model, Param, init};
 use limpid_core::ops::adamw::{Change, Rule};
 use limpid_core::ops::{Batch, MemorySpace, Pass, Region, random};
-use limpid_core::trace;
 use limpid_data::DataError;
 use ranks::check_micros;
 use ranks::courier::Freight;
@@ -902,7 +901,7 @@ impl Trainer {
         for micro in own.clone() {
             batches.fill(data, micro, &mut self.batch);
             self.feed(data, micro, batches::counted(&self.batch))?;
-            if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch)? {
+            if let Some(found) = finite::find_not_finite(&self.model, &mut *self.backend, &self.batch)? {
                 return Ok(Some((found.name, found.value)));
             }
             for (pass, alone) in self.model.back().each() {

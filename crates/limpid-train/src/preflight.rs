@@ -5,9 +5,9 @@ use super::{TrainError, Trainer};
 
 use crate::Batches;
 use limpid_core::backend::{self, BackendError};
+use limpid_core::finite;
 use limpid_core::model::Param;
 use limpid_core::ops::{Batch, IGNORE, random};
-use limpid_core::trace;
 
 /// Why training would not work.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -155,7 +155,7 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightErro
     let loss = backend.sum(losses)? / crate::batches::counted(batch) as f64;
     match loss.is_finite() {
         true => Ok(loss),
-        false => Err(trace::find_not_finite(model, &mut **backend, batch)?
+        false => Err(finite::find_not_finite(model, &mut **backend, batch)?
             .map_or(PreflightError::NotFinite { tensor: "losses".into(), value: loss as f32 }, |bad| {
                 PreflightError::NotFinite { tensor: bad.name, value: bad.value }
             })),

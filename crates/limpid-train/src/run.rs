@@ -1155,7 +1155,7 @@ impl Given {
 }
 
 /// The mean of some losses; none of none.
-pub(crate) fn mean(losses: &[f64]) -> Option<f64> {
+pub fn mean(losses: &[f64]) -> Option<f64> {
     (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 

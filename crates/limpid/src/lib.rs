@@ -82,12 +82,13 @@ pub use training::{Trained, Training};
 
 pub use limpid_base::{budget, contain, files, nearest, plural, units, words};
 pub use limpid_checkpoint as checkpoint;
-pub use limpid_core::{backend, config, model, names, ops};
+pub use limpid_core::{backend, config, finite, model, ops};
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;
 pub use limpid_tokenizer as tokenizer;
+pub use limpid_trace::names;
 pub use limpid_train as train;
-pub use limpid_train::{evaluate, report};
+pub use limpid_train::evaluate;
 
 /// Text to tokens, and tokens to batches.
 pub mod data {

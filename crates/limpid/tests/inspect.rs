@@ -9,13 +9,14 @@ use limpid::config::{
     Activation, Axis, Config, Dropout, DropoutScale, LayerPattern, Mask, NormPlace, PRESETS, Positions, QkNorm,
     RotaryPairs,
 };
+use limpid::finite::find_not_finite;
 use limpid::model::{Axes, Mode, Model, Param};
 use limpid::names::{self, Notation};
 use limpid::ops::{Access, Batch, IGNORE, MemorySpace, Op, Region, random};
 use limpid::trace::masked::MaskTable;
 use limpid::trace::table::{self, TableOptions};
 use limpid::trace::view::{HeatScale, View};
-use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, find_not_finite, save, tensors};
+use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, save, tensors};
 use random_config::{configs, fill};
 
 const BATCH: usize = 2;

@@ -13,8 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ops", &["config"]), // the axes' names only
     ("model", &["config", "ops"]),
     ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
-    ("names", &["config", "model", "ops"]),
-    ("trace", &["config", "model", "ops", "backend", "names"]),
+    ("finite", &["model", "ops", "backend"]),
     ("decode", &["config", "model", "ops", "backend"]),
 ];
 

@@ -3,9 +3,9 @@
 use crate::records::{page, read, seen};
 use crate::show;
 use anyhow::{Result, bail};
-use limpid::report::{self, ReportError};
 use limpid::train::RECENT;
 use limpid::units::{count, duration};
+use limpid_report::{self as report, ReportError};
 use std::path::PathBuf;
 
 /// Show the results of runs, finished or not: a page with their curves, which any browser opens, and a table.

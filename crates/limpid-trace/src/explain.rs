@@ -1,0 +1,956 @@
+//! Why a number is what it is: the sum behind a cell of any tensor, with the numbers of this run.
+//!
+//! An op computes a cell as a sum of terms and then a few steps: a product is a sum alone; a score is a sum times the scale; a weight is
+//! one term, minus the log of the sum of exponentials, then the exponential. So an [`Explanation`] is a sum in parts and steps after it. It is
+//! computed in f64 from the operands as the model has them, each with its place; what f32 made of it is the value, and the difference is
+//! called rounding. Read `layers` for where operands come from.
+
+use super::layers::LayerTrace;
+use super::table::short;
+use super::{TraceError, unknown};
+use crate::names::{self, Derived};
+use limpid_base::plural::plural;
+use limpid_core::config::{Activation, Axis, Constants, NormKind, Positions};
+use limpid_core::model::Axes;
+use limpid_core::ops::attend::Stage;
+use limpid_core::ops::classify::{self, Target};
+use limpid_core::ops::dropout::{Draws, weight_index};
+use limpid_core::ops::{Op, Region, activate, norm};
+
+/// The most terms that an explanation shows, all parts together.
+pub const TERMS: usize = 64;
+
+/// One number of a tensor: its index has the order of [`LayerTrace::shape`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// The tensor's name.
+    pub name: String,
+    /// The index, a number per axis.
+    pub at: Vec<usize>,
+}
+
+/// A number that another is computed from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operand {
+    /// It.
+    pub value: f64,
+    /// Where it is found; none for a constant.
+    pub at: Option<Cell>,
+}
+
+/// A term of a sum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumTerm {
+    /// Which one: `unit 17`.
+    pub label: String,
+    /// What it is made of.
+    pub left: Operand,
+    /// The other factor, if it is a product.
+    pub right: Option<Operand>,
+    /// What it adds. If it is neither `left` nor the product, the sentence says what it is.
+    pub value: f64,
+}
+
+/// Terms that belong together: those of a head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumPart {
+    /// What it is: `head 5`, `bias`.
+    pub label: String,
+    /// The sum of all of its terms.
+    pub value: f64,
+    /// How many terms it has.
+    pub of: usize,
+    /// The largest of them, the largest first.
+    pub terms: Vec<SumTerm>,
+}
+
+/// What is done with the sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Operation {
+    /// A number is added.
+    Plus,
+    /// A number is taken away.
+    Minus,
+    /// It is multiplied.
+    Times,
+    /// It is divided.
+    Over,
+    /// The exponential of it.
+    Exp,
+    /// The natural logarithm of it.
+    Ln,
+    /// The square root of it.
+    Sqrt,
+    /// The sine of it.
+    Sine,
+    /// The cosine of it.
+    Cosine,
+    /// An activation function, with its constants.
+    Activation(Activation, Constants),
+}
+
+impl Operation {
+    /// The result for a number, with the operand where it has one.
+    pub fn of(self, x: f64, by: f64) -> f64 {
+        match self {
+            Operation::Plus => x + by,
+            Operation::Minus => x - by,
+            Operation::Times => x * by,
+            Operation::Over => x / by,
+            Operation::Exp => x.exp(),
+            Operation::Ln => x.ln(),
+            Operation::Sqrt => x.sqrt(),
+            Operation::Sine => x.sin(),
+            Operation::Cosine => x.cos(),
+            Operation::Activation(f, k) => activate::reference::value(f, k, x),
+        }
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Plus => "plus",
+            Operation::Minus => "minus",
+            Operation::Times => "times",
+            Operation::Over => "divided by",
+            Operation::Exp => "exponential",
+            Operation::Ln => "logarithm",
+            Operation::Sqrt => "square root",
+            Operation::Sine => "sine",
+            Operation::Cosine => "cosine",
+            Operation::Activation(f, _) => f.name(),
+        }
+    }
+}
+
+/// A step after the sum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumStep {
+    /// What is done.
+    pub operation: Operation,
+    /// With what: `the gain`; empty for a function of one number.
+    pub label: &'static str,
+    /// That number.
+    pub by: Option<Operand>,
+    /// What comes out.
+    pub result: f64,
+    /// Where the model has it, if it does.
+    pub at: Option<Cell>,
+}
+
+/// An activation function as points of a curve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActivationCurve {
+    /// Its name.
+    pub function: &'static str,
+    /// From the least to the greatest.
+    pub x: Vec<f64>,
+    /// The function there.
+    pub y: Vec<f64>,
+}
+
+impl ActivationCurve {
+    /// 129 points of a function over a range.
+    pub fn over(f: Activation, k: Constants, (from, to): (f64, f64)) -> ActivationCurve {
+        let x: Vec<f64> = (0..=128).map(|i| from + (to - from) * f64::from(i) / 128.0).collect();
+        let y = x.iter().map(|x| activate::reference::value(f, k, *x)).collect();
+        ActivationCurve { function: f.name(), x, y }
+    }
+}
+
+/// Why a cell has its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The cell.
+    pub cell: Cell,
+    /// Its value.
+    pub value: f32,
+    /// The op that made it: `linear`; `parameter` or `input` for what no op makes.
+    pub op: &'static str,
+    /// How the whole tensor is computed, in symbols.
+    pub formula: Option<String>,
+    /// What is computed, with this cell's numbers.
+    pub words: String,
+    /// The sum, in parts. All parts are here, of their terms the largest.
+    pub parts: Vec<SumPart>,
+    /// How many terms are shown.
+    pub shown: usize,
+    /// How many there are.
+    pub of: usize,
+    /// The sum of the terms that are not shown.
+    pub remainder: f64,
+    /// What is done with the sum.
+    pub steps: Vec<SumStep>,
+    /// What comes out, in f64.
+    pub exact: f64,
+    /// The value minus that.
+    pub rounding: f64,
+    /// The curve of an activation function, on which the cell is a point.
+    pub curve: Option<ActivationCurve>,
+}
+
+/// Explains a cell of a tensor, of a parameter or of what is derived of them.
+///
+/// # Errors
+/// As [`LayerTrace::get`], and if the index is outside.
+pub fn explain(trace: &mut LayerTrace, name: &str, at: &[usize]) -> Result<Explanation, TraceError> {
+    if name.ends_with(".grad") {
+        return Err(TraceError::NoBackward { name: name.into() });
+    }
+    let (axes, shape) = trace.shape(name)?;
+    if at.len() != shape.len() || at.iter().zip(&shape).any(|(i, n)| i >= n) {
+        let what = format!("`{name}` has axes {axes:?} of sizes {shape:?}: there is no cell at {at:?}");
+        return Err(TraceError::Batch { what });
+    }
+    let cell = Cell { name: name.into(), at: at.to_vec() };
+    let formula = names::formula(trace.names(), name);
+    let batch_axes = axes.first() == Some(&"batch");
+    let (b, pos) = match axes[..] {
+        _ if !batch_axes => (0, 0),
+        ["batch", "head", ..] => (at[0], at[2]),
+        _ => (at[0], at[1]),
+    };
+    let length = trace.batch().spans[0].rows;
+    let mut scene = Scene { row: b * length + pos, b, pos, trace };
+    let (value, op, draft) = scene.draft(name, at)?;
+    Ok(draft.finish(cell, value, op, formula))
+}
+
+/// An explanation before it is added up.
+#[derive(Default)]
+struct Draft {
+    what: String,
+    parts: Vec<(String, Vec<SumTerm>)>,
+    steps: Vec<(Operation, &'static str, Option<Operand>, Option<Cell>)>,
+    curve: Option<ActivationCurve>,
+}
+
+impl Draft {
+    fn new(what: impl Into<String>) -> Draft {
+        Draft { what: what.into(), ..Draft::default() }
+    }
+
+    fn part(mut self, label: impl Into<String>, terms: Vec<SumTerm>) -> Draft {
+        self.parts.push((label.into(), terms));
+        self
+    }
+
+    /// A part of one term.
+    fn term(self, label: impl Into<String>, left: Operand, right: Option<Operand>) -> Draft {
+        let label = label.into();
+        let term = term(label.clone(), left, right);
+        self.part(label, vec![term])
+    }
+
+    fn step(mut self, operation: Operation, label: &'static str, by: Option<Operand>, at: Option<Cell>) -> Draft {
+        self.steps.push((operation, label, by, at));
+        self
+    }
+
+    /// Bounded by cap tanh(x / cap), where there is a bound.
+    fn bounded(self, cap: f32) -> Draft {
+        if cap == 0.0 {
+            return self;
+        }
+        let cap = || Some(constant(cap.into()));
+        let tanh = Operation::Activation(Activation::Tanh, Constants::USUAL);
+        let draft = self.step(Operation::Over, "the bound", cap(), None).step(tanh, "", None, None);
+        draft.step(Operation::Times, "the bound", cap(), None)
+    }
+
+    fn finish(self, cell: Cell, value: f32, op: &'static str, formula: Option<String>) -> Explanation {
+        let mut sizes: Vec<f64> =
+            self.parts.iter().flat_map(|(_, terms)| terms.iter().map(|term| term.value.abs())).collect();
+        sizes.sort_by(|a, b| b.total_cmp(a));
+        let (of, least) = (sizes.len(), sizes.get(TERMS - 1).copied().unwrap_or(0.0));
+        let (mut room, mut remainder) = (TERMS, 0.0);
+        let mut parts = vec![];
+        for (label, mut terms) in self.parts {
+            let (sum, count) = (terms.iter().map(|term| term.value).sum(), terms.len());
+            terms.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
+            let fits = terms.iter().take_while(|term| term.value.abs().total_cmp(&least).is_ge()).count().min(room);
+            remainder += terms.drain(fits..).map(|term| term.value).sum::<f64>();
+            room -= fits;
+            parts.push(SumPart { label, value: sum, of: count, terms });
+        }
+        let mut exact = match parts.is_empty() {
+            true => f64::from(value),
+            false => parts.iter().map(|part| part.value).sum(),
+        };
+        let mut words = self.what;
+        let said = sentence(&parts, exact, of, self.steps.is_empty());
+        if !said.is_empty() {
+            words += &format!(" {said}");
+        }
+        let mut steps = vec![];
+        for (operation, label, by, at) in self.steps {
+            exact = operation.of(exact, by.as_ref().map_or(0.0, |by| by.value));
+            let with = by.as_ref().map_or(String::new(), |by| format!(" {label} {}", short(by.value)));
+            words += &format!(
+                "{} {}{with}: {}",
+                if steps.is_empty() { " Then" } else { "," },
+                operation.name(),
+                short(exact)
+            );
+            steps.push(SumStep { operation, label, by, result: exact, at });
+        }
+        if !steps.is_empty() {
+            words.push('.');
+        }
+        let wide = f64::from(value);
+        let rounding = if wide == exact || wide.is_nan() && exact.is_nan() { 0.0 } else { wide - exact };
+        let shown = TERMS - room;
+        let curve = self.curve;
+        Explanation { cell, value, op, formula, words, parts, shown, of, remainder, steps, exact, rounding, curve }
+    }
+}
+
+/// The sum in words: its largest parts, or the largest term of the only one.
+fn sentence(parts: &[SumPart], sum: f64, of: usize, ends: bool) -> String {
+    let mut largest: Vec<&SumPart> = parts.iter().collect();
+    largest.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
+    match largest[..] {
+        [] => String::new(),
+        [part] if of == 1 => part.terms.first().map_or(String::new(), |term| match &term.right {
+            Some(right) => format!("{} × {} = {}.", short(term.left.value), short(right.value), short(sum)),
+            None if ends => format!("It is {}.", short(sum)),
+            None => format!("It begins with {}.", short(sum)),
+        }),
+        [part] => part.terms.first().map_or(String::new(), |term| {
+            let (n, value) = (plural(of, "term"), short(term.value));
+            format!("The largest of {n} is {value} ({}); together they are {}.", term.label, short(sum))
+        }),
+        _ => {
+            let said: Vec<String> =
+                largest.iter().take(3).map(|part| format!("{} {}", part.label, short(part.value))).collect();
+            let rest: f64 = largest.iter().skip(3).map(|part| part.value).sum();
+            let rest = if parts.len() > 3 { format!(", all others {}", short(rest)) } else { String::new() };
+            format!("{}{rest}; together {}.", said.join(", "), short(sum))
+        }
+    }
+}
+
+fn term(label: String, left: Operand, right: Option<Operand>) -> SumTerm {
+    let value = left.value * right.as_ref().map_or(1.0, |right| right.value);
+    SumTerm { label, left, right, value }
+}
+
+/// A gain as it is applied, where it is stored less one.
+fn one_more(gain: Operand, less_one: bool) -> Operand {
+    if less_one { constant(1.0 + gain.value) } else { gain }
+}
+
+fn constant(value: f64) -> Operand {
+    Operand { value, at: None }
+}
+
+fn found(value: impl Into<f64>, at: Cell) -> Operand {
+    Operand { value: value.into(), at: Some(at) }
+}
+
+/// The row that a cell is in.
+struct Scene<'a> {
+    trace: &'a mut LayerTrace,
+    row: usize,
+    b: usize,
+    pos: usize,
+}
+
+impl Scene<'_> {
+    fn draft(&mut self, name: &str, at: &[usize]) -> Result<(f32, &'static str, Draft), TraceError> {
+        let (b, pos) = (self.b, self.pos);
+        if name == "input" {
+            let id = self.trace.batch().tokens[self.row];
+            let what = format!("The id of the token at position {pos}, which the tokenizer gave: nothing makes it.");
+            return Ok((id as f32, "input", Draft::new(what)));
+        }
+        if let Some(param) = self.trace.names().param(name) {
+            let (region, matrix) = (param.region, param.is_matrix());
+            let feature = param.order.map_or(at[0], |order| order.stored(at[0]));
+            let (row, col) = if matrix { (feature, at[1]) } else { (0, feature) };
+            let value = self.trace.table_rows(region, row..row + 1)?[col];
+            return Ok((value, "parameter", Draft::new("A parameter: learned, nothing makes it.")));
+        }
+        let Some(tensor) = self.trace.names().tensor(name).cloned() else {
+            let derived = names::derivation(self.trace.names(), name);
+            return self.derived(name, at, derived.ok_or_else(|| unknown(self.trace.names(), name))?);
+        };
+        let op = self.trace.names().ops()[self.trace.maker(tensor.region)];
+        if let (Axes::Scores, Op::Attend { .. }) = (tensor.axes, op) {
+            let [head, query, key] = [at[1], at[2], at[3]];
+            let value = self.score(name, head, query, key..key + 1)?[0];
+            return Ok((value, op.name(), self.attend(op, tensor.region, (head, query), key)?));
+        }
+        let col = match tensor.axes {
+            Axes::Heads => at[1] * self.trace.names().config.d_head() + at[3],
+            Axes::Values => at[1] * self.trace.names().config.d_value() + at[3],
+            Axes::Position => 0,
+            _ => at[2],
+        };
+        let col = tensor.order.map_or(col, |order| order.stored(col));
+        let value = self.trace.stored_row(name, self.row)?[col];
+        let (region, col) = (tensor.region, tensor.cols.start + col);
+        let draft = match op {
+            Op::Embed { .. } => self.embed(op, region, col)?,
+            Op::Norm { .. } => self.norm(op, Some(region), col)?,
+            Op::Linear { x, w, b, .. } => self.linear(x, w, b, col)?,
+            Op::QkNorm { .. } => self.qk_norm(op, col)?,
+            Op::Rotate { .. } => self.rotate(op, col)?,
+            Op::Attend { .. } => self.context(op, col)?,
+            Op::Activate { f, k, x, .. } => {
+                let x = self.operand(x, col)?;
+                let wide = (1.25 * x.value.abs()).max(4.0);
+                let curve = Some(ActivationCurve::over(f, k, (-wide, wide)));
+                let draft = Draft::new(format!("The activation function {} of one number.", f.name()));
+                let draft = draft.term("before", x, None).step(Operation::Activation(f, k), "", None, None);
+                Draft { curve, ..draft }
+            }
+            Op::Add { a, b, scale, .. } => {
+                let factor = (scale != 1.0).then(|| constant(scale.into()));
+                let (a, b) = (self.operand(a, col)?, self.operand(b, col)?);
+                let label = |x: &Operand| x.at.as_ref().map_or(String::new(), |cell| last(&cell.name).to_string());
+                let (first, second) = (label(&a), label(&b));
+                let what =
+                    format!("`{first}` plus `{second}`{}.", if factor.is_some() { " times a factor" } else { "" });
+                Draft::new(what).term(first, a, None).term(second, b, factor)
+            }
+            Op::Multiply { a, b, .. } => {
+                let (a, b) = (self.operand(a, col)?, self.operand(b, col)?);
+                Draft::new("The gate times what passes it.").term("product", a, Some(b))
+            }
+            Op::Scale { x, factor, cap, .. } => {
+                let x = self.operand(x, col)?;
+                let draft = Draft::new("A number times a factor of the configuration.");
+                draft.term("scaled", x, Some(constant(factor.into()))).bounded(cap)
+            }
+            Op::Dropout { x, drop, y } => {
+                let factor = Draws::new(drop, self.trace.batch().seed).factor((self.row * y.cols + col) as u64);
+                let x = self.operand(x, col)?;
+                Draft::new("Dropout: outside training a number is kept, or scaled as its mean was in training.").term(
+                    "kept",
+                    x,
+                    Some(constant(factor.into())),
+                )
+            }
+            Op::Gather { x, .. } => Draft::new("A copy.").term("copied", self.operand(x, col)?, None),
+            Op::Classify { x, w, b: bias, cap, logits, probs, .. } => match () {
+                () if Some(region) == logits => self.linear(x, w, bias, col)?.bounded(cap),
+                () if Some(region) == probs => {
+                    let logits = self.trace.stored_row("logits", self.row)?;
+                    let cell = Cell { name: "logits".into(), at: vec![b, pos, col] };
+                    Draft::new(format!("The probability of token {col}: its share of the exponentials of all logits."))
+                        .term(format!("logit of token {col}"), found(logits[col], cell), None)
+                        .step(
+                            Operation::Minus,
+                            "the log of the sum of exponentials",
+                            Some(constant(lse(&logits))),
+                            None,
+                        )
+                        .step(Operation::Exp, "", None, None)
+                }
+                () => self.loss()?,
+            },
+        };
+        Ok((value, op.name(), draft))
+    }
+
+    fn derived(
+        &mut self,
+        name: &str,
+        at: &[usize],
+        derived: Derived,
+    ) -> Result<(f32, &'static str, Draft), TraceError> {
+        match derived {
+            Derived::Part { param, rows } => {
+                let named = self.trace.names();
+                let own = named.param(&param).ok_or_else(|| unknown(named, name))?;
+                let (matrix, d) = (own.is_matrix(), named.config.heads().features(&rows));
+                let row = rows.start + at[0] * d + at[at.len() - 1];
+                let at = if matrix { vec![row, at[1]] } else { vec![row] };
+                let (value, ..) = self.draft(&param, &at)?;
+                let draft = Draft::new(format!("A parameter: learned, nothing makes it. It is a part of `{param}`."));
+                Ok((value, "parameter", draft.term("the same", found(value, Cell { name: param, at }), None)))
+            }
+            Derived::Scaled { of, factor } => {
+                let (value, ..) = self.draft(&of, at)?;
+                let draft = Draft::new("A number times a factor of the configuration.");
+                let operand = found(value, Cell { name: of, at: at.to_vec() });
+                Ok((value * factor, "scale", draft.term("scaled", operand, Some(constant(factor.into())))))
+            }
+            Derived::Mean { stats, .. } => {
+                let op = self.trace.names().ops()[self.trace.maker(stats)];
+                let value = self.trace.stored_row(name, self.row)?[0];
+                Ok((value, op.name(), self.norm(op, None, 0)?))
+            }
+            Derived::Lse { lse } => {
+                let op = self.trace.names().ops()[self.trace.maker(lse)];
+                let value = self.trace.stored_row(name, self.row)?[at[2]];
+                Ok((value, op.name(), self.attend(op, lse, (at[2], at[1]), 0)?))
+            }
+            Derived::Unscaled { op } => {
+                let [head, query, key] = [at[1], at[2], at[3]];
+                let op = self.trace.names().ops()[op];
+                let value = self.score(name, head, query, key..key + 1)?[0];
+                Ok((value, op.name(), self.products(op, head, query, key)?))
+            }
+        }
+    }
+
+    // ---- operands
+
+    /// The cell of a column of a region, in this row: of a head's tensor where there is one.
+    fn cell(&self, region: Region, col: usize) -> Cell {
+        self.cell_in(region, self.row, col)
+    }
+
+    fn cell_in(&self, region: Region, row: usize, col: usize) -> Cell {
+        let (named, length) = (self.trace.names(), self.trace.batch().spans[0].rows);
+        let (b, t) = (row / length, row % length);
+        let wide = |axes: Axes| match axes {
+            Axes::Heads => Some(named.config.d_head()),
+            Axes::Values => Some(named.config.d_value()),
+            _ => None,
+        };
+        let held = named.tensors.iter().filter(|tensor| tensor.region == region && tensor.cols.contains(&col));
+        if let Some((tensor, d)) = held.filter_map(|tensor| Some((tensor, wide(tensor.axes)?))).next() {
+            let col = tensor.order.map_or(col - tensor.cols.start, |order| order.shown(col - tensor.cols.start));
+            return Cell { name: tensor.name.clone(), at: vec![b, col / d, t, col % d] };
+        }
+        let whole = named.tensors.iter().find(|tensor| tensor.region == region && tensor.cols == (0..region.cols));
+        let col = whole.and_then(|tensor| tensor.order).map_or(col, |order| order.shown(col));
+        Cell { name: named.name_of(region), at: vec![b, t, col] }
+    }
+
+    fn values(&mut self, region: Region) -> Result<Vec<f32>, TraceError> {
+        self.values_of(region, self.row)
+    }
+
+    fn values_of(&mut self, region: Region, row: usize) -> Result<Vec<f32>, TraceError> {
+        // of the whole region, where parts of it have names too
+        let whole = |tensor: &&limpid_core::model::Tensor| tensor.region == region && tensor.cols == (0..region.cols);
+        let name = self.trace.names().tensors.iter().find(whole).map(|tensor| tensor.name.clone());
+        let name = name.unwrap_or_else(|| self.trace.names().name_of(region));
+        self.trace.stored_row(&name, row)
+    }
+
+    fn operand(&mut self, region: Region, col: usize) -> Result<Operand, TraceError> {
+        Ok(found(self.values(region)?[col], self.cell(region, col)))
+    }
+
+    /// An element of a parameter with one row.
+    fn element(&mut self, region: Region, col: usize) -> Result<Operand, TraceError> {
+        let value = self.trace.table_rows(region, 0..1)?[col];
+        Ok(found(value, Cell { name: self.trace.names().name_of(region), at: vec![self.shown(region, col)] }))
+    }
+
+    /// Where a parameter's row, or a vector's element, is shown.
+    fn shown(&self, region: Region, row: usize) -> usize {
+        let param = self.trace.names().params.iter().find(|param| param.region == region);
+        param.and_then(|param| param.order).map_or(row, |order| order.shown(row))
+    }
+
+    fn score(
+        &mut self,
+        name: &str,
+        head: usize,
+        query: usize,
+        keys: std::ops::Range<usize>,
+    ) -> Result<Vec<f32>, TraceError> {
+        Ok(self.trace.sheet(name, &[self.b, head], None)?.band(query..query + 1, keys))
+    }
+
+    // ---- ops
+
+    fn embed(&mut self, op: Op, region: Region, col: usize) -> Result<Draft, TraceError> {
+        let Op::Embed { table, positions, segments, token, position, .. } = op else { return Ok(Draft::default()) };
+        let batch = self.trace.batch();
+        let (id, t) = (batch.tokens[self.row] as usize, batch.positions[self.row] as usize);
+        let segment = batch.segments.get(self.row).map_or(0, |id| *id as usize);
+        let named = self.trace.names();
+        let (places, c) = (named.config.positions, named.config.d_embed());
+        let of_table = |scene: &Self, table: Region, row: usize| -> Result<Operand, TraceError> {
+            let value = scene.trace.table_rows(table, row..row + 1)?[col];
+            Ok(found(value, Cell { name: scene.trace.names().name_of(table), at: vec![row, col] }))
+        };
+        if token == Some(region) {
+            let what = format!("Token {id} has row {id} of the token table; this is its column {col}.");
+            return Ok(Draft::new(what).term("the table's", of_table(self, table, id)?, None));
+        }
+        if position == Some(region) {
+            let (one_based, wave) = match places {
+                Positions::Learned => {
+                    let table = positions.map(|table| of_table(self, table, t)).transpose()?;
+                    let draft = Draft::new(format!(
+                        "Position {t} has row {t} of the position table; this is its column {col}."
+                    ));
+                    return Ok(table.into_iter().fold(draft, |draft, row| draft.term("the table's", row, None)));
+                }
+                Positions::SinusoidalOneBased => {
+                    (1, if col.is_multiple_of(2) { (col, false) } else { (col + 1, true) })
+                }
+                _ => (0, (col / 2 * 2, col.is_multiple_of(2))),
+            };
+            let (place, (exponent, sine)) = (t + one_based, wave);
+            let frequency = 10_000f64.powf(-(exponent as f64) / c as f64);
+            let (operation, name) = if sine { (Operation::Sine, "sine") } else { (Operation::Cosine, "cosine") };
+            let draft = Draft::new(format!(
+                "The {name} of {place} / 10000^({exponent}/{c}), for position {t} and column {col}."
+            ));
+            return Ok(draft
+                .term("angle", constant(place as f64), Some(constant(frequency)))
+                .step(operation, "", None, None));
+        }
+        let mut draft = Draft::new(format!(
+            "What token {id}, position {t} and its segment add up to, as far as the model has these."
+        ));
+        for (label, region) in [("token", token), ("position", position)] {
+            if let Some(region) = region {
+                draft = draft.term(label, self.operand(region, col)?, None);
+            }
+        }
+        if let Some(table) = segments {
+            draft = draft.term("segment", of_table(self, table, segment)?, None);
+        }
+        Ok(draft)
+    }
+
+    /// The norm's output, its intermediate tensors, and, without a region, its mean.
+    fn norm(&mut self, op: Op, region: Option<Region>, col: usize) -> Result<Draft, TraceError> {
+        let Op::Norm { kind, eps, x, gain, offset, less_one, normalized, scale, .. } = op else {
+            return Ok(Draft::default());
+        };
+        let (named, b, pos) = (self.trace.names(), self.b, self.pos);
+        let base = scale.map_or(String::new(), |scale| named.name_of(scale).replace("hook_scale", ""));
+        let near = |hook: &str, col: usize| Cell { name: format!("{base}{hook}"), at: vec![b, pos, col] };
+        let of = named.name_of(x);
+        let (xs, n) = (self.values(x)?, x.cols as f64);
+        let mean = match kind {
+            NormKind::Rms => None,
+            _ => Some(found(self.trace.stored_row(&format!("{base}hook_mean"), self.row)?[0], near("hook_mean", 0))),
+        };
+        let each = |left: &dyn Fn(usize) -> SumTerm| (0..xs.len()).map(left).collect::<Vec<_>>();
+        let label = |i: usize| format!("dimension {i}");
+        let place = |i: usize| found(xs[i], self.cell(x, i));
+        let Some(region) = region else {
+            let terms = each(&|i| term(label(i), place(i), Some(constant(1.0 / n))));
+            return Ok(
+                Draft::new(format!("The mean of the {n} values of `{of}` at position {pos}.")).part("mean", terms)
+            );
+        };
+        if scale == Some(region) {
+            let centre = mean.as_ref().map_or(0.0, |mean| mean.value);
+            let terms = each(&|i| {
+                let left = place(i);
+                SumTerm { label: label(i), value: (left.value - centre).powi(2) / n, left, right: None }
+            });
+            let less = if mean.is_some() { format!(" less their mean {}", short(centre)) } else { String::new() };
+            let draft = Draft::new(format!("The mean of the squares of the {n} values of `{of}`{less}, and its root."));
+            let eps = Some(constant(eps.into()));
+            let (draft, plus) = (draft.part("mean square", terms), (Operation::Plus, "epsilon"));
+            return Ok(match kind {
+                NormKind::LayerStd => draft.step(Operation::Sqrt, "", None, None).step(plus.0, plus.1, eps, None),
+                _ => draft.step(plus.0, plus.1, eps, None).step(Operation::Sqrt, "", None, None),
+            });
+        }
+        let mut draft =
+            Draft::new(format!("A value of `{of}`, centred and scaled by what its position's values are like."));
+        if mean.is_none() {
+            draft = Draft::new(format!("A value of `{of}`, scaled by what its position's values are like."));
+        }
+        draft = draft.term("value", place(col), None);
+        if let Some(mean) = mean {
+            draft = draft.step(Operation::Minus, "the mean", Some(mean), None);
+        }
+        let scale = found(self.trace.stored_row(&format!("{base}hook_scale"), self.row)?[0], near("hook_scale", 0));
+        let normal = near("hook_normalized", col);
+        draft = draft.step(Operation::Over, "the scale", Some(scale), (normalized != Some(region)).then_some(normal));
+        if normalized != Some(region) {
+            for (operation, label, param) in
+                [(Operation::Times, "the gain", gain), (Operation::Plus, "the offset", offset)]
+            {
+                if let Some(param) = param {
+                    let by = self.element(param, col)?;
+                    let by = if operation == Operation::Times { one_more(by, less_one) } else { by };
+                    draft = draft.step(operation, label, Some(by), None);
+                }
+            }
+        }
+        Ok(draft)
+    }
+
+    fn linear(&mut self, x: Region, w: Region, bias: Option<Region>, col: usize) -> Result<Draft, TraceError> {
+        let (xs, ws) = (self.values(x)?, self.trace.table_rows(w, col..col + 1)?);
+        let (from, weight) = (self.trace.names().name_of(x), self.trace.names().name_of(w));
+        let unit = match () {
+            () if from.ends_with("mlp.hook_post") => "unit",
+            () if from.ends_with("hook_lora_A") => "rank",
+            () => "dimension",
+        };
+        // where the parts of a fused weight have names of their own
+        let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
+        let part = weight.strip_suffix(".qkv.weight").and_then(|attn| {
+            let parts = heads.parts();
+            let which = parts.iter().position(|cols| cols.contains(&own))?;
+            let at = own - parts[which].start;
+            let d = heads.features(&parts[which]);
+            Some((attn.to_string(), ["Q", "K", "V"][which], at / d, at % d))
+        });
+        let weight_cell = |i: usize| match &part {
+            Some((attn, letter, head, d)) => Cell { name: format!("{attn}.W_{letter}"), at: vec![*head, i, *d] },
+            None => Cell { name: weight.clone(), at: vec![own, i] },
+        };
+        let one = |scene: &Self, i: usize| {
+            let left = found(xs[i], scene.cell(x, i));
+            let label = match left.at.as_ref().map(|cell| &cell.at[..]) {
+                Some([_, head, _, d]) => format!("head {head}, {d}"),
+                _ => format!("{unit} {i}"),
+            };
+            term(label, left, Some(found(ws[i], weight_cell(i))))
+        };
+        let by_head = from.ends_with("attn.hook_z");
+        let wide = if by_head { heads.d_value } else { xs.len() };
+        let what = format!(
+            "The {} of `{from}` at position {}, each times its weight{}.",
+            plural(xs.len(), "value"),
+            self.pos,
+            if bias.is_some() { ", plus the bias" } else { "" }
+        );
+        let mut draft = Draft::new(what);
+        for first in (0..xs.len()).step_by(wide.max(1)) {
+            let label = if by_head { format!("head {}", first / wide) } else { format!("{unit}s") };
+            let terms = (first..first + wide).map(|i| one(self, i)).collect();
+            draft = draft.part(label, terms);
+        }
+        if let Some(bias) = bias {
+            let mut bias = self.element(bias, col)?;
+            if let Some((attn, letter, head, d)) = &part {
+                bias.at = Some(Cell { name: format!("{attn}.b_{letter}"), at: vec![*head, *d] });
+            }
+            draft = draft.term("bias", bias, None);
+        }
+        Ok(draft)
+    }
+
+    /// A query or a key, normalised.
+    fn qk_norm(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
+        let Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, heads, .. } = op else {
+            return Ok(Draft::default());
+        };
+        let values = self.values(x)?;
+        let place = found(values[col], self.cell(x, col));
+        let Some((part, key)) = norm::qk_parts(heads, together).find(|(part, _)| part.contains(&col)) else {
+            return Ok(Draft::new("Values are not normalised: a copy.").term("copied", place, None));
+        };
+        let own: Vec<f64> = values[part.clone()].iter().map(|v| f64::from(*v)).collect();
+        let (mut normal, mut stats) = (vec![0.0; own.len()], [0.0; 2]);
+        norm::reference::forward((&mut normal, &mut stats), &own, (None, None), (kind, f64::from(eps)));
+        let what = match together {
+            true => "A value, scaled by what those of all heads at this position are like.",
+            false => "A value, scaled by what its head's values at this position are like.",
+        };
+        let mut draft = Draft::new(what).term("value", place, None);
+        if kind != NormKind::Rms {
+            draft = draft.step(Operation::Minus, "the mean", Some(constant(stats[0])), None);
+        }
+        draft = draft.step(Operation::Over, "the scale", Some(constant(1.0 / stats[1])), None);
+        if let Some(gain) = if key { k_gain } else { q_gain } {
+            let gain = one_more(self.element(gain, col - part.start)?, less_one);
+            draft = draft.step(Operation::Times, "the gain", Some(gain), None);
+        }
+        Ok(draft)
+    }
+
+    fn rotate(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
+        let Op::Rotate { x, angles, heads, .. } = op else { return Ok(Draft::default()) };
+        let values = self.values(x)?;
+        let place = |scene: &Self, col: usize| found(values[col], scene.cell(x, col));
+        if col >= heads.parts()[2].start {
+            return Ok(Draft::new("Values are not turned: a copy.").term("copied", place(self, col), None));
+        }
+        let position = self.trace.batch().positions[self.row] as usize;
+        let (d, first) = (heads.d_head, col - col % heads.d_head % 2);
+        if first % d >= angles.cols {
+            return Ok(Draft::new("This part of a head is not turned: a copy.").term("copied", place(self, col), None));
+        }
+        let turn = self.trace.table_rows(angles, position..position + 1)?;
+        let (cos, sin) = (f64::from(turn[first % d]), f64::from(turn[first % d + 1]));
+        let [a, b] = if col == first { [cos, -sin] } else { [sin, cos] };
+        let what = format!(
+            "A pair of dimensions, turned by the angle of position {position}, whose cosine is {} and whose sine {}.",
+            short(cos),
+            short(sin)
+        );
+        let draft = Draft::new(what).term("first of the pair", place(self, first), Some(constant(a)));
+        Ok(draft.term("second of the pair", place(self, first + 1), Some(constant(b))))
+    }
+
+    /// A row of scores, by the name of the stage.
+    fn stage(
+        &mut self,
+        op: Op,
+        stage: Stage,
+        (head, query): (usize, usize),
+        keys: std::ops::Range<usize>,
+    ) -> Result<Vec<Operand>, TraceError> {
+        let Op::Attend { raw, scores, pattern, .. } = op else { return Ok(vec![]) };
+        let region = [raw, scores, pattern][stage as usize];
+        let name = region.map_or(String::new(), |region| self.trace.names().name_of(region));
+        let values = self.score(&name, head, query, keys.clone())?;
+        let cell = |key: usize| Cell { name: name.clone(), at: vec![self.b, head, query, key] };
+        Ok(keys.zip(values).map(|(key, value)| found(value, cell(key))).collect())
+    }
+
+    /// Query times key.
+    fn products(&mut self, op: Op, head: usize, query: usize, key: usize) -> Result<Draft, TraceError> {
+        let Op::Attend { qkv, heads, .. } = op else { return Ok(Draft::default()) };
+        let span = self.trace.batch().spans[self.b];
+        let [q, k, _] = heads.starts(head);
+        let (of_query, of_key) = (self.values_of(qkv, span.row + query)?, self.values_of(qkv, span.row + key)?);
+        let one = |i: usize| {
+            let left = found(of_query[q + i], self.cell_in(qkv, span.row + query, q + i));
+            let right = found(of_key[k + i], self.cell_in(qkv, span.row + key, k + i));
+            term(format!("dimension {i}"), left, Some(right))
+        };
+        let what = format!(
+            "How well the key of position {key} fits the query of position {query} in head {head}: their {} multiplied and added up.",
+            plural(heads.d_head, "dimension")
+        );
+        Ok(Draft::new(what).part("query times key", (0..heads.d_head).map(one).collect()))
+    }
+
+    fn attend(
+        &mut self,
+        op: Op,
+        region: Region,
+        (head, query): (usize, usize),
+        key: usize,
+    ) -> Result<Draft, TraceError> {
+        let Op::Attend { lse, heads, scoring, raw, scores, .. } = op else { return Ok(Draft::default()) };
+        let span = self.trace.batch().spans[self.b];
+        let seen = scoring.sees(&span, query);
+        if raw == Some(region) {
+            let (draft, scale) = (self.products(op, head, query, key)?, constant(scoring.scale.into()));
+            let draft = draft.step(Operation::Times, "the scale", Some(scale), None).bounded(scoring.cap);
+            let far = constant(scoring.distance(&span, query, key, [head, heads.n_head]));
+            let label = "the head's slope times the distance";
+            return Ok(if scoring.alibi { draft.step(Operation::Minus, label, Some(far), None) } else { draft });
+        }
+        if scores == Some(region) {
+            let before = self.stage(op, Stage::Raw, (head, query), key..key + 1)?.remove(0);
+            let what = match () {
+                () if seen.contains(&key) => {
+                    format!("The query of position {query} may see position {key}: the score as it was.")
+                }
+                () if key < seen.start => format!(
+                    "Position {key} lies before the window of the query of position {query}, which sees {}.",
+                    plural(seen.len(), "key")
+                ),
+                () => format!("The mask hides position {key} from the query of position {query}."),
+            };
+            let draft = Draft::new(what).term("score", before, None);
+            let hidden = Some(constant(f64::NEG_INFINITY));
+            return Ok(match seen.contains(&key) {
+                true => draft,
+                false => draft.step(Operation::Plus, "the mask", hidden, None),
+            });
+        }
+        if lse == region {
+            let keys = self.stage(op, Stage::Masked, (head, query), seen.clone())?;
+            let top = keys.iter().map(|key| key.value).fold(f64::NEG_INFINITY, f64::max);
+            let one = |(j, left): (usize, Operand)| {
+                let value = (left.value - top).exp();
+                SumTerm { label: format!("key {j}"), left, right: None, value }
+            };
+            let what = format!(
+                "The log of the sum of the exponentials of the {} that position {query} sees in head {head}. Each score is taken less the greatest, {}, which is added again at the end.",
+                plural(seen.len(), "score"),
+                short(top)
+            );
+            let draft = Draft::new(what).part("exponentials", seen.zip(keys).map(one).collect());
+            return Ok(draft.step(Operation::Ln, "", None, None).step(
+                Operation::Plus,
+                "the greatest",
+                Some(constant(top)),
+                None,
+            ));
+        }
+        let score = self.stage(op, Stage::Masked, (head, query), key..key + 1)?.remove(0);
+        let name = score.at.as_ref().map_or(String::new(), |cell| cell.name.replace("hook_attn_scores", "hook_lse"));
+        let sum = self.trace.stored_row(&name, span.row + query)?[head];
+        let sum = found(sum, Cell { name, at: vec![self.b, query, head] });
+        let what = format!(
+            "How much position {query} takes from position {key} in head {head}: the share of its exponential among the {} that it sees.",
+            plural(seen.len(), "key")
+        );
+        let draft = Draft::new(what).term("score", score, None);
+        Ok(draft.step(Operation::Minus, "the log of the sum of exponentials", Some(sum), None).step(
+            Operation::Exp,
+            "",
+            None,
+            None,
+        ))
+    }
+
+    /// What attention gives on: values by their weights.
+    fn context(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
+        let Op::Attend { qkv, heads, scoring, drop, .. } = op else { return Ok(Draft::default()) };
+        let (span, seed) = (self.trace.batch().spans[self.b], self.trace.batch().seed);
+        let (head, d) = (col / heads.d_value, col % heads.d_value);
+        let (value, shared) = (heads.starts(head)[2] + d, head / heads.group());
+        let seen = scoring.sees(&span, self.pos);
+        let weights = self.stage(op, Stage::Weights, (head, self.pos), seen.clone())?;
+        let raw = weights.first().and_then(|weight| weight.at.clone()).map_or(String::new(), |cell| cell.name);
+        let name = raw.replace("hook_pattern", "hook_v");
+        let draws = drop.map(|drop| Draws::new(drop, seed));
+        let (mut terms, n_head) = (vec![], heads.n_head);
+        for (j, left) in seen.clone().zip(weights) {
+            let cell = Cell { name: name.clone(), at: vec![self.b, shared, j, d] };
+            let right = found(self.values_of(qkv, span.row + j)?[value], cell);
+            let kept = draws.map_or(1.0, |draws| f64::from(draws.factor(weight_index(self.row, head, n_head, j))));
+            let mut one = term(format!("key {j}"), left, Some(right));
+            one.value *= kept;
+            terms.push(one);
+        }
+        let kept = if draws.is_some_and(|draws| !draws.is_identity()) { ", times what dropout keeps" } else { "" };
+        let what = format!(
+            "Head {head} at position {}: dimension {d} of the values of {}, each times its weight{kept}.",
+            self.pos,
+            plural(seen.len(), "key")
+        );
+        Ok(Draft::new(what).part("values by weight", terms))
+    }
+
+    fn loss(&mut self) -> Result<Draft, TraceError> {
+        let (b, pos, row) = (self.b, self.pos, self.row);
+        let logits = self.trace.stored_row("logits", row)?;
+        let (vocab, batch) = (logits.len(), self.trace.batch());
+        let wanted: Vec<(usize, f64)> = match classify::target(batch, row, vocab) {
+            Target::None => return Ok(Draft::new("This position has no target, so no loss.")),
+            Target::Token(id) => vec![(id, 1.0)],
+            Target::Soft(y) => {
+                y.iter().enumerate().filter(|(_, y)| **y != 0.0).map(|(id, y)| (id, f64::from(*y))).collect()
+            }
+        };
+        let mass: f64 = wanted.iter().map(|(_, y)| y).sum();
+        let what = match wanted[..] {
+            [(id, _)] => format!("How surprised the model is by token {id}: the log of the sum of all exponentials less the logit of that token, which is minus the log of its probability."),
+            _ => "The cross-entropy with the wanted distribution: the log of the sum of all exponentials less the wanted tokens' logits, each by its share.".into(),
+        };
+        let sum = Draft::new(what).term("log of the sum of exponentials", constant(lse(&logits)), Some(constant(mass)));
+        let one = |(id, y): (usize, f64)| {
+            let left = found(logits[id], Cell { name: "logits".into(), at: vec![b, pos, id] });
+            term(format!("logit of token {id}"), left, Some(constant(-y)))
+        };
+        Ok(sum.part("minus the wanted logits", wanted.into_iter().map(one).collect()))
+    }
+}
+
+fn last(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// The log of the sum of exponentials.
+pub(super) fn lse(logits: &[f32]) -> f64 {
+    let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    top + logits.iter().map(|v| (f64::from(*v) - top).exp()).sum::<f64>().ln()
+}

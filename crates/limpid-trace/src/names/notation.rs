@@ -1,0 +1,306 @@
+//! Notations: what the documents of docs/contract.md, llm.c and TransformerLens call tensors and axes.
+//!
+//! [`DOCUMENTS`] has the words of S1, S2 and S3, beside those of [`TABLE`]; [`LETTERS`] has the axes. A model may normalise
+//! elsewhere than a document does: a word then goes with what was computed, a sum or a norm, and not with its place.
+
+use super::{SUB, TABLE, digits, lookup, symbol_within};
+use limpid_core::config::{Activation, Axis, Config, NormPlace, axis};
+
+axis! {
+    /// What tensors and axes are called by.
+    Notation, "notation" {
+        /// The symbols of "Notations" and limpid's letters (those of `ops`).
+        Limpid = "limpid",
+        /// The article "Notations".
+        S0 = "s0",
+        /// The article "Zero-to-Hero".
+        S1 = "s1",
+        /// The article "The Formulated GPT-2".
+        S2 = "s2",
+        /// The page "Decoder-Only Transformer Architecture".
+        S3 = "s3",
+        /// llm.c.
+        Llmc = "llmc",
+        /// TransformerLens.
+        TransformerLens = "transformerlens",
+    }
+}
+
+/// Words of S1, S2 and S3 for limpid's names; empty where a document has none. `{}` is the block's number, from 1, which goes
+/// where the block is known; `{l}` and `{l-1}` stay.
+#[rustfmt::skip]
+pub const DOCUMENTS: &[[&str; 4]] = &[
+    // name                                     S1                                       S2                            S3
+    ["input",                                  "input sequence batch",                  "x",                          "input"],
+    ["hook_embed",                             "Input Embedding",                       "OneHot(x) W_e",              "tok_emb"],
+    ["hook_pos_embed",                         "Position Embedding",                    "W_p",                        "pos_emb"],
+    ["hook_embed_sum",                         "X",                                     "X₀",                         "x"],
+    ["blocks.{i}.hook_resid_pre",              "X",                                     "X{l-1}",                     "x"],
+    ["blocks.{i}.ln1.hook_mean",               "μ",                                     "μ",                          "E[x]"],
+    ["blocks.{i}.ln1.hook_scale",              "√(variance + ε)",                       "√(σ² + ε)",                  "√(Var[x] + ε)"],
+    ["blocks.{i}.ln1.hook_out",                "LayerNorm",                             "LayerNorm(X{l-1})",          "Norm(x)"],
+    ["blocks.{i}.attn.hook_q",                 "Q",                                     "X W^Q",                      "Q"],
+    ["blocks.{i}.attn.hook_k",                 "K",                                     "X W^K",                      "K"],
+    ["blocks.{i}.attn.hook_v",                 "V",                                     "X W^V",                      "V"],
+    ["blocks.{i}.attn.hook_unscaled_scores",   "Q*K^T",                                 "Q Kᵀ",                       "wei"],
+    ["blocks.{i}.attn.hook_raw_scores",        "Q*K^T/√16",                             "Q Kᵀ / √D",                  "scaled wei"],
+    ["blocks.{i}.attn.hook_attn_scores",       "masked scores",                         "Q Kᵀ / √D + Mask",           "masked wei"],
+    ["blocks.{i}.attn.hook_pattern",           "softmax_output",                        "Softmax(·)",                 "softmax(wei)"],
+    ["blocks.{i}.attn.hook_z",                 "A",                                     "Concat(head₁, …, head_A)",   "concatenated heads"],
+    ["blocks.{i}.hook_attn_out",               "Output",                                "MultiHeadSA(·)",             "MHA output"],
+    ["blocks.{i}.hook_attn_sum",               "residual connection",                   "MultiHeadSA(·) + X{l-1}",    ""],
+    ["blocks.{i}.hook_resid_mid",              "X after Add & Norm",                    "X′{l}",                      "x + MHA"],
+    ["blocks.{i}.ln2.hook_mean",               "μ",                                     "μ",                          "E[x]"],
+    ["blocks.{i}.ln2.hook_scale",              "√(variance + ε)",                       "√(σ² + ε)",                  "√(Var[x] + ε)"],
+    ["blocks.{i}.ln2.hook_out",                "LayerNorm",                             "LayerNorm(X′{l})",           "Norm(x)"],
+    ["blocks.{i}.mlp.hook_pre",                "nn.Linear(d_model, d_model * 4)",       "X W₁ + b₁",                  "Output_1"],
+    ["blocks.{i}.mlp.hook_post",               "nn.ReLU()",                             "GELU(X W₁ + b₁)",            "Activated Output"],
+    ["blocks.{i}.hook_mlp_out",                "nn.Linear(d_model * 4, d_model)",       "FFN(·)",                     "Output_2"],
+    ["blocks.{i}.hook_mlp_sum",                "residual connection",                   "FFN(·) + X′{l}",             ""],
+    ["blocks.{i}.hook_resid_post",             "output",                                "X{l}",                       "Output_final"],
+    ["ln_final.hook_out",                      "",                                      "LayerNorm(X_L)",             ""],
+    ["logits",                                 "logits",                                "X_L W_eᵀ",                   "logits"],
+    ["probs",                                  "torch.softmax(logits)",                 "Y",                          "P"],
+    ["losses",                                 "nn.CrossEntropyLoss",                   "−log Y",                     "−log P_target"],
+    ["embed.weight",                           "Token Embedding Look-Up Table",         "W_e",                        "Token Embedding Table"],
+    ["pos_embed.weight",                       "",                                      "W_p",                        "Positional Embedding Table"],
+    ["segment_embed.weight",                   "",                                      "w_B, w_A",                   ""],
+    ["blocks.{i}.ln1.weight",                  "nn.LayerNorm weight",                   "γ{}",                        "γ"],
+    ["blocks.{i}.ln1.bias",                    "nn.LayerNorm bias",                     "β{}",                        "β"],
+    ["blocks.{i}.attn.W_Q",                    "Wq",                                    "W_i^Q",                      "W_Q"],
+    ["blocks.{i}.attn.W_K",                    "Wk",                                    "W_i^K",                      "W_K"],
+    ["blocks.{i}.attn.W_V",                    "Wv",                                    "W_i^V",                      "W_V"],
+    ["blocks.{i}.attn.out.weight",             "Wo",                                    "W^O",                        "final projection matrix"],
+    ["blocks.{i}.ln2.weight",                  "nn.LayerNorm weight",                   "γ′{}",                       "γ"],
+    ["blocks.{i}.ln2.bias",                    "nn.LayerNorm bias",                     "β′{}",                       "β"],
+    ["blocks.{i}.mlp.in.weight",               "A₁",                                    "W₁",                         "W_1"],
+    ["blocks.{i}.mlp.in.bias",                 "b₁",                                    "b₁",                         "b_1"],
+    ["blocks.{i}.mlp.out.weight",              "A₂",                                    "W₂",                         "W_2"],
+    ["blocks.{i}.mlp.out.bias",                "b₂",                                    "b₂",                         "b_2"],
+    ["ln_final.weight",                        "",                                      "γ",                          ""],
+    ["ln_final.bias",                          "",                                      "β",                          ""],
+    ["unembed.weight",                         "nn.Linear(d_model, vocab_size) weight", "",                           "linear layer weight"],
+    ["unembed.bias",                           "nn.Linear(d_model, vocab_size) bias",   "",                           "linear layer bias"],
+];
+
+/// Axes: limpid's name, which is TransformerLens's, and the letters of limpid, S0, S1, S2, S3 and llm.c; empty where one has
+/// none.
+#[rustfmt::skip]
+pub const LETTERS: &[[&str; 7]] = &[
+    // axis        limpid  S0      S1                S2    S3            llm.c
+    ["batch",      "B",    "B",    "batch_size",     "",   "B",          "B"],
+    ["pos",        "T",    "T",    "context_length", "n",  "T",          "T"],
+    ["query_pos",  "T",    "T",    "context_length", "n",  "T",          "T"],
+    ["key_pos",    "T",    "T",    "context_length", "n",  "T",          "T"],
+    ["d_model",    "C",    "D",    "d_model",        "H",  "C",          "C"],
+    ["d_embed",    "E",    "",     "",               "",   "",           ""],
+    ["head",       "H",    "H",    "num_heads",      "A",  "heads",      "NH"],
+    ["d_head",     "D",    "d_k",  "head_size",      "D",  "h_s",        "hs"],
+    ["d_ff",       "F",    "d_ff", "d_model*4",      "F",  "D",          "4C"],
+    ["d_vocab",    "V",    "V",    "vocab_size",     "V",  "vocab_size", "V"],
+    ["n_layer",    "L",    "L",    "blocks",         "L",  "blocks",     "L"],
+    ["features",   "3C",   "3D",   "d_model*3",      "3H", "3C",         "3C"],
+    ["segment",    "S",    "",     "",               "",   "",           ""],
+    ["outputs",    "N",    "",     "",               "",   "",           ""],
+    ["1",          "1",    "",     "",               "",   "",           ""],
+];
+
+impl Notation {
+    /// Whose it is: llm.c, "Zero-to-Hero".
+    pub fn whose(self) -> &'static str {
+        match self {
+            Notation::Limpid => "limpid",
+            Notation::S0 => "\"Notations\"",
+            Notation::S1 => "\"Zero-to-Hero\"",
+            Notation::S2 => "\"The Formulated GPT-2\"",
+            Notation::S3 => "\"Decoder-Only Transformer Architecture\"",
+            Notation::Llmc => "llm.c",
+            Notation::TransformerLens => "TransformerLens",
+        }
+    }
+
+    /// What an axis is called; limpid's letter where the notation has none.
+    pub fn letter(self, axis: &str) -> &'static str {
+        let Some(row) = LETTERS.iter().find(|row| row[0] == axis) else { return "·" };
+        let own = match self {
+            Notation::TransformerLens => row[0],
+            Notation::Limpid => row[1],
+            Notation::S0 => row[2],
+            Notation::S1 => row[3],
+            Notation::S2 => row[4],
+            Notation::S3 => row[5],
+            Notation::Llmc => row[6],
+        };
+        if own.is_empty() { row[1] } else { own }
+    }
+
+    /// A shape in letters: `B T C`.
+    pub fn letters(self, axes: &[&str], config: &Config) -> String {
+        let four = config.d_ff == 4 * config.d_model;
+        let letter = |axis: &&str| match self.letter(axis) {
+            "4C" | "d_model*4" if !four => Notation::Limpid.letter(axis),
+            own => own,
+        };
+        axes.iter().map(letter).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Which of a tensor's axes comes first, second, ...: the documents write queries, keys and values head by head
+    /// (B H T d), which are stored position by position (B T H d); and S1 the context `A`, where the others mean the
+    /// concatenated heads.
+    pub fn order(self, name: &str, axes: &[&str]) -> Vec<usize> {
+        let document = matches!(self, Notation::S0 | Notation::S1 | Notation::S2 | Notation::S3);
+        let context = name.strip_suffix(".grad").unwrap_or(name).ends_with(".hook_z");
+        match axes {
+            ["batch", "pos", "head", "d_head"] if document && (self == Notation::S1 || !context) => vec![0, 2, 1, 3],
+            _ => (0..axes.len()).collect(),
+        }
+    }
+
+    /// Its word for a row of the tables.
+    fn word(self, row: &str) -> Option<&'static str> {
+        let document = |n: usize| DOCUMENTS.iter().find(|words| words[0] == row).map(|words| words[n]);
+        let entry = TABLE.iter().find(|entry| entry.name == row);
+        let word = match self {
+            Notation::Limpid | Notation::S0 => entry.map(|entry| entry.symbol),
+            Notation::S1 => document(1),
+            Notation::S2 => document(2),
+            Notation::S3 => document(3),
+            Notation::Llmc => entry.map(|entry| entry.llmc),
+            // what is said of it is no name
+            Notation::TransformerLens => {
+                entry.map(|entry| entry.lens).filter(|lens| lens.starts_with("blocks") || !lens.contains(' '))
+            }
+        };
+        word.filter(|word| !word.is_empty())
+    }
+}
+
+/// What a notation calls a tensor or a parameter by limpid's name: `wei` for `blocks.0.attn.hook_unscaled_scores` in S3. None where it
+/// has no word for it, or there is no such name.
+///
+/// ```
+/// use limpid_core::{config::Config, names::{Notation, called}};
+/// let gpt2 = Config::preset("gpt2").unwrap();
+/// assert_eq!(called("blocks.1.hook_resid_post", &gpt2, Notation::S2).unwrap(), "X₂");
+/// assert_eq!(called("blocks.1.attn.hook_pattern", &gpt2, Notation::Llmc).unwrap(), "att[1]");
+/// ```
+pub fn called(name: &str, config: &Config, notation: Notation) -> Option<String> {
+    called_within(name, config, notation, None)
+}
+
+/// The same, without the block's number where it is `home`.
+pub fn called_within(name: &str, config: &Config, notation: Notation, home: Option<usize>) -> Option<String> {
+    if matches!(notation, Notation::Limpid | Notation::S0) {
+        return symbol_within(name, config, home);
+    }
+    if let Some(tensor) = name.strip_suffix(".grad") {
+        let own = called_within(tensor, config, notation, home)?;
+        let param = lookup(tensor)?.0.is_param();
+        return Some(match notation {
+            // it keeps means, reciprocals of deviations and probabilities, and no gradients of these
+            Notation::Llmc if tensor.ends_with("hook_mean") || own.starts_with("1/") || own == "probs" => return None,
+            Notation::Llmc if param => format!("grads.{own}"),
+            Notation::Llmc => format!("grads_acts.{own}"),
+            Notation::TransformerLens if param => format!("{own}.grad"),
+            Notation::TransformerLens => format!("{own}_grad"), // as its cache has it
+            Notation::S3 => format!("∂Loss/∂{}", factor(&own)),
+            _ => format!("∂𝓛/∂{}", factor(&own)),
+        });
+    }
+    let (entry, block) = lookup(name)?;
+    let i = block.unwrap_or(0);
+    let word = match (notation, entry.name) {
+        (Notation::Llmc, "blocks.{i}.hook_resid_pre") if i > 0 => {
+            return called_within(&format!("blocks.{}.hook_resid_post", i - 1), config, notation, home);
+        }
+        (Notation::Llmc, "blocks.{i}.hook_resid_pre") => return Some("encoded".into()),
+        (Notation::TransformerLens, "blocks.{i}.hook_resid_post" | "blocks.{i}.ln2.hook_out")
+            if config.norm_place == NormPlace::Post =>
+        {
+            "blocks.{i}.hook_normalized_resid_post" // HookedEncoder's
+        }
+        // "The Formulated GPT-2" has two boxes, one with a norm before the head, and two activations
+        (Notation::S2, "logits") if config.final_norm => "LayerNorm(X_L) W_eᵀ",
+        (Notation::S2, "blocks.{i}.mlp.hook_post") => match config.activation {
+            _ if config.ffn_gated => return None,
+            Activation::Relu => "max(0, X W₁ + b₁)",
+            gelu if gelu.name().starts_with("gelu") => "GELU(X W₁ + b₁)",
+            _ => return None,
+        },
+        (_, row) => notation.word(computed_there(row, config.norm_place, notation))?,
+    };
+    let (number, before, at_home) = (digits(i + 1, SUB), digits(i, SUB), block == home);
+    let word = word.replace("{}", if at_home { "" } else { &number });
+    let word = word.replace("{l}", &number).replace("{l-1}", &before).replace("{i}", &i.to_string());
+    Some(match notation {
+        Notation::Llmc if block.is_some() && !at_home => format!("{word}[{i}]"),
+        Notation::TransformerLens if at_home => within(&word, home).into(),
+        _ => word,
+    })
+}
+
+/// As [`called_within`], where the tensor is shown head by head: the context has other words then, `C` in "Notations" for a part of
+/// `C_concat`.
+pub fn called_by_head(name: &str, config: &Config, notation: Notation, home: Option<usize>) -> Option<String> {
+    let whole = called_within(name, config, notation, home)?;
+    Some(match notation {
+        _ if !name.ends_with(".hook_z") => whole,
+        Notation::Limpid | Notation::S0 => whole.replace("C_concat", "C"),
+        Notation::S2 => "head_i".into(),
+        Notation::S3 => "output of a head".into(),
+        _ => whole,
+    })
+}
+
+/// Whether the word for a weight matrix means it as limpid stores it, (out, in), so that a product is with its transpose: llm.c's words do,
+/// S1's of `nn.Linear` (`x A₁ᵀ + b₁`), and limpid's own names, which stand where there is no word. Other words mean (in, out).
+pub fn is_stored(name: &str, config: &Config, notation: Notation) -> bool {
+    match notation {
+        _ if called(name, config, notation).is_none() => true,
+        Notation::Llmc => true,
+        Notation::S1 => name.contains(".mlp.") || name == "unembed.weight",
+        _ => false,
+    }
+}
+
+/// The row of what a document computes where this model has `row`: S1 normalises after the sum, S3, llm.c and TransformerLens
+/// before the sub-layer, S2 has models of both kinds.
+fn computed_there(row: &'static str, place: NormPlace, notation: Notation) -> &'static str {
+    let (mid, post) = ("blocks.{i}.hook_resid_mid", "blocks.{i}.hook_resid_post");
+    let (first, second) = ("blocks.{i}.ln1.hook_out", "blocks.{i}.ln2.hook_out");
+    let (attn_sum, mlp_sum) = ("blocks.{i}.hook_attn_sum", "blocks.{i}.hook_mlp_sum");
+    let writes_pre = matches!(notation, Notation::S3 | Notation::Llmc | Notation::TransformerLens);
+    // without a norm behind the feed-forward network there is none of it to call by another name
+    let both = place == NormPlace::Post;
+    match place {
+        NormPlace::Pre if notation == Notation::S1 && row == mid => attn_sum,
+        NormPlace::Pre if notation == Notation::S1 && row == post => mlp_sum,
+        _ if !place.is_post() => row,
+        _ if writes_pre && row == attn_sum => mid,
+        _ if writes_pre && row == mlp_sum => post,
+        _ if writes_pre && row == mid => first,
+        _ if writes_pre && both && row == post => second,
+        _ if !writes_pre && row == first => mid,
+        _ if !writes_pre && row == second => post,
+        _ => row,
+    }
+}
+
+/// A name as it is said inside a block.
+pub(super) fn within(name: &str, home: Option<usize>) -> &str {
+    home.and_then(|i| name.strip_prefix(&format!("blocks.{i}."))).unwrap_or(name)
+}
+
+/// A word as a factor of a product: in brackets where it is a sum, a quotient or several words.
+pub(crate) fn factor(word: &str) -> String {
+    let mut depth = 0;
+    let loose = word.chars().any(|c| {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            _ => {}
+        }
+        depth == 0 && matches!(c, ' ' | '/')
+    });
+    if loose { format!("({word})") } else { word.to_string() }
+}

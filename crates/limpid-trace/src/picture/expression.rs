@@ -1,0 +1,396 @@
+//! What is plotted, in a line: `blocks.0.attn.hook_pattern[0,1]`, `W_pos`, `cos(hook_embed)`, `curves(W_pos[*,4:8])`, `loss`, `gelu`.
+//!
+//! A name may be a pattern (`blocks.*.attn.hook_pattern`). An index has a number, `a:b` or `*` for each axis of the tensor, as its shape
+//! says; axes left out are whole.
+
+use super::{Chart, PlotPart, Series, TensorPlot};
+use crate::names;
+use crate::view::{HeatScale, Labels, Matrix};
+use crate::{Trace, TraceError};
+use limpid_core::config::{Activation, Constants};
+use limpid_core::ops::IGNORE;
+use limpid_core::ops::activate::reference::value;
+use std::ops::Range;
+
+/// The most curves of a chart, rows of a table of cosines, and heat maps of a plot.
+const CURVES: usize = 8;
+const COSINES: usize = 4096;
+const MAPS: usize = 256;
+
+/// An error that names what was asked for.
+fn wrong<T>(asked: &str, why: impl std::fmt::Display) -> Result<T, TraceError> {
+    Err(TraceError::Expression { what: format!("`{asked}`: {why}") })
+}
+
+impl Trace<'_> {
+    /// The picture that `asked` stands for; `labels` are [`Trace::labels`].
+    ///
+    /// # Errors
+    /// If it cannot be read, names no tensor, or has an index that the tensor has not.
+    pub fn plot(&self, asked: &str, labels: &Labels) -> Result<TensorPlot, TraceError> {
+        let asked = asked.trim();
+        let inner = |name: &str| asked.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
+        if asked == "gelu" {
+            return Ok(gelu(&self.before_activation()?));
+        }
+        if asked == "loss" {
+            return self.loss(labels);
+        }
+        let (of, inside) = match () {
+            () if inner("cos").is_some() => (Of::Cosines, inner("cos")),
+            () if inner("curves").is_some() => (Of::Curves, inner("curves")),
+            () => (Of::Values, None),
+        };
+        let matrices = self.parts(inside.unwrap_or(asked).trim(), labels)?;
+        if matrices.len() > MAPS {
+            return wrong(
+                asked,
+                format_args!("it is {} heat maps, {MAPS} at most are drawn: choose by an index", matrices.len()),
+            );
+        }
+        let mut parts = vec![];
+        for (matrix, is_row) in matrices {
+            parts.push(match of {
+                Of::Cosines => PlotPart::Matrix(cosines(asked, matrix)?),
+                Of::Curves => PlotPart::Chart(curves(asked, matrix)?),
+                Of::Values if is_row => PlotPart::Chart(row(&matrix)),
+                Of::Values => PlotPart::Matrix(matrix),
+            });
+        }
+        let about = match (of, parts.first()) {
+            (Of::Cosines, _) => {
+                "cosine of the angle between each two rows: 1 the same direction, 0 at right angles, -1 opposite".into()
+            }
+            (_, Some(PlotPart::Matrix(matrix))) => {
+                let [rows, columns] = matrix.axes;
+                let [m, n] = matrix.size;
+                let what = names::describe(&matrix.tensor).map(|what| format!("{what}; ")).unwrap_or_default();
+                match matrix.axes {
+                    ["query_pos", "key_pos"] => format!(
+                        "{what}a row is the token that looks (query), a column one that is looked at (key); {m} x {n}"
+                    ),
+                    _ => format!("{what}rows: {rows}, columns: {columns}; {m} x {n}"),
+                }
+            }
+            _ => names::describe(asked.split('[').next().unwrap_or_default()).unwrap_or_default().into(),
+        };
+        Ok(TensorPlot { title: asked.into(), about, parts })
+    }
+
+    /// Names that `asked` stands for: of tensors, parameters and what is derived of them, all that a pattern with `*` or `?` matches; or
+    /// the one that it is, by our name or TransformerLens's. `NAME.grad` likewise.
+    ///
+    /// # Errors
+    /// If a pattern cannot be read or matches nothing; the nearest name is in the message.
+    pub fn matching(&self, asked: &str) -> Result<Vec<String>, TraceError> {
+        let base = asked.strip_suffix(".grad").unwrap_or(asked);
+        let suffix = &asked[base.len()..];
+        let derived = names::derived(self.model);
+        let names: Vec<String> = self.names().collect();
+        let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
+        all.extend(self.model.params.iter().map(|param| param.name.as_str()));
+        all.extend(derived.iter().map(|(name, _)| name.as_str()));
+        if !base.contains(['*', '?']) {
+            // TransformerLens's names of parameters: W_pos, embed.W_E
+            let lens = names::TABLE.iter().find(|entry| {
+                entry.is_param()
+                    && !entry.lens.is_empty()
+                    && (entry.lens == base || entry.lens.rsplit('.').next() == Some(base))
+            });
+            let name = if all.contains(&base) { base } else { lens.map_or(base, |entry| entry.name) };
+            return Ok(vec![format!("{name}{suffix}")]);
+        }
+        let pattern = match glob::Pattern::new(base) {
+            Ok(pattern) => pattern,
+            Err(error) => return wrong(asked, format_args!("the pattern cannot be read: {error}")),
+        };
+        let found: Vec<String> =
+            all.into_iter().filter(|name| pattern.matches(name)).map(|name| format!("{name}{suffix}")).collect();
+        if found.is_empty() {
+            return match self.unknown(&base.replace('*', "0")) {
+                TraceError::Unknown { nearest: Some(near), .. } => {
+                    wrong(asked, format_args!("no tensor matches; did you mean `{near}{suffix}`?"))
+                }
+                _ => wrong(asked, "no tensor matches; `limpid inspect` lists all"),
+            };
+        }
+        Ok(found)
+    }
+
+    /// The matrices of `NAME` or `NAME[INDEX]`, and whether each is one row that was asked for.
+    fn parts(&self, asked: &str, labels: &Labels) -> Result<Vec<(Matrix, bool)>, TraceError> {
+        let (name, index) = match asked.split_once('[') {
+            None => (asked, None),
+            Some((name, rest)) => match rest.strip_suffix(']') {
+                Some(index) => (name, Some(index)),
+                None => return wrong(asked, "an index ends with `]`"),
+            },
+        };
+        let mut all = vec![];
+        for name in self.matching(name)? {
+            let tensor = self.get(&name)?;
+            let axes: Vec<&str> =
+                (0..tensor.shape.len()).map(|i| tensor.axes.get(i).copied().unwrap_or("axis")).collect();
+            let entries: Vec<&str> = index.map_or(vec![], |index| index.split(',').map(str::trim).collect());
+            if entries.len() > axes.len() {
+                return wrong(
+                    asked,
+                    format_args!(
+                        "the index has {} numbers, `{name}` has {} axes: [{}]",
+                        entries.len(),
+                        axes.len(),
+                        axes.join(" ")
+                    ),
+                );
+            }
+            let mut chosen: Vec<(&str, Range<usize>, bool)> = vec![];
+            for (i, (axis, size)) in axes.iter().zip(&tensor.shape).enumerate() {
+                let (range, one) = match entries.get(i) {
+                    None => (0..*size, false),
+                    Some(entry) => range(asked, entry, axis, *size)?,
+                };
+                chosen.push((axis, range, one));
+            }
+            let of = |axis: &str| chosen.iter().find(|(own, ..)| *own == axis);
+            for matrix in tensor.matrices(labels) {
+                let inside = |(axis, i): &(&'static str, usize)| of(axis).is_none_or(|(_, range, _)| range.contains(i));
+                if matrix.index.iter().all(inside) {
+                    let whole = |n: usize| (matrix.axes[n], 0..matrix.size[n], false);
+                    let [rows, columns] = [0, 1].map(|n| of(matrix.axes[n]).cloned().unwrap_or_else(|| whole(n)));
+                    let is_row = rows.2 || columns.2 || tensor.shape.len() == 1;
+                    let flip = columns.2 && !rows.2;
+                    let part = cut(matrix, rows.1, columns.1);
+                    all.push((if flip { turned(part) } else { part }, is_row));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Cross-entropy of each token, as bars.
+    fn loss(&self, labels: &Labels) -> Result<TensorPlot, TraceError> {
+        let (losses, targets) = (self.get("losses")?, &self.batch.targets);
+        let length = self.length;
+        let mut parts = vec![];
+        for (b, losses) in losses.values.chunks_exact(length).enumerate() {
+            let counted = |t: &usize| targets.get(b * length + t).is_some_and(|target| *target != IGNORE);
+            let at: Vec<usize> = (0..length).filter(counted).collect();
+            if at.is_empty() {
+                continue;
+            }
+            let causal = self.model.config.mask == limpid_core::config::Mask::Causal;
+            let word = |t: &usize| {
+                let id = targets[b * length + t];
+                let own = labels.tokens.get(b).and_then(|words| words.get(if causal { t + 1 } else { *t }));
+                own.or_else(|| labels.vocabulary.get(id as usize)).cloned().unwrap_or_else(|| id.to_string())
+            };
+            let points: Vec<(f64, f64)> = at.iter().enumerate().map(|(i, t)| (i as f64, losses[*t].into())).collect();
+            let mean = points.iter().map(|(_, loss)| loss).sum::<f64>() / points.len() as f64;
+            let vocab_size = self.model.config.vocab_size;
+            let even = (vocab_size as f64).ln();
+            parts.push(PlotPart::Chart(Chart {
+                title: if self.sequences > 1 {
+                    format!("sequence {b}")
+                } else {
+                    "how surprised the model is by each token".into()
+                },
+                axes: ["the token that is predicted".into(), "-ln p, nats".into()],
+                words: at.iter().map(word).collect(),
+                bars: true,
+                series: vec![Series { label: "loss".into(), points }],
+                lines: vec![("mean".into(), mean), (format!("every token equally likely, ln {vocab_size}"), even)],
+            }));
+        }
+        if parts.is_empty() {
+            return wrong("loss", "no token has a target: give at least two tokens");
+        }
+        Ok(TensorPlot {
+            title: "cross-entropy loss".into(),
+            about: names::describe("losses").unwrap_or_default().into(),
+            parts,
+        })
+    }
+
+    /// What goes into the activations of all blocks.
+    fn before_activation(&self) -> Result<Vec<f32>, TraceError> {
+        let names = self.names().filter(|name| name.ends_with(".mlp.hook_pre"));
+        let all: Result<Vec<Vec<f32>>, TraceError> = names.map(|name| Ok(self.get(&name)?.values)).collect();
+        Ok(all?.concat())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Values,
+    Cosines,
+    Curves,
+}
+
+/// The places of an axis that an entry of an index chooses, and whether it is one.
+fn range(asked: &str, entry: &str, axis: &str, size: usize) -> Result<(Range<usize>, bool), TraceError> {
+    let read = || -> Option<(Range<usize>, bool)> {
+        match (entry, entry.split_once(':')) {
+            ("*", _) => Some((0..size, false)),
+            (_, Some((from, to))) => {
+                let number = |text: &str, none: usize| if text.is_empty() { Some(none) } else { text.parse().ok() };
+                Some((number(from, 0)?..number(to, size)?, false))
+            }
+            _ => entry.parse().ok().map(|i: usize| (i..i.saturating_add(1), true)),
+        }
+    };
+    match read() {
+        None => wrong(asked, format_args!("`{entry}` is no index of the axis {axis}: give a number, a:b or *")),
+        Some((found, _)) if found.start >= found.end || found.end > size => wrong(
+            asked,
+            format_args!("the axis {axis} has {size} places, 0 to {}; `{entry}` is outside", size.saturating_sub(1)),
+        ),
+        Some(found) => Ok(found),
+    }
+}
+
+/// Some rows and columns of a matrix, with their words or numbers.
+fn cut(matrix: Matrix, rows: Range<usize>, columns: Range<usize>) -> Matrix {
+    if rows == (0..matrix.size[0]) && columns == (0..matrix.size[1]) {
+        return matrix;
+    }
+    let wide = matrix.size[1];
+    let cells = || rows.clone().flat_map(|i| columns.clone().map(move |j| i * wide + j));
+    let words = |words: &[String], range: &Range<usize>| -> Vec<String> {
+        match words.is_empty() {
+            true if range.start == 0 => vec![],
+            true => range.clone().map(|i| i.to_string()).collect(),
+            false => words[range.clone()].to_vec(),
+        }
+    };
+    let values = cells().map(|at| matrix.values[at]).collect();
+    let mut hidden: Vec<bool> = cells().map(|at| matrix.is_hidden(at)).collect();
+    if !hidden.contains(&true) {
+        hidden.clear();
+    }
+    let (row_words, column_words) = (words(&matrix.rows, &rows), words(&matrix.columns, &columns));
+    Matrix { size: [rows.len(), columns.len()], rows: row_words, columns: column_words, values, hidden, ..matrix }
+}
+
+/// Rows and columns exchanged.
+fn turned(matrix: Matrix) -> Matrix {
+    let [m, n] = matrix.size;
+    let at = |k: usize| k % m * n + k / m;
+    let values = (0..m * n).map(|k| matrix.values[at(k)]).collect();
+    let hidden = if matrix.hidden.is_empty() { vec![] } else { (0..m * n).map(|k| matrix.hidden[at(k)]).collect() };
+    let axes = [matrix.axes[1], matrix.axes[0]];
+    Matrix { size: [n, m], axes, rows: matrix.columns, columns: matrix.rows, values, hidden, ..matrix }
+}
+
+/// One row as a curve, or as bars where its places have words.
+fn row(matrix: &Matrix) -> Chart {
+    let series = |i: usize| {
+        let [_, n] = matrix.size;
+        let points =
+            (0..n).filter(|j| !matrix.is_hidden(i * n + j)).map(|j| (j as f64, matrix.values[i * n + j].into()));
+        let label = matrix.rows.get(i).cloned().unwrap_or_else(|| format!("{} {i}", matrix.axes[0]));
+        Series { label, points: points.collect() }
+    };
+    Chart {
+        title: matrix.title(),
+        axes: [matrix.axes[1].into(), "value".into()],
+        words: matrix.columns.clone(),
+        bars: !matrix.columns.is_empty() && matrix.size[0] == 1,
+        series: (0..matrix.size[0]).map(series).collect(),
+        lines: vec![],
+    }
+}
+
+/// Each column as a curve over the rows.
+fn curves(asked: &str, matrix: Matrix) -> Result<Chart, TraceError> {
+    let n = matrix.size[1];
+    if n > CURVES {
+        return wrong(
+            asked,
+            format_args!(
+                "it has {n} columns ({}), and a chart has room for {CURVES} curves: choose some by an index, as in curves(W_pos[*,4:8])",
+                matrix.axes[1]
+            ),
+        );
+    }
+    let turned = turned(matrix);
+    Ok(Chart { bars: false, words: vec![], ..row(&turned) })
+}
+
+/// The cosine of every pair of rows.
+fn cosines(asked: &str, matrix: Matrix) -> Result<Matrix, TraceError> {
+    let [m, n] = matrix.size;
+    if m > COSINES {
+        return wrong(
+            asked,
+            format_args!(
+                "{m} rows have {m} x {m} cosines, at most {COSINES} rows are compared: choose some by an index, as in cos(embed.weight[0:1000])"
+            ),
+        );
+    }
+    let dot = |i: usize, j: usize| -> f64 {
+        let [a, b] = [i, j].map(|i| &matrix.values[i * n..(i + 1) * n]);
+        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    let own: Vec<f64> = (0..m).map(|i| dot(i, i)).collect();
+    let cosine = |i: usize, j: usize| (dot(i, j) / (own[i] * own[j]).sqrt().max(f64::MIN_POSITIVE)) as f32;
+    let values = (0..m * m).map(|at| cosine(at / m, at % m)).collect();
+    let (tensor, axes) = (format!("cos({})", matrix.tensor), [matrix.axes[0]; 2]);
+    let columns = matrix.rows.clone();
+    Ok(Matrix { tensor, size: [m, m], axes, columns, values, hidden: vec![], scale: HeatScale::Signed, ..matrix })
+}
+
+/// Where the figure of the GELUs begins and ends, and its places.
+const GELU: (f64, usize) = (4.0, 161);
+
+/// GELU by its definition, x Φ(x), its two approximations and ReLU; how far the approximations are from it; and, of a model, how its
+/// values before the activation are spread.
+pub fn gelu(before: &[f32]) -> TensorPlot {
+    use Activation::{GeluErf, GeluSigmoid, GeluTanh, Relu};
+    let (end, n) = GELU;
+    let points = |f: &dyn Fn(f64) -> f64| {
+        let x = |i: usize| -end + 2.0 * end * i as f64 / (n - 1) as f64;
+        (0..n).map(|i| (x(i), f(x(i)))).collect()
+    };
+    let of = |activation: Activation| move |x: f64| value(activation, Constants::USUAL, x);
+    let names =
+        [(GeluErf, "GELU: x Φ(x)"), (GeluTanh, "by tanh"), (GeluSigmoid, "by sigmoid: x σ(1.702 x)"), (Relu, "ReLU")];
+    let series = names.map(|(activation, label)| Series { label: label.into(), points: points(&of(activation)) });
+    let far = |activation: Activation, label: &str| Series {
+        label: label.into(),
+        points: points(&|x| of(activation)(x) - of(GeluErf)(x)),
+    };
+    let axes = |y: &str| ["x".to_string(), y.to_string()];
+    let mut charts = vec![
+        Chart { title: "the functions".into(), axes: axes("f(x)"), series: series.into(), ..Chart::default() },
+        Chart {
+            title: "how far the approximations are from it".into(),
+            axes: axes("f(x) - x Φ(x)"),
+            series: vec![far(GeluTanh, "by tanh"), far(GeluSigmoid, "by sigmoid")],
+            ..Chart::default()
+        },
+    ];
+    let seen: Vec<f64> = before.iter().map(|v| f64::from(*v)).filter(|v| v.is_finite()).collect();
+    if !seen.is_empty() {
+        let bins = 80;
+        let mut counts = vec![0.0; bins];
+        seen.iter()
+            .filter(|v| v.abs() < end)
+            .for_each(|v| counts[((v + end) / (2.0 * end) * bins as f64) as usize] += 1.0);
+        let outside = seen.iter().filter(|v| v.abs() >= end).count();
+        let middle = |i: usize| -end + (i as f64 + 0.5) * 2.0 * end / bins as f64;
+        let points = counts.iter().enumerate().map(|(i, count)| (middle(i), count / seen.len() as f64)).collect();
+        let beyond = if outside > 0 { format!("; {outside} are beyond -4 or 4") } else { String::new() };
+        charts.push(Chart {
+            title: format!("where this model's {} values before the activation lie{beyond}", seen.len()),
+            axes: axes("share"),
+            bars: true,
+            series: vec![Series { label: "share".into(), points }],
+            ..Chart::default()
+        });
+    }
+    TensorPlot {
+        title: "GELU and its approximations".into(),
+        about: "x times the share of a normal distribution below x".into(),
+        parts: charts.into_iter().map(PlotPart::Chart).collect(),
+    }
+}

@@ -1,0 +1,532 @@
+//! What there is to look at, as plain data: a [`Matrix`] with words at its rows and columns, a [`Grid`] of texts, a sentence.
+//! [`View::text`] prints one for a terminal; a page draws the same from its JSON.
+//!
+//! [`Labelled::matrices`] cuts a tensor into matrices. `table` shows one as numbers, `heat` as a heat map.
+
+use super::masked::MaskTable;
+use super::table::{TableOptions, columns, pad, some};
+use super::{Labelled, Trace};
+use limpid_base::units::commas;
+use limpid_core::ops::IGNORE;
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+
+/// Something to look at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum View {
+    /// Numbers: a table or a heat map.
+    Matrix(Matrix),
+    /// Texts in rows and columns.
+    Grid(Grid),
+    /// What was found.
+    Sentence {
+        /// It.
+        text: String,
+        /// Whether it holds, where it says that something does.
+        holds: Option<bool>,
+    },
+}
+
+/// One matrix of a tensor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Matrix {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Which part of it: batch 0, head 2.
+    pub index: Vec<(&'static str, usize)>,
+    /// Rows and columns.
+    pub size: [usize; 2],
+    /// What the rows are, and what the columns are: `query_pos`, `key_pos`.
+    pub axes: [&'static str; 2],
+    /// Words for the rows; empty where they are numbered from 0.
+    pub rows: Vec<String>,
+    /// Words for the columns, likewise.
+    pub columns: Vec<String>,
+    /// Row by row. In JSON, which has no number for them, "NaN", "inf" and "-inf" are words.
+    #[serde(serialize_with = "numbers")]
+    pub values: Vec<f32>,
+    /// Which of them the mask hides; empty where none is hidden.
+    pub hidden: Vec<bool>,
+    /// What a heat map of it goes from and to.
+    pub scale: HeatScale,
+}
+
+/// Writes numbers, and the words "NaN", "inf" and "-inf" where JSON has no number.
+///
+/// # Errors
+/// Those of `out`.
+pub fn numbers<S: Serializer>(values: &[f32], out: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(f32),
+        Word(String),
+    }
+    out.collect_seq(
+        values.iter().map(|v| if v.is_finite() { Written::Number(*v) } else { Written::Word(v.to_string()) }),
+    )
+}
+
+/// What the colours or shades of a heat map stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeatScale {
+    /// Probabilities, from 0 to 1.
+    Unit,
+    /// From 0 to the greatest.
+    Positive,
+    /// From minus the greatest magnitude to plus it.
+    Signed,
+}
+
+/// Texts in rows and columns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Grid {
+    /// The line above it; may be empty.
+    pub title: String,
+    /// What each column is.
+    pub headers: Vec<String>,
+    /// Cells, row by row.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// With what a heat map is painted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paint {
+    /// Characters: ` ░▒▓█`.
+    Shades,
+    /// The 256 colours of a terminal.
+    Colour,
+    /// Any colour, on terminals that have them all.
+    TrueColour,
+}
+
+impl Paint {
+    /// Whether it is of colours.
+    pub fn is_coloured(self) -> bool {
+        self != Paint::Shades
+    }
+}
+
+/// Words for the axes of a run's tensors ([`super::Trace::labels`]); without any, rows and columns are numbered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Labels {
+    /// The tokens of each sequence.
+    pub tokens: Vec<Vec<String>>,
+    /// Every token, by its id.
+    pub vocabulary: Vec<String>,
+    /// How many keys each query of each sequence sees; none where nothing is hidden.
+    pub reach: Vec<Vec<usize>>,
+    /// How many of these, the nearest ones, it sees at most in each block; 0 for all.
+    pub windows: Vec<usize>,
+    /// Which keys each query sees instead, in a run with a mask of its own.
+    pub mask: Option<MaskTable>,
+}
+
+impl Labels {
+    /// The window of the block that a tensor belongs to; 0 for none.
+    fn window(&self, tensor: &str) -> usize {
+        let block = tensor.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        block.and_then(|block| self.windows.get(block)).copied().unwrap_or(0)
+    }
+
+    /// Whether the mask hides a key from a query of a sequence.
+    pub fn hides(&self, tensor: &str, sequence: usize, query: usize, key: usize) -> bool {
+        if let Some(mask) = &self.mask {
+            return !mask.sees(query, key);
+        }
+        let reach = self.reach.get(sequence).and_then(|reach| reach.get(query));
+        let window = self.window(tensor);
+        reach.is_some_and(|reach| key >= *reach || window > 0 && key + window < *reach)
+    }
+
+    /// Words for an axis of `size`; for positions they are a sequence's.
+    fn of(&self, axis: &str, sequence: Option<usize>, size: usize) -> Vec<String> {
+        let words = match axis {
+            "pos" | "query_pos" | "key_pos" => sequence.and_then(|sequence| self.tokens.get(sequence)),
+            "d_vocab" => Some(&self.vocabulary),
+            _ => None,
+        };
+        words.filter(|words| words.len() == size).cloned().unwrap_or_default()
+    }
+}
+
+/// A token as a label: as it is, or in quotes where spaces or what no eye sees belong to it.
+pub fn label(piece: &str) -> String {
+    let quoted = format!("{piece:?}");
+    let plain = !piece.is_empty() && !piece.contains(char::is_whitespace) && quoted[1..quoted.len() - 1] == *piece;
+    if plain { piece.into() } else { quoted }
+}
+
+impl Labelled {
+    /// Whether a heat map says more of it than a table: what queries give to keys, and probabilities.
+    pub fn is_map(&self) -> bool {
+        self.axes.contains(&"key_pos") || self.is_share()
+    }
+
+    /// Whether its values are shares of one.
+    fn is_share(&self) -> bool {
+        let share = ["hook_pattern", "probs", "lens("].iter().any(|part| self.name.contains(part));
+        share && !self.name.contains(".grad")
+    }
+
+    /// A matrix for each index of all axes but the last two, heads one by one as (pos x d_head).
+    pub fn matrices<'a>(&'a self, labels: &'a Labels) -> impl ExactSizeIterator<Item = Matrix> + use<'a> {
+        let tensor = self.by_head().map_or(Cow::Borrowed(self), Cow::Owned);
+        let n = tensor.shape.len();
+        // one without a name is an adapter's
+        let at = |i: usize| tensor.axes.get(i).copied().unwrap_or("axis");
+        let lead: Vec<(&'static str, usize)> = (0..n.saturating_sub(2)).map(|i| (at(i), tensor.shape[i])).collect();
+        let size = [if n > 1 { tensor.shape[n - 2] } else { 1 }, tensor.shape.last().copied().unwrap_or(1)];
+        let axes = [if n > 1 { at(n - 2) } else { "1" }, if n > 0 { at(n - 1) } else { "1" }];
+        let scale = match () {
+            () if self.is_share() => HeatScale::Unit,
+            () if tensor.values.iter().any(|v| *v < 0.0 && v.is_finite()) => HeatScale::Signed,
+            () => HeatScale::Positive,
+        };
+        let only = (tensor.axes.contains(&"batch") && labels.tokens.len() == 1).then_some(0);
+        (0..lead.iter().map(|(_, size)| size).product::<usize>()).map(move |k| {
+            let mut rest = k;
+            let mut index: Vec<(&'static str, usize)> = vec![];
+            for (axis, size) in lead.iter().rev() {
+                index.insert(0, (*axis, rest % size));
+                rest /= size;
+            }
+            let sequence = index.iter().find(|(axis, _)| *axis == "batch").map_or(only, |(_, i)| Some(*i));
+            let [rows, columns] = [0, 1].map(|i| labels.of(axes[i], sequence, size[i]));
+            let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
+            // a mask of its own hides the same in all sequences
+            let of = sequence.or(labels.mask.is_some().then_some(0));
+            let beyond = |query, key| of.is_some_and(|of| labels.hides(&tensor.name, of, query, key));
+            // what is before the mask is there whole
+            let before = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
+            let hides = |at: usize| match axes {
+                _ if before => false,
+                ["query_pos", "key_pos"] => beyond(at / size[1], at % size[1]),
+                ["key_pos", "query_pos"] => beyond(at % size[1], at / size[1]),
+                _ => false,
+            };
+            let mut hidden: Vec<bool> =
+                values.iter().enumerate().map(|(at, v)| *v == f32::NEG_INFINITY || hides(at)).collect();
+            if !hidden.contains(&true) {
+                hidden.clear();
+            }
+            Matrix { tensor: tensor.name.clone(), index, size, axes, rows, columns, values, hidden, scale }
+        })
+    }
+
+    /// It, to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the first.
+    pub fn text(&self, labels: &Labels, paint: Option<Paint>, options: &TableOptions) -> String {
+        let decimals = if whole(&self.values) { 0 } else { options.decimals };
+        let options = TableOptions { decimals, ..*options };
+        let (matrices, most) = (self.matrices(labels), options.max_tables.max(1));
+        let more = matrices.len().saturating_sub(most);
+        let mut parts: Vec<String> = vec![];
+        let mut legend = String::new();
+        for matrix in matrices.take(most) {
+            parts.push(match paint {
+                Some(paint) => matrix.heat(paint, &options),
+                None => matrix.table(&options),
+            });
+            legend = paint.map_or(String::new(), |paint| matrix.legend(paint, options.width));
+        }
+        parts.extend(Some(legend).filter(|legend| !legend.is_empty()));
+        if more > 0 {
+            let what = if paint.is_some() { "maps" } else { "tables" };
+            parts.push(format!("... and {} more such {what}\n", commas(more as u64)));
+        }
+        parts.join("\n")
+    }
+}
+
+impl Trace<'_> {
+    /// What each sequence went in as, token by token: its place, its text, its id, and the token that it predicts where the batch has
+    /// targets. `piece` says what a token looks like; `other` has the heading and the numbers of further ids that the tokens go by.
+    pub fn inputs(
+        &self,
+        piece: Option<&dyn Fn(u32) -> String>,
+        other: Option<(&str, &dyn Fn(u32) -> u32)>,
+    ) -> Vec<Grid> {
+        let (batch, targets) = (self.batch(), self.batch().targets.iter().any(|target| *target != IGNORE));
+        let cells = |id: u32| -> Vec<String> {
+            let (text, other) = (piece.map(|piece| piece(id)), other.map(|(_, other)| other(id).to_string()));
+            text.into_iter().chain([id.to_string()]).chain(other).collect()
+        };
+        let other = other.map(|(name, _)| name.to_string());
+        let headers = |what: &str, id: &str| -> Vec<String> {
+            let text = piece.map(|_| what.to_string());
+            text.into_iter().chain([id.to_string()]).chain(other.clone()).collect()
+        };
+        let (token, target) =
+            (headers("token", "id"), headers("target", if piece.is_some() { "id" } else { "target" }));
+        let line = |row: usize, first: usize| -> Vec<String> {
+            let predicts = match batch.targets.get(row) {
+                Some(id) if *id != IGNORE => cells(*id),
+                _ => target.iter().map(|_| "-".to_string()).collect(),
+            };
+            let predicts = predicts.into_iter().filter(|_| targets);
+            [(row - first).to_string()].into_iter().chain(cells(batch.tokens[row])).chain(predicts).collect()
+        };
+        let grid = |(b, span): (usize, &limpid_core::ops::Span)| Grid {
+            title: if batch.spans.len() > 1 { format!("sequence {b}:") } else { String::new() },
+            headers: ["pos".to_string()]
+                .into_iter()
+                .chain(token.clone())
+                .chain(target.iter().filter(|_| targets).cloned())
+                .collect(),
+            rows: (span.row..span.row + span.rows).map(|row| line(row, span.row)).collect(),
+        };
+        batch.spans.iter().enumerate().map(grid).collect()
+    }
+}
+
+/// Whether a table of these has no digits after the point.
+fn whole(values: &[f32]) -> bool {
+    values.iter().all(|v| !v.is_finite() || v.fract() == 0.0)
+}
+
+impl Matrix {
+    /// The tensor and which part of it.
+    pub fn title(&self) -> String {
+        let index: Vec<String> = self.index.iter().map(|(axis, i)| format!("{axis} {i}")).collect();
+        if index.is_empty() { self.tensor.clone() } else { format!("{} [{}]", self.tensor, index.join(", ")) }
+    }
+}
+
+impl View {
+    /// It in lines of at most `options.width` characters: matrices as heat maps where there is `paint`, as tables elsewhere.
+    pub fn text(&self, paint: Option<Paint>, options: &TableOptions) -> String {
+        match self {
+            View::Matrix(matrix) => match paint {
+                Some(paint) => {
+                    let legend = matrix.legend(paint, options.width);
+                    matrix.heat(paint, options) + if legend.is_empty() { "" } else { "\n" } + &legend
+                }
+                None => {
+                    let decimals = if whole(&matrix.values) { 0 } else { options.decimals };
+                    matrix.table(&TableOptions { decimals, ..*options })
+                }
+            },
+            View::Grid(grid) => grid.text(options.width),
+            View::Sentence { text, holds } => {
+                let begin = holds.map_or("", |holds| if holds { "holds  " } else { "fails  " });
+                wrap(&format!("{begin}{text}"), columns(begin), options.width)
+            }
+        }
+    }
+}
+
+impl Grid {
+    /// Of more rows than `options.max_rows` those at either end, with a line of dots between them.
+    pub fn ends(mut self, options: &TableOptions) -> Grid {
+        let shown = some(self.rows.len(), options.max_rows, options.edge_rows);
+        let dots = || vec!["...".to_string(); self.headers.len()];
+        self.rows = shown.into_iter().map(|i| i.map_or_else(dots, |i| self.rows[i].clone())).collect();
+        self
+    }
+
+    /// Aligned columns, the first to the left. Where a line would be longer than `width` (0 for any), all but two are left out, the last
+    /// first, and then the beginnings of what is in the first; where too little would be left of it, every cell has lines of its own.
+    pub fn text(&self, width: usize) -> String {
+        let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
+        let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
+        // so are all columns of words; numbers stand to the right
+        let words = |j: usize| j == 0 || !self.rows.iter().filter_map(|row| row.get(j)).all(|cell| is_number(cell));
+        let left: Vec<bool> = (0..self.headers.len()).map(words).collect();
+        let mut widths: Vec<usize> = (0..self.headers.len()).map(widest).collect();
+        let over = |widths: &[usize]| match width {
+            0 => 0,
+            _ => widths.iter().map(|w| w + 2).sum::<usize>().saturating_sub(width + 2),
+        };
+        while widths.len() > 2 && over(&widths) > 0 {
+            widths.pop();
+        }
+        let over = over(&widths);
+        if let Some(first) = widths.first_mut().filter(|_| over > 0) {
+            if *first < over + NARROW {
+                return self.cell_by_cell(width);
+            }
+            *first -= over;
+        }
+        let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
+        for row in std::iter::once(&self.headers).chain(&self.rows) {
+            let cells = widths.iter().zip(row).enumerate();
+            let cells: Vec<String> = cells.map(|(j, (width, cell))| pad(&end(cell, *width), *width, left[j])).collect();
+            text += cells.join("  ").trim_end();
+            text.push('\n');
+        }
+        text
+    }
+
+    /// [`Grid::text`] with nothing left out: cells of columns for which a line has no room stand below their row, each with its header.
+    pub fn whole(&self, width: usize) -> String {
+        let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
+        let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
+        let mut used = 0;
+        let room = |j: &usize| {
+            used += widest(*j) + 2;
+            width == 0 || used <= width + 2
+        };
+        let fit = (0..self.headers.len()).take_while(room).count();
+        if fit == self.headers.len() {
+            return self.text(width);
+        }
+        if fit == 0 {
+            return self.cell_by_cell(width);
+        }
+        let some = |row: &Vec<String>| row.iter().take(fit).cloned().collect();
+        let rows = self.rows.iter().map(some).collect();
+        let text = Grid { title: self.title.clone(), headers: some(&self.headers), rows }.text(width);
+        let lines: Vec<&str> = text.lines().collect();
+        let (head, rows) = lines.split_at(lines.len() - self.rows.len());
+        let mut text: String = head.iter().map(|line| format!("{line}\n")).collect();
+        for (line, row) in rows.iter().zip(&self.rows) {
+            text += &format!("{line}\n");
+            for (header, cell) in self.headers.iter().zip(row).skip(fit).filter(|(_, cell)| !cell.is_empty()) {
+                let colon = if header.is_empty() { "" } else { ": " };
+                text += &format!("    {}", wrap(&format!("{header}{colon}{cell}"), 5, width.saturating_sub(4).max(1)));
+            }
+        }
+        text
+    }
+
+    /// The first cell of each row, and below it all others by their headers.
+    fn cell_by_cell(&self, width: usize) -> String {
+        let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
+        for row in &self.rows {
+            for (n, (header, cell)) in
+                self.headers.iter().zip(row).enumerate().filter(|(_, (_, cell))| !cell.is_empty())
+            {
+                let (margin, colon) = (if n == 0 { "" } else { "  " }, if header.is_empty() { "" } else { ": " });
+                text += margin;
+                text += &wrap(&format!("{header}{colon}{cell}"), 4, width.saturating_sub(margin.len()).max(1));
+            }
+        }
+        text
+    }
+}
+
+/// Columns that a cell needs at least to be told from others when its beginning is left out.
+const NARROW: usize = 12;
+
+/// The last columns of a text, where it has more than `most`.
+fn end(text: &str, most: usize) -> Cow<'_, str> {
+    match columns(text).checked_sub(most) {
+        None | Some(0) => text.into(),
+        Some(over) => format!("…{}", text.chars().skip(over + 1).collect::<String>()).into(),
+    }
+}
+
+/// Whether a cell has a number, several, one with a unit, or nothing.
+fn is_number(cell: &str) -> bool {
+    let digits = |c: char| c.is_ascii_digit() || " .,:+-−e%x×/".contains(c);
+    ["NaN", "inf", "-inf", "∞", "−∞", "…", "none"].contains(&cell)
+        || cell.chars().all(digits) && !cell.starts_with(['e', 'x'])
+}
+
+/// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent` spaces.
+pub fn wrap(text: &str, indent: usize, width: usize) -> String {
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in text.split(' ') {
+        let wide = columns(word);
+        let breaks = width > 0 && used > indent && used + 1 + wide > width;
+        match (breaks, used) {
+            (true, _) => lines += &format!("\n{}", " ".repeat(indent)),
+            (false, 0) => {}
+            (false, _) => lines.push(' '),
+        }
+        let from = if breaks { indent } else { used + usize::from(used > 0) };
+        used = from + wide;
+        lines += word;
+    }
+    lines + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_in_json_is_a_word() {
+        let values = vec![0.5, -2.0, f32::NEG_INFINITY, f32::INFINITY, f32::NAN];
+        let matrix = Matrix {
+            tensor: "x".into(),
+            index: vec![],
+            size: [1, 5],
+            axes: ["pos", "d_model"],
+            rows: vec![],
+            columns: vec![],
+            values,
+            hidden: vec![],
+            scale: HeatScale::Signed,
+        };
+        let json = serde_json::to_value(matrix).unwrap();
+        assert_eq!(json["values"], serde_json::json!([0.5, -2.0, "-inf", "inf", "NaN"]));
+    }
+
+    #[test]
+    fn labels_can_be_told_apart_and_steer_nothing() {
+        for (piece, shown) in [
+            ("dog", "dog"),
+            ("é日", "é日"),
+            ("don't", "don't"),
+            (" the", "\" the\""),
+            ("", "\"\""),
+            ("\n", "\"\\n\""),
+            ("a\u{1b}[31m", "\"a\\u{1b}[31m\""),
+            ("\u{202e}x", "\"\\u{202e}x\""),
+            ("say \"", "\"say \\\"\""),
+        ] {
+            assert_eq!(label(piece), shown);
+        }
+    }
+
+    #[test]
+    fn a_grid_keeps_what_fits() {
+        let rows = [["blocks.0.attn.hook_q", "0.5", "1 4"], ["logits", "12.25", "1 4 28"]];
+        let grid = Grid {
+            title: "norms:".into(),
+            headers: ["gradient of", "norm", "shape"].map(String::from).to_vec(),
+            rows: rows.map(|row| row.map(String::from).to_vec()).to_vec(),
+        };
+        let whole = "norms:\ngradient of            norm   shape\nblocks.0.attn.hook_q    0.5     1 4\nlogits                12.25  1 4 28\n";
+        assert_eq!([grid.text(0), grid.text(35)], [whole, whole]);
+        let two = "norms:\ngradient of            norm\nblocks.0.attn.hook_q    0.5\nlogits                12.25\n";
+        assert_eq!(grid.text(34), two);
+        let cells = "norms:\ngradient of:\n    blocks.0.attn.hook_q\n  norm: 0.5\n  shape: 1 4\ngradient of:\n    logits\n  norm: 12.25\n  shape: 1 4 28\n";
+        assert_eq!(grid.text(18), cells);
+        let below = "norms:\ngradient of\nblocks.0.attn.hook_q\n    norm: 0.5\n    shape: 1 4\nlogits\n    norm: 12.25\n    shape: 1 4 28\n";
+        assert_eq!([grid.whole(0), grid.whole(35), grid.whole(20)], [whole, whole, below]);
+        assert_eq!(grid.text(20), "norms:\ngradient of     norm\n….attn.hook_q    0.5\nlogits         12.25\n");
+        let titled = Grid { title: "norms of all the gradients:".into(), ..grid };
+        assert!(titled.text(20).starts_with("norms of all the\ngradients:\ngradient of"), "{}", titled.text(20));
+    }
+
+    #[test]
+    fn numbers_stand_to_the_right_and_words_to_the_left() {
+        let rows = [
+            ["0", "dog", "1", "8 x 6", "+0.5"],
+            ["10", "around", "-", "120 x 6", "none"],
+            ["...", "...", "...", "...", "..."],
+        ];
+        let headers = ["pos", "token", "id", "rows x columns", "change"].map(String::from).to_vec();
+        let grid =
+            Grid { title: String::new(), headers, rows: rows.map(|row| row.map(String::from).to_vec()).to_vec() };
+        let lines = [
+            "pos  token    id  rows x columns  change",
+            "0    dog       1           8 x 6    +0.5",
+            "10   around    -         120 x 6    none",
+            "...  ...     ...             ...     ...",
+        ];
+        assert_eq!(grid.text(0).lines().collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
+    fn sentences_are_broken_at_spaces() {
+        assert_eq!(wrap("one two three", 0, 7), "one two\nthree\n");
+        assert_eq!(wrap("holds  one two three", 7, 13), "holds  one\n       two\n       three\n");
+        assert_eq!(wrap("one two", 0, 0), "one two\n");
+        assert_eq!(wrap("unbreakable it is", 0, 4), "unbreakable\nit\nis\n");
+    }
+}
