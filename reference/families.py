@@ -981,7 +981,7 @@ def write_json(path, value):
 # What training does
 # ---------------------------------------------------------------------------------------------
 
-# as few as have every axis of limpid's configuration that a family has: crates/limpid/tests/parity.rs says which has which
+# as few as have every axis of limpid's configuration that a family has: crates/limpid/tests/library/parity.rs says which has which
 TRAINED = """
     qwen3 olmo2 nanochat gemma2 gemma3 cohere pythia phi gptj glm4 granite bloom mpt gpt-neo smollm3 helium-biased
     falcon-new mistral roberta qwen3-yarn phi3-longrope albert electra-narrow

@@ -231,7 +231,7 @@ def hf(limpid, results, options):
     for case in CASES:
         folder = FIXTURES / "hf" / case.name
         if case.name == "phi3-longrope-partial":
-            continue  # its texts are longer than the original length: tests/interop.rs tells limpid to go on
+            continue  # its texts are longer than the original length: tests/library/interop.rs tells limpid to go on
         results.case(f"read {case.name}", lambda: read_fixture(limpid, folder))
     for case in CASES:
         folder = FIXTURES / "hf" / case.name

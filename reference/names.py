@@ -3,7 +3,7 @@
 
     python reference/names.py target/debug/limpid                     # compares, and prints docs/names-checked.md
     python reference/names.py target/debug/limpid gemma2 olmo2        # only these models
-    python reference/names.py --fixtures crates/limpid/fixtures/names # writes the truth for crates/limpid/tests/names.rs
+    python reference/names.py --fixtures crates/limpid/fixtures/names # writes the truth for crates/limpid/tests/library/names.rs
 
 Each model runs in transformers in float64. Hooks on its modules (`FAMILIES` says which module is which), and on the product and the
 softmax of its attention, keep tensors and their gradients. What no module gives is computed here from what one gives (`Kept.own`), and

@@ -50,7 +50,7 @@ fn ci() -> bool {
         // where there is no GPU, nor one in software, its tests say so and pass, but not in CI
         (&["test", "--workspace"], ""),
         // what is ignored because it takes long; the large ones are for by hand
-        (&["test", "--workspace", "--test", "presets", "--", "--ignored", "--nocapture", "every"], ""),
+        (&["test", "--workspace", "--test", "library", "presets::every", "--", "--ignored", "--nocapture"], ""),
     ];
     steps.iter().all(|(arguments, rustdoc)| {
         println!("== cargo {}", arguments.join(" "));

@@ -13,10 +13,10 @@
 //! one that aborts or hangs is found, named, and passed over. `models`, `texts` and `binary` say what is tried.
 
 mod binary;
-#[path = "../../../limpid/tests/common/counting.rs"]
+#[path = "../../../limpid/tests/library/common/counting.rs"]
 mod counting;
 mod models;
-#[path = "../../../limpid/tests/common/mutate.rs"]
+#[path = "../../../limpid/tests/library/common/mutate.rs"]
 mod mutate;
 mod texts;
 

@@ -1,0 +1,103 @@
+//! `limpid lesson` as a user meets it: the list, the text at any width, JSON, wrong names, Ctrl-C; and that every claim holds from the
+//! usual seed. Other seeds are for the library's tests/library/lessons.rs.
+
+use crate::common::{Folder, blocks_of, missing, text};
+use std::process::Stdio;
+
+/// Lessons that take no time.
+const QUICK: [&str; 5] = ["one-step", "underflow", "scale-and-sharpness", "mask-fill", "gelu-fit"];
+
+#[test]
+fn without_a_name_the_lessons_are_listed() {
+    let f = Folder::new("lesson-list");
+    let (listed, json) = (f.ok("lesson"), f.json("lesson --json"));
+    let names: Vec<&str> = json.as_array().unwrap().iter().map(|topic| topic["name"].as_str().unwrap()).collect();
+    let first: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(first, names);
+    assert!(QUICK.iter().all(|quick| names.contains(quick)), "{names:?}");
+}
+
+#[test]
+fn a_wrong_name_is_wrong_usage_with_the_nearest() {
+    let f = Folder::new("lesson-wrong");
+    f.fails(2, "lesson position", &["unknown lesson `position`", "did you mean `positions`?"]);
+    f.fails(2, "lesson xyzzy", &["it is one of: one-step, "]);
+    f.fails(2, "lesson heads --seed -1", &["--seed"]);
+    f.fails(2, "lesson heads 3", &["unexpected argument"]);
+}
+
+#[test]
+fn lines_are_as_wide_as_asked() {
+    let f = Folder::new("lesson-width");
+    for name in QUICK.into_iter().chain(["gradients", "embedding-dimension"]) {
+        for width in [40, 60, 80, 200] {
+            let out = f.command(&format!("lesson {name}")).env("COLUMNS", width.to_string()).output().unwrap();
+            let shown = text(&out.stdout);
+            assert!(out.status.success() && shown.contains("holds  "), "{name}: {}", text(&out.stderr));
+            let wide = shown.lines().find(|line| line.chars().count() > width);
+            assert_eq!(wide, None, "{name} at {width}");
+        }
+    }
+}
+
+#[test]
+fn json_has_what_the_text_says() {
+    let f = Folder::new("lesson-json");
+    for name in QUICK {
+        let (lesson, shown) =
+            (f.json(&format!("lesson {name} --seed 3 --json")), f.ok(&format!("lesson {name} --seed 3")));
+        assert_eq!((lesson["name"].as_str(), lesson["seed"].as_u64()), (Some(name), Some(3)));
+        assert!(!lesson["views"].as_array().unwrap().is_empty());
+        let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        for claim in lesson["claims"].as_array().unwrap() {
+            let verdict = if claim["holds"] == true { "holds" } else { "fails" };
+            let said = format!("{verdict} {}", claim["text"].as_str().unwrap());
+            assert!(shown.contains(&said), "{said}\n{shown}");
+        }
+    }
+    f.ok("lesson one-step --seed 18446744073709551615");
+}
+
+/// Ctrl-C while it trains: at once, with nothing on stdout.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_lesson_ends() {
+    use std::io::{BufRead, BufReader, Read};
+    let f = Folder::new("lesson-stop");
+    let mut child = f.command("lesson regularisation").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.starts_with("10 %: "), "{line}");
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert_eq!((out.status.code(), text(&out.stdout).as_str()), (Some(130), ""), "{rest}");
+    assert!(!rest.contains("90 %"), "{rest}");
+}
+
+/// docs/lessons.md shows what its commands print, whatever the numbers, and every claim holds.
+#[test]
+fn the_page_of_lessons_shows_what_they_print() {
+    let f = Folder::new("lesson-page");
+    let (mut command, mut ran) = (String::new(), 0);
+    for (kind, block) in blocks_of("docs/lessons.md", None) {
+        match &*kind {
+            "sh" => command = block,
+            _ => {
+                let arguments = command.trim().strip_prefix("limpid ").expect("a command of limpid");
+                let out = f.command(arguments).env("COLUMNS", "100").output().unwrap();
+                assert!(out.status.success(), "{}", text(&out.stderr));
+                let shown = text(&out.stdout);
+                assert_eq!(missing(&block, &shown), None, "{arguments}\n{shown}");
+                let claims = |verdict: &str| shown.lines().filter(|line| line.starts_with(verdict)).count();
+                assert!(claims("fails  ") == 0 && (ran == 0 || claims("holds  ") > 0), "{arguments}\n{shown}");
+                ran += 1;
+            }
+        }
+    }
+    let lessons = f.json("lesson --json").as_array().unwrap().len();
+    assert_eq!(ran, lessons + 1, "the page shows the list and every lesson");
+}

@@ -1,0 +1,25 @@
+//! The binary as people use it, in one program: `cargo test --workspace --test command tune::` runs the tests of tune.rs.
+//!
+//! Apart are `hostile`, which is its own harness and counts what each of its threads holds; and `gpu` and `ranks`, which want a feature, and
+//! are built again for another MPI.
+
+mod bounds;
+mod cli;
+mod clients;
+#[path = "../common/mod.rs"]
+mod common;
+mod damaged;
+mod data;
+mod documents;
+mod hangup;
+mod leaves;
+mod lesson;
+mod llmc;
+mod look;
+mod models;
+mod serve;
+mod survives;
+mod tune;
+mod tutorial;
+mod typed;
+mod walks;

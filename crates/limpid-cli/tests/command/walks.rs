@@ -1,0 +1,227 @@
+//! The five walks as a reader meets them: every command that they give, at any width, on models of other kinds, by wrong names.
+#![cfg(unix)]
+
+use crate::common::{Folder, LIMPID, text};
+use limpid::walk::{Show, Walk};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn sh(f: &Folder, command: &str) -> Output {
+    let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &format!("exec 2>&1\n{command}")]).current_dir(&f.0).env("PATH", path).env("COLUMNS", "100");
+    shell.stdin(Stdio::null()).output().unwrap()
+}
+
+/// The models are made by the commands that make them, and every other command is run beside them as a reader would: those to try
+/// work, those that are refused say why.
+fn every_command_runs(name: &str) {
+    let (f, walk) = (Folder::new(&format!("walk-{name}")), Walk::named(name).unwrap());
+    let mut wrong = vec![];
+    let mut run = |command: &str, refused: bool| {
+        let out = sh(&f, command);
+        let (code, said) = (out.status.code(), text(&out.stdout));
+        let right = match refused {
+            true => matches!(code, Some(1 | 2)) && said.contains("error: "),
+            false => code == Some(0) && !said.is_empty(),
+        };
+        if !right {
+            wrong.push(format!("$ {command}\n{code:?} {said}"));
+        }
+    };
+    walk.models.iter().for_each(|made| run(&made.command(), false));
+    for step in &walk.steps {
+        // lessons have tests of their own; that there is one of this name is held here
+        let (lessons, commands): (Vec<_>, Vec<_>) =
+            step.commands.iter().partition(|command| command.starts_with("limpid lesson "));
+        commands.iter().for_each(|command| run(command, false));
+        let draws = |view: &Show| match view {
+            Show::Picture { command, .. } => Some(command.clone()),
+            _ => None,
+        };
+        step.views.iter().filter_map(draws).for_each(|command| run(&command, false));
+        step.refused.iter().for_each(|command| run(command, true));
+        for lesson in lessons {
+            let name = lesson.split(' ').nth(2).unwrap();
+            assert!(limpid::lessons::Topic::named(name).is_ok(), "{lesson}");
+        }
+    }
+    assert!(wrong.is_empty(), "{} commands of {name}:\n{}", wrong.len(), wrong.join("\n"));
+    // what is trained in memory is what the command trains
+    if let [made] = &walk.models[..] {
+        let figures = |arguments: &str| {
+            let shown = f.json(&format!("walk {name} --json{arguments}"));
+            let figures = shown["steps"].as_array().unwrap().iter().map(|step| step["figures"].clone());
+            figures.collect::<Vec<Value>>()
+        };
+        let pairs = figures("").into_iter().zip(figures(&format!(" --model {}", made.folder())));
+        let differ: Vec<_> = pairs.enumerate().filter(|(_, (a, b))| a != b).map(|(n, _)| &walk.steps[n].id).collect();
+        assert!(differ.is_empty(), "{name}: {differ:?} on the model that its command makes");
+    }
+}
+
+#[test]
+fn every_command_of_notations_runs() {
+    every_command_runs("s0");
+}
+
+#[test]
+fn every_command_of_zero_to_hero_runs() {
+    every_command_runs("s1");
+}
+
+#[test]
+fn every_command_of_the_formulated_gpt_2_runs() {
+    every_command_runs("s2");
+}
+
+#[test]
+fn every_command_of_the_decoder_readme_runs() {
+    every_command_runs("s3");
+}
+
+#[test]
+fn every_command_of_llm_cs_memory_runs() {
+    every_command_runs("s4");
+}
+
+/// No line is longer than it may be, but for commands and for what has no space to be broken at; nothing steers a terminal.
+#[test]
+fn a_walk_fits_the_lines_it_is_given() {
+    let f = Folder::new("walk-widths");
+    for (name, width) in
+        [("s0", 40), ("s1", 40), ("s2", 40), ("s3", 40), ("s4", 40), ("s3", 60), ("s3", 80), ("s3", 200)]
+    {
+        let shown = f.ok(&format!("walk {name} --width {width}"));
+        let long = |line: &&str| {
+            let words = line.trim_start();
+            line.chars().filter(|c| !('\u{300}'..='\u{36f}').contains(c)).count() > width
+                && words.contains(' ')
+                && !line.contains("limpid ")
+        };
+        let long: Vec<&str> = shown.lines().filter(long).collect();
+        assert!(long.is_empty(), "{name} at {width}:\n{}", long.join("\n"));
+        assert!(!shown.contains('\u{1b}'), "{name}: no terminal, no colours");
+        assert!(!shown.contains("stat@"), "{name}: a place in memory is no name");
+        let walk = Walk::named(name).unwrap();
+        assert!(walk.steps.iter().all(|step| shown.contains(&format!("({})", step.id))), "{name}");
+    }
+}
+
+#[test]
+fn a_walk_as_json_has_every_step() {
+    let f = Folder::new("walk-json");
+    let walk = Walk::named("s4").unwrap();
+    let shown = f.json("walk s4 --json");
+    let steps = shown["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), walk.steps.len());
+    for (n, (shown, step)) in steps.iter().zip(&walk.steps).enumerate() {
+        assert_eq!((&shown["number"], &shown["step"]["id"]), (&(n + 1).into(), &step.id.as_str().into()));
+        assert!(!shown["figures"].as_array().unwrap().is_empty(), "{}", step.id);
+    }
+    assert_eq!(shown["commands"][0], walk.models[0].command());
+    assert_eq!(f.json("walk --json").as_array().unwrap().len(), 5);
+    assert_eq!(f.json("walk s3 --list --json").as_array().unwrap().len(), Walk::named("s3").unwrap().steps.len());
+    let one = f.json("walk s4 1 --json");
+    assert_eq!(one["step"]["id"], walk.steps[0].id.as_str());
+}
+
+#[test]
+fn a_step_has_three_names() {
+    let f = Folder::new("walk-names");
+    let by_name = f.ok("walk s3 masking");
+    assert!(by_name.contains("4.1. Masked Multi-Head Attention: 3. Masking in the Decoder"), "{by_name}");
+    let number = Walk::named("s3").unwrap().steps.iter().position(|step| step.id == "masking").unwrap() + 1;
+    assert_eq!(f.ok(&format!("walk decoder-readme {number}")), by_name);
+    for (name, section) in [
+        ("s3 4.3", "4.3 Feed-Forward Neural Network"),
+        ("s3 7.1", "7.1."),
+        ("s3 5.", "5. Linear Layer"),
+        ("s3 feed-forward", "4.3 Feed-Forward"),
+        ("s0 7.3", "Step 7.3"),
+        ("s1 'step 8'", "Step 8"),
+        ("s2 autoregressive", "utoregressive"),
+    ] {
+        let shown = f.ok(&format!("walk {name}"));
+        assert!(shown.lines().take(3).any(|line| line.contains(section)), "{name}: {shown}");
+    }
+    f.fails(2, "walk s9", &["no walk `s9`", "s0, s1, s2, s3, s4"]);
+    f.fails(2, "walk s3 maskign", &["no step `maskign`", "did you mean `masking`?"]);
+    f.fails(2, "walk s3 99", &["from 1 to"]);
+    assert!(f.ok("walk --list").contains("add-and-norm"));
+    f.fails(1, "walk s3 masking --model nothing", &["nothing"]);
+}
+
+/// A model of another kind, a text of one word, words that a vocabulary lacks.
+#[test]
+fn a_walk_on_another_model_says_what_differs() {
+    let f = Folder::new("walk-other");
+    f.ok(&format!("{} --json", Walk::named("s0").unwrap().models[0].command().replacen("limpid ", "", 1)));
+    let shown = f.ok("walk s3 --model s0");
+    for said in ["Differs ", "positions", "this model has no `unembed.bias`"] {
+        assert!(shown.contains(said), "{said}: {}", shown.lines().take(40).collect::<Vec<_>>().join("\n"));
+    }
+    assert!(shown.contains("limpid inspect --model s0 --prompt") && !shown.contains("--model s3 "), "{shown}");
+    assert!(shown.contains("the walk's own model and texts"), "{shown}");
+    // a text that the model has no words for, in whatever step, or in the whole walk
+    for step in ["attention-example --model s0 --width 40", "1", "masking", "", "masking --json"] {
+        f.fails(1, &format!("walk s3 {step} --prompt zebra"), &["\"zebra\" at byte 0", "not in the word vocabulary"]);
+    }
+    let one = f.ok("walk s3 attention-example --prompt jumps");
+    assert!(one.contains("jumps ███") && one.contains("B T C    1 1 6"), "{one}");
+    assert!(f.ok("walk s3 masking --initial").contains("Masking in the Decoder"));
+    let document = f.ok("walk s3 attention-example --notation llmc");
+    assert!(document.contains("NH"), "{document}");
+}
+
+/// On a terminal: contents, then step by step as the reader says, in colour unless that is not wanted.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_walk_on_a_terminal_goes_as_the_reader_says() {
+    use std::io::Write;
+    let f = Folder::new("walk-terminal");
+    let typed = |colour: bool| {
+        let mut command = Command::new("script");
+        command.args(["-qec", &format!("{LIMPID} walk s3"), "/dev/null"]).current_dir(&f.0).env("COLUMNS", "70");
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        if !colour {
+            command.env("NO_COLOR", "1");
+        }
+        let mut reader = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        reader.stdin.as_mut().unwrap().write_all(b"\nattention-example\nb\nnowhere\nl\nq\n").unwrap();
+        let out = reader.wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stdout));
+        text(&out.stdout).replace('\r', "")
+    };
+    let plain = typed(false);
+    let at = |what: &str| plain.find(what).unwrap_or_else(|| panic!("no `{what}` in\n{plain}"));
+    let order = [
+        "limpid train --preset decoder-readme",
+        "12  attention-example",
+        "(introduction)",
+        "(attention-example)",
+        "(final-output)",
+        "no step `nowhere`",
+    ];
+    let places: Vec<usize> = order.iter().map(|what| at(what)).collect();
+    assert!(places.is_sorted(), "{order:?} at {places:?} in\n{plain}");
+    assert_eq!(
+        plain.matches("33  references").count(),
+        2,
+        "the list stands at the beginning and where it was asked for"
+    );
+    let painted = typed(true);
+    assert!(painted.contains("\u{1b}[1m1/33  s3  1. Introduction") && painted.contains("\u{1b}[48;5;"), "{painted}");
+    assert!(!plain.contains("[48;5;") && !plain.contains("[1m") && plain.contains('▒'), "{plain}");
+}
+
+/// While a model is trained, stderr has one line of it; stdout has the walk alone.
+#[test]
+fn a_walk_says_that_it_trains() {
+    let f = Folder::new("walk-training");
+    let (shown, said) = f.both("walk s3 masking");
+    assert_eq!(said, "training s3: 1,000 steps\n");
+    assert!(shown.starts_with("10/33  s3  4.1. Masked"), "{shown}");
+    assert_eq!(f.both("walk s3 masking --json").1, "");
+}

@@ -1,0 +1,11 @@
+//! The server's tests, in one program. Without a socket: bodies to requests (`bodies`, `tokens`), events to answers (`answers`), and what is
+//! written about both (`documents`). Over one: who may ask and how (`sockets`), the engine behind it (`work`).
+
+mod answers;
+mod bodies;
+mod common;
+mod documents;
+mod served;
+mod sockets;
+mod tokens;
+mod work;

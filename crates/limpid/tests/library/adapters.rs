@@ -1,0 +1,437 @@
+//! Adapters in files: PEFT's own give PEFT's logits (`reference/peft_lora.py`), merged is unmerged within rounding in every
+//! plan, what is saved is read back bit for bit, and an adapter of another model is refused with both named.
+
+use crate::common;
+use limpid::backend::{Backend, Cpu, Device};
+use limpid::checkpoint::adapter::{self, Base};
+use limpid::checkpoint::store::Dtype;
+use limpid::checkpoint::{self, Checkpoint, Format, ModelData, safetensors_file, save};
+use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
+use limpid::data::{Batches, Objective, Tokens};
+use limpid::memory::{self, On};
+use limpid::model::{Lora, Mode, Model, Tuning};
+use limpid::ops::blocks::Quant;
+use limpid::ops::linear::Precision;
+use limpid::ops::simd::Level;
+use limpid::ops::{Batch, random};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
+use limpid::train::{Control, Recipe, Run, TrainEvent, Trainer};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder of this test's own, gone at its end.
+struct Folder(PathBuf);
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("limpid-adapters-{name}-{}", std::process::id()));
+        _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const TOKENS: usize = 8;
+
+fn batch(config: &Config) -> Batch {
+    let ids = |site: &str| common::ids(site, 2 * TOKENS, config.vocab_size);
+    Batch::of_sequences(ids("tokens"), ids("targets"), TOKENS)
+}
+
+/// One config that HuggingFace calls GPT-2, one it calls Llama, one it has no name for.
+fn configs() -> [Config; 3] {
+    let small = Config {
+        vocab_size: 37,
+        context_length: 16,
+        d_model: 24,
+        n_head: 4,
+        n_layer: 2,
+        d_ff: 40,
+        ..Config::default()
+    };
+    let llama = Config {
+        positions: Positions::Rotary,
+        norm: NormKind::Rms,
+        norm_offset: false,
+        attention_bias: false,
+        ffn_bias: false,
+        ffn_gated: true,
+        activation: Activation::Silu,
+        n_kv_head: Some(2),
+        ..small.clone()
+    };
+    let odd = Config { norm_place: NormPlace::Post, activation: Activation::Sigmoid, ..small.clone() };
+    [small, llama, odd]
+}
+
+fn lora(targets: &[&str]) -> Tuning {
+    let targets = targets.iter().map(|t| t.to_string()).collect();
+    Tuning { lora: Some(Lora { rank: 3, alpha: 5.0, dropout: 0.1, targets }), ..Tuning::default() }
+}
+
+/// Values of no special kind.
+fn values(name: &str, n: usize, seed: u64) -> Vec<f32> {
+    (0..n as u64).map(|i| (0.3 * random::normal(seed, random::site(name), i)) as f32).collect()
+}
+
+/// Begins an adapter's folder, as a run does.
+fn begin(folder: &Path, model: &Model, base: &Base) {
+    fs::create_dir_all(folder).unwrap();
+    adapter::describe(model, base).iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+}
+
+/// A random model in a folder.
+fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
+    let values = |param: &limpid::model::Param| values(&param.name, param.region.len(), seed);
+    let source = ModelData::new(config, &values);
+    save(path, Format::Limpid, &Dtype::F32, &source).unwrap();
+    Checkpoint::open(path).unwrap()
+}
+
+/// A random adapter of `base`, in a model built for `mode`.
+fn adapted(base: &Checkpoint, tuning: &Tuning, mode: Mode) -> (Model, Cpu) {
+    let model = Model::tuned(&base.config, mode, tuning).unwrap();
+    let mut cpu = Cpu::new(&model, 2);
+    base.load(&model, &mut cpu).unwrap();
+    for param in model.params.iter().filter(|p| p.is_adapter()) {
+        cpu.write(param.region, &values(&param.name, param.region.len(), 3)).unwrap();
+    }
+    (model, cpu)
+}
+
+fn losses(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
+    cpu.feed(&batch(&model.config)).unwrap();
+    cpu.forward(model.ops()).unwrap();
+    cpu.read(model.losses().unwrap()).unwrap()
+}
+
+/// The logits of the last row of a sequence, with a cache, one token at a time.
+fn decoded(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
+    for (i, token) in batch(&model.config).tokens[..TOKENS].iter().enumerate() {
+        let mut one = Batch::of_sequences(vec![*token], vec![], 1);
+        (one.positions[0], one.spans[0].past, one.spans[0].valid) = (i as u32, i, i + 1);
+        (one.outputs, one.blocks) = (vec![0], vec![0]);
+        cpu.feed(&one).unwrap();
+        cpu.forward(model.ops()).unwrap();
+    }
+    cpu.read(model.logits().unwrap()).unwrap()
+}
+
+#[test]
+fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
+    let score = Mode::Score { batch: 2, context: TOKENS };
+    let decode = Mode::Decode { rows: 1, outputs: 1, blocks: 1 };
+    for (i, config) in configs().iter().enumerate() {
+        for (j, targets) in [&["attention", "feed-forward"][..], &["blocks.1.attn.out"]].iter().enumerate() {
+            let folder = Folder::new(&format!("merged{i}{j}"));
+            let base = base(&folder.0.join("base"), config, 1);
+            let run = folder.0.join("run");
+            let (model, mut cpu) = adapted(&base, &lora(targets), score);
+            let fingerprint = base.fingerprint().unwrap();
+            begin(&run, &model, &Base { path: base.path.clone(), fingerprint });
+            checkpoint::save_weights(&run, &model, &cpu, 1).unwrap();
+            let unmerged = losses(&model, &mut cpu);
+
+            let opened = Checkpoint::open(&run).unwrap();
+            let load = |mode| {
+                let model = Model::new(config, mode).unwrap();
+                let mut cpu = Cpu::new(&model, 2);
+                opened.load(&model, &mut cpu).unwrap();
+                (model, cpu)
+            };
+            let (plain, mut merged) = load(score);
+            let wide = |values: Vec<f32>| common::wide(&values);
+            let got = losses(&plain, &mut merged);
+            common::assert_close("losses", &wide(got.clone()), &wide(unmerged.clone()), 1e-5);
+            let (own, mut beside) = adapted(&base, &lora(targets), decode);
+            let (plain, mut merged) = load(decode);
+            let (a, b) = (decoded(&own, &mut beside), decoded(&plain, &mut merged));
+            common::assert_close("decoded logits", &wide(b), &wide(a), 1e-5);
+
+            // an adapter whose B is zero is not there, to the bit; a random one is
+            let mut plain = Cpu::new(&model, 2);
+            base.load(&model, &mut plain).unwrap();
+            let without = Model::new(config, score).unwrap();
+            let mut bare = Cpu::new(&without, 2);
+            base.load(&without, &mut bare).unwrap();
+            let bare = losses(&without, &mut bare);
+            assert_eq!(losses(&model, &mut plain), bare);
+            assert!(unmerged.iter().zip(&bare).any(|(a, b)| (a - b).abs() > 1e-2));
+
+            checkpoint::load_weights(&run, &model, &mut plain).unwrap();
+            for param in model.params.iter().filter(|p| p.is_adapter()) {
+                assert_eq!(plain.read(param.region).unwrap(), cpu.read(param.region).unwrap(), "{}", param.name);
+            }
+            assert_eq!(losses(&model, &mut plain), unmerged);
+        }
+    }
+}
+
+/// An adapter whose files name no model, or one that is not there, is for the model that is named beside it.
+#[test]
+fn adapters_that_name_no_model_open_with_one() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let folder = Folder::new("unnamed");
+    let mut opened = 0;
+    for entry in fs::read_dir(fixtures.join("peft")).unwrap() {
+        let entry = entry.unwrap();
+        let (from, model) = (entry.path(), fixtures.join("hf").join(entry.file_name()));
+        if !model.is_dir() {
+            continue;
+        }
+        fs::copy(from.join("adapter_model.safetensors"), folder.0.join("adapter_model.safetensors")).unwrap();
+        let text = fs::read_to_string(from.join("adapter_config.json")).unwrap();
+        let usual = Checkpoint::open(&model).unwrap().with_adapter(&from).unwrap();
+        let outline = Model::new(&usual.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        for base in [None, Some(json!("")), Some(Value::Null), Some(json!("somebody/model"))] {
+            let mut config: Value = serde_json::from_str(&text).unwrap();
+            config.as_object_mut().unwrap().remove("base_model_name_or_path");
+            if let Some(base) = &base {
+                config["base_model_name_or_path"] = base.clone();
+            }
+            fs::write(folder.0.join("adapter_config.json"), config.to_string()).unwrap();
+            let own =
+                Checkpoint::open(&model).unwrap().with_adapter(&folder.0).unwrap_or_else(|e| panic!("{base:?}: {e}"));
+            for param in &outline.params {
+                assert_eq!(
+                    own.values(&outline, param).unwrap(),
+                    usual.values(&outline, param).unwrap(),
+                    "{}",
+                    param.name
+                );
+            }
+            let error = Checkpoint::open(&folder.0).err().unwrap().to_string();
+            let wanted =
+                if base == Some(json!("somebody/model")) { "which is not there" } else { "which model it is for" };
+            assert!(error.contains(wanted), "{base:?}: {error}");
+            opened += 1;
+        }
+    }
+    assert!(opened >= 16, "{opened}");
+}
+
+#[test]
+fn adapters_of_peft_give_its_logits() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/peft");
+    let mut cases: Vec<PathBuf> = fs::read_dir(fixtures).unwrap().map(|e| e.unwrap().path()).collect();
+    cases.sort();
+    assert!(cases.len() >= 4);
+    for case in cases {
+        let truth = safetensors_file::open(&case.join("truth.safetensors")).unwrap();
+        let get = |name: &str| truth.get(name).unwrap().values().unwrap().into_owned();
+        let tokens: Vec<u32> = get("tokens").iter().map(|v| *v as u32).collect();
+        let opened = Checkpoint::open(&case).unwrap(); // adapter_config.json says where the model is
+        let model = Model::new(&opened.config, Mode::Inspect { batch: 1, context: tokens.len() }).unwrap();
+        let mut cpu = Cpu::new(&model, 2);
+        opened.load(&model, &mut cpu).unwrap();
+        let targets = vec![0; tokens.len()];
+        cpu.feed(&Batch::of_sequences(tokens.clone(), targets, tokens.len())).unwrap();
+        cpu.forward(model.ops()).unwrap();
+        let (got, want) = (cpu.read(model.logits().unwrap()).unwrap(), get("logits"));
+        let worst = common::assert_close(&case.display().to_string(), &common::wide(&got), &common::wide(&want), 1e-5);
+        println!("{}: {worst:.1e}", case.display());
+    }
+}
+
+#[test]
+fn an_adapter_of_another_model_is_refused_with_both_named() {
+    let folder = Folder::new("other");
+    let path = |name: &str| folder.0.join(name);
+    let [config, llama, _] = configs();
+    let score = Mode::Score { batch: 2, context: TOKENS };
+    let own = base(&path("own"), &config, 1);
+    let (model, cpu) = adapted(&own, &lora(&["attention"]), score);
+    let made_for = Base { path: own.path.clone(), fingerprint: own.fingerprint().unwrap() };
+    begin(&path("run"), &model, &made_for);
+    checkpoint::save_weights(&path("run"), &model, &cpu, 1).unwrap();
+    let refused = |base: Checkpoint| base.with_adapter(&path("run")).err().expect("refused").to_string();
+    let has =
+        |message: &str, words: &[&str]| words.iter().for_each(|w| assert!(message.contains(w), "{message} lacks {w}"));
+
+    // the same sizes, other weights
+    let message = refused(base(&path("twin"), &config, 2));
+    has(&message, &["/run", "was made for the model", "/own", "/twin is another"]);
+    // without base.json, names and shapes decide
+    fs::remove_file(path("run/base.json")).unwrap();
+    assert!(base(&path("twin"), &config, 2).with_adapter(&path("run")).is_ok());
+    let message = refused(base(&path("wide"), &Config { d_model: 32, ..config.clone() }, 1));
+    has(
+        &message,
+        &["transformer.h.0.attn.c_attn.lora_A.weight` is [3, 24]", "blocks.0.attn.qkv.weight", "[3, 32]", "/wide"],
+    );
+    let message = refused(base(&path("shallow"), &Config { n_layer: 1, ..config.clone() }, 1));
+    has(&message, &["adapts `transformer.h.1.attn.c_attn`", "made for another model than", "/shallow"]);
+    let message = refused(base(&path("llama"), &llama, 1));
+    has(&message, &["made for another model than", "/llama"]);
+    // its model is gone
+    fs::rename(path("own"), path("moved")).unwrap();
+    let message = Checkpoint::open(&path("run")).err().expect("refused").to_string();
+    has(&message, &["is an adapter of the model", "/own, which is not there: open that model where it is"]);
+    assert!(Checkpoint::open(&path("moved")).unwrap().with_adapter(&path("run")).is_ok());
+
+    // what PEFT has and limpid has not
+    let file = path("run/adapter_config.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let options = [
+        ("use_rslora", "true"),
+        ("use_dora", "true"),
+        ("modules_to_save", "[\"lm_head\"]"),
+        ("bias", "\"all\""),
+        ("rank_pattern", "{\"c_attn\": 4}"),
+        ("alpha_pattern", "{\"c_attn\": 4}"),
+        ("init_lora_weights", "\"pissa\""),
+        ("peft_type", "\"IA3\""),
+        ("something_new", "3"),
+    ];
+    for (key, value) in options {
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config[key] = serde_json::from_str(value).unwrap();
+        fs::write(&file, config.to_string()).unwrap();
+        let message =
+            Checkpoint::open(&path("moved")).unwrap().with_adapter(&path("run")).err().expect(key).to_string();
+        has(&message, &["adapter_config.json", &format!("`{key}` is "), "plain LoRA only"]);
+    }
+}
+
+/// Adapters and frozen models that stop and go on end in the bytes of those that did not.
+#[test]
+fn a_stopped_run_ends_in_the_same_bytes() {
+    let [config, ..] = configs();
+    let folder = Folder::new("stopped");
+    let base = base(&folder.0.join("base"), &config, 1);
+    let text = Tokens::of(common::ids("text", 400, config.vocab_size));
+    let (train, empty) = (text, Tokens::default());
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, "ab", Order::Sorted, &[]).unwrap();
+    let recipe = Recipe { steps: 8, batch_size: 2, context: TOKENS, warmup_steps: 2, ..Recipe::default() };
+    let frozen = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into()], ..Tuning::default() };
+    for (name, tuning) in [("lora", lora(&["attention"])), ("frozen", frozen)] {
+        let go = |out: &str, stop: u64, resume: bool| {
+            let model = Model::tuned(&config, Mode::Train { batch: 2, context: TOKENS }, &tuning).unwrap();
+            let cpu = Box::new(Cpu::new(&model, 2));
+            let trainer = Trainer::from(&base, model, cpu, recipe).unwrap();
+            let path = folder.0.join(format!("{name}-{out}"));
+            let mut run =
+                Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken, &tokenizer).unwrap();
+            run.options.save_every = 0;
+            if resume {
+                assert_eq!(run.resume(None).unwrap(), 4);
+            } else {
+                let made_for = Base { path: base.path.clone(), fingerprint: base.fingerprint().unwrap() };
+                run.files = adapter::describe(&run.trainer.model, &made_for);
+            }
+            run.go(&mut |event| match event {
+                TrainEvent::Step(step, _) if step.step == stop => Control::Stop,
+                _ => Control::Continue,
+            })
+            .unwrap();
+            let bits = |p: &limpid::model::Param| {
+                run.trainer.backend.read(p.region).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+            };
+            let all: Vec<_> = run.trainer.model.params.iter().map(|p| (p.region.learns(), bits(p))).collect();
+            (all, path)
+        };
+        let (once, kept) = go("once", 8, false);
+        go("twice", 4, false);
+        let (twice, other) = go("twice", 8, true);
+        assert!(once == twice, "{name}");
+        let file = if name == "lora" { "adapter_model.safetensors" } else { "model.safetensors" };
+        assert_eq!(fs::read(kept.join(file)).unwrap(), fs::read(other.join(file)).unwrap(), "{name}");
+        // the state has the adapter alone; what is frozen is the base's
+        let state = safetensors_file::open(&kept.join("state/last.safetensors")).unwrap();
+        assert_eq!(name == "lora", state.get("embed.weight").is_none());
+        assert!(
+            state.get("moment1/embed.weight").is_none()
+                && state.get("moment1/blocks.1.ln1.weight").is_none() == (name == "lora")
+        );
+        let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        let first = base.values(&model, &model.params[0]).unwrap();
+        assert!(!once[0].0 && once[0].1.iter().zip(first.iter()).all(|(a, b)| *a == b.to_bits()));
+    }
+}
+
+/// Three steps over frozen blocks: adapter, moments and losses have the bytes that the same weights as f32 give, on every level of
+/// instructions, on any threads, whatever is computed again; with bounded logits, tied and untied heads, types that share a parameter.
+#[test]
+fn blocks_train_adapters_with_the_bits_of_their_values() {
+    let [gpt2, llama, _] = configs().map(|c| Config { vocab_size: 83, d_model: 64, d_ff: 96, ..c });
+    let wide = Config { d_model: 256, d_ff: 288, tied_head: false, ..llama.clone() };
+    let capped = Config {
+        norm_place: NormPlace::Both,
+        ffn_gated: true,
+        logits_softcap: 3.0,
+        attention_softcap: 2.0,
+        activation: Activation::GeluTanh,
+        tied_head: true,
+        embedding_scale: 8.0,
+        norm_gain_less_one: true,
+        ..llama.clone()
+    };
+    let everywhere = lora(&["attention", "feed-forward"]);
+    let top = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into(), "*.mlp.*".into()], ..Tuning::default() };
+    let cases = [
+        (&gpt2, Quant::Q8_0, &everywhere),
+        (&llama, Quant::Q4_0, &everywhere),
+        (&wide, Quant::Q4_K, &everywhere),
+        (&capped, Quant::Q8_0, &everywhere),
+        (&gpt2, Quant::Q4_0, &top),
+    ];
+    for (i, (config, quant, tuning)) in cases.into_iter().enumerate() {
+        let folder = Folder::new(&format!("blocks{i}"));
+        let (file, twin) = (folder.0.join("small.gguf"), folder.0.join("wide"));
+        let drawn = |param: &limpid::model::Param| values(&param.name, param.region.len(), 5);
+        save(&file, Format::Gguf, &Dtype::Blocks(quant), &ModelData::new(config, &drawn)).unwrap();
+        let small = Checkpoint::open(&file).unwrap();
+        let outline = Model::new(&small.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        let same = |param: &limpid::model::Param| small.values(&outline, param).unwrap().into_owned();
+        save(&twin, Format::Limpid, &Dtype::F32, &ModelData::new(&small.config, &same)).unwrap();
+        let twin = Checkpoint::open(&twin).unwrap();
+
+        let text = Tokens::of(common::ids("text", 400, config.vocab_size));
+        let train = |base: &Checkpoint, level: Level, threads: usize, recompute: usize, batch: usize| {
+            let recipe = Recipe { batch_size: batch, accumulate: 2, context: TOKENS, steps: 3, ..Recipe::default() };
+            let batches = Batches::new(&text, batch, TOKENS, 1, Objective::NextToken).unwrap().accumulated(2);
+            let mode = Mode::Train { batch, context: TOKENS };
+            let model = Model::at_recompute_level(&base.config, mode, tuning, recompute).unwrap();
+            let cpu = Cpu::with_level(&model, threads, level);
+            let mut trainer = Trainer::from(base, model, Box::new(cpu), recipe).unwrap();
+            let losses: Vec<u64> = (0..3).map(|_| trainer.step(&batches).unwrap().loss.unwrap().to_bits()).collect();
+            let (out, state) = (folder.0.join("out"), folder.0.join("state"));
+            fs::create_dir_all(&out).unwrap();
+            checkpoint::save_weights(&out, &trainer.model, &*trainer.backend, 3).unwrap();
+            trainer.save(&state, "{}".into()).unwrap();
+            let kept = fs::read(checkpoint::weights_path(&out, &trainer.model)).unwrap();
+            (losses, kept, fs::read(&state).unwrap())
+        };
+        // few rows, which threads take apart, and many
+        for batch in [2, 40] {
+            let want = train(&twin, Level::best(), 2, 0, batch);
+            let most = Model::recompute_levels(&small.config);
+            let levels = Level::available().into_iter().filter(|level| level.name() != "unfused");
+            for (level, (threads, recompute)) in
+                levels.flat_map(|level| [(1, 0), (2, most), (3, 2), (2, 0)].map(|how| (level, how)))
+            {
+                let same = train(&small, level, threads, recompute, batch) == want;
+                assert!(same, "{quant} at {level}, {threads} threads, recompute level {recompute}, {batch} sequences");
+            }
+        }
+        // of what is frozen nothing is a gradient's, and what learns is f32
+        let model = Model::tuned(&small.config, Mode::Train { batch: 2, context: TOKENS }, tuning).unwrap();
+        assert!(Cpu::quantised(&model, Precision::Bf16).is_empty());
+        let stays = Cpu::quantised(&model, Precision::F32);
+        let on = On::from((Device::Cpu, 1)).with_weights(&small, &model, Precision::F32);
+        let frozen = |p: &&limpid::model::Param| !p.region.learns() && stays.contains(&p.region);
+        let plain: usize = model.params.iter().filter(frozen).map(|p| 4 * p.region.len()).sum();
+        let bits = if quant == Quant::Q8_0 { 8.5 } else { 4.5 };
+        assert_eq!(on.quantised[0], plain, "{quant}: every frozen matrix stays as it is");
+        if quant != Quant::Q4_K {
+            assert_eq!(on.quantised[1] as f64, plain as f64 / 32.0 * bits, "{quant}");
+        }
+        let less = memory::needed(&model, None, (Device::Cpu, 1)) - memory::needed(&model, None, on);
+        assert_eq!(less as usize, on.quantised[0] - on.quantised[1]);
+    }
+}

@@ -1,0 +1,38 @@
+//! The library's tests, in one program, so that it is linked once: `cargo test --workspace --test library decode::` runs those of decode.rs.
+//!
+//! What is about the repository rather than the library is `tests/repository`. A test that needs a process of its own starts this
+//! program anew (`common::alone`).
+
+mod adapters;
+mod by_layers;
+mod common;
+mod containers;
+mod decode;
+mod documents;
+mod equivalences;
+mod exact;
+mod face;
+mod glass;
+mod goldens;
+mod gradients;
+mod inspect;
+mod interop;
+mod lessons;
+mod levels;
+mod memory;
+mod names;
+mod parity;
+mod pictures;
+mod presets;
+mod pytorch;
+mod random_config;
+mod receipt;
+mod seam;
+mod shared;
+mod training;
+mod walks;
+mod why;
+
+/// Counts what threads hold, for the tests that ask how much a call takes, and allocations, for those that ask for none.
+#[global_allocator]
+static COUNTING: common::counting::Counting = common::counting::Counting;

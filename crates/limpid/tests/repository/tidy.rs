@@ -1,0 +1,566 @@
+//! The house's order, held by a test: which module may use which, who may print, who may be unsafe, that every
+//! file opens with what it is, and that no source grows past its budget.
+
+use limpid::names;
+use limpid::walk::{Show, Walk};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules of limpid-core and what each may use, in the order of reading. The crates' arrows are Cargo's.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("config", &[]),
+    ("ops", &["config"]), // the axes' names only
+    ("model", &["config", "ops"]),
+    ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
+    ("finite", &["model", "ops", "backend"]),
+    ("decode", &["config", "model", "ops", "backend"]),
+];
+
+/// The folder of the crates.
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The library's crates.
+fn libraries() -> Vec<String> {
+    let names = fs::read_dir(crates()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name != "limpid-cli").collect();
+    names.sort();
+    names
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = vec![];
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Every source of the library: its place (`limpid-core/ops/norm.rs`), and its text.
+fn library() -> Vec<(String, String)> {
+    let mut all = vec![];
+    for name in libraries() {
+        let root = crates().join(&name).join("src");
+        for path in sources(&root) {
+            let place = format!("{name}/{}", path.strip_prefix(&root).unwrap().display());
+            all.push((place, fs::read_to_string(path).unwrap()));
+        }
+    }
+    all
+}
+
+/// A file without its tests, whose lines are left blank: every item under `#[cfg(test)]`, wherever it stands.
+fn code(text: &str) -> String {
+    let (mut kept, mut lines) = (String::new(), text.lines());
+    while let Some(line) = lines.next() {
+        if line.trim() != "#[cfg(test)]" {
+            kept += &format!("{line}\n");
+            continue;
+        }
+        kept.push('\n');
+        // the item ends in its first line or with a brace as far in as it began
+        let end = line.replace("#[cfg(test)]", "}");
+        let begins = lines.by_ref().inspect(|_| kept.push('\n')).find(|line| !line.trim_start().starts_with("#["));
+        if begins.is_some_and(|line| line.ends_with('{')) {
+            let inside = lines.by_ref().take_while(|line| *line != end).count();
+            kept += &"\n".repeat(inside + 1);
+        }
+    }
+    kept
+}
+
+/// The modules that a path begins with, or all those of a group: `x` of `x::y`, `x` and `z` of `{x::y, z}`.
+fn heads(path: &str) -> Vec<&str> {
+    let name = |path: &'_ str| path.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '*').unwrap_or(path.len());
+    let Some(group) = path.strip_prefix('{') else { return vec![&path[..name(path)]] };
+    let (mut heads, mut depth, mut from) = (vec![], 0, 0);
+    for (at, c) in group.char_indices() {
+        if depth == 0 && matches!(c, ',' | '}') {
+            let part = group[from..at].trim_start();
+            heads.push(&part[..name(part)]);
+            from = at + 1;
+        }
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    heads.retain(|head| !head.is_empty());
+    heads
+}
+
+/// Every module of the crate that `source`, the module `place` (`["ops", "norm"]`), may not use: `crate::x`, and `super::x` where
+/// that is the crate's own.
+fn offences(place: &[&str], source: &str) -> Vec<String> {
+    let module = place[0];
+    let allowed = LAYERS.iter().find(|(name, _)| *name == module).map_or(&[][..], |(_, uses)| uses);
+    let comment = |line: &str| if line.trim_start().starts_with("//") { String::new() } else { line.to_string() };
+    let lines: Vec<String> = source.lines().map(comment).collect();
+    let (mut found, mut inner) = (vec![], vec![]); // the ends of the modules around a line that are in this file
+    for (n, line) in lines.iter().enumerate() {
+        let end = line.find(|c| c != ' ').map_or(String::new(), |indent| " ".repeat(indent) + "}");
+        if inner.last() == Some(line) {
+            inner.pop();
+        }
+        let opens = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
+        if opens.starts_with("mod ") && line.ends_with('{') {
+            inner.push(end);
+        }
+        let rest = lines[n..].join("\n");
+        for (at, _) in line.match_indices("crate::").chain(line.match_indices("super::")) {
+            let whole = !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | ':'));
+            let path = rest[at..].trim_start_matches("super::");
+            let above = (rest.len() - at - path.len()) / "super::".len();
+            let path = path.trim_start_matches("crate::");
+            if !whole || above > 0 && above < place.len() + inner.len() {
+                continue;
+            }
+            for used in heads(path).into_iter().filter(|used| *used != module && !allowed.contains(used)) {
+                found.push(format!("{module}:{} uses {used}", n + 1));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let (mut found, mut unknown) = (vec![], vec![]);
+    for (name, text) in library() {
+        let Some(place) = name.strip_prefix("limpid-core/").filter(|place| *place != "lib.rs") else { continue };
+        let place: Vec<&str> = place.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+        if !name.ends_with("tests.rs") {
+            found.extend(offences(&place, &code(&text)));
+        }
+        if LAYERS.iter().all(|(layer, _)| *layer != place[0]) {
+            unknown.push(name);
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+    assert!(unknown.is_empty(), "modules without a place in LAYERS: {unknown:?}");
+}
+
+/// ARCHITECTURE.md draws the crates as Cargo has them: `crate -> crates that it uses`.
+#[test]
+fn the_crates_are_as_they_are_drawn() {
+    let page = fs::read_to_string(crates().join("../ARCHITECTURE.md")).unwrap();
+    let drawn: Vec<&str> =
+        page.split("```text\nlimpid-cli").nth(1).unwrap().split("```").next().unwrap().lines().collect();
+    for name in libraries().into_iter().chain(["limpid-cli".into()]) {
+        let manifest = fs::read_to_string(crates().join(&name).join("Cargo.toml")).unwrap();
+        let own = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+        let uses =
+            own.lines().filter_map(|line| line.split([' ', '.']).next()).filter(|used| used.starts_with("limpid"));
+        let uses = uses.map(|used| used.trim_start_matches("limpid-")).collect::<Vec<_>>().join(", ");
+        let line = drawn.iter().find_map(|line| {
+            let (of, uses) = line.split_once("->").unwrap_or((line, ""));
+            (of.trim() == if name == "limpid-cli" { "" } else { &name }).then_some(uses.trim())
+        });
+        assert_eq!(line, Some(uses.as_str()), "{name} in ARCHITECTURE.md");
+    }
+}
+
+#[test]
+fn a_wrong_arrow_is_found() {
+    let of = |place: &[&str], source: &str| offences(place, &code(source));
+    for (place, source) in [
+        (&["model"][..], "use crate::backend::Cpu;"),
+        (&["model"], "use super::backend::Cpu;"),
+        (&["model", "plan"], "use super::super::backend::Cpu;"),
+        (&["model", "plan"], "use crate::{ops::{Op, Region}, backend::Cpu};"),
+        (&["model", "plan"], "use super::super::{backend, ops};"),
+        (&["model"], "let cpu = crate::backend::Cpu::new();"),
+    ] {
+        assert_eq!(of(place, source), ["model:1 uses backend"], "{source}");
+    }
+    assert_eq!(of(&["model"], "use crate::{\n    ops::Op,\n    backend::Cpu,\n};"), ["model:1 uses backend"]);
+    let inner = "pub mod a {\n    mod b {\n        use super::backend;\n    }\n    use super::super::backend;\n}";
+    assert_eq!(of(&["model"], inner), ["model:5 uses backend"]);
+    assert_eq!(of(&["model", "plan"], &format!("{inner}\nuse super::super::trace::Trace;")), ["model:7 uses trace"]);
+    let after = "#[cfg(test)]\nmod tests {\n    use crate::trace::Trace;\n}\nuse crate::backend::Cpu;\n";
+    assert_eq!(of(&["model"], after), ["model:5 uses backend"]);
+    assert_eq!(of(&["model"], &format!("#[cfg(test)]\nmod more_tests;\n{after}")), ["model:7 uses backend"]);
+    for fine in
+        ["use crate::ops::Op;\n// crate::train is fine in words", "use super::{Model, plan::key};", "$crate::train"]
+    {
+        assert!(of(&["model", "recompute"], fine).is_empty(), "{fine}");
+    }
+}
+
+#[test]
+fn the_library_tells_and_never_prints() {
+    for (name, text) in library().into_iter().filter(|(name, _)| !name.ends_with("tests.rs")) {
+        // an example in a comment is a program of its own
+        let text: String = code(&text).lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        for word in ["println!", "print!(", "eprint", "dbg!", "std::env::", "process::exit"] {
+            assert!(!text.contains(word), "{name} has {word}: the library returns events and errors");
+        }
+    }
+}
+
+/// Results are the same on every machine, and the system's mathematical functions are not: `ops/math.rs` has those that are.
+#[test]
+fn results_do_not_depend_on_the_systems_mathematics() {
+    let counts = |name: &str| {
+        let core = name.strip_prefix("limpid-core/").unwrap_or("");
+        ["ops/", "model/", "backend/cpu/", "decode/"].iter().any(|folder| core.starts_with(folder))
+            || ["recipe.rs", "lib.rs", "lr_finder.rs"].iter().any(|file| name == format!("limpid-train/{file}"))
+    };
+    for (name, text) in library().into_iter().filter(|(name, _)| counts(name)) {
+        // the references are judges, not results
+        let outside = |part: &str| part.split_once("\n}\n").map_or(String::new(), |(_, rest)| rest.to_string());
+        let own = code(&text);
+        let mut parts = own.split("pub mod reference {");
+        let own = parts.next().unwrap().to_string() + &parts.map(outside).collect::<String>();
+        for word in
+            [".ln()", ".exp()", ".powf(", ".sin()", ".cos()", ".tanh()", ".sin_cos()", ".exp2(", ".log2(", ".log10("]
+        {
+            assert!(!own.contains(word), "{name} has {word}");
+        }
+    }
+}
+
+/// `println!` and `eprintln!` panic where their stream is closed or full; `show` has what does not.
+#[test]
+fn the_binary_prints_in_one_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src");
+    for path in sources(&root) {
+        let text = fs::read_to_string(&path).unwrap();
+        for word in ["println!", "print!(", "dbg!", "io::stdout", "io::stderr", "e.exit()"] {
+            let drawn = path.ends_with("show.rs") && word.starts_with("io::")
+                || path.ends_with("dashboard.rs") && word == "io::stderr";
+            assert!(
+                drawn || !code(&text).contains(word),
+                "{} has {word}: print with show::out or show::say",
+                path.display()
+            );
+        }
+    }
+}
+
+/// What several verbs need lies beside them; `tokenize train` alone is a verb of a verb.
+#[test]
+fn verbs_call_no_verbs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src");
+    let mut verbs = 0;
+    for path in sources(&root) {
+        let text = code(&fs::read_to_string(&path).unwrap());
+        let verb = path.parent().is_some_and(|folder| folder.ends_with("verbs"));
+        verbs += usize::from(verb);
+        let calls = |line: &&str| {
+            line.contains("verbs::") && !path.ends_with("main.rs")
+                || verb && line.contains("super::") && !line.contains("super::learn::")
+        };
+        let found: Vec<&str> = text.lines().filter(calls).collect();
+        assert!(found.is_empty(), "{}: {found:?}", path.display());
+    }
+    assert!(verbs > 10, "{verbs}");
+}
+
+#[test]
+fn unsafe_lives_in_two_folders_and_three_files() {
+    for (name, text) in library() {
+        let allowed = ["limpid-core/ops/", "limpid-core/backend/cpu/", "limpid-base/files/map.rs"];
+        // the two that open maps, and pass on what that asks for
+        let opens = ["limpid-checkpoint/store.rs", "limpid-data/shards.rs"].contains(&name.as_str());
+        let opens = opens && text.matches("unsafe {").count() == 1 && text.matches("unsafe").count() == 2;
+        let allowed = opens || allowed.iter().any(|place| name.starts_with(place));
+        // the leave to use what wgpu calls experimental, and nothing else
+        let leave = name.starts_with("limpid-gpu/device.rs") && text.matches("unsafe").count() == 2;
+        assert!(allowed || leave || !text.contains("unsafe_code"), "{name} may not be unsafe");
+    }
+}
+
+/// A named pipe waits for ever and a device has no end: files are read by `limpid_base::files`, which takes regular ones alone.
+#[test]
+fn files_are_opened_in_one_place() {
+    /// Where others are meant: what a system says of itself, texts that may come through a pipe, a folder that is locked, the page's own
+    /// files while it is written, a terminal.
+    const MAY: [&str; 9] = [
+        "limpid-base/files/mod.rs",
+        "limpid-data/documents.rs",
+        "limpid-data/parquet.rs",
+        "limpid-data/prepare.rs",
+        "limpid-serve/ui.rs",
+        "limpid/memory.rs",
+        "limpid-cli/machine.rs",
+        "limpid-cli/verbs/doctor.rs",
+        "limpid-cli/verbs/tokenize.rs",
+    ];
+    let root = crates().join("limpid-cli/src");
+    let binary = sources(&root).into_iter().map(|path| {
+        (format!("limpid-cli/{}", path.strip_prefix(&root).unwrap().display()), fs::read_to_string(path).unwrap())
+    });
+    for (name, text) in library().into_iter().chain(binary) {
+        let opens = |line: &&str| {
+            let words = ["fs::read(", "fs::read_to_string(", "File::open("];
+            words.iter().any(|word| line.contains(word))
+                && !line.contains("OutputFile::open(")
+                && !line.contains("\"/dev/tty\"")
+        };
+        let test = name.ends_with("_tests.rs") || name.ends_with("/tests.rs") || name.contains("/tests/");
+        let code = code(&text);
+        let found: Vec<&str> = code.lines().filter(opens).collect();
+        assert!(test || MAY.contains(&name.as_str()) || found.is_empty(), "{name}: {found:?}");
+    }
+}
+
+/// Who knows that there are GPUs: the one backend, the list of devices, and who chooses one of them.
+#[test]
+fn nobody_asks_whether_it_is_a_gpu() {
+    const CHOOSE: &[&str] = &["limpid-core/backend/mod.rs", "limpid/lib.rs"];
+    let asks = |text: &str| ["Device::Gpu", "feature = \"gpu\"", "limpid_gpu::"].iter().any(|word| text.contains(word));
+    for (name, text) in library() {
+        let may = name.starts_with("limpid-gpu/") || CHOOSE.contains(&name.as_str());
+        assert!(may || !asks(&text), "{name} asks whether it is a GPU");
+    }
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src")) {
+        let may = ["devices.rs", "doctor.rs", "main.rs"].iter().any(|file| path.ends_with(file));
+        assert!(may || !asks(&fs::read_to_string(&path).unwrap()), "{} asks whether it is a GPU", path.display());
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    for (name, text) in library() {
+        assert!(text.starts_with("//! "), "{name} does not open with what it is");
+    }
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src")) {
+        assert!(
+            fs::read_to_string(&path).unwrap().starts_with("//! "),
+            "{} does not open with what it is",
+            path.display()
+        );
+    }
+}
+
+/// Public types that share a name, and why that misleads nobody.
+const SHARED_NAMES: &[(&str, &str)] = &[
+    ("Backward", "the operands of an op, always named by the op's module: `scale::Backward`"),
+    ("Forward", "the operands of an op, always named by the op's module: `norm::Forward`"),
+    ("Row", "the operands of an op, always named by the op's module: `attend::Row`"),
+];
+
+/// A public type's name says which one it is, whichever crate it comes from.
+#[test]
+fn public_types_have_names_of_their_own() {
+    let mut places = BTreeMap::<String, Vec<String>>::new();
+    for (place, text) in library() {
+        for line in code(&text).lines().filter_map(|line| line.trim_start().strip_prefix("pub ")) {
+            let kinds = ["struct ", "enum ", "trait ", "type ", "union "];
+            let Some(rest) = kinds.iter().find_map(|kind| line.strip_prefix(kind)) else { continue };
+            let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+            if !name.is_empty() {
+                places.entry(name.into()).or_default().push(place.clone());
+            }
+        }
+    }
+    assert!(places.len() > 200, "only {} types were seen", places.len());
+    places.retain(|_, places| places.len() > 1);
+    let shared: Vec<&str> = places.keys().map(String::as_str).collect();
+    let known: Vec<&str> = SHARED_NAMES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(shared, known, "types that share a name, and those that may: {places:#?}");
+}
+
+/// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
+const BUDGET: usize = 59_500; // from 58,000: what strangers send and what a disk forgets is bounded, cancelled and said
+
+#[test]
+fn the_library_stays_within_its_budget() {
+    let counts = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    let lines: usize = library()
+        .iter()
+        .filter(|(name, _)| !name.ends_with("tests.rs"))
+        .map(|(_, text)| code(text).lines().filter(counts).count())
+        .sum();
+    assert!(lines <= BUDGET, "the library has {lines} lines of code, the budget is {BUDGET}");
+}
+
+/// The functions of a source under `#[test]`.
+fn tests_of(text: &str) -> Vec<&str> {
+    let name = |part| -> Option<&str> { str::split_once(part, "fn ")?.1.split('(').next() };
+    text.split("#[test]\n").skip(1).filter_map(name).collect()
+}
+
+/// The source that a page names: `ops/norm.rs` of limpid-core; `train/recipe.rs` of limpid-train.
+fn source(word: &str) -> Option<PathBuf> {
+    let below = |name: String| {
+        let (src, short) = (crates().join(&name).join("src"), name.trim_start_matches("limpid-").to_string());
+        let own = word.strip_prefix(&format!("{short}/")).map(|rest| if rest == "mod.rs" { "lib.rs" } else { rest });
+        [Some(src.join(word)), own.map(|rest| src.join(rest))].into_iter().flatten()
+    };
+    libraries().into_iter().flat_map(below).find(|path| path.exists())
+}
+
+/// docs/references.md names sources that are there.
+#[test]
+fn the_references_name_what_exists() {
+    let page = fs::read_to_string(crates().join("../docs/references.md")).unwrap();
+    let places: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs")).collect();
+    assert!(places.len() > 40, "{}", places.len());
+    assert_eq!(places.into_iter().find(|place| source(place).is_none()), None, "docs/references.md");
+}
+
+/// docs/contract.md has every requirement once, and what it names is there: sources, and in the last column of its tables tests
+/// (`file::name`, or `::name` of the file before).
+#[test]
+fn the_contract_names_what_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let cli = root.join("../limpid-cli");
+    let page = fs::read_to_string(root.join("../../docs/contract.md")).unwrap();
+    let (mut rows, mut missing, mut named) = (vec![], vec![], 0);
+    for line in page.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let ends = cells[0].strip_prefix('R').into_iter().flat_map(|ends| ends.split("-R"));
+        let ends: Vec<usize> = ends.filter_map(|n| n.parse().ok()).collect();
+        rows.extend(ends.first().zip(ends.last()).into_iter().flat_map(|(first, last)| *first..=*last));
+        let (mut file, mut folder) = ("", crates());
+        for (n, cell) in cells.iter().enumerate() {
+            for word in cell.split('`').skip(1).step_by(2) {
+                if word.ends_with(".rs") {
+                    let verb = cli.join("src/verbs").join(word.trim_start_matches("cli/"));
+                    let places = [crates().join(word), folder.join(word), verb];
+                    match source(word).or(places.into_iter().find(|path| path.exists())) {
+                        Some(path) => folder = path.parent().unwrap().into(),
+                        None => missing.push(word.to_string()),
+                    }
+                }
+                let test = word.split_once("::").filter(|_| n + 1 == cells.len() && !word.contains(char::is_uppercase));
+                if let Some((of, test)) = test {
+                    file = if of.is_empty() { file } else { of };
+                    let unit = [source(&format!("{file}.rs")), source(&format!("{file}/mod.rs"))].into_iter().flatten();
+                    let tests = ["tests/library", "tests/repository"].map(|folder| root.join(folder));
+                    let tests = tests.into_iter().chain(["tests/command", "tests"].map(|folder| cli.join(folder)));
+                    let places = tests.map(|folder| folder.join(format!("{file}.rs"))).chain(unit);
+                    let text = places.filter_map(|path| fs::read_to_string(path).ok()).collect::<String>();
+                    named += 1;
+                    if !tests_of(&text).contains(&test) {
+                        missing.push(format!("{file}::{test}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/contract.md names what is not there: {missing:#?}");
+    assert_eq!(rows, (1..=352).collect::<Vec<_>>(), "every requirement has one row, in order");
+    assert!(named > 250, "only {named} tests are named");
+}
+
+/// docs/contract.md lists the documents' pictures, each with the words that mark it there: the walks have these and no others. The row of
+/// each says which plot or diagram draws it.
+#[test]
+fn every_picture_is_in_the_contract() {
+    let page = &fs::read_to_string(crates().join("../docs/contract.md")).unwrap();
+    assert!(!page.contains("picture due"), "a picture is due");
+    let rows = |code: &str| {
+        let code: u32 = code[1..].parse().unwrap();
+        let covers = move |line: &&str| {
+            let cell = line.trim_start_matches("| ").split(' ').next().unwrap_or("");
+            let ends: Vec<u32> = cell.split('-').filter_map(|end| end.strip_prefix('R')?.parse().ok()).collect();
+            ends.first().zip(ends.last()).is_some_and(|(first, last)| (*first..=*last).contains(&code))
+        };
+        page.lines().filter(covers).collect::<String>()
+    };
+    let mut pictures = vec![];
+    for walk in Walk::all() {
+        for (step, view) in walk.steps.iter().flat_map(|step| step.views.iter().map(move |view| (step, view))) {
+            let Show::Picture { name, words: marks, command, .. } = view else { continue };
+            let words: Vec<&str> = command.split(' ').collect();
+            let drawn =
+                words.windows(2).filter(|pair| ["--plot", "--diagram"].contains(&pair[0])).map(|pair| pair.join(" "));
+            for drawn in drawn {
+                assert!(rows(&name[..4]).contains(&drawn), "{}: {name}: {drawn}", walk.name);
+            }
+            pictures.push(format!("| `{}` | `{}` | {marks} | {} |", walk.name, step.id, &name[..4]));
+        }
+    }
+    let listed: Vec<&str> = page.lines().filter(|line| line.starts_with("| `s") && line.contains("` | `")).collect();
+    assert_eq!(pictures, listed, "the walks' pictures and those of the documents");
+    assert_eq!(listed.len(), 13);
+}
+
+/// A link to a file or to a heading of a page names one that is there.
+#[test]
+fn links_lead_somewhere() {
+    let slug = |heading: &str| -> String {
+        let kept = heading.to_lowercase();
+        kept.chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect()
+    };
+    let root = crates().join("..").canonicalize().unwrap();
+    let mut pages = vec![];
+    for folder in [root.clone(), root.join("docs"), root.join("reference")] {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(files.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    let mut links = vec![];
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        let found = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        links.extend(found.map(|link| (page.clone(), page.clone(), link.to_string())));
+    }
+    // sources name pages from the root
+    let manifest = root.join("Cargo.toml");
+    for source in sources(&crates()).into_iter().chain([manifest.clone()]) {
+        let text = fs::read_to_string(&source).unwrap();
+        let word =
+            |rest: &str| rest.split(|c: char| !c.is_alphanumeric() && !"-_.#".contains(c)).next().map(String::from);
+        let found = text.split("docs/").skip(1).filter_map(word).filter(|name| name.contains(".md#"));
+        links.extend(found.map(|name| (source.clone(), manifest.clone(), format!("docs/{name}"))));
+    }
+    let (mut found, mut of_sources) = (0, 0);
+    for (written, beside, link) in links {
+        let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+        if file.contains(':') || file.contains(' ') {
+            continue;
+        }
+        let to = if file.is_empty() { beside.clone() } else { beside.with_file_name(file) };
+        assert!(to.exists(), "{}: {link}", written.display());
+        let there = || {
+            let page = fs::read_to_string(&to).unwrap();
+            page.lines().any(|l| l.starts_with('#') && slug(l.trim_start_matches('#').trim()) == heading)
+        };
+        assert!(heading.is_empty() || there(), "{}: {link}", written.display());
+        found += 1;
+        of_sources += usize::from(written != beside);
+    }
+    assert!(of_sources > 5, "{of_sources}");
+    assert!(found > 60, "{found}");
+}
+
+/// docs/names.md has the table of names.
+#[test]
+fn the_page_of_names_is_the_table() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/names.md")).unwrap();
+    for entry in names::TABLE {
+        let symbol = entry.symbol.replace("{}", "⁽ℓ⁾");
+        let cells = [entry.name, &symbol, entry.lens, entry.hf, entry.llmc, entry.axes, entry.about];
+        let line = format!(
+            "| `{}` | {} | {} | {} | {} | {} | {} |",
+            cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]
+        );
+        assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
+    }
+    for [name, words @ ..] in names::DOCUMENTS {
+        let symbol = names::TABLE.iter().find(|entry| entry.name == *name).unwrap().symbol.replace("{}", "⁽ℓ⁾");
+        let words = words.map(|word| word.replace("{l-1}", "ₗ₋₁").replace("{l}", "ₗ").replace("{}", "ₗ"));
+        let line = format!("| `{name}` | {symbol} | {} |", words.join(" | "));
+        assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
+    }
+    for [axis, letters @ ..] in names::LETTERS {
+        let line = format!("| `{axis}` | {} |", letters.join(" | "));
+        assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
+    }
+}
