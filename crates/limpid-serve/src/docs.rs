@@ -1,48 +1,37 @@
-//! What the server says of itself: openapi.json for programs, and `/docs` for people: endpoints, parameters, errors, and where it differs
-//! from OpenAI. The page is made of the tables that the server itself goes by.
+//! What the server says of itself to people: `/docs`, and three sections of docs/serve.md. Endpoints, parameters and errors come from the
+//! tables that the server itself goes by; the differences from OpenAI are listed here.
 
-use crate::parameters::{ENDPOINTS, Parameter, ParameterKind};
+use crate::parameters::{Parameter, ParameterKind, REQUEST_BODIES, RequestBody};
 use crate::refusal::CODES;
-use serde_json::Value;
-
-/// The content of `/openapi.json`, written by hand; tests hold it to the tables, the routes and real answers.
-pub const OPENAPI: &str = include_str!("openapi.json");
-
-/// The line of it that says that requests need a key.
-const SECURITY: &str = "\"security\": [{\"key\": []}],";
-
-/// `/openapi.json` of a server that has keys, or none.
-pub fn openapi(keys: bool) -> String {
-    if keys { OPENAPI.into() } else { OPENAPI.replacen(SECURITY, "\"security\": [],", 1) }
-}
+use crate::routes::ROUTES;
 
 /// The content security policy of `/docs`: it has a style, and nothing else.
 pub const CSP: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Where the server differs from OpenAI's, each in Markdown; docs/serve.md lists the same.
-pub const DEVIATIONS: &[&str] = &[
-    "`model` may be left out. Any other name than that of the served model is refused.",
-    "A parameter that nobody knows is refused, and so is one of OpenAI's that limpid lacks, unless it has the value that changes nothing (`tools: []`).",
+/// Where the server differs from OpenAI's, each in Markdown.
+pub const DIFFERENCES: &[&str] = &[
+    "`model` may be left out. Any name but that of the served model is refused.",
+    "Unknown parameters are errors. So are parameters of OpenAI's that limpid lacks, unless they have the value that changes nothing (`tools: []`).",
     "`user`, `metadata`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key` and `prompt_cache_retention` are accepted and have no effect.",
-    "Nothing is truncated: a prompt and an answer that do not fit the context are refused. The last token of an answer needs no place, so a prompt may be as long as the context and have one token more.",
-    "`max_tokens` may be 0, which scores a prompt with `echo` and `logprobs`. Left out, an answer to a conversation may have all tokens that fit.",
-    "An answer depends on the model, the request and its `seed` alone, to the bit, whoever else asks. Without a seed one is drawn. `limpid.seed` of the answer is the one that was used.",
-    "Choice i of an answer is sample i of `limpid generate --num-samples` with its prompt, the same settings and seed. So all choices have draws of their own, also those of equal prompts.",
+    "Nothing is truncated. If a prompt and its answer do not fit the context, the request is refused. The last token of an answer takes no place in the context, so prompt and answer together may have one token more than the context.",
+    "`max_tokens` may be 0: with `echo` and `logprobs`, that scores a prompt. If it is left out, the answer to a conversation may use all of the context that is left.",
+    "An answer depends only on the model, the request and its `seed`, to the bit, whoever else asks. If a request has no seed, the server draws one. `limpid.seed` of the answer is the seed that was used.",
+    "Choice i of an answer is sample i of `limpid generate --num-samples` with the same prompt, settings and seed. Every choice has draws of its own, even if prompts are equal.",
     "`top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `skip_special_tokens` and `limpid` are additions.",
-    "In a `prompt` the text of a special token, such as `<|endoftext|>`, is that token, as in `limpid generate`; with `limpid: {\"parse_special\": false}` it is plain text. In a message of a conversation it is always plain text, so that no message can be taken for the template. (In vLLM it is the token.) A marker of limpid's own template is refused in a message if the tokenizer writes markers as text.",
-    "The text of an answer has no special tokens, as in vLLM; with `skip_special_tokens: false` it has. `logprobs` list them in any case. A `stop` text that is a special token ends the answer at that token.",
+    "In a `prompt`, the text of a special token, such as `<|endoftext|>`, is that token, as in `limpid generate`; with `limpid: {\"parse_special\": false}` it is plain text. In a message of a conversation it is always plain text (in vLLM it is the token), so that no message can pass for part of the template. If the tokenizer writes the markers of limpid's own template as text, a message that contains one is refused.",
+    "The text of an answer leaves special tokens out, as in vLLM; `skip_special_tokens: false` keeps them. `logprobs` always lists them. A `stop` string that is a special token ends the answer at that token.",
     "An empty `prompt` is the beginning of a text.",
-    "`echo` gives a prompt exactly as it was sent, without a token that stands before every text of the model; of token ids it gives their text.",
-    "`stop` takes up to 16 texts of 256 bytes.",
-    "A request has at most 256 answers, `n` to each prompt, and they have at most 1048576 tokens and log-probabilities together: tokens of `max_tokens` and of an echo, times `logprobs` + 1.",
-    "Log-probabilities are those of the model, over its whole vocabulary, before temperature, penalties, `logit_bias` and cuts. Minus infinity is -9999.",
-    "Every token that was chosen is counted and has its log-probability, also the one that ended the answer and is not part of its text. `text_offset` counts characters of `text`.",
-    "A token that is no whole character is called `bytes:\\xe2\\x80`. Of several tokens with the same text in `top_logprobs` all but the first have their number added: `the (id 123)`.",
+    "`echo` returns a prompt exactly as it was sent, without the token that the model puts before every text. For token ids it returns their text.",
+    "`stop` takes up to 16 strings of 256 bytes.",
+    "A request has at most 256 answers (prompts times `n`), and at most 1048576 tokens and log-probabilities in total: `max_tokens` plus the echo, times `logprobs` + 1.",
+    "Log-probabilities are the model's own, over its whole vocabulary, before temperature, penalties, `logit_bias` and cuts. Minus infinity is -9999.",
+    "Every chosen token is counted and has a log-probability, including the token that ended the answer, which is not part of its text. `text_offset` counts characters of `text`.",
+    "A token that is not a whole character is called `bytes:\\xe2\\x80`. If several tokens in `top_logprobs` have the same text, all but the first have their id appended: `the (id 123)`.",
     "`finish_reason` is `stop` or `length`.",
-    "A message's `content` is a text, or parts of the type `text`; `null` is an assistant's message without text. `developer` is another name for `system`. Names, tools, images and audio are refused.",
-    "Embeddings are the mean of the hidden states, of length 1, or what the model's `modules.json` says; `limpid: {\"pooling\": \"last\", \"normalize\": false}` changes that. (A prompt that goes before every text, and the most tokens, which sentence-transformers' files may name too, are left to the client.)",
-    "`limpid: {\"receipt\": true}` adds a receipt to the answer, for a request that has one answer.",
+    "A message's `content` is a string or an array of parts of type `text`; `null` stands for an assistant's message without text. `developer` is another name for `system`. Names, tools, images and audio are refused.",
+    "An embedding is the mean of the hidden states, scaled to length 1, or whatever the model's `modules.json` says; `limpid: {\"pooling\": \"last\", \"normalize\": false}` overrides both. The prompt and the token limit that sentence-transformers' files may also name are left to the client.",
+    "`limpid: {\"receipt\": true}` adds a receipt to the answer, if the request has a single answer.",
 ];
 
 /// `/docs`.
@@ -53,59 +42,76 @@ pub fn page() -> String {
         ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{max-width:60rem;margin:2rem auto;padding:0 1rem}",
         "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8888;padding:.2rem .5rem;text-align:left;",
         "vertical-align:top}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}td:first-child code{overflow-wrap:normal}</style><h1>limpid serve</h1>",
-        "<p>OpenAI's protocol, from one model. <a href=\"/openapi.json\">openapi.json</a> says the same to programs.</p>",
+        "<p>OpenAI's protocol, from one model. <a href=\"/openapi.json\">openapi.json</a> describes the same for programs.</p>",
+        "<h2>Endpoints</h2>",
     ));
-    page += "<h2>Endpoints</h2>";
-    let description: Value = serde_json::from_str(OPENAPI).unwrap_or_default();
-    let paths = description["paths"].as_object().into_iter().flatten();
-    let endpoint = |(path, methods): (&String, &Value)| {
-        let one = |(method, of): (&String, &Value)| {
-            let summary = of["summary"].as_str().unwrap_or_default();
-            [code(&format!("{} {path}", method.to_uppercase())), text(summary)].into()
-        };
-        methods.as_object().into_iter().flatten().map(one).collect::<Vec<Vec<String>>>()
-    };
-    page += &table(&["", ""], paths.flat_map(endpoint));
-    for endpoint in ENDPOINTS {
-        page += &format!("<h2>Parameters of <code>{}</code></h2>", endpoint.path);
-        let rows = endpoint.parameters().flat_map(|parameter| match parameter.kind {
-            ParameterKind::Group(inner) => {
-                inner.iter().map(|inner| row(&format!("{}.{}", parameter.name, inner.name), inner)).collect()
-            }
-            _ => vec![row(parameter.name, parameter)],
-        });
-        page += &table(&["name", "value", "what it does"], rows);
+    let routes = ROUTES.iter().map(|route| [format!("`{} {}`", route.method, route.path), route.about.into()].into());
+    page += &html_table(&["", ""], routes);
+    for body in REQUEST_BODIES {
+        page += &format!("<h2>Parameters of <code>{}</code></h2>", body.path);
+        page += &html_table(&PARAMETER, parameter_rows(&body).into_iter());
     }
-    page += "<h2>Where it differs from OpenAI</h2><ul>";
-    for deviation in DEVIATIONS {
-        page += &format!("<li>{}</li>", marked(deviation));
+    page += "<h2>Differences from OpenAI</h2><ul>";
+    for difference in DIFFERENCES {
+        page += &format!("<li>{}", html(difference));
     }
     page += "</ul><h2>Errors</h2><p>An error is <code>{\"error\": {\"message\", \"type\", \"param\", \"code\"}}</code>; in a stream it is an event before <code>[DONE]</code>.</p>";
-    let codes = CODES.iter().map(|(name, status, when)| vec![code(name), status.to_string(), text(when)]);
-    page += &table(&["code", "status", "when"], codes);
+    page += &html_table(&ERROR, error_rows());
     page + "</html>\n"
 }
 
-fn row(name: &str, parameter: &Parameter) -> Vec<String> {
-    vec![code(name), marked(&parameter.kind.expected()), marked(parameter.about)]
+/// The sections of docs/serve.md that are made from the server's tables: the name of each, and its Markdown.
+pub fn guide() -> [(&'static str, String); 3] {
+    let differences: String = DIFFERENCES.iter().map(|difference| format!("* {difference}\n")).collect();
+    let parameters = REQUEST_BODIES.map(|body| {
+        format!("### `POST {}`\n\n{}", body.path, markdown_table(&PARAMETER, parameter_rows(&body).into_iter()))
+    });
+    let errors = markdown_table(&ERROR, error_rows());
+    [("differences", differences), ("parameters", parameters.join("\n")), ("errors", errors)]
 }
 
-fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+const PARAMETER: [&str; 4] = ["name", "value", "default", "what it does"];
+const ERROR: [&str; 3] = ["code", "status", "when"];
+
+/// A row for each parameter, and for each parameter of a group.
+fn parameter_rows(body: &RequestBody) -> Vec<Vec<String>> {
+    let mut rows = vec![];
+    for parameter in body.parameters() {
+        match parameter.kind {
+            ParameterKind::Group(inner) => {
+                rows.extend(inner.iter().map(|inner| row(&format!("{}.{}", parameter.name, inner.name), inner)));
+            }
+            _ => rows.push(row(parameter.name, parameter)),
+        }
+    }
+    rows
+}
+
+fn row(name: &str, parameter: &Parameter) -> Vec<String> {
+    let default = if parameter.required { "required" } else { parameter.default.unwrap_or_default() };
+    vec![format!("`{name}`"), parameter.kind.expected(), default.into(), parameter.about.into()]
+}
+
+fn error_rows() -> impl Iterator<Item = Vec<String>> {
+    CODES.iter().map(|(code, status, when)| vec![format!("`{code}`"), status.to_string(), when.to_string()])
+}
+
+fn html_table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let heads: String = heads.iter().map(|head| format!("<th>{head}")).collect();
-    let rows: String = rows.map(|cells| format!("<tr><td>{}", cells.join("<td>"))).collect();
+    let row = |cells: Vec<String>| cells.iter().map(|cell| format!("<td>{}", html(cell))).collect::<String>();
+    let rows: String = rows.map(|cells| format!("<tr>{}", row(cells))).collect();
     format!("<table><tr>{heads}{rows}</table>")
 }
 
-fn text(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
+fn markdown_table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ").replace("|  |", "| |"));
+    let head = line(heads.iter().map(ToString::to_string).collect()) + &format!("|{}\n", "---|".repeat(heads.len()));
+    head + &rows.map(line).collect::<String>()
 }
 
-fn code(of: &str) -> String {
-    format!("<code>{}</code>", text(of))
-}
-
-/// Text in which `this` is code.
-fn marked(of: &str) -> String {
-    let part = |(i, part): (usize, &str)| if i % 2 == 1 { code(part) } else { text(part) };
-    of.split('`').enumerate().map(part).collect()
+/// Text as HTML; what stands between backticks is code.
+fn html(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    let part = |(i, part): (usize, &str)| if i % 2 == 1 { format!("<code>{part}</code>") } else { part.into() };
+    text.split('`').enumerate().map(part).collect()
 }

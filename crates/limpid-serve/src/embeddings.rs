@@ -29,8 +29,11 @@ pub fn embeddings(model: &ServedModel, body: &[u8], gone: &dyn Fn() -> bool) -> 
         Some(_) => None,
     };
     let pooling = asked.or(stated.as_ref().map(|(_, pooling)| *pooling)).unwrap_or_default();
-    let normalize = fields.flag_or("limpid.normalize", stated.is_none_or(|(recipe, _)| recipe.normalized));
-    let inputs = prompts(model, "input", fields.needed("input", PROMPT_FORMS)?, true)?;
+    let normalize = fields
+        .get("limpid.normalize")
+        .and_then(Value::as_bool)
+        .unwrap_or(stated.is_none_or(|(recipe, _)| recipe.normalized));
+    let inputs = prompts(model, "input", fields.required("input", PROMPT_FORMS)?, true)?;
     if let Some(long) = inputs.iter().find(|ids| ids.len() > context) {
         return Err(Refusal::context_length_exceeded("input", context, long.len(), None));
     }

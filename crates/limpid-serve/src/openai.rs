@@ -3,7 +3,7 @@
 //! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
 
 use crate::ServedModel;
-use crate::parameters::{CHAT, COMPLETIONS, Endpoint, RequestFields};
+use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
 use crate::refusal::{Refusal, found, quoted};
 use limpid::config::Mask;
 use limpid::data::chat::{ChatError, Fault, Message, Role};
@@ -16,12 +16,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Prompts of one request, and answers.
-const PROMPTS: usize = 256;
+/// The most prompts of one request, and the most answers.
+pub(crate) const PROMPTS: usize = 256;
 /// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not read.
 const TOLD: usize = 1 << 20;
-/// Stop texts of one request, and bytes of each.
-const STOPS: (usize, usize) = (16, 256);
+/// The most stop strings of one request, and the most bytes of each.
+pub(crate) const STOPS: (usize, usize) = (16, 256);
 
 /// A request that can be answered.
 #[derive(Clone, Debug)]
@@ -65,16 +65,16 @@ pub struct AnswerSpec {
 /// The first thing that is wrong with it.
 pub fn completions(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
     let fields = read(model, &COMPLETIONS, body)?;
-    let n = fields.count("n").unwrap_or(1);
+    let n = fields.count("n").unwrap_or_default();
     if let Some(best_of) = fields.get("best_of").filter(|best_of| best_of.as_u64() != Some(n as u64)) {
         return Err(Refusal::unsupported_parameter("best_of", &format!("{n}, as `n` is"), &found(best_of)));
     }
-    let parse = fields.flag_or("limpid.parse_special", true);
-    let sent = fields.needed("prompt", PROMPT_FORMS)?;
+    let parse = fields.flag("limpid.parse_special");
+    let sent = fields.required("prompt", PROMPT_FORMS)?;
     let prompts = prompts(model, "prompt", sent, parse)?;
     let texts =
         prompts.iter().enumerate().map(|(i, _)| sent.get(i).unwrap_or(sent).as_str().map(String::from)).collect();
-    let max_tokens = Some(fields.count("max_tokens").unwrap_or(16));
+    let max_tokens = fields.count("max_tokens");
     let (log_probs, echo) = (fields.count("logprobs"), fields.flag("echo"));
     ask(model, &fields, Wish { chat: false, echo, log_probs, prompts, texts, max_tokens, stops: vec![] })
 }
@@ -88,7 +88,7 @@ pub(crate) const PROMPT_FORMS: &str = "a text, token ids, or an array of either"
 /// The first thing that is wrong with it.
 pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
     let fields = read(model, &CHAT, body)?;
-    let messages = messages(fields.needed("messages", "an array of messages")?)?;
+    let messages = messages(fields.required("messages", "an array of messages")?)?;
     let template = model.template.as_ref().ok_or_else(Refusal::no_chat_template)?;
     let prompt = chat_ids(model, template, &messages)?;
     let stops = model.lm.chat_stops(template).map_err(Refusal::engine_error)?;
@@ -124,23 +124,23 @@ struct Wish {
 fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, Refusal> {
     let context = model.lm.config().context_length;
     let param = if wish.chat { "messages" } else { "prompt" };
-    let n = fields.count("n").unwrap_or(1);
+    let n = fields.count("n").unwrap_or_default();
     let seed = fields.whole("seed").unwrap_or_else(draw_seed);
     let sampler = Sampler {
-        temperature: fields.number("temperature").unwrap_or(1.0),
-        top_k: fields.count("top_k").unwrap_or(0),
-        top_p: fields.number("top_p").unwrap_or(1.0),
-        min_p: fields.number("min_p").unwrap_or(0.0),
-        repetition_penalty: fields.number("repetition_penalty").unwrap_or(1.0),
-        presence_penalty: fields.number("presence_penalty").unwrap_or(0.0),
-        frequency_penalty: fields.number("frequency_penalty").unwrap_or(0.0),
+        temperature: fields.number("temperature"),
+        top_k: fields.count("top_k").unwrap_or_default(), // -1 is 0
+        top_p: fields.number("top_p"),
+        min_p: fields.number("min_p"),
+        repetition_penalty: fields.number("repetition_penalty"),
+        presence_penalty: fields.number("presence_penalty"),
+        frequency_penalty: fields.number("frequency_penalty"),
         seed: seed as u64, // as it is written, two's complement
     };
     let options = Options {
         sampler,
         stop: [stops(fields)?, wish.stops].concat(),
         stop_at_end_of_text: !fields.flag("ignore_eos"),
-        skip_special_tokens: fields.flag_or("skip_special_tokens", true),
+        skip_special_tokens: fields.flag("skip_special_tokens"),
         overflow: Overflow::Stop,
         logit_bias: logit_bias(model, fields)?,
         ..Options::default()
@@ -209,8 +209,8 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
 }
 
 /// The parameters of a request for this model.
-pub(crate) fn read(model: &ServedModel, endpoint: &Endpoint, body: &[u8]) -> Result<RequestFields, Refusal> {
-    let fields = RequestFields::read(endpoint, body)?;
+pub(crate) fn read(model: &ServedModel, table: &RequestBody, body: &[u8]) -> Result<RequestFields, Refusal> {
+    let fields = RequestFields::read(table, body)?;
     match fields.text("model").filter(|name| *name != model.id) {
         Some(other) => Err(Refusal::model_not_found(other, &model.id)),
         None => Ok(fields),
@@ -329,8 +329,8 @@ pub(crate) fn messages(value: &Value) -> Result<Vec<Message>, Refusal> {
     items.iter().enumerate().map(|(i, item)| message(&format!("messages[{i}]"), item)).collect()
 }
 
-/// What messages of OpenAI's and other servers' answers have beside; limpid has none of it.
-const BESIDE: [&str; 12] = [
+/// Fields of messages that OpenAI or another server has and limpid lacks. Clients send them back empty.
+pub(crate) const ELSEWHERE: [&str; 12] = [
     "annotations",
     "audio",
     "function_call",
@@ -349,7 +349,7 @@ fn message(place: &str, value: &Value) -> Result<Message, Refusal> {
     let message = value.as_object().ok_or_else(|| Refusal::invalid_type(place, "an object", value))?;
     for (key, value) in message.iter().filter(|(key, _)| !["role", "content"].contains(&key.as_str())) {
         let place = format!("{place}.{}", quoted(key));
-        if BESIDE.contains(&key.as_str()) {
+        if ELSEWHERE.contains(&key.as_str()) {
             match value {
                 Value::Null => {}
                 Value::String(text) if text.is_empty() => {}

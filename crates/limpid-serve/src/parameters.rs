@@ -1,230 +1,291 @@
-//! Every parameter of every endpoint, in tables: its type and range, and whether it does anything. [`RequestFields::read`] refuses what is in
-//! none, so nothing that a client sends is ever ignored in silence.
+//! Every parameter of every request body, in tables: its type and range, its default, and what it does. [`RequestFields::read`] goes by
+//! these tables and refuses everything else, so nothing that a client sends is ignored in silence. `/openapi.json`, `/docs` and the table
+//! in docs/serve.md are made from them too.
 //!
-//! `/docs` prints these tables, and a test holds openapi.json to them. A parameter that is `null` is as good as left out.
+//! A parameter that is `null` counts as left out.
 
 use crate::json;
 use crate::refusal::{Refusal, found};
+use crate::schema;
 use limpid::nearest::nearest;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// What a parameter may be.
 #[derive(Clone, Copy, Debug)]
 pub enum ParameterKind {
-    /// Its endpoint says; here in words.
-    Own(&'static str),
-    /// A text.
+    /// Checked by its endpoint: in words, and as a JSON Schema.
+    Own(&'static str, fn() -> Value),
+    /// A string.
     Text,
     /// `true` or `false`.
     Flag,
-    /// An integer of this range.
+    /// An integer in this range.
     Whole(i64, i64),
-    /// A number of this range.
+    /// A number in this range.
     Number(NumberRange),
-    /// One of these texts.
+    /// One of these strings.
     OneOf(&'static [&'static str]),
     /// An object with parameters of its own.
     Group(&'static [Parameter]),
-    /// Anything: it is accepted and changes nothing.
+    /// Anything: it is accepted and has no effect.
     Idle,
-    /// Not supported: only these values, in JSON, which change nothing.
+    /// Not supported: only these values, in JSON, which have no effect.
     Only(&'static [&'static str]),
 }
 
 /// A range of numbers, with or without its ends.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberRange {
-    /// The least.
+    /// The lower end.
     pub least: f64,
-    /// The greatest.
+    /// The upper end.
     pub most: f64,
-    /// Whether the least is not in the range.
+    /// Whether the lower end is outside the range.
     pub above: bool,
-    /// Whether the greatest is not in the range.
+    /// Whether the upper end is outside the range.
     pub below: bool,
 }
 
-/// A parameter of an endpoint.
+/// A parameter of a request body.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
     /// Its name.
     pub name: &'static str,
     /// What it may be.
     pub kind: ParameterKind,
-    /// What it does, for `/docs`.
+    /// The value that a request without it has, in JSON; none if leaving it out means something else, which `about` says.
+    pub default: Option<&'static str>,
+    /// Whether a request without it is refused.
+    pub required: bool,
+    /// What it does.
     pub about: &'static str,
 }
 
-/// An endpoint that takes a body.
+/// The body of a POST request.
 #[derive(Clone, Copy, Debug)]
-pub struct Endpoint {
-    /// Its path; the method is POST.
+pub struct RequestBody {
+    /// The path that it is sent to.
     pub path: &'static str,
+    /// Its name in `/openapi.json`.
+    pub schema: &'static str,
+    /// Parameters of which a request has exactly one; none if there is no such choice.
+    pub exactly_one: &'static [&'static str],
     tables: &'static [&'static [Parameter]],
 }
 
 const fn row(name: &'static str, kind: ParameterKind, about: &'static str) -> Parameter {
-    Parameter { name, kind, about }
+    Parameter { name, kind, default: None, required: false, about }
+}
+
+impl Parameter {
+    const fn or(self, default: &'static str) -> Parameter {
+        Parameter { default: Some(default), ..self }
+    }
+
+    const fn required(self) -> Parameter {
+        Parameter { required: true, ..self }
+    }
+}
+
+const fn idle(name: &'static str) -> Parameter {
+    row(name, ParameterKind::Idle, "No effect")
+}
+
+const fn unsupported(name: &'static str, neutral: &'static [&'static str]) -> Parameter {
+    row(name, ParameterKind::Only(neutral), schema::UNSUPPORTED)
 }
 
 const fn between(least: f64, most: f64) -> ParameterKind {
     ParameterKind::Number(NumberRange { least, most, above: false, below: false })
 }
 
-const MODEL: Parameter = row("model", ParameterKind::Text, "the name of the served model; may be left out");
-const USER: Parameter = row("user", ParameterKind::Idle, "no effect");
-const ENCODING: &[&str] = &["float", "base64"];
-const SPECIAL: Parameter =
-    row("parse_special", ParameterKind::Flag, "whether the text of a special token is that token; default true");
+const fn above(least: f64, most: f64) -> ParameterKind {
+    ParameterKind::Number(NumberRange { least, most, above: true, below: false })
+}
+
+const fn below(least: f64, most: f64) -> ParameterKind {
+    ParameterKind::Number(NumberRange { least, most, above: false, below: true })
+}
+
+const TOKENS: ParameterKind = ParameterKind::Whole(0, u32::MAX as i64);
+const PROMPTS: ParameterKind =
+    ParameterKind::Own("a string, token ids, or an array of at most 256 of either", schema::prompts);
+const CONVERSATION: ParameterKind = ParameterKind::Own("an array of messages", schema::messages);
+
+const MODEL: Parameter = row("model", ParameterKind::Text, "The name of the served model; may be left out");
+const PARSE_SPECIAL: Parameter =
+    row("parse_special", ParameterKind::Flag, "Read the text of a special token as that token").or("true");
+const ADD_GENERATION_PROMPT: Parameter =
+    row("add_generation_prompt", ParameterKind::Flag, "End the conversation where an answer begins").or("true");
+const MESSAGES: Parameter =
+    row("messages", CONVERSATION, "The conversation; each message has a `role` and `content`").required();
 
 /// Of completions and chat completions.
 const GENERATION: &[Parameter] = &[
     MODEL,
-    row("frequency_penalty", between(-2.0, 2.0), "taken from a token's logit for each time that the answer has it"),
-    row("ignore_eos", ParameterKind::Flag, "go on after the tokens that end a text or a turn; default false"),
-    row("limpid", ParameterKind::Group(LIMPID), "what only limpid has"),
-    row("logit_bias", ParameterKind::Own("an object of token ids and numbers between -100 and 100"), "added to logits"),
+    row(
+        "frequency_penalty",
+        between(-2.0, 2.0),
+        "Subtracted from a token's logit once for each time the token occurs in the answer",
+    )
+    .or("0"),
+    row("ignore_eos", ParameterKind::Flag, "Continue after tokens that end a text or a turn").or("false"),
+    row("limpid", ParameterKind::Group(LIMPID), "Parameters that only limpid has"),
+    row(
+        "logit_bias",
+        ParameterKind::Own("an object of token ids and numbers between -100 and 100", schema::logit_bias),
+        "Added to the logits of these token ids",
+    ),
     row(
         "min_p",
-        ParameterKind::Number(NumberRange { least: 0.0, most: 1.0, above: false, below: true }),
-        "only tokens at least so many times as likely as the likeliest; default 0",
-    ),
-    row("n", ParameterKind::Whole(1, 128), "answers to each prompt, of all prompts at most 256; default 1"),
-    row("presence_penalty", between(-2.0, 2.0), "taken from a token's logit if the answer has it"),
+        below(0.0, 1.0),
+        "Keep only tokens whose probability is at least this fraction of the likeliest token's",
+    )
+    .or("0"),
+    row("n", ParameterKind::Whole(1, 128), "Answers to each prompt; a request has at most 256 answers").or("1"),
+    row("presence_penalty", between(-2.0, 2.0), "Subtracted from a token's logit if the token occurs in the answer")
+        .or("0"),
     row(
         "repetition_penalty",
-        ParameterKind::Number(NumberRange { least: 0.0, most: 10.0, above: true, below: false }),
-        "logits of tokens that occurred are divided by it if positive, else multiplied; default 1",
-    ),
+        above(0.0, 10.0),
+        "Logits of tokens that have occurred are divided by this if they are positive, else multiplied",
+    )
+    .or("1"),
     row(
         "seed",
         ParameterKind::Whole(i64::MIN, i64::MAX),
-        "of every draw; drawn if left out, and told as `limpid.seed`",
+        "The seed of every draw; if left out, the server draws one and returns it as `limpid.seed`",
     ),
     row(
         "stop",
-        ParameterKind::Own("a text, or at most 16 texts, of at most 256 bytes each"),
-        "texts that end the answer",
+        ParameterKind::Own("a string, or at most 16 strings, each of at most 256 bytes", schema::stops),
+        "Strings that end the answer, each of at most 256 bytes",
     ),
-    row("skip_special_tokens", ParameterKind::Flag, "leave special tokens out of the answer's text; default true"),
-    row("stream", ParameterKind::Flag, "send the answer in pieces; default false"),
-    row("stream_options", ParameterKind::Group(STREAM_OPTIONS), "with `stream`"),
-    row("temperature", between(0.0, 2.0), "below 1 sharper, above 1 flatter, 0 the likeliest token; default 1"),
+    row("skip_special_tokens", ParameterKind::Flag, "Leave special tokens out of the answer's text").or("true"),
+    row("stream", ParameterKind::Flag, "Send the answer in pieces while it is being generated").or("false"),
+    row("stream_options", ParameterKind::Group(STREAM_OPTIONS), "Options of `stream`"),
+    row(
+        "temperature",
+        between(0.0, 2.0),
+        "Below 1 sharpens the distribution, above 1 flattens it; 0 always takes the likeliest token",
+    )
+    .or("1"),
     row(
         "top_k",
         ParameterKind::Whole(-1, i32::MAX as i64),
-        "only so many of the likeliest tokens; -1 and 0 for all; default 0",
-    ),
-    row(
-        "top_p",
-        ParameterKind::Number(NumberRange { least: 0.0, most: 1.0, above: true, below: false }),
-        "only the likeliest tokens whose probabilities add up to it; default 1",
-    ),
-    USER,
-    row("metadata", ParameterKind::Idle, "no effect"),
-    row("prompt_cache_key", ParameterKind::Idle, "no effect: equal beginnings are always found"),
-    row("prompt_cache_retention", ParameterKind::Idle, "no effect"),
-    row("safety_identifier", ParameterKind::Idle, "no effect"),
-    row("service_tier", ParameterKind::Idle, "no effect"),
-    row("store", ParameterKind::Idle, "no effect: nothing is stored"),
+        "Keep only this many of the likeliest tokens; 0 and -1 keep all",
+    )
+    .or("0"),
+    row("top_p", above(0.0, 1.0), "Keep only the likeliest tokens whose probabilities add up to this").or("1"),
+    idle("user"),
+    idle("metadata"),
+    row("prompt_cache_key", ParameterKind::Idle, "No effect: equal beginnings are always reused"),
+    idle("prompt_cache_retention"),
+    idle("safety_identifier"),
+    idle("service_tier"),
+    row("store", ParameterKind::Idle, "No effect: nothing is stored"),
 ];
 
 const STREAM_OPTIONS: &[Parameter] = &[
-    row("include_obfuscation", ParameterKind::Only(&["false"]), "not supported"),
-    row("include_usage", ParameterKind::Flag, "end the stream with a chunk that counts the tokens; default false"),
+    unsupported("include_obfuscation", &["false"]),
+    row("include_usage", ParameterKind::Flag, "End the stream with a chunk that counts the tokens").or("false"),
 ];
 
 const LIMPID: &[Parameter] = &[
-    SPECIAL,
+    PARSE_SPECIAL,
     row(
         "receipt",
         ParameterKind::Flag,
-        "answer with a receipt, which `limpid replay` checks; for one answer; default false",
-    ),
+        "Add a receipt, which `limpid replay` checks; only for a request with a single answer",
+    )
+    .or("false"),
 ];
 
 /// `POST /v1/completions`.
-pub const COMPLETIONS: Endpoint = Endpoint {
+pub const COMPLETIONS: RequestBody = RequestBody {
     path: "/v1/completions",
+    schema: "CompletionRequest",
+    exactly_one: &[],
     tables: &[
         GENERATION,
         &[
+            row("prompt", PROMPTS, "What to continue; \"\" is the beginning of a text").required(),
             row(
-                "prompt",
-                ParameterKind::Own("a text, token ids, or at most 256 of either"),
-                "what is continued; needed; \"\" is the beginning of a text",
+                "best_of",
+                ParameterKind::Own("the value of `n`", || schema::integer_between(1, 128)),
+                "Not supported: must equal `n`",
             ),
-            row("best_of", ParameterKind::Own("what `n` is"), "not supported"),
-            row("echo", ParameterKind::Flag, "answer with the prompt too; default false"),
+            row("echo", ParameterKind::Flag, "Begin the answer with the prompt").or("false"),
             row(
                 "logprobs",
                 ParameterKind::Whole(0, 20),
-                "log-probabilities of every token, and of so many of the likeliest beside it",
+                "Return the log-probability of every token, and of this many of the likeliest alternatives",
             ),
-            row("max_tokens", ParameterKind::Whole(0, u32::MAX as i64), "most tokens of the answer; default 16"),
-            row("suffix", ParameterKind::Only(&["\"\""]), "not supported"),
+            row("max_tokens", TOKENS, "The most tokens of an answer").or("16"),
+            unsupported("suffix", &["\"\""]),
         ],
     ],
 };
 
 /// `POST /v1/chat/completions`.
-pub const CHAT: Endpoint = Endpoint {
+pub const CHAT: RequestBody = RequestBody {
     path: "/v1/chat/completions",
+    schema: "ChatRequest",
+    exactly_one: &[],
     tables: &[
         GENERATION,
         &[
             MESSAGES,
-            row("logprobs", ParameterKind::Flag, "log-probabilities of every token of the answer; default false"),
+            row("logprobs", ParameterKind::Flag, "Return the log-probability of every token of the answer").or("false"),
             row(
                 "max_completion_tokens",
-                ParameterKind::Whole(0, u32::MAX as i64),
-                "most tokens of the answer; default all that fit",
+                TOKENS,
+                "The most tokens of an answer; if left out, all that fit in the context",
             ),
-            row("max_tokens", ParameterKind::Whole(0, u32::MAX as i64), "the older name of `max_completion_tokens`"),
+            row("max_tokens", TOKENS, "The older name of `max_completion_tokens`"),
             row(
                 "top_logprobs",
                 ParameterKind::Whole(0, 20),
-                "with `logprobs`: so many of the likeliest tokens; default 0",
+                "With `logprobs`: also return this many of the likeliest alternatives; if left out, none",
             ),
-            row("audio", ParameterKind::Only(&[]), "not supported"),
-            row("function_call", ParameterKind::Only(&["\"none\"", "\"auto\""]), "not supported"),
-            row("functions", ParameterKind::Only(&["[]"]), "not supported"),
-            row("modalities", ParameterKind::Only(&["[\"text\"]"]), "not supported"),
-            row("parallel_tool_calls", ParameterKind::Only(&["true", "false"]), "not supported"),
-            row("prediction", ParameterKind::Only(&[]), "not supported"),
-            row("reasoning_effort", ParameterKind::Only(&["\"none\""]), "not supported"),
-            row("response_format", ParameterKind::Only(&["{\"type\":\"text\"}"]), "not supported"),
-            row("tool_choice", ParameterKind::Only(&["\"none\"", "\"auto\""]), "not supported"),
-            row("tools", ParameterKind::Only(&["[]"]), "not supported"),
-            row("verbosity", ParameterKind::Only(&["\"medium\""]), "not supported"),
-            row("web_search_options", ParameterKind::Only(&[]), "not supported"),
+            unsupported("audio", &[]),
+            unsupported("function_call", &["\"none\"", "\"auto\""]),
+            unsupported("functions", &["[]"]),
+            unsupported("modalities", &["[\"text\"]"]),
+            unsupported("parallel_tool_calls", &["true", "false"]),
+            unsupported("prediction", &[]),
+            unsupported("reasoning_effort", &["\"none\""]),
+            unsupported("response_format", &["{\"type\":\"text\"}"]),
+            unsupported("tool_choice", &["\"none\"", "\"auto\""]),
+            unsupported("tools", &["[]"]),
+            unsupported("verbosity", &["\"medium\""]),
+            unsupported("web_search_options", &[]),
         ],
     ],
 };
 
-const MESSAGES: Parameter = row(
-    "messages",
-    ParameterKind::Own("an array of messages"),
-    "the conversation, each message with `role` and `content`; needed",
-);
-const ADD_GENERATION_PROMPT: Parameter =
-    row("add_generation_prompt", ParameterKind::Flag, "with `messages`: end where an answer begins; default true");
-
 /// `POST /v1/embeddings`.
-pub const EMBEDDINGS: Endpoint = Endpoint {
+pub const EMBEDDINGS: RequestBody = RequestBody {
     path: "/v1/embeddings",
+    schema: "EmbeddingRequest",
+    exactly_one: &[],
     tables: &[&[
         MODEL,
-        row("input", ParameterKind::Own("a text, token ids, or at most 256 of either"), "what becomes vectors; needed"),
-        row("dimensions", ParameterKind::Own("the model's width"), "not supported"),
+        row("input", PROMPTS, "What to turn into vectors").required(),
+        row(
+            "dimensions",
+            ParameterKind::Own("the model's width", || json!({ "type": "integer", "minimum": 1 })),
+            "Not supported: must equal the model's width",
+        ),
         row(
             "encoding_format",
-            ParameterKind::OneOf(ENCODING),
-            "numbers, or the bytes of f32s in base64; default float",
-        ),
-        row("limpid", ParameterKind::Group(EMBEDDING), "what only limpid has"),
-        USER,
+            ParameterKind::OneOf(&["float", "base64"]),
+            "Numbers, or the bytes of little-endian f32s in base64",
+        )
+        .or("\"float\""),
+        row("limpid", ParameterKind::Group(EMBEDDING), "Parameters that only limpid has"),
+        idle("user"),
     ]],
 };
 
@@ -232,43 +293,55 @@ const EMBEDDING: &[Parameter] = &[
     row(
         "normalize",
         ParameterKind::Flag,
-        "whether vectors have length 1; default true, or as the model's modules.json says",
+        "Scale vectors to length 1; if left out, as the model's modules.json says, else true",
     ),
     row(
         "pooling",
         ParameterKind::OneOf(&["mean", "cls", "last", "max", "mean-sqrt-len", "weighted-mean"]),
-        "what is taken of the tokens' hidden states; default mean, or as the model's modules.json says",
+        "How the hidden states of the tokens become one vector; if left out, as the model's modules.json says, else mean",
     ),
 ];
 
 /// `POST /tokenize`.
-pub const TOKENIZE: Endpoint = Endpoint {
+pub const TOKENIZE: RequestBody = RequestBody {
     path: "/tokenize",
+    schema: "TokenizeRequest",
+    exactly_one: &["prompt", "content", "messages"],
     tables: &[&[
         MODEL,
-        row("prompt", ParameterKind::Text, "the text; this, `content` or `messages`"),
-        row("content", ParameterKind::Text, "the same under another name"),
-        row("messages", ParameterKind::Own("an array of messages"), "a conversation, as the chat template writes it"),
+        row("prompt", ParameterKind::Text, "The text"),
+        row("content", ParameterKind::Text, "Another name of `prompt`"),
+        row("messages", CONVERSATION, "A conversation, to be written by the chat template"),
         ADD_GENERATION_PROMPT,
-        row("add_special_tokens", ParameterKind::Flag, "put the tokens round every text round it; default false"),
-        row("add_special", ParameterKind::Flag, "the same under another name"),
-        SPECIAL,
-        row("return_token_strs", ParameterKind::Flag, "answer with `token_strs` too; default false"),
-        row("with_pieces", ParameterKind::Flag, "answer with `id` and `piece` of each token; default false"),
+        row("add_special_tokens", ParameterKind::Flag, "Add the tokens that stand around every text").or("false"),
+        row("add_special", ParameterKind::Flag, "Another name of `add_special_tokens`").or("false"),
+        PARSE_SPECIAL,
+        row("return_token_strs", ParameterKind::Flag, "Also return `token_strs`, the text of each token").or("false"),
+        row("with_pieces", ParameterKind::Flag, "Return an `id` and a `piece` for each token").or("false"),
     ]],
 };
 
 /// `POST /detokenize`.
-pub const DETOKENIZE: Endpoint = Endpoint {
+pub const DETOKENIZE: RequestBody = RequestBody {
     path: "/detokenize",
-    tables: &[&[MODEL, row("tokens", ParameterKind::Own("an array of token ids"), "needed")]],
+    schema: "DetokenizeRequest",
+    exactly_one: &[],
+    tables: &[&[
+        MODEL,
+        row("tokens", ParameterKind::Own("an array of token ids", schema::token_ids), "The tokens to decode")
+            .required(),
+    ]],
 };
 
 /// `POST /apply-template`.
-pub const APPLY_TEMPLATE: Endpoint =
-    Endpoint { path: "/apply-template", tables: &[&[MODEL, MESSAGES, ADD_GENERATION_PROMPT]] };
+pub const APPLY_TEMPLATE: RequestBody = RequestBody {
+    path: "/apply-template",
+    schema: "TemplateRequest",
+    exactly_one: &[],
+    tables: &[&[MODEL, MESSAGES, ADD_GENERATION_PROMPT]],
+};
 
-/// What other programs call parameters, and what they are called here; `min_tokens`, which looks like one of ours, is none.
+/// Parameters of other programs, and their names here. `min_tokens` has none, though it looks like `max_tokens`.
 const FOREIGN: &[(&str, &str)] = &[
     ("max_new_tokens", "max_tokens"),
     ("min_tokens", ""),
@@ -277,10 +350,10 @@ const FOREIGN: &[(&str, &str)] = &[
     ("repeat_penalty", "repetition_penalty"),
 ];
 
-/// All endpoints that take a body.
-pub const ENDPOINTS: [Endpoint; 6] = [COMPLETIONS, CHAT, EMBEDDINGS, TOKENIZE, DETOKENIZE, APPLY_TEMPLATE];
+/// Every body whose parameters are in a table.
+pub const REQUEST_BODIES: [RequestBody; 6] = [COMPLETIONS, CHAT, EMBEDDINGS, TOKENIZE, DETOKENIZE, APPLY_TEMPLATE];
 
-impl Endpoint {
+impl RequestBody {
     /// Its parameters.
     pub fn parameters(&self) -> impl Iterator<Item = &'static Parameter> {
         self.tables.iter().copied().flatten()
@@ -295,13 +368,13 @@ impl NumberRange {
 }
 
 impl ParameterKind {
-    /// What it may be, in words: `between 0 and 2`.
+    /// What it may be, in words, as in "between 0 and 2".
     pub fn expected(self) -> String {
         match self {
-            ParameterKind::Own(expected) => expected.into(),
-            ParameterKind::Text => "a text".into(),
+            ParameterKind::Own(expected, _) => expected.into(),
+            ParameterKind::Text => "a string".into(),
             ParameterKind::Flag => "true or false".into(),
-            ParameterKind::Whole(i64::MIN, i64::MAX) => "an integer of 64 bits".into(),
+            ParameterKind::Whole(i64::MIN, i64::MAX) => "a 64-bit integer".into(),
             ParameterKind::Whole(least, most) => format!("an integer between {least} and {most}"),
             ParameterKind::Number(NumberRange { least, most, above, below }) => match (above, below) {
                 (false, false) => format!("between {least} and {most}"),
@@ -317,67 +390,104 @@ impl ParameterKind {
         }
     }
 
+    /// What it may be, as a JSON Schema.
+    pub fn schema(self) -> Value {
+        match self {
+            ParameterKind::Own(_, schema) => schema(),
+            ParameterKind::Text => schema::string(),
+            ParameterKind::Flag => schema::boolean(),
+            ParameterKind::Whole(least, most) => {
+                let mut range = schema::integer_between(least, most);
+                if (least, most) == (i64::MIN, i64::MAX) {
+                    range["format"] = "int64".into();
+                }
+                range
+            }
+            ParameterKind::Number(NumberRange { least, most, above, below }) => {
+                let mut range = schema::number();
+                range[if above { "exclusiveMinimum" } else { "minimum" }] = schema::plain(least);
+                range[if below { "exclusiveMaximum" } else { "maximum" }] = schema::plain(most);
+                range
+            }
+            ParameterKind::OneOf(names) => schema::one_of(names),
+            ParameterKind::Group(inner) => {
+                let properties: Vec<_> = inner.iter().map(|parameter| (parameter.name, parameter.schema())).collect();
+                schema::object(&[], &properties)
+            }
+            ParameterKind::Idle => json!({}),
+            ParameterKind::Only(values) => {
+                json!({ "enum": values.iter().map(|value| constant(value)).collect::<Vec<_>>() })
+            }
+        }
+    }
+
     /// Refuses a value that it may not be.
     fn check(self, name: &str, value: &Value) -> Result<(), Refusal> {
-        let wrong_type = || Err(Refusal::invalid_type(name, &self.expected(), value));
-        let fits = match self {
-            ParameterKind::Own(_) | ParameterKind::Idle => true,
-            ParameterKind::Text if value.is_string() => true,
-            ParameterKind::Flag if value.is_boolean() => true,
-            ParameterKind::Group(_) if value.is_object() => true,
-            ParameterKind::Whole(least, most) if value.is_i64() || value.is_u64() => {
-                value.as_i64().is_some_and(|value| (least..=most).contains(&value))
-            }
-            ParameterKind::Number(bounds) if value.is_number() => value.as_f64().is_some_and(|value| bounds.has(value)),
-            ParameterKind::OneOf(names) => match value.as_str() {
-                Some(text) => names.contains(&text),
-                None => return wrong_type(),
-            },
-            ParameterKind::Only(values) => {
-                let neutral = |text: &&str| serde_json::from_str::<Value>(text).is_ok_and(|neutral| neutral == *value);
-                return match values.iter().any(neutral) {
-                    true => Ok(()),
-                    false => Err(Refusal::unsupported_parameter(name, &self.expected(), &found(value))),
-                };
-            }
-            ParameterKind::Text
-            | ParameterKind::Flag
-            | ParameterKind::Group(_)
-            | ParameterKind::Whole(..)
-            | ParameterKind::Number(_) => return wrong_type(),
+        let of_type = match self {
+            ParameterKind::Own(..) | ParameterKind::Idle | ParameterKind::Only(_) => true,
+            ParameterKind::Text | ParameterKind::OneOf(_) => value.is_string(),
+            ParameterKind::Flag => value.is_boolean(),
+            ParameterKind::Group(_) => value.is_object(),
+            ParameterKind::Whole(..) => value.is_i64() || value.is_u64(),
+            ParameterKind::Number(_) => value.is_number(),
         };
-        if fits { Ok(()) } else { Err(Refusal::invalid_value(name, &self.expected(), &found(value))) }
+        if !of_type {
+            return Err(Refusal::invalid_type(name, &self.expected(), value));
+        }
+        let in_range = match self {
+            ParameterKind::Whole(least, most) => value.as_i64().is_some_and(|value| (least..=most).contains(&value)),
+            ParameterKind::Number(range) => value.as_f64().is_some_and(|value| range.has(value)),
+            ParameterKind::OneOf(names) => value.as_str().is_some_and(|name| names.contains(&name)),
+            ParameterKind::Only(values) if values.iter().all(|neutral| constant(neutral) != *value) => {
+                return Err(Refusal::unsupported_parameter(name, &self.expected(), &found(value)));
+            }
+            _ => true,
+        };
+        if in_range { Ok(()) } else { Err(Refusal::invalid_value(name, &self.expected(), &found(value))) }
     }
 }
 
-/// The parameters of a request that are not `null`, each as its table wants it; those of a group as `stream_options.include_usage`.
+impl Parameter {
+    /// What it may be, its default and what it does, as a JSON Schema.
+    pub fn schema(&self) -> Value {
+        let mut schema = schema::described(self.kind.schema(), self.about);
+        if !self.required && !matches!(self.kind, ParameterKind::Idle) {
+            schema = schema::nullable(schema);
+        }
+        if let Some(default) = self.default {
+            schema["default"] = constant(default);
+        }
+        schema
+    }
+}
+
+/// A value that the tables write in JSON; a test reads all of them.
+fn constant(json: &str) -> Value {
+    serde_json::from_str(json).unwrap_or_default()
+}
+
+/// The parameters of a request that are not `null`, each as its table wants it, and the defaults of the others. A parameter of a group is
+/// called `stream_options.include_usage`.
 #[derive(Debug)]
 pub struct RequestFields(BTreeMap<String, Value>);
 
 impl RequestFields {
-    /// Reads the body of an endpoint.
+    /// Reads a body.
     ///
     /// # Errors
-    /// If it is no JSON object, or a parameter is unknown, not supported, or not what its table says.
-    pub fn read(endpoint: &Endpoint, body: &[u8]) -> Result<RequestFields, Refusal> {
+    /// If it is not a JSON object, or a parameter is unknown, not supported, or not what its table says.
+    pub fn read(body: &RequestBody, bytes: &[u8]) -> Result<RequestFields, Refusal> {
         let mut fields = RequestFields(BTreeMap::new());
-        let known: Vec<&Parameter> = endpoint.parameters().collect();
-        fields.add("", &known, json::object(body)?)?;
+        let known: Vec<&Parameter> = body.parameters().collect();
+        fields.add("", &known, json::object(bytes)?)?;
+        fields.add_defaults("", &known);
         Ok(fields)
     }
 
     fn add(&mut self, group: &str, known: &[&Parameter], object: Map<String, Value>) -> Result<(), Refusal> {
         for (key, value) in object {
             let Some(parameter) = known.iter().find(|parameter| parameter.name == key) else {
-                let mut names = known.iter().map(|parameter| parameter.name);
-                let near = match FOREIGN.iter().find(|(other, _)| *other == key) {
-                    Some((_, ours)) => names.find(|name| name == ours),
-                    None => nearest(&key, names),
-                };
-                let refusal = Refusal::unknown_parameter(&format!("{group}{key}"), near);
-                let has = |endpoint: &&Endpoint| endpoint.parameters().any(|parameter| parameter.name == key);
-                let other = ENDPOINTS.iter().find(has).filter(|_| near.is_none() && group.is_empty());
-                return Err(other.map_or(refusal.clone(), |other| refusal.meant_for(other.path)));
+                return Err(unknown(group, &key, known));
             };
             if value.is_null() {
                 continue;
@@ -394,32 +504,39 @@ impl RequestFields {
         Ok(())
     }
 
-    /// A parameter as it was sent.
+    fn add_defaults(&mut self, group: &str, known: &[&Parameter]) {
+        for parameter in known {
+            let name = format!("{group}{}", parameter.name);
+            if let ParameterKind::Group(inner) = parameter.kind {
+                self.add_defaults(&format!("{name}."), &inner.iter().collect::<Vec<_>>());
+            }
+            if let Some(default) = parameter.default {
+                self.0.entry(name).or_insert_with(|| constant(default));
+            }
+        }
+    }
+
+    /// A parameter as it was sent, else its default.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// A parameter that is needed.
+    /// A parameter that is required.
     ///
     /// # Errors
     /// If it is missing.
-    pub fn needed(&self, name: &str, expected: &str) -> Result<&Value, Refusal> {
+    pub fn required(&self, name: &str, expected: &str) -> Result<&Value, Refusal> {
         self.get(name).ok_or_else(|| Refusal::missing_field(name, expected))
     }
 
-    /// A text.
+    /// A string.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name)?.as_str()
     }
 
-    /// A flag, false if left out.
+    /// A flag that has a default.
     pub fn flag(&self, name: &str) -> bool {
-        self.flag_or(name, false)
-    }
-
-    /// A flag.
-    pub fn flag_or(&self, name: &str, default: bool) -> bool {
-        self.get(name).and_then(Value::as_bool).unwrap_or(default)
+        self.get(name).and_then(Value::as_bool).unwrap_or_default()
     }
 
     /// An integer.
@@ -432,8 +549,63 @@ impl RequestFields {
         self.whole(name).and_then(|value| usize::try_from(value).ok())
     }
 
-    /// A number.
-    pub fn number(&self, name: &str) -> Option<f64> {
-        self.get(name)?.as_f64()
+    /// A number that has a default.
+    pub fn number(&self, name: &str) -> f64 {
+        self.get(name).and_then(Value::as_f64).unwrap_or_default()
+    }
+}
+
+/// Refuses a name that is in no table, and says which one may have been meant.
+fn unknown(group: &str, key: &str, known: &[&Parameter]) -> Refusal {
+    let mut names = known.iter().map(|parameter| parameter.name);
+    let near = match FOREIGN.iter().find(|(foreign, _)| *foreign == key) {
+        Some((_, ours)) => names.find(|name| name == ours),
+        None => nearest(key, names),
+    };
+    let refusal = Refusal::unknown_parameter(&format!("{group}{key}"), near);
+    let elsewhere = REQUEST_BODIES.iter().find(|body| body.parameters().any(|parameter| parameter.name == key));
+    match elsewhere {
+        Some(body) if near.is_none() && group.is_empty() => refusal.meant_for(body.path),
+        _ => refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<&'static Parameter> {
+        let tables = REQUEST_BODIES.iter().flat_map(RequestBody::parameters);
+        let inner = |parameter: &'static Parameter| match parameter.kind {
+            ParameterKind::Group(inner) => inner.iter(),
+            _ => [].iter(),
+        };
+        tables.flat_map(|parameter| std::iter::once(parameter).chain(inner(parameter))).collect()
+    }
+
+    #[test]
+    fn constants_are_json_and_defaults_are_in_range() {
+        for parameter in all() {
+            if let Some(default) = parameter.default {
+                let value: Value = serde_json::from_str(default).unwrap();
+                parameter.kind.check(parameter.name, &value).unwrap();
+            }
+            if let ParameterKind::Only(values) = parameter.kind {
+                values.iter().for_each(|value| drop(serde_json::from_str::<Value>(value).unwrap()));
+            }
+            assert!(!parameter.required || parameter.default.is_none(), "{}", parameter.name);
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let fields = RequestFields::read(&COMPLETIONS, br#"{"prompt":"a","temperature":null,"top_k":-1}"#).unwrap();
+        assert_eq!((fields.number("temperature"), fields.number("presence_penalty")), (1.0, 0.0));
+        assert_eq!(
+            (fields.count("max_tokens"), fields.count("n"), fields.whole("top_k")),
+            (Some(16), Some(1), Some(-1))
+        );
+        assert_eq!((fields.flag("limpid.parse_special"), fields.flag("limpid.receipt")), (true, false));
+        assert_eq!((fields.get("logprobs"), fields.get("seed")), (None, None));
     }
 }

@@ -3,7 +3,8 @@
 //! A message names the thing, what was expected, what was found and how to mend it. Of what a user sent it repeats at most 64 bytes,
 //! escaped ([`quoted`]).
 
-use crate::route::{meant, origin_name, without_port};
+use crate::route::{origin_name, without_port};
+use crate::routes::meant;
 use serde_json::{Value, json};
 
 /// An error as a client gets it: `{"error": {"message", "type", "param", "code"}}`.

@@ -10,8 +10,9 @@ use crate::look::{self, LookReply, Pieces};
 use crate::model::{ServedLease, ServedModel};
 use crate::openai::{self, Ask};
 use crate::refusal::Refusal;
+use crate::routes::{self, Endpoint};
 use crate::server::{Counted, PageOptions, Phase, ServeError, ServeEvent, ServeOptions, ServerState};
-use crate::{docs, embeddings, metrics, server, tokens, ui};
+use crate::{docs, embeddings, metrics, openapi, server, tokens, ui};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -28,50 +29,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-
-/// What can be asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Endpoint {
-    ApplyTemplate,
-    Chat,
-    Completions,
-    Detokenize,
-    Docs,
-    Embeddings,
-    Forget,
-    Health,
-    Look,
-    LookInto,
-    Metrics,
-    Model,
-    Models,
-    OpenApi,
-    Page,
-    Tokenize,
-    TokenizerInfo,
-}
-
-/// Every path, its method, and whether it is answered without a key. `{id}` is the rest of a path. `GET` includes `HEAD`.
-const ROUTES: &[(&str, &str, Endpoint, bool)] = &[
-    ("GET", "/", Endpoint::Page, true),
-    ("POST", "/apply-template", Endpoint::ApplyTemplate, false),
-    ("POST", "/detokenize", Endpoint::Detokenize, false),
-    ("GET", "/docs", Endpoint::Docs, true),
-    ("GET", "/health", Endpoint::Health, true),
-    ("GET", "/inspect/v1/{id}", Endpoint::Look, false),
-    ("POST", "/inspect/v1/{id}", Endpoint::LookInto, false),
-    ("DELETE", "/inspect/v1/{id}", Endpoint::Forget, false),
-    ("GET", "/metrics", Endpoint::Metrics, false),
-    ("GET", "/openapi.json", Endpoint::OpenApi, true),
-    ("GET", "/ready", Endpoint::Health, true),
-    ("POST", "/tokenize", Endpoint::Tokenize, false),
-    ("GET", "/tokenizer_info", Endpoint::TokenizerInfo, false),
-    ("POST", "/v1/chat/completions", Endpoint::Chat, false),
-    ("POST", "/v1/completions", Endpoint::Completions, false),
-    ("POST", "/v1/embeddings", Endpoint::Embeddings, false),
-    ("GET", "/v1/models", Endpoint::Models, false),
-    ("GET", "/v1/models/{id}", Endpoint::Model, false),
-];
 
 /// Bytes of a path with its query.
 const LONGEST_URI: usize = 8 << 10;
@@ -205,39 +162,6 @@ impl RequestAccess {
     }
 }
 
-/// The endpoint of a path, whether it is open to all, and the rest of the path.
-fn find<'a>(method: &Method, path: &'a str) -> Result<(Endpoint, &'static str, bool, &'a str), Refusal> {
-    let fits = |pattern: &str| match pattern.strip_suffix("{id}") {
-        Some(start) => path.strip_prefix(start).filter(|rest| !rest.is_empty()),
-        None => (path == pattern).then_some(""),
-    };
-    let mut routes =
-        ROUTES.iter().filter_map(|(takes, pattern, to, open)| Some((*takes, *pattern, *to, *open, fits(pattern)?)));
-    let asked = if method == Method::HEAD { "GET" } else { method.as_str() };
-    let Some(first) = routes.next() else { return Err(Refusal::not_found(path)) };
-    let found = std::iter::once(first).chain(routes).find(|(takes, ..)| *takes == asked);
-    let (_, pattern, endpoint, open, rest) =
-        found.ok_or_else(|| Refusal::method_not_allowed(method.as_str(), path, &allowed(first.1)))?;
-    Ok((endpoint, pattern, open, rest))
-}
-
-/// The path that was meant by one that leads nowhere: with what a client's base URL lacks, or has twice.
-pub(crate) fn meant(path: &str) -> Option<&'static str> {
-    let path = path.trim_end_matches('/');
-    let same = |known: &str| {
-        known == path
-            || known.strip_prefix("/v1") == Some(path)
-            || path.strip_prefix("/v1").is_some_and(|rest| rest == known)
-    };
-    ROUTES.iter().map(|route| route.1).find(|known| known.len() > 1 && same(known))
-}
-
-/// The methods of a path.
-fn allowed(pattern: &str) -> String {
-    let takes = ROUTES.iter().filter(|route| route.1 == pattern).map(|route| route.0);
-    takes.map(|takes| if takes == "GET" { "GET, HEAD" } else { takes }).collect::<Vec<_>>().join(", ")
-}
-
 /// Sixteen digits that no other request has.
 fn new_id() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -353,7 +277,7 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             extra.extend(refusal.retry_after.map(|seconds| (header::RETRY_AFTER, seconds.to_string())));
             match refusal.code {
                 "invalid_api_key" => extra.push((header::WWW_AUTHENTICATE, "Bearer".into())),
-                "method_not_allowed" => extra.push((header::ALLOW, allowed(path))),
+                "method_not_allowed" => extra.push((header::ALLOW, routes::allowed(path))),
                 "unsupported_encoding" => extra.push((header::ACCEPT_ENCODING, "identity".into())),
                 // the same request would fail again
                 "engine_error" => extra.push((HeaderName::from_static("x-should-retry"), "false".into())),
@@ -416,17 +340,16 @@ async fn reply(
         return Err(Refusal::unsupported_transfer_encoding(&coding));
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
-    let pattern =
-        |pattern: &&str| pattern.strip_suffix("{id}").map_or(path == **pattern, |start| path.starts_with(start));
-    *named = ROUTES.iter().map(|route| route.1).find(pattern).unwrap_or("other");
+    *named = routes::pattern(&path);
     if method == Method::OPTIONS && other_origin {
         let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).and_then(|asked| asked.to_str().ok());
         let private_network = headers.contains_key(REQUEST_PRIVATE_NETWORK);
         let headers = asked.unwrap_or("authorization, content-type, x-request-id").into();
         return Ok(Reply::Preflight { headers, private_network });
     }
-    let (endpoint, _, open, rest) = find(&method, &path)?;
-    let open = open || endpoint == Endpoint::Metrics && shared.options.metrics_public;
+    let (route, rest) = routes::find(&method, &path)?;
+    let endpoint = route.endpoint;
+    let open = route.open || endpoint == Endpoint::Metrics && shared.options.metrics_public;
     if !open && !shared.access.has_key(headers) {
         return Err(Refusal::invalid_api_key());
     }
@@ -477,7 +400,7 @@ async fn reply(
         Endpoint::TokenizerInfo => json(tokens::tokenizer_info(&model)?),
         Endpoint::Metrics => Ok(Reply::Text { kind: "text/plain; version=0.0.4", text: page(shared), csp: None }),
         Endpoint::OpenApi => {
-            let text = docs::openapi(!shared.options.keys.is_empty());
+            let text = openapi::document(!shared.options.keys.is_empty()).into();
             Ok(Reply::Text { kind: "application/json", text, csp: None })
         }
         Endpoint::Docs => Ok(Reply::Text { kind: HTML, text: docs::page(), csp: Some(docs::CSP.into()) }),
@@ -657,17 +580,6 @@ fn page(shared: &ServerState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn openapi_has_the_routes() {
-        let page: Value = serde_json::from_str(docs::OPENAPI).unwrap();
-        let said = page["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
-            methods.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
-        });
-        let routes = ROUTES.iter().map(|(method, path, ..)| (method.to_string(), path.to_string()));
-        assert_eq!(said.collect::<BTreeSet<_>>(), routes.collect());
-    }
 
     #[test]
     fn names_and_ports_are_told_apart() {

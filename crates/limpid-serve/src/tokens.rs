@@ -18,15 +18,16 @@ use serde_json::{Value, json};
 /// The first thing that is wrong with the body.
 pub fn tokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
     let fields = read(model, &TOKENIZE, body)?;
-    let given: Vec<&str> = ["prompt", "content", "messages"].into_iter().filter(|n| fields.get(n).is_some()).collect();
-    let (parse, whole) =
-        (fields.flag_or("parse_special", true), fields.flag("add_special_tokens") || fields.flag("add_special"));
+    let given: Vec<&str> = TOKENIZE.exactly_one.iter().copied().filter(|name| fields.get(name).is_some()).collect();
+    let parse = fields.flag("parse_special");
+    let whole = fields.flag("add_special_tokens") || fields.flag("add_special");
     let tokens = match given[..] {
         ["messages"] => {
             let (template, messages) = conversation(model, &fields)?;
-            match fields.flag_or("add_generation_prompt", true) {
-                true => chat_ids(model, template, &messages)?,
-                false => template.whole_ids(&messages, tokenizer(model)?).map_err(|error| template_fault(&error))?,
+            if fields.flag("add_generation_prompt") {
+                chat_ids(model, template, &messages)?
+            } else {
+                template.whole_ids(&messages, tokenizer(model)?).map_err(|error| template_fault(&error))?
             }
         }
         [name] => encode(model, name, fields.text(name).unwrap_or_default(), parse, whole)?,
@@ -59,7 +60,7 @@ pub fn tokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
 /// The first thing that is wrong with the body.
 pub fn detokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
     let fields = read(model, &DETOKENIZE, body)?;
-    let tokens = match fields.needed("tokens", "an array of token ids")? {
+    let tokens = match fields.required("tokens", "an array of token ids")? {
         Value::Array(items) if items.is_empty() => vec![],
         Value::Array(items) => ids(model, "tokens", items)?,
         other => return Err(Refusal::invalid_type("tokens", "an array of token ids", other)),
@@ -93,14 +94,14 @@ pub fn tokenizer_info(model: &ServedModel) -> Result<Value, Refusal> {
 pub fn apply_template(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
     let fields = read(model, &APPLY_TEMPLATE, body)?;
     let (template, messages) = conversation(model, &fields)?;
-    Ok(json!({ "prompt": rendered(template, &messages, fields.flag_or("add_generation_prompt", true))? }))
+    Ok(json!({ "prompt": rendered(template, &messages, fields.flag("add_generation_prompt"))? }))
 }
 
 fn conversation<'a>(
     model: &'a ServedModel,
     fields: &RequestFields,
 ) -> Result<(&'a ChatTemplate, Vec<Message>), Refusal> {
-    let messages = messages(fields.needed("messages", "an array of messages")?)?;
+    let messages = messages(fields.required("messages", "an array of messages")?)?;
     Ok((model.template.as_ref().ok_or_else(Refusal::no_chat_template)?, messages))
 }
 
@@ -118,10 +119,7 @@ pub fn models(model: &ServedModel) -> Value {
 /// # Errors
 /// If it is not the model that is served.
 pub fn model(model: &ServedModel, id: &str) -> Result<Value, Refusal> {
-    match id == model.id {
-        true => Ok(card(model)),
-        false => Err(Refusal::model_not_found(id, &model.id)),
-    }
+    if id == model.id { Ok(card(model)) } else { Err(Refusal::model_not_found(id, &model.id)) }
 }
 
 fn card(model: &ServedModel) -> Value {
