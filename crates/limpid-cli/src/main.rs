@@ -63,8 +63,10 @@ enum Verb {
     /// Show a model at work: every tensor by name
     Inspect(verbs::inspect::Args),
     /// Read a document on the transformer with a live model beside it
+    #[cfg(feature = "study")]
     Walk(verbs::walk::Args),
     /// Measure what is said of transformers
+    #[cfg(feature = "study")]
     Lesson(verbs::lesson::Args),
     /// Parameters, memory and FLOPs of a preset or a model
     Params(verbs::params::Args),
@@ -229,7 +231,9 @@ fn command() -> ExitCode {
             Verb::Replay(args) => verbs::replay::run(args),
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
+            #[cfg(feature = "study")]
             Verb::Walk(args) => verbs::walk::run(args),
+            #[cfg(feature = "study")]
             Verb::Lesson(args) => verbs::lesson::run(args),
             Verb::Params(args) => verbs::params::run(args),
             Verb::Report(args) => verbs::report::run(args),

@@ -26,6 +26,8 @@ mod schema;
 mod server;
 pub mod tokens;
 pub mod ui;
+#[cfg(feature = "study")]
+mod walks;
 mod worker;
 
 pub use follow::Follow;

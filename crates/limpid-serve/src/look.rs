@@ -8,8 +8,12 @@ use crate::model::ServedModel;
 use crate::refusal::Refusal;
 use crate::route::{Gone, on_thread};
 use crate::server::{Phase, ServerState};
+#[cfg(feature = "study")]
+use crate::walks::{self, WalksError};
 use hyper::body::Bytes;
-use limpid::glass::{Glass, GlassError, RETRY, Reply, Subject, decoded};
+#[cfg(feature = "study")]
+use limpid_glass::asked::AskedQuery;
+use limpid_glass::{Glass, GlassError, RETRY, Reply, Subject, decoded};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +68,11 @@ fn parts(shared: &ServerState) -> Result<(Arc<Glass>, Vec<Subject>), Refusal> {
 /// A question.
 pub async fn ask(shared: &ServerState, path: String, query: Vec<(String, String)>) -> Result<LookReply, Refusal> {
     let (glass, subjects) = parts(shared)?;
+    #[cfg(feature = "study")]
+    if path == "walks" {
+        AskedQuery::read(&query, &[])?;
+        return Ok(LookReply::Whole(Reply::Json(walks::list().to_string())));
+    }
     let time = shared.options.look_time;
     let work = move |gone: &Arc<AtomicBool>| {
         let budget = glass.budget(&subjects).time(time).unless(gone.clone());
@@ -88,7 +97,8 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
     let id = path.strip_prefix("traces/").and_then(|rest| rest.strip_suffix("/tiles")).map(String::from);
     let kind = match (&id, path.as_str()) {
         (Some(_), _) => "application/vnd.limpid.tiles",
-        (None, "traces" | "walks") => "application/x-ndjson",
+        (None, "traces") => "application/x-ndjson",
+        (None, "walks") if cfg!(feature = "study") => "application/x-ndjson",
         _ => return Err(Refusal::not_found(&path)),
     };
     let (send, mut rest) = mpsc::channel::<Bytes>(WAITING);
@@ -103,12 +113,16 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
         };
         let mut line = |event: &str| tell(format!("{event}\n").into());
         let budget = || Arc::new(glass.budget(&subjects).time(server.options.look_time).unless(ends.clone()));
-        let mut work = |body: Value| match &id {
-            Some(id) => glass.tiles(id, &body, &budget, &mut |frame| tell(frame.into())),
-            None if path == "walks" => glass.walk(&subjects, &body, &mut line),
-            None => glass.trace(&subjects, &body, &budget(), &mut line),
+        let mut work = |body: Value| -> Result<(), Refusal> {
+            match &id {
+                Some(id) => glass.tiles(id, &body, &budget, &mut |frame| tell(frame.into()))?,
+                #[cfg(feature = "study")]
+                None if path == "walks" => server.walks.walk(&subjects, &body, &mut line)?,
+                None => glass.trace(&subjects, &body, &budget(), &mut line)?,
+            }
+            Ok(())
         };
-        let done = json::object(&body).and_then(|body| Ok(work(Value::Object(body))?));
+        let done = json::object(&body).and_then(|body| work(Value::Object(body)));
         if let Err(refusal) = done {
             if id.is_none() && sent.load(Ordering::SeqCst) {
                 let mut event = refusal.body();
@@ -129,6 +143,16 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
             Some(refusal) => Err(refusal),
             None => Ok(LookReply::Pieces(Pieces { kind, first: Bytes::new(), rest, gone })),
         },
+    }
+}
+
+#[cfg(feature = "study")]
+impl From<WalksError> for Refusal {
+    fn from(error: WalksError) -> Refusal {
+        match error {
+            WalksError::Asked(error) => error.into(),
+            WalksError::Walk(error) => Refusal::glass("not_for_this_model", error.to_string()),
+        }
     }
 }
 

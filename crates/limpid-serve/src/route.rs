@@ -16,7 +16,7 @@ use crate::{docs, embeddings, metrics, openapi, server, tokens, ui};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use limpid::glass::{self, decoded};
+use limpid_glass::{self as glass, decoded};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::future::poll_fn;

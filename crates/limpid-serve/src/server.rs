@@ -12,9 +12,9 @@ use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
 use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
-use limpid::glass::{self, Glass, Subject};
 use limpid::ops::element::Element;
 use limpid::words::system;
+use limpid_glass::{self as glass, Glass, Subject};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -244,6 +244,9 @@ pub struct ServerState {
     /// And so many questions about the model's inside.
     pub looking: Arc<Semaphore>,
     pub glass: Option<Arc<Glass>>,
+    /// What was told of walks.
+    #[cfg(feature = "study")]
+    pub walks: crate::walks::Walks,
     pub tell: Listener,
     model: RwLock<ServedLease>,
 }
@@ -261,6 +264,8 @@ impl ServerState {
             bodies: Arc::new(Semaphore::new(BODIES)),
             looking: Arc::new(Semaphore::new(LOOKS)),
             glass: options.inspect.map(|limit| Arc::new(Glass::new(limit))),
+            #[cfg(feature = "study")]
+            walks: crate::walks::Walks::default(),
             tell,
             model: RwLock::new(model.clone()),
             options,

@@ -14,6 +14,7 @@ mod batch;
 pub mod compare;
 pub mod diagram;
 pub mod explain;
+pub mod glance;
 pub mod heads;
 mod heat;
 pub mod layers;

@@ -65,16 +65,12 @@
 pub mod engine;
 mod error;
 pub mod generate;
-pub mod glance;
-pub mod glass;
-pub mod lessons;
 mod lm;
 pub mod memory;
 pub mod receipt;
 pub mod task;
 pub mod trace;
 mod training;
-pub mod walk;
 
 pub use error::Error;
 pub use lm::{Lm, Pooling, normalized};

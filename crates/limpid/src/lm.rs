@@ -673,7 +673,7 @@ impl Lm {
     }
 
     /// How many numbers its largest parameter has.
-    pub(crate) fn largest_parameter(&self) -> usize {
+    pub fn largest_parameter(&self) -> usize {
         *self.largest.get_or_init(|| {
             let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 });
             model.map_or(0, |model| model.params.iter().map(|param| param.region.len()).max().unwrap_or(0))
@@ -864,7 +864,7 @@ impl Lm {
     }
 
     /// The files that its weights are in, if they are.
-    pub(crate) fn files(&self) -> Option<&Checkpoint> {
+    pub fn files(&self) -> Option<&Checkpoint> {
         if let Weights::Files(files) = &self.weights { Some(files) } else { None }
     }
 }

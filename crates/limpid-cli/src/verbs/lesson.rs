@@ -5,10 +5,10 @@ use crate::options::{Interrupted, Usage};
 use crate::show::{self, Progress};
 use anyhow::{Result, bail};
 use limpid::Error;
-use limpid::lessons::{ALL, Claim, Topic};
 use limpid::trace::table::TableOptions;
 use limpid::trace::view::{View, wrap};
 use limpid::train::Control;
+use limpid_study::lessons::{ALL, Claim, Topic};
 use std::sync::atomic::Ordering;
 
 /// Measure what is said of transformers, in a few seconds: tables, heat maps, and for each claim whether it holds on this run. Without

@@ -11,6 +11,7 @@ pub mod eval;
 pub mod generate;
 pub mod inspect;
 pub mod learn;
+#[cfg(feature = "study")]
 pub mod lesson;
 pub mod pages;
 pub mod params;
@@ -22,4 +23,5 @@ pub mod serve;
 pub mod settings;
 pub mod tokenize;
 pub mod train;
+#[cfg(feature = "study")]
 pub mod walk;

@@ -7,7 +7,7 @@ use limpid::config::parse_axis;
 use limpid::names::Notation;
 use limpid::trace::table::{TableOptions, columns};
 use limpid::trace::view::{Paint, View, wrap};
-use limpid::walk::{As, Figure, Live, Made, ShapeRow, Shown, Walk, WalkError, WalkOptions, WalkStep};
+use limpid_study::walk::{As, Figure, Live, Made, ShapeRow, Shown, Walk, WalkError, WalkOptions, WalkStep};
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;

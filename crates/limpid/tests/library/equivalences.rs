@@ -22,8 +22,8 @@ use limpid::ops::program::Flaw;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, DropoutSpec, IGNORE, MemorySpace, Op, Program, activate, linear, norm};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind, from_one_based, to_one_based};
-use limpid::walk::equal::{self, Both, By, Seen};
-use limpid::walk::plain::{
+use limpid_study::walk::equal::{self, Both, By, Seen};
+use limpid_study::walk::plain::{
     add, columns, concat, diag, matmul, one_hot, project, scaled, segments, softmax, stack, transpose, wide,
 };
 

@@ -1,13 +1,14 @@
 //! The glass box shows the model's own numbers: what is computed again is what was computed, bit for bit; what a picture shows is a part of
 //! the tensor; what is said of a number adds up to it.
 
-use crate::by_layers::{batch, by_layers, filled};
-use crate::random_config::configs;
+mod by_layers;
+mod random_config;
+
+use by_layers::{batch, by_layers, filled};
 use limpid::Training;
 use limpid::budget::{Budget, Spent};
 use limpid::config::{Config, Mask};
 use limpid::generate::Options;
-use limpid::glass::{Glass, Reply, Subject};
 use limpid::model::Mode;
 use limpid::names;
 use limpid::ops::random;
@@ -15,6 +16,8 @@ use limpid::trace::sheet::Sheet;
 use limpid::trace::tiles::{Code, Extent, Tile, TilePool};
 use limpid::trace::{Labelled, Trace, TraceError};
 use limpid::train::{Control, Recipe};
+use limpid_glass::{Glass, Reply, Subject};
+use random_config::configs;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 use limpid::checkpoint::Format;
 use limpid::trace::table::TableOptions;
 use limpid::trace::view::View;
-use limpid::walk::printed::{As, Leaf, differences, leaves, places, within};
-use limpid::walk::{Check, Figure, Live, Shown, Walk, WalkError, WalkOptions};
+use limpid_study::walk::printed::{As, Leaf, differences, leaves, places, within};
+use limpid_study::walk::{Check, Figure, Live, Shown, Walk, WalkError, WalkOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
@@ -76,7 +76,7 @@ fn nothing_that_is_written_is_lost() {
         }
     }
     for walk in Walk::all() {
-        let path = format!("{}/src/walk/{}.toml", env!("CARGO_MANIFEST_DIR"), walk.name);
+        let path = format!("{}/../limpid-study/src/walk/{}.toml", env!("CARGO_MANIFEST_DIR"), walk.name);
         let written: toml::Value = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let read = serde_json::to_value(&walk).unwrap();
         covers(&walk.name, &written, &read);

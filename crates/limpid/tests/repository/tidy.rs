@@ -2,7 +2,7 @@
 //! file opens with what it is, and that no source grows past its budget.
 
 use limpid::names;
-use limpid::walk::{Show, Walk};
+use limpid_study::walk::{Show, Walk};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use limpid::backend::Backend;
 use limpid::config::Config;
 use limpid::model::Model;
 use limpid::ops::random;
-pub use limpid::walk::plain::{transpose, wide};
+pub use limpid_study::walk::plain::{transpose, wide};
 
 /// Two small blocks, of sizes that are no multiples of a vector's.
 pub fn tiny() -> Config {

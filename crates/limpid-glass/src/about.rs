@@ -1,0 +1,84 @@
+//! What is known of a model before anything is run.
+
+use crate::{GlassError, Reply, Result, Subject};
+use limpid_core::config::Mask;
+use limpid_core::model::{Mode, Model};
+use limpid_trace::letter;
+use limpid_trace::names;
+use serde_json::{Value, json};
+
+/// Texts to begin with, of which a tokenizer may know one.
+const EXAMPLES: [&str; 4] =
+    ["Once upon a time, there was a little", "Once upon a time", "To be, or not to be", "the cat"];
+
+/// The first of several models, and the names of all.
+pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
+    let subject = subjects.first().ok_or_else(|| GlassError::Model(String::new(), String::new()))?;
+    let c = subject.lm.config();
+    let model = Model::new(c, Mode::Inspect { batch: 1, context: 1 }).map_err(limpid::Error::from)?;
+    let params: Vec<Value> = model
+        .params
+        .iter()
+        .map(|param| json!({ "name": param.name, "shape": param.shape(), "group": param.group() }))
+        .collect();
+    let groups: Vec<Value> =
+        model.groups().iter().map(|(group, count)| json!({ "group": group, "count": count })).collect();
+    Ok(Reply::Json(
+        json!({
+            "id": subject.name,
+            "fingerprint": subject.fingerprint,
+            "step": subject.step,
+            "parameters": model.parameter_count(),
+            "n_layer": c.n_layer,
+            "n_head": c.n_head,
+            "n_kv_head": c.heads().n_kv_head,
+            "d_model": c.d_model,
+            "d_embed": c.d_embed,
+            "d_head": c.d_head(),
+            "d_ff": c.d_ff,
+            "context_length": c.context_length,
+            "vocab_size": c.vocab_size,
+            "causal": c.mask == Mask::Causal,
+            "lm_head": c.lm_head,
+            "norm_place": c.norm_place.to_string(),
+            "final_norm": c.final_norm,
+            "activation": c.activation.to_string(),
+            "example": example(subject),
+            "models": subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>(),
+            "config": c,
+            "params": params,
+            "groups": groups,
+            "notation": notation(&model),
+            "precision": subject.lm.machine().1.to_string(),
+            "device": "cpu",
+            "memory": memory,
+        })
+        .to_string(),
+    ))
+}
+
+/// A text that the tokenizer knows, or ids.
+fn example(subject: &Subject) -> Option<String> {
+    let tokenizer = subject.lm.tokenizer().ok()?;
+    let known = |text: &&str| {
+        let ids = tokenizer.encode(text).ok()?;
+        let fits = !ids.is_empty() && ids.len() <= subject.lm.config().context_length;
+        (fits && tokenizer.unknown_pieces([*text], 1).is_empty()).then_some(())
+    };
+    let own = || tokenizer.decode(&(0..8.min(tokenizer.vocab_size() as u32)).collect::<Vec<_>>()).ok();
+    EXAMPLES.iter().find(|text| known(text).is_some()).map(|text| text.to_string()).or_else(own)
+}
+
+/// Every symbol of this model with its meaning and its shape, of one block.
+fn notation(model: &Model) -> Vec<Value> {
+    let mut seen = std::collections::HashSet::new();
+    let all = names::activations(model).into_iter().skip(1).chain(model.params.iter().map(|p| p.name.clone()));
+    let line = |name: String| {
+        let (entry, _) = names::lookup(&name).filter(|(_, block)| block.is_none_or(|block| block == 0))?;
+        let symbol = names::symbol(&name, &model.config)?;
+        let letters: Vec<&str> = names::axes(&name, &model.config).into_iter().map(letter).collect();
+        seen.insert(symbol.clone())
+            .then(|| json!({ "symbol": symbol, "name": name, "meaning": entry.about, "letters": letters.join(" ") }))
+    };
+    all.filter_map(line).collect()
+}

@@ -1,0 +1,332 @@
+//! Lessons: what is said of transformers, measured. A lesson makes its own small runs, shows what it found as [`View`]s, and says of
+//! each claim whether it holds on this run. `limpid lesson NAME` prints one; docs/lessons.md explains them.
+//!
+//! ```
+//! use limpid_study::lessons::Topic;
+//! use limpid::train::Control;
+//!
+//! let lesson = Topic::named("underflow")?.run(1, |_| Control::Continue)?;
+//! assert!(lesson.claims.iter().all(|claim| claim.holds));
+//! # Ok::<(), limpid::Error>(())
+//! ```
+//!
+//! A run has one thread, runs have as many as there are cores, and numbers are the same with any number of them. Read `training`
+//! next, what the lessons share that train.
+
+mod depth;
+mod embedding;
+mod gelu_fit;
+mod gradients;
+mod one_step;
+mod positions;
+mod regularisation;
+mod sizes;
+mod softmax;
+mod stability;
+mod training;
+mod underflow;
+
+use limpid::Error;
+use limpid_core::backend::Cpu;
+use limpid_core::config::{ConfigError, unknown};
+use limpid_core::ops::random;
+use limpid_trace::table::short;
+use limpid_trace::view::{Grid, View};
+use limpid_train::Control;
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::{iter, num::NonZero, thread};
+
+/// What a lesson is about; [`Topic::run`] measures it.
+#[derive(Clone, Copy, Debug)]
+pub struct Topic {
+    /// Its name: `heads`.
+    pub name: &'static str,
+    /// What it asks, in a line.
+    pub title: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    teach: fn(&mut Class) -> Result<Taught, Error>,
+}
+
+/// All lessons, in the order in which to read them.
+pub const ALL: &[Topic] = &[
+    one_step::TOPIC,
+    underflow::TOPIC,
+    softmax::SHARPNESS,
+    softmax::FILL,
+    gelu_fit::TOPIC,
+    embedding::TOPIC,
+    positions::TOPIC,
+    sizes::HEADS,
+    sizes::WIDTH,
+    sizes::DEPTH,
+    gradients::TOPIC,
+    depth::TOPIC,
+    stability::TOPIC,
+    regularisation::TOPIC,
+];
+
+/// What a lesson found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lesson {
+    /// Its name.
+    pub name: &'static str,
+    /// What it asks.
+    pub title: &'static str,
+    /// What it did.
+    pub about: &'static str,
+    /// What decided its random numbers.
+    pub seed: u64,
+    /// What was measured: tables and heat maps.
+    pub views: Vec<View>,
+    /// What is claimed, and whether it holds.
+    pub claims: Vec<Claim>,
+}
+
+/// Something that is said, and the numbers that it rests on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Claim {
+    /// What is said.
+    pub text: String,
+    /// Whether all numbers are within their bounds.
+    pub holds: bool,
+    /// What was measured.
+    pub numbers: Vec<Measured>,
+}
+
+/// A number with its bounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// What was measured.
+    pub what: String,
+    /// What it came to; an infinity or a NaN (`null` in JSON) where a run broke.
+    pub value: f64,
+    /// The claim holds from here; minus infinity (`null` in JSON) for no bound.
+    pub least: f64,
+    /// The claim holds up to here; infinity (`null` in JSON) for no bound.
+    pub most: f64,
+}
+
+/// Where a lesson stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LessonEvent {
+    /// What is done, of [`LessonEvent::total`]: steps of training, or rows of a table.
+    pub done: u64,
+    /// All that there is to do.
+    pub total: u64,
+    /// The run that is a step further.
+    pub run: String,
+}
+
+impl Topic {
+    /// The lesson of that name.
+    ///
+    /// # Errors
+    /// If there is none; it names the nearest.
+    pub fn named(name: &str) -> Result<&'static Topic, ConfigError> {
+        let names: Vec<&str> = ALL.iter().map(|topic| topic.name).collect();
+        ALL.iter().find(|topic| topic.name == name).ok_or_else(|| unknown("lesson", name, &names))
+    }
+
+    /// Gives the lesson, with random numbers decided by `seed`.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if `progress` says stop; if the system refuses threads or memory.
+    pub fn run(&self, seed: u64, mut progress: impl FnMut(LessonEvent) -> Control) -> Result<Lesson, Error> {
+        let (views, claims) = (self.teach)(&mut Class { seed, progress: &mut progress })?;
+        Ok(Lesson { name: self.name, title: self.title, about: self.about, seed, views, claims })
+    }
+}
+
+impl Claim {
+    /// It as a sentence, with what was measured.
+    pub fn view(&self) -> View {
+        let numbers: Vec<String> = self.numbers.iter().map(Measured::text).collect();
+        View::Sentence { text: format!("{} ({})", self.text, numbers.join("; ")), holds: Some(self.holds) }
+    }
+}
+
+impl Measured {
+    fn holds(&self) -> bool {
+        (self.least..=self.most).contains(&self.value)
+    }
+    fn text(&self) -> String {
+        let [value, least, most] = [self.value, self.least, self.most].map(number);
+        let bounds = match (self.least.is_finite(), self.most.is_finite()) {
+            (true, true) if least == most => format!("expected {least}"),
+            (true, true) => format!("from {least} to {most}"),
+            (true, false) => format!("at least {least}"),
+            (false, _) => format!("at most {most}"),
+        };
+        format!("{}: {value}, {bounds}", self.what)
+    }
+}
+
+/// A number to read: `short` without zeros at its end.
+fn number(v: f64) -> String {
+    if !v.is_finite() {
+        return "not finite".into();
+    }
+    let text = short(v);
+    let (digits, exponent) = text.find('e').map_or((&*text, ""), |at| text.split_at(at));
+    let digits = if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits };
+    format!("{digits}{exponent}")
+}
+
+// ---- what lessons are made of
+
+/// What a lesson shows, and what it claims.
+type Taught = (Vec<View>, Vec<Claim>);
+
+fn claim(text: impl Into<String>, numbers: Vec<Measured>) -> Claim {
+    Claim { text: text.into(), holds: numbers.iter().all(Measured::holds), numbers }
+}
+fn between(what: impl Into<String>, value: f64, least: f64, most: f64) -> Measured {
+    Measured { what: what.into(), value, least, most }
+}
+fn at_least(what: impl Into<String>, value: f64, least: f64) -> Measured {
+    between(what, value, least, f64::INFINITY)
+}
+fn at_most(what: impl Into<String>, value: f64, most: f64) -> Measured {
+    between(what, value, f64::NEG_INFINITY, most)
+}
+
+/// A table of texts.
+fn grid(title: &str, headers: &[&str], rows: Vec<Vec<String>>) -> View {
+    View::Grid(Grid { title: title.into(), headers: headers.iter().map(ToString::to_string).collect(), rows })
+}
+
+/// The geometric mean of three draws, number by number.
+fn means(draws: &[Vec<f64>; 3]) -> Vec<f64> {
+    let [a, b, c] = draws;
+    a.iter().zip(b).zip(c).map(|((a, b), c)| ((a.ln() + b.ln() + c.ln()) / 3.0).exp()).collect()
+}
+
+/// A lesson under way: its seed, and who hears of it and may stop it.
+struct Class<'a> {
+    seed: u64,
+    progress: &'a mut dyn FnMut(LessonEvent) -> Control,
+}
+
+/// Says that a run is a step further.
+///
+/// # Errors
+/// [`Error::Stopped`] if the lesson is to stop.
+type Tick<'a> = &'a dyn Fn() -> Result<(), Error>;
+
+impl Class<'_> {
+    /// Seeds of three draws, whose geometric mean says more than one.
+    fn draws(&self) -> [u64; 3] {
+        [0, 1, 2].map(|draw| random::bits(self.seed, random::site("draw"), draw))
+    }
+
+    /// Applies `f` to each, which has a name, on as many threads as there are cores; results come in order. `f` calls its second
+    /// operand after each of its steps, `total` times in all.
+    fn each<T: Sync, R: Send>(
+        &mut self,
+        of: &[(String, T)],
+        total: u64,
+        f: impl Fn(&T, Tick) -> Result<R, Error> + Sync,
+    ) -> Result<Vec<R>, Error> {
+        let workers = thread::available_parallelism().map_or(1, NonZero::get).min(of.len());
+        Cpu::can_start(workers)?;
+        let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (told, heard) = mpsc::channel();
+        let work = |told: mpsc::Sender<usize>| {
+            let run = |i: usize, one: &T| {
+                let tick = || {
+                    let _ = told.send(i); // whoever hears it outlives the run
+                    if stopped.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) }
+                };
+                // where one fails, no other begins
+                f(one, &tick).inspect_err(|_| next.store(of.len(), Ordering::Relaxed))
+            };
+            let begin = || {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                of.get(i).map(|(_, one)| (i, run(i, one)))
+            };
+            iter::from_fn(begin).collect::<Vec<_>>()
+        };
+        let mut done = thread::scope(|scope| {
+            let work = &work;
+            let running: Vec<_> = iter::repeat_n(told, workers).map(|told| scope.spawn(move || work(told))).collect();
+            for (done, i) in (1..).zip(heard) {
+                let event = LessonEvent { done, total, run: of[i].0.clone() };
+                if (self.progress)(event) == Control::Stop {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+            running.into_iter().flat_map(|run| run.join().expect("a run returns")).collect::<Vec<_>>()
+        });
+        done.sort_by_key(|(i, _)| *i);
+        done.into_iter().map(|(_, found)| found).collect()
+    }
+
+    /// [`Class::each`] of what takes one step.
+    fn map<T: Sync, R: Send>(
+        &mut self,
+        of: &[(String, T)],
+        f: impl Fn(&T) -> Result<R, Error> + Sync,
+    ) -> Result<Vec<R>, Error> {
+        self.each(of, of.len() as u64, |one, tick| f(one).and_then(|found| tick().map(|()| found)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_holds_where_all_its_numbers_are_within_their_bounds() {
+        let nothing = f64::NAN;
+        for (value, holds) in
+            [(0.5, true), (1.0, true), (1.5, false), (0.0, false), (nothing, false), (f64::INFINITY, false)]
+        {
+            let claim = claim("It is so", vec![at_least("a", 1.0, 0.0), between("b", value, 0.25, 1.0)]);
+            let said = if value.is_finite() { value.to_string() } else { "not finite".into() };
+            assert_eq!(claim.holds, holds, "{value}");
+            assert_eq!(
+                claim.view(),
+                View::Sentence {
+                    text: format!("It is so (a: 1, at least 0; b: {said}, from 0.25 to 1)"),
+                    holds: Some(holds)
+                }
+            );
+        }
+        assert!(!claim("", vec![at_most("a", 1.5, 1.0)]).holds && !claim("", vec![at_least("a", -1.5, -1.0)]).holds);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (v, text) in [
+            (1e-5, "1e-5"),
+            (3.25e8, "3.25e8"),
+            (0.5, "0.5"),
+            (-0.02, "-0.02"),
+            (10.0, "10"),
+            (1.0 / 3.0, "0.3333"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(number(v), text);
+        }
+    }
+
+    #[test]
+    fn what_fails_first_ends_a_lesson() {
+        let mut told = 0;
+        let mut class = Class {
+            seed: 1,
+            progress: &mut |_| {
+                told += 1;
+                Control::Continue
+            },
+        };
+        let of: Vec<(String, u64)> = (0..200).map(|i| (i.to_string(), i)).collect();
+        let fails = class.map(&of, |i| if *i == 3 { Err(Error::Empty) } else { Ok(*i) });
+        assert!(matches!(fails, Err(Error::Empty)));
+        assert_eq!(class.map(&of, |i| Ok(2 * i)).unwrap(), (0..200).map(|i| 2 * i).collect::<Vec<_>>());
+        assert!((200..400).contains(&told), "{told}");
+    }
+}

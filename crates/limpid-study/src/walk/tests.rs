@@ -1,0 +1,207 @@
+//! Walks show what they say: every number of every figure is that of the tensor which its caption, its row or its formula names. The walks'
+//! own models and texts; what documents print, and other models, are tests/library/walks.rs's.
+
+use super::live::Run;
+use super::*;
+use limpid_core::config::Axis;
+use limpid_trace::names;
+use limpid_trace::view::{Grid, Matrix, View};
+
+/// Every view of every step of every walk, its figures, and the run that they are of.
+fn each(mut look: impl FnMut(&str, &WalkStep, &Show, &[Figure], &mut Run)) {
+    for walk in Walk::all() {
+        let steps = walk.steps.clone();
+        let mut live = walk.live(WalkOptions::default());
+        for step in &steps {
+            for show in &step.views {
+                let figures = views::show(&mut live, step, show).unwrap();
+                let shown = match show {
+                    Show::Picture { now: Some(now), .. } => now.as_ref(),
+                    other => other,
+                };
+                let at = shown.at().cloned().unwrap_or_default();
+                let name = format!("{} {}", live.walk().name, step.id);
+                live.run(&at, |run| {
+                    look(&name, step, shown, &figures, run);
+                    Ok(())
+                })
+                .unwrap();
+            }
+        }
+    }
+}
+
+/// The element of the tensor that a cell of a matrix stands for.
+fn element(
+    at: &str,
+    matrix: &Matrix,
+    tensor: &limpid_trace::Labelled,
+    transposed: bool,
+    d: usize,
+    cell: [usize; 2],
+) -> f32 {
+    let ([row, column], [i, j]) = (matrix.axes, cell);
+    let index: Vec<usize> = match &tensor.axes[..] {
+        [_] => vec![i * matrix.size[1] + j],
+        [_, _] if transposed => vec![j, i],
+        [_, _] => vec![i, j],
+        axes => {
+            let place = |axis: &&'static str| match (matrix.index.iter().find(|(own, _)| own == axis), *axis) {
+                (Some((_, n)), _) => *n,
+                (_, "head") if column == "features" => j / d,
+                (_, "d_head") if column == "features" => j % d,
+                (_, "head") if row == "features" => i / d,
+                (_, "d_head") if row == "features" => i % d,
+                (_, "batch") if row == "batch · pos" => i / tensor.shape[1],
+                (_, "pos") if row == "batch · pos" => i % tensor.shape[1],
+                (_, axis) if axis == row => i,
+                (_, axis) if axis == column => j,
+                _ => 0,
+            };
+            axes.iter().map(place).collect()
+        }
+    };
+    tensor.at(&index).unwrap_or_else(|| panic!("{at}: {} has no {index:?}", matrix.tensor))
+}
+
+/// A table or a heat map has the numbers of the tensor whose name stands above it, and is called what the document calls that.
+fn matrix_is_its_tensor(at: &str, show: &Show, figure: &Figure, matrix: &Matrix, run: &Run) -> bool {
+    let Ok(tensor) = run.get(&matrix.tensor) else { return false }; // a mask, cosines, an example
+    if matches!(show, Show::Table { sparse: true, .. }) {
+        return false; // ids as the tokenizer had them
+    }
+    let transposed = matches!(show, Show::Table { part, .. } | Show::Heat { part, .. } if part.transpose);
+    let d = run.config().d_head();
+    for (n, shown) in matrix.values.iter().enumerate() {
+        if matrix.hidden.get(n) == Some(&true) {
+            continue;
+        }
+        let cell = [n / matrix.size[1], n % matrix.size[1]];
+        let own = element(at, matrix, &tensor, transposed, d, cell);
+        assert!(own == *shown, "{at}: {} {:?} {cell:?} is {own}, shown {shown}", matrix.tensor, matrix.index);
+    }
+    let one_head = tensor.axes.contains(&"head") && !matrix.axes.contains(&"features");
+    let word = match one_head {
+        true => names::called_by_head(&matrix.tensor, run.config(), run.notation, None),
+        false => names::called(&matrix.tensor, run.config(), run.notation),
+    };
+    if let Some(word) = word.filter(|word| word != "X_sum" && !figure.caption.is_empty()) {
+        assert!(figure.caption.starts_with(&word), "{at}: {} is {word}, not {}", matrix.tensor, figure.caption);
+    }
+    true
+}
+
+/// What stands at the left of a row of numbers.
+fn label(name: &str, run: &Run) -> String {
+    let own = || name.rsplit('.').next().unwrap_or_default().replace("hook_normalized", "normalised");
+    names::called(name, run.config(), run.notation).unwrap_or_else(own)
+}
+
+/// Row by row the tensors that the walk names, each under its own name.
+fn rows_are_their_tensors(at: &str, of: &[String], [sequence, position]: [usize; 2], matrix: &Matrix, run: &Run) {
+    assert_eq!(matrix.size[0], of.len(), "{at}");
+    for (row, name) in of.iter().enumerate() {
+        let tensor = run.get(name).unwrap();
+        assert_eq!(matrix.rows[row], label(name, run), "{at}: row {row} is {name}");
+        for (c, shown) in matrix.values[row * matrix.size[1]..][..matrix.size[1]].iter().enumerate() {
+            let index = if tensor.shape.len() == 1 { vec![c] } else { vec![sequence, position, c] };
+            assert_eq!(tensor.at(&index), Some(*shown), "{at}: row {row} is {name}");
+        }
+    }
+}
+
+/// A line for each tensor: its symbol, its shape, and a formula whose left side is the symbol and whose right side has no word but the
+/// document's.
+fn lines_are_their_tensors(at: &str, of: &[String], formulas: bool, grid: &Grid, run: &Run) {
+    assert_eq!(grid.rows.len(), of.len(), "{at}");
+    for (row, name) in grid.rows.iter().zip(of) {
+        let (config, notation) = (run.config(), run.notation);
+        let symbol = names::called(name, config, notation).unwrap_or_default();
+        assert_eq!((&row[0], &row[1]), (name, &symbol), "{at}");
+        let sizes: Vec<usize> = row[3].split(' ').map(|size| size.parse().unwrap()).collect();
+        assert_eq!(sizes.iter().product::<usize>(), run.get(name).unwrap().values.len(), "{at}: {name}");
+        assert_eq!(sizes.len(), row[2].split(' ').count(), "{at}: {name}");
+        if formulas {
+            let (left, right) = row[4].split_once(" = ").unwrap();
+            let home = names::lookup(name).unwrap().1;
+            let words = [Some(symbol), names::called_within(name, config, notation, home)];
+            assert!(words.iter().flatten().any(|word| word == left), "{at}: {name} is {words:?}, not {left}");
+            let internal = ["hook_", "blocks.", ".weight", ".bias"].into_iter().find(|part| right.contains(part));
+            assert_eq!(internal, None, "{at}: {}", row[4]);
+        }
+    }
+}
+
+#[test]
+fn every_figure_shows_the_tensor_that_it_names() {
+    let (mut matrices, mut rows, mut lines) = (0, 0, 0);
+    each(|at, step, show, figures, run| {
+        for figure in figures {
+            match (&figure.view, show) {
+                (View::Matrix(matrix), Show::Worked { work: Worked::Sum { of, sequence, position }, .. }) => {
+                    rows_are_their_tensors(at, of, [*sequence, *position], matrix, run);
+                    rows += of.len();
+                }
+                (View::Matrix(matrix), Show::Worked { work: Worked::NormRow { position }, .. }) => {
+                    // these models are pre-norm
+                    let of = ["hook_resid_pre", "ln1.hook_normalized", "ln1.weight", "ln1.bias", "ln1.hook_out"];
+                    rows_are_their_tensors(at, &of.map(|name| format!("blocks.0.{name}")), [0, *position], matrix, run);
+                    rows += of.len();
+                }
+                (View::Matrix(matrix), _) => {
+                    matrices += usize::from(matrix_is_its_tensor(at, show, figure, matrix, run));
+                }
+                (View::Grid(grid), Show::Shapes { of, formulas, .. }) => {
+                    lines_are_their_tensors(at, of, *formulas, grid, run);
+                    lines += of.len();
+                }
+                _ => {}
+            }
+        }
+        // "Notations" has two lists of equations, of the first block and of later ones
+        if at == "s0 blocks"
+            && let (Show::Shapes { .. }, Some(View::Grid(grid))) = (show, figures.first().map(|figure| &figure.view))
+        {
+            let (first, later) = grid.rows.split_at(6);
+            let differ = first.iter().zip(later).filter(|(a, b)| a[4] != b[4]);
+            let differ: Vec<&str> = differ.map(|(a, _)| a[4].split(' ').next().unwrap()).collect();
+            assert_eq!(differ, ["Z₁", "Z₃"]);
+            assert!(step.see.contains("Two lines of the blocks differ, Z₁ and Z₃"), "{}", step.see);
+        }
+    });
+    assert!(matrices > 120 && rows > 20 && lines > 60, "{matrices} matrices, {rows} rows, {lines} lines");
+}
+
+/// The command that draws a document's picture draws what stands below it: that tensor, that part, of weights trained or not, on that
+/// model.
+#[test]
+fn a_picture_is_of_what_stands_below_it() {
+    let mut plots = 0;
+    for walk in Walk::all() {
+        for (step, view) in walk.steps.iter().flat_map(|step| step.views.iter().map(move |view| (step, view))) {
+            let Show::Picture { command, now, .. } = view else { continue };
+            let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('"')).collect();
+            let after =
+                |flag: &'static str| words.windows(2).filter(move |pair| pair[0] == flag).map(move |pair| pair[1]);
+            let at = format!("{} {}: {command}", walk.name, step.id);
+            let folders: Vec<&str> = walk.models.iter().map(Made::folder).collect();
+            assert!(after("--model").all(|folder| folders.contains(&folder)), "{at}");
+            let pictures = after("--plot").count() + after("--diagram").count();
+            assert_eq!(after("--plot-out").count(), pictures, "{at}");
+            // a diagram has the document's words; layers and sketch have llm.c's by themselves
+            let own = after("--notation").next() == Some(walk.notation.name()) || walk.notation == Notation::Llmc;
+            assert!(after("--diagram").count() == 0 || own, "{at}");
+            if let Some(now) = now
+                && let Show::Heat { of, part, at: of_run } = now.as_ref()
+            {
+                let places = [part.sequence, part.head].into_iter().flatten().map(|n| n.to_string());
+                let part = places.collect::<Vec<_>>().join(",");
+                let (name, place) = after("--plot").next().unwrap().split_once('[').unwrap_or((of, "0]"));
+                assert_eq!((name, place), (of.as_str(), format!("{part}]").as_str()), "{at}");
+                assert_eq!(words.contains(&"--initial"), of_run.initial, "{at}");
+                plots += 1;
+            }
+        }
+    }
+    assert_eq!(plots, 3);
+}

@@ -1,0 +1,745 @@
+//! What is shown of a run: tensors, shapes, losses, what comes next. `facts` has what needs no run.
+
+use super::{
+    At, Figure, Line, Live, Picture, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked,
+};
+use limpid_base::plural::plural;
+use limpid_base::units::commas;
+use limpid_core::config::{Axis, Config, ConfigError, Mask, Positions};
+use limpid_core::model::Model;
+use limpid_core::ops::adamw::{Method, reference::update};
+use limpid_tokenizer::Tokenizer;
+use limpid_trace::diagram::Diagram;
+use limpid_trace::names::{self, Notation};
+use limpid_trace::table::{self, short};
+use limpid_trace::view::{Grid, HeatScale, Matrix, View, label};
+use limpid_trace::{Labelled, SummaryRow};
+use limpid_train::Recipe;
+
+/// Tokens that are named after each token.
+const LIKELIEST: usize = 5;
+/// Rows of a vocabulary that are shown whole; of a larger one those of the texts.
+const MANY: usize = 256;
+
+type Views = Result<Vec<Figure>, WalkError>;
+
+/// One view of a step.
+pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
+    let default = At::default();
+    match show {
+        Show::Worked { work, at } => worked::worked(live, work, at),
+        Show::Equal { what, at } => equal::equal(live, what, at),
+        Show::Letters => facts::letters(live),
+        Show::Vocabulary { tokenizer, base } => facts::vocabulary(live, tokenizer.as_deref(), *base),
+        Show::Tokens { .. } => facts::tokens(live, show),
+        Show::OneHot { tokenizer, text, sequence } => match (tokenizer, text) {
+            (Some(tokenizer), Some(text)) => facts::one_hot_of(&Tokenizer::named(tokenizer)?, text),
+            _ => live.run(&default, |run| one_hot(run, *sequence)),
+        },
+        Show::Table { of, targets: true, at, .. } if of == "input" => live.run(at, |run| Ok(targets(run))),
+        Show::Table { of, sparse: true, at, .. } if of == "input" => live.run(at, |run| sparse(run)),
+        Show::Table { of, part, at, .. } => live.run(at, |run| figures(run, run.get(of)?, part, at, false)),
+        Show::Heat { of, at, .. } if of == "similarity" => live.run(at, |run| similarity(run, at)),
+        Show::Heat { of, at, .. } if of == "position-similarity" => live.run(at, |run| position_similarity(run)),
+        Show::Heat { of, part, at } => live.run(at, |run| figures(run, run.get(of)?, part, at, true)),
+        Show::Positions { kind, rows } => live.run(&default, |run| facts::positions(run.config(), *kind, *rows)),
+        Show::Masks { forms, n } => live.run(&default, |run| masks(run, forms, *n)),
+        Show::Printed { golden, of, decimals, at } => live.run(at, |run| as_printed(run, golden, of, *decimals, at)),
+        Show::Function { names, at, minimum, difference, slopes } => {
+            facts::function(names, at, [*minimum, *difference, *slopes])
+        }
+        Show::Shapes { of, by_position, formulas, about, at } => {
+            live.run(at, |run| Ok(shapes(run, of, [*by_position, *formulas, *about], at)))
+        }
+        Show::Lines { rows } => live.run(&default, |run| Ok(lines(run, rows))),
+        Show::Listing { one_block } => live.run(&default, |run| Ok(vec![listing(run.trace.model(), *one_block)])),
+        Show::Notations { of } => {
+            let shapes = live.shapes(step)?;
+            live.run(&default, |run| Ok(vec![facts::notations(&step.symbols, &shapes, of, run)]))
+        }
+        Show::Next { sequence, after, last, masked, at } => live.run(at, |run| {
+            needs_head(run.config())?;
+            match after {
+                Some(_) => after_blocks(run, *sequence),
+                None => next(run, *sequence, [*last, *masked], at),
+            }
+        }),
+        Show::Generate { prompt, tokens, logits } => generate(live, prompt, *tokens, *logits),
+        Show::Losses { forms } => losses(live, forms),
+        Show::Params { .. } => facts::params(live, show),
+        Show::Layout { of, preset, sizes, slices } => {
+            live.run(&default, |run| facts::layout(run, of, preset.as_deref(), sizes, *slices))
+        }
+        Show::Gradients { by, at } => live.run(at, |run| gradients(run, by.as_deref(), at)),
+        Show::Step { optimizer, learning_rate, parameter, at } => {
+            live.run(at, |run| one_step(run, optimizer, *learning_rate, parameter))
+        }
+        Show::Picture { name, words, command, now } => {
+            let what = name.split_once(' ').map_or(name.as_str(), |(_, what)| what);
+            let drawn = match live.draws() {
+                true => live.run(&default, |run| drawn(run, command, now.is_none()))?,
+                false => vec![],
+            };
+            let mut figures = match now {
+                Some(now) => self::show(live, step, now)?,
+                None => vec![said("It shows the numbers above.")],
+            };
+            if let Some(first) = figures.first_mut() {
+                let (what, words, command) = (what.into(), words.clone(), command.clone());
+                first.picture = Some(Picture { what, words, command, drawn });
+            }
+            Ok(figures)
+        }
+        Show::Lessons { claims } => Ok(vec![facts::lessons(claims)]),
+    }
+}
+
+/// What a command draws of a run, as SVG: its diagrams, and its plots if they are asked for.
+fn drawn(run: &Run, command: &str, plots: bool) -> Result<Vec<String>, WalkError> {
+    let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('"')).collect();
+    let mut all = vec![];
+    for pair in words.windows(2) {
+        match pair {
+            ["--diagram", name] => {
+                let diagram = Diagram::named(name).map_err(WalkError::Lacks)?;
+                all.push(diagram.of_run(&run.trace, &run.labels, run.notation)?);
+            }
+            ["--plot", asked] if plots => all.push(run.trace.plot(asked, &run.labels)?.svg(None)),
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
+// ---- parts of views
+
+/// A sentence.
+pub(super) fn said(text: impl Into<String>) -> Figure {
+    View::Sentence { text: text.into(), holds: None }.into()
+}
+
+/// A sentence that says whether something holds.
+pub(super) fn holds(text: impl Into<String>, holds: bool) -> Figure {
+    View::Sentence { text: text.into(), holds: Some(holds) }.into()
+}
+
+/// Lines of texts.
+pub(super) fn grid(title: impl Into<String>, headers: &[&str], rows: Vec<Vec<String>>) -> Figure {
+    let headers = headers.iter().map(ToString::to_string).collect();
+    View::Grid(Grid { title: title.into(), headers, rows }).into()
+}
+
+/// Why a view is not there.
+pub(super) fn lacks<T>(why: impl Into<String>) -> Result<T, WalkError> {
+    Err(WalkError::Lacks(why.into()))
+}
+
+fn needs_head(config: &Config) -> Result<(), WalkError> {
+    if config.lm_head { Ok(()) } else { lacks(ConfigError::NoHead.to_string()) }
+}
+
+/// What a tensor is called, whole or head by head, and what was changed for it: `wei, before training`.
+pub(super) fn caption(run: &Run, name: &str, by_head: bool, at: &At) -> String {
+    // a document calls it X̃ before its dropout, and has no name for it after
+    let plain = |called: String| if called == "X_sum" { "X̃ (before dropout)".into() } else { called };
+    let called = match by_head {
+        true => names::called_by_head(name, run.config(), run.notation, None),
+        false => names::called(name, run.config(), run.notation),
+    };
+    let mut parts: Vec<String> = called.map(plain).into_iter().collect();
+    let own = |on: &String| if run.scene.is_empty() { format!("of the {on} model") } else { run.scene.clone() };
+    parts.extend(at.on.as_ref().map(own));
+    parts.extend(at.initial.then(|| "before training".to_string()));
+    parts.extend(at.set.0.iter().map(|(name, value)| format!("with {} {value}", name.replace('_', "-"))));
+    parts.extend(at.prompt.as_ref().map(|prompt| format!("of {prompt:?}")));
+    parts.join(", ")
+}
+
+/// A tensor cut into matrices, or the part of it that is asked for.
+fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) -> Views {
+    let last = tensor.name.rsplit('.').next().unwrap_or_default();
+    // a document writes W_Q for all heads
+    let merged = part.merged || part.head.is_none() && last.starts_with("W_");
+    let caption = caption(run, &tensor.name, !merged, at);
+    let mut tensor = if merged { merge(tensor) } else { tensor };
+    if part.transpose && tensor.shape.len() > 1 {
+        let n = tensor.shape.len();
+        let order: Vec<usize> = (0..n - 2).chain([n - 1, n - 2]).collect();
+        tensor = tensor.permuted(&order);
+    }
+    for (axis, wanted) in [("batch", part.sequence), ("head", part.head)] {
+        let size = tensor.axes.iter().position(|own| *own == axis).map(|at| tensor.shape[at]);
+        if let (Some(wanted), Some(size)) = (wanted, size)
+            && wanted >= size
+        {
+            let axis = if axis == "batch" { "sequence" } else { axis };
+            return lacks(format!("there is no {axis} {wanted} here: {}", plural(size, axis)));
+        }
+    }
+    let named = |id: u32| format!("{} (id {id})", label(&run.ready.piece(id)));
+    let words: Option<Vec<String>> = of_texts(run, &mut tensor).map(|ids| ids.into_iter().map(named).collect());
+    let asked = |axis: &str, i: usize| match axis {
+        "batch" => part.sequence.is_none_or(|wanted| wanted == i),
+        "head" => part.head.is_none_or(|wanted| wanted == i),
+        _ => true,
+    };
+    let mut all: Vec<Matrix> = tensor.matrices(&run.labels).collect();
+    all.retain(|matrix| matrix.index.iter().all(|(axis, i)| asked(axis, *i)));
+    let figure = |matrix: Matrix| {
+        let rows = words.clone().unwrap_or(matrix.rows);
+        let view = View::Matrix(Matrix { rows, ..matrix });
+        Figure { heat, decimals: part.decimals.unwrap_or(4), caption: caption.clone(), ..view.into() }
+    };
+    Ok(all.into_iter().map(figure).collect())
+}
+
+/// Heads side by side: `[batch pos head d_head]` as `[batch pos features]`, `[head d_model d_head]` as `[d_model features]`.
+fn merge(tensor: Labelled) -> Labelled {
+    let Some(head) = tensor.axes.iter().position(|axis| *axis == "head") else { return tensor };
+    let n = tensor.shape.len();
+    let others = (0..n).filter(|axis| *axis != head && *axis != n - 1);
+    let order: Vec<usize> = others.chain([head, n - 1]).collect();
+    let Labelled { name, mut axes, mut shape, values } = tensor.permuted(&order);
+    let (wide, heads) = (shape.pop().unwrap_or(1), shape.pop().unwrap_or(1));
+    axes.truncate(n - 2);
+    axes.push("features");
+    shape.push(heads * wide);
+    Labelled { name, axes, shape, values }
+}
+
+/// Of a table with a row for each of many tokens, those of the texts; gives their ids.
+fn of_texts(run: &Run, tensor: &mut Labelled) -> Option<Vec<u32>> {
+    let many = tensor.axes.first() == Some(&"d_vocab") && tensor.shape.len() == 2 && tensor.shape[0] > MANY;
+    if !many {
+        return None;
+    }
+    let (ids, wide) = (distinct(run), tensor.shape[1]);
+    tensor.values = ids.iter().flat_map(|id| &tensor.values[*id as usize * wide..][..wide]).copied().collect();
+    tensor.shape[0] = ids.len();
+    Some(ids)
+}
+
+/// The ids of the run's texts, each once, ascending.
+fn distinct(run: &Run) -> Vec<u32> {
+    let mut ids = run.trace.batch().tokens.clone();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// The cosine of every two rows.
+fn cosines(name: &str, axis: &'static str, rows: &[&[f32]], words: Vec<String>) -> Figure {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let norm = |a: &[f32]| dot(a, a).sqrt().max(f64::MIN_POSITIVE);
+    let values = rows.iter().flat_map(|a| rows.iter().map(move |b| (dot(a, b) / (norm(a) * norm(b))) as f32)).collect();
+    let matrix = Matrix {
+        tensor: format!("cosines of {name}"),
+        index: vec![],
+        size: [rows.len(); 2],
+        axes: [axis; 2],
+        rows: words.clone(),
+        columns: words,
+        values,
+        hidden: vec![],
+        scale: HeatScale::Signed,
+    };
+    let caption = format!("cosines of {name}");
+    Figure { heat: true, decimals: 2, caption, ..View::Matrix(matrix).into() }
+}
+
+fn similarity(run: &Run, at: &At) -> Views {
+    let mut table = run.get("embed.weight")?;
+    let words = match of_texts(run, &mut table) {
+        Some(ids) => ids.iter().map(|id| label(&run.ready.piece(*id))).collect(),
+        None => run.labels.vocabulary.clone(),
+    };
+    let rows: Vec<&[f32]> = table.values.chunks_exact(table.shape[1]).collect();
+    Ok(vec![cosines(&caption(run, "embed.weight", false, at), "d_vocab", &rows, words)])
+}
+
+fn position_similarity(run: &Run) -> Views {
+    let table = run.get("hook_pos_embed")?;
+    let rows: Vec<&[f32]> = table.values.chunks_exact(run.config().d_embed()).take(run.length).collect();
+    let map = cosines(&caption(run, "hook_pos_embed", false, &At::default()), "pos", &rows, vec![]);
+    let View::Matrix(matrix) = &map.view else { return Ok(vec![map]) };
+    let row = |(t, cosine): (usize, &f32)| vec![t.to_string(), format!("{cosine:.4}")];
+    let first = matrix.values.iter().take(rows.len()).enumerate().map(row).collect();
+    let numbers = grid("its row 0 in numbers", &["position", "cosine with position 0"], first);
+    Ok(vec![map, numbers])
+}
+
+// ---- tokens
+
+fn one_hot(run: &Run, sequence: Option<usize>) -> Views {
+    let (b, v) = (run.sequences, run.config().vocab_size);
+    let mut flat = table::one_hot(&run.trace.batch().tokens, v);
+    if run.notation == Notation::S2 {
+        flat.name = "OneHot(x)".into();
+    }
+    let shape = vec![b, run.length, v];
+    let tensor = Labelled { axes: vec!["batch", "pos", "d_vocab"], shape, ..flat };
+    let part = TensorPart { sequence, decimals: Some(0), ..TensorPart::default() };
+    figures(run, tensor, &part, &At::default(), false)
+}
+
+/// Each token, and the one that it predicts.
+fn targets(run: &Run) -> Vec<Figure> {
+    let mut rows = vec![];
+    for b in 0..run.sequences {
+        for (t, (id, target)) in run.ids(b).iter().zip(run.targets(b)).enumerate() {
+            let shown = |id: u32| vec![label(&run.ready.piece(id)), id.to_string()];
+            let target = target.map_or_else(|| vec!["none".into(), "-".into()], shown);
+            rows.push([vec![b.to_string(), t.to_string()], shown(*id), target].concat());
+        }
+    }
+    vec![grid("", &["sequence", "position", "token", "id", "predicts", "its id"], rows)]
+}
+
+/// The ids that the tokenizer had before they were made dense.
+fn sparse(run: &Run) -> Views {
+    let Some(Tokenizer::Dense(dense)) = &run.ready.tokenizer else {
+        return lacks("this model's ids are its tokenizer's own: none were made dense");
+    };
+    let mut tensor = run.get("input")?;
+    let sparse = dense.ids().sparse(&run.trace.batch().tokens)?;
+    tensor.values = sparse.into_iter().map(|id| id as f32).collect();
+    figures(run, tensor, &TensorPart::default(), &At::default(), false)
+}
+
+// ---- tables of tensors
+
+fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
+    if run.config().mask != Mask::Causal {
+        return lacks(format!("this model's mask is {}: it hides nothing", run.config().mask));
+    }
+    let window = run.config().window_of(0);
+    let masks = table::masks(n.unwrap_or(run.length), window);
+    let of = |value: &dyn Fn(f32) -> f32| {
+        let values = masks.binary.values.iter().map(|v| value(*v)).collect();
+        Labelled { values, ..masks.binary.clone() }
+    };
+    let mut all = vec![];
+    for form in forms {
+        let (caption, tensor) = match form.as_str() {
+            "ones" => ("Mask_BD: every query (row) sees every key (column)", of(&|_| 1.0)),
+            "binary" => ("1 where a query (row) sees a key (column)", masks.binary.clone()),
+            "additive" => ("to be added to the scores", masks.additive.clone()),
+            "multiplicative" => {
+                let masked = |v| if v == 0.0 { f32::NEG_INFINITY } else { 1.0 };
+                ("Mask_AR, to be multiplied with the scores", of(&masked))
+            }
+            "function" => {
+                let sees = |i: usize, j: usize| j <= i && (window == 0 || i - j < window);
+                let cell = |i: usize, j: usize| if sees(i, j) { format!("x_{i},{j}") } else { "−∞".to_string() };
+                let n = n.unwrap_or(run.length);
+                let row = |i: usize| [vec![i.to_string()], (0..n).map(|j| cell(i, j)).collect()].concat();
+                let headers: Vec<String> = [String::new()].into_iter().chain((0..n).map(|j| j.to_string())).collect();
+                let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+                all.push(grid("Mask(x)", &headers, (0..n).map(row).collect()));
+                continue;
+            }
+            _ => return lacks(format!("a mask has no form {form}")),
+        };
+        let mut labels = run.labels.clone();
+        labels.reach.clear(); // all of a mask is shown
+        let seen = |matrix: Matrix| View::Matrix(Matrix { hidden: vec![], ..matrix });
+        let figure = |view: View| Figure { decimals: 0, caption: caption.into(), ..view.into() };
+        all.extend(tensor.matrices(&labels).map(seen).map(figure));
+    }
+    Ok(all)
+}
+
+/// The live numbers at the places where a document prints some, and whether they meet them.
+fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views {
+    let tensor = run.get(of)?;
+    let n = tensor.shape.len();
+    let (high, wide) = (tensor.shape[n - 2], tensor.shape[n - 1]);
+    let one = printed::rows(golden);
+    let tables = match one.is_empty() {
+        false => vec![one],
+        true => (0..run.sequences).map(|b| printed::rows(&format!("{golden}.batch{b}"))).collect(),
+    };
+    let within = printed::within(golden);
+    let (mut all, mut cells, mut met, mut worst) = (vec![], 0, 0, 0f64);
+    for (b, table) in tables.iter().enumerate() {
+        let most = table.iter().map(Vec::len).max().unwrap_or(0);
+        let columns = if most < wide { printed::columns() } else { (0..wide).collect() };
+        let columns = if columns.len() == most { columns } else { (0..most).collect() };
+        // the live table has the columns that are not printed too
+        let all_columns = wide.max(columns.last().map_or(0, |last| last + 1));
+        let (mut values, mut hidden) = (vec![], vec![]);
+        for (t, row) in table.iter().enumerate() {
+            for c in 0..all_columns {
+                let inside = t < high && c < wide && b * high * wide < tensor.values.len();
+                let live = if inside { tensor.values[(b * high + t) * wide + c] } else { f32::NAN };
+                let want = columns.iter().position(|printed| *printed == c).and_then(|j| row.get(j));
+                if let (Some(want), true) = (want, inside) {
+                    let off = (f64::from(live) - want).abs();
+                    (cells, met, worst) = (cells + 1, met + usize::from(off <= within), worst.max(off));
+                }
+                values.push(live);
+                hidden.push(want.is_none() || !inside);
+            }
+        }
+        if !hidden.contains(&true) {
+            hidden.clear();
+        }
+        let index = if tables.len() > 1 { vec![("batch", b)] } else { vec![] };
+        let axes = [tensor.axes[n - 2], tensor.axes[n - 1]];
+        let (size, scale) = ([table.len(), all_columns], HeatScale::Signed);
+        let (rows, columns) = (vec![], vec![]);
+        let matrix = Matrix { tensor: of.into(), index, size, axes, rows, columns, values, hidden, scale };
+        all.push(Figure { decimals, caption: caption(run, of, true, at), ..View::Matrix(matrix).into() });
+    }
+    let text = format!(
+        "{} of {} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}",
+        commas(met as u64),
+        plural(cells, "printed cell")
+    );
+    // another model need not meet them
+    let met = met == cells && cells > 0;
+    all.push(if run.other && !met { said(text) } else { holds(text, met) });
+    Ok(all)
+}
+
+/// Tensors with symbol, shape, and formula or what they are.
+fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], at: &At) -> Vec<Figure> {
+    let model = run.trace.model();
+    let row = |name: &String| {
+        let Ok(SummaryRow { symbol, letters, shape, formula, .. }) =
+            run.trace.row(name).map(|row| row.in_notation(model, run.notation))
+        else {
+            return vec![name.clone(), "none".into(), String::new(), String::new(), "this model has none".into()];
+        };
+        // the context is called by what its heads come to, side by side
+        let together = match run.notation {
+            Notation::S1 | Notation::TransformerLens => false,
+            _ => name.ends_with(".hook_z"),
+        };
+        let (letters, shape) = match run.get(name) {
+            Ok(tensor) if by_position => (run.notation.letters(&tensor.axes, run.config()), tensor.shape),
+            Ok(tensor) if together => {
+                let shape = vec![run.sequences, run.length, tensor.shape[2..].iter().product()];
+                (run.notation.letters(&["batch", "pos", "d_model"], run.config()), shape)
+            }
+            _ => (letters, shape),
+        };
+        let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+        let last = match () {
+            () if formulas => formula,
+            () if about && run.config().positions == Positions::Rotary => {
+                names::describe(name).unwrap_or_default().into()
+            }
+            // nothing is rotated here
+            () if about => names::describe(name).unwrap_or_default().trim_end_matches("; before any rotation").into(),
+            () => String::new(),
+        };
+        vec![name.clone(), symbol, letters, sizes.join(" "), last]
+    };
+    let mut rows: Vec<Vec<String>> = of.iter().map(row).collect();
+    let mut headers = vec!["tensor", "symbol", "axes", "shape", if formulas { "formula" } else { "what it is" }];
+    if rows.iter().all(|row| row[4].is_empty()) {
+        headers.pop();
+        rows.iter_mut().for_each(|row| row.truncate(4));
+    }
+    let title = at.on.as_ref().map_or(String::new(), |on| format!("of the model {on}"));
+    vec![grid(title, &headers, rows)]
+}
+
+fn lines(run: &Run, rows: &[Line]) -> Vec<Figure> {
+    // without spaces, so that no line breaks within a shape
+    let joined = |shape: &str| shape.split(", ").map(|own| own.replace(' ', "×")).collect::<Vec<_>>().join(", ");
+    let row = |line: &Line| {
+        let shape = run.get(&line.of).map(|tensor| {
+            let tensor = tensor.heads_first();
+            tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join("×")
+        });
+        let shape = shape.unwrap_or_else(|_| "none here".into());
+        let Line { line, code, does, from, to, of } = line;
+        let out = if to.is_empty() { String::new() } else { format!(" → {}", joined(to)) };
+        said(format!("{line} {code}: {does}; {}{out}; {of} {shape}", joined(from)))
+    };
+    rows.iter().map(row).collect()
+}
+
+/// The model's ops, a line each; of several blocks, which are alike, the first alone.
+fn listing(model: &Model, one_block: bool) -> Figure {
+    let row = |line: &str| {
+        let (left, from) = line.split_once("<-").unwrap_or((line, ""));
+        let (left, shape) = left.split_once('(').unwrap_or((left, ""));
+        let (op, name) = left.trim().split_once(' ').unwrap_or((left, ""));
+        let shape = shape.trim().trim_end_matches(')').replace(',', " x");
+        // places that have no name (an op's statistics) say nothing here
+        let from: Vec<&str> = from.split_whitespace().filter(|name| !name.contains('@')).collect();
+        [op, name, &shape, &from.join(" ")].map(|cell| cell.trim().to_string()).to_vec()
+    };
+    let mut rows: Vec<Vec<String>> = model.to_string().lines().map(row).collect();
+    // what another block reads and a block keeps
+    let within = |name: &&str| name.starts_with("blocks.");
+    let other = |row: &Vec<String>| {
+        let reads = row[3].split(' ').find(within);
+        within(&row[1].as_str()) && reads.is_some_and(|name| !name.starts_with("blocks.0."))
+    };
+    if let (true, Some(first)) = (one_block, rows.iter().position(other)) {
+        rows.retain(|row| !other(row));
+        let blocks = model.config.n_layer - 1;
+        rows.insert(first, ["...", &format!("{} more", plural(blocks, "block")), "", ""].map(String::from).to_vec());
+    }
+    grid("", &["op", "makes", "rows x columns", "from"], rows)
+}
+
+// ---- predictions
+
+/// The likeliest tokens, with their probabilities.
+fn likeliest(run: &Run, probs: &[f32], most: usize) -> Vec<String> {
+    let mut all: Vec<(u32, f32)> = (0..).zip(probs.iter().copied()).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let shown = |(id, p): &(u32, f32)| format!("{} {:.1}%", label(&run.ready.piece(*id)), 100.0 * p);
+    all.iter().take(most).map(shown).collect()
+}
+
+fn next(run: &Run, sequence: Option<usize>, [last, masked]: [bool; 2], at: &At) -> Views {
+    let (probs, v) = (run.get("probs")?, run.config().vocab_size);
+    let mask = run.ready.mask();
+    if masked && mask.is_none() {
+        return lacks("this model's tokenizer has no [MASK]: it predicts the next token");
+    }
+    let only = match sequence {
+        Some(_) => Some(run.sequence(sequence)?),
+        None => None,
+    };
+    let mut all = vec![];
+    for b in (0..run.sequences).filter(|b| only.is_none_or(|only| only == *b)) {
+        let of = &probs.values[b * run.length * v..][..run.length * v];
+        let row = |(t, (id, probs)): (usize, (&u32, &[f32]))| {
+            let shown = !(last && t + 1 < run.length || masked && Some(*id) != mask);
+            let token = vec![t.to_string(), label(&run.ready.piece(*id))];
+            shown.then(|| [token, likeliest(run, probs, LIKELIEST)].concat())
+        };
+        let rows: Vec<_> = run.ids(b).iter().zip(of.chunks_exact(v)).enumerate().filter_map(row).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let headers = ["position", "token", "likeliest", "second", "third", "fourth", "fifth"];
+        let headers = &headers[..2 + LIKELIEST.min(v)];
+        let title = match &at.prompt {
+            Some(prompt) => format!("after {prompt:?}"),
+            None if run.sequences > 1 => format!("sequence {b}"),
+            None => String::new(),
+        };
+        all.push(grid(title, headers, rows));
+    }
+    if all.is_empty() { lacks("this text has no [MASK]") } else { Ok(all) }
+}
+
+/// What the head would say after every block.
+fn after_blocks(run: &mut Run, sequence: Option<usize>) -> Views {
+    let (b, v, layers) = (run.sequence(sequence)?, run.config().vocab_size, run.config().n_layer);
+    let mut rows: Vec<Vec<String>> =
+        run.ids(b).iter().enumerate().map(|(t, id)| vec![t.to_string(), label(&run.ready.piece(*id))]).collect();
+    for i in 0..layers {
+        let probs = run.trace.lens(&format!("blocks.{i}.hook_resid_post"))?;
+        let of = probs.values[b * run.length * v..].chunks_exact(v);
+        rows.iter_mut().zip(of).for_each(|(row, probs)| row.extend(likeliest(run, probs, 1)));
+    }
+    let blocks: Vec<String> = (0..layers).map(|i| format!("after block {i}")).collect();
+    let headers: Vec<&str> = ["position", "token"].into_iter().chain(blocks.iter().map(String::as_str)).collect();
+    Ok(vec![grid("", &headers, rows)])
+}
+
+/// A prompt continued, each time with the likeliest token.
+fn generate(live: &mut Live, prompt: &str, tokens: usize, logits: bool) -> Views {
+    let at = At::default();
+    let ready = live.ready(&at)?;
+    needs_head(&ready.config)?;
+    if ready.config.mask != Mask::Causal {
+        return lacks(format!("this model's mask is {}: it does not write on", ready.config.mask));
+    }
+    let (mut ids, mut rows, mut all) = (ready.shown(prompt).0, vec![], vec![]);
+    for round in 1..=tokens {
+        if ids.len() > ready.config.context_length {
+            let full = plural(ready.config.context_length, "position");
+            all.push(said(format!("the context is full: {full}")));
+            break;
+        }
+        let (v, texts) = (ready.config.vocab_size, label_all(&ready.tokenizer, &ids));
+        let (last, probs) = live.run_on(&at, &[ids.clone()], |run| {
+            let tail = |name: &str| Ok::<_, WalkError>(run.get(name)?.values[(ids.len() - 1) * v..].to_vec());
+            Ok((tail("logits")?, tail("probs")?))
+        })?;
+        let best = (0..v).max_by(|a, b| last[*a].total_cmp(&last[*b]).then(b.cmp(a))).unwrap_or(0);
+        let piece = label(&ready.piece(best as u32));
+        let shape = format!("(1, {})", ids.len());
+        let whole = format!("(1, {}, {v})", ids.len());
+        let chosen = format!("{:.1}%", 100.0 * probs[best]);
+        rows.push(vec![
+            round.to_string(),
+            texts,
+            shape,
+            whole,
+            piece,
+            best.to_string(),
+            format!("{:.4}", last[best]),
+            chosen,
+        ]);
+        if logits {
+            let mut order: Vec<usize> = (0..v).collect();
+            order.sort_by(|a, b| last[*b].total_cmp(&last[*a]));
+            let row = |i: &usize| {
+                let piece = label(&ready.piece(*i as u32));
+                vec![piece, i.to_string(), format!("{:.4}", last[*i]), format!("{:.4}", probs[*i])]
+            };
+            let rows = order.iter().take(10).map(row).collect();
+            all.push(grid(
+                format!("round {round}: the last of {}", plural(ids.len(), "row")),
+                &["token", "id", "logit", "probability"],
+                rows,
+            ));
+        }
+        ids.push(best as u32);
+    }
+    let headers = ["round", "input", "ids", "logits", "next", "its id", "its logit", "its probability"];
+    all.insert(0, grid("", &headers, rows));
+    Ok(all)
+}
+
+fn label_all(tokenizer: &Option<Tokenizer>, ids: &[u32]) -> String {
+    let piece =
+        |id: &u32| tokenizer.as_ref().and_then(|tokenizer| tokenizer.piece(*id).ok()).unwrap_or_else(|| id.to_string());
+    ids.iter().map(|id| label(&piece(id))).collect::<Vec<_>>().join(" ")
+}
+
+// ---- losses and gradients
+
+/// A token that has a target, and its loss.
+struct Counted {
+    sequence: usize,
+    position: usize,
+    token: u32,
+    target: u32,
+    loss: f64,
+}
+
+/// Every token that has a target.
+fn counted(run: &Run) -> Result<Vec<Counted>, WalkError> {
+    needs_head(run.config())?;
+    let losses = run.get("losses")?;
+    let mut all = vec![];
+    for sequence in 0..run.sequences {
+        for (position, (token, target)) in run.ids(sequence).iter().zip(run.targets(sequence)).enumerate() {
+            let (token, loss) = (*token, f64::from(losses.values[sequence * run.length + position]));
+            all.extend(target.map(|target| Counted { sequence, position, token, target, loss }));
+        }
+    }
+    if all.is_empty() {
+        return lacks("there is nothing to predict: no token here has a target");
+    }
+    Ok(all)
+}
+
+fn losses(live: &mut Live, forms: &[String]) -> Views {
+    // of the weights before training, if that is the first of them
+    let initial = forms.first().is_some_and(|form| form == "before-training");
+    let (at, when) = (At { initial, ..At::default() }, if initial { "before training, " } else { "" });
+    let (all, sequences) = live.run(&at, |run| Ok((counted(run)?, run.sequences)))?;
+    let ready = live.ready(&at)?;
+    let (sum, n) = (all.iter().map(|own| own.loss).sum::<f64>(), plural(all.len(), "token"));
+    let mean = sum / all.len() as f64;
+    let mut figures = vec![];
+    for form in forms {
+        figures.push(match form.as_str() {
+            "each" => {
+                let row = |own: &Counted| {
+                    let [token, target] = [own.token, own.target].map(|id| label(&ready.piece(id)));
+                    let numbers = [(-own.loss).exp(), own.loss].map(|v| format!("{v:.4}"));
+                    [vec![own.sequence.to_string(), own.position.to_string(), token, target], numbers.to_vec()].concat()
+                };
+                let headers = ["sequence", "position", "token", "next", "its probability", "loss"];
+                let title = if initial { "before training" } else { "" };
+                grid(title, &headers, all.iter().map(row).collect())
+            }
+            "mean" => said(format!("{when}the mean of the losses of {n} is {mean:.6}")),
+            "sum" => said(format!("{when}the sum of the losses of {n} is {sum:.6}")),
+            "without-log" => {
+                let without = -all.iter().map(|own| (-own.loss).exp()).sum::<f64>();
+                said(format!("{when}without the logarithm: minus the sum of the probabilities of {n} is {without:.6}"))
+            }
+            "initial" => {
+                let before = At { initial: true, ..At::default() };
+                let first = live.run(&before, |run| {
+                    let all = counted(run)?;
+                    Ok(all.iter().map(|own| own.loss).sum::<f64>() / all.len() as f64)
+                })?;
+                let v = ready.config.vocab_size;
+                let guess = (v as f64).ln();
+                said(format!("mean loss before training {first:.6}, of a guess among {v} words ln {v} = {guess:.6}, after training {mean:.6}"))
+            }
+            "product" => {
+                let row = |what: String, own: &dyn Fn(&Counted) -> bool| {
+                    let sum: f64 = all.iter().filter(|counted| own(counted)).map(|counted| counted.loss).sum();
+                    vec![what, short((-sum).exp()), format!("{:.6}", -sum), format!("{sum:.6}")]
+                };
+                let each = (0..sequences).map(|b| row(format!("sequence {b}"), &|own| own.sequence == b));
+                let rows = each.chain([row("all".into(), &|_| true)]).collect();
+                grid("", &["of", "product of probabilities", "sum of logarithms", "its negative"], rows)
+            }
+            "log-sum" | "negative" | "before-training" => continue, // beside the product; of all
+            _ => return lacks(format!("losses have no form {form}")),
+        });
+    }
+    Ok(figures)
+}
+
+fn gradients(run: &Run, by: Option<&str>, at: &At) -> Views {
+    counted(run)?;
+    let mut rows: Vec<(String, f64, String)> = vec![];
+    for param in &run.trace.model().params {
+        let gradient = run.get(&format!("{}.grad", param.name))?;
+        let squares: f64 = gradient.values.iter().map(|g| f64::from(*g).powi(2)).sum();
+        let shape = gradient.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+        let name = match by {
+            Some("llmc") => names::lookup(&param.name).map_or("", |(entry, _)| entry.llmc).to_string(),
+            Some(_) => param.layer().to_string(),
+            None => param.name.clone(),
+        };
+        match rows.iter_mut().find(|row| row.0 == name) {
+            Some(row) => row.1 += squares,
+            None => rows.push((name, squares, shape)),
+        }
+    }
+    let all: f64 = rows.iter().map(|row| row.1).sum();
+    rows.push(("all".into(), all, String::new()));
+    let row = |(name, squares, shape): (String, f64, String)| {
+        let norm = short(squares.sqrt());
+        if by.is_some() { vec![name, norm] } else { vec![name, norm, shape] }
+    };
+    let headers = if by.is_some() { &["gradient of", "norm"][..] } else { &["gradient of", "norm", "shape"] };
+    let title = if at.initial { "before training" } else { "" };
+    Ok(vec![grid(title, headers, rows.into_iter().map(row).collect())])
+}
+
+/// A parameter before and after one step.
+fn one_step(run: &Run, optimizer: &str, rate: f64, parameter: &str) -> Views {
+    counted(run)?;
+    let method = Method::ALL.iter().find(|method| method.name() == optimizer);
+    let Some(method) = method else { return lacks(format!("there is no optimizer {optimizer}")) };
+    // SGD without momentum, and no weight decay: the plain rules
+    let beta1 = if *method == Method::Sgd { 0.0 } else { Recipe::DEFAULT.beta1 };
+    let rule = Recipe { optimizer: *method, beta1, clip: 0.0, ..Recipe::DEFAULT }.rule(rate, 1);
+    let (old, gradient) = (run.get(parameter)?, run.get(&format!("{parameter}.grad"))?);
+    let of = |tensor: &Labelled| tensor.values.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
+    let (mut new, g) = (of(&old), of(&gradient));
+    let (mut m, mut v) = (vec![0.0; g.len()], vec![0.0; g.len()]);
+    update(&rule, 1.0, 0.0, &mut new, &g, &mut m, &mut v);
+    let word = |i: usize| match old.shape[..] == [run.config().vocab_size] {
+        true => run.labels.vocabulary[i].clone(),
+        false => i.to_string(),
+    };
+    let row = |i: usize| {
+        let numbers = [f64::from(old.values[i]), g[i], new[i]].map(|v| format!("{v:.6}"));
+        [vec![word(i)], numbers.to_vec()].concat()
+    };
+    let rows: Vec<Vec<String>> = (0..new.len().min(MANY)).map(row).collect();
+    let title = format!("{parameter}, one step of {optimizer}, learning rate {rate}");
+    Ok(vec![grid(title, &["", "old", "gradient", "new"], rows)])
+}
