@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use crate::common::{Folder, LIMPID, text};
-use limpid::walk::{Show, Walk};
+use limpid_study::walk::{Show, Walk};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -44,7 +44,7 @@ fn every_command_runs(name: &str) {
         step.refused.iter().for_each(|command| run(command, true));
         for lesson in lessons {
             let name = lesson.split(' ').nth(2).unwrap();
-            assert!(limpid::lessons::Topic::named(name).is_ok(), "{lesson}");
+            assert!(limpid_study::lessons::Topic::named(name).is_ok(), "{lesson}");
         }
     }
     assert!(wrong.is_empty(), "{} commands of {name}:\n{}", wrong.len(), wrong.join("\n"));

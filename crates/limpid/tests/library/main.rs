@@ -9,15 +9,11 @@ mod common;
 mod containers;
 mod decode;
 mod documents;
-mod equivalences;
 mod exact;
 mod face;
-mod glass;
-mod goldens;
 mod gradients;
 mod inspect;
 mod interop;
-mod lessons;
 mod levels;
 mod memory;
 mod names;
@@ -30,7 +26,6 @@ mod receipt;
 mod seam;
 mod shared;
 mod training;
-mod walks;
 mod why;
 
 /// Counts what threads hold, for the tests that ask how much a call takes, and allocations, for those that ask for none.

@@ -2,7 +2,6 @@
 //! file opens with what it is, and that no source grows past its budget.
 
 use limpid::names;
-use limpid_study::walk::{Show, Walk};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -441,6 +440,8 @@ fn the_contract_names_what_exists() {
                     let unit = [source(&format!("{file}.rs")), source(&format!("{file}/mod.rs"))].into_iter().flatten();
                     let tests = ["tests/library", "tests/repository"].map(|folder| root.join(folder));
                     let tests = tests.into_iter().chain(["tests/command", "tests"].map(|folder| cli.join(folder)));
+                    let others = ["limpid-study/tests/study", "limpid-glass/tests"].map(|folder| crates().join(folder));
+                    let tests = tests.chain(others);
                     let places = tests.map(|folder| folder.join(format!("{file}.rs"))).chain(unit);
                     let text = places.filter_map(|path| fs::read_to_string(path).ok()).collect::<String>();
                     named += 1;
@@ -454,39 +455,6 @@ fn the_contract_names_what_exists() {
     assert!(missing.is_empty(), "docs/contract.md names what is not there: {missing:#?}");
     assert_eq!(rows, (1..=352).collect::<Vec<_>>(), "every requirement has one row, in order");
     assert!(named > 250, "only {named} tests are named");
-}
-
-/// docs/contract.md lists the documents' pictures, each with the words that mark it there: the walks have these and no others. The row of
-/// each says which plot or diagram draws it.
-#[test]
-fn every_picture_is_in_the_contract() {
-    let page = &fs::read_to_string(crates().join("../docs/contract.md")).unwrap();
-    assert!(!page.contains("picture due"), "a picture is due");
-    let rows = |code: &str| {
-        let code: u32 = code[1..].parse().unwrap();
-        let covers = move |line: &&str| {
-            let cell = line.trim_start_matches("| ").split(' ').next().unwrap_or("");
-            let ends: Vec<u32> = cell.split('-').filter_map(|end| end.strip_prefix('R')?.parse().ok()).collect();
-            ends.first().zip(ends.last()).is_some_and(|(first, last)| (*first..=*last).contains(&code))
-        };
-        page.lines().filter(covers).collect::<String>()
-    };
-    let mut pictures = vec![];
-    for walk in Walk::all() {
-        for (step, view) in walk.steps.iter().flat_map(|step| step.views.iter().map(move |view| (step, view))) {
-            let Show::Picture { name, words: marks, command, .. } = view else { continue };
-            let words: Vec<&str> = command.split(' ').collect();
-            let drawn =
-                words.windows(2).filter(|pair| ["--plot", "--diagram"].contains(&pair[0])).map(|pair| pair.join(" "));
-            for drawn in drawn {
-                assert!(rows(&name[..4]).contains(&drawn), "{}: {name}: {drawn}", walk.name);
-            }
-            pictures.push(format!("| `{}` | `{}` | {marks} | {} |", walk.name, step.id, &name[..4]));
-        }
-    }
-    let listed: Vec<&str> = page.lines().filter(|line| line.starts_with("| `s") && line.contains("` | `")).collect();
-    assert_eq!(pictures, listed, "the walks' pictures and those of the documents");
-    assert_eq!(listed.len(), 13);
 }
 
 /// A link to a file or to a heading of a page names one that is there.

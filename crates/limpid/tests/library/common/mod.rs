@@ -9,7 +9,6 @@ use limpid::backend::Backend;
 use limpid::config::Config;
 use limpid::model::Model;
 use limpid::ops::random;
-pub use limpid_study::walk::plain::{transpose, wide};
 
 /// Two small blocks, of sizes that are no multiples of a vector's.
 pub fn tiny() -> Config {
@@ -56,6 +55,16 @@ pub fn assert_close(what: &str, got: &[f64], want: &[f64], tolerance: f64) -> f6
     let (off, allowed) = (far(i), tolerance * scale);
     assert!(off <= allowed, "{what}[{i}]: got {}, want {}, off by {off:.1e}, allowed {allowed:.1e}", got[i], want[i]);
     if off == 0.0 { 0.0 } else { off / scale }
+}
+
+/// f32 values, exactly.
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
+/// (rows,cols) to (cols,rows).
+pub fn transpose(a: &[f64], cols: usize) -> Vec<f64> {
+    (0..cols).flat_map(|j| a.iter().skip(j).step_by(cols).copied()).collect()
 }
 
 /// f64 values, rounded.

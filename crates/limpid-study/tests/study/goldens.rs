@@ -5,9 +5,7 @@
 //! Printed numbers are compared within the tolerance the contract gives: S1 computed in f32 and printed six decimals
 //! (four for attention), so some last digits are not those of the exact value.
 
-mod common;
-
-use common::ids;
+use crate::common::ids;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::{Checkpoint, CheckpointError, save_parameters};
 use limpid::config::{Config, ConfigError, NormPlace, Positions};
@@ -65,7 +63,7 @@ fn zero_to_hero(look: impl Fn(&Trace)) {
 
 #[test]
 fn the_printed_numbers_say_where_they_are_from() {
-    let text = include_str!("../../limpid-study/src/walk/printed.json");
+    let text = include_str!("../../src/walk/printed.json");
     assert!(
         text.trim_start_matches(['{', '\n', ' '])
             .starts_with("\"source\": \"Numbers that the five documents print, copied from them")

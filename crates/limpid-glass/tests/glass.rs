@@ -1,7 +1,11 @@
 //! The glass box shows the model's own numbers: what is computed again is what was computed, bit for bit; what a picture shows is a part of
 //! the tensor; what is said of a number adds up to it.
 
+#[path = "../../limpid/tests/library/by_layers/mod.rs"]
 mod by_layers;
+#[path = "../../limpid/tests/library/common/mod.rs"]
+mod common;
+#[path = "../../limpid/tests/library/random_config/mod.rs"]
 mod random_config;
 
 use by_layers::{batch, by_layers, filled};

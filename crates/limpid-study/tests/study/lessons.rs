@@ -142,7 +142,7 @@ fn an_unknown_lesson_is_an_error_with_the_nearest() {
 #[test]
 fn the_lessons_that_walks_name_exist() {
     let mut named = BTreeSet::new();
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-study/src/walk")).unwrap() {
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/walk")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "toml") {
             let text = fs::read_to_string(path).unwrap();

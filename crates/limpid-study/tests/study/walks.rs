@@ -4,8 +4,9 @@ use limpid::checkpoint::Format;
 use limpid::trace::table::TableOptions;
 use limpid::trace::view::View;
 use limpid_study::walk::printed::{As, Leaf, differences, leaves, places, within};
-use limpid_study::walk::{Check, Figure, Live, Shown, Walk, WalkError, WalkOptions};
+use limpid_study::walk::{Check, Figure, Live, Show, Shown, Walk, WalkError, WalkOptions};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::sync::OnceLock;
 
 fn live(name: &str) -> Live {
@@ -76,7 +77,7 @@ fn nothing_that_is_written_is_lost() {
         }
     }
     for walk in Walk::all() {
-        let path = format!("{}/../limpid-study/src/walk/{}.toml", env!("CARGO_MANIFEST_DIR"), walk.name);
+        let path = format!("{}/src/walk/{}.toml", env!("CARGO_MANIFEST_DIR"), walk.name);
         let written: toml::Value = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let read = serde_json::to_value(&walk).unwrap();
         covers(&walk.name, &written, &read);
@@ -224,13 +225,13 @@ fn other_texts_are_shown_or_refused_in_words() {
 /// An encoder without a head, and a model without a tokenizer.
 #[test]
 fn a_model_without_a_head_says_so() {
-    let model = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/hf/bert-encoder").into());
+    let model = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid/fixtures/hf/bert-encoder").into());
     let (differences, shown) = never_fails("s3", &WalkOptions { model, ..WalkOptions::default() });
     assert!(differences.iter().any(|line| line.starts_with("lm_head: this model has false")), "{differences:#?}");
     let step = shown.iter().find(|shown| shown.step.id == "linear-layer").unwrap();
     assert!(step.figures.iter().all(|figure| figure.lacks), "{step:?}");
     // with which weights it began, nobody knows
-    let model = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/hf/bert-encoder").into());
+    let model = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid/fixtures/hf/bert-encoder").into());
     let (_, shown) = never_fails("s3", &WalkOptions { model, initial: true, ..WalkOptions::default() });
     let texts: Vec<String> = shown.iter().flat_map(|shown| &shown.figures).map(text).collect();
     assert!(texts.iter().any(|text| text.contains("no limpid.toml")), "{texts:?}");
@@ -321,4 +322,37 @@ fn every_erratum_is_said_where_it_stands() {
     }
     assert_eq!(want.difference(&said).collect::<Vec<_>>(), Vec::<&String>::new(), "not said");
     assert_eq!(said.difference(&want).collect::<Vec<_>>(), Vec::<&String>::new(), "not on the list");
+}
+
+/// docs/contract.md lists the documents' pictures, each with the words that mark it there: the walks have these and no others. The row of
+/// each says which plot or diagram draws it.
+#[test]
+fn every_picture_is_in_the_contract() {
+    let page = &fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/contract.md")).unwrap();
+    assert!(!page.contains("picture due"), "a picture is due");
+    let rows = |code: &str| {
+        let code: u32 = code[1..].parse().unwrap();
+        let covers = move |line: &&str| {
+            let cell = line.trim_start_matches("| ").split(' ').next().unwrap_or("");
+            let ends: Vec<u32> = cell.split('-').filter_map(|end| end.strip_prefix('R')?.parse().ok()).collect();
+            ends.first().zip(ends.last()).is_some_and(|(first, last)| (*first..=*last).contains(&code))
+        };
+        page.lines().filter(covers).collect::<String>()
+    };
+    let mut pictures = vec![];
+    for walk in Walk::all() {
+        for (step, view) in walk.steps.iter().flat_map(|step| step.views.iter().map(move |view| (step, view))) {
+            let Show::Picture { name, words: marks, command, .. } = view else { continue };
+            let words: Vec<&str> = command.split(' ').collect();
+            let drawn =
+                words.windows(2).filter(|pair| ["--plot", "--diagram"].contains(&pair[0])).map(|pair| pair.join(" "));
+            for drawn in drawn {
+                assert!(rows(&name[..4]).contains(&drawn), "{}: {name}: {drawn}", walk.name);
+            }
+            pictures.push(format!("| `{}` | `{}` | {marks} | {} |", walk.name, step.id, &name[..4]));
+        }
+    }
+    let listed: Vec<&str> = page.lines().filter(|line| line.starts_with("| `s") && line.contains("` | `")).collect();
+    assert_eq!(pictures, listed, "the walks' pictures and those of the documents");
+    assert_eq!(listed.len(), 13);
 }
