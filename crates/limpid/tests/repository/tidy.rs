@@ -160,7 +160,9 @@ fn the_crates_are_as_they_are_drawn() {
         let own = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
         let uses =
             own.lines().filter_map(|line| line.split([' ', '.']).next()).filter(|used| used.starts_with("limpid"));
-        let uses = uses.map(|used| used.trim_start_matches("limpid-")).collect::<Vec<_>>().join(", ");
+        let mut uses: Vec<&str> = uses.map(|used| used.trim_start_matches("limpid-")).collect();
+        uses.sort_unstable();
+        let uses = uses.join(", ");
         let line = drawn.iter().find_map(|line| {
             let (of, uses) = line.split_once("->").unwrap_or((line, ""));
             (of.trim() == if name == "limpid-cli" { "" } else { &name }).then_some(uses.trim())
