@@ -1,32 +1,36 @@
-//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask ui` (its part that needs Node), `cargo xtask gpu` (the binary with GPUs), `cargo xtask mpi` (its part that needs MPI), `cargo xtask features` (every crate alone, with and without each
-//! of its features), `cargo xtask package` (every crate as it would be published, with its tests), `cargo xtask size` (lines of code by crate),
-//! `cargo xtask settings` (writes docs/settings.md), `cargo xtask picture` (draws docs/look-inside.png, with Node, a browser and the release binary),
-//! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
+//! Chores of the project. `cargo xtask` lists them: what the gate runs, the long tests that a release runs beside it, and what writes or
+//! measures something for the documents.
+
+mod source;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+/// Every chore: its name, what it does, and the function.
+const CHORES: [(&str, &str, fn() -> bool); 9] = [
+    ("ci", "the gate: formatting, lints, documentation, tests, and the page in a browser", || ci() && ui()),
+    ("ui", "the gate's part that needs Node and Chromium", ui),
+    (
+        "sweep",
+        "the tests that take long, for a release: every preset, every recipe of ranks, MPICH, 200 steps on a GPU",
+        sweep,
+    ),
+    ("features", "every crate alone, with and without each of its features", features),
+    ("package", "every crate as it would be published, with its tests", package),
+    ("size", "lines of code by crate", size),
+    ("settings", "writes docs/settings.md", settings),
+    ("picture", "draws docs/look-inside.png, with Node, a browser and the release binary", picture),
+    ("bench-record", "a row of docs/bench-record.md: what this machine reaches, beside its roofs", bench_record),
+];
+
 fn main() -> ExitCode {
-    let done = match std::env::args().nth(1).as_deref() {
-        Some("ci") => ci() && ui() && gpu() && mpi(),
-        Some("ui") => ui(),
-        Some("gpu") => gpu(),
-        Some("mpi") => mpi(),
-        Some("features") => features(),
-        Some("package") => package(),
-        Some("size") => size(),
-        Some("settings") => settings(),
-        Some("picture") => picture(),
-        Some("bench-record") => bench_record(),
-        other => {
-            eprintln!(
-                "usage: cargo xtask ci | ui | gpu | mpi | features | package | size | settings | picture | bench-record{}",
-                other.map(|o| format!(" (not `{o}`)")).unwrap_or_default()
-            );
-            false
-        }
+    let asked = std::env::args().nth(1).unwrap_or_default();
+    let Some((_, _, chore)) = CHORES.iter().find(|(name, ..)| *name == asked) else {
+        eprintln!("usage: cargo xtask CHORE");
+        CHORES.iter().for_each(|(name, what, _)| eprintln!("  {name:13} {what}"));
+        return ExitCode::FAILURE;
     };
-    if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if chore() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn root() -> PathBuf {
@@ -38,32 +42,54 @@ fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|ci| !ci.is_empty())
 }
 
-/// Formatting, lints, documentation, tests: stops at the first that fails.
-fn ci() -> bool {
-    let clippy = ["clippy", "--workspace", "--all-targets"];
-    let clippy = [&clippy[..], &["--features", heavy()], &["--", "-D", "warnings"]].concat();
-    // all of the workspace each time: other features of what packages share would be compiled anew
-    let steps: [(&[&str], &str); 5] = [
-        (&["fmt", "--all", "--check"], ""),
-        (&clippy, ""),
-        (&["doc", "--no-deps", "--workspace"], "-D warnings"),
-        // where there is no GPU, nor one in software, its tests say so and pass, but not in CI
-        (&["test", "--workspace"], ""),
-        // what is ignored because it takes long; the large ones are for by hand
-        (&["test", "--workspace", "--test", "library", "presets::every", "--", "--ignored", "--nocapture"], ""),
-    ];
-    steps.iter().all(|(arguments, rustdoc)| {
+/// A call of cargo: its arguments, and variables for it.
+type Step<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
+
+/// Runs them one after another, and stops at the first that fails.
+fn steps(all: &[Step]) -> bool {
+    all.iter().all(|(arguments, variables)| {
         println!("== cargo {}", arguments.join(" "));
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(*arguments).current_dir(root());
-        if !rustdoc.is_empty() {
-            cargo.env("RUSTDOCFLAGS", rustdoc);
-        }
-        if in_ci() {
-            cargo.env("GPU_REQUIRED", "1");
-        }
-        cargo.status().is_ok_and(|status| status.success())
+        // where there is no GPU, nor one in software, its tests say so and pass, but not in CI
+        cargo.args(*arguments).envs(in_ci().then_some(("GPU_REQUIRED", "1"))).envs(variables.iter().copied());
+        cargo.current_dir(root()).status().is_ok_and(|status| status.success())
     })
+}
+
+/// Formatting, lints, documentation and tests. All of them have the same features, so that every crate is compiled once for the tests and
+/// once for what only looks at it; what people get without asking for features is looked at, too.
+fn ci() -> bool {
+    let Some(features) = heavy() else { return false };
+    let with = |arguments: &[&'static str]| [arguments, &["--workspace", "--features", features]].concat();
+    let clippy = [&with(&["clippy", "--all-targets"])[..], &["--", "-D", "warnings"]].concat();
+    steps(&[
+        (&["fmt", "--all", "--check"], &[]),
+        (&clippy, &[OPEN_MPI]),
+        (&with(&["doc", "--no-deps"]), &[OPEN_MPI, ("RUSTDOCFLAGS", "-D warnings")]),
+        (&["check", "--workspace"], &[]),
+        (&with(&["test"]), &[OPEN_MPI]),
+    ])
+}
+
+/// The bindings of MPI are made of the one that this compiler belongs to.
+const OPEN_MPI: (&str, &str) = ("MPICC", "mpicc");
+
+/// What the gate leaves out because it takes long: what is ignored there, files damaged at full size, README's own command, and the processes
+/// of another MPI.
+fn sweep() -> bool {
+    let Some(features) = heavy() else { return false };
+    let test = |rest: &[&'static str]| [&["test", "--workspace", "--features", features][..], rest].concat();
+    let ignored = |program: &'static str, tests: &[&'static str]| {
+        [&test(&["--test", program, "--"])[..], tests, &["--ignored", "--nocapture"]].concat()
+    };
+    steps(&[
+        (&ignored("library", &["presets::", "lessons::"]), &[OPEN_MPI]),
+        (&ignored("server", &["bodies::"]), &[OPEN_MPI]),
+        (&ignored("backend", &["runs::"]), &[OPEN_MPI]),
+        (&test(&["--test", "hostile"]), &[OPEN_MPI, ("LIMPID_CASES", "50000")]),
+        // without the heavy features: what says that it was built without them
+        (&["test", "--workspace"], &[]),
+    ]) && mpi()
 }
 
 /// The page of limpid-serve: its types, and its tests in a browser with the binary that `cargo build` or `cargo test` left. Without Node
@@ -98,46 +124,31 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// The heavy features that can be built here.
-fn heavy() -> &'static str {
-    if has("mpicc") { "mpi,gpu" } else { "gpu" }
+/// The heavy features that can be built and tested here; in CI all must be.
+fn heavy() -> Option<&'static str> {
+    let Some(missing) = ["mpicc", "mpirun"].into_iter().find(|program| !has(program)) else { return Some("mpi,gpu") };
+    println!("MPI checks {}: no {missing}", if in_ci() { "failed" } else { "skipped" });
+    (!in_ci()).then_some("gpu")
 }
 
-/// The binary with GPUs, which is the one with MPI where that is.
-fn gpu() -> bool {
-    let arguments = ["test", "--workspace", "--features", heavy(), "--test", "gpu", "--bin", "limpid"];
-    println!("== cargo {}", arguments.join(" "));
-    let mut cargo = Command::new(env!("CARGO"));
-    if in_ci() {
-        cargo.env("GPU_REQUIRED", "1");
-    }
-    cargo.args(arguments).current_dir(root()).env("MPICC", "mpicc").status().is_ok_and(|status| status.success())
-}
-
-/// Several processes that train one model, by Open MPI (or what `mpicc` is) and by MPICH. What is not there is skipped, but not
-/// in CI.
+/// Several processes that train one model, by every recipe with Open MPI (or what `mpicc` is), and by MPICH. What is not there is skipped,
+/// but not in CI.
 fn mpi() -> bool {
-    // with the test, or what both need would be built twice
-    const BUILD: &[&str] = &["build", "--workspace", "--features", "mpi,gpu", "--example", "ranks", "--test", "ranks"];
-    const TEST: &[&str] = &["test", "--workspace", "--features", "mpi,gpu", "--test", "ranks"];
+    const FEATURES: [&str; 3] = ["--workspace", "--features", "mpi,gpu"];
+    const OTHER: [(&str, &str); 2] = [("MPICC", "mpicc.mpich"), ("MPIRUN", "mpirun.mpich")];
     // the bindings are made of the MPI that they found when they were built
-    let other: &[&str] = &["clean", "-p", "mpi-sys"];
+    const CLEAN: Step = (&["clean", "-p", "mpi-sys"], &[]);
+    let needed = ["mpicc", "mpirun", "mpicc.mpich", "mpirun.mpich"];
+    if let Some(missing) = needed.into_iter().find(|program| !has(program)) {
+        println!("MPI checks {}: no {missing}", if in_ci() { "failed" } else { "skipped" });
+        return !in_ci();
+    }
+    // with the test, or what both need would be built twice
+    let build = [&["build"], &FEATURES[..], &["--example", "ranks", "--test", "ranks"]].concat();
+    let test = |rest: &[&'static str]| [&["test"], &FEATURES[..], &["--test", "ranks", "--"], rest].concat();
     // the recipes take longest, and do not depend on who carries the bytes
-    let some = [TEST, &["--", "--skip", "any_number_of_processes"]].concat();
-    let all: [(&str, &str, &[&[&str]]); 2] =
-        [("mpicc", "mpirun", &[BUILD, TEST]), ("mpicc.mpich", "mpirun.mpich", &[other, BUILD, &some, other])];
-    all.iter().all(|(compiler, launcher, steps)| {
-        if let Some(missing) = [compiler, launcher].into_iter().find(|program| !has(program)) {
-            println!("MPI checks {}: no {missing}", if in_ci() { "failed" } else { "skipped" });
-            return !in_ci();
-        }
-        steps.iter().all(|arguments| {
-            println!("== {launcher}: cargo {}", arguments.join(" "));
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(*arguments).current_dir(root()).env("MPICC", compiler).env("MPIRUN", launcher);
-            cargo.status().is_ok_and(|status| status.success())
-        })
-    })
+    let (every, some) = (test(&["--ignored"]), test(&["--skip", "any_number_of_processes"]));
+    steps(&[(&build, &[OPEN_MPI]), (&every, &[OPEN_MPI]), CLEAN, (&build, &OTHER), (&some, &OTHER), CLEAN])
 }
 
 /// README's picture, of a model that README's first command trains.
@@ -294,27 +305,15 @@ gpt2: B 4, T 64), prefill of 256 tokens and decoding in tokens a second, each wi
 fn size() -> bool {
     let crates = root().join("crates");
     let mut sizes = std::collections::BTreeMap::<String, usize>::new();
-    visit(&crates, &mut |path, text| {
-        let mut parts = path.strip_prefix(&crates).expect("below crates").iter();
-        let (name, folder) = (parts.next().expect("a crate"), parts.next());
-        if folder.is_some_and(|folder| folder == "src") {
-            let code = text.split("#[cfg(test)]").next().unwrap_or("");
-            let lines = code.lines().filter(|l| !l.trim().is_empty() && !l.trim_start().starts_with("//")).count();
-            *sizes.entry(name.to_string_lossy().into()).or_default() += lines;
+    for file in source::files(&crates) {
+        let place = file.strip_prefix(&crates).expect("below crates");
+        let (name, folder) = (place.iter().next().expect("a crate"), place.iter().nth(1));
+        if folder.is_some_and(|folder| folder == "src") && !source::is_test(place) {
+            let code = source::without_tests(&std::fs::read_to_string(&file).unwrap_or_default());
+            *sizes.entry(name.to_string_lossy().into()).or_default() += source::lines_of_code(&code);
         }
-    });
+    }
     sizes.iter().for_each(|(name, n)| println!("{n:>6}  {name}"));
     println!("{:>6}  in all", sizes.values().sum::<usize>());
     true
-}
-
-fn visit(folder: &Path, with: &mut dyn FnMut(&Path, &str)) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for path in entries.flatten().map(|e| e.path()) {
-        if path.is_dir() {
-            visit(&path, with);
-        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
-            with(&path, &std::fs::read_to_string(&path).unwrap_or_default());
-        }
-    }
 }

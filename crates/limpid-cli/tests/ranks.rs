@@ -1,5 +1,5 @@
 //! Processes that MPI starts train one model: the same bytes for any number, after a pause with another number, after a crash; and
-//! what does not fit is said once. Needs `mpirun` and the feature: `cargo xtask mpi`.
+//! what does not fit is said once. Needs `mpirun` and the feature: `cargo xtask ci`, and `cargo xtask sweep` for another MPI and every recipe.
 #![cfg(feature = "mpi")]
 
 mod common;

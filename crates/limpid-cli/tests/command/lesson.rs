@@ -29,14 +29,14 @@ fn a_wrong_name_is_wrong_usage_with_the_nearest() {
 #[test]
 fn lines_are_as_wide_as_asked() {
     let f = Folder::new("lesson-width");
-    for name in QUICK.into_iter().chain(["gradients", "embedding-dimension"]) {
-        for width in [40, 60, 80, 200] {
-            let out = f.command(&format!("lesson {name}")).env("COLUMNS", width.to_string()).output().unwrap();
-            let shown = text(&out.stdout);
-            assert!(out.status.success() && shown.contains("holds  "), "{name}: {}", text(&out.stderr));
-            let wide = shown.lines().find(|line| line.chars().count() > width);
-            assert_eq!(wide, None, "{name} at {width}");
-        }
+    let every = QUICK.into_iter().flat_map(|name| [40, 60, 80, 200].map(|width| (name, width)));
+    // these train
+    for (name, width) in every.chain([("gradients", 40), ("embedding-dimension", 60)]) {
+        let out = f.command(&format!("lesson {name}")).env("COLUMNS", width.to_string()).output().unwrap();
+        let shown = text(&out.stdout);
+        assert!(out.status.success() && shown.contains("holds  "), "{name}: {}", text(&out.stderr));
+        let wide = shown.lines().find(|line| line.chars().count() > width);
+        assert_eq!(wide, None, "{name} at {width}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Every claim of every lesson, from two seeds; from the usual one the page of lessons holds it (tests/command/lesson.rs of limpid-cli). What a
-//! claim's numbers are held against is the claim itself or arithmetic, a margin away from where its text would be wrong, and never what
+//! Every claim of every lesson, from a second seed, and for a release from a third; from the usual one the page of lessons holds it, which has
+//! every lesson (tests/command/lesson.rs of limpid-cli). What a claim's numbers are held against is the claim itself or arithmetic, a margin away from where its text would be wrong, and never what
 //! a run came to.
 
 use limpid::Error;
@@ -10,21 +10,22 @@ use std::fs;
 use std::path::Path;
 
 fn holds(name: &str) {
-    let topic = Topic::named(name).unwrap();
-    for seed in 2..=3 {
-        let (mut done, mut total) = (0, 0);
-        let lesson = topic.run(seed, |event| {
-            assert_eq!(event.done, done + 1, "{name}");
-            (done, total) = (event.done, event.total);
-            Control::Continue
-        });
-        let lesson = lesson.unwrap();
-        assert!(done <= total && !lesson.views.is_empty() && !lesson.claims.is_empty(), "{name}: {done} of {total}");
-        for claim in &lesson.claims {
-            let within = claim.numbers.iter().all(|n| n.least <= n.value && n.value <= n.most);
-            let bounded = claim.numbers.iter().all(|n| n.least.is_finite() || n.most.is_finite());
-            assert!(claim.holds && within && bounded && !claim.numbers.is_empty(), "{name}, seed {seed}: {claim:#?}");
-        }
+    from_seed(name, 2);
+}
+
+fn from_seed(name: &str, seed: u64) {
+    let (mut done, mut total) = (0, 0);
+    let lesson = Topic::named(name).unwrap().run(seed, |event| {
+        assert_eq!(event.done, done + 1, "{name}");
+        (done, total) = (event.done, event.total);
+        Control::Continue
+    });
+    let lesson = lesson.unwrap();
+    assert!(done <= total && !lesson.views.is_empty() && !lesson.claims.is_empty(), "{name}: {done} of {total}");
+    for claim in &lesson.claims {
+        let within = claim.numbers.iter().all(|n| n.least <= n.value && n.value <= n.most);
+        let bounded = claim.numbers.iter().all(|n| n.least.is_finite() || n.most.is_finite());
+        assert!(claim.holds && within && bounded && !claim.numbers.is_empty(), "{name}, seed {seed}: {claim:#?}");
     }
 }
 
@@ -99,11 +100,9 @@ fn dropout_and_decay_narrow_the_gap() {
 }
 
 #[test]
-fn every_lesson_is_held() {
-    let source = include_str!("lessons.rs");
-    for topic in ALL {
-        assert!(source.contains(&format!("holds(\"{}\");", topic.name)), "no test holds {}", topic.name);
-    }
+#[ignore = "every lesson once more"]
+fn every_lesson_holds_from_a_third_seed() {
+    ALL.iter().for_each(|topic| from_seed(topic.name, 3));
 }
 
 /// Threads finish in any order; numbers depend on the seed alone.

@@ -1,5 +1,5 @@
 //! Every preset at its own size: the look before the first step, and a step. It takes minutes and gigabytes, so it is ignored unless
-//! asked for; `cargo xtask ci` asks for those below 400 million parameters.
+//! asked for; `cargo xtask sweep` does.
 
 use limpid::backend::Cpu;
 use limpid::config::{Config, Mask, PRESETS};

@@ -1,4 +1,6 @@
 //! Tests of the repository: its crates side by side, its documents, a program outside it. Published crates go without them.
 
 mod outside;
+#[path = "../../../../xtask/src/source.rs"]
+mod source;
 mod tidy;
