@@ -83,7 +83,8 @@ fn sweep() -> bool {
         [&test(&["--test", program, "--"])[..], tests, &["--ignored", "--nocapture"]].concat()
     };
     steps(&[
-        (&ignored("library", &["presets::", "lessons::"]), &[OPEN_MPI]),
+        (&ignored("library", &["presets::"]), &[OPEN_MPI]),
+        (&ignored("study", &["lessons::"]), &[OPEN_MPI]),
         (&ignored("server", &["bodies::"]), &[OPEN_MPI]),
         (&ignored("backend", &["runs::"]), &[OPEN_MPI]),
         (&test(&["--test", "hostile"]), &[OPEN_MPI, ("LIMPID_CASES", "50000")]),

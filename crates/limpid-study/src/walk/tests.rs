@@ -1,5 +1,5 @@
 //! Walks show what they say: every number of every figure is that of the tensor which its caption, its row or its formula names. The walks'
-//! own models and texts; what documents print, and other models, are tests/library/walks.rs's.
+//! own models and texts; what documents print, and other models, are tests/study/walks.rs's.
 
 use super::live::Run;
 use super::*;

@@ -410,6 +410,7 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-serve/route.rs: answer", 99),
     ("limpid-serve/route.rs: reply", 95),
     ("limpid-serve/saved.rs: page", 114),
+    ("limpid-study/walk/printed.rs: computed", 250),
     ("limpid-tokenizer/learn.rs: join", 89),
     ("limpid-tokenizer/table.rs: read", 100),
     ("limpid-trace/attribution.rs: walk", 86),
@@ -422,7 +423,6 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-train/run.rs", 1055),
     ("limpid-train/run.rs: go", 82),
     ("limpid/training.rs: run", 119),
-    ("limpid/walk/printed.rs: computed", 250),
 ];
 
 #[test]
