@@ -1,6 +1,6 @@
-//! A config.json.
+//! The target `config` of [`given`].
 #![no_main]
+#[path = "../given.rs"]
+mod given;
 
-libfuzzer_sys::fuzz_target!(|json: &str| {
-    let _ = limpid::config::Config::from_json(json).and_then(|config| config.check());
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| given::give("config", input));

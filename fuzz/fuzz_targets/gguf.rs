@@ -1,8 +1,6 @@
-//! A GGUF file.
+//! The target `gguf` of [`given`].
 #![no_main]
-#[path = "../file.rs"]
-mod file;
+#[path = "../given.rs"]
+mod given;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = limpid::checkpoint::gguf::open(&file::holding(bytes, "model.gguf"));
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| given::give("gguf", input));

@@ -1,8 +1,6 @@
-//! A model in a file.
+//! The target `inspect` of [`given`].
 #![no_main]
-#[path = "../file.rs"]
-mod file;
+#[path = "../given.rs"]
+mod given;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = limpid::checkpoint::Checkpoint::open(&file::holding(bytes, "model.safetensors"));
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| given::give("inspect", input));

@@ -1,11 +1,6 @@
-//! The settings of a run, and whether it can go on.
+//! The target `run` of [`given`].
 #![no_main]
-#[path = "../file.rs"]
-mod file;
+#[path = "../given.rs"]
+mod given;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let path = file::holding(bytes, "state/last.safetensors");
-    let folder = path.parent().and_then(|state| state.parent()).unwrap_or(&path);
-    let _ = limpid::train::run::Run::settings(folder, None);
-    let _ = limpid::train::run::Run::check(folder, None);
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| given::give("run", input));

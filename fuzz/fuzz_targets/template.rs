@@ -1,9 +1,6 @@
-//! A chat template from a model's files.
+//! The target `template` of [`given`].
 #![no_main]
-use limpid::data::chat::{Message, Role};
-use limpid::data::template::{ChatTemplate, TemplateTokens};
+#[path = "../given.rs"]
+mod given;
 
-libfuzzer_sys::fuzz_target!(|source: &str| {
-    let asked = [Message { role: Role::User, content: "Hi".into() }];
-    let _ = ChatTemplate::new(source, TemplateTokens::default()).and_then(|template| template.render(&asked, true));
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| given::give("template", input));

@@ -1,7 +1,6 @@
-//! A tokenizer.json.
+//! The target `tokenizer` of [`given`].
 #![no_main]
-use limpid::tokenizer::Tokenizer;
+#[path = "../given.rs"]
+mod given;
 
-libfuzzer_sys::fuzz_target!(|json: &str| {
-    let _ = Tokenizer::from_json(json).and_then(|tokenizer| tokenizer.encode("ab <s> \u{e4}\u{1f600}"));
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| given::give("tokenizer", input));

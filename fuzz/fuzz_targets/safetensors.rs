@@ -1,0 +1,6 @@
+//! The target `safetensors` of [`given`].
+#![no_main]
+#[path = "../given.rs"]
+mod given;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| given::give("safetensors", input));
