@@ -4,13 +4,16 @@
 //! the same list twice, forty times over: then to print it, to compare it, or to drop it overflows the stack or does not end. So
 //! instructions that check are put among those of the compiled template ([`checked`]): behind each that makes a value of others, and
 //! before those that compare. The compiler recurses as deep as the source is long, and looks at each expression as often as it has
-//! terms: [`read`].
+//! terms: [`read`]. A step may read a text of many megabytes, so there is a clock, too: it is asked by these checks, and before each other
+//! instruction that reads texts.
 
 use limpid_base::budget::{Budget, Spent};
 use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Longest source. The longest in use are of some 30 KB.
 pub const SOURCE: usize = 1 << 20;
@@ -30,15 +33,30 @@ const A_STEP: u64 = 4;
 /// The tests that the instructions call; a template that names one itself asks for what is asked anyway.
 const HELD: &str = "limpid.held";
 const APART: &str = "limpid.apart";
+const CLOCK: &str = "limpid.clock";
+
+/// How long a template may take. Those in use take a few milliseconds.
+const TIME: Duration = Duration::from_secs(8);
 
 /// Why a value is refused.
 fn wrong(why: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("a value is too large or too deep: {why}"))
 }
 
+/// Adds the tests for one run, whose time begins now.
 pub fn add_tests(jinja: &mut Environment) {
+    let budget = Arc::new(Budget::default().time(TIME));
+    let clock = move || match budget.take_steps(0) {
+        Ok(()) => Ok(true),
+        Err(spent) => Err(Error::new(ErrorKind::InvalidOperation, format!("it does not end: {spent}"))),
+    };
     // arguments by name are looked at, too
-    jinja.add_test(HELD, |state: &State, value: ValueOrKwargs| measure(state, &value.into_value()).map(|_| true));
+    let held = clock.clone();
+    jinja.add_test(HELD, move |state: &State, value: ValueOrKwargs| {
+        measure(state, &value.into_value())?;
+        held()
+    });
+    jinja.add_test(CLOCK, move |_: &Value| clock());
     jinja.add_test(APART, |value: &Value| match is_namespace(value) {
         true => Err(wrong("a namespace is in a namespace")),
         false => Ok(true),
@@ -159,6 +177,25 @@ fn compared(instruction: &Instruction, before: Option<&Instruction>) -> usize {
     }
 }
 
+/// Whether an instruction may read all of a text, and is not followed by a check of what it makes.
+fn reads(instruction: &Instruction) -> bool {
+    use Instruction as I;
+    matches!(
+        instruction,
+        I::Eq
+            | I::Ne
+            | I::Gt
+            | I::Gte
+            | I::Lt
+            | I::Lte
+            | I::In
+            | I::CompareAndPreserve(_)
+            | I::PerformTest(..)
+            | I::GetItem
+            | I::Slice
+    )
+}
+
 /// Whether an instruction makes a value that may hold others.
 fn makes(instruction: &Instruction) -> bool {
     use Instruction as I;
@@ -199,6 +236,7 @@ pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
         let mut first = None;
         let mut ahead = vec![];
         match compared(instruction, before.filter(|_| !goals.contains(&at))) {
+            0 if reads(instruction) => ahead.extend(test(CLOCK)),
             0 => {}
             1 => ahead.extend(test(HELD)),
             _ => ahead.extend(test(HELD).into_iter().chain([I::Swap]).chain(test(HELD)).chain([I::Swap])),
