@@ -1,5 +1,5 @@
-//! What a model's folder has beside what limpid computes with: files that it knows by name and takes along as they are
-//! ([`Carried`]), and what some of them say of texts as vectors ([`SentenceRecipe`]).
+//! What a model's folder has beside what limpid computes with: files that limpid knows by name and copies unchanged ([`Carried`]), and
+//! what some of them say of texts as vectors ([`SentenceRecipe`]).
 
 use super::{Format, LARGEST_JSON, Result, at, bad, replace};
 use limpid_base::files;

@@ -140,7 +140,9 @@ fn tell_software() {
     static TOLD: OnceLock<()> = OnceLock::new();
     if let Ok((name, true)) = in_use() {
         TOLD.get_or_init(|| {
-            show::say(format_args!("note: {name} is this processor playing a GPU: --device cpu is many times faster"));
+            show::say(format_args!(
+                "note: {name} is a GPU emulated by this processor: --device cpu is many times faster"
+            ));
         });
     }
 }
@@ -149,7 +151,7 @@ fn tell_software() {
 fn faster(config: &Config, mode: Mode, how: BackendOptions) -> Device {
     let (device, why) = match in_use() {
         Err(why) => (Device::Cpu, why),
-        Ok((name, true)) => (Device::Cpu, format!("the only GPU, {name}, is this processor playing one")),
+        Ok((name, true)) => (Device::Cpu, format!("the only GPU, {name}, is emulated by this processor")),
         Ok((name, false)) => match [Device::Cpu, Device::Gpu].map(|device| seconds(config, mode, how, device)) {
             [Ok(cpu), Ok(gpu)] => {
                 let device = if gpu < cpu { Device::Gpu } else { Device::Cpu };

@@ -16,25 +16,25 @@ use std::process::{Command, Stdio};
 /// How the inside of a model is shown elsewhere than in the terminal.
 #[derive(clap::Args, Debug)]
 pub struct GlassOptions {
-    /// Look at it in a browser, until Ctrl-C
+    /// Open the model in a browser, until Ctrl-C
     #[arg(long, requires = "model", conflicts_with_all = ["data", "initial", "mask_file", "segments"])]
     pub open: bool,
-    /// Keep the page as one file that needs no network, to send to somebody; the prompt is in it, weights are not
+    /// Save the page as one file that works offline, to send to somebody; it contains the prompt, but no weights
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with_all = ["data", "initial", "mask_file", "segments", "open"])]
     pub html: Option<PathBuf>,
     /// Largest file of --html [default: 2 MB; 10 MB where the run alone takes more than 2]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes, requires = "html")]
     max_bytes: Option<u64>,
-    /// The port of --open; 0 takes one that is free
+    /// The port of --open; 0 picks a free one
     #[arg(long, value_name = "PORT", default_value_t = 0, requires = "open")]
     port: u16,
     /// Another model to compare with in --open
     #[arg(long, value_name = "DIR", requires = "open")]
     against: Vec<PathBuf>,
-    /// Memory that --open may take for what is looked at
+    /// Memory for traces under --open
     #[arg(long, value_name = "BYTES", default_value = "512MiB", value_parser = options::bytes, requires = "open")]
     inspect_memory: u64,
-    /// The files of the page, read for every request: to change them
+    /// Folder with the page's files, read anew for every request: for working on the page
     #[arg(long, value_name = "DIR", requires = "open", hide_short_help = true)]
     ui_dir: Option<PathBuf>,
 }

@@ -38,22 +38,24 @@ pub struct JobArgs {
     /// builtin:s0, s0-three, s1, s3 (docs/data.md)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     data: String,
-    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base, a tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense numbers only the ids that the text uses (cl100k_base:dense) [default: the example's own, else bpe or what suits the preset]
+    /// bpe (byte pairs learned from the text; bpe:SIZE sets the vocabulary size), char, word, gpt2, cl100k_base, o200k_base, a
+    /// tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense keeps only the ids that the text uses
+    /// (cl100k_base:dense) [default: the example's own, else bpe or what suits the preset]
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
-    /// Train on conversations in this chat template, in Jinja [default: the model's own, else limpid's; docs/chat.md]
+    /// Train on conversations with this Jinja chat template [default: the model's own, else limpid's; docs/chat.md]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub chat_template: Option<PathBuf>,
-    /// Give the tokenizer these special tokens; a model that is fine-tuned (--from) gets a row for each, the mean of its other rows
+    /// Add these special tokens to the tokenizer; when fine-tuning (--from), each gets a new row, the mean of the model's other rows
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "lora", hide_short_help = true)]
     pub add_special_tokens: Vec<String>,
-    /// Where the model goes [default: runs/PRESET-TIME]
+    /// Folder for the model and the log [default: runs/PRESET-TIME]
     #[arg(long, value_name = "DIR", aliases = ["out-dir", "output-dir"])]
     pub out: Option<PathBuf>,
     /// Train into --out even if it holds something else; a model there is replaced
     #[arg(long, requires = "out", conflicts_with = "resume", hide_short_help = true)]
     pub force: bool,
-    /// Passes over the training text, instead of --steps: as many steps as take each of its windows so many times
+    /// Passes over the training text, instead of --steps (3, or 0.5 for half of it)
     #[arg(long, value_name = "N", conflicts_with = "steps", value_parser = options::epochs, aliases = ["num-epochs", "num-train-epochs"])]
     epochs: Option<f64>,
     /// Resume a run: its folder, or `auto` for the newest run (or for --out, if that run has begun)
@@ -63,11 +65,11 @@ pub struct JobArgs {
     #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
     pub resume_step: Option<u64>,
     /// Train as another program does and print what it prints: llmc (llm.c's train_gpt2: --preset llmc-gpt2, its settings, and its
-    /// batches; docs/training.md). Nothing is kept without --out
+    /// batches; docs/training.md). Nothing is saved unless --out is given
     #[arg(long = "recipe", value_name = "NAME", value_parser = parse_axis::<Workflow>, hide_short_help = true,
           conflicts_with_all = ["resume", "lr_find", "lora", "freeze", "train_only"])]
     pub workflow: Option<Workflow>,
-    /// Run the learning-rate finder: short trainings at several rates, and the loss each ends with. Nothing is written
+    /// Run the learning-rate finder: short trainings at several rates, with the final loss of each. Nothing is written
     #[arg(long, aliases = ["find-rate", "find-lr"], conflicts_with = "resume", hide_short_help = true)]
     pub lr_find: bool,
     /// Read settings from a TOML or JSON file
@@ -76,13 +78,13 @@ pub struct JobArgs {
     /// Train within this much memory (2G, 800M, 1.5GiB): activations that do not fit are recomputed; results stay the same
     #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
     pub memory: Option<u64>,
-    /// Tokens of the sample at the end; 0 for none
+    /// Length of the sample printed at the end, in tokens; 0 for none
     #[arg(long, value_name = "N", default_value_t = SAMPLE, hide_short_help = true)]
     pub sample: usize,
     /// Show live curves and numbers in the terminal; q saves and stops
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]
     pub ui: bool,
-    /// Put the summary on stdout as JSON, and nothing else
+    /// Print only the summary, as JSON on stdout
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -47,7 +47,7 @@ fn sizes(model: &Model) -> String {
 struct Coin(u64);
 
 impl Coin {
-    /// From 0 up to, but not, 1.
+    /// A number of at least 0 and less than 1.
     fn toss(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -13,16 +13,16 @@ use std::path::PathBuf;
 /// Measure a server with many clients.
 #[derive(clap::Args, Debug)]
 pub struct LoadArgs {
-    /// The model: it is served here, or gives the tokenizer for --against
+    /// The model to serve; with --against, only its tokenizer is used
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// Clients that each send a request when the last one is answered; several numbers are measured one after another
+    /// Number of clients, each of which sends its next request when the last is answered; several numbers are measured one after another
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u16).range(1..=256))]
     clients: Vec<u16>,
-    /// Instead, so many requests a second at random times (a Poisson process)
+    /// Instead of --clients, send this many requests per second at random times (a Poisson process)
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
-    /// Requests of each client in each of three rounds, of which the median is told; with --rate of all together
+    /// Requests each client sends in each of three rounds (the median is reported); with --rate, of all clients together
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     requests: u16,
     /// Tokens of each prompt
@@ -31,19 +31,19 @@ pub struct LoadArgs {
     /// Tokens of each answer
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_tokens: usize,
-    /// Tokens at the beginning that all prompts share
+    /// Tokens at the beginning that are the same in all prompts
     #[arg(long, value_name = "N", default_value_t = 0)]
     shared_prefix: usize,
     /// Measure another server, at an address like http://127.0.0.1:8080
     #[arg(long, value_name = "URL")]
     against: Option<String>,
-    /// The key that it needs
+    /// The API key to send to that server
     #[arg(long, value_name = "KEY", hide_env_values = true, requires = "against")]
     api_key: Option<String>,
     /// Type of the KV cache: f32 or bf16
     #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
     kv_cache_dtype: Precision,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]

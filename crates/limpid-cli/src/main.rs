@@ -47,46 +47,46 @@ struct Cli {
 enum Verb {
     /// Train a model; with no flags, a small one on a built-in corpus
     Train(verbs::train::Args),
-    /// Continue a prompt
+    /// Generate text that continues a prompt
     Generate(verbs::generate::Args),
     /// Talk to a model that was trained on conversations
     Chat(verbs::chat::Args),
-    /// Texts to vectors
+    /// Turn texts into embedding vectors
     Embed(verbs::embed::Args),
     /// Serve a model over HTTP, in OpenAI's protocol, with a page to try it
     #[cfg(feature = "serve")]
     Serve(verbs::serve::Args),
-    /// Make the answer of a receipt again, and say whether it is the same
+    /// Recompute an answer from its receipt and verify that every byte matches
     Replay(verbs::replay::Args),
-    /// Loss, perplexity and bits per byte of a text
+    /// Measure loss, perplexity and bits per byte of a text
     Eval(verbs::eval::Args),
-    /// Show a model at work: every tensor by name
+    /// Run a model and show every tensor by name
     Inspect(verbs::inspect::Args),
-    /// Read a document on the transformer with a live model beside it
+    /// Read a document about the transformer beside a live model
     #[cfg(feature = "study")]
     Walk(verbs::walk::Args),
-    /// Measure what is said of transformers
+    /// Run a short experiment that tests a common claim about transformers
     #[cfg(feature = "study")]
     Lesson(verbs::lesson::Args),
-    /// Parameters, memory and FLOPs of a preset or a model
+    /// Count parameters, memory and FLOPs of a preset or a model
     Params(verbs::params::Args),
-    /// Show the results of runs: a page with their curves, side by side
+    /// Write a page that shows runs side by side, with their curves
     Report(verbs::report::Args),
-    /// Say what `train` with the same flags would do
+    /// Estimate memory, time and parameter groups of a training run without running it
     Plan(verbs::plan::Args),
-    /// Test that a configuration can learn
+    /// Check gradients numerically and overfit one batch
     Check(verbs::check::Args),
-    /// Text to ids and back
+    /// Encode text, decode ids, or train a tokenizer
     Tokenize(verbs::tokenize::Args),
     /// Prepare and describe training data
     Data(verbs::data::Args),
-    /// Convert a model for another program, and verify that it is the same
+    /// Convert a model for another program and verify the result
     Convert(verbs::convert::Args),
     /// Measure training, prefill and decoding against the machine's roofs
     Bench(verbs::bench::Args),
     /// Show this machine's instruction sets, threads, memory and roofs
     Doctor(verbs::doctor::Args),
-    /// Print the completions of a shell
+    /// Print shell completions
     Completions(verbs::pages::Completions),
     /// Print the manual page, or write one for every verb into a folder
     Man(verbs::pages::Man),

@@ -236,13 +236,13 @@ impl ModelOptions {
         let asked = self.over(base)?;
         // neither changes what is computed of a prompt: whoever asks for it means something else
         if asked.dropout != base.dropout {
-            bail!(Usage("--dropout: nothing is dropped where a model is looked at".into()));
+            bail!(Usage("--dropout: a model is inspected without dropout".into()));
         }
         if asked.context_length < base.context_length {
             let (is, was) = (asked.context_length, base.context_length);
             bail!(Usage(format!(
-                "--context-length is {is}, and the model {from} has {was}: what is looked at is as long as the prompt, of which --last \
-                 keeps the end"
+                "--context-length is {is}, and the model {from} has {was}: a shorter context would change nothing here; --last keeps \
+                 the end of a prompt that is too long"
             )));
         }
         let tables = [base, &asked].map(|config| config.positions == Positions::Learned) == [false; 2];
@@ -286,7 +286,7 @@ fn changes(base: &Config, wanted: &Config) -> impl Iterator<Item = (String, Stri
 /// What tensors and axes are called by.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NotationOptions {
-    /// Call tensors and axes as a document does: s0 ("Notations"), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme),
+    /// Name tensors and axes as a document does: s0 ("Notations"), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme),
     /// llmc, transformerlens [default: limpid]
     #[arg(long, value_name = "NAME", value_parser = parse_axis::<Notation>)]
     pub notation: Option<Notation>,
@@ -295,7 +295,7 @@ pub struct NotationOptions {
 /// How documents are read.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DataOptions {
-    /// Field of JSON or column of parquet that holds the text [default: text]; standard input is then JSON lines
+    /// JSON field or parquet column that holds the text [default: text]; standard input is then read as JSON lines
     #[arg(long, value_name = "NAME", alias = "text-column", hide_short_help = true)]
     pub field: Option<String>,
     /// Skip documents that cannot be read, and count them
@@ -308,7 +308,7 @@ pub struct DataOptions {
 pub struct TextOptions {
     #[command(flatten)]
     pub documents: DataOptions,
-    /// Read the text of a special token in a document (`<|endoftext|>`) as that token; with false it is text like any other
+    /// Encode the text of a special token in a document (`<|endoftext|>`) as that token; with false, as ordinary text
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", hide_short_help = true)]
     pub parse_special: bool,
 }
@@ -375,17 +375,17 @@ pub struct MachineOptions {
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Instruction set: portable, avx2, avx512, avx512-bf16, neon, all with the same results [default: the fastest this CPU has]; or
-    /// unfused, faster than portable on CPUs without a fused multiply-add, with other last digits
+    /// Instruction set: portable, avx2, avx512, avx512-bf16 or neon, all with the same results [default: the fastest this CPU has]; or
+    /// unfused, which is faster than portable on CPUs without a fused multiply-add, but differs in the last digits
     #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
     pub simd: Option<Level>,
-    /// Precision of matrix products: f32; bf16 (mixed precision: bf16 operands, f32 sums and weights); f16 (the same in f16, on a GPU that
-    /// has matrices of it: `limpid doctor`); or int8, for generating and scoring
-    /// with quantised weights (activations rounded to eight bits, products summed as integers)
+    /// Precision of matrix products: f32; bf16 (mixed precision: bf16 operands, f32 sums and weights); f16 (the same in f16, on a GPU
+    /// with f16 matrices: see `limpid doctor`); or int8, for generating and scoring with quantised weights (activations rounded to eight
+    /// bits, integer sums)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: Precision,
-    /// Where the model runs: cpu; gpu, gpu:1 or gpu:NAME (in builds with the feature `gpu`; `limpid doctor` lists them); auto, the faster
-    /// of both by measurement; or reference (plain f64 loops on one thread: slow, to check the others against)
+    /// Where the model runs: cpu; gpu, gpu:1 or gpu:NAME (in builds with the feature `gpu`; `limpid doctor` lists them); auto, whichever
+    /// of the two is measured to be faster; or reference (plain f64 loops on one thread: slow, for checking the others)
     #[arg(long, value_name = "D", default_value = "cpu", hide_short_help = true)]
     pub device: DeviceChoice,
     /// Skip the checksums of limpid's weights and prepared data, for files that were changed on purpose
@@ -414,7 +414,7 @@ pub struct SamplingOptions {
     /// Repetition penalty: above 1, tokens that already occurred become less likely
     #[arg(long, value_name = "X", default_value_t = 1.0, alias = "repeat-penalty")]
     pub repetition_penalty: f64,
-    /// End before this text; may be given several times
+    /// Stop before this text (repeatable)
     #[arg(long, value_name = "TEXT", action = clap::ArgAction::Append)]
     pub stop: Vec<String>,
     /// Seed of the random draws
@@ -461,7 +461,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     };
     match number.trim().parse::<f64>().map(|n| n * unit) {
         Ok(n) if n >= 1.0 => Ok(n as u64),
-        _ => Err(format!("`{text}` is no amount of memory: write it as 2G, 1.5GiB, 800M or in bytes")),
+        _ => Err(format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes")),
     }
 }
 
@@ -771,7 +771,7 @@ fn from_environment(verb: &Command) -> Result<Vec<Word>> {
     Ok(words)
 }
 
-/// A variable that looks like a setting and is none is told: the setting it was meant for would be missed in silence.
+/// Warns about unknown `LIMPID_*` variables, which are probably misspelt settings.
 fn name_unknown_variables(cli: &Command) {
     fn all(command: &Command) -> Vec<String> {
         names(command).map(variable).chain(command.get_subcommands().flat_map(all)).collect()
@@ -782,7 +782,7 @@ fn name_unknown_variables(cli: &Command) {
         if name.starts_with("LIMPID_") && !known.iter().any(|known| *known == name) {
             let near = nearest(&name["LIMPID_".len()..], known.iter().map(|name| &name["LIMPID_".len()..]));
             let near = near.map(|near| format!(": did you mean LIMPID_{near}?")).unwrap_or_default();
-            show::say(format_args!("note: the environment has {name}, which is no setting of limpid{near}"));
+            show::say(format_args!("note: the environment variable {name} is not a setting of limpid{near}"));
         }
     }
 }
@@ -906,7 +906,7 @@ fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
             if let Some(arg) = found {
                 let flag = arg.get_long().unwrap_or_default();
                 return Err(Usage(format!(
-                    "{}: `{key}` is no key of a file: it is typed, as --{flag}",
+                    "{}: `{key}` cannot be set in a file: use the flag --{flag}",
                     path.display()
                 ))
                 .into());
@@ -922,7 +922,11 @@ fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
         let Some(word) = word(arg, value.into(), &format!("{}: `{key}`", path.display()))? else { continue };
         if words.iter().any(|other| other.name == word.name) {
             let own = word.name.replace('-', "_");
-            return Err(Usage(format!("{}: `{key}` is `{own}`, which stands there too", path.display())).into());
+            return Err(Usage(format!(
+                "{}: `{key}` is another name for `{own}`, which the file also sets",
+                path.display()
+            ))
+            .into());
         }
         words.push(word);
     }

@@ -35,7 +35,7 @@ pub fn write(tokenizer: &Tokenizer, path: &Path, format: &str) -> Result<Vec<Pat
                 let name = entry.with_context(place)?.file_name().display().to_string();
                 let model = name.starts_with("model") || ["config.json", "generation_config.json"].contains(&&*name);
                 if model || !is_part(&name) {
-                    bail!("{} has {name:?}, which is no file of a tokenizer: give another folder", path.display());
+                    bail!("{} has {name:?}, which is not a tokenizer file: give another folder", path.display());
                 }
             }
             // the old folder goes whole: files of two tokenizers in one would be read as one

@@ -634,13 +634,14 @@ settings! {
         kind: RotaryKind = RotaryKind::Bands, Setting::of("KIND").later();
         /// Yarn's bounds are whole numbers of pairs.
         truncate: bool = true, Setting::of("BOOL").later();
-        /// Factor of the turned features of queries and keys (`attention_factor` of yarn and longrope).
+        /// Factor of the rotated features of queries and keys (`attention_factor` of yarn and longrope).
         attention: f64 = 1.0, Setting::of("X").above_zero().later();
         /// How many times slower each pair rotates where context_length is at most rotary_scaling_context (longrope).
         short: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
         /// How many times slower each pair rotates where context_length is longer (longrope).
         long: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
-        /// Positions that the model has in other programs, which go on with the other list (longrope); 0 for context_length.
+        /// The model's context length in other programs, which switch to the other list beyond context_length (longrope); 0 for
+        /// context_length.
         reach: usize = 0, Setting::of("T").count().later();
     }
 }
@@ -662,7 +663,7 @@ settings! {
     /// dropout.
     #[derive(Clone, PartialEq, Debug)]
     pub struct Config {
-        /// Rows of the token table. Those beyond the tokenizer's tokens are padding: no text has them, and they are never sampled.
+        /// Rows of the token table. Rows beyond the tokenizer's tokens are padding, which is never sampled.
         vocab_size: usize = 50_257, Setting::of("V").size().otherwise("as many as the tokenizer has; without one the preset's")
             .also(&["padded-vocab-size"]);
         /// Positions a sequence may have.
@@ -671,7 +672,7 @@ settings! {
         ]);
         /// Width of the residual stream.
         d_model: usize = 768, Setting::of("C").size().common().also(&["n-embd", "n-embed", "hidden-size", "channels"]);
-        /// Width of the tables of tokens, positions and segments, from which a product leads to d_model, even if they are equal (ALBERT).
+        /// Width of the token, position and segment tables, which a matrix projects to d_model, even if both are equal (ALBERT).
         d_embed: Option<usize> = None, Setting::of("E").size().otherwise("d_model, and no product").later().also(&["embedding-size"]);
         /// Attention heads; they divide `d_model` unless `d_head` is given.
         n_head: usize = 12, Setting::of("H").size().common().also(&["n-heads", "num-heads", "num-attention-heads"]);
@@ -681,7 +682,7 @@ settings! {
         /// Features of one head.
         d_head: Option<usize> = None, Setting::of("D").size().otherwise("d_model / n_head")
             .also(&["head-dim", "head-size"]);
-        /// Features of one head's values, where they are not as many as those of its queries and keys.
+        /// Features of one head's values, if not equal to d_head.
         d_v: Option<usize> = None, Setting::of("D").size().otherwise("d_head").later().also(&["value-length", "v-head-dim"]);
         /// Blocks.
         n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096: the list of ops would be endless").common()
@@ -696,13 +697,13 @@ settings! {
         rotary_base: f64 = 10_000.0, Setting::of("X").above_zero().also(&["rope-theta"]);
         /// Rotary angles for longer contexts than a model was trained on.
         rotary_scaling: RotaryScaling = RotaryScaling::NONE, Setting::of("");
-        /// Features of each head that rotary positions turn, the first ones.
+        /// Leading features of each head that are rotated.
         rotary_dim: Option<usize> = None, Setting::of("N").size().otherwise("d_head").later();
-        /// Blocks whose queries and keys are turned by rotary positions: 1 or 0 for each, repeated.
+        /// Blocks that rotate queries and keys: 1 or 0 for each, repeated.
         rotary_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").later();
-        /// Which features of queries and keys turn together in the model's files and wherever they are shown; numbers do not depend on it.
+        /// Which features of queries and keys rotate as pairs, in files and wherever they are shown; results do not depend on it.
         rotary_pairs: RotaryPairs = RotaryPairs::Neighbours, Setting::of("KIND").later();
-        /// Base of the rotary angles of blocks with a window, which are then not scaled (Gemma 3).
+        /// Base of the rotary angles in blocks with a window, whose angles are then not scaled (Gemma 3).
         rotary_base_window: Option<f64> = None, Setting::of("X").above_zero().otherwise("rotary_base").later();
         /// Segment vectors (BERT: 2); 0 for none.
         n_segment: usize = 0, Setting::of("N").count().also(&["type-vocab-size"]);
@@ -720,13 +721,13 @@ settings! {
         norm_eps: f64 = 1e-5, Setting::of("X").above_zero().also(&["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"]);
         /// The norms' learned gain (gamma).
         norm_gain: bool = true, Setting::of("BOOL");
-        /// Gains are stored less one, so that weight decay draws them to 1 (Gemma).
+        /// Gains are stored minus one, so that weight decay pulls them towards 1 (Gemma).
         norm_gain_less_one: bool = false, Setting::of("BOOL").later();
         /// The norms' learned offset (beta).
         norm_offset: bool = true, Setting::of("BOOL");
         /// Biases of query, key, value and attention output.
         attention_bias: bool = true, Setting::of("BOOL");
-        /// Bias of the attention output, where it is not as that of query, key and value.
+        /// Bias of the attention output, if it differs from that of query, key and value.
         attention_out_bias: Option<bool> = None, Setting::of("BOOL").otherwise("attention_bias").later();
         /// Biases of the feed-forward network.
         ffn_bias: bool = true, Setting::of("BOOL");
@@ -734,14 +735,14 @@ settings! {
         attention_scale: bool = true, Setting::of("BOOL").also(&["scale-attn-weights"]);
         /// Scores of block i, from 1, also divided by i.
         attention_scale_by_layer: bool = false, Setting::of("BOOL").also(&["scale-attn-by-inverse-layer-idx"]);
-        /// Factor of the scores, instead of what attention_scale says.
+        /// Factor of the scores, instead of attention_scale.
         attention_factor: Option<f64> = None, Setting::of("X").above_zero().otherwise("1 / sqrt(d_head)").later()
             .also(&["attention-multiplier"]);
         /// Scores are bounded by this: cap tanh(score / cap); 0 for no bound (Gemma 2).
         attention_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above").later().also(&["attn-logit-softcapping"]);
         /// Which keys a query sees.
         mask: Mask = Mask::Causal, Setting::of("KIND");
-        /// Keys that a query sees at most, the nearest ones, itself among them; 0 for no limit.
+        /// Sliding window: each query sees at most this many keys, the nearest ones including its own; 0 for no limit.
         window: usize = 0, Setting::of("N").count().later().also(&["sliding-window"]);
         /// Blocks whose attention has the window: 1 or 0 for each, repeated.
         window_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").later();
@@ -753,7 +754,7 @@ settings! {
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(|x| x.abs() <= 1e6, "it must be from -1e6 to 1e6");
-        /// α of gelu-tanh, which is x Φ(α x), with Φ(z) taken for (1 + tanh(β (z + γ z^3))) / 2.
+        /// α of gelu-tanh, which is x Φ(α x), with Φ(z) approximated by (1 + tanh(β (z + γ z^3))) / 2.
         gelu_alpha: f64 = Constants::USUAL.alpha, Setting::of("X").number(f64::is_finite, "it must be finite").later();
         /// β of gelu-tanh, the root of 2 / π unless another is chosen.
         gelu_beta: f64 = Constants::USUAL.beta, Setting::of("X").above_zero().later();

@@ -74,7 +74,7 @@ settings! {
             .number(|x| x > 0.0 && x <= f32::MAX as f64, "above 0, and a number of f32");
         /// Learning rate at the end of the schedule.
         min_learning_rate: f64 = 1e-4, Setting::of("X").not_below_zero(MIN_RATE).common().also(&["min-lr"])
-            .otherwise("the same share of the greatest as before, most often a tenth");
+            .otherwise("the same share of the peak rate as before, usually a tenth");
         /// Steps over which the learning rate rises from near 0.
         warmup_steps: u64 = 100, Setting::of("N").count().common().also(&["warmup-iters"])
             .otherwise("at most a tenth of the steps");
@@ -115,7 +115,7 @@ settings! {
         seed: u64 = 1337, Setting::of("N").whole(0, i64::MAX as u64, "below 2^63").common();
         /// Share of the text kept for validation.
         val_fraction: f64 = 0.1, Setting::of("X").below_one();
-        /// Windows of the text in random order, or in sequential order: whole batches from its beginning, as llm.c takes them.
+        /// Order of the text's windows: random, sequential (whole batches from the beginning, as in llm.c), or shuffled.
         windows: WindowOrder = WindowOrder::Random, Setting::of("ORDER");
         /// Fill windows with whole documents instead of cutting the token stream anywhere.
         whole_documents: bool = false, Setting::of("BOOL").otherwise("true for conversations, else false");
@@ -147,7 +147,7 @@ settings! {
         #[serde(alias = "spike")]
         spike_sigma: f64 = 8.0, Setting::of("X").also(&["spike"])
             .not_below_zero("0 to look for none, or standard deviations above the recent losses");
-        /// What to do when the loss spikes or is not finite: note it and go on where possible, stop, or roll back to the last saved
+        /// What to do when the loss spikes or is not finite: report it and continue if possible, stop, or roll back to the last saved
         /// state and skip the data that led there.
         divergence: Divergence = Divergence::Note, Setting::of("KIND").also(&["on-divergence"]);
         /// Check before the first step that training can work.
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn a_number_out_of_range_is_named() {
         let error = Recipe { beta2: 1.0, ..Recipe::default() }.check().unwrap_err().to_string();
-        assert_eq!(error, "beta2 is 1: from 0 up to, but not, 1");
+        assert_eq!(error, "beta2 is 1: at least 0 and less than 1");
     }
 
     /// Every number is held to its range, whoever sets it: a flag, a file, the environment, a program.

@@ -37,11 +37,11 @@
 //!
 //! # The parts
 //!
-//! A transformer is a list of ops, an op runs in two directions, and a backend is whoever runs ops. The modules, in the
-//! order to read them: [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list; [`backend`]
-//! runs it; [`tokenizer`] and [`data`] bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with
-//! a backend; [`checkpoint`] keeps weights, [`names`] says what every tensor is called, [`report`] tells what runs came to, and
-//! [`lessons`] measures what is said of transformers.
+//! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the order to read them:
+//! [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list; [`backend`] runs it; [`tokenizer`] and [`data`]
+//! bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with a backend; [`checkpoint`] keeps weights, [`names`]
+//! says what every tensor is called, [`report`] summarises runs, and [`lessons`] are short experiments that test common claims about
+//! transformers.
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};

@@ -52,10 +52,10 @@ struct TrainArgs {
     recipe: Asked<Recipe>,
     #[command(flatten)]
     machine: MachineOptions,
-    /// Within this much memory (2G, 800M, 1.5GiB)
+    /// Train within this much memory (2G, 800M, 1.5GiB)
     #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
     memory: Option<u64>,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
 }
@@ -71,7 +71,7 @@ struct EncodeArgs {
     /// Threads to use [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
 }
@@ -79,7 +79,7 @@ struct EncodeArgs {
 /// What is measured: the weights of a model, or random ones.
 #[derive(clap::Args, Debug)]
 struct Subject {
-    /// The weights of a model: quantised ones stay so [default: random ones of a preset]
+    /// A model whose weights to use; quantised weights stay quantised [default: random weights of a preset]
     #[arg(long = "model", value_name = "DIR|FILE", conflicts_with = "preset")]
     path: Option<PathBuf>,
     #[command(flatten)]
@@ -90,12 +90,12 @@ struct Subject {
 struct PrefillArgs {
     #[command(flatten)]
     subject: Subject,
-    /// Tokens of the prompt [default: 256, or as many as the model has room for]
+    /// Tokens of the prompt [default: 256, or as many as fit the context]
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
     #[command(flatten)]
     machine: MachineOptions,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
 }
@@ -104,12 +104,12 @@ struct PrefillArgs {
 struct DecodeArgs {
     #[command(flatten)]
     subject: Subject,
-    /// Tokens to write [default: 64, or as many as the model has room for]
+    /// Tokens to generate [default: 64, or as many as fit the context]
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
     #[command(flatten)]
     machine: MachineOptions,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
 }

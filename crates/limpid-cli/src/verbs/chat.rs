@@ -38,12 +38,12 @@ pub struct Args {
     /// Chat template, in Jinja [default: the model's own]
     #[arg(long, value_name = "FILE", alias = "chat-template-file")]
     chat_template: Option<PathBuf>,
-    /// Most tokens of an answer [default: as many as the context has room for]
+    /// Maximum number of tokens of an answer [default: as many as fit the context]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..), aliases = ["max-new-tokens", "n-predict"])]
     max_tokens: Option<u64>,
     #[command(flatten)]
     sampling: SamplingOptions,
-    /// Put each answer on stdout as a line of JSON
+    /// Print each answer as a line of JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]

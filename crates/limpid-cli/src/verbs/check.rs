@@ -15,7 +15,7 @@ use limpid::train::preflight::PreflightReport;
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 use std::path::{Path, PathBuf};
 
-/// Test that a configuration can learn: compare gradients with finite differences, run the check before the first step
+/// Check gradients numerically and overfit one batch: compare gradients with finite differences, run the check before the first step
 /// (preflight), and overfit one batch. Takes the flags of `train`.
 #[derive(clap::Args, Debug)]
 pub struct Args {

@@ -43,13 +43,13 @@ pub struct Args {
     /// Require that SRC has this format: limpid, hf, gguf, llmc
     #[arg(long, value_name = "FORMAT")]
     from: Option<Format>,
-    /// limpid, hf, gguf, llmc [default: by DST's ending; for a folder hf from limpid, and limpid from all else]
+    /// limpid, hf, gguf, llmc [default: by DST's extension; for a folder, hf if SRC is limpid's, else limpid]
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
-    /// How matrices are stored: f32, f16, bf16; GGUF only: q8_0, q4_0, q4_k [default: as SRC's are]
+    /// Type of the stored matrices: f32, f16, bf16; GGUF only: q8_0, q4_0, q4_k [default: as in SRC]
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     dtype: Option<Dtype>,
-    /// The tokenizer to put in, by name or file, instead of SRC's; `none` for none
+    /// The tokenizer to include instead of SRC's, by name or file; `none` for none
     #[arg(long, value_name = "NAME|FILE")]
     tokenizer: Option<String>,
     /// Split a HuggingFace folder's weights into files of this many megabytes [default: 5000]
@@ -61,10 +61,10 @@ pub struct Args {
     /// Skip the checksum of SRC, for a file of limpid's that was changed on purpose
     #[arg(long, hide_short_help = true)]
     no_verify: bool,
-    /// Verify: open both, compare every parameter and the ids of sample texts, run the same tokens through both
+    /// Open both models, compare every parameter and the ids of sample texts, and run the same tokens through both
     #[arg(long)]
     verify: bool,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
 }
@@ -83,7 +83,7 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 
 fn shard_size(text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|n| (1..=1_000_000).contains(n));
-    size.ok_or(format!("`{text}` is no number of megabytes from 1 to 1000000"))
+    size.ok_or(format!("`{text}` is not a number of megabytes from 1 to 1000000"))
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -177,7 +177,10 @@ pub fn run(args: Args) -> Result<()> {
         if let Some(asked @ Dtype::Blocks(_)) = &args.dtype
             && !types.contains(&asked.to_string())
         {
-            rows.push(("types".into(), format!("no matrix is {asked}: the rows of none are whole blocks of it")));
+            rows.push((
+                "types".into(),
+                format!("no matrix is stored as {asked}: no matrix has rows that are whole blocks of it"),
+            ));
         }
         if rows_without > 0 {
             let all = source.config.vocab_size;

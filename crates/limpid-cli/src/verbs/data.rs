@@ -44,19 +44,19 @@ struct Prepare {
     /// gpt2, cl100k_base, o200k_base or a tokenizer.json
     #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
     tokenizer: String,
-    /// The folder to make
+    /// The folder to create
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Share of the documents kept for validation
     #[arg(long, value_name = "X", default_value_t = 0.01)]
     val_fraction: f64,
-    /// Tokens after which a shard ends
+    /// Tokens per shard
     #[arg(long, value_name = "N", default_value_t = 100_000_000)]
     shard_tokens: u64,
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -69,7 +69,7 @@ struct Info {
     /// A folder of `data prepare`, llm.c's .bin files, or a file, folder or pattern of documents
     #[arg(value_name = "DIR|FILE")]
     data: String,
-    /// Show the beginnings of N documents
+    /// Show the beginning of N documents
     #[arg(long, value_name = "N", default_value_t = 0)]
     sample: usize,
     /// Seed of the choice
@@ -81,7 +81,7 @@ struct Info {
     /// The tokenizer of .bin files [default: gpt2]
     #[arg(long, value_name = "NAME|FILE")]
     tokenizer: Option<String>,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -182,7 +182,7 @@ fn info(args: &Info) -> Result<()> {
         return prepared(args, folder);
     }
     if args.check {
-        bail!("{} has no manifest.json, so there are no checksums to hold it against", args.data);
+        bail!("{} has no manifest.json, so there are no checksums to verify", args.data);
     }
     if files.is_empty() { documents(args) } else { shards(args, &files) }
 }
@@ -213,7 +213,7 @@ fn prepared(args: &Info, folder: &Path) -> Result<()> {
     };
     let settings = &manifest.settings;
     let state = match (manifest.complete, args.check) {
-        (false, _) => "interrupted: the same `limpid data prepare` goes on",
+        (false, _) => "interrupted: the same `limpid data prepare` continues",
         (true, true) => "complete; every checksum is right",
         (true, false) => "complete",
     };

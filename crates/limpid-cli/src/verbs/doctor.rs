@@ -13,10 +13,10 @@ use limpid::ops::simd::Level;
 /// CPU, instruction sets, threads, memory, roofs: what limpid finds and will use.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
-    /// Prove that the GPU in use (--device gpu:N|NAME) and its driver compute what they should: every kernel against the reference
+    /// Test the GPU in use (--device gpu:N|NAME) and its driver: compare every kernel with the reference
     #[arg(long)]
     prove: bool,
     #[command(flatten)]
@@ -68,10 +68,10 @@ pub fn run(args: Args) -> Result<()> {
         rows.push(("memory", format!("{}, {} available", show::bytes(memory.total), show::bytes(memory.available))));
     }
     let devices = there.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    rows.push(("device in use", format!("{} (there are: {devices})", args.machine.device)));
+    rows.push(("device in use", format!("{} (available: {devices})", args.machine.device)));
     let mut rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
     if gpus.is_empty() && cfg!(feature = "gpu") {
-        rows.push(("gpu".into(), "none: the system has none, or no driver of it (docs/gpu.md)".into()));
+        rows.push(("gpu".into(), "none: the system has no GPU, or no driver for one (docs/gpu.md)".into()));
     }
     rows.extend(gpus.into_iter().flat_map(|gpu| gpu.rows));
     show::out(&show::pairs(&rows))
@@ -89,13 +89,13 @@ fn gpus() -> Result<Vec<Gpu>> {
     use limpid::gpu::{GpuChoice, GpuDevice, GpuRoofs};
     let one = |(n, adapter): (usize, &limpid::gpu::GpuAdapter)| {
         let roofs = GpuDevice::open(&GpuChoice::Number(n)).and_then(|device| GpuRoofs::measure(&device));
-        let soft = if adapter.is_software { "; this processor plays it: for tests, slower than cpu" } else { "" };
+        let soft = if adapter.is_software { "; emulated by the processor: for tests, slower than cpu" } else { "" };
         let [least, most] = adapter.subgroup;
         let (buffer, seen) = (show::bytes(adapter.buffer_bytes), show::bytes(adapter.binding_bytes));
         let measured = match &roofs {
             Err(error) => error.to_string(),
             Ok(GpuRoofs { flops, copied, launch, round_trip }) => format!(
-                "{:.0} GFLOP/s in f32, copies {:.1} GB/s, a kernel starts in {:.1} us, an answer takes {:.0} us",
+                "{:.0} GFLOP/s in f32, copies {:.1} GB/s, {:.1} us to launch a kernel, {:.0} us for a round trip",
                 flops / 1e9,
                 copied / 1e9,
                 1e6 * launch,
@@ -106,13 +106,13 @@ fn gpus() -> Result<Vec<Gpu>> {
             (format!("gpu:{n}"), format!("{adapter}{soft}")),
             (
                 "  memory".into(),
-                format!("{buffer} in one buffer, of which a kernel sees {seen}; subgroups of {least} to {most}"),
+                format!("{buffer} per buffer, {seen} visible to a kernel; subgroups of {least} to {most}"),
             ),
             (
                 "  f16".into(),
                 match adapter.matrices {
                     Some(matrices) => format!("matrices of {0} x {0}, sums in f32: --precision f16", matrices.side),
-                    None => "no matrices of it with sums in f32: --precision f32 or bf16".into(),
+                    None => "no f16 matrices with f32 sums: use --precision f32 or bf16".into(),
                 },
             ),
             ("  roofs".into(), measured),
@@ -158,7 +158,7 @@ fn prove(args: &Args) -> Result<()> {
     match wrong {
         0 => Ok(()),
         n => bail!(
-            "{} computes wrongly in {}: limpid does not train on it; another version of its driver may do",
+            "{} computes wrong results in {}: limpid does not train on it; try another version of its driver",
             device.adapter,
             show::plural(n, "place")
         ),
@@ -166,5 +166,5 @@ fn prove(args: &Args) -> Result<()> {
 }
 #[cfg(not(feature = "gpu"))]
 fn prove(_: &Args) -> Result<()> {
-    bail!("this limpid was built without GPUs: build it with --features gpu, or take a release")
+    bail!("this limpid was built without GPU support: build it with --features gpu, or use a release")
 }

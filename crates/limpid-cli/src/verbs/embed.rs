@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use limpid::{Pooling, normalized};
 use serde_json::json;
 
-/// Texts to vectors: the hidden states before the model's head, pooled and divided by their length.
+/// Turn texts into embedding vectors: the hidden states before the model's head, pooled and normalised to length 1.
 ///
 /// Prints JSON lines, one for each text: {"tokens": N, "embedding": [...]}. For models that generate and for encoders such as BERT.
 /// A folder of sentence-transformers (modules.json) says how: its pooling, whether vectors have length 1, the prompt and the most
@@ -18,15 +18,15 @@ pub struct Args {
     text: String,
     #[command(flatten)]
     weights: WeightOptions,
-    /// What of a text's hidden states is taken, instead of what the model's modules.json says: mean, cls (that of the first token: of an
-    /// encoder's [CLS]), last (which of a causal model alone has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have
+    /// How hidden states are pooled, instead of as the model's modules.json says: mean, cls (that of the first token: of an encoder's
+    /// [CLS]), last (in a causal model, the only one that has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have
     /// length 1 [default: as modules.json or pooling_type says, or else mean]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<Pooling>)]
     pooling: Option<Pooling>,
-    /// Leave the vectors as long as they are
+    /// Do not normalise the vectors
     #[arg(long)]
     raw: bool,
-    /// JSON lines on stdout, as without it
+    /// Print JSON lines on stdout; this is the default
     #[arg(long)]
     json: bool,
     #[command(flatten)]

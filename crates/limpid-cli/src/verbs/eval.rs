@@ -14,7 +14,7 @@ use limpid::evaluate;
 use limpid::generate;
 use limpid::model::Mode;
 
-/// Loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
+/// Measure loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
 ///
 /// The text is cut into windows that do not overlap, so the first tokens of each window are predicted from little context. A model
 /// of masked tokens predicts 15 in 100 tokens, as in training.
@@ -28,10 +28,10 @@ pub struct Args {
     /// conversations (their answers are scored), - for standard input, or builtin:stories (and the documents' examples)
     #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
     data: Option<String>,
-    /// What comes before the continuation: text, @FILE, or - for standard input
+    /// The text before the continuation: text, @FILE, or - for standard input
     #[arg(long, short, value_name = "TEXT", requires = "continuation")]
     prompt: Option<String>,
-    /// Text to score. It is tokenised by itself: with byte pairs, begin it with the space before its first word
+    /// Text to score. It is tokenised separately from the prompt: with byte pairs, begin it with the space before its first word
     #[arg(long, value_name = "TEXT", requires = "prompt")]
     continuation: Option<String>,
     /// Tokens of a window [default: the model's]
@@ -40,7 +40,7 @@ pub struct Args {
     /// Windows at once
     #[arg(long, value_name = "B", default_value_t = 16, conflicts_with = "continuation")]
     batch_size: usize,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 /// The most samples that are written side by side.
 const SIDE_BY_SIDE: u64 = 8;
 
-/// Continue a prompt, streaming; greedy with --temperature 0, else sampled.
+/// Generate text that continues a prompt, streaming; greedy with --temperature 0, else sampled.
 ///
 /// Prints the prompt and the continuation; with --chat only the answer. A model trained on masked tokens fills every [MASK] of the
 /// prompt instead.
@@ -50,12 +50,12 @@ pub struct Args {
     /// Token ids instead of a prompt: 1,2,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids, conflicts_with = "prompt")]
     tokens: Option<Vec<u32>>,
-    /// Most tokens to write
+    /// Maximum number of tokens to generate
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200, aliases = ["max-new-tokens", "n-predict"])]
     max_tokens: usize,
     #[command(flatten)]
     sampling: SamplingOptions,
-    /// Samples to write
+    /// Samples to generate
     #[arg(long, value_name = "N", default_value_t = 1)]
     num_samples: u64,
     /// Reserve memory for this many positions; for models that learned no table of them [default: all]
@@ -69,10 +69,10 @@ pub struct Args {
     /// top-k/top-p; with --json as `trace` of each sample
     #[arg(long)]
     trace: bool,
-    /// Write a receipt of the samples, to a new file: with the same model, `limpid replay` makes them again on any machine, byte for byte
+    /// Write a receipt of the samples to a new file: with the same model, `limpid replay` recomputes them on any machine, byte for byte
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
-    /// Put the samples on stdout as JSON
+    /// Print the samples as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -172,7 +172,7 @@ pub fn run(args: Args) -> Result<()> {
         return fill(&args, &checkpoint, &prompt);
     }
     if args.receipt.is_some() && !args.machine.device.device().is_exact() {
-        bail!(Usage("--receipt needs --device cpu: another device has other last digits".into()));
+        bail!(Usage("--receipt needs --device cpu: other devices differ in the last digits".into()));
     }
     let positions = prompt.len().saturating_add(args.max_tokens);
     let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
@@ -301,7 +301,9 @@ pub fn run(args: Args) -> Result<()> {
         show::say(format_args!("note: the context of {} is full: the text ends there", show::plural(context, "token")));
     }
     if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {
-        show::say("note: this model was trained on conversations: --chat TEXT asks it, in the form that it knows");
+        show::say(
+            "note: this model was trained on conversations: ask it with --chat TEXT, which uses its chat template",
+        );
     }
     Ok(())
 }

@@ -42,31 +42,31 @@ pub struct Args {
     /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
     #[arg(long, value_name = "DIR", requires = "model", hide_short_help = true)]
     adapter: Option<PathBuf>,
-    /// Text, @FILE, or - for standard input; several times for several sequences, which are equally long
+    /// Text, @FILE, or - for standard input (repeatable: sequences of equal length)
     #[arg(long, short, value_name = "TEXT", action = clap::ArgAction::Append, conflicts_with = "tokens")]
     prompt: Vec<String>,
-    /// Token ids instead of a prompt: 1,2,3; of several sequences: 1,2,3;4,5,6
+    /// Token ids instead of a prompt: 1,2,3; for several sequences: 1,2,3;4,5,6
     #[arg(long, value_name = "IDS", value_delimiter = ';', value_parser = models::sequence)]
     tokens: Option<Vec<Vec<u32>>>,
-    /// The first windows of a text instead of a prompt, with their targets, cut as the model's training cuts them: whatever `eval --data`
-    /// reads
+    /// Use the first windows of a text, with their targets, instead of a prompt: the windows that training would cut from anything that
+    /// `eval --data` reads
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with_all = ["prompt", "tokens", "segments"])]
     data: Option<String>,
     /// How many windows of --data
     #[arg(long, value_name = "B", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     batch_size: u16,
-    /// The segment of each token: 0,0,1,1; of several sequences the same, or each its own: 0,0,1;0,1,1 [default: all 0]
+    /// The segment of each token: 0,0,1,1; for several sequences one list for all, or one for each: 0,0,1;0,1,1 [default: all 0]
     #[arg(long, value_name = "IDS", value_delimiter = ';', value_parser = models::sequence)]
     segments: Option<Vec<Vec<u32>>>,
-    /// Attend by this mask instead of the model's: a line for each token, with 1 (or x) for each token that it sees and 0 (or .) for the
-    /// others; nothing else is hidden
+    /// Use this attention mask instead of the model's: a line for each token, with 1 (or x) for each token that it sees and 0 (or .) for
+    /// the others
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backward", "masks"])]
     mask_file: Option<PathBuf>,
-    /// Use the initial weights, as they were before training
+    /// Use the initial weights, before training
     #[arg(long, requires = "model")]
     initial: bool,
-    /// Print this tensor; may be given several times (blocks.0.attn.hook_pattern, embed.weight, logits.grad), or be a pattern of
-    /// names ('blocks.*.attn.hook_pattern', '*.hook_resid_post')
+    /// Print this tensor (repeatable), by name (blocks.0.attn.hook_pattern, embed.weight, logits.grad) or pattern
+    /// ('blocks.*.attn.hook_pattern', '*.hook_resid_post')
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append)]
     tensor: Vec<String>,
     /// Print one head of the named tensors, counted from 0
@@ -94,13 +94,13 @@ pub struct Args {
     words: NotationOptions,
     /// Draw a tensor or parameter, NAME or NAME[INDEX] with a number, a:b or * for each axis (blocks.0.attn.hook_pattern[0,1], W_pos);
     /// cos(NAME): cosines of all its rows; curves(NAME[*,0:4]): columns as curves; loss: the cross-entropy of each token; gelu: GELU and
-    /// its approximations, with the model's own values where there is one. In the terminal, or to --plot-out; again for more
+    /// its approximations, with the model's own values where there is one. Drawn in the terminal, or to --plot-out (repeatable)
     #[arg(long, value_name = "EXPR", action = clap::ArgAction::Append)]
     plot: Vec<String>,
     /// Draw a diagram of the model with its own shapes, as SVG; list: all of them
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append, value_parser = diagram)]
     diagram: Vec<DiagramName>,
-    /// Where a picture goes, FILE.svg or FILE.png (a PNG has letters of ASCII alone; diagrams are SVG): once for each --plot, then for each
+    /// File for a picture: FILE.svg or FILE.png (PNG text is ASCII only; diagrams are SVG). Give it once for each --plot, then for each
     /// --diagram
     #[arg(long, value_name = "FILE", action = clap::ArgAction::Append)]
     plot_out: Vec<PathBuf>,
@@ -114,7 +114,7 @@ pub struct Args {
     /// first axis; with --backward, grads_acts too)
     #[arg(long, value_name = "NAME", requires = "save", conflicts_with = "tensor", value_parser = ["llmc"])]
     layout: Option<String>,
-    /// Keep the last tokens of a prompt that is longer than the context
+    /// If the prompt is longer than the context, keep its last tokens
     #[arg(long)]
     last: bool,
     #[cfg(feature = "serve")]
@@ -141,10 +141,10 @@ pub struct Args {
     /// Print the tokens whose embeddings are nearest to this one's: its text, or its id if no token has that text
     #[arg(long, value_name = "TOKEN")]
     similar: Option<String>,
-    /// Characters a line may have [default: the terminal's; any number in a file or a pipe]
+    /// Maximum line width in characters [default: the terminal's; unlimited in a file or a pipe]
     #[arg(long, value_name = "N", conflicts_with = "json", value_parser = clap::value_parser!(u16).range(1..))]
     width: Option<u16>,
-    /// Put the table on stdout as JSON
+    /// Print the table as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -246,7 +246,7 @@ pub fn run(args: Args) -> Result<()> {
             let trace = Trace::run_masked(&model, &mut *backend, &batch, mask)?;
             let (file, own) = (file.display(), model.config.mask);
             show::say(format_args!(
-                "note: who sees whom is what {file} says; the model's own mask ({own}) does not apply"
+                "note: {file} decides which tokens see which; the model's own mask ({own}) does not apply"
             ));
             trace
         }
@@ -854,7 +854,7 @@ fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     tokenizer.and_then(|t| t.piece(id).ok()).map_or_else(|| id.to_string(), |piece| format!("{piece:?}"))
 }
 
-/// A number as in the summary, but one that is none is said.
+/// Formats a number as the summary does; NaN is spelled out.
 fn short(v: f64) -> String {
     if v.is_nan() { v.to_string() } else { table::short(v) }
 }
@@ -1020,7 +1020,7 @@ fn untrained(
 fn began(dir: &Path) -> Result<Recipe> {
     match recipe(dir)? {
         Some(recipe) => Ok(recipe),
-        None => bail!("{} has no limpid.toml, so with which weights its training began is not known", dir.display()),
+        None => bail!("{} has no limpid.toml, so the initial weights of its training are unknown", dir.display()),
     }
 }
 

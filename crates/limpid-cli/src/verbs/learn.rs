@@ -20,31 +20,31 @@ pub struct Args {
     /// What tokens are: byte pairs, BERT's word pieces, characters or words
     #[arg(long, value_name = "KIND", default_value = "bpe", value_parser = ["bpe", "wordpiece", "char", "word"])]
     kind: String,
-    /// Tokens at most, special ones counted [char and word: as many as there are]
+    /// Maximum number of tokens, including special tokens [char and word: as many as the text has]
     #[arg(long = "vocab-size", id = "learned_size", value_name = "N")]
     vocab_size: Option<usize>,
-    /// Pre-tokenizer, which splits text before byte pairs are merged: gpt2, gpt4, gpt4o, llama3 or qwen2
+    /// Pre-tokenizer, which splits the text before byte pairs are merged: gpt2, gpt4, gpt4o, llama3 or qwen2
     #[arg(long, value_name = "NAME", default_value = "gpt2", value_parser = tokenizers::split)]
     split: Split,
-    /// A special token; again for more [default: <|endoftext|> for bpe, BERT's five for wordpiece, <UNK> for word]
+    /// A special token (repeatable) [default: <|endoftext|> for bpe, BERT's five for wordpiece, <UNK> for word]
     #[arg(long, value_name = "TOKEN")]
     special: Vec<String>,
-    /// Least frequency: what occurs less often becomes no token [default: 2; 1 for char and word]
+    /// Minimum frequency: what occurs less often does not become a token [default: 2; 1 for char and word]
     #[arg(long, value_name = "N")]
     min_frequency: Option<u64>,
-    /// A token <UNK> for words that are not in the vocabulary (word); without it such words are errors [default: true]
+    /// Add a token <UNK> for words outside the vocabulary (word); without it, such words are errors [default: true]
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, conflicts_with = "special")]
     unk: Option<bool>,
-    /// The end of a line is a token (word); otherwise it is a blank like any other
+    /// Make the end of a line a token (word); otherwise it counts as a blank
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
     newlines: bool,
-    /// Small letters without accents (wordpiece)
+    /// Convert to lower case and strip accents (wordpiece)
     #[arg(long)]
     lowercase: bool,
-    /// tokenizer.json, NAME.tiktoken, NAME.bin (llm.c) or a folder for all that transformers reads
+    /// tokenizer.json, NAME.tiktoken, NAME.bin (llm.c), or a folder for all files that transformers reads
     #[arg(long, value_name = "FILE|DIR")]
     out: PathBuf,
-    /// The form, where the name of --out does not say it
+    /// The format, if the name of --out does not show it
     #[arg(long, value_name = "FORM", value_parser = tokenizers::FORMATS)]
     format: Option<String>,
     /// Threads [default: all cores]
@@ -53,7 +53,7 @@ pub struct Args {
     /// Print errors only
     #[arg(long)]
     quiet: bool,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]

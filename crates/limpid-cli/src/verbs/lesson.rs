@@ -11,8 +11,8 @@ use limpid::train::Control;
 use limpid_study::lessons::{ALL, Claim, Topic};
 use std::sync::atomic::Ordering;
 
-/// Measure what is said of transformers, in a few seconds: tables, heat maps, and for each claim whether it holds on this run. Without
-/// a name: the lessons, a line each.
+/// Run a short experiment that tests a common claim about transformers, in a few seconds: tables, heat maps, and for each claim whether
+/// it holds on this run. Without a name: the lessons, a line each.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Which
@@ -21,7 +21,7 @@ pub struct Args {
     /// Decides initial weights, batches and draws
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
 }

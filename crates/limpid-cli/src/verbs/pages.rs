@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use limpid::files;
 use std::path::PathBuf;
 
-/// Print the completions of a shell: where they go is said in `limpid completions --help`
+/// Print shell completions: where they go is said in `limpid completions --help`
 #[derive(clap::Args, Debug)]
 #[command(after_help = "bash: limpid completions bash > ~/.local/share/bash-completion/completions/limpid\n\
     zsh:  limpid completions zsh > a folder of $fpath/_limpid\n\

@@ -16,23 +16,22 @@ pub struct Args {
     /// A preset, or a model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(value_name = "PRESET|DIR", conflicts_with = "model")]
     name: Option<String>,
-    /// A model, also one whose folder has a preset's name
+    /// A model, even if its folder has a preset's name
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// Look at every value of a model first: a NaN or an infinity is an error that names its tensor
+    /// Check every value of the model first: a NaN or an infinity is an error that names its tensor
     #[arg(long)]
     check: bool,
     /// Count the same model with one choice changed, for every choice that changes the count: biases, tied head, norms, segments,
     /// positions, padded vocabulary
     #[arg(long)]
     variants: bool,
-    /// List every tensor of parameters with its shape, its size and its place, in the order in which they lie in memory (for GPT-2
-    /// llm.c's); --notation asks for it too
+    /// List every parameter with its shape, size and offset, in memory order (for GPT-2, llm.c's order); implied by --notation
     #[arg(long)]
     layout: bool,
     #[command(flatten)]
     words: NotationOptions,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]

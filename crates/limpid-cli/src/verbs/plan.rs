@@ -21,16 +21,16 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Say what `train` with the same flags would do. Nothing is written; a few steps are run to measure the time, and discarded.
+/// Estimate memory, time and parameter groups of a training run without running it. Nothing is written: a few steps are timed and then
+/// discarded.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     train: JobArgs,
-    /// Say also what so many processes would do that train together (mpirun -n N limpid train; docs/scale.md), each on a machine
-    /// like this one
+    /// Also estimate training with N processes (mpirun -n N limpid train; docs/scale.md), each on a machine like this one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     ranks: Option<u32>,
-    /// The network between them: 1g, 10g or 100g (Gbit a second)
+    /// The network between the processes: 1g, 10g or 100g (Gbit/s)
     #[arg(long, value_name = "SPEED", requires = "ranks", default_value = "10g", value_parser = str::parse::<Network>)]
     network: Network,
 }
@@ -184,11 +184,11 @@ impl Several {
         let worth = match self.worth {
             n if n == accumulate || !accumulate.is_power_of_two() => {
                 format!(
-                    "up to {n}, all that a step of {} allows (--accumulate)",
+                    "up to {n}, the most that a step of {} can use (--accumulate)",
                     show::plural(accumulate, "micro-batch")
                 )
             }
-            n => format!("up to {n}: from there, twice as many make less than 1.3 times the speed"),
+            n => format!("up to {n}: beyond that, doubling the processes gives less than 1.3 times the speed"),
         };
         vec![
             ("each runs", format!("{} of the step's {accumulate}", show::plural(micros, "micro-batch"))),
@@ -215,7 +215,7 @@ impl Several {
                     100.0 * self.efficiency
                 ),
             ),
-            ("they pay", worth),
+            ("worth it", worth),
         ]
     }
 }
@@ -327,7 +327,7 @@ pub fn run(args: Args) -> Result<()> {
             .groups()
             .into_iter()
             .map(|(k, v)| (k, n(v)))
-            .chain([("total", n(model.parameter_count())), ("that learn", n(decayed + kept))])
+            .chain([("total", n(model.parameter_count())), ("trained", n(decayed + kept))])
             .collect(),
     );
     let clip = if recipe.clip > 0.0 { format!("global norm, to {}", recipe.clip) } else { "none".into() };
@@ -375,7 +375,7 @@ pub fn run(args: Args) -> Result<()> {
             crate::machine::memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default()
         }
         false => format!(
-            " of the {}'s own; how much it has its driver does not tell, and refuses what is too much",
+            " of the {}'s own memory; its driver does not report how much there is, and refuses what does not fit",
             on.device
         ),
     };
@@ -435,7 +435,7 @@ pub fn run(args: Args) -> Result<()> {
             );
             text += &show::columns(&traffic_columns(), &lines);
         }
-        Err(error) => text += &format!("It does not run there: {error:#}\n"),
+        Err(error) => text += &format!("This model cannot be trained on the GPU: {error:#}\n"),
     }
     if let Some(too_large) = too_large {
         text += &format!("\n{}\n", too_large.text());

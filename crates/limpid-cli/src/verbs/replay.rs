@@ -18,7 +18,7 @@ struct Answered {
     answer: Option<Value>,
 }
 
-/// Make the answer of a receipt again, and say whether it is the same.
+/// Recompute an answer from its receipt and verify that every byte matches.
 ///
 /// Exit 0: the same bytes. Exit 1: others; the first token that differs is named, and what is not as it was. Of an answer of the server
 /// the whole file is compared: its text, why it ended, how many tokens it counts. The checksums of a model in a receipt find what changed by
@@ -31,10 +31,10 @@ pub struct Args {
     /// The model that answered: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// The LoRA adapter that was added to the model, if one was
+    /// The LoRA adapter that the answer was made with, if any
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
     /// Skip the checksum of the weights

@@ -18,10 +18,10 @@ pub struct Args {
     /// Folders of runs
     #[arg(value_name = "DIR", required = true)]
     runs: Vec<PathBuf>,
-    /// File to write the page to [default: report.html in the run's folder; for several runs, in the current folder]
+    /// File for the page [default: report.html in the run's folder; for several runs, in the current folder]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Put the results on stdout as JSON
+    /// Print the results as JSON on stdout
     #[arg(long)]
     json: bool,
 }

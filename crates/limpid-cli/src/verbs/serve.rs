@@ -23,25 +23,25 @@ use std::time::Duration;
 pub struct Args {
     #[command(flatten)]
     weights: WeightOptions,
-    /// The address to listen at; with one that other machines reach, a key is needed
+    /// The address to listen on; if other machines can reach it, a key is required
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
-    /// The port; 0 takes one that is free and says which
+    /// The port; 0 picks a free one and prints it
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// A key that requests must have; a file keeps it from lists of processes
+    /// A key that requests must send; --api-key-file keeps it out of process lists
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// A file of keys, one a line
+    /// A file with one key per line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Let everybody ask who reaches --host
+    /// Accept requests without a key from everyone who can reach --host
     #[arg(long)]
     no_auth: bool,
-    /// Another name of this server that requests may use in their Host header
+    /// Another host name to accept in the Host header
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allow_host: Vec<String>,
-    /// An origin whose pages may ask, like https://example.org or app://name; null for pages without one, * for all
+    /// A web origin whose pages may send requests, like https://example.org or app://name; null for pages without an origin, * for all
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
     /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G; on a GPU what all --sequences can need, at most 1G]
@@ -50,49 +50,49 @@ pub struct Args {
     /// Type of the KV cache: f32, or bf16 for twice as many positions in the same memory
     #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
     kv_cache_dtype: Precision,
-    /// Answers that may wait to begin, n for each prompt of a request; other requests are told to come back later
+    /// Answers that may wait in the queue (n for each prompt of a request); beyond that, requests get 429 with Retry-After
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_queue: usize,
-    /// Sequences that run side by side
+    /// Sequences that run at the same time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     sequences: u16,
-    /// Longest run of the model, in milliseconds: long prompts are cut so that others wait no longer
+    /// Longest run of the model, in milliseconds: long prompts are processed in parts, so that others wait no longer than this
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     turn_ms: u64,
-    /// Seconds that running requests have to end when the server is stopped
+    /// Seconds that running requests get to finish when the server is stopped
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     drain: u64,
-    /// A template of conversations, in Jinja, instead of the model's own
+    /// A Jinja chat template to use instead of the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
-    /// The model's name in requests and answers [default: the name of its folder or file]
+    /// The model's name in requests and responses [default: the name of its folder or file]
     #[arg(long, value_name = "NAME")]
     served_name: Option<String>,
-    /// Memory that looking inside the model may take: 512M, 2G
+    /// Memory for inspecting the model: 512M, 2G
     #[arg(long, value_name = "BYTES", default_value = "512MiB", value_parser = options::bytes, conflicts_with = "no_inspect")]
     inspect_memory: u64,
-    /// Let nobody look inside the model
+    /// Turn off inspection of the model
     #[arg(long)]
     no_inspect: bool,
-    /// Another model to look into beside this one, to compare them
+    /// A second model to inspect beside this one, for comparison
     #[arg(long, value_name = "DIR", conflicts_with = "no_inspect")]
     against: Vec<PathBuf>,
-    /// No page at /
+    /// Do not serve the page at /
     #[arg(long, conflicts_with = "ui_dir")]
     no_ui: bool,
-    /// The files of the page, read for every request: to change them
+    /// Folder with the page's files, read anew for every request: for working on the page
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     ui_dir: Option<PathBuf>,
     /// Let /metrics be read without a key
     #[arg(long)]
     metrics_public: bool,
-    /// Serve each new checkpoint of a run that is being trained
+    /// Reload each new checkpoint of a run that is still training
     #[arg(long)]
     follow: bool,
-    /// Largest body of a request: 1M, 64k
+    /// Largest request body: 1M, 64k
     #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = options::bytes, hide_short_help = true)]
     max_body: u64,
-    /// Print where it listens as one JSON object
+    /// Print the server's address as one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]

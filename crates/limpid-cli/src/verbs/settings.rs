@@ -16,7 +16,7 @@ const HEAD: &str = "\
 A setting is a flag, a key of a TOML or JSON file (`--config FILE`), or an environment variable. `learning_rate`, for example, is typed
 `--learning-rate 0.001`, stands in a file as `learning_rate = 0.001`, and in the environment as `LIMPID_LEARNING_RATE=0.001`. Its
 other names serve in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment goes over the file, and what is typed over both
-([training](training.md) has the details). An unknown flag or key is an error; a variable that begins with `LIMPID_` and is none of these is told.
+([training](training.md) has the details). An unknown flag or key is an error; an unknown `LIMPID_...` variable causes a warning.
 
 The defaults are those of the preset `nano`; other [presets](presets.md) have others.
 ";

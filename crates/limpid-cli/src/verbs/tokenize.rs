@@ -10,7 +10,7 @@ use limpid::trace::table;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
-/// Text to ids and back, pieces beside ids; `tokenize train` learns a tokenizer.
+/// Encode text, decode ids, or train a tokenizer, pieces beside ids; `tokenize train` learns a tokenizer.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
@@ -47,7 +47,7 @@ pub struct Args {
     /// Treat the text of special tokens as ordinary text
     #[arg(long, conflicts_with = "decode")]
     ordinary: bool,
-    /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c) or a folder for all that transformers reads
+    /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c), or a folder for all files that transformers reads
     #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["text", "lines", "json"])]
     export: Option<PathBuf>,
     /// The form, where the name of --export does not say it
@@ -59,7 +59,7 @@ pub struct Args {
     /// A special token of a .tiktoken file, with the next id after its ranks; again for more
     #[arg(long, value_name = "TOKEN")]
     special: Vec<String>,
-    /// Put the result on stdout as JSON
+    /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
 }

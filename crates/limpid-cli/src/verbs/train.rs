@@ -36,7 +36,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub struct Args {
     #[command(flatten)]
     job: JobArgs,
-    /// Of several processes (mpirun, docs/scale.md): end all when some do not answer for so many seconds; 0 to wait forever
+    /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
     #[arg(long, value_name = "SECONDS", default_value_t = 600, hide_short_help = true)]
     timeout: u64,
 }

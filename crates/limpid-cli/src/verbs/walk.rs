@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
-/// Read a document on the transformer with a live model beside it: every section's symbols, formula, shapes and tensors, what to see,
-/// where the document errs, and commands to try. Without a name: the documents, a line each. On a terminal it goes step by step,
-/// elsewhere it prints all of them.
+/// Read a document about the transformer beside a live model: every section's symbols, formula, shapes and tensors, what to see, where
+/// the document errs, and commands to try. Without a name: the documents, a line each. On a terminal it goes step by step, elsewhere it
+/// prints all of them.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// s0 (Notations), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme), s4 (llm.c's memory)
@@ -23,31 +23,31 @@ pub struct Args {
     /// One step: its name, its number, or words of its section: masking, 13, 4.1, "step 7" (a section's whole number with its dot: 5.)
     #[arg(value_name = "STEP", requires = "name")]
     step: Option<String>,
-    /// List the steps; without a name those of every document
+    /// List the steps; without a name, those of all documents
     #[arg(long, conflicts_with = "step")]
     list: bool,
-    /// Print all steps, also on a terminal
+    /// Print all steps at once, even on a terminal
     #[arg(long, requires = "name", conflicts_with_all = ["step", "list"])]
     all: bool,
     /// Walk on this model instead of the walk's own: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR", requires = "name")]
     model: Option<PathBuf>,
-    /// Show the model on this text instead of the walk's own; may be given several times
+    /// Show the model on this text instead of the walk's own (repeatable)
     #[arg(long, value_name = "TEXT", requires = "name", action = clap::ArgAction::Append)]
     prompt: Vec<String>,
-    /// Use the initial weights, as they were before training
+    /// Use the initial weights, before training
     #[arg(long, requires = "name")]
     initial: bool,
-    /// Call tensors and axes as another document does: s0, s1, s2, s3, llmc, transformerlens, limpid [default: the walk's own]
+    /// Name tensors and axes as another document does: s0, s1, s2, s3, llmc, transformerlens, limpid [default: the walk's own]
     #[arg(long, value_name = "NAME", requires = "name", value_parser = parse_axis::<Notation>)]
     notation: Option<Notation>,
-    /// Characters a line may have [default: the terminal's; in a file or a pipe 100, and any number for tables]
+    /// Maximum line width in characters [default: the terminal's; in a file or a pipe 100, with unlimited tables]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..))]
     width: Option<u16>,
-    /// Threads [default: one each core]; results are the same on any number
+    /// Threads [default: one per core]; results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<u16>,
-    /// Put the steps on stdout as JSON
+    /// Print the steps as JSON on stdout
     #[arg(long)]
     json: bool,
 }

@@ -88,7 +88,7 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
     f.ok("tokenize train text.txt --vocab-size 270 --out tok/folder --quiet");
     f.ok("tokenize train text.txt --kind char --out tok/folder --quiet");
     assert_eq!(names(&f, "tok/folder"), ["tokenizer.json", "tokenizer_config.json"]);
-    f.fails(1, "tokenize train text.txt --kind char --out m --format folder --quiet", &["no file of a tokenizer"]);
+    f.fails(1, "tokenize train text.txt --kind char --out m --format folder --quiet", &["not a tokenizer file"]);
 }
 
 /// What is taken along, left behind and ignored is said, each in a line; a SentencePiece file is named with the mend.

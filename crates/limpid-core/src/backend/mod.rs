@@ -411,8 +411,8 @@ pub trait Backend: Send {
         }
         Ok(parts)
     }
-    /// Hears that updates will change a part of the parameters only, here and there: what the others would need (moments,
-    /// average) is never touched, and need not be in memory.
+    /// Says that updates will be restricted to some ranges of the parameters: moments and averages of all others are never touched and
+    /// need no memory.
     fn keep_part(&mut self) {}
     /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
     fn runs_ahead(&self) -> bool {

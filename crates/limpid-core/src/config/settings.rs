@@ -75,9 +75,9 @@ impl Setting {
     pub const fn number(self, ok: fn(f64) -> bool, said: &'static str) -> Setting {
         Setting { range: Range::Number(ok, said), ..self }
     }
-    /// A number from 0 up to, but not, 1.
+    /// A number at least 0 and less than 1.
     pub const fn below_one(self) -> Setting {
-        self.number(|x| (0.0..1.0).contains(&x), "from 0 up to, but not, 1")
+        self.number(|x| (0.0..1.0).contains(&x), "at least 0 and less than 1")
     }
     /// A number above 0 that f32 holds.
     pub const fn above_zero(self) -> Setting {

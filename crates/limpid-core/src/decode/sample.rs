@@ -93,7 +93,7 @@ impl Sampler {
         let settings = [
             ("temperature", self.temperature, 0.0..=f64::MAX, "0 (greedy) or a positive number"),
             ("top_p", self.top_p, above_0..=1.0, "above 0 and at most 1 (1 turns it off)"),
-            ("min_p", self.min_p, 0.0..=1_f64.next_down(), "from 0 (off) up to, but not, 1"),
+            ("min_p", self.min_p, 0.0..=1_f64.next_down(), "at least 0 (off) and less than 1"),
             ("repetition_penalty", self.repetition_penalty, above_0..=f64::MAX, "above 0 (1 turns it off)"),
             ("presence_penalty", self.presence_penalty, f64::MIN..=f64::MAX, "a number (0 turns it off)"),
             ("frequency_penalty", self.frequency_penalty, f64::MIN..=f64::MAX, "a number (0 turns it off)"),

@@ -81,7 +81,7 @@ impl Tuning {
             };
             range("lora rank", lora.rank as f64, (1..=1 << 16).contains(&lora.rank), "from 1 to 65536")?;
             range("lora alpha", lora.alpha, lora.alpha > 0.0 && lora.alpha.is_finite(), "it must be above 0")?;
-            range("lora dropout", lora.dropout, (0.0..1.0).contains(&lora.dropout), "from 0 up to, but not, 1")?;
+            range("lora dropout", lora.dropout, (0.0..1.0).contains(&lora.dropout), "at least 0 and less than 1")?;
             let products = || own().filter_map(product);
             for target in &lora.targets {
                 known("lora target", (target, Lora::pattern(target)), &GROUPS.map(|(word, _)| word), products())?;

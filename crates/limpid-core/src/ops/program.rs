@@ -81,9 +81,15 @@ pub enum Flaw {
     /// One parameter is two operands of an op, which would add to its gradient twice at once.
     #[error("{0:?} is two of its parameters")]
     Twice(Region),
-    /// Attention has a KV cache and the limits none, or the other way round; or a backward has a cache.
-    #[error("it has a cache and may have none, or it needs a cache and has none")]
-    Cache,
+    /// Attention has a KV cache, and the limits have no blocks for one.
+    #[error("it has a KV cache, and the model's limits have no blocks for one")]
+    Cached,
+    /// The limits have blocks of a KV cache, and attention has no cache.
+    #[error("the model's limits have blocks of a KV cache, and it has no cache")]
+    Uncached,
+    /// Attention with a KV cache stands in the backward pass.
+    #[error("it is in the backward pass and has a KV cache: a training program must not have one")]
+    CachedBackward,
     /// A tensor is read before it is written, or after another tensor overwrote it.
     #[error("it reads {0:?}, which does not hold what was made there")]
     Unmade(Region),
@@ -392,7 +398,7 @@ impl Draft {
             }
             Op::Attend { qkv, cache, y, lse, heads, raw, scores, pattern, .. } => {
                 if cache.is_some() != blocks.is_some() {
-                    return Err(Flaw::Cache);
+                    return Err(if cache.is_some() { Flaw::Cached } else { Flaw::Uncached });
                 }
                 tables.extend(cache.zip(blocks).map(|(cache, n)| (cache, n.saturating_mul(BLOCK))));
                 let watched = [raw, scores, pattern];
@@ -438,7 +444,7 @@ impl Draft {
             return Err(Flaw::Stranger(back.index));
         }
         if matches!(back.op, Op::Attend { cache: Some(_), .. }) {
-            return Err(Flaw::Cache);
+            return Err(Flaw::CachedBackward);
         }
         let like = |grad: Option<Region>, of: Option<Region>| match (grad, of) {
             (Some(grad), Some(of)) => {

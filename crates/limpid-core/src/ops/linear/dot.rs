@@ -64,7 +64,7 @@ impl Kernel for Round<'_> {
                 let mut most = [0f32; GROUP];
                 for half in x.as_chunks::<GROUP>().0 {
                     for i in 0..GROUP {
-                        // what is no number stays: the scale is none then, and so is the product
+                        // NaN propagates to the scale, and from there to the product
                         let size = half[i].abs();
                         most[i] = if size > most[i] || size.is_nan() { size } else { most[i] };
                     }
