@@ -1,7 +1,7 @@
-//! What stands beside a tokenizer's vocabulary in a model's folder: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
-//! and what config.json says of texts. transformers 5.23 says which file counts where, and in which order tokens get ids.
+//! The files beside a tokenizer's vocabulary in a model's folder: tokenizer_config.json, special_tokens_map.json, added_tokens.json, and the
+//! tokens that config.json names. Which file counts for what, and in which order tokens get ids, follows transformers 5.23.
 //!
-//! Read `classes` for what a class makes of it.
+//! Read `classes` next: what each tokenizer class does with them.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -27,8 +27,8 @@ pub enum TokenizerError {
         /// `char` or `word`.
         name: &'static str,
     },
-    /// Nothing to make a vocabulary of.
-    #[error("no {0} to make a vocabulary of: the text is empty")]
+    /// Nothing to make a vocabulary from.
+    #[error("no {0} to make a vocabulary from: the text is empty")]
     Empty(&'static str),
     /// A token that cannot be in a vocabulary.
     #[error("token {id}, {token:?}, cannot be in a {kind} vocabulary: {why}")]
@@ -43,7 +43,7 @@ pub enum TokenizerError {
         why: &'static str,
     },
     /// A token that is twice in a vocabulary.
-    #[error("token {token:?} is twice in the vocabulary, as {first} and as {second}; every token has one id")]
+    #[error("token {token:?} is in the vocabulary twice, as {first} and as {second}; every token has one id")]
     Duplicate {
         /// The token's text.
         token: String,
@@ -105,12 +105,13 @@ pub enum TokenizerError {
     },
     /// A token that is not among the numbered ones of a dense tokenizer.
     #[error(
-        "{} (id {id} of {of}) is not among the {vocab_size} tokens of the text that this dense tokenizer was made of: leave it out,          or number the ids of a text that has it", shown(.piece)
+        "{} (id {id} of {of}) is not among the {vocab_size} tokens of the text that this dense tokenizer was made from: leave it out, or make a \
+         dense tokenizer from a text that has it", shown(.piece)
     )]
     NotDense {
         /// The token.
         piece: String,
-        /// Its id in the tokenizer that is numbered.
+        /// Its id in the full tokenizer.
         id: u32,
         /// That tokenizer.
         of: &'static str,
@@ -132,28 +133,26 @@ pub enum TokenizerError {
     Json(String),
     /// SentencePiece's own file.
     #[error(
-        "it is a SentencePiece model, which limpid does not read: transformers makes the tokenizer.json of it, with \
+        "it is a SentencePiece model, which limpid does not read: transformers can make a tokenizer.json from it, with \
          AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     )]
     SentencePiece,
     /// A class of transformers that reads vocab.json and merges.txt in a way of its own.
     #[error(
-        "it is the vocabulary of a {0}, which is not known here without a tokenizer.json (those of GPT-2, CodeGen, \
-         RoBERTa, Qwen2, GPT-NeoX, Cohere and OpenAI GPT are): transformers makes one, with \
+        "it is the vocabulary of a {0}, which limpid cannot read without a tokenizer.json (it can for GPT-2, CodeGen, \
+         RoBERTa, Qwen2, GPT-NeoX, Cohere and OpenAI GPT): transformers can make one, with \
          AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     )]
     Class(String),
     /// A tokenizer.json without a tokenizer.
-    #[error(
-        "this tokenizer.json holds {found}; what can be read is HuggingFace's format, or {{\"limpid_encoding\": NAME}}"
-    )]
+    #[error("this tokenizer.json holds {found}; limpid reads HuggingFace's format, or {{\"limpid_encoding\": NAME}}")]
     Unsupported {
         /// What is in the file.
         found: String,
     },
-    /// A part of a tokenizer that is not as it must be.
+    /// A part of a tokenizer that is not what it must be.
     #[error(
-        "{part}: expected {expected}, found {found}; fetch the file again, or have the program that wrote it mend it"
+        "{part}: expected {expected}, found {found}; download the file again, or fix it in the program that wrote it"
     )]
     Part {
         /// Which part.
@@ -163,10 +162,10 @@ pub enum TokenizerError {
         /// What it is.
         found: String,
     },
-    /// A way of cutting text, by llama.cpp's name, that is not known here.
+    /// A pre-tokenizer, by llama.cpp's name, that limpid does not know.
     #[error(
-        "`tokenizer.ggml.pre` is {found:?}, a way of cutting text that limpid does not know, so this text would get other ids than in \
-         llama.cpp. limpid knows {known}. Use the model's folder of HuggingFace's, whose tokenizer.json says how it cuts"
+        "`tokenizer.ggml.pre` is {found:?}, a pre-tokenizer that limpid does not know, so texts would get other ids than in llama.cpp. \
+         limpid knows {known}. Use the model's HuggingFace folder, whose tokenizer.json describes the pre-tokenizer"
     )]
     Pre {
         /// The name in the file.
@@ -198,8 +197,8 @@ pub enum TokenizerError {
     },
     /// Ranks without a way of cutting text.
     #[error(
-        "a .tiktoken file does not say how text is cut, and these are not OpenAI's ranks: name the split, which \
-         is one of gpt2, gpt4, gpt4o, llama3 and qwen2; a tokenizer.json made of the two keeps it"
+        "a .tiktoken file does not say how to split text, and these are not OpenAI's ranks: name the split, one of \
+         gpt2, gpt4, gpt4o, llama3 and qwen2; a tokenizer.json made from both keeps it"
     )]
     NoSplit,
     /// What cannot be learned.

@@ -322,7 +322,7 @@ mod tests {
             (&file("{}", "[]"), "its vocabulary is empty"),
             (&file("[\"a\"]", "[]"), "expected an object of tokens and their ids"),
             (&file("{\"a\": 0, \"b\": -1}", "[]"), "invalid value: integer `-1`"),
-            (&file("{\"a\": 0, \"a\": 1}", "[]"), "token \"a\" is twice in the vocabulary, as 0 and as 1"),
+            (&file("{\"a\": 0, \"a\": 1}", "[]"), "token \"a\" is in the vocabulary twice, as 0 and as 1"),
             (&file("{\"a\": 0, \"b\": 0}", "[]"), "id 0 is given to both \"a\" and \"b\""),
             (&file("{\"a\": 0, \"b\": 2}", "[]"), "id 2 of token \"b\" is out of place: 2 tokens have the ids 0 to 1"),
             (&file("{\"a\": 18446744073709551615}", "[]"), "id 18446744073709551615 of token \"a\""),

@@ -1,5 +1,4 @@
-//! How text is cut into pieces before byte pairs are merged: the regular expressions of GPT-2, GPT-4 and their kin, run by
-//! hand.
+//! Splits text into pieces before byte pairs are merged: the regular expressions of GPT-2, GPT-4 and similar models, written as code.
 //!
 //! Each piece depends on nothing before it, so a text may be cut wherever a piece always ends ([`Split::cut`]) and
 //! its parts encoded apart. Read `ranks` next.

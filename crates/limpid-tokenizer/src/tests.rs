@@ -278,7 +278,7 @@ fn a_token_has_one_id() {
     };
     assert_eq!(
         given(TokenizerKind::Word, &["cat", "dog", "cat"]),
-        "token \"cat\" is twice in the vocabulary, as 0 and as 2; every token has one id"
+        "token \"cat\" is in the vocabulary twice, as 0 and as 2; every token has one id"
     );
     assert!(
         given(TokenizerKind::Char, &["a", ""]).contains("token 1, \"\", cannot be in a char vocabulary: it is empty")

@@ -1,9 +1,9 @@
-//! Where a word begins and ends, and which blanks come back: the two halves of the word tokenizer.
+//! The two halves of the word tokenizer: where a word begins and ends, and where decoding puts blanks.
 //!
 //! [`pieces`] cuts text into words, single marks and newlines, and drops the blanks between them. [`Spacing`] puts blanks
 //! back while pieces come in, one at a time, looking only at what came before; so a stream and a whole text agree.
 //!
-//! What is kept of English text, and what is not, is said at [`Tokenizer`](super::Tokenizer).
+//! [`Tokenizer`](super::Tokenizer) describes what survives of a text.
 
 /// [`pieces`] as a regular expression, for other readers of tokenizer.json. Change both together: HuggingFace's
 /// `tokenizers` 0.23 was compared over every code point, and parts only at the 4,672 that its older Unicode does not know.
