@@ -326,7 +326,7 @@ mod tests {
             (&file("{\"a\": 0, \"b\": 0}", "[]"), "id 0 is given to both \"a\" and \"b\""),
             (&file("{\"a\": 0, \"b\": 2}", "[]"), "id 2 of token \"b\" is out of place: 2 tokens have the ids 0 to 1"),
             (&file("{\"a\": 18446744073709551615}", "[]"), "id 18446744073709551615 of token \"a\""),
-            (&file("{\"a\": 0}", "[{\"id\": 5, \"content\": \"a\"}]"), "twice in the vocabulary, as 0 and as 5"),
+            (&file("{\"a\": 0}", "[{\"id\": 5, \"content\": \"a\"}]"), "in the vocabulary twice, as 0 and as 5"),
             (&file("{\"a\": 0}", "[{\"id\": 0, \"content\": \"[X]\"}]"), "id 0 is given to both \"a\" and \"[X]\""),
             (&file("{\"a\": 0, \"\": 1}", "[]"), "token 1, \"\", cannot be in a char vocabulary: it is empty"),
             (&file("{\"a\": 0}", "{}"), "invalid type: map, expected a sequence"),
