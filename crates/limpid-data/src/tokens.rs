@@ -151,6 +151,14 @@ impl Tokens {
         }
     }
 
+    /// How many tokens of `range` are to be predicted.
+    pub fn count_targets(&self, range: Range<usize>) -> usize {
+        match &self.0 {
+            Form::Held { counted: Some(counted), .. } => counted[range].iter().filter(|counted| **counted).count(),
+            Form::Held { .. } | Form::Mapped { .. } => range.len(),
+        }
+    }
+
     /// How many documents there are.
     pub fn documents(&self) -> usize {
         match &self.0 {

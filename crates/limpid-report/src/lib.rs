@@ -16,8 +16,8 @@ pub use page::html;
 
 use limpid_checkpoint::{CheckpointError, at};
 use limpid_train::RECENT;
+use limpid_train::evaluate::mean;
 use limpid_train::log::{self, METRICS, Speed};
-use limpid_train::run::mean;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl RunRecord {
         let mut speed = Speed::default();
         for line in log::read(folder)? {
             let step = line["step"].as_u64().unwrap_or_default();
-            let of = speed.of(&line).map(|speed| ("tokens_per_second".to_string(), speed));
+            let of = speed.at(&line).map(|speed| ("tokens_per_second".to_string(), speed));
             for (name, value) in log::numbers(&line).into_iter().chain(of) {
                 series.entry(name).or_default().push((step as f64, value));
             }

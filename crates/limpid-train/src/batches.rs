@@ -138,52 +138,126 @@ impl<'a> Cut<'a> {
         spans.reserve(rows.min(windows.saturating_mul(parts)));
     }
 
-    /// Appends one window; what it predicts reaches one token further.
-    fn push(&self, batch: &mut Batch, window: Range<usize>, (seed, at, b): (u64, u64, usize)) {
-        let (tokens, rows) = (self.tokens, window.len());
-        let (mut document, mut start) = (if self.cross { 0 } else { tokens.document_at(window.start) }, window.start);
-        while start < window.end {
-            // where what may be predicted ends
-            let last = match self.cross || document >= tokens.documents() {
-                true => tokens.len(),
-                false => tokens.document(document).end,
-            };
-            document += 1;
-            let (row, part) = (batch.positions.len(), start..last.min(window.end));
-            start = part.end;
-            if part.is_empty() {
-                continue;
+    /// The sequences that a window consists of, each with the place where the tokens that it may predict end.
+    fn sequences(&self, window: Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> {
+        let mut document = if self.cross { 0 } else { self.tokens.document_at(window.start) };
+        let mut start = window.start;
+        let all = std::iter::from_fn(move || {
+            if start >= window.end {
+                return None;
             }
-            batch.spans.push(Span { row, rows: part.len(), past: 0, table: 0, valid: part.len() });
-            batch.positions.extend(0..part.len() as u32);
+            let whole = self.cross || document >= self.tokens.documents();
+            let end = if whole { self.tokens.len() } else { self.tokens.document(document).end };
+            document += 1;
+            let sequence = start..end.min(window.end);
+            start = sequence.end;
+            Some((sequence, end))
+        });
+        all.filter(|(sequence, _)| !sequence.is_empty())
+    }
+
+    /// Appends one window. The last target of a sequence is the token after it.
+    fn push(&self, batch: &mut Batch, window: Range<usize>, draws: Draws) {
+        let tokens = self.tokens;
+        for (sequence, end) in self.sequences(window.clone()) {
+            let (row, rows) = (batch.positions.len(), sequence.len());
+            batch.spans.push(Span { row, rows, past: 0, table: 0, valid: rows });
+            batch.positions.extend(0..rows as u32);
             if self.objective == Objective::NextToken {
-                tokens.copy(part.clone(), &mut batch.tokens);
-                let target = |at: usize| if at < last && tokens.counted(at) { tokens.id(at) } else { IGNORE };
-                batch.targets.extend(part.map(|i| target(i + 1)));
+                tokens.copy(sequence.clone(), &mut batch.tokens);
+                let target = |at: usize| if at < end && tokens.counted(at) { tokens.id(at) } else { IGNORE };
+                batch.targets.extend(sequence.map(|at| target(at + 1)));
             }
         }
         if let Objective::Masked { mask, vocab_size, segments } = self.objective {
-            let draw = |what: &str, i: usize| {
-                random::uniform(seed, random::site(what), at.wrapping_add(((b as u64) << 32) + i as u64))
-            };
-            // a window in which no draw chooses a token teaches nothing: there the least draw does
-            let least = (0..rows).map(|i| draw("choose", i)).fold(1.0, f64::min);
-            for (i, token) in window.map(|i| tokens.id(i)).enumerate() {
-                let drawn = draw("choose", i);
-                let chosen = drawn < 0.15 || drawn == least;
-                let fate = draw("fate", i);
+            let rows = window.len();
+            let least = draws.least_choice(rows);
+            for (i, token) in window.map(|at| tokens.id(at)).enumerate() {
+                let chosen = draws.chooses(i, least);
+                let fate = draws.draw("fate", i);
                 batch.targets.push(if chosen { token } else { IGNORE });
-                batch.tokens.push(match () {
-                    () if !chosen || fate >= 0.9 => token,
-                    () if fate < 0.8 => mask,
-                    () => (draw("token", i) * vocab_size as f64) as u32,
+                batch.tokens.push(if !chosen || fate >= 0.9 {
+                    token
+                } else if fate < 0.8 {
+                    mask
+                } else {
+                    (draws.draw("token", i) * vocab_size as f64) as u32
                 });
             }
             if segments {
-                let second = if draw("two", 0) < 0.5 { rows } else { (draw("split", 0) * rows as f64) as usize };
+                let one = draws.draw("two", 0) < 0.5;
+                let second = if one { rows } else { (draws.draw("split", 0) * rows as f64) as usize };
                 batch.segments.extend((0..rows).map(|i| u32::from(i >= second)));
             }
         }
+    }
+
+    /// How many targets [`Cut::push`] would give a window.
+    fn count_targets(&self, window: Range<usize>, draws: Draws) -> usize {
+        match self.objective {
+            Objective::NextToken => {
+                let targets = |(sequence, end): (Range<usize>, usize)| {
+                    self.tokens.count_targets(sequence.start + 1..end.min(sequence.end + 1))
+                };
+                self.sequences(window).map(targets).sum()
+            }
+            Objective::Masked { .. } => {
+                let least = draws.least_choice(window.len());
+                (0..window.len()).filter(|i| draws.chooses(*i, least)).count()
+            }
+        }
+    }
+}
+
+/// The random draws of one window.
+#[derive(Clone, Copy)]
+struct Draws {
+    seed: u64,
+    /// Which batch: a number that is drawn itself for training, or counted for evaluation.
+    batch: u64,
+    /// The window's place in the batch.
+    window: usize,
+}
+
+impl Draws {
+    /// The draws of an evaluation's window, counted from 0.
+    fn of_evaluation(number: u64) -> Draws {
+        Draws { seed: 0x5eed, batch: number, window: 0 }
+    }
+
+    /// The draw for row `i`, at least 0 and below 1.
+    fn draw(&self, purpose: &str, i: usize) -> f64 {
+        let counter = self.batch.wrapping_add(((self.window as u64) << 32) + i as u64);
+        random::uniform(self.seed, random::site(purpose), counter)
+    }
+
+    /// The least of the draws that choose which of `rows` tokens are to be predicted.
+    fn least_choice(&self, rows: usize) -> f64 {
+        (0..rows).map(|i| self.draw("choose", i)).fold(1.0, f64::min)
+    }
+
+    /// Whether token `i` is to be predicted. The token of the least draw always is: a window without a target teaches nothing.
+    fn chooses(&self, i: usize, least: f64) -> bool {
+        let drawn = self.draw("choose", i);
+        drawn < 0.15 || drawn == least
+    }
+}
+
+/// How many rows a batch has, and how many of them have a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetCount {
+    /// Rows with a target.
+    pub targets: usize,
+    /// All rows.
+    pub tokens: usize,
+}
+
+impl std::iter::Sum for TargetCount {
+    fn sum<I: Iterator<Item = TargetCount>>(counts: I) -> TargetCount {
+        counts.fold(TargetCount::default(), |all, one| TargetCount {
+            targets: all.targets + one.targets,
+            tokens: all.tokens + one.tokens,
+        })
     }
 }
 
@@ -272,7 +346,7 @@ impl<'a> Batches<'a> {
 
     /// What the `rank`-th of `ranks` computers takes of every batch: windows of its own, which put together in the
     /// order of the ranks are the batch. The weight [`fill`](Batches::fill) gives is that part's; a mean over the
-    /// whole step takes the [`counted`] rows of all.
+    /// whole step takes the [`count_targets`] rows of all.
     ///
     /// # Errors
     /// If there is no such rank, or a rank would have no window.
@@ -300,13 +374,29 @@ impl<'a> Batches<'a> {
     /// Fills `batch` with micro-batch `micro` of `step`, its weight for the mean of that micro-batch alone.
     /// Allocates nothing once `batch` has been filled before.
     pub fn fill(&self, step: u64, micro: u64, batch: &mut Batch) {
-        let at = random::bits(step, 0, micro);
         self.cut.clear(self.part.len(), batch);
-        for b in self.part.clone() {
-            let number = (step * self.micros + micro) * self.batch_size as u64 + b as u64;
-            self.cut.push(batch, self.window(number), (self.seed, at, b));
+        for (window, draws) in self.windows_of(step, micro) {
+            self.cut.push(batch, window, draws);
         }
         finish(batch);
+    }
+
+    /// Counts the rows and targets that [`fill`](Batches::fill) gives micro-batch `micro` of `step`, without filling it.
+    pub fn count(&self, step: u64, micro: u64) -> TargetCount {
+        let one = |(window, draws): (Range<usize>, Draws)| TargetCount {
+            tokens: window.len(),
+            targets: self.cut.count_targets(window, draws),
+        };
+        self.windows_of(step, micro).map(one).sum()
+    }
+
+    /// The windows of micro-batch `micro` of `step`, and their draws.
+    fn windows_of(&self, step: u64, micro: u64) -> impl Iterator<Item = (Range<usize>, Draws)> {
+        let batch = random::bits(step, 0, micro);
+        self.part.clone().map(move |window| {
+            let number = (step * self.micros + micro) * self.batch_size as u64 + window as u64;
+            (self.window(number), Draws { seed: self.seed, batch, window })
+        })
     }
 
     /// Fills `batch` with the first micro-batch from `step` on that has a target; false if an epoch has none.
@@ -314,7 +404,7 @@ impl<'a> Batches<'a> {
         let micros = step * self.micros..;
         micros.take(self.epoch().div_ceil(self.batch_size as u64) as usize).any(|micro| {
             self.fill(micro / self.micros, micro % self.micros, batch);
-            counted(batch) > 0
+            count_targets(batch) > 0
         })
     }
 
@@ -400,9 +490,10 @@ impl<'a> Windows<'a> {
     pub fn first(&self, most: usize) -> Batch {
         let Cut { tokens, context, cross, .. } = self.cut;
         let windows = || (0..self.cut.count()).map(|i| self.cut.in_order(i)).filter(|window| !window.is_empty());
-        let one = |window: Range<usize>| match cross || tokens.documents() == 0 {
-            true => window,
-            false => window.start..tokens.document(tokens.document_at(window.start)).end.min(window.end),
+        let one = |window: Range<usize>| {
+            let whole = cross || tokens.documents() == 0;
+            let end = if whole { window.end } else { tokens.document(tokens.document_at(window.start)).end };
+            window.start..end.min(window.end)
         };
         let full = windows().map(one).filter(|window| window.len() == context);
         let mut chosen: Vec<Range<usize>> = full.take(most.max(1)).collect();
@@ -412,7 +503,7 @@ impl<'a> Windows<'a> {
         let mut batch = Batch::default();
         self.cut.clear(chosen.len(), &mut batch);
         for (number, window) in (0..).zip(chosen) {
-            self.cut.push(&mut batch, window, (0x5eed, number, 0));
+            self.cut.push(&mut batch, window, Draws::of_evaluation(number));
         }
         finish(&mut batch);
         batch
@@ -426,7 +517,7 @@ impl<'a> Windows<'a> {
         while windows.peek().is_some() {
             self.cut.clear(batch_size, &mut batch);
             for window in windows.by_ref().take(batch_size) {
-                self.cut.push(&mut batch, window, (0x5eed, number, 0));
+                self.cut.push(&mut batch, window, Draws::of_evaluation(number));
                 number += 1;
             }
             finish(&mut batch);
@@ -444,11 +535,11 @@ fn check_length(what: &'static str, found: usize, context: usize) -> Result<(), 
 
 /// The weight of a mean over what is counted.
 fn finish(batch: &mut Batch) {
-    batch.weight = 1.0 / counted(batch).max(1) as f32;
+    batch.weight = 1.0 / count_targets(batch).max(1) as f32;
 }
 
-/// Rows that have a target.
-pub fn counted(batch: &Batch) -> usize {
+/// How many rows of a batch have a target.
+pub fn count_targets(batch: &Batch) -> usize {
     batch.targets.iter().filter(|t| **t != IGNORE).count()
 }
 
@@ -629,7 +720,7 @@ mod tests {
                 }
             }
             let windows = Windows::new("text", &tokens, context, objective).unwrap();
-            windows.each(1, |batch| assert!(counted(batch) > 0));
+            windows.each(1, |batch| assert!(count_targets(batch) > 0));
         }
         assert!(short > 1000, "{short}");
     }

@@ -1,8 +1,9 @@
 //! Loss spikes and divergence: what counts as one, and the report that is written of the batch.
 
-use super::{TrainError, Trainer};
-use crate::Batches;
+use crate::batches::Batches;
+use crate::error::TrainError;
 use crate::evaluate::Score;
+use crate::trainer::Trainer;
 use limpid_core::backend;
 use limpid_core::model::Param;
 use limpid_core::ops::adamw::Change;

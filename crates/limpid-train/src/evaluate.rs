@@ -2,8 +2,9 @@
 //! deterministic: all windows in order, losses added in f64 in that order, dropout off. A text of which no token is predicted has no
 //! loss.
 
+use crate::batches::Windows;
+use crate::error::TrainError;
 use crate::ranks::team::Team;
-use crate::{TrainError, Windows};
 use limpid_core::backend::Backend;
 use limpid_core::model::Model;
 use limpid_core::ops::{Batch, IGNORE};
@@ -40,6 +41,11 @@ impl Score {
             }
         }
     }
+}
+
+/// The mean of losses; none if there are none.
+pub fn mean(losses: &[f64]) -> Option<f64> {
+    (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 
 /// Runs the forward pass over all windows. The model may be one made to train, to score or to inspect; `goes_on` is

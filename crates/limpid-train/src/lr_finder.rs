@@ -3,9 +3,11 @@
 //! the three gives the rate with the least loss. (The usual test, a single run with a growing rate, is quicker and says less, because
 //! each of its losses also depends on the rates before.)
 
-use super::{Recipe, TrainError, Trainer};
-use crate::Batches;
-use crate::run::mean;
+use crate::batches::Batches;
+use crate::error::TrainError;
+use crate::evaluate::mean;
+use crate::recipe::Recipe;
+use crate::trainer::Trainer;
 use limpid_core::ops::adamw::Method;
 use limpid_core::ops::math::pow;
 

@@ -1,82 +1,13 @@
 //! The check before the first step: on two sequences of the real data, with the real weights and backend, it finds out whether
 //! training can work at all. It undoes what it writes.
 
-use super::{TrainError, Trainer};
-
-use crate::Batches;
-use limpid_core::backend::{self, BackendError};
+use crate::batches::{Batches, count_targets};
+use crate::error::{PreflightError, TrainError};
+use crate::trainer::Trainer;
+use limpid_core::backend;
 use limpid_core::finite;
 use limpid_core::model::Param;
 use limpid_core::ops::{Batch, IGNORE, random};
-
-/// Why training would not work.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum PreflightError {
-    /// A tensor with a NaN or an infinity before the first update.
-    #[error("before the first step, {tensor} is not finite ({value}): look at the initial weights")]
-    NotFinite {
-        /// The first such tensor, in the order of computation.
-        tensor: String,
-        /// Its first such value.
-        value: f32,
-    },
-    /// A model that was not built to be trained.
-    #[error("the model was built for another mode: it computes no gradients. Build it with Mode::Train")]
-    Purpose,
-    /// A text of which the model is to predict no token.
-    #[error("no window of the training text has a token to predict: there is nothing to learn")]
-    NothingToPredict,
-    /// A parameter that no gradient reaches.
-    #[error("no gradient reaches {param}: it would never learn, so the backward pass is cut between it and the loss")]
-    Unreached {
-        /// Its name.
-        param: String,
-    },
-    /// A parameter that has a gradient and no update.
-    #[error("{param} is to be trained, but no update would change it")]
-    NotUpdated {
-        /// Its name.
-        param: String,
-    },
-    /// Gradient accumulation that is wrong.
-    #[error(
-        "the gradient of {param} from two micro-batches is not that of the whole batch \
-         ({two:e} instead of {one:e} along one direction): gradient accumulation is broken"
-    )]
-    Accumulation {
-        /// The first parameter for which that is so.
-        param: String,
-        /// Together, along a random direction.
-        one: f64,
-        /// One after the other.
-        two: f64,
-    },
-    /// Initial weights that are too large.
-    #[error(
-        "before the first step the logits of a row have a standard deviation of {spread:.2}, and {most:.2} is the most: the initial \
-         weights are too large; without preflight it trains all the same"
-    )]
-    TooLarge {
-        /// The standard deviation of a row's logits.
-        spread: f64,
-        /// The largest that is accepted.
-        most: f64,
-    },
-    /// The backend.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-}
-
-impl PreflightError {
-    /// The settings that may help: [`TrainError::settings`](crate::TrainError::settings).
-    pub fn settings(&self) -> &'static [&'static str] {
-        match self {
-            PreflightError::NotFinite { .. } => &["init", "init_std"],
-            PreflightError::TooLarge { .. } => &["init", "init_std", "preflight false"],
-            _ => &[],
-        }
-    }
-}
 
 /// The result of a check that passed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -114,11 +45,11 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
     }
     let sequences = whole.spans.len();
     batch.take(&whole, 0..sequences.min(2));
-    if crate::batches::counted(&batch) == 0 {
+    if count_targets(&batch) == 0 {
         batch.copy_from(&whole);
     }
     // dropout would be another one in micro-batches, and could silence a parameter
-    (batch.seed, batch.terms, batch.weight) = (None, Default::default(), 1.0 / crate::batches::counted(&batch) as f32);
+    (batch.seed, batch.terms, batch.weight) = (None, Default::default(), 1.0 / count_targets(&batch) as f32);
 
     let loss = first_loss(trainer, &batch)?;
     let uniform = (trainer.model.config.vocab_size as f64).ln();
@@ -137,7 +68,7 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
         }
     }
     for (region, zeros, site) in hidden {
-        trainer.lent.push((region, zeros));
+        trainer.write_later(region, zeros);
         trainer.backend.fill(region, &|i| 0.02 * random::normal(1, site, i as u64) as f32)?;
     }
     let found = gradients(trainer, &batch);
@@ -152,7 +83,7 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightErro
     let losses = model.losses().expect("a model in training has losses").of(batch);
     backend.feed(batch)?;
     backend.forward(model.ops())?;
-    let loss = backend.sum(losses)? / crate::batches::counted(batch) as f64;
+    let loss = backend.sum(losses)? / count_targets(batch) as f64;
     match loss.is_finite() {
         true => Ok(loss),
         false => Err(finite::find_not_finite(model, &mut **backend, batch)?
@@ -230,7 +161,7 @@ fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), PreflightError>
 /// The gradients that some batches add up to.
 fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, PreflightError> {
     trainer.discard()?;
-    trainer.waits = true;
+    trainer.mark_gradients();
     for batch in batches {
         trainer.backend.feed(batch)?;
         trainer.backend.forward(trainer.model.body())?;

@@ -14,7 +14,6 @@ pub(crate) mod team;
 pub mod threads;
 
 use std::error::Error;
-pub use team::AllReduce;
 
 /// Why processes do not reach each other, or do not fit together.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 //! the run is carried out, and may change when it is resumed. Every field of both is a flag of `train` and a key of its
 //! configuration file.
 
-use crate::{Batches, Documents, Objective, WindowOrder};
+use crate::batches::{Batches, Documents, Objective, WindowOrder};
 use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
 use limpid_core::model::Model;
 use limpid_core::model::init::Init;
@@ -170,8 +170,8 @@ impl Settings for Recipe {
     }
 }
 
-/// The settings that may change when a run is resumed, in words.
-pub(crate) fn free() -> String {
+/// The names of the settings that may change when a run is resumed.
+pub(crate) fn changeable() -> String {
     RunOptions::OWN.iter().map(|setting| setting.name).collect::<Vec<_>>().join(", ")
 }
 

@@ -15,16 +15,18 @@
 //! state and writes the same bytes again. If a file cannot be written, training goes on: the error is reported and the next save
 //! tries again; [`Summary::missing`] lists what was never written. `folder` says whether a folder may be used.
 
-use super::AllReduce;
-use super::divergence::{describe, is_worse, jump, limit, says, steepest};
-use super::folder::{self, FolderContents};
-use super::log::{Log, METRICS, Mark};
-use super::{
-    Divergence, Gradient, RanksError, Recipe, RunOptions, RunSettings, Schedule, Step, TrainError, Trainer, Weights,
-    preflight,
-};
-use crate::evaluate::{self, Score};
-use crate::{Batches, Objective, Windows};
+use crate::batches::{Batches, Objective, Windows};
+use crate::divergence::{describe, is_worse, jump, limit, says, steepest};
+use crate::error::TrainError;
+use crate::evaluate::{self, Score, mean};
+use crate::folder::{self, FolderContents};
+use crate::log::METRICS;
+use crate::log::writer::{Log, Mark};
+use crate::preflight::preflight;
+use crate::ranks::RanksError;
+use crate::ranks::team::AllReduce;
+use crate::recipe::{Divergence, Recipe, RunOptions, RunSettings, Schedule};
+use crate::trainer::{Gradient, Step, Trainer, Weights};
 use limpid_base::files::{self, OutputFile};
 use limpid_base::plural::plural;
 use limpid_checkpoint::store::Store;
@@ -1050,7 +1052,7 @@ impl<'a> Run<'a> {
     /// Writes a line into the folder's log. If that fails, the line waits and training goes on.
     fn note(&mut self, line: serde_json::Value, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         let (Some(log), Some(folder)) = (&mut self.log, self.folder.clone()) else { return };
-        let (added, fault) = (log.add(line), log.fault());
+        let (added, fault) = (log.add(line), log.take_fault());
         self.told(&folder.join(METRICS), added, tell);
         if let Some(fault) = fault {
             self.told(&folder.join("metrics.csv"), Err(fault), tell);
@@ -1152,11 +1154,6 @@ impl Given {
         let named = was.into_iter().zip(now).filter(|(was, is)| was != is);
         texts.chain(named.map(|((key, was), (_, is))| format!("{key} was {was} and is {is}"))).collect()
     }
-}
-
-/// The mean of some losses; none of none.
-pub fn mean(losses: &[f64]) -> Option<f64> {
-    (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 
 /// Runs `f` with other weights.

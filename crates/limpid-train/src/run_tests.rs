@@ -1,10 +1,11 @@
 //! A run under faults: every file operation fails in turn, every moment is a stop, every file has a flipped bit. What comes out
 //! is, to the byte, the run that nothing happened to, or it was told.
 
-use super::ranks::threads::{ThreadRank, threads};
-use super::run::{Control, Run, Summary, TrainEvent};
-use super::{Divergence, Ranks, Recipe, RunOptions, TrainError, Trainer};
-use crate::{Batches, Documents, Objective};
+use crate::ranks::threads::{ThreadRank, threads};
+use crate::{
+    Batches, Control, Divergence, Documents, Objective, Ranks, Recipe, Run, RunOptions, Summary, TrainError,
+    TrainEvent, Trainer,
+};
 use limpid_base::files::faults;
 use limpid_checkpoint::safetensors_file;
 use limpid_core::backend::Cpu;

@@ -11,7 +11,7 @@ use limpid::config::Config;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, random};
-use limpid::train::preflight::PreflightReport;
+use limpid::train::PreflightReport;
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 use std::path::{Path, PathBuf};
 

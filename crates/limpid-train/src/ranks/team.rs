@@ -7,7 +7,7 @@
 use super::courier::{Courier, Freight, Parcel, tree};
 use super::shards::{BLOCK, Block, Shards, Uses};
 use super::{Ranks, Result, check, hear_all};
-use crate::TrainError;
+use crate::error::TrainError;
 use limpid_core::backend::Backend;
 use limpid_core::ops::adamw::{Change, ParamGroup, norm_of};
 use limpid_core::ops::{MemorySpace, Region};

@@ -4,7 +4,7 @@
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Mask, Positions};
 use limpid::data::chat::{self, MARKERS};
-use limpid::data::{Batches, Documents, Objective, Tokens, Windows, counted};
+use limpid::data::{Batches, Documents, Objective, Tokens, Windows, count_targets};
 use limpid::evaluate::{self, Score};
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, IGNORE, random};
@@ -205,7 +205,7 @@ fn a_window_without_an_answer_divides_by_nothing() {
     let ids: Vec<u32> = (0..50).map(|i| i % 30).collect();
     let tokens = Tokens::of_documents(ids, vec![20, 50], Some(vec![false; 50]));
     let batch = one(&tokens, Objective::NextToken, APART);
-    assert_eq!((counted(&batch), batch.weight), (0, 1.0));
+    assert_eq!((count_targets(&batch), batch.weight), (0, 1.0));
     for g in gradients(&tiny(), &batch) {
         assert!(g.iter().flat_map(|(_, g)| g).all(|g| *g == 0.0));
     }

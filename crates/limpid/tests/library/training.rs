@@ -71,7 +71,7 @@ fn accumulation_is_weighed_by_token() {
                 batch
             })
             .collect();
-        let counted: usize = rows.iter().map(limpid::data::counted).sum();
+        let counted: usize = rows.iter().map(limpid::train::count_targets).sum();
         let gradients = |groups: usize| {
             let size = 8 / groups;
             let model = Model::new(&config, Mode::Train { batch: size, context: 12 }).unwrap();

@@ -1,10 +1,10 @@
-//! What TensorBoard reads: a file of records, each a protocol buffer `Event` of scalars or a text at a step.
+//! The file that TensorBoard reads. It holds records, each a protocol buffer `Event` with the scalars or the text of a step.
 //!
-//! A record is its length (8 bytes), the length's masked CRC-32C, the event, its masked CRC-32C
-//! (tensorflow/core/lib/io/record_writer.h). An event has few fields (tensorflow/core/util/event.proto, summary.proto), so
-//! they are written by hand: a key is the field's number and wire type, a text or message is its length and its bytes.
+//! A record is the event's length (8 bytes), the masked CRC-32C of the length, the event, and the masked CRC-32C of the event
+//! (tensorflow/core/lib/io/record_writer.h). An event has few fields (tensorflow/core/util/event.proto, summary.proto), so they are
+//! written here by hand: a key is the field's number and wire type; a text or message is its length, then its bytes.
 
-use super::log::{Speed, numbers};
+use super::{Speed, numbers};
 use crc::{CRC_32_ISCSI, Crc};
 use limpid_base::files::{OutputFile, remove};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The file of events, open to write, and what the next event needs to know of those before.
+/// The file of events, open to write, with what the next event needs from earlier ones.
 #[derive(Default)]
 pub struct Events {
     file: Option<OutputFile>,
@@ -23,7 +23,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Writes the events of `lines` into the folder, in place of the events that are there.
+    /// Replaces the folder's events by those of `lines`.
     pub fn new(folder: &Path, lines: &[Value]) -> io::Result<Events> {
         for entry in fs::read_dir(folder)?.flatten() {
             let name = entry.file_name();
@@ -36,7 +36,7 @@ impl Events {
         Ok(events)
     }
 
-    /// Writes a line's event; the first begins the file, which is named after its time.
+    /// Writes a line's event. The first event creates the file, which is named after that event's time.
     pub fn add(&mut self, folder: &Path, line: &Value) -> io::Result<()> {
         self.seconds = line["seconds"].as_f64().unwrap_or(self.seconds);
         let mut records = vec![];
@@ -48,7 +48,7 @@ impl Events {
             event.extend(bytes(3, b"brain.Event:2"));
             records.extend(record(&event));
         }
-        let speed = self.speed.of(line).map(|speed| ("tokens_per_second".to_string(), speed));
+        let speed = self.speed.at(line).map(|speed| ("tokens_per_second".to_string(), speed));
         let mut summary = vec![];
         for (name, value) in numbers(line).into_iter().chain(speed) {
             if name != "seconds" {
@@ -74,7 +74,7 @@ impl Events {
 const NAME: &str = "events.out.tfevents.";
 const OWN: &str = ".limpid";
 
-/// What TensorBoard calls a number: it groups tags by what is before the first slash.
+/// TensorBoard's name for a number. TensorBoard groups names by the part before the first slash.
 fn tag(name: &str) -> String {
     match name.split('/').collect::<Vec<_>>()[..] {
         ["train_loss"] => "loss/train".into(),
@@ -84,7 +84,7 @@ fn tag(name: &str) -> String {
     }
 }
 
-/// A `Summary.Value` of the text plugin: a tensor of one string, shown as it is (indented text is code in Markdown).
+/// A `Summary.Value` for the text plugin: a tensor of one string. The text is indented, because Markdown shows indented text unchanged.
 fn text_value(tag: &str, text: &str) -> Vec<u8> {
     const DT_STRING: u64 = 7;
     let lines: String = text.lines().map(|line| format!("    {line}\n")).collect();
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn checksums_and_numbers_are_the_formats() {
-        // RFC 3720, B.4: 32 bytes of zeros have the CRC-32C 8a9136aa; turned right by 15 and moved by a282ead8
+        // RFC 3720, B.4: 32 bytes of zeros have the CRC-32C 8a9136aa; rotated right by 15, plus a282ead8
         assert_eq!(masked(&[0; 32]), 0x0fd7_fffa);
         // protobuf's own examples: 150 is 96 01; field 1 of type 0 is 08; field 2 "testing" is 12 07 ...
         assert_eq!(integer(1, 150), [0x08, 0x96, 0x01]);
