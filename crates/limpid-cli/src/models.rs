@@ -9,12 +9,12 @@ use limpid::Lm;
 use limpid::backend::Backend;
 use limpid::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, Format};
 use limpid::config::{Config, ConfigError, Mask};
-use limpid::data::Objective;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::engine::{Engine, EngineLimits};
 use limpid::model::{Mode, Model};
 use limpid::ops::linear::Precision;
 use limpid::tokenizer::Tokenizer;
+use limpid::train::Objective;
 use std::path::{Path, PathBuf};
 
 /// Names that are shown of many.

@@ -1,15 +1,16 @@
-//! Where a text may be cut in two: at the end of a paragraph, a line, a sentence or a word, never within a word or a
-//! character that is made of several.
+//! Where a text may be cut in two: at the end of a paragraph, a line, a sentence or a word, but never inside a word or inside a character
+//! that consists of several code points.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// How far the end of a word is looked for, in bytes.
+/// How far away the end of a word is searched for, in bytes.
 const WORD: usize = 1 << 16;
-/// The same where words have no blanks between them.
+/// The same for scripts without blanks between words.
 const CLUSTER: usize = 1 << 12;
 
-/// The place nearest to `at` to cut `text`: at most `reach` bytes away the end of a paragraph, else that of a line, else that
-/// of a sentence; else the nearest end of a word, however far. Neither end of the text, unless it is a single character.
+/// The place nearest to `at` where `text` may be cut: the end of a paragraph at most `reach` bytes away, or else that of a line, or else
+/// that of a sentence; failing these, the nearest end of a word at any distance. It is never an end of the text, unless the text is a
+/// single character.
 pub fn boundary(text: &str, at: usize, reach: usize) -> usize {
     let nearest = |reach: usize, is: fn(&str, &str) -> bool| {
         let near = (0..=reach).flat_map(|d| [at.checked_sub(d), at.checked_add(d)]).flatten();
@@ -43,7 +44,7 @@ fn word(before: &str, after: &str) -> bool {
     before.ends_with(char::is_whitespace) && !after.starts_with(char::is_whitespace)
 }
 
-/// The end of a word as Unicode has it, or else of a character with all that belongs to it.
+/// The end of a word by Unicode's rules, or else of a whole character.
 fn cluster(text: &str, at: usize) -> usize {
     let whole = |i: &usize| text.is_char_boundary(*i);
     let from = (0..=at.saturating_sub(CLUSTER)).rev().find(whole).unwrap_or(0);
@@ -52,7 +53,7 @@ fn cluster(text: &str, at: usize) -> usize {
     let nearest = |ends: &mut dyn Iterator<Item = usize>| {
         ends.map(|i| from + i).filter(|i| 0 < *i && *i < text.len()).min_by_key(|i| i.abs_diff(at))
     };
-    // the first may be a rest of what begins before it
+    // the first may be the rest of a word that begins before the part
     nearest(&mut part.split_word_bound_indices().skip(1).map(|(i, _)| i))
         .or_else(|| nearest(&mut part.grapheme_indices(true).skip(1).map(|(i, _)| i)))
         .unwrap_or(text.len())

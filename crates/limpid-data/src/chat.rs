@@ -9,46 +9,46 @@
 //! In the tree.<|end|>
 //! ```
 //!
-//! The markers are text that every tokenizer can write; one that has them as special tokens has each as one. What an
-//! assistant says and the `<|end|>` after it are to be predicted, nothing else is. The text before an answer is encoded
-//! apart from it, as a prompt is when the model answers.
+//! The markers are text that every tokenizer can write; a tokenizer that has them as special tokens writes each as one token. The model
+//! learns to predict what an assistant says and the `<|end|>` after it, and nothing else. The text before an answer is encoded apart from
+//! the answer, as a prompt is when the model answers.
 
 use super::quote::Quote;
 use super::{CorpusError, Place, Tokens};
 use limpid_tokenizer::{TextPart, Tokenizer};
 use serde_json::{Map, Value};
 
-/// What the template writes round messages, in the order of [`Role`], and after an answer.
+/// The markers that the template writes before messages, in the order of [`Role`], and after an answer.
 pub const MARKERS: [&str; 4] = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"];
 
-/// Ends what an assistant says.
+/// The marker after an answer.
 pub const END: &str = MARKERS[3];
 
-/// [`Conversation::text`] in Jinja, and with `add_generation_prompt` what an answer comes after.
+/// The template in Jinja: it writes [`Conversation::text`], and with `add_generation_prompt` the beginning of an answer.
 const TEMPLATE: &str = concat!(
     "{%- for message in messages -%}{{ '<|' + message['role'] + '|>\\n' + message['content'] }}",
     "{%- if message['role'] == 'assistant' -%}{{ '<|end|>' }}{%- endif -%}{{ '\\n' }}{%- endfor -%}",
     "{%- if add_generation_prompt -%}{{ '<|assistant|>\\n' }}{%- endif -%}"
 );
-/// Comes first where every text of the model does so.
+/// Begins the template of a model whose texts all begin with this token.
 const BEGIN: &str = "{{- bos_token -}}";
 
-/// The template for other programs, in Jinja, of a model with this tokenizer.
+/// The template in Jinja, for other programs, of a model with this tokenizer.
 pub fn template(tokenizer: &Tokenizer) -> String {
     let begin = if tokenizer.bos().is_some() { BEGIN } else { "" };
     format!("{begin}{TEMPLATE}")
 }
 
-/// Whether a template is [`template`]: of others there is no telling what they write.
+/// Whether a template is limpid's own, [`template`].
 pub fn is_template(text: &str) -> bool {
     let text = text.trim_end();
     text.strip_prefix(BEGIN).unwrap_or(text) == TEMPLATE
 }
 
-/// What [`template`] writes, whose texts begin with `bos`, in the end what an answer comes after if that is wanted.
+/// What [`template`] writes, with `bos` at the beginning of the text if the template says so, and with `asks` the beginning of an answer.
 ///
 /// # Errors
-/// If a message holds a marker.
+/// If a message contains a marker.
 pub(super) fn written(source: &str, bos: &str, messages: &[Message], asks: bool) -> Result<String, ChatError> {
     unmarked(messages, |_| true)?;
     let text: String = parts(messages, &[]).into_iter().map(|(text, _)| text).collect();
@@ -56,13 +56,13 @@ pub(super) fn written(source: &str, bos: &str, messages: &[Message], asks: bool)
     Ok(format!("{begin}{text}{end}"))
 }
 
-/// Longest line, in bytes: read as JSON it takes many times that.
+/// The longest conversation, in bytes. Read as JSON it takes many times as much memory.
 const LONGEST: usize = 16 << 20;
 
 /// Why conversations cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
-    /// A line, item or row that is no conversation.
+    /// A line, item or row is not a conversation.
     #[error("{place}: {fault}")]
     Line {
         /// Where it stands.
@@ -70,10 +70,10 @@ pub enum ChatError {
         /// What is wrong with it.
         fault: Fault,
     },
-    /// A line, item or row that cannot be read.
+    /// A line, item or row cannot be read.
     #[error(transparent)]
     Corpus(Box<CorpusError>),
-    /// A text that a tokenizer cannot write.
+    /// The tokenizer cannot encode a conversation.
     #[error("{place}: {fault}")]
     Encode {
         /// Where its conversation stands.
@@ -81,16 +81,16 @@ pub enum ChatError {
         /// What the tokenizer said.
         fault: limpid_tokenizer::TokenizerError,
     },
-    /// A message that cannot be put into the template.
+    /// A message cannot be put into the template.
     #[error(transparent)]
     Message(#[from] Fault),
-    /// A message that a tokenizer cannot write.
+    /// The tokenizer cannot encode a message.
     #[error(transparent)]
     Tokenizer(#[from] limpid_tokenizer::TokenizerError),
-    /// Nothing is left.
+    /// No conversation is left.
     #[error("there is no conversation in it ({skipped} bad lines were skipped)")]
     Empty {
-        /// Lines left out.
+        /// Lines that were skipped.
         skipped: usize,
     },
 }
@@ -104,28 +104,28 @@ impl From<CorpusError> for ChatError {
 /// What is wrong with a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Not JSON.
+    /// It is not JSON.
     #[error("it is not JSON ({0}); expected one object on each line")]
     Json(String),
-    /// More than one conversation could have.
+    /// It is longer than a conversation may be.
     #[error("it is longer than the {LONGEST} bytes that one conversation may have")]
     Long,
-    /// Not one of the forms.
+    /// It has none of the known forms.
     #[error(
         "expected an object with `messages`, `conversations`, `prompt` and `completion`, or `instruction` and `output`, found {0}"
     )]
     Form(String),
-    /// Something that is not of its type.
+    /// A value has the wrong type.
     #[error("expected {what} to be {wanted}, found {found}")]
     Type {
         /// What.
         what: String,
-        /// The type it should have.
+        /// The type that it should have.
         wanted: &'static str,
         /// What it is.
         found: String,
     },
-    /// A list of messages without any.
+    /// The list of messages is empty.
     #[error("`{0}` is empty; expected at least one message of the role `assistant`")]
     NoMessages(&'static str),
     /// An unknown role.
@@ -139,10 +139,10 @@ pub enum Fault {
     /// No message of the assistant.
     #[error("no message has the role `assistant`, so there is no answer to learn")]
     NoAnswer,
-    /// Answers that are all left out of the loss.
+    /// All answers are left out of the loss.
     #[error("every message of the role `assistant` has the weight 0, so there is no answer to learn")]
     Weightless,
-    /// A weight that OpenAI's format does not have.
+    /// A weight that OpenAI's format does not allow.
     #[error("message {message} has the weight {weight}; expected 0 or 1, on a message of the role `assistant`")]
     Weight {
         /// Which message, from 1.
@@ -150,7 +150,7 @@ pub enum Fault {
         /// Its weight.
         weight: String,
     },
-    /// What the model would have to read or write, and a conversation here has no place for.
+    /// Content that the model would have to read or write, and that a conversation here cannot hold.
     #[error(
         "{what} has `{key}`, which limpid does not train on: put its text into the message's content, or take it out"
     )]
@@ -160,7 +160,7 @@ pub enum Fault {
         /// The key.
         key: &'static str,
     },
-    /// A text that would be taken for the template.
+    /// A message contains a marker of the template.
     #[error("message {message} contains {marker}, which the template keeps for itself")]
     Marker {
         /// Which message, from 1.
@@ -168,7 +168,7 @@ pub enum Fault {
         /// What it contains.
         marker: &'static str,
     },
-    /// Nothing is left to tell a text from a token.
+    /// No character is left to mark the text of special tokens.
     #[error(
         "the messages have the text of a special token, and all of the characters U+FDD0 to U+FDEF, one of which limpid then needs for \
          itself: leave one out"
@@ -210,31 +210,31 @@ pub struct Conversation {
     pub place: Place,
     /// The messages.
     pub messages: Vec<Message>,
-    /// The messages that are to be learned: the assistant's, but for those of weight 0.
+    /// Which messages are to be learned: the assistant's, except those of weight 0.
     pub learned: Vec<bool>,
 }
 
-/// What a file of conversations holds.
+/// The conversations of a file.
 #[derive(Debug, Default)]
 pub struct Chat {
-    /// Those that could be read.
+    /// The conversations that could be read.
     pub conversations: Vec<Conversation>,
-    /// Lines, items and rows left out.
+    /// The number of lines, items and rows that were skipped.
     pub skipped: usize,
     /// Why the first of them was.
     pub first_skipped: Option<ChatError>,
 }
 
-/// Whether a file whose first line, item or row is this is one of conversations: it is an object with the keys of one of the forms.
+/// Whether the first line, item or row of a file shows that the file holds conversations: an object with the keys of one of the forms.
 pub fn is_chat(first: &str) -> bool {
     let object: Result<Map<String, Value>, _> = serde_json::from_str(first.trim_start_matches('\u{feff}'));
     object.is_ok_and(|object| form(&object).is_some())
 }
 
-/// The conversations of a text, one a line; blank lines do not count.
+/// Reads the conversations of a text, one on each line. Blank lines are ignored.
 ///
 /// # Errors
-/// At the first line that is no conversation, unless `skip_bad`; and if none is left.
+/// At the first line that is not a conversation, unless `skip_bad` is set; and if there is no conversation.
 pub fn read(text: &str, skip_bad: bool) -> Result<Chat, ChatError> {
     let mut chat = Chat::default();
     for (line, number) in text.trim_start_matches('\u{feff}').lines().zip(1..).filter(|(l, _)| !l.trim().is_empty()) {
@@ -256,7 +256,7 @@ impl Chat {
         }
     }
 
-    /// Counts what cannot be read, if it is to be left out.
+    /// Counts an item that cannot be read, if such items are skipped.
     pub(super) fn skip(&mut self, error: ChatError, skip_bad: bool) -> Result<(), ChatError> {
         if !skip_bad || matches!(&error, ChatError::Corpus(error) if !error.skippable()) {
             return Err(error);
@@ -266,17 +266,17 @@ impl Chat {
         Ok(())
     }
 
-    /// The same, if there is a conversation in it.
+    /// Checks that there is at least one conversation.
     pub(super) fn some(self) -> Result<Chat, ChatError> {
         if self.conversations.is_empty() { Err(ChatError::Empty { skipped: self.skipped }) } else { Ok(self) }
     }
 }
 
-/// Every conversation as a document, after the token that texts of this tokenizer's model begin with, if there is one;
-/// the answers are counted.
+/// Every conversation as a document, in which the answers are to be predicted. It begins with the token with which all texts of this
+/// tokenizer's model begin, if there is one.
 ///
 /// # Errors
-/// If the tokenizer cannot write a text.
+/// If the tokenizer cannot encode a conversation.
 pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<Tokens, ChatError> {
     let (mut ids, mut ends, mut counted) = (vec![], vec![], vec![]);
     let quote = Quote::new(specials(tokenizer), &[], TEMPLATE).ok_or(Fault::Marks)?;
@@ -293,16 +293,16 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
     Ok(Tokens::of_documents(ids, ends, Some(counted)))
 }
 
-/// The ids that an answer to `messages` comes after. A marker in a message is text, if the tokenizer has the template's as a special
-/// token.
+/// The ids of the prompt for an answer to `messages`. If a marker is a special token of the tokenizer, the same marker inside a message
+/// stays text.
 ///
 /// # Errors
-/// If a message holds a marker that the tokenizer writes as text, or the tokenizer cannot write a message.
+/// If a message contains a marker that the tokenizer writes as text, or the tokenizer cannot encode a message.
 pub fn prompt(messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
     ids(messages, true, tokenizer)
 }
 
-/// The ids of `messages` where nothing follows, otherwise as [`prompt`].
+/// The ids of `messages` that nothing follows; otherwise as [`prompt`].
 ///
 /// # Errors
 /// As [`prompt`].
@@ -328,7 +328,7 @@ fn ids(messages: &[Message], asks: bool, tokenizer: &Tokenizer) -> Result<Vec<u3
 }
 
 impl Conversation {
-    /// As the template writes it.
+    /// Its text, as the template writes it.
     pub fn text(&self) -> String {
         self.parts().into_iter().map(|(text, _)| text).collect()
     }
@@ -344,7 +344,7 @@ fn specials(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
     MARKERS.into_iter().filter_map(|marker| Some((marker, tokenizer.special(marker)?))).collect()
 }
 
-/// The text of messages in parts, an answer or what comes before one; and whether each is an answer that is `learned`.
+/// The text of messages in parts, which are answers and the texts before them, and whether each part is an answer that is `learned`.
 fn parts(messages: &[Message], learned: &[bool]) -> Vec<(String, bool)> {
     let (mut parts, mut given) = (vec![], String::new());
     for (i, Message { role, content }) in messages.iter().enumerate() {
@@ -362,7 +362,7 @@ fn parts(messages: &[Message], learned: &[bool]) -> Vec<(String, bool)> {
     parts
 }
 
-/// The ids of text where no other special token than the markers is one.
+/// The ids of a text in which only the markers are special tokens.
 fn encode(parts: &[TextPart], tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_tokenizer::TokenizerError> {
     let mut ids = vec![];
     for part in parts {
@@ -381,7 +381,7 @@ fn form(object: &Map<String, Value>) -> Option<&'static [&'static str]> {
     FORMS.into_iter().find(|keys| keys.iter().all(|key| object.contains_key(*key)))
 }
 
-/// Keys of a conversation beside its messages, and of a message beside its content, that the model would have to read or write.
+/// Keys, of a conversation and of a message, whose content the model would have to read or write besides the messages' own.
 const CARRIED: [&[&str]; 2] = [
     &["tools", "functions"],
     &[
@@ -399,7 +399,7 @@ const CARRIED: [&[&str]; 2] = [
     ],
 ];
 
-/// Refuses what of `object` would be lost.
+/// Checks that `object` has no content under these keys: it would be lost.
 fn nothing_lost(object: &Map<String, Value>, keys: &[&'static str], what: impl Fn() -> String) -> Result<(), Fault> {
     let holds = |value: &Value| match value {
         Value::Null => false,

@@ -1,18 +1,18 @@
-//! Why a corpus cannot be read, prepared or opened: what, where, and how to mend it.
+//! Why a corpus cannot be read, prepared or opened. Each error names the place and what may help.
 
 use limpid_base::words::system;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where a document stands.
+/// The place of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its file; `-` is standard input, and a text in memory has none.
+    /// Its file: `-` for standard input, empty for a text in memory.
     pub path: PathBuf,
-    /// What is counted: `line`, `row` or `item`; empty for a whole file.
+    /// The unit that is counted: `line`, `row` or `item`; empty for a whole file.
     pub unit: &'static str,
-    /// Which one, from 1.
+    /// Its number, from 1.
     pub number: u64,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Place {
 /// Why a corpus cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
-    /// The file system's answer.
+    /// The file system failed.
     #[error("{}: {}", .path.display(), system(.fault))]
     Io {
         /// The file.
@@ -37,19 +37,19 @@ pub enum CorpusError {
         /// What happened.
         fault: io::Error,
     },
-    /// Ids that a vocabulary does not have.
+    /// Ids are outside the vocabulary.
     #[error(transparent)]
     Data(#[from] super::DataError),
-    /// A name that stands for nothing.
+    /// A name stands for no file.
     #[error("{0}: there is no such file or folder (or use builtin:stories)")]
     NotFound(String),
-    /// A folder without documents.
+    /// A folder has no documents.
     #[error("{}: the folder has no documents (.txt, .md, .jsonl, .ndjson, .json, .parquet, these with .gz or .zst)", .0.display())]
     EmptyFolder(PathBuf),
-    /// Files without any text.
+    /// The files have no text.
     #[error("{0} is empty: there is nothing to learn from")]
     Empty(String),
-    /// Bytes that are no text.
+    /// Bytes are not UTF-8.
     #[error(
         "{place} is not UTF-8 text: byte {byte} (line {line}) is 0x{found:02X}; convert it first, for example with \
          `iconv -f latin1 -t utf-8`, or leave such documents out"
@@ -64,7 +64,7 @@ pub enum CorpusError {
         /// The byte.
         found: u8,
     },
-    /// A file that is no text at all.
+    /// A file is not text at all.
     #[error("{place} is not text: it is {kind}")]
     Binary {
         /// The file.
@@ -72,7 +72,7 @@ pub enum CorpusError {
         /// What it seems to be.
         kind: &'static str,
     },
-    /// A document with a byte that no text has.
+    /// A document contains a byte that no text contains.
     #[error(
         "{place} is not text but binary: byte {byte} is 0; take such bytes out, for example with `tr -d '\\000'`, or leave \
          such documents out"

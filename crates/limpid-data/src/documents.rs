@@ -1,10 +1,9 @@
-//! Documents out of files, one after the other, in bounded memory: text (a file is a document), JSON lines and arrays
-//! (an item is one), parquet (a row is one), each also in gzip or zstd, and standard input.
+//! Reads documents from files, one after the other, in bounded memory: text (each file is a document), JSON lines and arrays (each item
+//! is one), parquet (each row is one), all of them also in gzip or zstd, and standard input.
 //!
-//! A text file comes in units of at most [`UNIT`] bytes, cut before a line that begins with a letter or digit, where every
-//! tokenizer here cuts too: so a file larger than memory is read, and a long one is encoded by many threads. Every other
-//! document is one unit, of at most [`LONGEST`] bytes. So what is read needs bounded memory, however much a file unpacks
-//! to. `encode` is the next to read.
+//! A text file is read in units of at most [`UNIT`] bytes. It is cut before a line that begins with a letter or digit, where every
+//! tokenizer here cuts too; so a file can be larger than memory, and many threads can encode a long one. Every other document is one
+//! unit of at most [`LONGEST`] bytes. Reading therefore needs bounded memory, however much a file unpacks to. Read `encode` next.
 
 use super::boundary::boundary;
 use super::corpus_error::{CorpusError, Place, at, bad};
@@ -18,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of a text file that are taken at once.
+/// The most bytes of a text file in one unit.
 pub const UNIT: usize = 1 << 20;
 /// Longest JSON line, item or parquet row that is read.
 pub const LONGEST: usize = 128 << 20;
-/// Bytes that are searched for signs of a binary file.
+/// The first bytes of a file, which are searched for signs of a binary file.
 const LOOK: usize = 8 << 10;
 
 /// What a file holds.
@@ -39,8 +38,8 @@ pub enum TextFormat {
 }
 
 impl TextFormat {
-    /// By the file name's extension, without `.gz` and `.zst`.
-    fn of(path: &Path) -> Option<TextFormat> {
+    /// The format of a file, from its name without `.gz` and `.zst`.
+    fn from_name(path: &Path) -> Option<TextFormat> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
         match name.rsplit_once('.')?.1 {
@@ -62,7 +61,7 @@ impl TextFormat {
         }
     }
 
-    /// What is counted of it.
+    /// The word for one of its documents in messages.
     pub(super) fn place(self) -> &'static str {
         match self {
             TextFormat::Text => "",
@@ -84,8 +83,8 @@ pub struct Input {
     pub bytes: u64,
 }
 
-/// The files that names stand for: files, folders (all below, sorted; only kinds known by their ends), patterns like
-/// `data/*.jsonl`, and `-`. A file named outright is text if its end says nothing else.
+/// The files that names stand for: a file, a folder (all files below it with a known extension, sorted), a pattern like `data/*.jsonl`,
+/// or `-`. A file that is named itself is text if its extension is unknown.
 ///
 /// # Errors
 /// If a name stands for nothing.
@@ -102,13 +101,14 @@ pub fn find(names: &[String], stdin: TextFormat) -> Result<Vec<Input>, CorpusErr
                 return Err(CorpusError::EmptyFolder(path.into()));
             }
         } else if path.exists() {
-            inputs.push(input(path, TextFormat::of(path).unwrap_or(TextFormat::Text))?);
+            inputs.push(input(path, TextFormat::from_name(path).unwrap_or(TextFormat::Text))?);
         } else {
             let before = inputs.len();
             for path in matching(name) {
-                match path.is_dir() {
-                    true => folder(&path, &mut inputs)?,
-                    false => inputs.push(input(&path, TextFormat::of(&path).unwrap_or(TextFormat::Text))?),
+                if path.is_dir() {
+                    folder(&path, &mut inputs)?;
+                } else {
+                    inputs.push(input(&path, TextFormat::from_name(&path).unwrap_or(TextFormat::Text))?);
                 }
             }
             if inputs.len() == before {
@@ -140,10 +140,10 @@ fn folder(path: &Path, to: &mut Vec<Input>) -> Result<(), CorpusError> {
     let mut paths: Vec<PathBuf> = at(path, entries)?.into_iter().map(|entry| entry.path()).collect();
     paths.sort();
     for path in paths {
-        // a link to a folder is left out: it may lead round in a circle
+        // links to folders are left out: they may lead back to a folder above
         if path.is_dir() && !path.is_symlink() {
             folder(&path, to)?;
-        } else if let Some(kind) = TextFormat::of(&path).filter(|_| path.is_file()) {
+        } else if let Some(kind) = TextFormat::from_name(&path).filter(|_| path.is_file()) {
             to.push(input(&path, kind)?);
         }
     }
@@ -168,15 +168,16 @@ pub struct Unit {
 /// All documents of some files, in order.
 pub struct DocumentReader {
     inputs: Vec<Input>,
-    /// What is read of JSON and parquet: a field, or whole items as JSON.
+    /// The field that is read from JSON and parquet; none for whole items as JSON.
     field: Option<String>,
-    /// Standard input, where that has been read already.
+    /// Standard input, if it has been read already.
     stdin: Option<Arc<[u8]>>,
     skip_bad: bool,
     file: usize,
     reader: Option<Reader>,
-    /// What is being read, and bytes that have been.
+    /// The file that is being read.
     raw: Raw,
+    /// Bytes of the files that were read before it.
     read: u64,
     sums: Vec<Option<String>>,
     /// Documents left out because they are empty.
@@ -188,13 +189,13 @@ pub struct DocumentReader {
 }
 
 impl DocumentReader {
-    /// The documents of `inputs`; of JSON and parquet, what stands in `field`. With `skip_bad` those that cannot be read
-    /// are counted instead of ending all.
+    /// The documents of `inputs`; in JSON and parquet, the text is in `field`. With `skip_bad`, documents that cannot be read are counted
+    /// and skipped.
     pub fn new(inputs: Vec<Input>, field: &str, skip_bad: bool) -> DocumentReader {
         DocumentReader { field: Some(field.into()), ..DocumentReader::items(inputs, skip_bad) }
     }
 
-    /// The lines, items and rows of `inputs` as they are, in JSON; a file whose name says nothing has lines, or an array of items.
+    /// The lines, items and rows of `inputs` as they are, in JSON. A file of unknown format has lines, or an array of items.
     pub(super) fn items(inputs: Vec<Input>, skip_bad: bool) -> DocumentReader {
         DocumentReader {
             inputs,
@@ -212,7 +213,7 @@ impl DocumentReader {
         }
     }
 
-    /// The same, where standard input has been read already.
+    /// The same, if standard input has been read already.
     #[must_use]
     pub(super) fn with_stdin(self, stdin: Option<Arc<[u8]>>) -> DocumentReader {
         DocumentReader { stdin, ..self }
@@ -228,24 +229,24 @@ impl DocumentReader {
         self.inputs.iter().map(|input| input.bytes).sum()
     }
 
-    /// Bytes of the files that have been read, as they lie there.
+    /// Bytes that have been read, as they are in the files.
     pub fn read(&self) -> u64 {
         self.read + self.raw.lock().bytes
     }
 
-    /// XXH3 of each file that has been read to its end, as it was read.
+    /// XXH3 of each file that has been read to its end.
     pub(super) fn sums(&self) -> &[Option<String>] {
         &self.sums
     }
 
-    /// Goes to the next file; of this one the rest is summed too.
+    /// Continues with the next file. The rest of this one goes into its checksum too.
     fn end_file(&mut self) {
         let input = &self.inputs[self.file];
         self.file += 1;
         self.reader = None;
         let mut raw = std::mem::take(&mut self.raw);
         let sum = match input.kind {
-            // it is not read in its order
+            // parquet is not read in order
             TextFormat::Parquet => {
                 Some(&input.path).filter(|path| path.is_file()).and_then(|path| file_hash(path).ok())
             }
@@ -276,49 +277,49 @@ impl Iterator for DocumentReader {
 
     fn next(&mut self) -> Option<Result<Unit, CorpusError>> {
         loop {
-            let input = self.inputs.get(self.file)?;
-            let opened = match self.reader.take() {
-                Some(reader) => Ok(reader),
-                None => Reader::open(input, self.field.as_deref(), &self.raw, self.stdin.clone()),
-            };
-            let error = match opened {
-                Err(error) => {
-                    self.end_file();
-                    error
-                }
-                Ok(mut reader) => match reader.next(input, self.field.as_deref()).and_then(|unit| text(input, unit)) {
-                    Ok(None) => {
-                        self.end_file();
-                        continue;
-                    }
-                    Ok(Some(mut unit)) => {
-                        (unit.file, unit.bytes) = (self.file, unit.text.len());
-                        self.reader = Some(reader);
-                        if !unit.text.is_empty() {
-                            return Some(Ok(unit));
-                        }
-                        self.empty += 1;
-                        continue;
-                    }
-                    // after a bad line or row the next is read; after a bad file, the next file
-                    Err(error) => {
-                        match reader.goes_on(&error) {
-                            true => self.reader = Some(reader),
-                            false => self.end_file(),
-                        }
-                        error
-                    }
-                },
-            };
-            if !(self.skip_bad && error.skippable()) {
-                return Some(Err(error));
+            match self.next_of_file()? {
+                Ok(None) => {}
+                Ok(Some(unit)) if unit.text.is_empty() => self.empty += 1,
+                Ok(Some(unit)) => return Some(Ok(unit)),
+                Err(error) if self.skip_bad && error.skippable() => self.complain(&error),
+                Err(error) => return Some(Err(error)),
             }
-            self.complain(&error);
         }
     }
 }
 
-/// The first line, item or row of a file, if it is JSON's, and the format that the file then has. Nothing of a file that cannot be read.
+impl DocumentReader {
+    /// The next unit of the current file; `Ok(None)` at its end, after which the next file is current. None after the last file. After a
+    /// bad line or row the next one follows; after a bad file, the next file.
+    fn next_of_file(&mut self) -> Option<Result<Option<Unit>, CorpusError>> {
+        let input = self.inputs.get(self.file)?;
+        let opened = match self.reader.take() {
+            Some(reader) => Ok(reader),
+            None => Reader::open(input, self.field.as_deref(), &self.raw, self.stdin.clone()),
+        };
+        let mut reader = match opened {
+            Ok(reader) => reader,
+            Err(error) => {
+                self.end_file();
+                return Some(Err(error));
+            }
+        };
+        let unit = reader.next(input, self.field.as_deref()).and_then(|unit| check_text(input, unit));
+        let continues = match &unit {
+            Ok(unit) => unit.is_some(),
+            Err(error) => reader.continues_after(error),
+        };
+        let file = self.file;
+        if continues {
+            self.reader = Some(reader);
+        } else {
+            self.end_file();
+        }
+        Some(unit.map(|unit| unit.map(|unit| Unit { file, bytes: unit.text.len(), ..unit })))
+    }
+}
+
+/// The format of a file of JSON or parquet, and its first line, item or row. None if the file cannot be read.
 pub(super) fn first_item(input: &Input, stdin: Option<Arc<[u8]>>) -> Option<(TextFormat, String)> {
     if !(input.path.is_file() || stdin.is_some()) {
         return None;
@@ -344,8 +345,8 @@ pub(super) fn first_item(input: &Input, stdin: Option<Arc<[u8]>>) -> Option<(Tex
     Some((input.kind, unit.text))
 }
 
-/// A unit that is text: no text has a byte that is 0. (`Unit::bytes` is what comes before it in its file here.)
-fn text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusError> {
+/// Checks that a unit is text: no text has a byte that is 0. (Here, `Unit::bytes` counts the bytes before it in its file.)
+fn check_text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusError> {
     match unit.as_ref().and_then(|unit| Some((unit, unit.text.bytes().position(|b| b == 0)?))) {
         None => Ok(unit),
         Some((Unit { place, bytes, .. }, zero)) => {
@@ -358,7 +359,7 @@ fn text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusError> 
 /// A text file whole, of at most `limit` bytes.
 ///
 /// # Errors
-/// Those of [`read_small`](limpid_base::files::read_small); and if it is no text, where.
+/// As [`read_small`](limpid_base::files::read_small). If the file is not text, the error names the place.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, CorpusError> {
     let bytes = at(path, limpid_base::files::read_small(path, limit))?;
     let place = || Place { path: path.into(), unit: "", number: 0 };
@@ -372,11 +373,11 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, CorpusError> {
     })
 }
 
-/// Reads a line into `to`, its end too, but no more than `most` bytes of it: the rest is passed over. How many bytes it has,
-/// 0 at the end.
+/// Reads a line with its end into `to`, but at most `most` bytes of it; the rest is passed over. Returns the number of bytes that the
+/// line has, 0 at the end.
 ///
 /// # Errors
-/// Those of the source.
+/// If the source fails.
 pub fn read_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io::Result<u64> {
     let mut found = 0;
     loop {
@@ -424,23 +425,10 @@ impl Reader {
             (false, _) => Box::new(at(path, std::fs::File::open(path))?),
         });
         let mut source: TextSource = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
-        let magic = at(path, source.fill_buf())?;
-        if magic.is_empty() && path.extension().is_some_and(|e| e == "gz" || e == "zst") {
-            return Err(bad(path, "it is empty, which no packed file is: it was cut short"));
-        }
-        let packed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]].iter().position(|m| magic.starts_with(m));
-        if let Some(packed) = packed.filter(|_| input.kind == TextFormat::Parquet) {
-            let tool = ["gunzip", "unzstd"][packed];
-            return Err(bad(
-                path,
-                format!(
-                    "it is packed once more, round the parquet: unpack it with {tool}; parquet packs its pages itself"
-                ),
-            ));
-        }
-        match packed {
-            Some(0) => source = Box::new(BufReader::with_capacity(1 << 17, Gzip::new(source))),
-            Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
+        let packing = packing(input, &mut source)?;
+        match packing {
+            Some(Packing::Gzip) => source = Box::new(BufReader::with_capacity(1 << 17, Gzip::new(source))),
+            Some(Packing::Zstd) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
             None => {}
         }
         if input.kind == TextFormat::Parquet {
@@ -460,7 +448,7 @@ impl Reader {
     }
 
     /// Whether what follows an error can be read.
-    fn goes_on(&self, error: &CorpusError) -> bool {
+    fn continues_after(&self, error: &CorpusError) -> bool {
         match self {
             Reader::Lines { broken, .. } => !broken,
             Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
@@ -535,7 +523,42 @@ impl Input {
     }
 }
 
+/// How a file is packed.
+#[derive(Clone, Copy)]
+enum Packing {
+    Gzip,
+    Zstd,
+}
+
+/// How a file is packed, from its first bytes.
+///
+/// # Errors
+/// If a file that should be packed is empty, or a parquet file is packed as a whole.
+fn packing(input: &Input, source: &mut TextSource) -> Result<Option<Packing>, CorpusError> {
+    let path = &input.path;
+    let magic = at(path, source.fill_buf())?;
+    if magic.is_empty() && path.extension().is_some_and(|e| e == "gz" || e == "zst") {
+        return Err(bad(path, "it is empty, which no packed file is: it was cut short"));
+    }
+    let (packing, tool) = if magic.starts_with(&[0x1f, 0x8b]) {
+        (Packing::Gzip, "gunzip")
+    } else if magic.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        (Packing::Zstd, "unzstd")
+    } else {
+        return Ok(None);
+    };
+    if input.kind == TextFormat::Parquet {
+        let what =
+            format!("it is packed once more, round the parquet: unpack it with {tool}; parquet packs its pages itself");
+        return Err(bad(path, what));
+    }
+    Ok(Some(packing))
+}
+
 /// The first bytes of what should be text.
+///
+/// # Errors
+/// If they show that it is not.
 fn look<'a>(input: &Input, source: &'a mut TextSource) -> Result<&'a [u8], CorpusError> {
     const KINDS: [(&[u8], &str); 9] = [
         (b"%PDF", "a PDF file"),
@@ -578,8 +601,8 @@ fn json(input: &Input, field: Option<&str>, number: u64, line: u64, bytes: &[u8]
     Ok(Unit { place: number, text, last: true, ..Unit::default() })
 }
 
-/// Of a JSON value the text of a field, or itself if it is a text; nothing else of it is held. Without one, some of the
-/// fields that it has. Where no field is wanted, only a text will do.
+/// Reads the text of a field from a JSON value, or the value itself if it is a text, and holds nothing else of it. Without such a text,
+/// the result is some of the fields that the value has. Without a field to look for, only a text will do.
 struct Field<'a>(Option<&'a str>);
 
 impl<'de> DeserializeSeed<'de> for Field<'_> {
@@ -617,7 +640,7 @@ impl<'de> Visitor<'de> for Field<'_> {
         Ok(Err(vec![]))
     }
 
-    /// A field that is null is empty, as a null of a parquet column is.
+    /// A field that is null is an empty text, as a null in a parquet column is.
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
         Ok(if self.0.is_none() { Ok(String::new()) } else { Err(vec![]) })
     }
@@ -695,11 +718,14 @@ fn cut(bytes: &[u8]) -> usize {
     let mut places = [None; 3];
     for i in (UNIT / 2..UNIT).rev() {
         let (before, here, next) = (bytes[i - 1], bytes[i], bytes[i + 1]);
-        let kind = match () {
-            () if before == b'\n' && here.is_ascii_alphanumeric() => 0,
-            () if before == b'\n' && !here.is_ascii_whitespace() => 1,
-            () if before.is_ascii_alphabetic() && here == b' ' && next.is_ascii_alphabetic() => 2,
-            () => continue,
+        let kind = if before == b'\n' && here.is_ascii_alphanumeric() {
+            0
+        } else if before == b'\n' && !here.is_ascii_whitespace() {
+            1
+        } else if before.is_ascii_alphabetic() && here == b' ' && next.is_ascii_alphabetic() {
+            2
+        } else {
+            continue;
         };
         places[kind].get_or_insert(i);
         if kind == 0 {
@@ -711,7 +737,7 @@ fn cut(bytes: &[u8]) -> usize {
         let letters =
             |i: usize| text[..i].ends_with(char::is_alphabetic) && text[i + 1..].starts_with(char::is_alphabetic);
         let blank = text.rmatch_indices(' ').map(|(i, _)| i).take_while(|i| *i > UNIT / 2).find(|i| letters(*i));
-        // without any text it is told when it is read
+        // bytes without any text are refused when they are read
         blank.unwrap_or_else(|| if text.is_empty() { UNIT } else { boundary(text, text.len(), 0) })
     })
 }
@@ -730,12 +756,59 @@ enum State {
     After,
 }
 
+/// An item of an array, byte by byte.
+#[derive(Default)]
+struct Item {
+    bytes: Vec<u8>,
+    /// Whether it has more than [`LONGEST`] bytes; the rest is not held.
+    long: bool,
+    /// How many objects and arrays are open.
+    depth: u32,
+    /// Whether a text is open, and whether its last character was a backslash that escapes the next.
+    string: bool,
+    escape: bool,
+}
+
+impl Item {
+    /// Takes the next byte. Returns whether the item ends with it; the state says whether the array does.
+    fn push(&mut self, byte: u8, state: &mut State) -> bool {
+        if *state == State::Before {
+            if byte == b'[' {
+                *state = State::Within;
+            }
+            return false;
+        }
+        if self.string {
+            self.string = self.escape || byte != b'"';
+            self.escape = !self.escape && byte == b'\\';
+        } else {
+            match byte {
+                b'"' => self.string = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' if self.depth > 0 => self.depth -= 1,
+                b',' if self.depth == 0 => return true,
+                b']' => {
+                    *state = State::After;
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        if self.bytes.len() == LONGEST {
+            self.long = true;
+        } else {
+            self.bytes.push(byte);
+        }
+        false
+    }
+}
+
 impl Array {
     fn next(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
         if self.state == State::After {
             return self.end(input);
         }
-        let (mut item, mut long, mut depth, mut string, mut escape) = (vec![], false, 0u32, false, false);
+        let mut item = Item::default();
         loop {
             let started = std::mem::replace(&mut self.state, State::After); // unless this succeeds
             let buffer = damaged(input, self.source.fill_buf())?;
@@ -743,40 +816,18 @@ impl Array {
                 return Err(bad(&input.path, "its JSON array does not end: the file was cut short"));
             }
             self.state = started;
-            let mut ended = false;
-            let mut used = buffer.len();
-            for (i, &b) in buffer.iter().enumerate() {
-                match b {
-                    b'[' if self.state == State::Before => {
-                        self.state = State::Within;
-                        continue;
-                    }
-                    _ if self.state == State::Before => continue,
-                    _ if string => {
-                        string = escape || b != b'"';
-                        escape = !escape && b == b'\\';
-                    }
-                    b'"' => string = true,
-                    b'{' | b'[' => depth += 1,
-                    b'}' | b']' if depth > 0 => depth -= 1,
-                    b',' if depth == 0 => ended = true,
-                    b']' => (ended, self.state) = (true, State::After),
-                    _ => {}
-                }
-                if ended {
-                    used = i + 1;
-                    break;
-                }
-                if item.len() == LONGEST { long = true } else { item.push(b) }
-            }
+            let ended = buffer.iter().position(|byte| item.push(*byte, &mut self.state));
+            let used = ended.map_or(buffer.len(), |last| last + 1);
             self.source.consume(used);
-            if ended {
+            if ended.is_some() {
                 self.item += 1;
-                return match () {
-                    () if long => Err(CorpusError::TooLong { place: input.place(self.item), limit: LONGEST }),
-                    () if self.state == State::After && item.trim_ascii().is_empty() => self.end(input),
-                    () => Ok(Some(item)),
-                };
+                if item.long {
+                    return Err(CorpusError::TooLong { place: input.place(self.item), limit: LONGEST });
+                }
+                if self.state == State::After && item.bytes.trim_ascii().is_empty() {
+                    return self.end(input);
+                }
+                return Ok(Some(item.bytes));
             }
         }
     }
@@ -800,7 +851,7 @@ impl Array {
     }
 }
 
-/// The bytes of a file as they lie there, counted and summed.
+/// The bytes of a file as it is, counted, with their checksum.
 #[derive(Clone, Default)]
 struct Raw(Arc<Mutex<RawFile>>);
 
@@ -827,8 +878,8 @@ impl Read for Raw {
     }
 }
 
-/// All members of a gzip file. Zeros after a member are padding, as in gzip (tapes and block devices need it) and in Python, which also reads
-/// a member after them.
+/// Unpacks all members of a gzip file. Zeros after a member are padding, as in gzip (tapes and block devices need it) and in Python, which
+/// also reads a member that follows them.
 struct Gzip {
     state: Member,
 }
@@ -858,27 +909,26 @@ impl Read for Gzip {
                         return Ok(0);
                     }
                     source.consume(padding);
-                    self.state = match padding < all {
-                        true => Member::Within(Box::new(flate2::bufread::GzDecoder::new(source))),
-                        false => Member::Between(source),
+                    self.state = if padding < all {
+                        Member::Within(Box::new(flate2::bufread::GzDecoder::new(source)))
+                    } else {
+                        Member::Between(source)
                     };
                 }
                 Member::Within(mut member) => {
                     let n = member.read(to)?;
-                    self.state = match n > 0 || to.is_empty() {
-                        true => Member::Within(member),
-                        false => Member::Between(member.into_inner()),
-                    };
                     if n > 0 || to.is_empty() {
+                        self.state = Member::Within(member);
                         return Ok(n);
                     }
+                    self.state = Member::Between(member.into_inner());
                 }
             }
         }
     }
 }
 
-/// All frames of a zstd file.
+/// Unpacks all frames of a zstd file.
 pub(super) struct Zstd {
     state: Frame,
 }
@@ -919,7 +969,7 @@ impl Read for Zstd {
                     }
                     let sums = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
                     if sums.0.is_some_and(|sum| sums.1 != Some(sum)) {
-                        return Err(io::Error::other("its checksum is another"));
+                        return Err(io::Error::other("its checksum does not match"));
                     }
                     self.state = Frame::Between(frame.into_inner());
                 }

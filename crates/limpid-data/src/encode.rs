@@ -1,6 +1,6 @@
-//! Documents to ids on all cores, in their order: jobs of a quarter of a megabyte go to the threads, results are put in
-//! order again, and no more than a few jobs a thread are ever held, nor more text than those (or one document) have. A
-//! document longer than a unit is shared out itself. Which thread did what changes nothing.
+//! Encodes documents to ids on all cores, in order. Threads get jobs of a quarter of a megabyte, and the results are put back in order. At
+//! most a few jobs per thread are held in memory, with the text of those jobs or of one document. Threads share a document that is
+//! longer than a unit. The result does not depend on which thread did what.
 
 use super::corpus_error::CorpusError;
 use super::documents::{UNIT, Unit};
@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-/// Text of a job.
+/// Bytes of text in a job.
 const JOB: usize = 256 << 10;
-/// Jobs held for each thread.
+/// The most jobs that are held for each thread.
 const HELD: usize = 4;
 
 /// How texts become ids.
@@ -20,20 +20,20 @@ const HELD: usize = 4;
 pub struct Encoder<'a> {
     /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// Whether the text of a special token is that token; else it is text like any other.
+    /// Whether the text of a special token becomes that token, or is encoded like other text.
     pub parse_special: bool,
     /// Threads that encode.
     pub threads: usize,
 }
 
-/// Encodes `units` and gives each with its ids to `sink`, in order. Those that are not `wanted` get
-/// no ids. Nothing is given after the first error, of a unit or of the sink; what came before it has been given.
+/// Encodes `units` and passes each with its ids to `sink`, in order. Units that are not `wanted` get no ids. After the first error, of a
+/// unit or of the sink, nothing more is passed on; everything before it has been.
 ///
 /// # Errors
-/// The first.
+/// The first error.
 ///
 /// # Panics
-/// If a thread does: nothing is left out.
+/// If a thread panics, so that nothing is left out unnoticed.
 pub fn encode<T: Send>(
     units: &mut dyn Iterator<Item = Result<(Unit, T), CorpusError>>,
     wanted: &(dyn Fn(&T) -> bool + Sync),
@@ -55,7 +55,7 @@ pub fn encode<T: Send>(
                 let ids = if wanted(&about) { tokenizer.encode_on(on, &text, parse_special) } else { Ok(vec![]) };
                 (unit, about, ids)
             };
-            // who waits for this hears of a panic too
+            // a panic is sent as a result, so that the receiver does not wait for ever
             let ids = catch_unwind(AssertUnwindSafe(|| units.into_iter().map(one).collect()));
             if done.send((number, ids)).is_err() {
                 return;
@@ -63,13 +63,13 @@ pub fn encode<T: Send>(
         }
     };
     thread::scope(|scope| {
-        let give = give; // dropped when this ends, however it does: then the threads end too
+        let give = give; // dropped when this closure ends in any way, and then the threads end too
         for n in 0..threads.max(1) {
             let (work, done) = (&work, done.clone());
             match thread::Builder::new().spawn_scoped(scope, move || work(done)) {
                 Ok(_) => {}
                 Err(e) if n == 0 => return Err(CorpusError::Thread(e)),
-                Err(_) => break, // fewer do the same
+                Err(_) => break, // fewer threads give the same result
             }
         }
         drop(done);

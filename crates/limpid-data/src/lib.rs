@@ -1,7 +1,7 @@
-//! From files to tokens: `documents` reads them, `encode` turns them into ids, `prepare` writes the ids to `shards` and lists these in
-//! a `manifest`. [`Tokens`] are what batches are made of, in memory or in shards. [`source`] finds text by name, in any of these
-//! forms, and splits it for training. `stories` is the built-in corpus, `toys` are the documents' examples, `chat` reads conversations,
-//! `template` writes them for other programs' models.
+//! From text files to tokens. `documents` reads the files, `encode` turns them into ids, `prepare` writes the ids to `shards` and lists the
+//! shards in a `manifest`. Batches are made from [`Tokens`], which lie in memory or in shards. [`source`] finds a text by name, in any of
+//! these forms, and splits it for training. `stories` is the built-in corpus, `toys` are small examples, `chat` reads conversations, and
+//! `template` writes them in the form that other programs' models expect.
 
 mod boundary;
 pub mod chat;
@@ -29,10 +29,10 @@ pub use prepare::{Plan, Progress, prepare};
 pub use shards::Shard;
 pub use tokens::{Tokens, text_bytes};
 
-/// Why data cannot be used.
+/// Why tokens cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DataError {
-    /// A text shorter than one window.
+    /// The text is shorter than one window.
     #[error(
         "the {what} has {found} tokens, but one window needs {wanted} (context_length {context} and the token after it): \
          give more text, or use a context_length of {mend}"
@@ -49,7 +49,7 @@ pub enum DataError {
         /// A context that would do.
         mend: usize,
     },
-    /// A rank that does not exist, or that would get no window.
+    /// The rank does not exist, or would get no window.
     #[error(
         "rank {rank} of {ranks}: ranks are counted from 0, and each of them needs one of the batch's {windows} windows"
     )]
@@ -61,7 +61,7 @@ pub enum DataError {
         /// Windows of a batch.
         windows: usize,
     },
-    /// Windows or batches of size 0, or larger than any memory.
+    /// Windows or batches have size 0, or are larger than any memory.
     #[error("{what} is {found}: it must be 1 or more, and a batch has at most 2^40 tokens")]
     Size {
         /// batch_size or context
@@ -69,7 +69,7 @@ pub enum DataError {
         /// What was asked for.
         found: usize,
     },
-    /// A token that the model has no row for.
+    /// A token is outside the model's vocabulary.
     #[error("token {id} at position {position} is outside the model's vocabulary of {vocab_size} (0 to {})", .vocab_size - 1)]
     TokenRange {
         /// The id.
@@ -82,7 +82,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// The settings that may help, each by its name and, where one is known, a value.
+    /// The settings that may help, each with its name and, if one is known, a value.
     pub fn settings(&self) -> Vec<String> {
         match self {
             DataError::TooShort { mend, .. } => vec![format!("context_length {mend}")],
@@ -91,10 +91,10 @@ impl DataError {
     }
 }
 
-/// Every id is below `vocab_size`.
+/// Checks that every id is below `vocab_size`.
 ///
 /// # Errors
-/// Names the first that is not, and where it stands.
+/// Names the first id that is not, and its position.
 pub fn check_ids(ids: &[u32], vocab_size: usize) -> Result<(), DataError> {
     match ids.iter().position(|id| *id as usize >= vocab_size) {
         Some(position) => Err(DataError::TokenRange { id: ids[position], position, vocab_size }),

@@ -1,5 +1,5 @@
-//! `manifest.json`, which says of a folder of shards what it was made from, with which tokenizer, and what must lie there.
-//! It is written anew after each shard, so it is also how far an interrupted `prepare` has come.
+//! `manifest.json` of a folder of shards: what the shards were made from, with which tokenizer, and which files the folder must hold. It
+//! is written again after each shard, so it also records how far an interrupted `prepare` has come.
 
 use super::Tokens;
 use super::corpus_error::{CorpusError, at, bad};
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 const FILE: &str = "manifest.json";
 const FORMAT: &str = "limpid-data-1";
-/// The largest that is read: some hundred thousand shards and files.
+/// The largest manifest that is read: some hundred thousand shards and files.
 const LARGEST: u64 = 256 << 20;
 /// The tokenizer's copy.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -64,7 +64,7 @@ pub struct PrepareSettings {
     pub shard_tokens: u64,
 }
 
-/// What is so where a manifest does not say it.
+/// The value of `parse_special` in manifests that do not have it.
 fn parsed() -> bool {
     true
 }
@@ -97,7 +97,7 @@ pub struct Counts {
 
 impl std::ops::Add for Counts {
     type Output = Counts;
-    /// No text has as much as a u64 counts: what does is damaged, and found to be so.
+    /// Saturates: only a damaged manifest has counts this large, and is refused for them.
     fn add(self, b: Counts) -> Counts {
         Counts {
             documents: self.documents.saturating_add(b.documents),
@@ -163,15 +163,15 @@ pub(super) fn stream_hash(path: &Path, source: &mut dyn Read) -> Result<String, 
 
 /// Refuses a file of another checksum than the manifest's.
 pub(super) fn same(path: &Path, found: String, wanted: &str) -> Result<(), CorpusError> {
-    match found == wanted {
-        true => Ok(()),
-        false => Err(CorpusError::Changed { path: path.into(), found, wanted: wanted.into() }),
+    if found == wanted {
+        return Ok(());
     }
+    Err(CorpusError::Changed { path: path.into(), found, wanted: wanted.into() })
 }
 
 impl PrepareSettings {
-    /// Of this tokenizer, the rest left to say.
-    pub(super) fn of(tokenizer: &Tokenizer, name: &str) -> PrepareSettings {
+    /// The settings for a tokenizer; the others are still to be set.
+    pub(super) fn for_tokenizer(tokenizer: &Tokenizer, name: &str) -> PrepareSettings {
         PrepareSettings {
             tokenizer: name.into(),
             tokenizer_xxh3: hex(xxh3_64(tokenizer.to_json().as_bytes())),
@@ -230,10 +230,11 @@ impl Manifest {
     /// If there is none, it is damaged, or `prepare` has not come to its end.
     pub fn open(folder: &Path) -> Result<Manifest, CorpusError> {
         let manifest = Manifest::read(folder)?;
-        match manifest.complete {
-            true => Ok(manifest),
-            false => Err(bad(folder, "preparing it was interrupted: preparing the same again goes on where it was")),
+        if !manifest.complete {
+            let what = "preparing it was interrupted: preparing the same again goes on where it was";
+            return Err(bad(folder, what));
         }
+        Ok(manifest)
     }
 
     /// Writes it.
@@ -260,12 +261,11 @@ impl Manifest {
     pub fn tokenizer(&self, folder: &Path) -> Result<Tokenizer, CorpusError> {
         let path = folder.join(TOKENIZER);
         let tokenizer = Tokenizer::load(&path)?;
-        match self.made_with(&tokenizer) {
-            true => Ok(tokenizer),
-            false => {
-                Err(bad(&path, "it is not the tokenizer that the shards beside it were made with: it was changed"))
-            }
+        if !self.made_with(&tokenizer) {
+            let what = "it is not the tokenizer that the shards beside it were made with: it was changed";
+            return Err(bad(&path, what));
         }
+        Ok(tokenizer)
     }
 
     /// Whether this is the tokenizer of the shards.
@@ -287,16 +287,14 @@ impl Manifest {
             }
             let Counts { parts, tokens, .. } = written.counts;
             let found = (shard.documents() as u64, shard.len() as u64);
-            match found == (parts, tokens) {
-                true => Ok(shard),
-                false => Err(bad(
-                    &path,
-                    format!(
-                        "it has {found:?} documents (or parts) and tokens, the manifest says {:?}: it was changed",
-                        (parts, tokens)
-                    ),
-                )),
+            let told = (parts, tokens);
+            if found != told {
+                let what = format!(
+                    "it has {found:?} documents (or parts) and tokens, the manifest says {told:?}: it was changed"
+                );
+                return Err(bad(&path, what));
             }
+            Ok(shard)
         };
         let shards: Result<Vec<Shard>, CorpusError> = self.part(part).shards.iter().map(open).collect();
         Ok(Tokens::of_shards(shards?))

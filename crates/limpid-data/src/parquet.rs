@@ -1,6 +1,6 @@
-//! The rows of a parquet file: one column of text ([`Rows`]), or all columns as JSON ([`Items`]), page by page and row by row. The crate reads metadata, pages and values;
-//! what is packed in a page is unpacked here, where no page can become larger than [`PAGE`]. A damaged file may make the
-//! crate panic, which is an error of that file.
+//! The rows of a parquet file: one column of text ([`Rows`]), or all columns as JSON ([`Items`]), page by page and row by row. The crate
+//! `parquet` reads metadata, pages and values. Pages are unpacked here, where none can become larger than [`PAGE`]. If a damaged file makes
+//! that crate panic, the panic becomes an error of that file.
 
 use super::corpus_error::{CorpusError, Place, at, bad};
 use super::documents::{Input, LONGEST, Unit, Zstd};
@@ -39,7 +39,7 @@ pub struct Rows {
     row: u64,
 }
 
-/// Opens a file and reads what its end says.
+/// Opens a file and reads its footer.
 fn open(input: &Input) -> Result<(Arc<File>, Arc<ParquetMetaData>), CorpusError> {
     let file = Arc::new(at(&input.path, File::open(&input.path))?);
     let metadata = guarded(input, || {
@@ -49,14 +49,15 @@ fn open(input: &Input) -> Result<(Arc<File>, Arc<ParquetMetaData>), CorpusError>
     Ok((file, Arc::new(metadata)))
 }
 
-/// A footer that has two groups of a column in one place would give rows twice.
+/// Checks that no two row groups of a column share bytes: the file would give rows twice.
 fn apart(input: &Input, metadata: &ParquetMetaData, column: usize) -> Result<(), CorpusError> {
     guarded(input, || {
         let mut places: Vec<_> = metadata.row_groups().iter().map(|group| group.column(column).byte_range()).collect();
         places.sort_unstable();
-        match places.windows(2).all(|two| two[0].0.saturating_add(two[0].1) <= two[1].0) {
-            true => Ok(()),
-            false => Err(ParquetError::General("it is damaged: two of its row groups share bytes".into())),
+        if places.windows(2).all(|two| two[0].0.saturating_add(two[0].1) <= two[1].0) {
+            Ok(())
+        } else {
+            Err(ParquetError::General("it is damaged: two of its row groups share bytes".into()))
         }
     })
 }

@@ -1,8 +1,8 @@
-//! From documents to shards: streamed, on all cores, and the same bytes however often it is interrupted.
+//! Turns documents into shards: streamed, on all cores, with the same bytes however often it is interrupted.
 //!
-//! Every unit that is read has a number, and everything follows from the units' numbers, sizes and texts: which part it
-//! is for, and where shards end. An interrupted `prepare` reads all documents again (many times quicker than encoding
-//! them), encodes only those that stand in no finished shard, and holds the text it passes over against the manifest.
+//! Every unit that is read has a number. The units' numbers, sizes and texts decide everything: the part that a unit goes to, and where
+//! shards end. An interrupted `prepare` reads all documents again, which is many times quicker than encoding them. It encodes only those
+//! that are in no finished shard, and checks the text that it passes over against the manifest.
 
 use super::corpus_error::{CorpusError, at, bad};
 use super::documents::{DocumentReader, Input, Unit};
@@ -41,7 +41,7 @@ pub struct Plan<'a> {
     pub threads: usize,
 }
 
-/// How far the work is.
+/// The progress of `prepare`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the files that have been read.
@@ -58,95 +58,88 @@ pub struct Progress {
     pub shards: usize,
 }
 
-/// What is known of a unit when it is read.
+/// What is known about a unit when it is read.
 struct About {
     number: u64,
+    /// Whether it is for validation.
     val: bool,
+    /// Whether it is in no finished shard.
     wanted: bool,
+    /// The checksum of all text up to its end.
     text: u64,
 }
 
-/// Prepares `plan` in the folder `out`, or goes on with it; `tell` hears of every unit and says whether to go on. Returns the
-/// manifest and what was wrong with the first few documents left out.
+/// Prepares `plan` in the folder `out`, or continues there. `tell` gets the progress after every unit and says whether to continue. Returns
+/// the manifest, and what was wrong with the first few documents that were left out.
 ///
 /// # Errors
-/// If a document cannot be read (and `skip_bad` is not set), the folder holds something else or another process prepares
-/// it, the files have changed since, or the file system says no. Finished shards are kept.
+/// If a document cannot be read (and `skip_bad` is not set), the folder holds something else, another process prepares it, the files
+/// have changed since, or the file system fails. Finished shards are kept.
 pub fn prepare(
     plan: &Plan,
     out: &Path,
     tell: &mut dyn FnMut(&Progress) -> bool,
 ) -> Result<(Manifest, Vec<String>), CorpusError> {
+    at(out, fs::create_dir_all(out))?;
+    // held until this function returns; a file system without locks keeps nobody out
+    let lock = fs::File::open(out).ok();
+    if let Some(Err(fs::TryLockError::WouldBlock)) = lock.as_ref().map(fs::File::try_lock) {
+        return Err(CorpusError::Busy(out.into()));
+    }
+    let manifest = begin(plan, out)?;
+    if manifest.complete {
+        return Ok((manifest, vec![]));
+    }
+    plan.tokenizer.save(out.join(TOKENIZER))?;
+    write_shards(plan, out, manifest, tell)
+}
+
+/// The manifest of the folder: that of an earlier `prepare` with the same plan, or a new one.
+///
+/// # Errors
+/// If the folder holds something else or was prepared otherwise, or the files that it was prepared from have changed.
+fn begin(plan: &Plan, out: &Path) -> Result<Manifest, CorpusError> {
     let settings = PrepareSettings {
         field: plan.field.into(),
         skip_bad: plan.skip_bad,
         parse_special: plan.parse_special,
         val_fraction: plan.val_fraction,
         shard_tokens: plan.shard_tokens,
-        ..PrepareSettings::of(plan.tokenizer, plan.tokenizer_name)
+        ..PrepareSettings::for_tokenizer(plan.tokenizer, plan.tokenizer_name)
     };
     let source = |i: &Input| File { path: i.path.display().to_string(), bytes: i.bytes, xxh3: None };
-    let mut manifest = Manifest::new(settings, plan.inputs.iter().map(source).collect());
-    at(out, fs::create_dir_all(out))?;
-    // until this is over, however it ends; a file system without locks keeps nobody out
-    let lock = fs::File::open(out).ok();
-    if let Some(Err(fs::TryLockError::WouldBlock)) = lock.as_ref().map(fs::File::try_lock) {
-        return Err(CorpusError::Busy(out.into()));
-    }
-    if Manifest::exists(out) {
-        let found = Manifest::read(out)?;
-        if let Some(differs) = difference(&found, &manifest) {
-            let what =
-                format!("it holds shards made with {differs}: choose another folder, or remove it to begin again");
-            return Err(bad(out, what));
-        }
-        found.check(out, &mut |_, _| {})?;
-        if found.complete {
-            unchanged(&found, plan)?;
-            return Ok((found, vec![]));
-        }
-        manifest = found;
-    } else {
+    let manifest = Manifest::new(settings, plan.inputs.iter().map(source).collect());
+    if !Manifest::exists(out) {
         let whole = |e: &fs::DirEntry| e.path().extension().is_none_or(|e| e != "partial");
         if at(out, fs::read_dir(out))?.flatten().any(|e| whole(&e)) {
             return Err(bad(out, "the folder is not empty and holds no manifest.json: choose another"));
         }
         manifest.write(out)?;
+        return Ok(manifest);
     }
-    plan.tokenizer.save(out.join(TOKENIZER))?;
+    let found = Manifest::read(out)?;
+    if let Some(differs) = difference(&found, &manifest) {
+        let what = format!("it holds shards made with {differs}: choose another folder, or remove it to begin again");
+        return Err(bad(out, what));
+    }
+    found.check(out, &mut |_, _| {})?;
+    if found.complete {
+        unchanged(&found, plan)?;
+    }
+    Ok(found)
+}
 
+/// Reads and encodes the documents, and writes the shards that the manifest does not have yet.
+fn write_shards(
+    plan: &Plan,
+    out: &Path,
+    manifest: Manifest,
+    tell: &mut dyn FnMut(&Progress) -> bool,
+) -> Result<(Manifest, Vec<String>), CorpusError> {
     let documents = RefCell::new(DocumentReader::new(plan.inputs.clone(), plan.field, plan.skip_bad));
     // files are read, and shards written, on this thread
     let shared = RefCell::new(manifest);
-    let (mut number, mut hash, mut summed) = (0, Xxh3::new(), 0);
-    let reached = [last(&shared.borrow().train), last(&shared.borrow().val)];
-    let mut units = std::iter::from_fn(|| {
-        let unit = documents.borrow_mut().next();
-        let reading = documents.borrow();
-        for (sum, source) in reading.sums().iter().zip(&mut shared.borrow_mut().sources).skip(summed) {
-            source.xxh3 = sum.clone();
-        }
-        summed = reading.sums().len();
-        let unit = match unit? {
-            Ok(unit) => unit,
-            Err(e) => return Some(Err(e)),
-        };
-        hash.update(unit.text.as_bytes());
-        // the first is to learn from, so that there is something
-        let val = number > 0 && random::uniform(0, random::site("validation"), number) < plan.val_fraction;
-        number += 1;
-        let text = hash.digest();
-        if let Some((_, was)) = reached.iter().find(|r| r.0 == number && r.1 != hex(text)) {
-            let what = format!(
-                "the text before it gives {}, it was {was}: the file or one before it was changed since",
-                hex(text)
-            );
-            return Some(Err(bad(&plan.inputs[unit.file].path, what + "; remove the folder to begin again")));
-        }
-        let wanted = number > reached[usize::from(val)].0;
-        Some(Ok((unit, About { number, val, wanted, text })))
-    });
-
+    let mut units = NumberedUnits::new(plan, &documents, &shared);
     let mut progress = Progress::default();
     let mut parts = [Writer::new(out, "train", &shared, plan), Writer::new(out, "val", &shared, plan)];
     progress.done = shared.borrow().all();
@@ -182,7 +175,7 @@ pub fn prepare(
     let Plan { tokenizer, parse_special, threads, .. } = *plan;
     let encoder = Encoder { tokenizer, parse_special, threads };
     encode(&mut units, &|about: &About| about.wanted, encoder, &mut sink)?;
-    if reached.iter().any(|r| r.0 > number) {
+    if units.reached.iter().any(|(until, _)| *until > units.number) {
         return Err(bad(
             out,
             "the files are shorter than they were: they were changed since; remove the folder to begin again",
@@ -205,7 +198,70 @@ pub fn prepare(
     Ok((manifest, documents.complaints))
 }
 
-/// What was asked for otherwise than what is `found`, in words; nothing if it is the same.
+/// Reads units, numbers them, and decides what becomes of each.
+struct NumberedUnits<'a> {
+    plan: &'a Plan<'a>,
+    documents: &'a RefCell<DocumentReader>,
+    manifest: &'a RefCell<Manifest>,
+    /// How far training and validation had come before.
+    reached: [(u64, String); 2],
+    /// Units read so far.
+    number: u64,
+    /// The checksum of their text.
+    hash: Xxh3,
+    /// Files whose checksums are in the manifest.
+    summed: usize,
+}
+
+impl<'a> NumberedUnits<'a> {
+    fn new(
+        plan: &'a Plan<'a>,
+        documents: &'a RefCell<DocumentReader>,
+        manifest: &'a RefCell<Manifest>,
+    ) -> NumberedUnits<'a> {
+        let reached = [last(&manifest.borrow().train), last(&manifest.borrow().val)];
+        NumberedUnits { plan, documents, manifest, reached, number: 0, hash: Xxh3::new(), summed: 0 }
+    }
+
+    /// Copies the checksums of files that have been read to their end into the manifest.
+    fn copy_sums(&mut self) {
+        let documents = self.documents.borrow();
+        for (sum, source) in documents.sums().iter().zip(&mut self.manifest.borrow_mut().sources).skip(self.summed) {
+            source.xxh3 = sum.clone();
+        }
+        self.summed = documents.sums().len();
+    }
+}
+
+impl Iterator for NumberedUnits<'_> {
+    type Item = Result<(Unit, About), CorpusError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let unit = self.documents.borrow_mut().next();
+        self.copy_sums();
+        let unit = match unit? {
+            Ok(unit) => unit,
+            Err(error) => return Some(Err(error)),
+        };
+        self.hash.update(unit.text.as_bytes());
+        // the first unit is for training, so that there is something to learn
+        let val =
+            self.number > 0 && random::uniform(0, random::site("validation"), self.number) < self.plan.val_fraction;
+        self.number += 1;
+        let text = self.hash.digest();
+        if let Some((_, was)) = self.reached.iter().find(|(until, was)| *until == self.number && *was != hex(text)) {
+            let what = format!(
+                "the text before it gives {}, it was {was}: the file or one before it was changed since; remove the folder to begin again",
+                hex(text)
+            );
+            return Some(Err(bad(&self.plan.inputs[unit.file].path, what)));
+        }
+        let wanted = self.number > self.reached[usize::from(val)].0;
+        Some(Ok((unit, About { number: self.number, val, wanted, text })))
+    }
+}
+
+/// How the manifest that was found differs from the one asked for, in words; none if it does not.
 fn difference(found: &Manifest, asked: &Manifest) -> Option<String> {
     if found.settings.tokenizer_xxh3 != asked.settings.tokenizer_xxh3 {
         return Some("another tokenizer".into());
@@ -229,13 +285,14 @@ fn difference(found: &Manifest, asked: &Manifest) -> Option<String> {
     })
 }
 
-/// The files are still those that the shards were made of.
+/// Checks that the files are still those that the shards were made from.
 fn unchanged(manifest: &Manifest, plan: &Plan) -> Result<(), CorpusError> {
     for (input, source) in plan.inputs.iter().zip(&manifest.sources) {
         let Some(was) = &source.xxh3 else { continue }; // of standard input older folders do not know it
-        let found = match input.path == Path::new("-") {
-            true => stream_hash(&input.path, &mut std::io::stdin())?,
-            false => file_hash(&input.path)?,
+        let found = if input.path == Path::new("-") {
+            stream_hash(&input.path, &mut std::io::stdin())?
+        } else {
+            file_hash(&input.path)?
         };
         if found != *was {
             let what = format!(
@@ -248,7 +305,7 @@ fn unchanged(manifest: &Manifest, plan: &Plan) -> Result<(), CorpusError> {
     Ok(())
 }
 
-/// How far a part has come: units, and the checksum of the text until there.
+/// How far a part has come: the number of units, and the checksum of the text up to that point.
 fn last(part: &Part) -> (u64, String) {
     part.shards.last().map_or((0, String::new()), |s| (s.until, s.text_xxh3.clone()))
 }

@@ -1,24 +1,24 @@
-//! Messages in a template, where no message is taken for a token.
+//! Keeps the text of messages text, when a template mixes it with special tokens.
 //!
-//! A template makes one text of its own tokens and of messages. Where a message has the text of a special token, a mark goes before
-//! it: a character that is neither in the messages nor in the template. Where a mark comes out of the template, no token begins.
+//! A template writes special tokens and messages into one text. If a message contains the text of a special token, a mark is put before
+//! it: a character that occurs neither in the messages nor in the template. After a mark in the template's output, no token begins.
 
 use super::chat::Message;
 use limpid_tokenizer::TextPart;
 
-/// Characters that Unicode keeps for use within a program.
+/// Characters that Unicode reserves for use inside a program.
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
-/// Special tokens by their text, and what marks that a text is none of them.
+/// Special tokens by their text, and the mark of text that only looks like one.
 pub(super) struct Quote<'a> {
     specials: Vec<(&'a str, u32)>,
     mark: Option<char>,
 }
 
 impl<'a> Quote<'a> {
-    /// For these special tokens, and these messages in this template; none if the messages have every mark.
+    /// For these special tokens and these messages in this template. None if the messages contain all possible marks.
     pub fn new(mut specials: Vec<(&'a str, u32)>, messages: &[Message], template: &str) -> Option<Quote<'a>> {
-        // of several that begin at one place the longest counts
+        // if several begin at one place, the longest counts
         specials.retain(|(text, _)| !text.is_empty());
         specials.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         let texts = messages.iter().map(|message| &*message.content);
@@ -29,17 +29,17 @@ impl<'a> Quote<'a> {
         MARKS.into_iter().find(free).map(|mark| Quote { specials, mark: Some(mark) })
     }
 
-    /// Whether a message has the text of a special token.
+    /// Whether a message contains the text of a special token.
     pub fn is_needed(&self) -> bool {
         self.mark.is_some()
     }
 
-    /// The special token that a text begins with.
+    /// The special token with which a text begins.
     fn first(&self, text: &str) -> Option<(&'a str, u32)> {
         self.specials.iter().find(|(token, _)| text.starts_with(token)).copied()
     }
 
-    /// The messages with their marks.
+    /// The messages, with marks.
     pub fn marked(&self, messages: &[Message]) -> Vec<Message> {
         let Some(mark) = self.mark else { return messages.to_vec() };
         let content = |content: &str| {
@@ -53,7 +53,7 @@ impl<'a> Quote<'a> {
         messages.iter().map(|Message { role, content: said }| Message { role: *role, content: content(said) }).collect()
     }
 
-    /// What a template made of marked messages: its special tokens, and text.
+    /// Splits what a template wrote of marked messages into its special tokens and plain text.
     pub fn parts(&self, text: &str) -> Vec<TextPart> {
         let (mut parts, mut plain) = (vec![], String::new());
         let push = |parts: &mut Vec<TextPart>, plain: &mut String| {
@@ -80,8 +80,8 @@ impl<'a> Quote<'a> {
         parts
     }
 
-    /// The first message, from 1, whose text became a token after all, and that token: some vocabularies have special tokens among their
-    /// words. `ids` are those of the `parts`.
+    /// The first message, from 1, whose text became a special token after all, and that token. This happens if a vocabulary has special
+    /// tokens among its words. `ids` are those of the `parts`.
     pub fn unquotable(
         &self,
         parts: &[TextPart],
@@ -120,7 +120,7 @@ mod tests {
             let quote = Quote::new(specials.to_vec(), &messages, "").unwrap();
             needed += usize::from(quote.is_needed());
             let said = &quote.marked(&messages)[0].content;
-            // as templates write them, and texts that are no token beside them
+            // special tokens that the template writes, and texts that are none
             let parts = quote.parts(&format!("<s>. {said} .<s>"));
             let plain = TextPart::Plain(format!(". {content} ."));
             assert_eq!(parts, [TextPart::Special(1), plain, TextPart::Special(1)], "{content:?}");

@@ -148,9 +148,10 @@ impl Shard {
         let bytes = |width: usize| {
             &self.map[START + width * (self.first + range.start)..START + width * (self.first + range.end)]
         };
-        match self.wide {
-            true => to.extend(bytes(4).as_chunks().0.iter().map(|b| u32::from_le_bytes(*b))),
-            false => to.extend(bytes(2).as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)))),
+        if self.wide {
+            to.extend(bytes(4).as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)));
+        } else {
+            to.extend(bytes(2).as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b))));
         }
     }
 

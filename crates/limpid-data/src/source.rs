@@ -1,7 +1,9 @@
-//! Text by name, as tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, what is built in.
+//! Turns a text, given by name, into tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, and the
+//! built-in texts.
 //!
-//! A [`TextSource`] names a text and says how to read it; [`TextSource::read`] gives a [`Corpus`]: ids to train on and ids to validate on. A
-//! program reads and splits a text here as the command line does. `documents`, `encode`, `manifest` and `shards` do the work.
+//! A [`TextSource`] names a text and says how to read it. [`TextSource::read`] returns a [`Corpus`]: ids to train on and ids to validate
+//! on. The command line reads and splits texts with it, and so can a program. `documents`, `encode`, `manifest` and `shards` do the
+//! work.
 
 use crate::chat::{self, Chat, Conversation};
 use crate::corpus_error::bad;
@@ -21,13 +23,13 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// Most bytes of text that are held in memory.
+/// The most bytes of text that are held in memory.
 pub const HELD: u64 = 2 << 30;
-/// How many of a text's unknown words or characters are shown.
+/// The most unknown words or characters of a text that are shown.
 const SHOWN: usize = 5;
-/// Bytes of stories that are written when no size is asked for.
+/// Bytes of the built-in stories, if no size is given.
 const STORIES: usize = 4 << 20;
-/// Seeds of the stories to train and to validate on: never the same ones.
+/// Seeds of the stories to train and to validate on, which differ so that the stories do.
 const SEEDS: [u64; 2] = [1, 2];
 
 /// Why a text cannot be turned into tokens.
@@ -49,7 +51,7 @@ pub enum SourceError {
     /// A conversation that a model's template does not write.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Any of these, with the text that it is about.
+    /// Any of these, with the name of the text.
     #[error("{about}")]
     Of {
         /// The text.
@@ -63,7 +65,7 @@ pub enum SourceError {
          examples {}", .0, toys()
     )]
     BuiltIn(String),
-    /// A size of the stories that is none.
+    /// A size of the stories that cannot be read.
     #[error("`{0}`: the size is a number of bytes like 500K or 20M, at most 1024M")]
     Size(String),
     /// More text than is held.
@@ -76,7 +78,7 @@ pub enum SourceError {
         /// The text.
         name: String,
     },
-    /// A prepared folder and a tokenizer that it was not prepared with.
+    /// A prepared folder, used with another tokenizer than it was prepared with.
     #[error(
         "{name} was prepared with the tokenizer {made_with}, not with this one ({asked}): name none, or prepare it \
          anew"
@@ -89,7 +91,7 @@ pub enum SourceError {
         /// The tokenizer asked for, and how many tokens it has.
         asked: String,
     },
-    /// Shards with ids that the tokenizer does not have.
+    /// Shards with ids outside the tokenizer's vocabulary.
     #[error("{name}: are these shards of another tokenizer than {tokenizer}? name theirs")]
     OtherShards {
         /// The shards.
@@ -102,7 +104,7 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// The settings by which it may be mended, each by its name and, where one is known, a value.
+    /// The settings that may help, each with its name and, if one is known, a value.
     pub fn settings(&self) -> Vec<String> {
         let names = match self {
             SourceError::Corpus(error) => error.settings(),
@@ -118,28 +120,28 @@ impl SourceError {
 
 type Result<T, E = SourceError> = std::result::Result<T, E>;
 
-/// An error with the text that it is about.
-fn of<T, E: Into<SourceError>>(about: &str, result: Result<T, E>) -> Result<T> {
-    result.map_err(|error| SourceError::Of { about: about.into(), source: Box::new(error.into()) })
+/// Adds the name of the text to an error.
+fn with_name<T, E: Into<SourceError>>(name: &str, result: Result<T, E>) -> Result<T> {
+    result.map_err(|error| SourceError::Of { about: name.into(), source: Box::new(error.into()) })
 }
 
-/// What is known about a text.
+/// What is known about a text, besides its tokens.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct About {
     /// Log-probability of the validation text under its own generator, in nats.
     pub log_probability: Option<f64>,
-    /// What to call it.
+    /// Its name.
     pub name: String,
-    /// What was read, if it was more than a text.
+    /// What was read, in words, if it was more than one text file.
     pub read: Option<String>,
-    /// Bytes of text, for validation or (of [`TextSource::whole`]) all.
+    /// Bytes of the validation text, or of all text if it came from [`TextSource::whole`].
     pub bytes: u64,
     /// Some words or characters of the text for which the tokenizer has no token.
     pub unknown: Vec<String>,
 }
 
-/// Text as tokens.
+/// A text as tokens, split for training.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Corpus {
@@ -147,15 +149,15 @@ pub struct Corpus {
     pub about: About,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// The name it was asked for by.
+    /// The name by which that tokenizer was chosen.
     pub tokenizer_name: String,
-    /// Ids to train on (or all).
+    /// Ids to train on, or all ids.
     pub train: Tokens,
     /// Ids to validate on.
     pub validation: Tokens,
 }
 
-/// A text by name, and how it becomes tokens.
+/// A text by name, and how to turn it into tokens.
 ///
 /// ```
 /// # use limpid_data::source::TextSource;
@@ -173,33 +175,34 @@ pub struct TextSource {
     pub name: String,
     /// The tokenizer's name or file: see [`Tokenizer::for_texts`].
     pub tokenizer: Option<String>,
-    /// The tokenizer if none is named and the text has none of its own.
+    /// The tokenizer if no other is named and the text has none of its own.
     pub default_tokenizer: String,
-    /// The tokenizer itself, if it is already there: of a model that is fine-tuned, or of a run that is resumed.
+    /// The tokenizer itself, if it is given: that of a model that is fine-tuned, or of a run that is resumed.
     pub decided: Option<Tokenizer>,
-    /// Special tokens that a learned one must have.
+    /// Special tokens that a newly learned tokenizer gets before [`TextSource::added`].
     pub specials: Vec<String>,
-    /// Special tokens that any must have: those that it lacks get the next ids.
+    /// Special tokens that any tokenizer must have; those that it lacks get the next ids.
     pub added: Vec<String>,
     /// Share of the text for validation: at least 0 and less than 1.
     pub val_fraction: f64,
-    /// Where the text stands in JSON and parquet, if it is not `text`; standard input is then JSON lines.
+    /// The field that holds the text in JSON and parquet, if it is not `text`; standard input is then read as JSON lines.
     pub field: Option<String>,
     /// Whether documents that cannot be read are skipped.
     pub skip_bad: bool,
-    /// Whether the text of a special token in a document is that token; else it is text like any other.
+    /// Whether the text of a special token in a document becomes that token, or is encoded like other text.
     pub parse_special: bool,
-    /// Whether prepared shards are held against their checksums.
+    /// Whether the checksums of prepared shards are verified.
     pub verify: bool,
-    /// Threads that encode.
+    /// The number of threads that encode.
     pub threads: usize,
+    /// The text itself, if it is in memory.
     text: Option<String>,
-    /// Standard input, read whole, where it was looked at.
+    /// Standard input, which is read whole the first time that it is needed.
     stdin: OnceLock<Arc<[u8]>>,
 }
 
 impl TextSource {
-    /// A text by name, byte pairs learned from it, a tenth for validation, on one thread.
+    /// A text by name. By default, byte pairs are learned from it, a tenth is kept for validation, and one thread encodes.
     pub fn new(name: impl Into<String>) -> TextSource {
         TextSource {
             name: name.into(),
@@ -219,7 +222,7 @@ impl TextSource {
         }
     }
 
-    /// A text in memory, which is one document.
+    /// A text in memory, as one document.
     pub fn of_text(text: impl Into<String>) -> TextSource {
         TextSource { text: Some(text.into()), ..TextSource::new("the text") }
     }
@@ -245,7 +248,7 @@ impl TextSource {
         let name = self.tokenizer_name();
         let tokenizer = self.tokenizer(&|| learned(&train, &validation))?;
         let encoder = Encoder { tokenizer: &tokenizer, parse_special: self.parse_special, threads: self.threads };
-        let read = |documents| of(&self.name, tokens(documents, encoder));
+        let read = |documents| with_name(&self.name, tokens(documents, encoder));
         let (train, validation) = (read(train)?, read(validation)?);
         for tokens in [&train, &validation] {
             tokens.check_ids(tokenizer.vocab_size())?;
@@ -253,8 +256,8 @@ impl TextSource {
         Ok(Corpus { about, tokenizer_name: name.into(), tokenizer, train, validation })
     }
 
-    /// All of the text, for evaluation, as `tokenizer` has it: stories that no training has seen, the validation part of a
-    /// prepared folder if it has one.
+    /// All of the text, for evaluation, in the tokens of `tokenizer`. For the built-in stories these are stories that no training has seen;
+    /// for a prepared folder, its validation part if it has one.
     ///
     /// # Errors
     /// As [`TextSource::read`].
@@ -275,7 +278,7 @@ impl TextSource {
         Ok((tokens, found.about))
     }
 
-    /// Its conversations, where files (or standard input) begin with one and no field is named; the last of them are kept for validation.
+    /// Its conversations, if files (or standard input) begin with one and no field is named. The last of them are kept for validation.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -284,28 +287,9 @@ impl TextSource {
         if documents || Manifest::exists(Path::new(&self.name)) || !shard_files(&self.name).is_empty() {
             return Ok(None);
         }
-        let Ok(inputs) = find(std::slice::from_ref(&self.name), TextFormat::Text) else { return Ok(None) };
-        let stdin = self.stdin()?;
-        let mut kinds = vec![];
-        for input in inputs {
-            let first = first_item(&input, stdin.clone());
-            match first.as_ref().map(|(kind, first)| (kind, chat::is_chat(first))) {
-                Some((kind, true)) => kinds.push((Input { kind: *kind, ..input }, true)),
-                // the first file of data says what all are
-                _ if input.kind != TextFormat::Text && !kinds.iter().any(|(_, chat)| *chat) => return Ok(None),
-                _ => kinds.push((input, false)),
-            }
-        }
-        if !kinds.iter().any(|(_, chat)| *chat) {
-            return Ok(None);
-        }
-        if let Some((text, _)) = kinds.iter().find(|(input, chat)| !chat && input.kind == TextFormat::Text) {
-            let what = "it is text, and there are conversations beside it: name those alone, with a pattern like 'FOLDER/*.jsonl'";
-            return Err(bad(&text.path, what).into());
-        }
-        let inputs: Vec<Input> = kinds.into_iter().map(|(input, _)| input).collect();
+        let Some(inputs) = self.chat_files()? else { return Ok(None) };
         let (mut chat, mut held) = (Chat::default(), 0);
-        for unit in DocumentReader::items(inputs.clone(), false).with_stdin(stdin) {
+        for unit in DocumentReader::items(inputs.clone(), false).with_stdin(self.stdin()?) {
             let read = unit.map_err(chat::ChatError::from).and_then(|unit| {
                 held += unit.bytes as u64;
                 chat.push(DocumentReader::place(&inputs, &unit), &unit.text)
@@ -315,12 +299,45 @@ impl TextSource {
                 return Err(SourceError::Large { name: self.name.clone() });
             }
         }
-        let all = of(&self.name, chat.some())?;
+        let all = with_name(&self.name, chat.some())?;
         let train = (all.conversations.len() as f64 * (1.0 - self.val_fraction)).ceil() as usize;
         Ok(Some(Conversations { name: self.name.clone(), all, train }))
     }
 
-    /// Standard input, if the text is there; it is read once.
+    /// The files, if their first items are conversations. The first file of data decides for all.
+    ///
+    /// # Errors
+    /// If there is plain text among files of conversations, or standard input cannot be read.
+    fn chat_files(&self) -> Result<Option<Vec<Input>>> {
+        let Ok(files) = find(std::slice::from_ref(&self.name), TextFormat::Text) else { return Ok(None) };
+        let stdin = self.stdin()?;
+        let (mut inputs, mut text, mut is_chat) = (vec![], None, false);
+        for input in files {
+            match first_item(&input, stdin.clone()).filter(|(_, first)| chat::is_chat(first)) {
+                Some((kind, _)) => {
+                    is_chat = true;
+                    inputs.push(Input { kind, ..input });
+                }
+                None if input.kind != TextFormat::Text && !is_chat => return Ok(None),
+                None => {
+                    if input.kind == TextFormat::Text {
+                        text.get_or_insert_with(|| input.path.clone());
+                    }
+                    inputs.push(input);
+                }
+            }
+        }
+        if !is_chat {
+            return Ok(None);
+        }
+        if let Some(path) = text {
+            let what = "it is text, and there are conversations beside it: name those alone, with a pattern like 'FOLDER/*.jsonl'";
+            return Err(bad(&path, what).into());
+        }
+        Ok(Some(inputs))
+    }
+
+    /// Standard input, if that is the text. It is read once.
     fn stdin(&self) -> Result<Option<Arc<[u8]>>> {
         if self.name != "-" {
             return Ok(None);
@@ -337,19 +354,24 @@ impl TextSource {
         Ok(self.stdin.get().cloned())
     }
 
+    /// The name of its tokenizer.
     fn tokenizer_name(&self) -> &str {
         let own = match built_in(&self.name) {
             Ok(Some(BuiltIn::Toy(toy))) if self.text.is_none() && self.decided.is_none() => Some(toy.tokenizer),
             _ => None,
         };
-        self.tokenizer.as_deref().or(own).unwrap_or(&self.default_tokenizer)
+        let decided = self.decided.as_ref().map(Tokenizer::name);
+        self.tokenizer.as_deref().or(own).or(decided).unwrap_or(&self.default_tokenizer)
     }
 
-    /// The tokenizer, learned from texts where it is to be.
+    /// Its tokenizer, which is learned from `texts` if its name says so.
     fn tokenizer<'a>(&self, texts: &dyn Fn() -> Vec<Cow<'a, str>>) -> Result<Tokenizer> {
         let tokenizer = match &self.decided {
             Some(tokenizer) => tokenizer.clone(),
-            None => Tokenizer::for_texts(self.tokenizer_name(), texts, &self.specials, self.threads)?,
+            None => {
+                let specials = [self.specials.as_slice(), &self.added].concat();
+                Tokenizer::for_texts(self.tokenizer_name(), texts, &specials, self.threads)?
+            }
         };
         Ok(tokenizer.with_specials(&self.added)?)
     }
@@ -375,7 +397,7 @@ impl TextSource {
         let (train, validation) =
             (manifest.tokens(folder, "train", self.verify)?, manifest.tokens(folder, "val", self.verify)?);
         for tokens in [&train, &validation] {
-            of(&format!("{} is damaged", self.name), tokens.check_ids(own.vocab_size()))?;
+            with_name(&format!("{} is damaged", self.name), tokens.check_ids(own.vocab_size()))?;
         }
         let read = format!(
             "{} of {} in {}",
@@ -388,7 +410,7 @@ impl TextSource {
         Ok(Corpus { about, tokenizer: own, tokenizer_name: name.clone(), train, validation })
     }
 
-    /// Shards of llm.c: those with `val` in their name are for validation, or else the end of all.
+    /// Shards of llm.c. Those with `val` in their name are for validation; if there are none, the end of all shards is.
     fn shards(&self, files: Vec<PathBuf>) -> Result<Corpus> {
         let name = self.tokenizer.as_deref().unwrap_or("gpt2");
         let tokenizer = match &self.decided {
@@ -412,18 +434,7 @@ impl TextSource {
             Tokens::of_shards(shards.clone()).check_ids(tokenizer.vocab_size()).map_err(other)?;
         }
         if validation.is_empty() && self.val_fraction > 0.0 {
-            let all: usize = train.iter().map(Shard::len).sum();
-            let whole = Tokens::of_shards(train.clone());
-            let mut cut = good_cut(&whole, (all as f64 * (1.0 - self.val_fraction)) as usize, &tokenizer)?;
-            let mut kept = vec![];
-            for shard in train {
-                let len = shard.len();
-                let (left, right) = shard.split(cut);
-                cut -= cut.min(len);
-                kept.push(left);
-                validation.push(right);
-            }
-            train = kept;
+            (train, validation) = split_shards(train, self.val_fraction, &tokenizer)?;
         }
         let end = tokenizer.end_of_text();
         let tokens = |shards: Vec<Shard>| {
@@ -439,7 +450,7 @@ impl TextSource {
         Ok(Corpus { about, tokenizer_name: name.into(), tokenizer, train, validation })
     }
 
-    /// The texts to learn from and to judge by.
+    /// The texts to train on and to validate on.
     fn documents(&self) -> Result<(Vec<String>, Vec<String>, About)> {
         let fraction = self.val_fraction;
         if let Some(text) = &self.text {
@@ -500,15 +511,15 @@ impl TextSource {
     }
 }
 
-/// What is built in.
+/// A built-in text.
 enum BuiltIn {
-    /// Stories, of so many bytes.
+    /// Stories of about this many bytes.
     Stories(usize),
     /// A document's example.
     Toy(&'static Toy),
 }
 
-/// What `builtin:stories`, `builtin:stories:10M` and `builtin:s0` stand for.
+/// The built-in text of a name: `builtin:stories`, `builtin:stories:10M`, `builtin:s0`.
 fn built_in(name: &str) -> Result<Option<BuiltIn>> {
     let Some(rest) = name.strip_prefix("builtin:") else { return Ok(None) };
     if let Some(toy) = Toy::named(rest) {
@@ -535,7 +546,7 @@ fn toys() -> String {
     TOYS.iter().map(|toy| format!("`builtin:{}`", toy.name)).collect::<Vec<_>>().join(", ")
 }
 
-/// One text in memory by name: a file, or one that is built in.
+/// Reads one text by name, a file or a built-in one, into memory.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -547,37 +558,54 @@ pub fn text(name: &str) -> Result<String> {
     }
 }
 
-/// Some of what a tokenizer has no token for.
+/// Some words or characters for which a tokenizer has no token.
 fn unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     tokenizer.unknown_pieces(texts, SHOWN).into_iter().map(String::from).collect()
 }
 
-/// llm.c's shards that `data` names: a file, a folder that has nothing else, or a pattern.
+/// The llm.c shards that `data` names: a file, a folder without other texts, or a pattern.
 pub fn shard_files(data: &str) -> Vec<PathBuf> {
     let path = Path::new(data);
     let is = |path: &Path| path.extension().is_some_and(|e| e == "bin");
-    let mut files = match () {
-        () if path.is_file() => vec![path.to_path_buf()],
-        () if path.is_dir() && find(&[data.into()], TextFormat::Text).is_err() => {
-            std::fs::read_dir(path).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default()
-        }
-        () if data.ends_with(".bin") => matching(data),
-        () => vec![],
+    let mut files = if path.is_file() {
+        vec![path.to_path_buf()]
+    } else if path.is_dir() && find(&[data.into()], TextFormat::Text).is_err() {
+        std::fs::read_dir(path).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+    } else if data.ends_with(".bin") {
+        matching(data)
+    } else {
+        vec![]
     };
     files.retain(|path| is(path));
     files.sort();
     files
 }
 
-/// What a tokenizer learns from: all documents, and the newline that stands between them where there are several.
+/// The texts that a tokenizer is learned from: all documents, and the newline between them if there are several.
 fn learned<'a>(train: &'a [String], validation: &'a [String]) -> Vec<Cow<'a, str>> {
     let between = (train.len() > 1 || validation.len() > 1).then_some("\n");
     let all = train.iter().chain(validation).map(String::as_str);
     all.flat_map(|text| [Some(text), between]).flatten().map(Cow::from).collect()
 }
 
-/// The place nearest to `at` to cut tokens: the end of a document within a tenth of what is kept for validation, else one
-/// before a word.
+/// Keeps the end of training shards for validation.
+fn split_shards(shards: Vec<Shard>, fraction: f64, tokenizer: &Tokenizer) -> Result<(Vec<Shard>, Vec<Shard>)> {
+    let all: usize = shards.iter().map(Shard::len).sum();
+    let whole = Tokens::of_shards(shards.clone());
+    let mut cut = good_cut(&whole, (all as f64 * (1.0 - fraction)) as usize, tokenizer)?;
+    let (mut train, mut validation) = (vec![], vec![]);
+    for shard in shards {
+        let len = shard.len();
+        let (left, right) = shard.split(cut);
+        cut -= cut.min(len);
+        train.push(left);
+        validation.push(right);
+    }
+    Ok((train, validation))
+}
+
+/// The place nearest to `at` where tokens may be cut: the end of a document within a tenth of the validation part, or else a place
+/// between words.
 fn good_cut(tokens: &Tokens, at: usize, tokenizer: &Tokenizer) -> Result<usize> {
     let (end, len) = (tokenizer.end_of_text(), tokens.len());
     let near = |reach: usize| (0..=reach).flat_map(move |d| [at.checked_sub(d), Some(at + d)]).flatten();
@@ -595,8 +623,8 @@ fn good_cut(tokens: &Tokens, at: usize, tokenizer: &Tokenizer) -> Result<usize> 
     Ok(at)
 }
 
-/// By documents where there are many, else at the end of the text that they make: after a document if one ends there, or
-/// where a text may be cut.
+/// Splits documents for training and validation. Many documents are dealt out at random. Of a few, the end of the text that they make up is
+/// kept: from the end of a document if one is near, or else from a place where a text may be cut.
 fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec<String>) {
     if fraction == 0.0 {
         return (all, vec![]);
@@ -608,17 +636,19 @@ fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec
     }
     let mut at = (bytes as f64 * (1.0 - fraction)) as usize;
     let reach = at.min(bytes - at) / 10;
-    let mut first = 0; // of those that do not end before the place
+    let mut first = 0; // the document in which the cut lies
     while first + 1 < all.len() && at >= all[first].len() {
         at -= all[first].len();
         first += 1;
     }
     let text = &mut all[first];
     let to_end = text.len().saturating_sub(at);
-    let cut = match () {
-        () if first > 0 && at <= reach.min(to_end) => 0,
-        () if to_end <= reach => text.len(),
-        () => boundary(text, at, reach),
+    let cut = if first > 0 && at <= reach.min(to_end) {
+        0
+    } else if to_end <= reach {
+        text.len()
+    } else {
+        boundary(text, at, reach)
     };
     let rest = text.split_off(cut);
     let after = all.split_off(first + 1);
@@ -627,7 +657,7 @@ fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec
     (all, validation)
 }
 
-/// Documents one after the other, the tokenizer's end of text between them, or a newline where it has none.
+/// Encodes documents, one after the other. The tokenizer's end of text stands between them, or a newline if it has none.
 fn tokens(documents: Vec<String>, encoder: Encoder) -> Result<Tokens> {
     let (end, count) = (encoder.tokenizer.end_of_text(), documents.len());
     let (mut ids, mut ends) = (vec![], vec![]);
@@ -650,16 +680,17 @@ fn tokens(documents: Vec<String>, encoder: Encoder) -> Result<Tokens> {
     }
 }
 
-/// Documents that are being read, with the number of files of each format.
+/// Documents that are being read.
 pub struct Reading {
     /// The reader.
     pub documents: DocumentReader,
+    /// The number of files of each format.
     files: BTreeMap<TextFormat, usize>,
 }
 
 impl Reading {
-    /// Finds what `names` stand for; the text stands in `field` of JSON and parquet, and standard input is JSON lines where one is
-    /// named.
+    /// Finds the files that `names` stand for. In JSON and parquet the text is in `field`; if a field is named, standard input is read as
+    /// JSON lines.
     ///
     /// # Errors
     /// If a name stands for nothing.
@@ -670,7 +701,7 @@ impl Reading {
         Ok(Reading { documents: DocumentReader::new(inputs, field.unwrap_or("text"), skip_bad), files })
     }
 
-    /// What was read, where that is more than a text.
+    /// What was read, in words, if it was more than one text file.
     pub fn said(&self, documents: u64, bytes: u64) -> Option<String> {
         let plain = documents == 1 && self.files.keys().eq([&TextFormat::Text]);
         (!plain || self.documents.bad + self.documents.empty > 0).then(|| {
@@ -683,7 +714,7 @@ impl Reading {
     }
 }
 
-/// What was left out, and why.
+/// The documents that were left out, and why, in words.
 pub fn left_out(empty: u64, bad: u64, complaints: &[String]) -> String {
     let mut said = String::new();
     if empty > 0 {
@@ -696,7 +727,7 @@ pub fn left_out(empty: u64, bad: u64, complaints: &[String]) -> String {
     said
 }
 
-/// Conversations, the last of them kept for validation.
+/// Conversations. The last of them are kept for validation.
 pub struct Conversations {
     name: String,
     all: Chat,
@@ -704,7 +735,7 @@ pub struct Conversations {
 }
 
 impl Conversations {
-    /// Some of what a tokenizer has no token for.
+    /// Some words or characters of the answers for which a tokenizer has no token.
     pub fn unknown(&self, tokenizer: &Tokenizer) -> Vec<String> {
         let answers = |c: &'_ Conversation| -> Vec<String> {
             c.messages.iter().zip(&c.learned).filter(|(_, learned)| **learned).map(|(m, _)| m.content.clone()).collect()
@@ -713,13 +744,13 @@ impl Conversations {
         unknown(tokenizer, answers.iter().map(String::as_str))
     }
 
-    /// What there is to learn, with the tokenizer that `source` asks for, written by another program's `template` or by limpid's.
+    /// The conversations as tokens of the tokenizer that `source` names, written by another program's `template` or by limpid's own.
     ///
     /// # Errors
     /// If they do not fit the tokenizer or the template.
     pub fn corpus(&self, source: &TextSource, template: Option<&str>) -> Result<Corpus> {
         let all = &self.all.conversations;
-        // what a tokenizer is learned from needs no ids yet
+        // the text from which a tokenizer is learned needs no ids
         let early = template.map(|source| ChatTemplate::new(source, TemplateTokens::default())).transpose()?;
         let write = |conversation: &Conversation| match &early {
             Some(early) => early.render(&conversation.messages, false).unwrap_or_default(),
@@ -732,7 +763,7 @@ impl Conversations {
         Ok(Corpus { about, tokenizer, tokenizer_name: source.tokenizer_name().into(), train, validation })
     }
 
-    /// The ids to train on and to judge by, written by another program's `template` or by limpid's.
+    /// The ids to train on and to validate on, written by another program's `template` or by limpid's own.
     ///
     /// # Errors
     /// If the tokenizer has no ids for a text, or the template does not write it.
@@ -743,7 +774,7 @@ impl Conversations {
         Ok((template.tokens(train, tokenizer)?, template.tokens(validation, tokenizer)?))
     }
 
-    /// What was read; `long` conversations are longer than the window of `context` tokens.
+    /// What was read, in words. `long` conversations are longer than the window of `context` tokens.
     pub fn say(&self, long: usize, context: usize) -> String {
         let mut said = format!(
             "{}: {}; the loss is on the answers",

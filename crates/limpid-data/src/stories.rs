@@ -1,11 +1,10 @@
-//! `builtin:stories`, a corpus that needs no download: small English stories from a probabilistic grammar, with the
-//! exact log-probability of every story. People, pronouns, objects, places and outcomes must agree across sentences,
-//! and the mean of `-log_probability` is the entropy no model can beat.
+//! `builtin:stories`, a corpus that needs no download: small English stories from a probabilistic grammar, with the exact
+//! log-probability of every story. People, pronouns, objects, places and outcomes agree across sentences. The mean of
+//! `-log_probability` is the entropy: no model can reach a lower loss.
 //!
-//! [`GRAMMAR`] is text (stories.txt), compiled once. One `Walk` steps through it and leaves the choices to a driver: a seed
-//! ([`Stories`]), a given text ([`log_probability`]), or, in the tests, all choices in turn. The recogniser sums over
-//! all derivations; the tests find exactly one for every story tried, so the generator's own sum is the probability of the
-//! text.
+//! [`GRAMMAR`] is text (stories.txt), compiled once. A `Walk` steps through it and leaves the choices to its caller: a seed
+//! ([`Stories`]), a given text ([`log_probability`]), or, in the tests, all choices in turn. The recogniser sums over all derivations of
+//! a text. The tests find exactly one for every story tried, so the probability that the generator adds up is that of the text.
 
 use limpid_base::random::mix;
 use std::collections::HashMap;
@@ -48,27 +47,11 @@ impl Stories {
         let mut walk = Walk::start(grammar.start);
         let mut log_probability = 0.0;
         let start = text.len();
-        loop {
-            match walk.step(grammar) {
-                Step::Write(piece) => piece.append(text, text.len() == start),
-                Step::Choose(choice) => {
-                    let total = choice.total(grammar, &walk);
-                    let mut left = draws.below(total);
-                    let mut options = choice.options(grammar, &walk);
-                    let taken = options.find(|option| match left.checked_sub(option.weight) {
-                        Some(less) => {
-                            left = less;
-                            false
-                        }
-                        None => true,
-                    });
-                    drop(options);
-                    let Some(option) = taken else { break }; // cannot be: `left` is below the sum of the weights
-                    log_probability += grammar.log(option.weight) - grammar.log(total);
-                    walk.take(choice, option.entry);
-                }
-                Step::End => break,
-            }
+        while let Some(choice) = walk.write_to_choice(grammar, text, start) {
+            let total = choice.total(grammar, &walk);
+            let option = choice.option_at(grammar, &walk, draws.below(total));
+            log_probability += grammar.log(option.weight) - grammar.log(total);
+            walk.take(choice, option.entry);
         }
         text.push('\n');
         log_probability
@@ -182,13 +165,7 @@ struct Grammar {
 impl Grammar {
     /// Panics on a malformed grammar: the only one is the constant above, and a test compiles it.
     fn compile(source: &str, start: &str) -> Grammar {
-        let mut lines: Vec<String> = Vec::new();
-        for line in source.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
-            match (line.starts_with(' '), lines.last_mut()) {
-                (true, Some(last)) => last.push_str(line),
-                _ => lines.push(line.to_owned()),
-            }
-        }
+        let lines = rule_lines(source);
         let mut grammar = Grammar::default();
         let mut names = Names::default();
         let mut rules: HashMap<&str, u16> = HashMap::new();
@@ -197,25 +174,7 @@ impl Grammar {
             let (name, shared) = split_tags(head);
             let mut rule = Rule::default();
             for option in body.split('|') {
-                let (option, own) = split_tags(option.trim());
-                let (weight, text) = match option.split_once(' ') {
-                    Some((weight, text)) if weight.bytes().all(|b| b.is_ascii_digit()) => {
-                        (weight.parse().unwrap_or(1), text)
-                    }
-                    _ => (1, option),
-                };
-                if let Some(other) = text.strip_prefix('=') {
-                    let other = rules.get(other).unwrap_or_else(|| panic!("{other:?} is not known yet in {line:?}"));
-                    let taken = &grammar.rules[usize::from(*other)].options;
-                    rule.options.extend(taken.iter().map(|o| Weighted { weight: weight * o.weight, ..*o }));
-                    continue;
-                }
-                let mut tags: Vec<u16> = own.iter().chain(&shared).map(|tag| names.tag(tag)).collect();
-                tags.push(names.tag(&text.replace(' ', "-")));
-                let text = if text == "_" { "" } else { text };
-                let entry = Entry { parts: parse(text, &mut names), tags };
-                rule.options.push(Weighted { weight, entry: grammar.entries.len() as u16 });
-                grammar.entries.push(entry);
+                grammar.add_option(&mut rule, option, &shared, &rules, &mut names);
             }
             rule.total = rule.options.iter().map(|option| option.weight).sum();
             let id = grammar.rules.len() as u16;
@@ -225,19 +184,37 @@ impl Grammar {
         let first = Entry { parts: parse(&format!("<{start}>"), &mut names), tags: Vec::new() };
         grammar.start = grammar.entries.len() as u16;
         grammar.entries.push(first);
-        for name in names.families {
-            let tagged = rules.iter().filter_map(|(rule, id)| {
-                let tag = rule.strip_prefix(name.as_str())?.strip_prefix('.')?;
-                Some((*names.tags.get(tag).unwrap_or_else(|| panic!("nothing has the tag of {rule:?}")), *id))
-            });
-            let tagged: Vec<_> = tagged.collect();
-            let plain = rules.get(name.as_str()).copied();
-            assert!(plain.is_some() || !tagged.is_empty(), "no rule {name:?}");
-            grammar.families.push(Family { plain, tagged });
-        }
+        grammar.families = names.families.iter().map(|name| family(name, &rules, &names.tags)).collect();
         let most = grammar.rules.iter().map(|rule| rule.total).max().unwrap_or(0);
         grammar.logs = (0..=most).map(|weight| f64::from(weight).ln()).collect();
         grammar
+    }
+
+    /// Adds one option of a rule, or the options of the rule that it takes over; `shared` are the rule's tags.
+    fn add_option(
+        &mut self,
+        rule: &mut Rule,
+        option: &str,
+        shared: &[&str],
+        rules: &HashMap<&str, u16>,
+        names: &mut Names,
+    ) {
+        let (option, own) = split_tags(option.trim());
+        let (weight, text) = match option.split_once(' ') {
+            Some((weight, text)) if weight.bytes().all(|b| b.is_ascii_digit()) => (weight.parse().unwrap_or(1), text),
+            _ => (1, option),
+        };
+        if let Some(other) = text.strip_prefix('=') {
+            let other = rules.get(other).unwrap_or_else(|| panic!("{other:?} is not known yet in {option:?}"));
+            let taken = &self.rules[usize::from(*other)].options;
+            rule.options.extend(taken.iter().map(|o| Weighted { weight: weight * o.weight, ..*o }));
+            return;
+        }
+        let mut tags: Vec<u16> = own.iter().chain(shared).map(|tag| names.tag(tag)).collect();
+        tags.push(names.tag(&text.replace(' ', "-")));
+        let text = if text == "_" { "" } else { text };
+        rule.options.push(Weighted { weight, entry: self.entries.len() as u16 });
+        self.entries.push(Entry { parts: parse(text, names), tags });
     }
 
     fn log(&self, weight: u32) -> f64 {
@@ -276,6 +253,30 @@ impl Grammar {
         let sum: f64 = found.iter().map(|log| (log - top).exp()).sum();
         Some((top + sum.ln(), found.len()))
     }
+}
+
+/// The lines of a grammar, each with the lines that continue it; comments are left out.
+fn rule_lines(source: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in source.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        match lines.last_mut().filter(|_| line.starts_with(' ')) {
+            Some(last) => last.push_str(line),
+            None => lines.push(line.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The rule of this name and its sisters `name.tag`.
+fn family(name: &str, rules: &HashMap<&str, u16>, tags: &HashMap<String, u16>) -> Family {
+    let tagged = rules.iter().filter_map(|(rule, id)| {
+        let tag = rule.strip_prefix(name)?.strip_prefix('.')?;
+        Some((*tags.get(tag).unwrap_or_else(|| panic!("nothing has the tag of {rule:?}")), *id))
+    });
+    let tagged: Vec<_> = tagged.collect();
+    let plain = rules.get(name).copied();
+    assert!(plain.is_some() || !tagged.is_empty(), "no rule {name:?}");
+    Family { plain, tagged }
 }
 
 /// Names met while compiling, numbered.
@@ -403,6 +404,18 @@ impl Choice {
         options.iter().copied().filter(move |option| option.entry != out)
     }
 
+    /// The option whose share of the total weight `place` lies in.
+    fn option_at(&self, grammar: &Grammar, walk: &Walk, place: u32) -> Weighted {
+        let mut left = place;
+        for option in self.options(grammar, walk) {
+            if left < option.weight {
+                return option;
+            }
+            left -= option.weight;
+        }
+        unreachable!("a place is below the total of the weights")
+    }
+
     /// The sum of their weights.
     fn total(&self, grammar: &Grammar, walk: &Walk) -> u32 {
         match self.except {
@@ -441,7 +454,19 @@ impl Walk {
         }
     }
 
-    /// Goes on to the next text or the next choice; a rule of one option is no choice.
+    /// Appends the text up to the next choice to `text`, in which the story begins at `start`. None at the end of the story.
+    fn write_to_choice(&mut self, grammar: &Grammar, text: &mut String, start: usize) -> Option<Choice> {
+        loop {
+            debug_assert!(self.depth < DEPTH, "holes nest too deep after {text:?}");
+            match self.step(grammar) {
+                Step::Write(piece) => piece.append(text, text.len() == start),
+                Step::Choose(choice) => return Some(choice),
+                Step::End => return None,
+            }
+        }
+    }
+
+    /// Continues to the next text or the next choice. A rule of one option is not a choice.
     fn step<'g>(&mut self, grammar: &'g Grammar) -> Step<'g> {
         while self.depth > 0 {
             let (entry, at) = &mut self.frames[self.depth - 1];
@@ -561,28 +586,18 @@ mod tests {
         let (mut texts, mut derivations) = (HashMap::new(), 0);
         let mut open = vec![(Walk::start(start), String::new(), 1.0)];
         while let Some((mut walk, mut text, p)) = open.pop() {
-            loop {
-                match walk.step(grammar) {
-                    Step::Write(piece) => {
-                        let first = text.is_empty();
-                        piece.append(&mut text, first);
-                    }
-                    Step::Choose(choice) => {
-                        let total = f64::from(choice.total(grammar, &walk));
-                        for option in choice.options(grammar, &walk) {
-                            let mut fork = walk;
-                            fork.take(choice, option.entry);
-                            open.push((fork, text.clone(), p * f64::from(option.weight) / total));
-                        }
-                        break;
-                    }
-                    Step::End if walk.faulty => return None,
-                    Step::End => {
-                        derivations += 1;
-                        *texts.entry(text).or_insert(0.0) += p;
-                        break;
-                    }
+            if let Some(choice) = walk.write_to_choice(grammar, &mut text, 0) {
+                let total = f64::from(choice.total(grammar, &walk));
+                for option in choice.options(grammar, &walk) {
+                    let mut fork = walk;
+                    fork.take(choice, option.entry);
+                    open.push((fork, text.clone(), p * f64::from(option.weight) / total));
                 }
+            } else if walk.faulty {
+                return None;
+            } else {
+                derivations += 1;
+                *texts.entry(text).or_insert(0.0) += p;
             }
             if derivations + open.len() > limit {
                 return None;
@@ -658,25 +673,19 @@ mod tests {
         let grammar = &*COMPILED;
         let mut used = HashSet::new();
         for n in 0..20_000 {
-            let (mut walk, mut draws) = (Walk::start(grammar.start), SplitMix::at(99, n));
+            let mut walk = Walk::start(grammar.start);
+            let mut draws = SplitMix::at(99, n);
             let mut text = String::new();
-            loop {
-                match walk.step(grammar) {
-                    Step::Write(piece) => {
-                        let first = text.is_empty();
-                        piece.append(&mut text, first);
-                    }
-                    Step::Choose(choice) => {
-                        let options: Vec<Weighted> = choice.options(grammar, &walk).collect();
-                        // Evenly, to meet the rare ones.
-                        let option = options[draws.below(options.len() as u32) as usize];
-                        used.insert(option.entry);
-                        walk.take(choice, option.entry);
-                    }
-                    Step::End => break,
-                }
-                assert!(walk.depth < DEPTH && !walk.faulty, "after {text:?}");
+            while let Some(choice) = walk.write_to_choice(grammar, &mut text, 0) {
+                assert!(!walk.faulty, "after {text:?}");
+                let options: Vec<Weighted> = choice.options(grammar, &walk).collect();
+                // evenly, to meet the rare ones
+                let option = options[draws.below(options.len() as u32) as usize];
+                used.insert(option.entry);
+                walk.take(choice, option.entry);
+                assert!(walk.depth < DEPTH, "after {text:?}");
             }
+            assert!(!walk.faulty, "after {text:?}");
         }
         let rules = grammar.rules.iter().filter(|rule| rule.options.len() > 1);
         let unused = rules.flat_map(|rule| &rule.options).filter(|option| !used.contains(&option.entry));

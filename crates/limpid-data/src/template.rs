@@ -1,8 +1,8 @@
-//! How a model's conversations are written: the template in its files, in Jinja, run as transformers runs it.
+//! Chat templates: how a model's conversations become text. A template is in the model's files, in Jinja, and runs as in transformers.
 //!
-//! limpid's own template is written by [`chat`], without an interpreter: those are the texts that its models are
-//! trained on, and a model of limpid's answers where the feature `templates` is off. A template is a program from a file, so its
-//! steps, its time, its memory (a step pays for 64 bytes), its depth and its values are bounded (`held`). What is left undone: `tools` and `documents` are none.
+//! limpid's own template needs no interpreter: [`chat`] writes it, so limpid's models answer even without the feature `templates`. Any
+//! other template is a program from a file, so its steps, its time, its memory (a step pays for 64 bytes), its depth and its values are
+//! bounded (`held`). Templates that use `tools` or `documents` find none.
 
 use super::chat::{self, ChatError, Conversation, Fault, MARKERS, Message, Role};
 use super::quote::Quote;
@@ -19,13 +19,13 @@ mod held;
 /// Why a template writes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// Not Jinja.
+    /// It is not Jinja.
     #[error("the chat template is not understood: {0}")]
     Syntax(String),
-    /// It went wrong.
+    /// It failed.
     #[error("the chat template failed: {0}")]
     Failed(String),
-    /// What it says itself of messages that it does not take.
+    /// It refuses the messages, with this reason.
     #[error("the chat template does not take these messages: {0}")]
     Refused(String),
     /// It loops, or writes without end.
@@ -33,7 +33,7 @@ pub enum TemplateError {
         "the chat template does not end: it was stopped after {STEPS} steps, of which 64 bytes that it writes are one"
     )]
     Endless,
-    /// A text that would be taken for the template.
+    /// A message contains a special token that would be read as one.
     #[error(
         "message {message} contains {token}, a special token that this tokenizer cannot write as text: it would be read as one"
     )]
@@ -43,31 +43,31 @@ pub enum TemplateError {
         /// What it contains.
         token: String,
     },
-    /// An answer whose tokens are not known.
+    /// The tokens of an answer cannot be told from the others.
     #[error("message {message}: {why}, so limpid cannot tell which tokens are this answer")]
     Answer {
         /// Which message, from 1.
         message: usize,
-        /// Why they are not.
+        /// Why they cannot.
         why: &'static str,
     },
-    /// Any of these, in a conversation to be trained on.
+    /// Any of these, in a conversation to train on.
     #[error("{place}: {fault}")]
     At {
-        /// Where the conversation stands.
+        /// The place of the conversation.
         place: Place,
         /// What is wrong.
         fault: Box<TemplateError>,
     },
-    /// A text that would be taken for limpid's own template, or that the tokenizer cannot write.
+    /// A message holds a marker of limpid's own template, or the tokenizer cannot write it.
     #[error(transparent)]
     Chat(#[from] ChatError),
-    /// Only limpid's own is written without it.
+    /// A template of another program, without the feature `templates`.
     #[error("the model has a chat template of another program: build limpid with the feature `templates` to use it")]
     Feature,
 }
 
-/// Texts of tokens that templates write by name, `bos_token` and others.
+/// The texts of the tokens that templates write by name: `bos_token` and others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateTokens(BTreeMap<String, String>);
 
@@ -78,8 +78,8 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for TemplateTokens {
 }
 
 impl TemplateTokens {
-    /// Those of a tokenizer: all that the files of its folder name, as in transformers; where they name none, the tokens that begin and end
-    /// a text, and one that fills up batches.
+    /// The tokens that the files beside a tokenizer name, as in transformers. If they name none: the tokens that begin and end a text, and
+    /// one that fills up batches.
     pub fn of(tokenizer: &Tokenizer) -> TemplateTokens {
         if !tokenizer.named_roles().is_empty() {
             return tokenizer.named_roles().iter().cloned().collect();
@@ -96,7 +96,7 @@ impl TemplateTokens {
     }
 }
 
-/// Most steps of a template, the checks of what it holds among them. 64 bytes that it makes are one, so that this bounds its memory
+/// The most steps of a template, checks of its values included. Every 64 bytes that it makes count as a step, so this bounds its memory
 /// too, to 128 MiB.
 const STEPS: u64 = 1 << 21;
 
@@ -150,8 +150,8 @@ impl ChatTemplate {
         })
     }
 
-    /// The same at a time, in seconds of UTC since 1970, for templates that write the date (`strftime_now`). Without, they write the
-    /// one that they have for this case, or fail.
+    /// The same at a time, in seconds of UTC since 1970, for templates that write the date (`strftime_now`). Without a time, such a template
+    /// writes a date of its own or fails.
     #[must_use]
     pub fn at(&self, now: i64) -> ChatTemplate {
         ChatTemplate { now: Some(now), ..self.clone() }
@@ -175,29 +175,33 @@ impl ChatTemplate {
         Ok(chat::written(&self.source, bos, messages, add_generation_prompt)?)
     }
 
-    /// The ids that an answer to `messages` comes after: of the rendered text, with no token that the template does not write. No message
-    /// can be taken for the template: in a message the text of a special token is text. (In transformers it is the token.)
+    /// The ids of the prompt for an answer to `messages`: those of the rendered text, without any token that the template does not write.
+    /// The text of a special token inside a message stays text, so no message can imitate the template. (In transformers it becomes the
+    /// token.)
     ///
     /// # Errors
     /// As [`ChatTemplate::render`], or if the tokenizer cannot write a message, or not as text.
     pub fn ids(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, TemplateError> {
-        match chat::is_template(&self.source) {
-            true => Ok(chat::prompt(messages, tokenizer)?),
-            false => self.encoded(messages, true, tokenizer),
+        if chat::is_template(&self.source) {
+            Ok(chat::prompt(messages, tokenizer)?)
+        } else {
+            self.encoded(messages, true, tokenizer)
         }
     }
 
-    /// The ids of a conversation that nothing follows; of messages as [`ChatTemplate::ids`].
+    /// The ids of a conversation that nothing follows. Messages are encoded as in [`ChatTemplate::ids`].
     ///
     /// # Errors
     /// As [`ChatTemplate::ids`].
     pub fn whole_ids(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, TemplateError> {
-        match chat::is_template(&self.source) {
-            true => Ok(chat::whole(messages, tokenizer)?),
-            false => self.encoded(messages, false, tokenizer),
+        if chat::is_template(&self.source) {
+            Ok(chat::whole(messages, tokenizer)?)
+        } else {
+            self.encoded(messages, false, tokenizer)
         }
     }
 
+    /// The ids of messages in another program's template; with `asks`, up to where an answer begins.
     fn encoded(&self, messages: &[Message], asks: bool, tokenizer: &Tokenizer) -> Result<Vec<u32>, TemplateError> {
         let quote = Quote::new(tokenizer.specials(), messages, &self.source);
         let quote = quote.ok_or(ChatError::Message(Fault::Marks))?;
@@ -213,14 +217,14 @@ impl ChatTemplate {
         }
     }
 
-    /// Conversations as documents to train on, the tokens of their answers counted.
+    /// Conversations as documents to train on, in which the tokens of the answers are to be predicted.
     ///
-    /// An answer's tokens are those that follow the prompt of the same messages before it ([`ChatTemplate::ids`]), up to the last token that
-    /// ends a turn or a text; or, where the template marks answers with `{% generation %}`, those of what it marks.
+    /// If the template marks answers with `{% generation %}`, an answer's tokens are those of the marked text. Otherwise they are those that
+    /// follow the prompt of the messages before it ([`ChatTemplate::ids`]), up to the last token that ends a turn or a text.
     ///
     /// # Errors
-    /// As [`ChatTemplate::ids`]; and if an answer does not begin and end between two tokens, or the template writes the conversation up to it
-    /// otherwise when more follows.
+    /// As [`ChatTemplate::ids`]. If an answer does not begin and end between two tokens, or the template writes the conversation up to it
+    /// differently when more messages follow.
     pub fn tokens(&self, conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<Tokens, TemplateError> {
         if chat::is_template(&self.source) {
             return Ok(chat::tokens(conversations, tokenizer)?);
@@ -269,19 +273,8 @@ impl ChatTemplate {
                     place(span.start, BEGINS)?..place(span.end, ENDS)?
                 }
                 None => {
-                    let (prompt, after) = (self.render(&messages[..i], true)?, self.render(&messages[..=i], false)?);
-                    if !after.starts_with(&prompt) {
-                        return Err(why(
-                            "what the template writes of it does not begin as the prompt of the messages before it does",
-                        ));
-                    }
-                    if !text.starts_with(&after) {
-                        return Err(why(
-                            "the template writes the conversation up to it otherwise when more messages follow (one answer a \
-                             conversation would do)",
-                        ));
-                    }
-                    let (start, end) = (place(prompt.len(), BEGINS)?, place(after.len(), ENDS)?);
+                    let span = self.answer_in(&text, messages, i)?;
+                    let (start, end) = (place(span.start, BEGINS)?, place(span.end, ENDS)?);
                     let last = (start..end).rev().find(|at| turns.contains(&ids[*at]));
                     start..last.map_or(end, |last| last + 1)
                 }
@@ -292,6 +285,24 @@ impl ChatTemplate {
             answers.push(answer);
         }
         Ok((ids, answers))
+    }
+
+    /// What the template adds for message `i`, an answer, in the text of the whole conversation.
+    fn answer_in(&self, text: &str, messages: &[Message], i: usize) -> Result<Range<usize>, TemplateError> {
+        let why = |why| TemplateError::Answer { message: i + 1, why };
+        let prompt = self.render(&messages[..i], true)?;
+        let after = self.render(&messages[..=i], false)?;
+        if !after.starts_with(&prompt) {
+            return Err(why(
+                "what the template writes of it does not begin as the prompt of the messages before it does",
+            ));
+        }
+        if !text.starts_with(&after) {
+            return Err(why(
+                "the template writes the conversation up to it otherwise when more messages follow (one answer a conversation would do)",
+            ));
+        }
+        Ok(prompt.len()..after.len())
     }
 
     /// The parts of a conversation's text that a template marks as answers, if it marks any.
@@ -319,11 +330,11 @@ impl ChatTemplate {
         Ok(None)
     }
 
-    /// Texts that end an answer, beside the tokenizer's own tokens for the end of a text and of a turn: limpid's markers, or the texts of
+    /// Texts that end an answer, besides the tokenizer's own tokens for the end of a text and of a turn: limpid's markers, or the texts of
     /// the tokens `ends`, which the model's files name.
     pub fn stops(&self, tokenizer: &Tokenizer, ends: &[u32]) -> Vec<String> {
         if chat::is_template(&self.source) {
-            // an answer that begins another turn has ended, too, and so no answer has what a message may not have
+            // an answer that begins another turn has ended too, so no answer holds a marker, which no message may hold
             return MARKERS.map(String::from).into();
         }
         let known = [tokenizer.end_of_text(), tokenizer.end_of_turn()];
@@ -332,7 +343,7 @@ impl ChatTemplate {
     }
 }
 
-/// Refuses messages that would be taken for the template.
+/// Refuses messages that contain special tokens.
 fn plain(messages: &[Message], tokenizer: &Tokenizer) -> Result<(), TemplateError> {
     let specials = tokenizer.specials();
     for (message, Message { content, .. }) in (1..).zip(messages) {
@@ -385,7 +396,7 @@ mod jinja {
         held::read(jinja, NAME, plain(source)).map_err(TemplateError::Syntax)
     }
 
-    /// What strings and lists can do in Python, paid for before it is done.
+    /// The methods that strings and lists have in Python. Each is paid for before it runs.
     fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
         let bytes = match (value.as_str(), name, args) {
             (Some(between), "join", [list]) => {
@@ -408,7 +419,7 @@ mod jinja {
         unknown_method_callback(state, value, name, args)
     }
 
-    /// The sum of all numbers in the braces of a format behind their colons.
+    /// The sum of all widths in a format: the numbers behind the colons in its braces.
     fn widths(format: &str) -> u64 {
         let braces = format.split('{').skip(1).filter_map(|part| part.split('}').next()?.split_once(':'));
         let numbers = braces.flat_map(|(_, spec)| spec.split(|c: char| !c.is_ascii_digit()));
@@ -463,7 +474,7 @@ mod jinja {
         contain(run).map_err(TemplateError::Failed)?.map_err(failed)
     }
 
-    /// With `\n` at the end of every line, as Jinja2 begins, and without transformers' own block that marks answers: what is in it is
+    /// A template with `\n` at the end of every line, as Jinja2 reads it, and without transformers' block that marks answers: its content is
     /// written as it is.
     fn plain(source: &str) -> String {
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
@@ -474,12 +485,12 @@ mod jinja {
         })
     }
 
-    /// Stands before and after an answer, where that is wanted: no character of any text.
+    /// Marks the beginning and the end of an answer. No text contains it.
     pub const MARKS: char = '\u{10fffe}';
 
     /// The template that writes [`MARKS`] round what it marks as answers, if it marks any.
     pub fn marking(source: &str) -> Option<String> {
-        // of the two tags each has one side of the block's own, so that blanks go where they went
+        // each of the two tags keeps its own side of the block, so that blanks are trimmed as before
         let mark = |word: &str, (before, after): (&str, &str), part: &str| {
             let written = format!("{before} %}}{{{{ '{MARKS}' }}}}{{% {after}");
             Some(part.replacen(word, &written, 1))
@@ -493,7 +504,7 @@ mod jinja {
         (text != *source).then_some(text)
     }
 
-    /// A template with some tags replaced: of each `change` is told the word and the source up to the next.
+    /// A template with some tags replaced. `change` gets each tag's word, and the source from there to the next tag.
     fn tags(source: &str, change: &dyn Fn(&str, &str) -> Option<String>) -> String {
         let mut parts = source.split("{%");
         let mut text = String::from(parts.next().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! A stream of token ids: the documents one after the other, where each ends, and which tokens are to be predicted. In
-//! memory, or in files that are mapped (`shards`).
+//! A stream of token ids: documents one after the other, with the end of each, and which tokens are to be predicted. It lies in memory or
+//! in mapped files (`shards`).
 
 use super::shards::Shard;
 use super::{CorpusError, DataError};
@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of the text that the tokens to be predicted stand for, without those that end texts; none if one of them stands for text that the
-/// vocabulary lacks.
+/// Bytes of text that the tokens to be predicted stand for, without the tokens that end texts; none if one of them is the unknown token,
+/// whose text is lost.
 ///
 /// # Errors
 /// If an id is not the tokenizer's.
@@ -30,7 +30,7 @@ pub fn text_bytes(tokens: &Tokens, tokenizer: &Tokenizer) -> Result<Option<usize
     Ok(Some(bytes))
 }
 
-/// Tokens whose text is held at once.
+/// The most tokens whose text is held at once.
 const PIECE: usize = 1 << 16;
 
 /// Token ids with the ends of their documents.
@@ -64,8 +64,8 @@ impl Tokens {
         Tokens::of_documents(ids, ends, None)
     }
 
-    /// Documents one after the other: `ends` ascend to the number of ids. `counted` says of each token whether it is to be
-    /// predicted (chat: the answers); none for all.
+    /// Documents one after the other. `ends` ascend to the number of ids. `counted` says for each token whether it is to be predicted (in
+    /// conversations: the answers); without it, all are.
     pub fn of_documents(ids: Vec<u32>, ends: Vec<usize>, counted: Option<Vec<bool>>) -> Tokens {
         debug_assert!(ends.is_sorted() && ends.last().is_none_or(|end| *end == ids.len()));
         debug_assert!(counted.as_ref().is_none_or(|c| c.len() == ids.len()));
@@ -190,7 +190,7 @@ impl Tokens {
         }
     }
 
-    /// Calls `with` for the ids, some after others, and the place of the first of them.
+    /// Calls `with` for all ids, piece by piece, with the position of each piece.
     fn pieces(&self, mut with: impl FnMut(usize, &mut [u32]) -> Result<(), DataError>) -> Result<(), CorpusError> {
         const STEP: usize = 1 << 16;
         let mut ids = Vec::with_capacity(STEP.min(self.len()));
@@ -203,10 +203,10 @@ impl Tokens {
         self.check_files()
     }
 
-    /// A number for all of it: every id, where documents end, and what is to be predicted.
+    /// A checksum of everything: ids, ends of documents, and which tokens are to be predicted.
     ///
     /// # Errors
-    /// If a file that it lies in was changed.
+    /// If one of its files has changed.
     pub fn digest(&self) -> Result<u64, CorpusError> {
         let mut sum = Xxh3::new();
         sum.update(&(self.len() as u64).to_le_bytes());
@@ -222,10 +222,10 @@ impl Tokens {
         Ok(sum.digest())
     }
 
-    /// Every id is below `vocab_size`.
+    /// Checks that every id is below `vocab_size`.
     ///
     /// # Errors
-    /// Names the first that is not, and where it stands; or a file that it lies in, if that was changed.
+    /// Names the first id that is not, and its position; or one of its files, if that has changed.
     pub fn check_ids(&self, vocab_size: usize) -> Result<(), CorpusError> {
         self.pieces(|start, ids| match ids.iter().position(|id| *id as usize >= vocab_size) {
             Some(at) => Err(DataError::TokenRange { id: ids[at], position: start + at, vocab_size }),

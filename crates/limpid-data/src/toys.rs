@@ -1,4 +1,5 @@
-//! The sentences that the documents work their examples on, `builtin:s0` and others, each with the tokenizer that has exactly its words.
+//! Small built-in texts, `builtin:s0` and others, on which the study's documents work their examples. Each has a tokenizer with exactly its
+//! words.
 
 /// A document's example: a few sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,9 +15,9 @@ pub use model::ModelLook;
 pub use page::html;
 
 use limpid_checkpoint::{CheckpointError, at};
-use limpid_train::RECENT;
 use limpid_train::evaluate::mean;
 use limpid_train::log::{self, METRICS, Speed};
+use limpid_train::{RECENT, Summary};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -68,35 +68,6 @@ pub enum RunState {
     Unfinished,
 }
 
-/// The results of a run so far.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Results {
-    /// How far it has come.
-    pub state: RunState,
-    /// Steps done.
-    pub steps: u64,
-    /// Training loss of the first step that has one, nats a token.
-    pub first_loss: Option<f64>,
-    /// Mean training loss of the last [`RECENT`] steps that have one, or of all if there are fewer.
-    pub train_loss: Option<f64>,
-    /// Validation loss: of the kept weights on all of the text, or the least during training while that is not known.
-    pub val_loss: Option<f64>,
-    /// The validation loss of the kept weights in bits for each byte of the text, where the run knows it.
-    pub val_bits_per_byte: Option<f64>,
-    /// The step of the least validation loss during training, or the last step.
-    pub best_step: u64,
-    /// Tokens trained on.
-    pub tokens: u64,
-    /// Seconds spent.
-    pub seconds: f64,
-    /// Tokens a second, evaluations and saves included.
-    pub tok_s: f64,
-    /// Most memory the process held.
-    pub peak_rss_bytes: Option<u64>,
-    /// The least loss any model can reach, where that is known.
-    pub entropy_floor: Option<f64>,
-}
-
 /// A run as its folder records it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunRecord {
@@ -110,8 +81,12 @@ pub struct RunRecord {
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Texts it wrote.
     pub samples: Vec<SampleRecord>,
-    /// Its results so far.
-    pub results: Results,
+    /// How far it has come.
+    pub state: RunState,
+    /// Training loss of the first step that has one, in nats per token.
+    pub first_loss: Option<f64>,
+    /// Its results so far: those of its summary, or before that what the log says.
+    pub results: Summary,
     /// Its model with the last sample, or why that cannot be shown; none where nobody looked.
     pub look: Option<Result<ModelLook, String>>,
 }
@@ -139,13 +114,15 @@ impl RunRecord {
             }
         }
         let summary = json(&folder.join("summary.json"))?.unwrap_or_default();
-        let results = results(&series, &summary).ok_or_else(|| ReportError::Empty(folder.into()))?;
+        let (state, results) = results(&series, &summary).ok_or_else(|| ReportError::Empty(folder.into()))?;
+        let first_loss = series.get("train_loss").and_then(|losses| losses.first()).map(|(_, loss)| *loss);
         let config = json(&folder.join("config.json"))?.unwrap_or_default();
         let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
         let name = whole.file_name().map_or_else(|| folder.display().to_string(), |n| n.to_string_lossy().into());
         let tokenizer =
             limpid_base::files::read_small(&folder.join("tokenizer.json"), u64::MAX).ok().map(|bytes| xxh3_64(&bytes));
-        let mut run = RunRecord { name, settings: BTreeMap::new(), tokenizer, series, samples, results, look: None };
+        let settings = BTreeMap::new();
+        let mut run = RunRecord { name, settings, tokenizer, series, samples, state, first_loss, results, look: None };
         config.as_object().into_iter().flatten().for_each(|(key, value)| run.set(key, value));
         Ok(run)
     }
@@ -196,28 +173,31 @@ fn json(path: &Path) -> Result<Option<Value>, ReportError> {
     Ok(Some(serde_json::from_str(&text).map_err(bad)?))
 }
 
-/// The results: from the summary if it is of the last step, else from the log.
-fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Option<Results> {
+/// How far a run has come, and its results: from the summary if it is of the last step, else from the log.
+fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Option<(RunState, Summary)> {
     let values = |name: &str| series.get(name).map_or(&[][..], Vec::as_slice);
     let last = |name: &str| values(name).last().map_or(0.0, |(_, value)| *value);
     let train: Vec<f64> = values("train_loss").iter().map(|(_, loss)| *loss).collect();
     // every step has these
     let (steps, _) = values("tokens").last()?;
     let done = summary["steps"].as_f64() == Some(*steps);
+    let stopped = done && summary["stopped"] == true;
     let recent = &train[train.len().saturating_sub(RECENT)..];
     let best = values("val_loss").iter().min_by(|a, b| a.1.total_cmp(&b.1));
-    let (tokens, seconds) = (last("tokens"), last("seconds"));
     let told = |key: &str| summary[key].as_f64().filter(|_| done);
-    let seconds = told("seconds").unwrap_or(seconds);
-    Some(Results {
-        state: match (done, summary["stopped"] == true) {
-            (false, _) => RunState::Unfinished,
-            (true, true) => RunState::Stopped,
-            (true, false) => RunState::Finished,
-        },
+    let (tokens, seconds) = (last("tokens"), told("seconds").unwrap_or(last("seconds")));
+    let state = if !done {
+        RunState::Unfinished
+    } else if stopped {
+        RunState::Stopped
+    } else {
+        RunState::Finished
+    };
+    let results = Summary {
         steps: *steps as u64,
-        first_loss: train.first().copied(),
         train_loss: told("train_loss").or(mean(recent)),
+        losses: Some(recent.len()),
+        // of the kept weights on all of the text, or the least during training while that is not known
         val_loss: told("val_loss").or(best.map(|p| p.1)),
         val_bits_per_byte: told("val_bits_per_byte"),
         best_step: told("best_step").or(best.map(|p| p.0)).unwrap_or(*steps) as u64,
@@ -225,8 +205,13 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
         seconds,
         tok_s: if seconds > 0.0 { tokens / seconds } else { 0.0 },
         peak_rss_bytes: summary["peak_rss_bytes"].as_u64(),
+        device_bytes: None,
         entropy_floor: summary["entropy_floor"].as_f64(),
-    })
+        stopped,
+        ended_early: done && summary["ended_early"] == true,
+        missing: vec![],
+    };
+    Some((state, results))
 }
 
 #[cfg(test)]
@@ -412,8 +397,8 @@ mod tests {
     fn results_and_texts() {
         let (mut run, _) = record("results");
         let r = &run.results;
-        assert_eq!((r.state, r.steps, r.val_loss, r.best_step), (RunState::Unfinished, 5000, Some(2.5), 4000));
-        assert_eq!((r.tokens, r.tok_s, r.first_loss), (500_000, 200.0, Some(7.0)));
+        assert_eq!((run.state, r.steps, r.val_loss, r.best_step), (RunState::Unfinished, 5000, Some(2.5), 4000));
+        assert_eq!((r.tokens, r.tok_s, run.first_loss), (500_000, 200.0, Some(7.0)));
         let mean = (4951..=5000).map(|n| 2.0 + 5.0 / f64::from(n)).sum::<f64>() / 50.0;
         assert!((r.train_loss.unwrap() - mean).abs() < 1e-12);
         let settings = |run: &RunRecord, key: &str| run.settings.get(key).cloned();

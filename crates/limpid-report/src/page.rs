@@ -99,15 +99,15 @@ fn summary(run: &RunRecord) -> String {
         .get("steps")
         .and_then(|s| s.parse().ok())
         .map_or(String::new(), |steps: u64| format!(" of {}", commas(steps)));
-    let done = match r.state {
+    let done = match run.state {
         RunState::Finished => "Finished:".into(),
         RunState::Stopped => format!("Stopped before its end{}:", if of.is_empty() { "" } else { "," }),
         RunState::Unfinished => "Not finished when this was written:".to_string(),
     };
-    let of = if r.state == RunState::Finished { String::new() } else { of };
+    let of = if run.state == RunState::Finished { String::new() } else { of };
     let mut text =
         format!("{done} {}{of} steps, {} tokens, {}.", commas(r.steps), commas(r.tokens), duration(r.seconds));
-    text += &match (r.first_loss, r.train_loss) {
+    text += &match (run.first_loss, r.train_loss) {
         (Some(first), Some(last)) => format!(
             " The training loss went from {first:.4} to {last:.4} nats a token (the mean of the last {} steps).",
             r.steps.min(RECENT as u64)
@@ -115,7 +115,7 @@ fn summary(run: &RunRecord) -> String {
         _ => " There is no training loss: no batch had a token to predict.".into(),
     };
     if let Some(val) = r.val_loss {
-        text += &match r.state {
+        text += &match run.state {
             RunState::Finished => format!(" The validation loss is {val:.4}"),
             _ => format!(" The least validation loss during training was {val:.4}"),
         };
@@ -139,7 +139,7 @@ fn tiles(run: &RunRecord) -> String {
 /// Results by name; empty where there is none.
 fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
     let r = &run.results;
-    let state = match r.state {
+    let state = match run.state {
         RunState::Finished => "",
         RunState::Stopped => " (stopped)",
         RunState::Unfinished => " (unfinished)",

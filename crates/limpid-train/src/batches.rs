@@ -1,9 +1,10 @@
-//! Windows of a token stream, as batches: shuffled ones to train on, or those in order; all of them in order to evaluate on.
+//! Cuts a token stream into windows and fills batches with them: [`Batches`] to train on, in random order or in order, and [`Windows`] to
+//! evaluate on, all in order.
 //!
-//! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at
-//! once. [`Documents`] says where windows begin, and whether attention and positions begin anew with each document inside
-//! them. A window never joins documents from different places of the stream: if they do not see each other, it makes no
-//! difference which documents share a window, and windows are shuffled anyway.
+//! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at once. [`Documents`] says
+//! where windows begin, and whether attention and positions begin anew with each document inside them. A window never joins documents from
+//! different places of the stream: if documents do not see each other, it does not matter which of them share a window, and windows are
+//! shuffled anyway.
 
 use crate::shuffle::Shuffle;
 use limpid_core::config::axis;
@@ -17,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Objective {
     /// The next token.
     NextToken,
-    /// Masked tokens, as in BERT: 15 % of the tokens are chosen and predicted, and of every window at least one; of these 80 % become
-    /// `mask`, 10 % a random token, 10 % stay.
+    /// Masked tokens, as in BERT: 15 % of the tokens, and at least one of every window, are chosen and predicted. Of these, 80 % become
+    /// `mask`, 10 % a random token, and 10 % stay.
     Masked {
         /// Id of the mask token.
         mask: u32,
@@ -32,11 +33,11 @@ pub enum Objective {
 /// How windows treat the documents of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Documents {
-    /// Windows begin where documents do, and hold as many whole ones as fit (a longer one is cut into windows of its
-    /// own); they are not filled up, so batches differ in their rows. Else windows are equally long and cut anywhere.
+    /// Windows begin where documents begin and hold as many whole documents as fit; a longer document is cut into windows of its own. They
+    /// are not filled up, so batches differ in their rows. Otherwise all windows have the same length and are cut anywhere.
     pub whole: bool,
-    /// A document sees those before it in its window. Else each is a sequence of its own, positions from 0, and its
-    /// last token predicts nothing: a window gives what its documents would give one by one, bit for bit.
+    /// A document sees those before it in its window. Otherwise each document is a sequence of its own, with positions from 0, and its last
+    /// token predicts nothing: a window then gives what its documents would give one by one, bit for bit.
     pub cross: bool,
 }
 
@@ -67,14 +68,14 @@ fn check_size(batch_size: usize, context: usize) -> Result<(), DataError> {
     wrong.map_or(Ok(()), |(what, found)| Err(DataError::Size { what, found }))
 }
 
-/// A stream that is cut into windows.
+/// A stream, and how it is cut into windows.
 #[derive(Clone, Debug)]
 struct Cut<'a> {
     tokens: &'a Tokens,
     context: usize,
     objective: Objective,
     cross: bool,
-    /// Where windows of whole documents begin.
+    /// Where windows begin, if they hold whole documents.
     starts: Option<Arc<[usize]>>,
     /// Documents that no window holds whole.
     long: usize,
@@ -100,12 +101,12 @@ impl<'a> Cut<'a> {
         Cut { tokens, context, objective, cross: documents.cross, starts, long }
     }
 
-    /// Where windows one after the other end: a masked token is predicted where it stands, the next token one place before.
+    /// Where the last of consecutive windows ends: a masked token is predicted at its own place, the next token one place earlier.
     fn end(&self) -> usize {
         self.tokens.len() - usize::from(self.objective == Objective::NextToken)
     }
 
-    /// How many windows there are one after the other.
+    /// How many consecutive windows there are.
     fn count(&self) -> usize {
         self.starts.as_ref().map_or(self.end().div_ceil(self.context), |starts| starts.len())
     }
@@ -261,10 +262,10 @@ impl std::iter::Sum for TargetCount {
     }
 }
 
-/// Shuffled windows: an endless stream that can be entered anywhere. An epoch cuts the text into windows from an
-/// offset of its own (whole documents: always the same windows) and takes each once, so nothing is left out for long;
-/// the order is a permutation that is computed, not stored. [`Batches::ordered`] takes them in order instead. Any
-/// thread may fill any step's batch; it takes microseconds, so none runs ahead (docs/decisions.md#there-is-no-data-loader).
+/// Shuffled windows: an endless stream of batches that can be entered at any step. Each epoch cuts the text into windows from an offset of
+/// its own (whole documents always give the same windows) and takes each window once, so no text is left out for long. The order is a
+/// permutation that is computed, not stored. [`Batches::ordered`] takes the windows in order instead. Any thread may fill any step's batch;
+/// that takes microseconds, so no thread runs ahead (docs/decisions.md#there-is-no-data-loader).
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     cut: Cut<'a>,
@@ -273,7 +274,7 @@ pub struct Batches<'a> {
     micros: u64,
     seed: u64,
     order: WindowOrder,
-    /// Of [`WindowOrder::Shuffled`], the epoch that was asked for last.
+    /// The permutation of the last epoch, for [`WindowOrder::Shuffled`].
     shuffle: Option<Arc<Mutex<Shuffle>>>,
 }
 
@@ -292,10 +293,10 @@ impl<'a> Batches<'a> {
         Batches::of_documents(tokens, batch_size, context, seed, objective, Documents::default())
     }
 
-    /// The same of documents.
+    /// The same, with windows that treat documents in this way.
     ///
     /// # Errors
-    /// If the text is shorter than one window, or there is nothing in a batch.
+    /// If the text is shorter than one window, or a batch would be empty.
     pub fn of_documents(
         tokens: &'a Tokens,
         batch_size: usize,
@@ -311,15 +312,15 @@ impl<'a> Batches<'a> {
         Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed, order, shuffle: None })
     }
 
-    /// The same, `micros` batches to a step.
+    /// The same, with `micros` batches in each step.
     pub fn accumulated(self, micros: usize) -> Batches<'a> {
         Batches { micros: micros as u64, ..self }
     }
 
-    /// The same text with its windows in that order. Of [`WindowOrder::Sequential`] an epoch is as many whole batches of full windows
-    /// as there are, and what is left is not trained on: llm.c's order. A text that is not enough for one batch, or whose windows are
-    /// whole documents, is taken to its end instead; the next epoch may begin in the same batch. [`WindowOrder::Shuffled`] draws the order
-    /// of these batches, or where they are not whole, of the windows.
+    /// The same text with its windows in this order. With [`WindowOrder::Sequential`] an epoch consists of all whole batches of full
+    /// windows, and the rest of the text is not trained on: llm.c's order. A text that is shorter than one batch, or whose windows are whole
+    /// documents, is used to its end instead; the next epoch may then begin inside a batch. [`WindowOrder::Shuffled`] shuffles these
+    /// batches, or the windows if batches are not whole.
     pub fn ordered(self, order: WindowOrder) -> Batches<'a> {
         let ordered = Batches { order, shuffle: None, ..self };
         let (windows, unit) = ordered.windows();
@@ -332,7 +333,7 @@ impl<'a> Batches<'a> {
         self.windows().0 as u64
     }
 
-    /// Windows of an epoch, and how many of them stay together where the order of batches is drawn.
+    /// The number of windows of an epoch, and how many of them stay together when batches are shuffled.
     fn windows(&self) -> (usize, usize) {
         let Cut { tokens, context, starts, .. } = &self.cut;
         let filling = self.cut.end() / context / self.batch_size * self.batch_size;
@@ -344,9 +345,9 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// What the `rank`-th of `ranks` computers takes of every batch: windows of its own, which put together in the
-    /// order of the ranks are the batch. The weight [`fill`](Batches::fill) gives is that part's; a mean over the
-    /// whole step takes the [`count_targets`] rows of all.
+    /// The windows of every batch that belong to the `rank`-th of `ranks` computers. The windows of all ranks, in their order, make up the
+    /// batch. [`fill`](Batches::fill) gives the weight of this part alone; a mean over the whole step needs the [`count_targets`] of all
+    /// parts.
     ///
     /// # Errors
     /// If there is no such rank, or a rank would have no window.
@@ -358,21 +359,21 @@ impl<'a> Batches<'a> {
         Ok(Batches { part: windows * rank / ranks..windows * (rank + 1) / ranks, ..self })
     }
 
-    /// Whether the files that the text lies in are what was opened: see [`Tokens::check_files`].
+    /// Checks that the text's files have not changed since they were opened: see [`Tokens::check_files`].
     ///
     /// # Errors
-    /// If one was changed.
+    /// If one has changed.
     pub fn check_files(&self) -> Result<(), CorpusError> {
         self.cut.tokens.check_files()
     }
 
-    /// Documents that are longer than a window, and so cut though they should be whole.
+    /// The number of documents that are longer than a window, and so are cut even if windows hold whole documents.
     pub fn long(&self) -> usize {
         self.cut.long
     }
 
-    /// Fills `batch` with micro-batch `micro` of `step`, its weight for the mean of that micro-batch alone.
-    /// Allocates nothing once `batch` has been filled before.
+    /// Fills `batch` with micro-batch `micro` of `step`. Its weight is that for the mean of this micro-batch alone. Allocates nothing if
+    /// `batch` has been filled before.
     pub fn fill(&self, step: u64, micro: u64, batch: &mut Batch) {
         self.cut.clear(self.part.len(), batch);
         for (window, draws) in self.windows_of(step, micro) {
@@ -450,7 +451,7 @@ impl<'a> Windows<'a> {
         Windows::of_documents(what, tokens, context, objective, Documents::default())
     }
 
-    /// The same of documents.
+    /// The same, with windows that treat documents in this way.
     ///
     /// # Errors
     /// If there is nothing to predict.
@@ -466,27 +467,27 @@ impl<'a> Windows<'a> {
         Ok(Windows { cut: Cut::new(tokens, context, objective, documents), every: 1 })
     }
 
-    /// Only so many of the windows that about `tokens` are predicted, evenly spread.
+    /// Some of the windows, evenly spread, so that about `tokens` tokens are predicted.
     pub fn about(mut self, tokens: usize) -> Windows<'a> {
         self.every = self.cut.tokens.len().div_ceil(tokens.max(1)).max(1);
         self
     }
 
-    /// Tokens that will be predicted, at most.
+    /// The most tokens that will be predicted.
     pub fn tokens(&self) -> usize {
         self.cut.end().div_ceil(self.every)
     }
 
-    /// Whether the files that the text lies in are what was opened: see [`Tokens::check_files`].
+    /// Checks that the text's files have not changed since they were opened: see [`Tokens::check_files`].
     ///
     /// # Errors
-    /// If one was changed.
+    /// If one has changed.
     pub fn check_files(&self) -> Result<(), CorpusError> {
         self.cut.tokens.check_files()
     }
 
-    /// The first `most` windows that are as long as windows are and hold one sequence, as one batch: what a model that learns this text
-    /// sees. If there is none, the first window alone, up to the end of its first sequence.
+    /// The first `most` windows of full length that hold one sequence, as one batch: what a model that learns this text sees. If there is no
+    /// such window, the first window, up to the end of its first sequence.
     pub fn first(&self, most: usize) -> Batch {
         let Cut { tokens, context, cross, .. } = self.cut;
         let windows = || (0..self.cut.count()).map(|i| self.cut.in_order(i)).filter(|window| !window.is_empty());
@@ -533,7 +534,7 @@ fn check_length(what: &'static str, found: usize, context: usize) -> Result<(), 
     Err(DataError::TooShort { what, found, wanted: context + 1, context, mend: found.saturating_sub(1).max(1) })
 }
 
-/// The weight of a mean over what is counted.
+/// Sets the weight that makes the loss a mean over the batch's targets.
 fn finish(batch: &mut Batch) {
     batch.weight = 1.0 / count_targets(batch).max(1) as f32;
 }
@@ -812,6 +813,22 @@ mod tests {
                 };
                 let one = load(1);
                 assert!(one == load(2) && one == load(5));
+            }
+        }
+    }
+
+    #[test]
+    fn targets_are_counted_without_filling() {
+        let tokens = documents(200);
+        let mut batch = Batch::default();
+        for documents in KINDS {
+            for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
+                let batches = Batches::of_documents(&tokens, 3, 14, 5, objective, documents).unwrap().accumulated(2);
+                for (step, micro) in (0..80).map(|n| (n / 2, n % 2)) {
+                    batches.fill(step, micro, &mut batch);
+                    let filled = TargetCount { targets: count_targets(&batch), tokens: batch.tokens.len() };
+                    assert_eq!(batches.count(step, micro), filled, "{documents:?}, {objective:?}, step {step}");
+                }
             }
         }
     }

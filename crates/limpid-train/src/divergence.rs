@@ -1,4 +1,4 @@
-//! Loss spikes and divergence: what counts as one, and the report that is written of the batch.
+//! Loss spikes and divergence: when a loss counts as one, and the report about its batch.
 
 use crate::batches::Batches;
 use crate::error::TrainError;
@@ -11,12 +11,12 @@ use limpid_core::ops::{Batch, MemorySpace, Region};
 use limpid_tokenizer::Tokenizer;
 use std::fmt::Write;
 
-/// A spike is measured against at least this many losses.
+/// The least number of losses that a spike is measured against.
 const HISTORY: usize = 20;
 
-/// What recent losses usually are: their mean, and their standard deviation. None before there are enough of them. The deviation counts
-/// as at least a hundredth of the mean, so that a loss that hardly moves may move a little.
-fn usual(recent: &[f64]) -> Option<(f64, f64)> {
+/// The mean and the standard deviation of recent losses; none if there are too few. The deviation is at least a hundredth of the mean, so
+/// that a loss that hardly moves may move a little.
+fn mean_and_deviation(recent: &[f64]) -> Option<(f64, f64)> {
     if recent.len() < HISTORY {
         return None;
     }
@@ -26,25 +26,25 @@ fn usual(recent: &[f64]) -> Option<(f64, f64)> {
     Some((mean, deviation.max(0.01 * mean.abs()).max(1e-6)))
 }
 
-/// How far a loss lies above the recent ones, if there are enough of them: their mean, and the distance in standard deviations.
+/// The mean of the recent losses, and how many standard deviations a loss lies above it; none if there are too few losses.
 pub fn jump(recent: &[f64], loss: f64) -> Option<(f64, f64)> {
-    usual(recent).map(|(mean, deviation)| (mean, (loss - mean) / deviation))
+    mean_and_deviation(recent).map(|(mean, deviation)| (mean, (loss - mean) / deviation))
 }
 
-/// The loss that lies so many standard deviations above the recent ones, if there are enough of them.
+/// The loss that lies this many standard deviations above the mean of the recent ones; none if there are too few losses.
 pub fn limit(recent: &[f64], deviations: f64) -> Option<f64> {
-    usual(recent).map(|(mean, deviation)| mean + deviations * deviation)
+    mean_and_deviation(recent).map(|(mean, deviation)| mean + deviations * deviation)
 }
 
-/// Whether training diverges: the mean of the recent losses, if it is above one and a half times the first loss, plus one.
+/// The mean of the recent losses, if training diverges: if that mean is above one and a half times the first loss, plus one.
 pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
     let last = recent.last_chunk::<HISTORY>()?;
     let mean = last.iter().sum::<f64>() / HISTORY as f64;
     (mean > 1.5 * first + 1.0).then_some(mean)
 }
 
-/// The layers whose gradients are greatest, with their norms, greatest first. The gradient must be waiting; each of several
-/// processes has a part of it, and hears of the others'.
+/// The layers and the norms of their gradients, greatest first. The gradient must be waiting in the backend. If several processes each
+/// have a part of it, they exchange their sums.
 ///
 /// # Errors
 /// If the backend fails, or other processes are not reached.
@@ -70,7 +70,7 @@ pub fn steepest(trainer: &Trainer) -> Result<Vec<(String, f64)>, TrainError> {
     Ok(layers)
 }
 
-/// The report of the next step's batch: `what`, then the text of each sequence with its loss (without dropout), the worst first.
+/// The report of the next step's batch: `head`, then the text of each sequence with its loss (without dropout), the worst first.
 ///
 /// # Errors
 /// If the backend fails.
@@ -78,7 +78,7 @@ pub fn describe(
     trainer: &mut Trainer,
     batches: &Batches,
     tokenizer: &Tokenizer,
-    what: &str,
+    head: &str,
 ) -> backend::Result<String> {
     let losses = trainer.model.losses().expect("a model in training has losses");
     let (mut batch, mut found) = (Batch::default(), vec![]);
@@ -95,11 +95,14 @@ pub fn describe(
             found.push((score.loss(), format!("micro-batch {}, sequence {}", micro + 1, n + 1), text));
         }
     }
-    // NaN first, then the greatest; last what has no loss
-    let key =
-        |loss: Option<f64>| loss.map_or(f64::NEG_INFINITY, |loss| if loss.is_nan() { f64::INFINITY } else { loss });
+    // NaN first, then the greatest losses; sequences without a loss last
+    let key = |loss: Option<f64>| match loss {
+        None => f64::NEG_INFINITY,
+        Some(loss) if loss.is_nan() => f64::INFINITY,
+        Some(loss) => loss,
+    };
     found.sort_by(|a, b| key(b.0).total_cmp(&key(a.0)));
-    let mut text = format!("{what}\n");
+    let mut text = format!("{head}\n");
     for (loss, place, words) in found {
         let loss = loss.map_or("nothing to predict".into(), |loss| format!("mean loss {loss:.4}"));
         let _ = write!(text, "\n--- {place}: {loss}\n{words}\n");
@@ -107,8 +110,8 @@ pub fn describe(
     Ok(text)
 }
 
-/// The head of the report: the error, the learning rate, the layers with the greatest gradients.
-pub fn says(error: &TrainError, trainer: &Trainer, steepest: &[(String, f64)]) -> String {
+/// The head of the report: the error, the learning rate, and the layers with the greatest gradients.
+pub fn head(error: &TrainError, trainer: &Trainer, steepest: &[(String, f64)]) -> String {
     let mut text = format!("{error}\n\nlearning rate {:e}", trainer.recipe.rate(trainer.step));
     if trainer.skipped > 0 {
         let _ = write!(text, "; data of {} steps skipped so far", trainer.skipped);

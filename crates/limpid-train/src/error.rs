@@ -112,7 +112,7 @@ pub enum TrainError {
         path: PathBuf,
     },
     /// The folder holds something else.
-    #[error("{}", .found.says(.path))]
+    #[error("{}", .found.reason(.path))]
     FolderNotEmpty {
         /// The folder.
         path: PathBuf,

@@ -1,6 +1,5 @@
-//! How good a model is: the mean negative log-likelihood of a text, and what follows from it. Everything is
-//! deterministic: all windows in order, losses added in f64 in that order, dropout off. A text of which no token is predicted has no
-//! loss.
+//! How well a model predicts a text: the mean negative log-likelihood, and what follows from it. The result is deterministic: all
+//! windows in order, losses added in f64 in that order, dropout off. A text without a token to predict has no loss.
 
 use crate::batches::Windows;
 use crate::error::TrainError;
@@ -19,7 +18,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Mean loss, in nats a token.
+    /// Mean loss, in nats per token; none if no token was predicted.
     pub fn loss(&self) -> Option<f64> {
         (self.tokens > 0).then(|| self.total / self.tokens as f64)
     }
@@ -27,7 +26,7 @@ impl Score {
     pub fn perplexity(&self) -> Option<f64> {
         self.loss().map(f64::exp)
     }
-    /// Bits for each of `bytes` bytes of text. It is meaningful if all of the text was predicted and every token stands for known
+    /// Bits per byte of a text of `bytes` bytes. This is meaningful if all of the text was predicted and every token stands for known
     /// bytes.
     pub fn bits_per_byte(&self, bytes: usize) -> Option<f64> {
         (self.tokens > 0 && bytes > 0).then(|| self.total / std::f64::consts::LN_2 / bytes as f64)
@@ -48,11 +47,11 @@ pub fn mean(losses: &[f64]) -> Option<f64> {
     (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 
-/// Runs the forward pass over all windows. The model may be one made to train, to score or to inspect; `goes_on` is
-/// asked after every batch.
+/// Runs the forward pass over all windows and adds up their losses. The model may be built to train, to score or to inspect. After every
+/// batch, `goes_on` says whether to continue.
 ///
 /// # Errors
-/// If the model computes no losses, the backend fails, or a file of the text was changed.
+/// If the model computes no losses, the backend fails, or a file of the text has changed.
 pub fn score(
     model: &Model,
     backend: &mut dyn Backend,
@@ -63,8 +62,8 @@ pub fn score(
     score_among(model, backend, windows, batch_size, &mut Team::alone(vec![]), goes_on)
 }
 
-/// The same by several processes, which take turns with the batches; each adds up all losses, in the order of the batches.
-/// Process 0 says whether it goes on.
+/// The same by several processes, which take turns with the batches. Each adds up all losses, in the order of the batches. Process 0
+/// says whether to continue.
 pub(crate) fn score_among(
     model: &Model,
     backend: &mut dyn Backend,
@@ -76,36 +75,51 @@ pub(crate) fn score_among(
     let lacking = TrainError::Purpose { lacks: "losses", mend: "Mode::Score or Mode::Train" };
     let losses = model.losses().ok_or(lacking)?;
     windows.check_files()?;
-    let (mut score, mut running) = (Score::default(), Ok(true));
-    let (mut own, mut round): (Vec<f32>, Vec<Vec<u32>>) = (vec![], vec![]);
-    // the batches of a round have run, one in each process
-    let mut add = |own: &mut Vec<f32>, round: &mut Vec<Vec<u32>>, team: &mut Team| {
-        own.resize(losses.len(), 0.0);
-        let all = team.gather_all(own)?;
-        for (targets, losses) in round.iter().zip(all.chunks(losses.len())) {
-            score.add(losses, targets);
-        }
-        own.clear();
-        round.clear();
-        Ok(team.agree(goes_on(&score))?)
-    };
+    let mut round = Round { score: Score::default(), losses: losses.len(), own: vec![], targets: vec![] };
     let mut run = |batch: &Batch| {
-        if round.len() == team.rank() {
+        if round.targets.len() == team.rank() {
             backend.feed(batch)?;
             backend.forward(model.ops())?;
-            own = backend.read(losses.of(batch))?;
+            round.own = backend.read(losses.of(batch))?;
         }
         windows.check_files()?;
-        round.push(batch.targets.clone());
-        if round.len() == team.size() { add(&mut own, &mut round, team) } else { Ok(true) }
+        round.targets.push(batch.targets.clone());
+        if round.targets.len() == team.size() { round.end(team, goes_on) } else { Ok(true) }
     };
+    let mut running = Ok(true);
     windows.each(batch_size, |batch| {
         if matches!(running, Ok(true)) {
             running = run(batch);
         }
     });
-    if matches!(running, Ok(true)) && !round.is_empty() {
-        running = add(&mut own, &mut round, team);
+    if matches!(running, Ok(true)) && !round.targets.is_empty() {
+        running = round.end(team, goes_on);
     }
-    running.map(|_| score)
+    running.map(|_| round.score)
+}
+
+/// Batches that run at the same time, one in each process.
+struct Round {
+    /// The losses of all rounds so far.
+    score: Score,
+    /// The most losses of a batch.
+    losses: usize,
+    /// The losses of this process's batch.
+    own: Vec<f32>,
+    /// The targets of all processes' batches.
+    targets: Vec<Vec<u32>>,
+}
+
+impl Round {
+    /// Adds the losses of a round whose batches have run. Returns whether to continue.
+    fn end(&mut self, team: &mut Team, goes_on: &mut dyn FnMut(&Score) -> bool) -> Result<bool, TrainError> {
+        self.own.resize(self.losses, 0.0);
+        let all = team.gather_all(&self.own)?;
+        for (targets, losses) in self.targets.iter().zip(all.chunks(self.losses)) {
+            self.score.add(losses, targets);
+        }
+        self.own.clear();
+        self.targets.clear();
+        Ok(team.agree(goes_on(&self.score))?)
+    }
 }

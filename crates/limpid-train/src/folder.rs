@@ -1,21 +1,21 @@
-//! Whether a folder may be used: a run never writes into one that holds something else, unless forced, and then removes the files that
-//! would be read instead of its own model.
+//! Whether a run may use a folder. A run never writes into a folder that holds something else, unless it is forced to; it then removes
+//! the files that would be read instead of its own model.
 
 use limpid_base::files;
 use limpid_checkpoint::{CheckpointError, at};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a folder holds, for a run that is to begin there.
+/// What a folder holds, for a run that begins there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FolderContents {
-    /// Nothing is there, or nothing is in it.
+    /// The folder does not exist or is empty.
     Nothing,
-    /// A run that began and has saved no state: it begins again.
+    /// A run that began and saved no state: it begins again.
     Begun,
     /// A run with a state, or a finished one.
     Run,
-    /// Something else: the names.
+    /// Something else, by the names of its files.
     Other(Vec<String>),
 }
 
@@ -37,7 +37,7 @@ const OWN: &[&str] = &[
     "state",
 ];
 
-/// Files of other programs' models that would be read besides or instead of a run's own.
+/// Files of other programs' models that would be read together with a run's own files, or instead of them.
 const READ: &[&str] = &[
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
@@ -57,17 +57,19 @@ const READ: &[&str] = &[
     "merges.txt",
 ];
 
+/// Whether a run writes files of this name.
 fn is_own(name: &str) -> bool {
     let name = name.strip_suffix(".partial").unwrap_or(name);
     OWN.contains(&name) || name.starts_with("events.out.tfevents.") && name.ends_with(".limpid")
 }
 
+/// Whether a file of this name would be read together with a run's own files, or instead of them.
 fn is_read(name: &str) -> bool {
     let shard = |start: &str, end: &str| name.starts_with(start) && name.ends_with(end);
     READ.contains(&name) || shard("model-", ".safetensors") || shard("pytorch_model", ".bin")
 }
 
-/// Whether a file is of a model or of a run, so that a folder with it is one of such.
+/// Whether a file of this name marks a folder as one of a model or of a run.
 fn is_models(name: &str) -> bool {
     let weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".pt");
     ["config.json", "limpid.toml"].contains(&name) || is_read(name) || weights && is_own(name)
@@ -82,25 +84,27 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Looks at a folder.
+/// Finds out what a folder holds.
 pub fn look(folder: &Path) -> FolderContents {
     if folder.exists() && !folder.is_dir() {
         return FolderContents::Other(vec!["a file".into()]);
     }
-    let (names, state) = (names(folder), folder.join("state"));
+    let names = names(folder);
+    let state = folder.join("state");
     let began = state.join("lock").exists();
-    match () {
-        () if names.is_empty() => FolderContents::Nothing,
-        () if state.join("last.safetensors").exists() || began && folder.join("summary.json").exists() => {
-            FolderContents::Run
-        }
-        () if began || names == ["state"] => FolderContents::Begun,
-        () => FolderContents::Other(names),
+    if names.is_empty() {
+        FolderContents::Nothing
+    } else if state.join("last.safetensors").exists() || began && folder.join("summary.json").exists() {
+        FolderContents::Run
+    } else if began || names == ["state"] {
+        FolderContents::Begun
+    } else {
+        FolderContents::Other(names)
     }
 }
 
 impl FolderContents {
-    /// Whether a run can be forced into it: what is replaced is a model or a run, and not whatever lies there.
+    /// Whether a run can be forced into it: only a model or a run is replaced, nothing else.
     pub fn is_replaced(&self) -> bool {
         match self {
             FolderContents::Nothing | FolderContents::Begun | FolderContents::Run => true,
@@ -108,14 +112,13 @@ impl FolderContents {
         }
     }
 
-    /// Why a run does not begin in a folder where this was found.
-    pub fn says(&self, folder: &Path) -> String {
+    /// Why a run does not begin in the folder.
+    pub fn reason(&self, folder: &Path) -> String {
         let at = folder.display();
         match self {
             FolderContents::Nothing | FolderContents::Begun => format!("{at} is free"),
             FolderContents::Run if !folder.join("state/last.safetensors").exists() => format!(
-                "{at} already holds a run that has ended, and no state to go on from: choose another folder, or force a new run into \
-                 its place"
+                "{at} already holds a run that has ended, without a state to resume from: choose another folder, or force a new run into its place"
             ),
             FolderContents::Run => {
                 format!("{at} already holds a run: resume it, choose another folder, or force a new run into its place")
@@ -123,24 +126,21 @@ impl FolderContents {
             FolderContents::Other(names) => {
                 let (first, rest) = names.split_at(names.len().min(4));
                 let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-                if !self.is_replaced() {
-                    return format!(
-                        "{at} holds {}{more}, and no model or run whose place another could take: choose another folder, or one in it",
-                        first.join(", ")
-                    );
+                let held = format!("{at} holds {}{more}", first.join(", "));
+                if self.is_replaced() {
+                    format!(
+                        "{held}, which no run put there: choose another folder, or force a run into it, which replaces the model there"
+                    )
+                } else {
+                    format!(
+                        "{held}, and no model or run that could be replaced: choose another folder, or a new one inside it"
+                    )
                 }
-                format!(
-                    "{at} holds {}{more}, which no run put there: choose another folder, or force a run into it, whose model \
-                     takes the place of one that is there",
-                    first.join(", ")
-                )
             }
         }
     }
-}
 
-impl FolderContents {
-    /// The settings with which a run can begin or resume all the same: [`TrainError::settings`](crate::TrainError::settings).
+    /// The settings with which a run can begin or resume anyway, as [`TrainError::settings`](crate::TrainError::settings) has them.
     pub fn settings(&self, folder: &Path) -> Vec<String> {
         let goes_on = *self == FolderContents::Run && folder.join("state/last.safetensors").exists();
         let resume = goes_on.then(|| format!("resume {}", folder.display()));
@@ -149,11 +149,11 @@ impl FolderContents {
     }
 }
 
-/// Removes the files of an earlier run except those in `stay`; with `force` also another program's model.
+/// Removes the files of an earlier run, except those in `stay`; with `force`, also those of another program's model.
 ///
 /// # Errors
-/// Whatever the file system says.
-pub(super) fn clear(folder: &Path, stay: &[&str], force: bool) -> Result<(), CheckpointError> {
+/// If a file cannot be removed.
+pub(crate) fn clear(folder: &Path, stay: &[&str], force: bool) -> Result<(), CheckpointError> {
     let remove = |path: &Path| at(path, files::remove(path));
     for name in names(folder) {
         let path = folder.join(&name);
@@ -167,8 +167,8 @@ pub(super) fn clear(folder: &Path, stay: &[&str], force: bool) -> Result<(), Che
     names(&state).iter().map(|name| state.join(name)).filter(goes).try_for_each(|path| remove(&path))
 }
 
-/// Removes the files of a run that could not begin, and the folders from `first` down, if they are empty.
-pub(super) fn leave(folder: &Path, first: Option<&Path>) {
+/// Removes the files of a run that could not begin, and the folders from `first` down that are then empty.
+pub(crate) fn leave(folder: &Path, first: Option<&Path>) {
     let names = names(folder);
     let mut own = names.iter().filter(|name| is_own(name) && *name != "state");
     // state/ goes last: while it is there, the folder is still recognised as a run's

@@ -1,7 +1,7 @@
-//! The learning-rate finder: short trainings from the same weights on the same batches, each with its own warm-up and decay, so that
-//! their last losses can be compared. Rates are doubled and halved until the best one lies between two worse ones; a parabola through
-//! the three gives the rate with the least loss. (The usual test, a single run with a growing rate, is quicker and says less, because
-//! each of its losses also depends on the rates before.)
+//! The learning-rate finder. It runs short trainings from the same weights on the same batches, each with its own warm-up and decay, so
+//! that their last losses can be compared. Rates are doubled and halved until the best one lies between two worse ones; a parabola
+//! through the three gives the rate with the least loss. (The usual test, a single run with a growing rate, is quicker and says less,
+//! because each of its losses also depends on the rates before.)
 
 use crate::batches::Batches;
 use crate::error::TrainError;
@@ -14,9 +14,9 @@ use limpid_core::ops::math::pow;
 /// Steps of each short training.
 pub const STEPS: u64 = 60;
 
-/// The best rate of a long training divided by that of a short one (measured: docs/training.md). Adam's first steps bear less than the
-/// later ones, because its second moments are not settled yet; Muon's steps have one size from the first.
-fn longer(optimizer: Method) -> f64 {
+/// The best rate of a long training divided by that of a short one (measured: docs/training.md). Adam tolerates a lower rate in its first
+/// steps, before its second moments have settled; Muon's steps have the same size from the first.
+fn long_over_short(optimizer: Method) -> f64 {
     if optimizer == Method::Muon { 0.6 } else { 1.6 }
 }
 
@@ -32,11 +32,11 @@ pub struct LrSearch {
     pub suggested: Option<f64>,
 }
 
-/// Tries rates around the recipe's. `start` makes a trainer with the weights that training begins from; `goes_on` is asked after
-/// every step, with the rate, the number of the step and its loss, if it has one.
+/// Tries rates around the recipe's. `start` makes a trainer with the weights from which training begins. After every step, `goes_on` gets
+/// the rate, the step's number and its loss (if it has one), and says whether to continue.
 ///
 /// # Errors
-/// Those of a trainer, but for a loss that is not finite.
+/// Those of a trainer, except for a loss that is not finite.
 pub fn find<E: From<TrainError>>(
     start: &mut dyn FnMut() -> Result<Trainer, E>,
     batches: &Batches,
@@ -51,13 +51,13 @@ pub fn find<E: From<TrainError>>(
         };
         tried.push((rate, loss));
         tried.sort_by(|a, b| a.0.total_cmp(&b.0));
-        next = if tried.len() < TRIES { unknown(&tried) } else { None };
+        next = if tried.len() < TRIES { next_rate(&tried) } else { None };
     }
-    let suggested = Some(longer(recipe.optimizer) * least(&tried));
+    let suggested = Some(long_over_short(recipe.optimizer) * least(&tried));
     Ok(LrSearch { tried, suggested })
 }
 
-/// The loss that a short training at this rate ends with, infinite if none of its last steps has one; none if it was stopped.
+/// The loss at the end of a short training at this rate: infinite if none of its last steps has one, none if it was stopped.
 fn train(
     mut trainer: Trainer,
     batches: &Batches,
@@ -75,7 +75,7 @@ fn train(
     for step in 1..=steps {
         let loss = match trainer.step(batches) {
             Ok(step) => step.loss,
-            // so large a rate that numbers overflow is too large; the first loss does not depend on the rate
+            // a rate at which numbers overflow is too large; the first loss does not depend on the rate
             Err(TrainError::NotFinite { .. }) if step > 1 => return Ok(Some(f64::INFINITY)),
             Err(error) => return Err(error),
         };
@@ -87,21 +87,22 @@ fn train(
     Ok(Some(mean(&ends).unwrap_or(f64::INFINITY)))
 }
 
-/// Where the best of `tried` is.
+/// The place of the best of `tried`.
 fn best(tried: &[(f64, f64)]) -> usize {
     (0..tried.len()).min_by(|a, b| tried[*a].1.total_cmp(&tried[*b].1)).expect("a rate was tried")
 }
 
-/// The rate to try next: beside the best, where none was tried.
-fn unknown(tried: &[(f64, f64)]) -> Option<f64> {
-    match best(tried) {
-        at if at + 1 == tried.len() && tried[at].1.is_finite() => Some(2.0 * tried[at].0),
-        0 => Some(0.5 * tried[0].0),
-        _ => None,
+/// The rate to try next: a neighbour of the best one. None if both its neighbours were tried.
+fn next_rate(tried: &[(f64, f64)]) -> Option<f64> {
+    let at = best(tried);
+    if at + 1 == tried.len() && tried[at].1.is_finite() {
+        Some(2.0 * tried[at].0)
+    } else {
+        (at == 0).then(|| 0.5 * tried[0].0)
     }
 }
 
-/// Where the parabola through the best and its neighbours is least, over the logarithm of the rate.
+/// The rate at which the parabola through the best and its neighbours, over the logarithm of the rate, is least.
 fn least(tried: &[(f64, f64)]) -> f64 {
     let at = best(tried);
     if at == 0 || at + 1 == tried.len() {
@@ -109,7 +110,7 @@ fn least(tried: &[(f64, f64)]) -> f64 {
     }
     let [below, here, above] = [tried[at - 1].1, tried[at].1, tried[at + 1].1];
     let bend = below - 2.0 * here + above;
-    // with a neighbour that diverged, the best is as far as one can say
+    // if a neighbour diverged, nothing is known beyond the best itself
     let shift = if bend > 0.0 && bend.is_finite() { 0.5 * (below - above) / bend } else { 0.0 };
     tried[at].0 * pow(2.0, shift)
 }
@@ -121,7 +122,7 @@ mod tests {
     /// Walks as [`find`] does, over losses that are known.
     fn walk(first: f64, loss: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
         let mut tried = vec![(first, loss(first))];
-        while let Some(rate) = unknown(&tried).filter(|_| tried.len() < TRIES) {
+        while let Some(rate) = next_rate(&tried).filter(|_| tried.len() < TRIES) {
             tried.push((rate, loss(rate)));
             tried.sort_by(|a, b| a.0.total_cmp(&b.0));
         }

@@ -1,4 +1,4 @@
-//! The check before the first step: on two sequences of the real data, with the real weights and backend, it finds out whether
+//! The check before the first step. On two sequences of the real data, with the real weights and backend, it finds out whether
 //! training can work at all. It undoes what it writes.
 
 use crate::batches::{Batches, count_targets};
@@ -18,63 +18,77 @@ pub struct PreflightReport {
     pub uniform: f64,
 }
 
-/// The largest standard deviation of a row's logits before the first update. If they are normal with standard deviation s, the loss is
-/// s^2 / 2 above ln V; up to 1 + ln V / 10 above it can still be learned away (He's weights at nano's width need so much).
-fn allowed(uniform: f64) -> f64 {
+/// The largest standard deviation of a row's logits that is accepted before the first update. If the logits are normal with standard
+/// deviation s, the loss is s^2 / 2 above ln V. Training still recovers from a loss that is up to 1 + ln V / 10 above it, which He's
+/// weights at nano's width need.
+fn largest_spread(uniform: f64) -> f64 {
     (2.0 * (1.0 + 0.1 * uniform)).sqrt()
 }
 
-/// A gradient's size, and how far it goes along a direction of random signs.
+/// The gradient of a parameter, in two numbers.
 #[derive(Clone, Copy)]
 struct Slope {
+    /// Its norm.
     size: f64,
+    /// Its component along a direction of random signs.
     along: f64,
 }
 
-/// Checks that there is something to predict, that the gradient reaches every trained parameter and is finite, that every one of them is updated, that gradient accumulation
-/// adds up, and that initial weights are not too large.
+/// Checks that there is something to predict, that the gradient reaches every trained parameter and is finite, that each of them is
+/// updated, that gradient accumulation adds up, and that the initial weights are not too large.
 ///
 /// # Errors
 /// The first of these that does not hold, with the parameter's name.
 pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightReport, PreflightError> {
     trainer.losses().ok_or(PreflightError::Purpose)?;
     trainer.settle().map_err(TrainError::into_backend)?;
-    let (mut whole, mut batch) = (Batch::default(), Batch::default());
-    if !batches.fill_counted(trainer.skipped, &mut whole) {
-        return Err(PreflightError::NothingToPredict);
-    }
-    let sequences = whole.spans.len();
-    batch.take(&whole, 0..sequences.min(2));
-    if count_targets(&batch) == 0 {
-        batch.copy_from(&whole);
-    }
-    // dropout would be another one in micro-batches, and could silence a parameter
-    (batch.seed, batch.terms, batch.weight) = (None, Default::default(), 1.0 / count_targets(&batch) as f32);
-
+    let batch = two_sequences(trainer, batches)?;
     let loss = first_loss(trainer, &batch)?;
     let uniform = (trainer.model.config.vocab_size as f64).ln();
     if trainer.fresh {
-        let (spread, most) = (spread(trainer, &batch)?, allowed(uniform));
+        let (spread, most) = (spread(trainer, &batch)?, largest_spread(uniform));
         if spread.is_nan() || spread > most {
             return Err(PreflightError::TooLarge { spread, most });
         }
     }
-    // a factor that is zero, as LoRA's B, stops the gradient of what it multiplies: lend it small values
-    let mut hidden = vec![];
-    for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
-        let values = trainer.backend.read(param.region)?;
-        if values.iter().all(|v| *v == 0.0) {
-            hidden.push((param.region, values, random::site(&param.name)));
-        }
-    }
-    for (region, zeros, site) in hidden {
-        trainer.write_later(region, zeros);
-        trainer.backend.fill(region, &|i| 0.02 * random::normal(1, site, i as u64) as f32)?;
-    }
-    let found = gradients(trainer, &batch);
+    fill_zeros(trainer)?;
+    let found = check_gradients(trainer, &batch);
     trainer.discard()?;
     trainer.settle().map_err(TrainError::into_backend)?;
     found.map(|()| PreflightReport { loss, uniform })
+}
+
+/// The batch that is checked: two sequences of the first batch that has a target, or all of it if those two have none.
+fn two_sequences(trainer: &Trainer, batches: &Batches) -> Result<Batch, PreflightError> {
+    let (mut whole, mut batch) = (Batch::default(), Batch::default());
+    if !batches.fill_counted(trainer.skipped, &mut whole) {
+        return Err(PreflightError::NothingToPredict);
+    }
+    batch.take(&whole, 0..whole.spans.len().min(2));
+    if count_targets(&batch) == 0 {
+        batch.copy_from(&whole);
+    }
+    batch.seed = None; // dropout would differ in micro-batches, and could silence a parameter
+    batch.terms = Default::default();
+    batch.weight = 1.0 / count_targets(&batch) as f32;
+    Ok(batch)
+}
+
+/// Puts small values in place of parameters that are zero, until the trainer settles. A factor that is zero, such as LoRA's B, stops the
+/// gradient of what it multiplies.
+fn fill_zeros(trainer: &mut Trainer) -> backend::Result<()> {
+    let mut zero = vec![];
+    for param in trainer.model.params.iter().filter(|param| trainer.trains(param)) {
+        let values = trainer.backend.read(param.region)?;
+        if values.iter().all(|value| *value == 0.0) {
+            zero.push((param.region, values, random::site(&param.name)));
+        }
+    }
+    for (region, values, site) in zero {
+        trainer.write_later(region, values);
+        trainer.backend.fill(region, &|i| 0.02 * random::normal(1, site, i as u64) as f32)?;
+    }
+    Ok(())
 }
 
 /// The loss of the weights as they are.
@@ -84,22 +98,21 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightErro
     backend.feed(batch)?;
     backend.forward(model.ops())?;
     let loss = backend.sum(losses)? / count_targets(batch) as f64;
-    match loss.is_finite() {
-        true => Ok(loss),
-        false => Err(finite::find_not_finite(model, &mut **backend, batch)?
-            .map_or(PreflightError::NotFinite { tensor: "losses".into(), value: loss as f32 }, |bad| {
-                PreflightError::NotFinite { tensor: bad.name, value: bad.value }
-            })),
+    if loss.is_finite() {
+        return Ok(loss);
     }
+    let found = finite::find_not_finite(model, &mut **backend, batch)?;
+    let (tensor, value) = found.map_or(("losses".into(), loss as f32), |bad| (bad.name, bad.value));
+    Err(PreflightError::NotFinite { tensor, value })
 }
 
-/// Tokens whose logits are looked at in each row.
+/// Targets that are drawn for each row, to see how its logits vary.
 const DRAWS: u64 = 4;
 
-/// The standard deviation of the logits in a row, without the logit of the row's own token. With a tied head that one is large: the
-/// residual stream carries the token's embedding and is multiplied by that same embedding (by 10 nats and more behind a norm at GPT-2's
-/// width). That is soon unlearned and no sign of large weights. Two targets' losses in a row differ by as much as their logits, so a
-/// few targets drawn for each row are enough.
+/// The standard deviation of the logits in a row, without the logit of the row's own token. With a tied head that logit is large: the
+/// residual stream carries the token's embedding and is multiplied by the same embedding (10 nats and more after a norm at GPT-2's
+/// width). It is soon unlearned and is no sign of large weights. The losses of two targets in a row differ by as much as their logits, so
+/// a few targets drawn for each row are enough.
 fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses");
@@ -120,25 +133,26 @@ fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     };
     let drawn: Vec<Vec<f32>> = (0..DRAWS).map(&mut drawn).collect::<backend::Result<_>>()?;
     let variance = |row: &usize| {
-        let of = |losses: &Vec<f32>| f64::from(losses[*row]);
-        let mean = drawn.iter().map(of).sum::<f64>() / DRAWS as f64;
-        drawn.iter().map(|losses| (of(losses) - mean).powi(2)).sum::<f64>() / (DRAWS - 1) as f64
+        let loss = |losses: &Vec<f32>| f64::from(losses[*row]);
+        let mean = drawn.iter().map(loss).sum::<f64>() / DRAWS as f64;
+        drawn.iter().map(|losses| (loss(losses) - mean).powi(2)).sum::<f64>() / (DRAWS - 1) as f64
     };
     Ok((rows.iter().map(variance).sum::<f64>() / rows.len() as f64).sqrt())
 }
 
-fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), PreflightError> {
+/// Checks the gradients of all trained parameters: from the batch at once, and from its sequences as micro-batches.
+fn check_gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), PreflightError> {
     let trained: Vec<Param> = trainer.model.params.iter().filter(|p| p.region.learns()).cloned().collect();
     if let Some(param) = trained.iter().find(|p| !trainer.trains(p)) {
         return Err(PreflightError::NotUpdated { param: param.name.clone() });
     }
-    let together = look(trainer, &trained, std::slice::from_ref(batch))?;
+    let together = slopes(trainer, &trained, std::slice::from_ref(batch))?;
     for (param, seen) in trained.iter().zip(&together) {
         if seen.size == 0.0 {
             return Err(PreflightError::Unreached { param: param.name.clone() });
         }
     }
-    // its sequences one by one; a single one twice, at half its weight
+    // its sequences one by one; a single sequence twice, at half its weight
     let n = batch.spans.len();
     let parts: Vec<Batch> = (0..n.max(2))
         .map(|i| {
@@ -148,7 +162,7 @@ fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), PreflightError>
             part
         })
         .collect();
-    let apart = look(trainer, &trained, &parts)?;
+    let apart = slopes(trainer, &trained, &parts)?;
     for ((param, one), two) in trained.iter().zip(&together).zip(&apart) {
         let off = (one.along - two.along).abs().max((one.size - two.size).abs());
         if off > 1e-2 * one.size {
@@ -159,7 +173,7 @@ fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), PreflightError>
 }
 
 /// The gradients that some batches add up to.
-fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, PreflightError> {
+fn slopes(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, PreflightError> {
     trainer.discard()?;
     trainer.mark_gradients();
     for batch in batches {
@@ -196,7 +210,7 @@ mod tests {
     use limpid_core::config::Config;
     use limpid_core::model::{Mode, Model};
 
-    /// Frozen by mistake: it learns, but no group has it.
+    /// Frozen by mistake: the parameter learns, but no group contains it.
     #[test]
     fn a_parameter_that_no_group_has_is_named() {
         let config = Config { vocab_size: 11, d_model: 8, n_head: 2, d_ff: 16, n_layer: 2, ..Config::default() };
@@ -207,7 +221,7 @@ mod tests {
         let mut groups = trainer.team.groups().to_vec();
         groups.iter_mut().filter(|group| group.range.contains(&at)).for_each(|group| group.range.end = at);
         trainer.team = Team::alone(groups);
-        let error = gradients(&mut trainer, &Batch::default()).unwrap_err();
+        let error = check_gradients(&mut trainer, &Batch::default()).unwrap_err();
         assert_eq!(error, PreflightError::NotUpdated { param: "blocks.1.mlp.out.weight".into() });
     }
 }

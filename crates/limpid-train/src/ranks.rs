@@ -1,9 +1,9 @@
-//! Processes that train one model together. [`Ranks`] is what they need of each other: bytes that go to and fro. What is
-//! sent, and in which order it is added up, is `team`'s; `shards` says who updates which parameters.
+//! Processes that train one model together. [`Ranks`] carries bytes between them. `team` decides what is sent and in which order it is
+//! added up; `shards` decides which process updates which parameters.
 //!
-//! A step has M micro-batches, and process r of n runs those from r M/n to (r+1) M/n. Sums over micro-batches are a binary
-//! tree, and n and M are powers of two: so each process has one whole branch of it, and 1, 2, 4 or 8 processes come to the
-//! same bits.
+//! A step has M micro-batches, and process r of n runs those from r M/n to (r+1) M/n. Sums over micro-batches are added in a binary
+//! tree, and n and M are powers of two. So each process has one whole branch of the tree, and 1, 2, 4 or 8 processes come to the same
+//! bits.
 
 pub mod cost;
 pub(crate) mod courier;
@@ -15,25 +15,25 @@ pub mod threads;
 
 use std::error::Error;
 
-/// Why processes do not reach each other, or do not fit together.
+/// Why processes cannot train together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RanksError {
-    /// What carries the bytes failed.
+    /// The connection between them failed.
     #[error("the processes that train together do not reach each other: {0}")]
     Lost(Box<dyn Error + Send + Sync>),
-    /// Processes that do not answer.
+    /// Some processes do not answer.
     #[error(
         "{} not answered for {seconds} s: stopped, stuck, or cut off by the network. Look at that machine, then go on with \
          --resume auto; --timeout gives more time", silent(.processes)
     )]
     Silent {
-        /// How long.
+        /// For how long.
         seconds: u64,
-        /// Which.
+        /// Which ones.
         processes: Vec<usize>,
     },
-    /// Fewer micro-batches than processes, or a number that is no power of two.
+    /// There are fewer micro-batches than processes, or a number is not a power of two.
     #[error(
         "{processes} processes share a step's micro-batches, and there are {micros}: processes and micro-batches are powers of two, \
          and there are at least as many micro-batches. --accumulate {} --batch-size {} makes a step of about the same size, start \
@@ -47,7 +47,7 @@ pub enum RanksError {
         /// An `accumulate`, a `batch_size` and a number of processes that fit.
         mend: (u64, usize, usize),
     },
-    /// A process that was started with something else.
+    /// A process was started with something else.
     #[error(
         "process {rank} trains something else than process 0: its {what} is {found}, and there it is {expected}. Start all with \
          the same program, settings and texts"
@@ -57,9 +57,9 @@ pub enum RanksError {
         rank: usize,
         /// What differs.
         what: String,
-        /// There.
+        /// Its value in that process.
         found: String,
-        /// Of process 0.
+        /// Its value in process 0.
         expected: String,
     },
 }
@@ -74,7 +74,7 @@ fn silent(processes: &[usize]) -> String {
     }
 }
 
-/// The result of reaching the others.
+/// The result of exchanging something with the other processes.
 pub(crate) type Result<T, E = RanksError> = std::result::Result<T, E>;
 
 /// The processes that train one model together. Every call is collective: all processes make the same calls in the same
@@ -84,33 +84,33 @@ pub trait Ranks: Send {
     fn rank(&self) -> usize;
     /// How many there are.
     fn size(&self) -> usize;
-    /// How many of them share this machine and its memory; this one alone, where that is not known.
+    /// How many of them share this machine and its memory; 1 if that is not known.
     fn here(&self) -> usize {
         1
     }
-    /// Block i of `send` goes to process i, and block i of `receive` comes from process i. All blocks are equally long.
+    /// Sends block i of `send` to process i, and receives block i of `receive` from process i. All blocks have the same length.
     ///
     /// # Errors
-    /// [`RanksError::Lost`], here as in all methods.
+    /// [`RanksError::Lost`], as in all methods.
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) -> Result<()>;
-    /// The block of each process, in each of them.
+    /// Gives every process the blocks of all processes.
     ///
     /// # Errors
     /// As [`Ranks::all_to_all`].
     fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()>;
-    /// The bytes of process `from`, in process 0. Nothing is sent where neither is: the others may give no bytes.
+    /// Gives process 0 the bytes of process `from`. The other processes send nothing, and may pass no bytes.
     ///
     /// # Errors
     /// As [`Ranks::all_to_all`].
     fn bring(&mut self, from: usize, bytes: &mut [u8]) -> Result<()>;
-    /// The bytes of process 0, in each of them.
+    /// Gives every process the bytes of process 0.
     ///
     /// # Errors
     /// As [`Ranks::all_to_all`].
     fn broadcast(&mut self, bytes: &mut [u8]) -> Result<()>;
 }
 
-/// One process, which has everything.
+/// A single process, which has everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Solo;
 
@@ -140,7 +140,7 @@ impl Ranks for Solo {
 /// Checks that `processes` can share out a step's micro-batches of `batch_size` sequences.
 ///
 /// # Errors
-/// [`RanksError::Micros`] if the numbers are no powers of two, or there are fewer micro-batches.
+/// [`RanksError::Micros`] if a number is not a power of two, or there are fewer micro-batches than processes.
 pub fn check_micros(processes: usize, micros: u64, batch_size: usize) -> Result<()> {
     if processes <= 1 || processes.is_power_of_two() && micros.is_power_of_two() && processes as u64 <= micros {
         return Ok(());
@@ -151,7 +151,7 @@ pub fn check_micros(processes: usize, micros: u64, batch_size: usize) -> Result<
     Err(RanksError::Micros { processes, micros, mend: (fits, batch_size, fewer) })
 }
 
-/// A text of each process's, in each of them.
+/// Gives every process the texts of all processes.
 ///
 /// # Errors
 /// As [`Ranks::all_to_all`].
@@ -167,8 +167,7 @@ pub fn hear_all(ranks: &mut dyn Ranks, own: &str) -> Result<Vec<String>> {
     Ok(lengths.iter().enumerate().map(text).collect())
 }
 
-/// What all processes must have in common before anything else is exchanged: the program, and whether there is a run to go on
-/// with.
+/// Checks what all processes must have in common before anything else is exchanged: the program, and whether there is a run to resume.
 ///
 /// # Errors
 /// As [`check`].
@@ -178,10 +177,10 @@ pub fn check_start(ranks: &mut dyn Ranks, resumes: bool) -> Result<()> {
     check(ranks, &facts.map(|(name, value)| (name.into(), value.into())))
 }
 
-/// Checks that all processes say the same: `facts` are names and values.
+/// Checks that all processes have the same `facts`, which are names and values.
 ///
 /// # Errors
-/// [`RanksError::Differs`] names the first process that does not, in all of them.
+/// [`RanksError::Differs`], in all processes, names the first one that differs.
 pub fn check(ranks: &mut dyn Ranks, facts: &[(String, String)]) -> Result<()> {
     let own = serde_json::to_string(facts).expect("texts are JSON");
     let all = hear_all(ranks, &own)?;

@@ -45,8 +45,8 @@
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};
-//! use limpid::{config::Config, data::{Batches, Objective, Tokens}, model::{Model, Mode}, tokenizer::{TokenizerKind, Order, Tokenizer}};
-//! use limpid::train::{Recipe, Trainer};
+//! use limpid::{config::Config, data::Tokens, model::{Model, Mode}, tokenizer::{TokenizerKind, Order, Tokenizer}};
+//! use limpid::train::{Batches, Objective, Recipe, Trainer};
 //!
 //! let text = "to be or not to be, that is the question. ".repeat(20);
 //! let tokenizer = Tokenizer::train(TokenizerKind::Char, &text, Order::Sorted, &[])?;
@@ -79,18 +79,13 @@ pub use training::{Trained, Training};
 pub use limpid_base::{budget, contain, files, nearest, plural, units, words};
 pub use limpid_checkpoint as checkpoint;
 pub use limpid_core::{backend, config, finite, model, ops};
+pub use limpid_data as data;
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;
 pub use limpid_tokenizer as tokenizer;
 pub use limpid_trace::names;
 pub use limpid_train as train;
 pub use limpid_train::evaluate;
-
-/// Text to tokens, and tokens to batches.
-pub mod data {
-    pub use limpid_data::*;
-    pub use limpid_train::batches::*;
-}
 
 /// README's example, run by `cargo test`.
 #[doc = include_str!("../README.md")]

@@ -4,14 +4,14 @@
 use crate::Error;
 use crate::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, CheckpointError, GENERATION, adapter, generation_config};
 use crate::config::{Config, Fields, Mask};
+use crate::data::Tokens;
 use crate::data::chat::{MARKERS, is_template, template};
 use crate::data::source::{Conversations, Corpus, TextSource};
-use crate::data::{Objective, Tokens};
 use crate::files;
 use crate::model::{Model, Tuning};
 use crate::ops::linear::Precision;
 use crate::tokenizer::Tokenizer;
-use crate::train::{Recipe, RunOptions, RunSettings};
+use crate::train::{Objective, Recipe, RunOptions, RunSettings};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,14 +100,11 @@ impl Task {
             (None, _) if masked => &["[MASK]"],
             _ => &[],
         };
-        source.specials = specials.iter().map(ToString::to_string).chain(given.special_tokens.clone()).collect();
+        source.specials = specials.iter().map(ToString::to_string).collect();
         source.added.clone_from(&given.special_tokens);
         let saved = in_folder("tokenizer.json");
         let of_model = given.tokenizer.is_some();
         source.decided = saved.map(Tokenizer::load).transpose()?.or(given.tokenizer);
-        if let Some(decided) = &source.decided {
-            source.default_tokenizer = decided.name().into();
-        }
         let mut corpus = match &conversations {
             Some(conversations) => conversations.corpus(&source, foreign)?,
             None => source.read()?,

@@ -8,10 +8,10 @@ use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::{Backend, Reference};
 use limpid::config::Config;
-use limpid::data::{Batches, Objective, Tokens};
+use limpid::data::Tokens;
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, random};
-use limpid::train::PreflightReport;
+use limpid::train::{Batches, Objective, PreflightReport};
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 use std::path::{Path, PathBuf};
 

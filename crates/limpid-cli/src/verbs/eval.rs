@@ -9,10 +9,10 @@ use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
 use limpid::data::chat::is_template;
 use limpid::data::source::About;
-use limpid::data::{Documents, Objective, Windows};
 use limpid::evaluate;
 use limpid::generate;
 use limpid::model::Mode;
+use limpid::train::{Documents, Objective, Windows};
 
 /// Measure loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
 ///

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::{Checkpoint, is_part};
 use limpid::config::{Config, ConfigError, Fields, Mask, Preset};
-use limpid::data::{Windows, check_ids};
+use limpid::data::check_ids;
 use limpid::model::{Mode, Model, Param, init};
 use limpid::names;
 use limpid::ops::{Batch, IGNORE};
@@ -27,7 +27,7 @@ use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::table::{self, Masks, TableOptions};
 use limpid::trace::view::{Grid, Labels, Paint, View, wrap};
 use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
-use limpid::train::Recipe;
+use limpid::train::{Recipe, Windows};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

@@ -56,6 +56,8 @@ pub fn run(args: Args) -> Result<()> {
         let results = folders.into_iter().zip(&runs);
         let results = results.map(|(folder, run)| {
             let mut result = serde_json::to_value(&run.results)?;
+            result["state"] = serde_json::to_value(run.state)?;
+            result["first_loss"] = run.first_loss.into();
             result["folder"] = folder.display().to_string().into();
             Ok(result)
         });

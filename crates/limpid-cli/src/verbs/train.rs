@@ -11,7 +11,6 @@ use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, Format, adapter};
 use limpid::config::Mask;
-use limpid::data::Objective;
 use limpid::data::chat::END;
 use limpid::data::source::Corpus;
 use limpid::generate::{Options, Sampler, generate, prompt_ids};
@@ -20,7 +19,7 @@ use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::ranks::{check, check_start};
 use limpid::train::{
-    AllReduce, Control, RECENT, Ranks, Recipe, Resumable, Run, Step, Summary, TrainError, TrainEvent, log,
+    AllReduce, Control, Objective, RECENT, Ranks, Recipe, Resumable, Run, Step, Summary, TrainError, TrainEvent, log,
 };
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,12 @@
-//! What a template may hold: its values are checked as it makes them, so that nothing done with them later goes too deep or takes too long.
+//! Bounds the values of a template: they are checked as the template makes them, so that nothing done with them later goes too deep or takes
+//! too long.
 //!
-//! Jinja's interpreter pays for what a template writes and for the steps it takes, but a value may hold itself (`namespace`), or
-//! the same list twice, forty times over: then to print it, to compare it, or to drop it overflows the stack or does not end. So
-//! instructions that check are put among those of the compiled template ([`checked`]): behind each that makes a value of others, and
-//! before those that compare. The compiler recurses as deep as the source is long, and looks at each expression as often as it has
-//! terms: [`read`]. A step may read a text of many megabytes, so there is a clock, too: it is asked by these checks, and before each other
-//! instruction that reads texts.
+//! Jinja's interpreter limits what a template writes and how many steps it takes. But a value may contain itself (`namespace`), or the
+//! same list twice, forty levels deep; printing, comparing or dropping it would then overflow the stack or never end. So [`checked`] inserts
+//! instructions into the compiled template that check values: after each instruction that makes a value from others, and before those that
+//! compare. The compiler itself recurses as deep as the source is long, and visits each expression as often as it has terms; [`read`]
+//! bounds that. A step may read a text of many megabytes, so there is a clock too: these checks ask it, and so does a check before each
+//! other instruction that reads texts.
 
 use limpid_base::budget::{Budget, Spent};
 use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
@@ -15,22 +16,22 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest source. The longest in use are of some 30 KB.
+/// The longest source. The longest templates in use have about 30 KB.
 pub const SOURCE: usize = 1 << 20;
-/// Most words and signs between two braces. The most in use are some 100.
+/// The most words and signs between two braces. Templates in use have about 100.
 const TOKENS: usize = 4096;
-/// Bytes of stack for what is between two braces, and those that a byte of source may take beside it: the most found are 1 KB a token,
-/// and 64 bytes of `{%elif a%}`.
+/// Bytes of stack for the text between two braces, and bytes for each byte of source besides. The most that was measured are 1 KB for each
+/// token, and 64 bytes for each byte of `{%elif a%}`.
 const STACK: [usize; 2] = [8 << 20, 256];
-/// How deep values may lie in each other.
+/// How deep values may be nested.
 const DEEP: usize = 100;
-/// Most values in one, and most bytes of their texts, each counted wherever it lies.
+/// The most values inside one value, and the most bytes of their texts, each counted wherever it occurs.
 const VALUES: u64 = 1 << 18;
 const BYTES: u64 = 1 << 26;
-/// As many values are looked at in a step.
+/// The number of values that are checked in one step.
 const A_STEP: u64 = 4;
 
-/// The tests that the instructions call; a template that names one itself asks for what is asked anyway.
+/// The names of the tests that the instructions call. A template that calls one itself gets a check that is made anyway.
 const HELD: &str = "limpid.held";
 const APART: &str = "limpid.apart";
 const CLOCK: &str = "limpid.clock";
@@ -50,27 +51,29 @@ pub fn add_tests(jinja: &mut Environment) {
         Ok(()) => Ok(true),
         Err(spent) => Err(Error::new(ErrorKind::InvalidOperation, format!("it does not end: {spent}"))),
     };
-    // arguments by name are looked at, too
+    // keyword arguments are checked too
     let held = clock.clone();
     jinja.add_test(HELD, move |state: &State, value: ValueOrKwargs| {
         measure(state, &value.into_value())?;
         held()
     });
     jinja.add_test(CLOCK, move |_: &Value| clock());
-    jinja.add_test(APART, |value: &Value| match is_namespace(value) {
-        true => Err(wrong("a namespace is in a namespace")),
-        false => Ok(true),
-    });
+    jinja.add_test(
+        APART,
+        |value: &Value| {
+            if is_namespace(value) { Err(wrong("a namespace is in a namespace")) } else { Ok(true) }
+        },
+    );
 }
 
 fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Looks at all of a value, and pays for it; returns the bytes of its texts.
+/// Visits everything in a value, pays for it in steps, and returns the bytes of its texts.
 ///
 /// # Errors
-/// If it is too deep or too large, or no fuel is left.
+/// If the value is too deep or too large, or no step is left.
 pub fn measure(state: &State, value: &Value) -> Result<u64, Error> {
     if value.as_object().is_none() {
         return Ok(value.as_str().map_or(0, |text| text.len() as u64));
@@ -82,10 +85,10 @@ pub fn measure(state: &State, value: &Value) -> Result<u64, Error> {
         if seen % A_STEP == 0 {
             state.consume_fuel(1)?;
         }
-        match bytes > BYTES {
-            true => Err(wrong(Spent::Bytes { needed: bytes, allowed: BYTES })),
-            false => budget.take_steps(1).map_err(|_| wrong(format_args!("it holds more than {VALUES} values"))),
+        if bytes > BYTES {
+            return Err(wrong(Spent::Bytes { needed: bytes, allowed: BYTES }));
         }
+        budget.take_steps(1).map_err(|_| wrong(format_args!("it holds more than {VALUES} values")))
     })?;
     Ok(bytes)
 }
@@ -111,10 +114,10 @@ fn walk(value: &Value, depth: usize, look: &mut dyn FnMut(&Value) -> Result<(), 
     Ok(())
 }
 
-/// Has `jinja` read a template, on a stack that is deep enough for all that nests in it.
+/// Has `jinja` read a template, on a stack that is large enough for its nesting.
 ///
 /// # Errors
-/// Why it is not one.
+/// Why the source is not a template.
 pub fn read(mut jinja: Environment<'static>, name: &str, source: String) -> Result<Environment<'static>, String> {
     if source.len() > SOURCE {
         return Err(format!("it has {} bytes, at most {SOURCE} are expected", source.len()));
@@ -132,13 +135,13 @@ pub fn read(mut jinja: Environment<'static>, name: &str, source: String) -> Resu
     })
 }
 
-/// What went wrong, and in which line.
+/// An error of the interpreter in words, with its line.
 pub fn said(error: &Error) -> String {
     let what = error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
     error.line().map_or(what.clone(), |line| format!("{what} (line {line})"))
 }
 
-/// The line where there are too many tokens between two braces, if there is one. What is no token the parser tells.
+/// The first line with too many tokens between two braces, if there is one. The parser reports what is not a token.
 fn crowded(source: &str, syntax: SyntaxConfig) -> Option<usize> {
     let mut count = 0;
     tokenize(source, false, syntax).map_while(Result::ok).find_map(|(token, span)| {
@@ -150,12 +153,12 @@ fn crowded(source: &str, syntax: SyntaxConfig) -> Option<usize> {
     })
 }
 
-/// Which operands of an instruction are looked at before it: none, the upper one, both.
+/// How many operands of an instruction are checked before it: none, the upper one, or both.
 fn compared(instruction: &Instruction, before: Option<&Instruction>) -> usize {
     use Instruction as I;
     let number = |count: &Option<u16>| count.map_or(2, |count| count.clamp(1, 2) as usize);
     match instruction {
-        // with a constant of the template's own it ends where that does
+        // a comparison with a constant goes no deeper than the constant
         I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => match before {
             Some(I::LoadConst(_)) => 0,
             _ => 2,
@@ -213,7 +216,7 @@ fn makes(instruction: &Instruction) -> bool {
     )
 }
 
-/// The same instructions with those that check among them.
+/// The same instructions, with checks inserted.
 pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
     use Instruction as I;
     let all = || (0..).map_while(|at| plain.get(at));

@@ -9,9 +9,8 @@ use limpid_core::ops::embed::tables;
 use limpid_core::ops::linear::Precision;
 use limpid_data::{Tokens, stories};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid_train::batches::{Objective, Windows};
 use limpid_train::evaluate::score;
-use limpid_train::{Recipe, Schedule, TrainError, Trainer};
+use limpid_train::{Objective, Recipe, Schedule, TrainError, Trainer, Windows};
 
 /// Bytes of a text that runs are judged by.
 const JUDGED: usize = 5_000;

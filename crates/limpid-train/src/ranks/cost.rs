@@ -1,13 +1,14 @@
-//! What it costs that several processes train one model: memory, bytes, and seconds on a network between machines. It is a
-//! model on paper, for `limpid plan --ranks`: `team` does what is counted here. A step is
+//! The cost of training one model with several processes: memory, bytes, and seconds on a network between machines. This is a model on
+//! paper, for `limpid plan --ranks`; `team` does what is counted here. A step takes
 //!
 //!   seconds(n) = gradients / n + update share(n) + network(n) - hidden(n)
 //!   network(n) = 2 (alpha log2 n + (n - 1) share(n) 4 bytes / beta)
 //!
-//! where share(n) is what the process with the most parameters updates (`shards`). The gradients go out, the parameters come
-//! back: twice the same. Gradients go while the backward pass of a process's last micro-batch still runs, but for the late ones,
-//! which are final when it ends (the embedding's); parameters come while the forward pass of its first micro-batch runs, but for the
-//! same ones, which it reads first. hidden(n) is what fits into these passes. A backward takes twice as long as a forward.
+//! where share(n) is what the process with the most parameters updates (`shards`). The gradients are sent and the parameters come back,
+//! which is twice the same amount. Gradients are sent while the backward pass of a process's last micro-batch still runs, except for the
+//! late ones, which are final when it ends (the embedding's). Parameters are received while the forward pass of its first micro-batch runs,
+//! except for the same ones, which it reads first. hidden(n) is what fits into these passes. A backward pass takes twice as long as a
+//! forward pass.
 
 use super::shards::{BLOCK, Uses};
 use super::team::AWAY;
@@ -26,14 +27,14 @@ axis! {
     }
 }
 
-/// Seconds until a message arrives; a collective has log2 n of them one after the other.
+/// Seconds until a message arrives; a collective call sends log2 n messages one after the other.
 const ALPHA: f64 = 50e-6;
 
-/// A gain in speed by twice as many processes that is worth them.
+/// The gain in speed at which twice as many processes are worthwhile.
 const WORTH: f64 = 1.3;
 
 impl Network {
-    /// Gbit a second.
+    /// Gbit per second.
     pub fn gigabits(self) -> f64 {
         match self {
             Network::Gigabit1 => 1.0,
@@ -42,13 +43,13 @@ impl Network {
         }
     }
 
-    /// Bytes a second to and from a machine, as programs see them: 94 % of the bits carry what they send.
+    /// Bytes per second to and from a machine, as programs see them: 94 % of the bits carry data.
     pub fn bytes_per_second(self) -> f64 {
         0.117e9 * self.gigabits()
     }
 }
 
-/// What processes share: a step as one process takes it.
+/// The work of a step that processes share, as one process would do it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedStep {
     /// Seconds of all micro-batches.
@@ -65,22 +66,22 @@ pub struct SharedStep {
     pub unit: usize,
 }
 
-/// What it comes to for each of so many processes.
+/// What a step costs each of several processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProcessCost {
     /// Micro-batches.
     pub micros: usize,
     /// Parameters that the process with the most of them updates.
     pub share: usize,
-    /// Bytes that it sends in a step, and as many come in.
+    /// Bytes that it sends in a step; it receives as many.
     pub sent: u64,
-    /// Bytes of what is about to be sent and has come in.
+    /// Bytes of buffers for sending and receiving.
     pub buffers: u64,
-    /// Seconds of computing in a step.
+    /// Seconds that it computes in a step.
     pub compute: f64,
     /// Seconds on the network.
     pub network: f64,
-    /// Seconds of them in which the process computes.
+    /// Those of them during which the process computes.
     pub hidden: f64,
 }
 
@@ -129,12 +130,12 @@ impl SharedStep {
         }
     }
 
-    /// How many times as fast as one process `n` of them are, over n.
+    /// The speed of `n` processes relative to one, divided by n.
     pub fn efficiency(&self, n: usize, network: Network) -> f64 {
         self.among(1, network).seconds() / self.among(n, network).seconds() / n as f64
     }
 
-    /// The number of processes from which on twice as many gain less than 1.3 times the speed, as far as there are micro-batches.
+    /// The number of processes beyond which doubling it gains less than a factor of 1.3 in speed; at most the number of micro-batches.
     pub fn worth(&self, network: Network) -> usize {
         let seconds = |n| self.among(n, network).seconds();
         let all = if self.micros.is_power_of_two() { self.micros } else { 1 };

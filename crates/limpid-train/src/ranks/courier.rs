@@ -1,5 +1,5 @@
-//! A thread that takes blocks to the other processes and back while this process computes. It also adds up what comes: the sums
-//! are there when the block is.
+//! A thread that exchanges blocks with the other processes while this process computes. It also adds up the blocks of gradients that it
+//! receives, so a block arrives as a sum.
 
 use super::{Ranks, RanksError, Result};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -7,25 +7,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// What a block holds.
+/// What blocks hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Freight {
-    /// Gradients: each process gets the sum of what it updates.
+    /// Gradients: each process receives the sums for the parameters that it updates.
     Gradients,
-    /// Parameters: all processes get those of each.
+    /// Parameters: all processes receive those that each has updated.
     Parameters,
 }
 
 /// A block on its way.
 #[derive(Debug, Default)]
 pub struct Parcel {
-    /// What goes out: of gradients a part for each process, of parameters this process's own.
+    /// What is sent: a part of the gradients for each process, or this process's own parameters.
     pub send: Vec<f32>,
-    /// What came in: of gradients the sum, of parameters a part of each process.
+    /// What was received: the sum of the gradients, or the parameters of each process.
     pub receive: Vec<f32>,
 }
 
-/// The thread, and the blocks that it has.
+/// The thread, and the blocks that are with it.
 pub struct Courier {
     ranks: Arc<Mutex<Box<dyn Ranks>>>,
     out: Option<Sender<(Freight, Parcel)>>,
@@ -33,18 +33,18 @@ pub struct Courier {
     thread: Option<JoinHandle<()>>,
     away: usize,
     free: Vec<Parcel>,
-    /// Seconds that blocks took, and seconds of them that somebody waited.
+    /// Seconds that blocks took, and how many of them this process waited.
     seconds: (f64, f64),
 }
 
-/// The other processes. Nobody else speaks to them while blocks are on their way: the order in which processes speak is the same
-/// in all of them.
+/// Locks the connection to the other processes. Only one thread uses it at a time, because all processes must make the same calls in the
+/// same order.
 fn reach(ranks: &Mutex<Box<dyn Ranks>>) -> MutexGuard<'_, Box<dyn Ranks>> {
     ranks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Courier {
-    /// A thread for the messages of this process.
+    /// Starts the thread.
     pub fn start(ranks: Box<dyn Ranks>) -> Result<Courier> {
         let ranks = Arc::new(Mutex::new(ranks));
         let (out, jobs) = channel::<(Freight, Parcel)>();
@@ -64,12 +64,12 @@ impl Courier {
         Ok(Courier { ranks, out: Some(out), back, thread: Some(thread), away: 0, free: vec![], seconds: (0.0, 0.0) })
     }
 
-    /// The other processes, when no block is on its way.
+    /// The connection to the other processes, when no block is on its way.
     pub fn ranks(&self) -> MutexGuard<'_, Box<dyn Ranks>> {
         reach(&self.ranks)
     }
 
-    /// A parcel to be filled, of so many numbers out and in.
+    /// A parcel to be filled, with room for this many numbers to send and to receive.
     pub fn parcel(&mut self, send: usize, receive: usize) -> Parcel {
         let mut parcel = self.free.pop().unwrap_or_default();
         parcel.send.resize(send, 0.0);
@@ -77,14 +77,14 @@ impl Courier {
         parcel
     }
 
-    /// Sends a parcel off.
+    /// Sends a parcel.
     pub fn send(&mut self, freight: Freight, parcel: Parcel) -> Result<()> {
         let sent = self.out.as_ref().map(|out| out.send((freight, parcel)));
         self.away += 1;
         if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(ended()) }
     }
 
-    /// The first parcel that is away, if it is back; or when it is, if it is waited for.
+    /// The first parcel that was sent, if it is back. With `wait`, waits until it is.
     pub fn next(&mut self, wait: bool) -> Result<Option<Parcel>> {
         if self.away == 0 {
             return Ok(None);
@@ -101,12 +101,12 @@ impl Courier {
         Ok(Some(parcel))
     }
 
-    /// Takes an empty parcel, for another time.
+    /// Keeps an empty parcel for the next use.
     pub fn keep(&mut self, parcel: Parcel) {
         self.free.push(parcel);
     }
 
-    /// Seconds that blocks took while nobody waited, since this was asked last.
+    /// Seconds that blocks took while this process did not wait, since the last call.
     pub fn take_hidden(&mut self) -> f64 {
         let (carried, waited) = std::mem::take(&mut self.seconds);
         (carried - waited).max(0.0)
@@ -116,7 +116,7 @@ impl Courier {
 impl Drop for Courier {
     fn drop(&mut self) {
         self.out = None;
-        // one that waits for processes that are gone is left behind
+        // a thread that still waits for lost processes is not joined
         if self.away == 0 {
             self.thread.take().map(JoinHandle::join);
         }
@@ -139,7 +139,8 @@ fn exchange(ranks: &mut dyn Ranks, freight: Freight, parcel: &mut Parcel) -> Res
     }
 }
 
-/// Adds up blocks of `k` numbers, as many as a power of two, into the first: neighbours first, ((0 + 1) + (2 + 3)).
+/// Adds up blocks of `k` numbers into the first block. Neighbours are added first: ((0 + 1) + (2 + 3)). The number of blocks is a power of
+/// two.
 pub fn tree<T: Copy + std::ops::AddAssign>(blocks: &mut [T], k: usize) {
     let mut gap = k;
     while gap < blocks.len() {

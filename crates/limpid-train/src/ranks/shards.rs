@@ -1,20 +1,19 @@
-//! Who updates which parameters, and what goes to and fro together. Parameters are dealt out in units: parts of the gradient's
-//! norm, or whole matrices where an optimizer needs them whole. So every process keeps moments for its own units alone, and
-//! sums that an update adds up in a fixed order (the norm, what it did to a layer) have the same summands for any number of
-//! processes.
+//! Which process updates which parameters, and what is sent together. Parameters are dealt out in units: parts of the gradient's norm, or
+//! whole matrices if the optimizer needs them whole. So every process keeps moments for its own units only, and sums that an update adds in
+//! a fixed order (the norm, what it did to a layer) have the same summands for any number of processes.
 //!
-//! What is sent goes in blocks ([`Block`]): first the gradients that are final first. So a block is on its way while the rest
-//! of the backward pass runs, and its parameters come back while the forward pass of the next step runs.
+//! Data is sent in blocks ([`Block`]), beginning with the gradients that are final first. So a block is on its way while the rest of the
+//! backward pass runs, and its parameters come back while the forward pass of the next step runs.
 
 use limpid_core::model::Model;
 use limpid_core::ops::Op;
 use limpid_core::ops::adamw::{NORM_PART, ParamGroup};
 use std::ops::Range;
 
-/// Elements that one process sends to all at once, at most: 4 MB.
+/// The most elements that one process sends to all at once: 4 MB.
 pub(super) const BLOCK: usize = 1 << 20;
 
-/// When a training step reads parameters, and when their gradients are final; in the order of the parameters' memory.
+/// When a training step reads each parameter, and when its gradient is final; in the order of the parameters' memory.
 #[derive(Clone, Debug, Default)]
 pub struct Uses(Vec<Use>);
 
@@ -84,7 +83,7 @@ impl ShardUnit {
     }
 }
 
-/// What processes send each other at once: of each process, as much as it updates.
+/// What the processes send each other at once: from each process, a part of what it updates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// The stretches of each process, in the parameters' memory, and where each begins in the block.
@@ -102,7 +101,7 @@ pub struct Block {
 pub struct Shards {
     /// All units, in the order of the groups.
     pub units: Vec<ShardUnit>,
-    /// What goes together, in the order in which gradients become final.
+    /// What is sent together, in the order in which gradients become final.
     pub blocks: Vec<Block>,
     /// What this process updates.
     pub own: Vec<ParamGroup>,
@@ -153,8 +152,8 @@ impl Shards {
     }
 }
 
-/// Puts units into blocks, in their order: as many as make a block and are about as much for each process, cut where they are
-/// more than a block.
+/// Puts units into blocks, in their order. Each time it takes enough units for one block with about equal shares for all processes, and
+/// cuts them up if they are more than one block.
 fn blocks(units: &[&ShardUnit], uses: &Uses, size: usize) -> Vec<Block> {
     let (mut blocks, mut from) = (vec![], 0);
     while from < units.len() {
@@ -184,13 +183,13 @@ fn blocks(units: &[&ShardUnit], uses: &Uses, size: usize) -> Vec<Block> {
     blocks
 }
 
-/// What two stretches have in common.
+/// The overlap of two stretches, if there is one.
 fn meet(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
     let both = a.start.max(b.start)..a.end.min(b.end);
     (!both.is_empty()).then_some(both)
 }
 
-/// Adds a stretch to a list, or to the last one in it.
+/// Appends a stretch to a list, or extends the last one if it continues there.
 fn join(all: &mut Vec<Range<usize>>, range: Range<usize>) {
     match all.last_mut().filter(|last| last.end == range.start) {
         Some(last) => last.end = range.end,
@@ -198,7 +197,7 @@ fn join(all: &mut Vec<Range<usize>>, range: Range<usize>) {
     }
 }
 
-/// Elements `from..to` of stretches that are laid end to end: each stretch's part of them, and where it begins among them.
+/// Elements `from..to` of stretches laid end to end: the part of each stretch that lies there, and where it begins.
 fn window(all: &[Range<usize>], from: usize, to: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
     let mut before = 0;
     all.iter().filter_map(move |range| {

@@ -1,8 +1,8 @@
-//! What the processes that train one model do together: add up gradients, update each its own parameters, spread them, and
-//! collect what is saved. Sums add up in a fixed order, so the bits are those of one process.
+//! What the processes that train one model do together. They add up gradients, each updates its own parameters and sends them to the
+//! others, and process 0 collects what is saved. Sums are added in a fixed order, so the bits are those of one process.
 //!
-//! Gradients go out block by block as the backward pass makes them, and parameters come back block by block as the next forward
-//! pass reads them ([`Team::carry`]); in between, the processes compute.
+//! Gradients are sent block by block as the backward pass computes them, and parameters are received block by block as the next forward
+//! pass reads them ([`Team::carry`]). In between, the processes compute.
 
 use super::courier::{Courier, Freight, Parcel, tree};
 use super::shards::{BLOCK, Block, Shards, Uses};
@@ -15,53 +15,55 @@ use std::ops::Range;
 use std::sync::MutexGuard;
 use std::time::Instant;
 
-/// Blocks that are on their way at once, at most.
+/// The most blocks that are on their way at once.
 pub(super) const AWAY: usize = 8;
 
-/// This process among the others.
+/// This process and its connection to the others.
 pub struct Team {
     rank: usize,
     size: usize,
-    /// To the others; none if this process is alone.
+    /// The connection; none if this process is alone.
     courier: Option<Courier>,
     groups: Vec<ParamGroup>,
     shards: Shards,
     /// The blocks in the order in which parameters are read.
     as_read: Vec<usize>,
-    /// What is carried, and how many blocks of it were sent and have arrived.
+    /// What is being carried.
     freight: Freight,
+    /// Blocks of it that were sent.
     sent: usize,
+    /// Blocks of it that have arrived.
     arrived: usize,
-    /// Seconds that a step took longer, and not yet told.
+    /// Seconds that carrying added to steps, since [`Team::take_all_reduce`].
     seconds: f64,
-    /// Whether process 0 (this one) writes files, and the others wait for its orders.
+    /// Whether this is process 0 and it is writing files, while the others wait for its orders.
     writes: bool,
 }
 
-/// What it takes in a step that several processes train together.
+/// What exchanging gradients and parameters took of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AllReduce {
-    /// Seconds by which the step took longer, waiting for the others included.
+    /// Seconds that it added to the step, including waiting for other processes.
     pub seconds: f64,
-    /// Seconds in which messages were on their way while the process computed.
+    /// Seconds during which messages were on their way while this process computed.
     pub hidden: f64,
 }
 
-/// What process 0 asks of the others while it writes files.
+/// What process 0 orders the others to do while it writes files.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TeamOrder {
-    /// Nothing more.
+    /// Stop waiting for orders.
     Done,
-    /// To put the weights' average in their place.
+    /// Put the weights' average in their place.
     Average,
-    /// To put the weights back.
+    /// Put the weights back.
     Weights,
-    /// To give what they hold of a memory.
+    /// Send what they hold of this part of a memory.
     Collect(Region),
 }
 
 impl Team {
-    /// A process alone, whose updates walk over `groups`.
+    /// A process alone, which updates `groups`.
     pub fn alone(groups: Vec<ParamGroup>) -> Team {
         let shards = Shards::new(&groups, &Uses::default(), 1, 0);
         Team {
@@ -79,7 +81,7 @@ impl Team {
         }
     }
 
-    /// The same among others. `uses` says when a step needs which parameters.
+    /// The same process among others. `uses` says when a step needs which parameters.
     pub fn among(self, ranks: Box<dyn Ranks>, uses: &Uses) -> Result<Team> {
         let (rank, size) = (ranks.rank(), ranks.size());
         let shards = Shards::new(&self.groups, uses, size, rank);
@@ -97,23 +99,23 @@ impl Team {
         self.rank
     }
 
-    /// The others, to speak to.
+    /// The connection to the others.
     fn ranks(&self) -> Option<MutexGuard<'_, Box<dyn Ranks>>> {
         self.courier.as_ref().map(Courier::ranks)
     }
 
-    /// What adding up gradients and spreading parameters took since this was asked last; `None` for a process alone.
+    /// What exchanging gradients and parameters took since the last call; `None` for a process alone.
     pub fn take_all_reduce(&mut self) -> Option<AllReduce> {
         let hidden = self.courier.as_mut()?.take_hidden();
         Some(AllReduce { seconds: std::mem::take(&mut self.seconds), hidden })
     }
 
-    /// The groups of parameters that updates walk over, of all processes.
+    /// The groups of parameters that all processes together update.
     pub fn groups(&self) -> &[ParamGroup] {
         &self.groups
     }
 
-    /// What of them this process updates.
+    /// The parts of them that this process updates.
     pub fn own(&self) -> &[ParamGroup] {
         &self.shards.own
     }
@@ -124,8 +126,9 @@ impl Team {
         rank * micros / size..(rank + 1) * micros / size
     }
 
-    /// The places in a step where blocks come and go, in order: entries of the backward pass after which more gradients are
-    /// final, or ops of the forward pass before which more parameters must have arrived. With each, the number of such blocks.
+    /// The places in a step where blocks are sent or needed, in order, each with the number of blocks up to there. For gradients these are
+    /// entries of the backward pass, after which the blocks are final; for parameters, ops of the forward pass, before which the blocks must
+    /// have arrived.
     pub fn stops(&self, freight: Freight) -> Vec<(usize, usize)> {
         let places: Vec<usize> = match freight {
             Freight::Gradients => self.shards.blocks.iter().map(|block| block.last).collect(),
@@ -146,7 +149,7 @@ impl Team {
     /// Begins to carry gradients or parameters.
     pub fn begin(&mut self, freight: Freight) -> Result<()> {
         if let Some(courier) = &mut self.courier {
-            // an error may have left some on their way
+            // after an error, some blocks may still be on their way
             while let Some(parcel) = courier.next(true)? {
                 courier.keep(parcel);
             }
@@ -155,9 +158,9 @@ impl Team {
         Ok(())
     }
 
-    /// Sends blocks, of those before `ready` as many as may be on their way at once, and takes in those that have arrived; waits
-    /// until those before `needed` have. Of gradients, each process then has the sum, in the tree of micro-batches, of what it
-    /// updates; of parameters, each has all.
+    /// Sends the blocks before `ready`, as many as may be on their way at once, and unpacks those that have arrived. Waits until the blocks
+    /// before `needed` have arrived. Each process then has the sums of the gradients that it updates, added in the tree of micro-batches,
+    /// or all parameters.
     pub fn carry(&mut self, backend: &mut dyn Backend, ready: usize, needed: usize) -> Result<(), TrainError> {
         let began = Instant::now();
         if let Some(mut courier) = self.courier.take() {
@@ -169,6 +172,7 @@ impl Team {
         Ok(())
     }
 
+    /// [`Team::carry`] by this courier.
     fn carry_by(
         &mut self,
         courier: &mut Courier,
@@ -189,10 +193,12 @@ impl Team {
         }
     }
 
+    /// The block at this place in the order in which they are carried.
     fn block(&self, place: usize) -> &Block {
         &self.shards.blocks[if self.freight == Freight::Gradients { place } else { self.as_read[place] }]
     }
 
+    /// Fills a parcel with a block from the backend.
     fn pack(&self, courier: &mut Courier, backend: &mut dyn Backend, place: usize) -> Result<Parcel, TrainError> {
         let Block { of, len, .. } = self.block(place);
         let all = self.size * len;
@@ -219,6 +225,7 @@ impl Team {
         }
     }
 
+    /// Writes a block that has arrived to the backend.
     fn unpack(&self, parcel: &Parcel, backend: &mut dyn Backend, place: usize) -> Result<(), TrainError> {
         let Block { of, len, .. } = self.block(place);
         for (rank, (of, part)) in of.iter().zip(parcel.receive.chunks_exact(*len)).enumerate() {
@@ -244,7 +251,7 @@ impl Team {
         Ok(losses[0])
     }
 
-    /// The norm of the whole gradient, of which each process has a part; `None` if this process has all.
+    /// The norm of the whole gradient, each process having a part of it; `None` if this process has all of it.
     pub fn norm(&mut self, backend: &mut dyn Backend) -> Result<Option<f64>, TrainError> {
         if self.size() == 1 {
             return Ok(None);
@@ -254,7 +261,7 @@ impl Team {
         Ok(Some(norm_of(&self.in_order(&own, &parts)?)))
     }
 
-    /// Numbers of which each process has its own: `parts` says whose come next, and how many.
+    /// Gathers each process's own numbers and puts them in order: `parts` says whose come next, and how many.
     fn in_order(&self, own: &[f64], parts: &[(usize, usize)]) -> Result<Vec<f64>> {
         let mut counts = vec![0; self.size];
         parts.iter().for_each(|(owner, count)| counts[*owner] += count);
@@ -276,14 +283,14 @@ impl Team {
         self.carry(backend, self.blocks(), self.blocks())
     }
 
-    /// Cuts what is to be measured where units meet, so that sums have the same summands for any number of processes. Each
-    /// piece comes with the process that updates it.
+    /// Cuts what is to be measured at the borders of units, so that sums have the same summands for any number of processes. Each piece
+    /// comes with the process that updates it.
     pub fn cut(&self, watch: &[Change]) -> Vec<(Change, usize)> {
         let pieces = watch.iter().flat_map(|change| self.shards.pieces(&change.range));
         pieces.map(|(range, owner)| (Change::of(range), owner)).collect()
     }
 
-    /// Puts measured pieces together, each process's own.
+    /// Adds up the measured pieces of all processes.
     pub fn put_together(&self, pieces: &[(Change, usize)], watch: &mut [Change]) -> Result<()> {
         let own = pieces.iter().filter(|(_, owner)| *owner == self.rank);
         let own: Vec<f64> = own.flat_map(|(piece, _)| [piece.gradient, piece.weight, piece.update]).collect();
@@ -298,7 +305,7 @@ impl Team {
         Ok(())
     }
 
-    /// The same numbers of each process, one process after the other.
+    /// The numbers of all processes, one process after the other. All have equally many.
     pub fn gather_all<T: bytemuck::Pod>(&self, own: &[T]) -> Result<Vec<T>> {
         let Some(mut ranks) = self.ranks() else { return Ok(own.to_vec()) };
         let mut all = vec![T::zeroed(); own.len() * self.size];
@@ -306,7 +313,7 @@ impl Team {
         Ok(all)
     }
 
-    /// What process 0 says.
+    /// The answer of process 0.
     pub fn agree(&mut self, own: bool) -> Result<bool> {
         let Some(mut ranks) = self.ranks() else { return Ok(own) };
         let mut said = [u8::from(own)];
@@ -314,7 +321,7 @@ impl Team {
         Ok(said[0] == 1)
     }
 
-    /// A text of process 0's, in each.
+    /// Gives every process a text of process 0.
     pub fn tell(&mut self, text: Option<&str>) -> Result<String> {
         let Some(mut ranks) = self.ranks() else { return Ok(text.unwrap_or_default().into()) };
         let mut length = [text.map_or(0, str::len) as u64];
@@ -327,7 +334,7 @@ impl Team {
         Ok(String::from_utf8_lossy(&all).into_owned())
     }
 
-    /// A text of each process's, in each.
+    /// Gives every process the texts of all.
     pub fn hear_all(&mut self, own: &str) -> Result<Vec<String>> {
         self.ranks().map_or_else(|| Ok(vec![own.into()]), |mut ranks| hear_all(&mut **ranks, own))
     }
@@ -337,13 +344,13 @@ impl Team {
         self.ranks().map_or(Ok(()), |mut ranks| check(&mut **ranks, facts))
     }
 
-    /// A parameter's values of process 0, in each.
+    /// Gives every process a parameter's values in process 0.
     pub fn broadcast(&mut self, values: &mut [f32]) -> Result<()> {
         let Some(mut ranks) = self.ranks() else { return Ok(()) };
         values.chunks_mut(BLOCK).try_for_each(|part| ranks.broadcast(bytes_mut(part)))
     }
 
-    /// Begins or ends the time in which process 0 writes files, and the others do what it orders.
+    /// Begins or ends the time in which process 0 writes files and the others follow its orders.
     pub fn files(&mut self, begin: bool) -> Result<()> {
         if !begin {
             self.order(TeamOrder::Done)?;
@@ -352,7 +359,7 @@ impl Team {
         Ok(())
     }
 
-    /// Tells the others what to do, in that time.
+    /// Orders the others to do something, while process 0 writes files.
     pub fn order(&mut self, order: TeamOrder) -> Result<()> {
         if !self.writes {
             return Ok(());
@@ -384,9 +391,9 @@ impl Team {
         })
     }
 
-    /// Values of a memory that each process holds for its own parameters (moments, average), in process 0; the others
-    /// [`Team::give`]. Each process sends what it holds and nothing else, a block at an order: so none waits long for the next,
-    /// and of those that wait only one that is stuck is late.
+    /// Collects, in process 0, values of a memory that each process holds for its own parameters (moments, average); the others
+    /// [`Team::give`]. Each process sends what it holds and nothing else, one block for each order. So no process waits long for the next
+    /// order, and only a process that is stuck times out.
     pub fn collect(&mut self, backend: &dyn Backend, region: Region) -> Result<Vec<f32>, TrainError> {
         let mut values = vec![0.0; region.len()];
         for (at, part) in (region.at..).step_by(BLOCK).zip(values.chunks_mut(BLOCK)) {
@@ -397,12 +404,12 @@ impl Team {
         Ok(values)
     }
 
-    /// Gives process 0 what it collects.
+    /// Sends process 0 what it collects.
     pub fn give(&mut self, backend: &dyn Backend, window: Region) -> Result<(), TrainError> {
         self.give_all(backend, window, &mut [])
     }
 
-    /// Process after process gives its stretches of `window`; process 0 puts them into their places in `all`.
+    /// One process after the other sends its stretches of `window`; process 0 puts them into their places in `all`.
     fn give_all(&mut self, backend: &dyn Backend, window: Region, all: &mut [f32]) -> Result<(), TrainError> {
         let pieces: Vec<_> = self.shards.pieces(&window.range()).collect();
         for from in 0..self.size {
@@ -434,7 +441,7 @@ impl Team {
         Ok(())
     }
 
-    /// The stretches of what this process updates, in `range`.
+    /// The stretches of `range` that this process updates.
     pub fn own_of(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let own = |(range, owner): (Range<usize>, usize)| (owner == self.rank()).then_some(range);
         self.shards.pieces(&range).filter_map(own).collect()

@@ -1,4 +1,4 @@
-//! Ranks as threads of one process: for tests, and to see what several processes would do.
+//! Ranks as threads of one process, for tests and for trying out what several processes would do.
 
 use super::{Ranks, RanksError, Result};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,7 +15,7 @@ struct Meeting {
     changed: Condvar,
 }
 
-/// What lies on the table: each one's bytes, how many laid theirs there, how many took the others'.
+/// What the threads exchange: the bytes that each has put on the table, and how many have taken the others' bytes.
 #[derive(Default)]
 struct Table {
     laid: Vec<Option<Vec<u8>>>,
@@ -23,7 +23,7 @@ struct Table {
     left: bool,
 }
 
-/// `size` ranks that meet.
+/// `size` ranks that train together.
 pub fn threads(size: usize) -> Vec<ThreadRank> {
     let table = Mutex::new(Table { laid: vec![None; size], ..Table::default() });
     let meeting = Arc::new(Meeting { size, table, changed: Condvar::new() });
@@ -31,7 +31,7 @@ pub fn threads(size: usize) -> Vec<ThreadRank> {
 }
 
 impl ThreadRank {
-    /// Lays bytes on the table, waits for all, and lets `take` look at them.
+    /// Puts bytes on the table, waits for those of all others, and passes all to `take`.
     fn meet(&self, own: &[u8], take: impl FnOnce(&[Option<Vec<u8>>])) -> Result<()> {
         let Meeting { size, table, changed } = &*self.meeting;
         let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,13 +3,13 @@
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Mask, Positions};
+use limpid::data::Tokens;
 use limpid::data::chat::{self, MARKERS};
-use limpid::data::{Batches, Documents, Objective, Tokens, Windows, count_targets};
 use limpid::evaluate::{self, Score};
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, IGNORE, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid::train::{Recipe, Trainer, preflight};
+use limpid::train::{Batches, Documents, Objective, Recipe, Trainer, Windows, count_targets, preflight};
 
 const V: usize = 40;
 const CONTEXT: usize = 24;

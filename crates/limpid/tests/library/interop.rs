@@ -5,14 +5,14 @@ use limpid::backend::{Backend, BackendOptions, Cpu, Device, Reference};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::{Axis, Config, Dropout};
-use limpid::data::{Objective, Shard, Tokens};
+use limpid::data::{Shard, Tokens};
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::trace::Trace;
-use limpid::train::{Recipe, Trainer, WindowOrder};
+use limpid::train::{Objective, Recipe, Trainer, WindowOrder};
 use std::path::{Path, PathBuf};
 
 /// What a reader may differ by, in logits of order 1: transformers' own f32 is up to 5e-6 from its f64.

@@ -4,13 +4,13 @@
 use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Dropout, NormPlace};
-use limpid::data::{Batches, Objective, Tokens};
+use limpid::data::Tokens;
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, MemorySpace, Op, Pass, random};
-use limpid::train::{Recipe, Trainer};
+use limpid::train::{Batches, Objective, Recipe, Trainer};
 
 const CONTEXT: usize = 12;
 

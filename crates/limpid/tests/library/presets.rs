@@ -3,10 +3,10 @@
 
 use limpid::backend::Cpu;
 use limpid::config::{Config, Mask, PRESETS};
-use limpid::data::{Batches, Objective, Tokens};
+use limpid::data::Tokens;
 use limpid::model::{Mode, Model, Tuning};
 use limpid::ops::random;
-use limpid::train::{Recipe, Trainer, preflight};
+use limpid::train::{Batches, Objective, Recipe, Trainer, preflight};
 use std::ops::Range;
 
 /// Bytes that are free for the asking; where the system does not say, enough for all but the largest.

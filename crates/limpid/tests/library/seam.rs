@@ -5,7 +5,7 @@ use crate::common::{self, tiny};
 use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeights, Ticket, UpdateReport};
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
-use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
+use limpid::data::Tokens;
 use limpid::evaluate::score;
 use limpid::generate::{DecodeError, SequenceId, Session};
 use limpid::model::{Mode, Model, init};
@@ -17,7 +17,10 @@ use limpid::ops::program::Draft;
 use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, Passes, Program, Region, Span, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
-use limpid::train::{Control, Divergence, Recipe, Run, RunOptions, Schedule, Summary, TrainError, TrainEvent, Trainer};
+use limpid::train::{
+    Batches, Control, Divergence, Documents, Objective, Recipe, Run, RunOptions, Schedule, Summary, TrainError,
+    TrainEvent, Trainer, Windows,
+};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

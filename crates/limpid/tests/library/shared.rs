@@ -5,13 +5,13 @@ use crate::common::{alone, tiny};
 use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, BackendError, BackendOptions, Cpu, Device, SharedWeights};
 use limpid::config::{Config, Mask};
-use limpid::data::{Batches, Objective, Tokens};
+use limpid::data::Tokens;
 use limpid::generate::{SequenceId, Session};
 use limpid::model::{Mode, Model, Tuning, init};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, Region, random};
-use limpid::train::{Recipe, TrainError, Trainer};
+use limpid::train::{Batches, Objective, Recipe, TrainError, Trainer};
 
 fn ids(n: u64) -> Vec<u32> {
     (0..n).map(|i| random::below(9, 1, i, 11) as u32).collect()

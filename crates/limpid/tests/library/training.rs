@@ -4,7 +4,7 @@ use crate::common::counting::allocations;
 use crate::common::{alone, assert_close, tiny};
 use limpid::backend::{Backend, Cpu, Reference, Result, Ticket, UpdateReport};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
-use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
+use limpid::data::Tokens;
 use limpid::model::init::Init;
 use limpid::model::{Mode, Model};
 use limpid::ops::adamw::{Change, Method, ParamGroup, Rule};
@@ -13,8 +13,8 @@ use limpid::ops::{Batch, Ops, Pass, Passes, Region, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{
-    Control, Divergence, PreflightError, Ranks, RanksError, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
-    TrainError, TrainEvent, Trainer, lr_finder, preflight,
+    Batches, Control, Divergence, Documents, Objective, PreflightError, Ranks, RanksError, Recipe, Reduction, Run,
+    RunOptions, RunSettings, Summary, TrainError, TrainEvent, Trainer, Windows, lr_finder, preflight,
 };
 use std::fs;
 use std::ops::Range;
@@ -771,7 +771,7 @@ fn training_ends_early_with_the_best_weights() {
     let model = Model::new(&config, Mode::Score { batch: 4, context: 12 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
-    let windows = limpid::data::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
+    let windows = limpid::train::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
     let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
     assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
     fs::remove_dir_all(dir).unwrap();

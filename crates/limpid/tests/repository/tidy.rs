@@ -402,7 +402,6 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-core/backend/reference.rs: backward_op", 129),
     ("limpid-core/backend/reference.rs: forward_op", 92),
     ("limpid-core/ops/linear/gemm.rs: multiply", 85),
-    ("limpid-data/prepare.rs: prepare", 125),
     ("limpid-gpu/passes.rs: backward", 111),
     ("limpid-gpu/update.rs: begin", 133),
     ("limpid-serve/load.rs: request", 83),
@@ -420,8 +419,6 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-trace/mlp.rs: look_at_mlp", 83),
     ("limpid-trace/names.rs: right_side", 111),
     ("limpid-trace/picture/draw.rs: draw", 117),
-    ("limpid-train/run.rs", 1055),
-    ("limpid-train/run.rs: go", 82),
     ("limpid/training.rs: run", 119),
 ];
 
