@@ -278,8 +278,8 @@ impl Adapter {
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
         let mut writes = vec![];
         for target in &self.lora.targets {
-            let [to_a, to_b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")));
-            let (Some(to_a), Some(to_b)) = (to_a, to_b) else {
+            let weight = model.param(&format!("{target}.weight"));
+            let Some([to_a, to_b]) = weight.and_then(|weight| model.adapter(weight)) else {
                 return Err(bad(&self.path, format!("it adapts {target}, which the model's own adapter does not")));
             };
             let (mut first, mut all) = (None, vec![0f32; to_b.region.len()]);
@@ -328,9 +328,7 @@ fn add(name: &str, rows: &mut [f32], [a, b]: [&[f32]; 2], (cols, rank): (usize, 
 /// If the backend fails, or as there.
 pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> Result<Vec<f32>> {
     let mut values = backend.read(param.region)?;
-    let target = param.name.trim_end_matches(".weight");
-    let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")));
-    if let (Some(lora), Some(a), Some(b)) = (&model.tuning.lora, a, b) {
+    if let (Some(lora), Some([a, b])) = (&model.tuning.lora, model.adapter(param)) {
         let [a, b] = [backend.read(a.region)?, backend.read(b.region)?];
         add(&param.name, &mut values, [&a, &b], (param.region.cols, lora.rank), lora.scale())?;
     }
@@ -348,10 +346,7 @@ fn dialect(model: &Model) -> Dialect {
 /// Every adapted product, or part of one: its link and its module's name there.
 fn modules(model: &Model) -> Vec<(Link, String)> {
     let dialect = dialect(model);
-    let adapted = |link: &Link| {
-        let target = link.param.strip_suffix(".weight")?;
-        model.param(&format!("{target}.lora_A.weight"))
-    };
+    let adapted = |link: &Link| model.param(&link.param).and_then(|weight| model.adapter(weight)).is_some();
     let named = |link: Link| {
         let full = match dialect {
             Dialect::HuggingFace(family) => family.full(&link.name, &model.config),
@@ -359,7 +354,7 @@ fn modules(model: &Model) -> Vec<(Link, String)> {
         };
         (turned(link), full.trim_end_matches(".weight").to_string())
     };
-    dialect.links(model).into_iter().filter(|link| adapted(link).is_some()).map(named).collect()
+    dialect.links(model).into_iter().filter(adapted).map(named).collect()
 }
 
 /// What an adapter's folder begins with: the names and texts of `adapter_config.json` and `base.json`.
@@ -383,8 +378,8 @@ pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
 pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<OutputTensor<'a>> {
     let mut outs = vec![];
     for (link, module) in modules(model) {
-        let target = link.param.trim_end_matches(".weight");
-        let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")).expect("both or none"));
+        let weight = model.param(&link.param).expect("links are of the model's parameters");
+        let [a, b] = model.adapter(weight).expect("modules are adapted");
         let [a_name, b_name] = pair(&module);
         let out = |name, shape, values: MakeValues<'a>| OutputTensor {
             name,

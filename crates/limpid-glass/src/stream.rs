@@ -5,6 +5,7 @@ use crate::{GlassError, Opened, Result, Subject, THUMBNAIL};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use limpid_core::config::Mask;
+use limpid_core::model::Module;
 use limpid_trace::heads::{HEAD_SCORES, HeadLook, look};
 use limpid_trace::layers::OUTPUTS;
 use limpid_trace::predict::Prediction;
@@ -136,7 +137,7 @@ fn layer(opened: &Opened) -> Result<Value> {
     let block = trace.step()?.unwrap_or(config.n_layer - 1);
     let mut norms = Map::new();
     for part in ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"] {
-        let name = format!("blocks.{block}.hook_{part}");
+        let name = Module::block(block).named(&format!("hook_{part}"));
         // parallel blocks have no stream between their parts
         if part == "resid_mid" && trace.names().tensor(&name).is_none() {
             continue;

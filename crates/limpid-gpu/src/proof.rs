@@ -10,7 +10,7 @@ use limpid_core::backend::{Backend, BackendError, Reference, Result};
 use limpid_core::config::{
     Activation, Axis, Config, Dropout, Mask, NormKind, NormPlace, Parallel, Positions, QkNorm, RotaryScaling,
 };
-use limpid_core::model::{Mode, Model};
+use limpid_core::model::{Mode, Model, ParamRole};
 use limpid_core::ops::adamw::{Method, Rule};
 use limpid_core::ops::classify::Terms;
 use limpid_core::ops::element::{Element, nearest_bf16, widen_bf16};
@@ -174,7 +174,7 @@ pub fn sequences(config: &Config, seed: u64, lengths: &[usize]) -> Batch {
 /// Parameters that neither vanish nor grow.
 fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) -> Result<()> {
     model.params.iter().try_for_each(|param| {
-        let (site, gain) = (random::site(&param.name), !param.is_matrix() && param.name.ends_with("weight"));
+        let (site, gain) = (random::site(&param.name), param.role == ParamRole::Gain);
         backend.fill(param.region, &|i| f32::from(u8::from(gain)) + 0.3 * random::normal(seed, site, i as u64) as f32)
     })
 }

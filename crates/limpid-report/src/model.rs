@@ -7,6 +7,7 @@ use crate::page::escape;
 use crate::plot::{Curve, CurvePlot, Style, shared};
 use crate::words;
 use limpid_core::config::Config;
+use limpid_core::model::{Module, Part};
 use limpid_tokenizer::Tokenizer;
 use limpid_trace::palette::{Palette, entry};
 use limpid_trace::picture::png::{base64, cells};
@@ -42,8 +43,8 @@ impl ModelLook {
         let (labels, tokens) = (trace.labels(&piece), trace.batch().tokens.iter().map(|id| piece(*id)).collect());
         let layers = trace.model().config.n_layer;
         let all = |part: &str| -> Result<Vec<(f64, f64)>, TraceError> {
-            let names = (0..layers).map(|l| (l + 1, format!("blocks.{l}.{part}")));
-            let first = (part == "hook_resid_post").then(|| (0, "blocks.0.hook_resid_pre".to_string()));
+            let names = (0..layers).map(|l| (l + 1, Module::block(l).named(part)));
+            let first = (part == "hook_resid_post").then(|| (0, Module::block(0).named("hook_resid_pre")));
             let point = |(after, name): (usize, String)| match trace.get(&name) {
                 Err(TraceError::Unknown { .. }) => None, // not every model has it
                 found => Some(found.map(|tensor| (after as f64, median_norm(&tensor)))),
@@ -59,7 +60,10 @@ impl ModelLook {
             norms.push((label.to_string(), all(part)?));
         }
         norms.retain(|(_, points)| !points.is_empty());
-        let pattern = |l: usize| Ok(trace.get(&format!("blocks.{l}.attn.hook_pattern"))?.matrices(&labels).collect());
+        let pattern = |l: usize| {
+            let name = Module::block(l).part(Part::Attention).named("hook_pattern");
+            Ok(trace.get(&name)?.matrices(&labels).collect())
+        };
         Ok(ModelLook { tokens, heads: (0..layers).map(pattern).collect::<Result<_, TraceError>>()?, norms })
     }
 

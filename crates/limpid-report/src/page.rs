@@ -5,6 +5,7 @@ use crate::plot::{Curve, CurvePlot, Style, around, mean, median, shared};
 use crate::units::{bytes, count, duration};
 use crate::{RunRecord, RunState, caution, differences, words};
 use limpid_base::units::commas;
+use limpid_core::model::in_block;
 use limpid_trace::picture::png::base64;
 use limpid_train::RECENT;
 use sha2::{Digest, Sha256};
@@ -279,7 +280,7 @@ fn layers(run: &RunRecord) -> Vec<CurvePlot> {
         Some((layer.to_string(), what.to_string()))
     };
     let told: Vec<_> = run.series.iter().filter_map(|(name, points)| Some((parts(name)?, points))).collect();
-    let block = |layer: &str| layer.strip_prefix("blocks.").and_then(|n| n.parse::<usize>().ok());
+    let block = |layer: &str| in_block(layer).map(|(block, _)| block);
     let deepest = told.iter().filter_map(|((layer, _), _)| block(layer)).max().unwrap_or(0);
     let whats: BTreeSet<&String> = told.iter().map(|((_, what), _)| what).collect();
     let make = |what: &String| {

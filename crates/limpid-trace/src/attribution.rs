@@ -10,6 +10,7 @@ use super::TraceError;
 use super::explain::Cell;
 use super::layers::LayerTrace;
 use limpid_core::config::{NormKind, NormPlace};
+use limpid_core::model::{Module, Part, in_block};
 use limpid_core::ops::dropout::Draws;
 use limpid_core::ops::{Op, Region, norm};
 use std::collections::{HashMap, HashSet};
@@ -245,16 +246,15 @@ impl Way<'_> {
         direction: &[f64],
     ) -> Result<(), TraceError> {
         let from = self.trace.names().name_of(x);
-        let block = from.split('.').nth(1).unwrap_or_default().to_string();
         let (d, fine) = (self.trace.names().config.d_value(), self.unit);
-        if !from.starts_with("blocks.") {
+        let Some(Module { block: Some(block), part }) = self.trace.names().tensor(&from).map(|t| t.module) else {
             return self.project((x, w, b), direction); // the embedding's
-        }
-        let (what, wide) = match () {
-            () if from.ends_with("attn.hook_z") => ("attention", (fine != AttributionUnit::Component).then_some(d)),
-            () if from.ends_with("mlp.hook_post") => ("MLP", (fine == AttributionUnit::Neuron).then_some(1)),
-            () if from.contains(".attn.") => ("attention's adapter", None),
-            () => ("MLP's adapter", None),
+        };
+        let (what, wide) = match part {
+            Part::Attention => ("attention", (fine != AttributionUnit::Component).then_some(d)),
+            Part::FeedForward => ("MLP", (fine == AttributionUnit::Neuron).then_some(1)),
+            part if part.is_attention() => ("attention's adapter", None),
+            _ => ("MLP's adapter", None),
         };
         if what == "attention" {
             // both while the block is there: heads and their sum are often asked for in turn
@@ -306,11 +306,8 @@ impl Way<'_> {
 
 /// `ln_final` of `ln_final.hook_scale`, `L3 ln2` of `blocks.3.ln2.hook_scale`.
 fn norm_name(scale: &str) -> String {
-    let parts: Vec<&str> = scale.split('.').collect();
-    match parts[..] {
-        ["blocks", block, norm, ..] => format!("L{block} {norm}"),
-        _ => scale.replace(".hook_scale", ""),
-    }
+    let scale = scale.trim_end_matches(".hook_scale");
+    in_block(scale).map_or(scale.into(), |(block, norm)| format!("L{block} {norm}"))
 }
 
 /// What dropout does to each element of a row.

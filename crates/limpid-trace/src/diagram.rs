@@ -9,7 +9,7 @@ use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace};
-use limpid_core::model::{Mode, Model};
+use limpid_core::model::{Mode, Model, Module, in_block};
 use limpid_core::ops::{Access, IGNORE, Op, Region, Scoring};
 
 /// A diagram.
@@ -318,7 +318,7 @@ impl<'a> Sheet<'a> {
     /// The same, or its name.
     fn call(&self, name: &str) -> String {
         let symbol = self.symbol(name);
-        if symbol.is_empty() { name.strip_prefix("blocks.0.").unwrap_or(name).into() } else { symbol }
+        if symbol.is_empty() { in_first_block(name).into() } else { symbol }
     }
 
     /// What one head's part of a tensor is called; where there is no word for it, what computes it.
@@ -391,8 +391,7 @@ impl<'a> Sheet<'a> {
     }
 
     fn row(&self, name: &str) -> Row {
-        let short = name.strip_prefix("blocks.0.").unwrap_or(name);
-        [self.symbol(name), short.into(), self.shape(name)]
+        [self.symbol(name), in_first_block(name).into(), self.shape(name)]
     }
 
     /// Parameters that an op reads.
@@ -421,8 +420,8 @@ impl<'a> Sheet<'a> {
         for op in self.model.ops().iter() {
             // what leaves a block is also what enters the next
             let made = self.model.tensors.iter().filter(|t| makes(op, t.region) && !t.name.ends_with("hook_resid_pre"));
-            match made.into_iter().find_map(|tensor| tensor.name.strip_prefix("blocks.")) {
-                Some(rest) if rest.starts_with("0.") => parts[1].push(*op),
+            match made.into_iter().find_map(|tensor| tensor.module.block) {
+                Some(0) => parts[1].push(*op),
                 Some(_) => {}
                 None if parts[1].is_empty() => parts[0].push(*op),
                 None => parts[2].push(*op),
@@ -449,7 +448,7 @@ impl<'a> Sheet<'a> {
             next(self, kind(op), title(op, self.c), "", &self.rows(op));
         }
         let [inside, outside] = ["blocks.0.hook_attn_out", "blocks.0.hook_mlp_out"].map(|name| self.row(name));
-        let last = format!("blocks.{}.hook_resid_post", self.c.n_layer - 1);
+        let last = Module::block(self.c.n_layer - 1).named("hook_resid_post");
         let rows = [
             self.row("blocks.0.hook_resid_pre"),
             inside,
@@ -1057,6 +1056,11 @@ fn title(op: &Op, c: &Config) -> &'static str {
         Op::Gather { .. } => "gather",
         Op::Classify { .. } => "head, softmax, loss",
     }
+}
+
+/// A name as it is said in the first block, which stands for all.
+fn in_first_block(name: &str) -> &str {
+    in_block(name).map_or(name, |(block, own)| if block == 0 { own } else { name })
 }
 
 /// What attention of the first block reads.

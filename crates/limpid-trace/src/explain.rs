@@ -11,7 +11,7 @@ use super::{TraceError, unknown};
 use crate::names::{self, Derived};
 use limpid_base::plural::plural;
 use limpid_core::config::{Activation, Axis, Constants, NormKind, Positions};
-use limpid_core::model::Axes;
+use limpid_core::model::{Axes, Part};
 use limpid_core::ops::attend::Stage;
 use limpid_core::ops::classify::{self, Target};
 use limpid_core::ops::dropout::{Draws, weight_index};
@@ -688,15 +688,16 @@ impl Scene<'_> {
         };
         // where the parts of a fused weight have names of their own
         let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
-        let part = weight.strip_suffix(".qkv.weight").and_then(|attn| {
+        let qkv = self.trace.names().param(&weight).map(|param| param.module).filter(|module| module.part == Part::Qkv);
+        let part = qkv.and_then(|module| {
             let parts = heads.parts();
             let which = parts.iter().position(|cols| cols.contains(&own))?;
             let at = own - parts[which].start;
             let d = heads.features(&parts[which]);
-            Some((attn.to_string(), ["Q", "K", "V"][which], at / d, at % d))
+            Some((module.part(Part::Attention), ["Q", "K", "V"][which], at / d, at % d))
         });
         let weight_cell = |i: usize| match &part {
-            Some((attn, letter, head, d)) => Cell { name: format!("{attn}.W_{letter}"), at: vec![*head, i, *d] },
+            Some((attn, letter, head, d)) => Cell { name: attn.named(&format!("W_{letter}")), at: vec![*head, i, *d] },
             None => Cell { name: weight.clone(), at: vec![own, i] },
         };
         let one = |scene: &Self, i: usize| {
@@ -724,7 +725,7 @@ impl Scene<'_> {
         if let Some(bias) = bias {
             let mut bias = self.element(bias, col)?;
             if let Some((attn, letter, head, d)) = &part {
-                bias.at = Some(Cell { name: format!("{attn}.b_{letter}"), at: vec![*head, *d] });
+                bias.at = Some(Cell { name: attn.named(&format!("b_{letter}")), at: vec![*head, *d] });
             }
             draft = draft.term("bias", bias, None);
         }

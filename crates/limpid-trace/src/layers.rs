@@ -12,7 +12,7 @@ use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, unknown};
 use crate::names::{self, Derived};
 use limpid_base::budget::Budget;
 use limpid_core::backend::Backend;
-use limpid_core::model::{Axes, Mode, Model};
+use limpid_core::model::{Axes, Mode, Model, Module, Part};
 use limpid_core::ops::attend::Stage;
 use limpid_core::ops::classify::{self, Row, Terms};
 use limpid_core::ops::simd::Level;
@@ -250,7 +250,7 @@ impl LayerTrace {
             Op::Attend { qkv, heads, scoring, .. } => Some((self.named.name_of(qkv), heads, scoring)),
             _ => None,
         });
-        let lse = format!("blocks.{block}.attn.hook_lse");
+        let lse = Module::block(block).part(Part::Attention).named("hook_lse");
         let (qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
         let (qkv, lse) = (self.stored(&qkv)?, self.get(&lse)?);
         Ok(AttentionHead { qkv, lse, heads, head, span: self.batch.spans[sequence], scoring })
@@ -259,8 +259,8 @@ impl LayerTrace {
     /// The residual stream before block `stage`, or after the last one: its name.
     pub fn stream(&self, stage: usize) -> String {
         match stage.checked_sub(1) {
-            None => "blocks.0.hook_resid_pre".into(),
-            Some(block) => format!("blocks.{block}.hook_resid_post"),
+            None => Module::block(0).named("hook_resid_pre"),
+            Some(block) => Module::block(block).named("hook_resid_post"),
         }
     }
 
@@ -339,7 +339,7 @@ impl LayerTrace {
     }
 
     fn run(&mut self, block: usize) -> Result<(), TraceError> {
-        self.take(&format!("blocks.{block}"), [self.batch.tokens.len(), 0])?;
+        self.take(&Module::block(block).name(), [self.batch.tokens.len(), 0])?;
         self.held = None;
         self.backend.forward(self.model.program.forward(self.model.blocks[block].clone()))?;
         self.held = Some(block);

@@ -40,7 +40,7 @@ use limpid_base::nearest::nearest;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::Config;
 use limpid_core::finite::{NotFinite, bad_output, bad_params};
-use limpid_core::model::{Axes, Mode, Model, Param, Tensor};
+use limpid_core::model::{Axes, Mode, Model, Module, Param, Tensor};
 use limpid_core::ops::attend::Stage;
 use limpid_core::ops::classify::{self, Target};
 use limpid_core::ops::dropout::{Draws, weight_index};
@@ -456,7 +456,7 @@ impl<'a> Trace<'a> {
         if seen.axes != ["batch", "pos", "d_model"] {
             return Err(TraceError::NotResidual { name: name.into(), axes: seen.axes.join(" ") });
         }
-        let last = format!("blocks.{}.hook_resid_post", self.model.config.n_layer - 1);
+        let last = Module::block(self.model.config.n_layer - 1).named("hook_resid_post");
         let region = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.region.of(&self.batch);
         let maker = self.model.ops().iter().position(|op| op.output().of(&self.batch) == region);
         let head = self.model.program.forward(maker.map_or(0, |i| i + 1)..);

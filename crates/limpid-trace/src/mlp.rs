@@ -5,6 +5,7 @@ use super::TraceError;
 use super::attribution::direct_way;
 use super::explain::ActivationCurve;
 use super::layers::LayerTrace;
+use limpid_core::model::{Module, Part};
 use limpid_core::ops::Op;
 
 /// A unit whose activation is never larger than this is dead.
@@ -58,7 +59,8 @@ pub fn look_at_mlp(
     (units, tokens): (usize, usize),
 ) -> Result<MlpLook, TraceError> {
     trace.check_rows(&[row])?;
-    let [pre, post] = ["pre", "post"].map(|hook| trace.get(&format!("blocks.{block}.mlp.hook_{hook}")));
+    let network = Module::block(block).part(Part::FeedForward);
+    let [pre, post] = ["hook_pre", "hook_post"].map(|hook| trace.get(&network.named(hook)));
     let (pre, post) = (pre?, post?);
     let (d_ff, c) = (trace.names().config.d_ff, trace.names().config.d_model);
     let (f, k) = (trace.names().config.activation, trace.names().config.activation_constants());
@@ -84,7 +86,7 @@ pub fn look_at_mlp(
         alive.iter_mut().zip(row).for_each(|(alive, v)| *alive |= v.is_nan() || v.abs() >= DEAD);
     }
     // the product that reads the units
-    let inside = format!("blocks.{block}.mlp.hook_post");
+    let inside = network.named("hook_post");
     let read = trace.names().tensor(&inside).ok_or_else(|| super::unknown(trace.names(), &inside))?.region;
     let product = |op: &Op| match *op {
         Op::Linear { x, w, y, .. } if x == read => Some((w, y)),

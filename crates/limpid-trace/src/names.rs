@@ -15,7 +15,7 @@ pub(crate) use notation::factor;
 use notation::within;
 
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
-use limpid_core::model::{Mode, Model, Tensor};
+use limpid_core::model::{Mode, Model, Module, ParamRole, Part, Tensor, in_block};
 use limpid_core::ops::{Access, DropoutSpec, Op, Region};
 use std::ops::Range;
 
@@ -191,15 +191,11 @@ pub const TABLE: &[Entry] = &[
 /// The table's row for a name, and the number of the block in it. The row of a gradient (`NAME.grad`) is its tensor's.
 pub fn lookup(name: &str) -> Option<(&'static Entry, Option<usize>)> {
     let name = name.strip_suffix(".grad").unwrap_or(name);
-    let mut block = None;
-    let mut part = |part: &'_ str| match part.parse() {
-        Ok(i) => {
-            block = Some(i);
-            "{i}".to_string()
-        }
-        Err(_) => part.to_string(),
+    let block = in_block(name).map(|(block, _)| block);
+    let pattern = match in_block(name) {
+        Some((_, own)) => format!("blocks.{{i}}.{own}"),
+        None => name.into(),
     };
-    let pattern = name.split('.').map(&mut part).collect::<Vec<_>>().join(".");
     TABLE.iter().find(|entry| entry.name == pattern).map(|entry| (entry, block))
 }
 
@@ -267,11 +263,11 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
         "embed_norm.hook_out" if config.dropout.embedding == 0.0 && !narrow => "X̃".into(),
         "hook_embed_dropped" if narrow => "drop(X)".into(),
         "blocks.{i}.ln1_post.hook_out" | "blocks.{i}.ln2_post.hook_out" if config.residual_scale == 1.0 => {
-            let part = if entry.name.contains("ln1") { "attn" } else { "mlp" };
-            return symbol_within(&format!("blocks.{i}.hook_{part}_out"), config, home);
+            let added = if entry.name.contains("ln1") { "hook_attn_out" } else { "hook_mlp_out" };
+            return symbol_within(&Module::block(i).named(added), config, home);
         }
         "blocks.{i}.hook_resid_pre" if i > 0 => {
-            return symbol_within(&format!("blocks.{}.hook_resid_post", i - 1), config, home);
+            return symbol_within(&Module::block(i - 1).named("hook_resid_post"), config, home);
         }
         "blocks.{i}.mlp.hook_post" if config.ffn_gated => {
             return Some(symbol_within(&name.replace("hook_post", "hook_gate"), config, home)?.replace('σ', "⊙σ"));
@@ -349,13 +345,15 @@ pub fn derived(model: &Model) -> Vec<(String, Derived)> {
         }
     }
     for param in &model.params {
-        let (attention, letter) = match param.name.split_once(".qkv.") {
-            Some((attention, "weight")) => (attention, "W"),
-            Some((attention, "bias")) => (attention, "b"),
+        let letter = match (param.module.part, param.role) {
+            (Part::Qkv, ParamRole::Weight) => "W",
+            (Part::Qkv, ParamRole::Bias) => "b",
             _ => continue,
         };
+        let attention = param.module.part(Part::Attention);
         for (part, rows) in ["Q", "K", "V"].into_iter().zip(model.config.heads().parts()) {
-            all.push((format!("{attention}.{letter}_{part}"), Derived::Part { param: param.name.clone(), rows }));
+            let name = attention.named(&format!("{letter}_{part}"));
+            all.push((name, Derived::Part { param: param.name.clone(), rows }));
         }
     }
     all
@@ -367,9 +365,13 @@ fn scaled(model: &Model) -> impl Iterator<Item = (String, Derived)> {
     let embedded = ["hook_embed", "hook_pos_embed"];
     let embedded = embedded.map(|name| (name.into(), format!("{name}_unscaled"), c.embedding_scale));
     let added = (0..c.n_layer).flat_map(move |i| {
-        [("attn", "ln1_post"), ("mlp", "ln2_post")].into_iter().flat_map(move |(part, norm)| {
-            let added = format!("blocks.{i}.hook_{part}_out");
-            let own = format!("blocks.{i}.{}.hook_out", if c.norm_place.is_branch() { norm } else { part });
+        let parts = [
+            ("hook_attn_out", Part::Attention, Part::FirstPostNorm),
+            ("hook_mlp_out", Part::FeedForward, Part::SecondPostNorm),
+        ];
+        parts.into_iter().flat_map(move |(added, part, norm)| {
+            let (block, last) = (Module::block(i), if c.norm_place.is_branch() { norm } else { part });
+            let (added, own) = (block.named(added), block.part(last).named("hook_out"));
             let dropped = (format!("{added}_dropped"), format!("{own}_dropped"), c.residual_scale);
             [(added, own, c.residual_scale), dropped]
         })
@@ -462,7 +464,7 @@ impl Scribe<'_> {
 
     /// Of a tensor of this block.
     fn near(&self, name: &str) -> String {
-        factor(&self.word(&format!("blocks.{}.{name}", self.home.unwrap_or(0))))
+        factor(&self.word(&Module::block(self.home.unwrap_or(0)).named(name)))
     }
 
     fn of(&self, region: Region) -> String {

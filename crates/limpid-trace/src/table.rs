@@ -6,6 +6,7 @@
 use super::view::{Labels, Matrix, wrap};
 use super::{Labelled, SummaryRow};
 use limpid_base::units::commas;
+use limpid_core::model::{Module, in_block};
 
 /// How much of a tensor is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -264,9 +265,9 @@ impl Summary {
         let mut text = self.line(&self.headers) + "\n";
         let mut above = None;
         for (row, cells) in rows.iter().zip(&self.cells) {
-            let block = row.block().filter(|_| self.short).map(|(block, _)| block);
+            let block = in_block(&row.name).filter(|_| self.short).map(|(block, _)| block);
             if let Some(block) = block.filter(|_| block != above) {
-                text += &format!("{block}\n");
+                text += &format!("{}\n", Module::block(block).name());
             }
             above = block;
             let remarks = row.remarks();
@@ -287,17 +288,11 @@ impl Summary {
 }
 
 impl SummaryRow {
-    /// The block that it is of, and its name there.
-    fn block(&self) -> Option<(&str, &str)> {
-        let end = self.name.strip_prefix("blocks.")?.find('.')? + "blocks.".len();
-        Some((&self.name[..end], &self.name[end + 1..]))
-    }
-
     /// What a column says of it; `short` under the name of its block, whose number its symbol goes without as in formulas.
     fn cell(&self, header: &str, short: bool) -> String {
         let whole = (self.symbol.as_str(), self.formula.as_str());
         let (symbol, formula) = if short { self.formula.split_once(" = ").unwrap_or(whole) } else { whole };
-        match (header, self.block().filter(|_| short)) {
+        match (header, in_block(&self.name).filter(|_| short)) {
             ("tensor", Some((_, name))) => format!("  {name}"),
             ("tensor", None) => self.name.clone(),
             ("symbol", _) => symbol.into(),

@@ -7,6 +7,7 @@ use super::masked::MaskTable;
 use super::table::{TableOptions, columns, pad, some};
 use super::{Labelled, Trace};
 use limpid_base::units::commas;
+use limpid_core::model::in_block;
 use limpid_core::ops::IGNORE;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -127,8 +128,7 @@ pub struct Labels {
 impl Labels {
     /// The window of the block that a tensor belongs to; 0 for none.
     fn window(&self, tensor: &str) -> usize {
-        let block = tensor.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
-        block.and_then(|block| self.windows.get(block)).copied().unwrap_or(0)
+        in_block(tensor).and_then(|(block, _)| self.windows.get(block)).copied().unwrap_or(0)
     }
 
     /// Whether the mask hides a key from a query of a sequence.

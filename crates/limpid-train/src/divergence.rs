@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::evaluate::Score;
 use crate::trainer::Trainer;
 use limpid_core::backend;
-use limpid_core::model::Param;
+use limpid_core::model::{Module, Param};
 use limpid_core::ops::adamw::Change;
 use limpid_core::ops::{Batch, MemorySpace, Region};
 use limpid_tokenizer::Tokenizer;
@@ -57,17 +57,18 @@ pub fn steepest(trainer: &Trainer) -> Result<Vec<(String, f64)>, TrainError> {
         piece.gradient = gradient.iter().map(|g| f64::from(*g).powi(2)).sum();
     }
     trainer.team.put_together(&pieces, &mut sums)?;
-    let mut layers: Vec<(String, f64)> = vec![];
+    let mut layers: Vec<(Module, f64)> = vec![];
     for (param, Change { gradient, .. }) in trained.iter().zip(sums) {
-        match layers.iter_mut().find(|(name, _)| name == param.layer()) {
+        let layer = param.module.layer();
+        match layers.iter_mut().find(|(own, _)| *own == layer) {
             Some((_, sum)) => *sum += gradient,
-            None => layers.push((param.layer().into(), gradient)),
+            None => layers.push((layer, gradient)),
         }
     }
     layers.iter_mut().for_each(|(_, square)| *square = square.sqrt());
     layers.retain(|(_, norm)| *norm > 0.0);
     layers.sort_by(|a, b| b.1.total_cmp(&a.1));
-    Ok(layers)
+    Ok(layers.into_iter().map(|(layer, norm)| (layer.name(), norm)).collect())
 }
 
 /// The report of the next step's batch: `head`, then the text of each sequence with its loss (without dropout), the worst first.

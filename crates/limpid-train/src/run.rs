@@ -36,6 +36,7 @@ use crate::trainer::{Gradient, Step, Trainer, Weights};
 use limpid_base::files::OutputFile;
 use limpid_base::plural::plural;
 use limpid_checkpoint::Carried;
+use limpid_core::model::Module;
 use limpid_core::ops::adamw::Change;
 use limpid_data::{Tokens, text_bytes};
 use limpid_tokenizer::Tokenizer;
@@ -542,24 +543,25 @@ impl<'a> Run<'a> {
 
     /// What the last update did to each layer: norms of gradients and weights, and the size of the update relative to the weights.
     fn layers(&self) -> Vec<LayerUpdate> {
-        let mut layers: Vec<(&str, Change)> = vec![];
+        let mut layers: Vec<(Module, Change)> = vec![];
         let trained = self.trainer.model.params.iter().filter(|p| self.trainer.trains(p));
         for (param, change) in trained.zip(&self.changes) {
-            match layers.iter_mut().find(|(name, _)| *name == param.layer()) {
+            let layer = param.module.layer();
+            match layers.iter_mut().find(|(own, _)| *own == layer) {
                 Some((_, all)) => {
                     all.gradient += change.gradient;
                     all.weight += change.weight;
                     all.update += change.update;
                 }
-                None => layers.push((param.layer(), change.clone())),
+                None => layers.push((layer, change.clone())),
             }
         }
-        let place = |name: &str| self.trainer.model.layers().iter().position(|layer| *layer == name);
-        layers.sort_by_key(|(name, _)| place(name));
-        let norms = |(layer, change): (&str, Change)| {
+        let order = self.trainer.model.layers();
+        layers.sort_by_key(|(layer, _)| order.iter().position(|own| own == layer));
+        let norms = |(layer, change): (Module, Change)| {
             let [grad_norm, weight_norm, update] = [change.gradient, change.weight, change.update].map(f64::sqrt);
             let update_ratio = update / weight_norm.max(f64::MIN_POSITIVE);
-            LayerUpdate { layer: layer.into(), grad_norm, weight_norm, update_ratio }
+            LayerUpdate { layer: layer.name(), grad_norm, weight_norm, update_ratio }
         };
         layers.into_iter().map(norms).collect()
     }

@@ -13,7 +13,7 @@ use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample, Session};
 use crate::memory::{self, On};
-use crate::model::{Mode, Model, Param};
+use crate::model::{Mode, Model, Module, Param, Part};
 use crate::ops::Batch;
 use crate::ops::element::Element;
 use crate::ops::linear::Precision;
@@ -555,9 +555,10 @@ impl Lm {
         let batch = self.batch_of(ids)?;
         let width = self.config.d_model;
         let (model, mut backend) = self.inspected(batch.tokens.len(), true)?;
-        let name = match self.config.final_norm {
-            true => "ln_final.hook_out".to_string(),
-            false => format!("blocks.{}.hook_resid_post", self.config.n_layer - 1),
+        let name = if self.config.final_norm {
+            Module::MODEL.part(Part::FinalNorm).named("hook_out")
+        } else {
+            Module::block(self.config.n_layer - 1).named("hook_resid_post")
         };
         let hidden = model.tensor(&name).expect("every model has hidden states").region;
         let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");

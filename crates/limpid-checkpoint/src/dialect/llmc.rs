@@ -6,7 +6,7 @@ use crate::CheckpointError;
 use crate::llmc::Header;
 use crate::store::Dtype;
 use limpid_core::config::{Activation, Config, ConfigError};
-use limpid_core::model::Model;
+use limpid_core::model::{Model, Module};
 
 /// Rows of the token table are rounded up to this.
 const VOCAB_ALIGN: usize = 128;
@@ -53,6 +53,7 @@ pub(crate) fn links(model: &Model) -> Vec<Link> {
     l.vocabulary("wte", "embed.weight");
     l.whole("wpe", "pos_embed.weight", TensorLayout::Same);
     for i in 0..model.config.n_layer {
+        let block = Module::block(i);
         for (kind, param) in [
             ("ln1", "ln1"),
             ("qkv", "attn.qkv"),
@@ -61,8 +62,8 @@ pub(crate) fn links(model: &Model) -> Vec<Link> {
             ("fc", "mlp.in"),
             ("fcproj", "mlp.out"),
         ] {
-            l.whole(format!("{kind}w.{i}"), &format!("blocks.{i}.{param}.weight"), TensorLayout::Same);
-            l.whole(format!("{kind}b.{i}"), &format!("blocks.{i}.{param}.bias"), TensorLayout::Same);
+            l.whole(format!("{kind}w.{i}"), &block.named(&format!("{param}.weight")), TensorLayout::Same);
+            l.whole(format!("{kind}b.{i}"), &block.named(&format!("{param}.bias")), TensorLayout::Same);
         }
     }
     l.whole("lnfw", "ln_final.weight", TensorLayout::Same);

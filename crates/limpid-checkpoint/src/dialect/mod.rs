@@ -446,15 +446,15 @@ pub(super) fn neutral(param: &Param, config: &Config) -> Vec<f32> {
     use limpid_core::config::Positions;
     use limpid_core::ops::embed::tables;
     let (rows, cols) = extent(param);
-    match (param.name.as_str(), config.positions) {
-        ("pos_embed.weight", Positions::Sinusoidal | Positions::SinusoidalOneBased) => {
+    match (param.role, config.positions) {
+        (ParamRole::Position, Positions::Sinusoidal | Positions::SinusoidalOneBased) => {
             let table = match config.positions {
                 Positions::Sinusoidal => tables::sinusoidal,
                 _ => tables::sinusoidal_one_based,
             };
             (0..rows * cols).map(|i| table(i / cols, i % cols, cols) as f32).collect()
         }
-        (name, _) if name.ends_with(".weight") && !param.is_matrix() => vec![1.0; rows],
+        (ParamRole::Gain, _) => vec![1.0; rows],
         _ => vec![0.0; rows * cols],
     }
 }

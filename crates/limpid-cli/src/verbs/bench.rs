@@ -12,7 +12,7 @@ use limpid::data::Tokens;
 use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
 use limpid::memory::{program_on, trainable};
-use limpid::model::{Mode, Model, Param, init};
+use limpid::model::{Mode, Model, Param, Part, init};
 use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
@@ -277,8 +277,12 @@ fn decode(args: &DecodeArgs) -> Result<()> {
     let (seconds, top) = (median(times), roof.measure(PASSES));
     // every weight but the tables' other rows is read once a token
     let model = session.model();
-    let is_table = |name: &str| name == "pos_embed.weight" || (name == "embed.weight" && !model.config.tied_head);
-    let read = model.params.iter().zip(stored).filter(|(param, _)| !is_table(&param.name)).map(|(_, bytes)| bytes);
+    let is_table = |param: &Param| match param.module.part {
+        Part::PosEmbed => true,
+        Part::Embed => !model.config.tied_head,
+        _ => false,
+    };
+    let read = model.params.iter().zip(stored).filter(|(param, _)| !is_table(param)).map(|(_, bytes)| bytes);
     let bytes = read.sum::<usize>() as f64;
     let rate = bytes / seconds;
     if args.json {

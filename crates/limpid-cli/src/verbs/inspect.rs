@@ -14,7 +14,7 @@ use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::{Checkpoint, is_part};
 use limpid::config::{Config, ConfigError, Fields, Mask, Preset};
 use limpid::data::check_ids;
-use limpid::model::{Mode, Model, Param, init};
+use limpid::model::{Mode, Model, Module, Param, init};
 use limpid::names;
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{DenseTokenizer, Tokenizer};
@@ -453,7 +453,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     }
     if args.backward {
         let of_params = gradients_of(trace, &params)?;
-        layers = by_layer(&of_params);
+        layers = by_layer(model, &of_params);
         let names: Vec<String> = trace.names().collect();
         gradients = gradients_of(trace, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
         gradients.extend(of_params.into_iter().filter(|_| args.params));
@@ -752,19 +752,18 @@ fn gradients_of(trace: &Trace, names: &[&str]) -> Result<Vec<Gradient>> {
 }
 
 /// The norm of each layer's parameter gradients together: a block's, a table's; and of all.
-fn by_layer(params: &[Gradient]) -> Vec<(String, f64)> {
-    let mut layers: Vec<(String, f64)> = vec![];
+fn by_layer(model: &Model, params: &[Gradient]) -> Vec<(String, f64)> {
+    let mut layers: Vec<(Module, f64)> = vec![];
     for gradient in params {
-        let parts = if gradient.name.starts_with("blocks.") { 2 } else { 1 };
-        let layer = gradient.name.split('.').take(parts).collect::<Vec<_>>().join(".");
-        match layers.iter_mut().find(|(name, _)| *name == layer) {
+        let Some(layer) = model.param(&gradient.name).map(|param| param.module.layer()) else { continue };
+        match layers.iter_mut().find(|(own, _)| *own == layer) {
             Some((_, squares)) => *squares += gradient.norm.powi(2),
             None => layers.push((layer, gradient.norm.powi(2))),
         }
     }
     let all = layers.iter().map(|(_, squares)| squares).sum();
-    layers.push(("all".into(), all));
-    layers.into_iter().map(|(name, squares)| (name, squares.sqrt())).collect()
+    let layers = layers.into_iter().map(|(layer, squares)| (layer.name(), squares));
+    layers.chain([("all".into(), all)]).map(|(name, squares): (String, f64)| (name, squares.sqrt())).collect()
 }
 
 fn one_head(tensor: Labelled, head: usize) -> Result<Labelled> {

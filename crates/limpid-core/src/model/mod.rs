@@ -7,6 +7,7 @@
 
 mod builder;
 pub mod init;
+mod module;
 mod order;
 mod plan;
 pub mod recompute;
@@ -19,6 +20,7 @@ use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::{Draft, Flaw, ProgramError};
 use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
+pub use module::{Module, Part, in_block};
 pub use order::FeatureOrder;
 pub use plan::{Placement, activations};
 use recompute::KeepLevel;
@@ -120,6 +122,8 @@ impl Axes {
 pub struct Tensor {
     /// TransformerLens's name, or ours where it has none (docs/names.md).
     pub name: String,
+    /// Where in the model it is.
+    pub module: Module,
     /// Its memory.
     pub region: Region,
     /// Which of the region's columns it is.
@@ -132,8 +136,8 @@ pub struct Tensor {
     pub grad: Option<Region>,
 }
 
-/// What a parameter is. It decides the initial value and the weight decay.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a parameter is in its module. It decides the initial value and the weight decay.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ParamRole {
     /// A table of vectors.
     Embedding,
@@ -153,20 +157,45 @@ pub enum ParamRole {
     LoraB,
 }
 
+impl ParamRole {
+    /// What the parameter is called in its module.
+    fn name(self) -> &'static str {
+        match self {
+            ParamRole::Bias => "bias",
+            ParamRole::LoraA => "lora_A.weight",
+            ParamRole::LoraB => "lora_B.weight",
+            ParamRole::Embedding | ParamRole::Position | ParamRole::Weight | ParamRole::Residual | ParamRole::Gain => {
+                "weight"
+            }
+        }
+    }
+
+    /// Whether it is a part of an adapter, not of the model itself.
+    fn is_adapter(self) -> bool {
+        matches!(self, ParamRole::LoraA | ParamRole::LoraB)
+    }
+}
+
 /// A named parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
-    /// Its name in files: `blocks.0.attn.qkv.weight`.
+    /// Its name in files: `blocks.0.attn.qkv.weight`. It follows from its module and its role.
     pub name: String,
+    /// Where in the model it is.
+    pub module: Module,
+    /// What it is there.
+    pub role: ParamRole,
     /// Its memory.
     pub region: Region,
-    /// What it is.
-    pub role: ParamRole,
     /// The order in which its rows (of a vector: its elements) are shown and stored in files, where that is another.
     pub order: Option<FeatureOrder>,
 }
 
 impl Param {
+    /// The name of a parameter.
+    fn name(module: Module, role: ParamRole) -> String {
+        module.named(role.name())
+    }
     /// The shape written to files: vectors have one dimension.
     pub fn shape(&self) -> Vec<usize> {
         if self.is_matrix() { vec![self.region.rows, self.region.cols] } else { vec![self.region.cols] }
@@ -175,33 +204,32 @@ impl Param {
     pub fn is_matrix(&self) -> bool {
         !matches!(self.role, ParamRole::Gain | ParamRole::Bias)
     }
-    /// Whether it is a matrix from features to features, neither a table nor the head: Muon updates these.
+    /// Whether it is a matrix from features to features, neither a table nor the head: Muon updates these, and LoRA may adapt them.
     pub fn is_inside(&self) -> bool {
-        matches!(self.role, ParamRole::Weight | ParamRole::Residual) && !self.name.starts_with("unembed.")
+        matches!(self.role, ParamRole::Weight | ParamRole::Residual) && self.module.part != Part::Unembed
+    }
+    /// Whether it has a row for each token of the vocabulary.
+    pub fn is_vocabulary(&self) -> bool {
+        matches!(
+            (self.module.part, self.role),
+            (Part::Embed, ParamRole::Embedding) | (Part::Unembed, ParamRole::Weight)
+        )
     }
     /// Whether it is part of an adapter, not of the model itself.
     pub fn is_adapter(&self) -> bool {
-        matches!(self.role, ParamRole::LoraA | ParamRole::LoraB)
+        self.role.is_adapter()
     }
-    /// The layer it belongs to: `blocks.3`, `embed`, `ln_final`.
-    pub fn layer(&self) -> &str {
-        let parts = if self.name.starts_with("blocks.") { 2 } else { 1 };
-        self.name.match_indices('.').nth(parts - 1).map_or(&self.name, |(at, _)| &self.name[..at])
+    /// The same part of every block: parameters of one kind lie side by side in memory.
+    fn kind(&self) -> (Part, ParamRole) {
+        (self.module.part, self.role)
+    }
+    /// Its name with `number` in place of its block's number: `blocks.{i}.ln1.weight`.
+    fn pattern(&self, number: &str) -> String {
+        module::inside(self.module.pattern(number), self.role.name())
     }
     /// The group under which it is counted in summaries.
     pub fn group(&self) -> &'static str {
-        let name = &self.name;
-        match () {
-            () if self.is_adapter() => "adapter",
-            () if name.starts_with("embed.project.") => "embedding projection",
-            () if name.starts_with("embed.") => "token embedding",
-            () if name.starts_with("pos_embed.") => "position embedding",
-            () if name.starts_with("segment_embed.") => "segment embedding",
-            () if name.contains(".attn.") => "attention",
-            () if name.contains(".mlp.") => "feed-forward",
-            () if name.contains("ln") || name.contains("norm") => "norms",
-            () => "head",
-        }
+        if self.is_adapter() { "adapter" } else { self.module.part.group() }
     }
 }
 
@@ -541,25 +569,26 @@ impl Model {
 
     /// Parameters kind by kind, as they lie in memory: for GPT-2 in llm.c's order. Between two there may be unused elements.
     pub fn layout(&self) -> Vec<ParamStack> {
-        let mut all: Vec<ParamStack> = vec![];
+        let mut all: Vec<((Part, ParamRole), ParamStack)> = vec![];
         for param in &self.params {
-            let block = param.name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.'));
-            let name = block.map_or(param.name.clone(), |(_, part)| format!("blocks.{{i}}.{part}"));
-            match all.iter_mut().find(|stack| stack.name == name) {
-                Some(stack) => {
+            match all.iter_mut().find(|(kind, _)| *kind == param.kind()) {
+                Some((_, stack)) => {
                     stack.count += param.region.len();
                     stack.blocks = stack.blocks.map(|n| n + 1);
                 }
-                None => all.push(ParamStack {
-                    name,
-                    blocks: block.map(|_| 1),
-                    shape: param.shape(),
-                    count: param.region.len(),
-                    at: param.region.at,
-                }),
+                None => {
+                    let stack = ParamStack {
+                        name: param.pattern("{i}"),
+                        blocks: param.module.block.map(|_| 1),
+                        shape: param.shape(),
+                        count: param.region.len(),
+                        at: param.region.at,
+                    };
+                    all.push((param.kind(), stack));
+                }
             }
         }
-        all
+        all.into_iter().map(|(_, stack)| stack).collect()
     }
 
     /// The tables of positions and their values, in parts of some rows: a whole one may be as large as all else.
@@ -601,9 +630,10 @@ impl Model {
                     let range = region.at + rows.start * region.cols..region.at + rows.end * region.cols;
                     groups.push(ParamGroup { range, decay, matrix: Some((rows.len(), region.cols)) });
                 };
-                match param.name.contains(".attn.qkv.") {
-                    true => self.config.heads().parts().into_iter().for_each(add),
-                    false => add(0..region.rows),
+                if param.module.part == Part::Qkv {
+                    self.config.heads().parts().into_iter().for_each(add);
+                } else {
+                    add(0..region.rows);
                 }
                 continue;
             }
@@ -621,13 +651,13 @@ impl Model {
         groups
     }
 
-    /// The layers that have parameters, in the order of the forward pass.
-    pub fn layers(&self) -> Vec<&str> {
-        let mut layers: Vec<&str> = vec![];
+    /// The layers ([`Module::layer`]) that have parameters, in the order of the forward pass.
+    pub fn layers(&self) -> Vec<Module> {
+        let mut layers: Vec<Module> = vec![];
         for mut op in self.ops().iter().copied() {
             for (_, region) in op.operands().filter(|(access, _)| *access == Access::Own) {
-                let of = self.params.iter().find(|p| p.region == *region).map(Param::layer);
-                layers.extend(of.filter(|layer| !layers.contains(layer)));
+                let layer = self.params.iter().find(|p| p.region == *region).map(|p| p.module.layer());
+                layers.extend(layer.filter(|layer| !layers.contains(layer)));
             }
         }
         layers
@@ -641,6 +671,12 @@ impl Model {
     /// The parameter called `name`.
     pub fn param(&self, name: &str) -> Option<&Param> {
         self.params.iter().find(|p| p.name == name)
+    }
+
+    /// The matrices A and B of the adapter beside a weight, if it has one.
+    pub fn adapter(&self, weight: &Param) -> Option<[&Param; 2]> {
+        let beside = |role| self.params.iter().find(|p| (p.module, p.role) == (weight.module, role));
+        if weight.is_inside() { Some([beside(ParamRole::LoraA)?, beside(ParamRole::LoraB)?]) } else { None }
     }
 
     /// Per-row losses.

@@ -120,8 +120,8 @@ fn gradients(back: &mut Back) -> Vec<&mut Region> {
 
 /// Elements that are reserved for a parameter.
 fn room(param: &Param) -> usize {
-    let vocab = param.name == "embed.weight" || param.name == "unembed.weight";
-    param.region.cols * if vocab { param.region.rows.next_multiple_of(VOCAB_ALIGN) } else { param.region.rows }
+    param.region.cols
+        * if param.is_vocabulary() { param.region.rows.next_multiple_of(VOCAB_ALIGN) } else { param.region.rows }
 }
 
 /// Checks that every tensor fits a page.
@@ -146,18 +146,14 @@ pub(super) fn check(plan: &Plan, name: impl Fn(Region) -> String) -> Result<(), 
 /// then one (L, ...) tensor, groups of one decay are few and long, and for GPT-2 it is the order of llm.c's file.
 /// Frozen parameters are placed in a memory of their own, and so are the tables.
 pub(super) fn arrange(plan: &mut Plan) {
-    fn kind(name: &str) -> String {
-        let parts: Vec<&str> = name.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
-        parts.join(".")
-    }
-    let mut kinds: Vec<String> = vec![];
+    let mut kinds = vec![];
     for param in &plan.params {
-        if !kinds.contains(&kind(&param.name)) {
-            kinds.push(kind(&param.name));
+        if !kinds.contains(&param.kind()) {
+            kinds.push(param.kind());
         }
     }
-    let place = |name: &str| kinds.iter().position(|k| *k == kind(name));
-    plan.params.sort_by_cached_key(|p| place(&p.name)); // stable: layers keep their order
+    // stable: layers keep their order
+    plan.params.sort_by_cached_key(|param| kinds.iter().position(|kind| *kind == param.kind()));
     let (mut ends, mut to) = ([0; MemorySpace::ALL.len()], HashMap::new());
     let mut put = |region: Region, room: usize| {
         let end = &mut ends[region.space as usize];

@@ -71,9 +71,9 @@ impl Tuning {
 
     /// Checks that every pattern matches a name, and that at least one parameter learns.
     pub(super) fn check(&self, params: &[Param]) -> Result<(), ConfigError> {
-        let own = || params.iter().filter(|p| !p.is_adapter()).map(|p| p.name.as_str());
+        let own = || params.iter().filter(|p| !p.is_adapter());
         for pattern in self.freeze.iter().chain(&self.train_only) {
-            known("parameter", (pattern, pattern), &[], own())?;
+            known("parameter", (pattern, pattern), &[], own().map(|p| (p.name.clone(), p.pattern("*"))))?;
         }
         if let Some(lora) = &self.lora {
             let range = |what, found: f64, ok: bool, expected| {
@@ -82,39 +82,27 @@ impl Tuning {
             range("lora rank", lora.rank as f64, (1..=1 << 16).contains(&lora.rank), "from 1 to 65536")?;
             range("lora alpha", lora.alpha, lora.alpha > 0.0 && lora.alpha.is_finite(), "it must be above 0")?;
             range("lora dropout", lora.dropout, (0.0..1.0).contains(&lora.dropout), "at least 0 and less than 1")?;
-            let products = || own().filter_map(product);
             for target in &lora.targets {
-                known("lora target", (target, Lora::pattern(target)), &GROUPS.map(|(word, _)| word), products())?;
+                let products = own().filter(|p| p.is_inside()).map(|p| (p.module.name(), p.module.pattern("*")));
+                known("lora target", (target, Lora::pattern(target)), &GROUPS.map(|(word, _)| word), products)?;
             }
         }
-        match params.iter().any(|p| p.region.learns()) {
-            true => Ok(()),
-            false => Err(ConfigError::NothingLearns),
-        }
+        if params.iter().any(|p| p.region.learns()) { Ok(()) } else { Err(ConfigError::NothingLearns) }
     }
 }
 
-/// The product that a matrix belongs to, if LoRA may adapt it.
-fn product(name: &str) -> Option<&str> {
-    let name = name.strip_suffix(".weight")?;
-    let alone = ["embed.project", "head.dense"].contains(&name);
-    (name.contains(".attn.") || name.contains(".mlp.") || alone).then_some(name)
-}
-
-/// Refuses a pattern that no name matches; the error lists `words` and the names that exist.
-fn known<'a>(
+/// Refuses a pattern that no name matches; the error lists `words` and the `names` that exist, those of all blocks as one.
+fn known(
     what: &'static str,
     (said, pattern): (&str, &str),
     words: &[&str],
-    names: impl Iterator<Item = &'a str> + Clone,
+    names: impl Iterator<Item = (String, String)>,
 ) -> Result<(), ConfigError> {
-    if names.clone().any(|name| matches(pattern, name)) {
-        return Ok(());
-    }
     let mut kinds: Vec<String> = words.iter().map(|word| word.to_string()).collect();
-    for name in names {
-        let parts: Vec<&str> = name.split('.').map(|p| if p.parse::<usize>().is_ok() { "*" } else { p }).collect();
-        let kind = parts.join(".");
+    for (name, kind) in names {
+        if matches(pattern, &name) {
+            return Ok(());
+        }
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }

@@ -186,9 +186,8 @@ impl Setup {
             |site| (0..(batch * context) as u64).map(|i| random::below(seed, site, i, vocab as u64) as u32).collect();
         let trace = Trace::run(&model, &mut *backend, &Batch::of_sequences(ids(1), ids(2), context), true)?;
         let block = |i: usize| -> Result<f64, Error> {
-            let layer = format!("blocks.{i}");
             let mut squares = 0.0;
-            for param in model.params.iter().filter(|p| p.layer() == layer) {
+            for param in model.params.iter().filter(|p| p.module.block == Some(i)) {
                 let gradient = trace.get(&format!("{}.grad", param.name))?;
                 squares += gradient.values.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>();
             }

@@ -514,8 +514,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
         "s4.parameters" => counts(&[built(&Config::preset("llmc-gpt2")?)?.program.size(MemorySpace::Param)]),
         "s4.layout" => {
             let model = built(&Config::preset("llmc-gpt2")?)?;
-            let starts =
-                model.params.iter().filter(|p| !p.name.starts_with("blocks.") || p.name.starts_with("blocks.0."));
+            let starts = model.params.iter().filter(|p| p.module.block.is_none_or(|block| block == 0));
             let starts: Vec<usize> = starts.map(|p| p.region.at).collect();
             let ends = starts.iter().skip(1).copied().chain([model.program.size(MemorySpace::Param)]);
             counts(&starts.iter().zip(ends).flat_map(|(from, to)| [to - from, *from]).collect::<Vec<_>>())

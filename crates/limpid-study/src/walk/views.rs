@@ -6,7 +6,7 @@ use super::{
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Axis, Config, ConfigError, Mask, Positions};
-use limpid_core::model::Model;
+use limpid_core::model::{Model, Module, in_block};
 use limpid_core::ops::adamw::{Method, reference::update};
 use limpid_tokenizer::Tokenizer;
 use limpid_trace::diagram::Diagram;
@@ -475,10 +475,9 @@ fn listing(model: &Model, one_block: bool) -> Figure {
     };
     let mut rows: Vec<Vec<String>> = model.to_string().lines().map(row).collect();
     // what another block reads and a block keeps
-    let within = |name: &&str| name.starts_with("blocks.");
+    let block = |name: &str| in_block(name).map(|(block, _)| block);
     let other = |row: &Vec<String>| {
-        let reads = row[3].split(' ').find(within);
-        within(&row[1].as_str()) && reads.is_some_and(|name| !name.starts_with("blocks.0."))
+        block(&row[1]).is_some() && row[3].split(' ').find_map(block).is_some_and(|block| block > 0)
     };
     if let (true, Some(first)) = (one_block, rows.iter().position(other)) {
         rows.retain(|row| !other(row));
@@ -538,7 +537,7 @@ fn after_blocks(run: &mut Run, sequence: Option<usize>) -> Views {
     let mut rows: Vec<Vec<String>> =
         run.ids(b).iter().enumerate().map(|(t, id)| vec![t.to_string(), label(&run.ready.piece(*id))]).collect();
     for i in 0..layers {
-        let probs = run.trace.lens(&format!("blocks.{i}.hook_resid_post"))?;
+        let probs = run.trace.lens(&Module::block(i).named("hook_resid_post"))?;
         let of = probs.values[b * run.length * v..].chunks_exact(v);
         rows.iter_mut().zip(of).for_each(|(row, probs)| row.extend(likeliest(run, probs, 1)));
     }
@@ -699,7 +698,7 @@ fn gradients(run: &Run, by: Option<&str>, at: &At) -> Views {
         let shape = gradient.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
         let name = match by {
             Some("llmc") => names::lookup(&param.name).map_or("", |(entry, _)| entry.llmc).to_string(),
-            Some(_) => param.layer().to_string(),
+            Some(_) => param.module.layer().name(),
             None => param.name.clone(),
         };
         match rows.iter_mut().find(|row| row.0 == name) {

@@ -7,7 +7,7 @@ use super::{At, Figure, Live, WalkError, printed};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Activation, Config, Constants, DropoutScale, Mask, NormKind, NormPlace};
-use limpid_core::model::{Mode, Model};
+use limpid_core::model::{Mode, Model, Module};
 use limpid_core::ops::adamw::{self, Method, Rule};
 use limpid_core::ops::classify::{self, Target, Terms};
 use limpid_core::ops::dropout::Draws;
@@ -740,8 +740,8 @@ fn compare_models(live: &mut Live, ids: &[String]) -> Result<Vec<View>> {
     for id in ids {
         let at = At { on: Some(id.clone()), ..At::default() };
         let streams = live.run(&at, |run| {
-            let names = (0..run.config().n_layer).map(|i| format!("blocks.{i}.hook_resid_post"));
-            let names: Vec<String> = ["blocks.0.hook_resid_pre".to_string()].into_iter().chain(names).collect();
+            let after = (0..run.config().n_layer).map(|i| Module::block(i).named("hook_resid_post"));
+            let names: Vec<String> = [Module::block(0).named("hook_resid_pre")].into_iter().chain(after).collect();
             let one = |name: &String| {
                 let row = run.trace.row(name)?;
                 let called = names::called(name, run.config(), run.notation);

@@ -5,6 +5,7 @@
 
 use super::{SUB, TABLE, digits, lookup, symbol_within};
 use limpid_core::config::{Activation, Axis, Config, NormPlace, axis};
+use limpid_core::model::{Module, in_block};
 
 axis! {
     /// What tensors and axes are called by.
@@ -211,7 +212,7 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
     let i = block.unwrap_or(0);
     let word = match (notation, entry.name) {
         (Notation::Llmc, "blocks.{i}.hook_resid_pre") if i > 0 => {
-            return called_within(&format!("blocks.{}.hook_resid_post", i - 1), config, notation, home);
+            return called_within(&Module::block(i - 1).named("hook_resid_post"), config, notation, home);
         }
         (Notation::Llmc, "blocks.{i}.hook_resid_pre") => return Some("encoded".into()),
         (Notation::TransformerLens, "blocks.{i}.hook_resid_post" | "blocks.{i}.ln2.hook_out")
@@ -288,7 +289,7 @@ fn computed_there(row: &'static str, place: NormPlace, notation: Notation) -> &'
 
 /// A name as it is said inside a block.
 pub(super) fn within(name: &str, home: Option<usize>) -> &str {
-    home.and_then(|i| name.strip_prefix(&format!("blocks.{i}."))).unwrap_or(name)
+    in_block(name).filter(|(block, _)| Some(*block) == home).map_or(name, |(_, own)| own)
 }
 
 /// A word as a factor of a product: in brackets where it is a sum, a quotient or several words.

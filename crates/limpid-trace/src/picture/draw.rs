@@ -7,6 +7,7 @@ use crate::palette::{Palette, entry, lightness};
 use crate::pool::Pooled;
 use crate::table::cut;
 use crate::view::{HeatScale, Matrix, wrap};
+use limpid_core::model::in_block;
 
 /// Free space around everything, and between parts.
 const EDGE: f64 = 20.0;
@@ -183,12 +184,9 @@ impl Page {
 /// What tells a heat map from those beside it: `layer 2, head 0`.
 fn caption(matrix: &Matrix, all: &[&Matrix]) -> String {
     let same = |of: &dyn Fn(&Matrix) -> String| all.iter().all(|other| of(other) == of(all[0]));
-    let layer = |matrix: &Matrix| {
-        matrix.tensor.strip_prefix("blocks.").and_then(|rest| Some(rest.split_once('.')?.0.to_string()))
-    };
     let mut parts: Vec<String> = vec![];
     if !same(&|other| other.tensor.clone()) {
-        parts.push(layer(matrix).map_or(matrix.tensor.clone(), |layer| format!("layer {layer}")));
+        parts.push(in_block(&matrix.tensor).map_or(matrix.tensor.clone(), |(layer, _)| format!("layer {layer}")));
     }
     for (axis, i) in &matrix.index {
         let of = |other: &Matrix| {

@@ -17,7 +17,7 @@ use limpid_core::config::{
     Activation, Config, ConfigError, DropoutScale, Fields, LayerPattern, NormPlace, Parallel, Positions, RotaryKind,
     RotaryPairs, RotaryScaling, Settings, Value as SettingValue,
 };
-use limpid_core::model::{FeatureOrder, Model};
+use limpid_core::model::{FeatureOrder, Model, Module};
 use limpid_tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
@@ -228,9 +228,10 @@ pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, pairs: RotaryPairs,
     let mut list = vec![];
     for row in rows {
         let Row(theirs, ours, _) = row;
-        for i in 0..if theirs.contains("{}") { model.config.n_layer } else { 1 } {
-            let block = if theirs.contains("{}") { format!("blocks.{i}.") } else { String::new() };
-            let names = (theirs.replace("{}", &i.to_string()), format!("{block}{ours}"));
+        let in_blocks = theirs.contains("{}");
+        for i in 0..if in_blocks { model.config.n_layer } else { 1 } {
+            let module = if in_blocks { Module::block(i) } else { Module::MODEL };
+            let names = (theirs.replace("{}", &i.to_string()), module.named(ours));
             let kinds: &[&str] = if is_whole(theirs) { &[""] } else { &[".weight", ".bias"] };
             for kind in kinds {
                 list.extend(row.link(pairs, model, i, [&names.0, &names.1].map(|name| format!("{name}{kind}"))));

@@ -230,7 +230,7 @@ mod tests {
     use super::super::Cpu;
     use crate::backend::{Backend, BackendError};
     use crate::config::Config;
-    use crate::model::{Lora, Mode, Model, Tuning};
+    use crate::model::{Lora, Mode, Model, ParamRole, Tuning};
     use crate::ops::blocks::Quant;
     use crate::ops::element::{Element, Major, Values};
     use crate::ops::linear::Precision;
@@ -254,7 +254,7 @@ mod tests {
                 let bytes: Vec<u8> = (0..param.region.len() / 32).flat_map(block).collect();
                 let element = Element::Blocks(Quant::Q8_0);
                 cpu.upload(param.region, Values { element, bytes: &bytes, major: Major::Rows }).unwrap();
-                let stays = tuning == &lora && precision == Precision::F32 && !param.name.starts_with("pos_embed");
+                let stays = tuning == &lora && precision == Precision::F32 && param.role != ParamRole::Position;
                 let codes = cpu.weights.packed(param.region).and_then(|packed| packed.codes());
                 assert_eq!(codes.is_some(), stays, "{} in {precision}", param.name);
                 assert_eq!(cpu.weights.of(param.region).iter().all(|v| *v == 0.0), stays, "{}", param.name);

@@ -2,14 +2,15 @@
 
 use super::super::order::FeatureOrders;
 use super::super::plan::{self, Placement, Plan};
-use super::super::{Axes, Mode, Model, ModelParts, Names, Param, ParamRole, Table, Tensor, Tuning, recompute};
+use super::super::{
+    Axes, Mode, Model, ModelParts, Module, Names, Param, ParamRole, Part, Table, Tensor, Tuning, recompute,
+};
 use crate::config::{Config, ConfigError, NormPlace, QkNorm};
 use crate::ops::attend::BLOCK;
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::Draft;
 use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region, norm, random};
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -49,18 +50,18 @@ impl<'a> Builder<'a> {
     }
 
     /// A norm, where the configuration puts one.
-    pub fn norm_where(&mut self, there: bool, name: &str, x: Region) -> Region {
-        if there { self.norm(name, x) } else { x }
+    pub fn norm_where(&mut self, there: bool, module: Module, x: Region) -> Region {
+        if there { self.norm(module, x) } else { x }
     }
 
-    pub fn norm(&mut self, name: &str, x: Region) -> Region {
+    pub fn norm(&mut self, module: Module, x: Region) -> Region {
         let c = self.c;
-        let gain = c.norm_gain.then(|| self.param(&format!("{name}.weight"), (1, x.cols), ParamRole::Gain));
-        let offset = c.norm_offset.then(|| self.param(&format!("{name}.bias"), (1, x.cols), ParamRole::Bias));
-        let scale = self.watched(&format!("{name}.hook_scale"), 1, Axes::One);
-        let normalized = self.watched(&format!("{name}.hook_normalized"), x.cols, self.axes);
+        let gain = c.norm_gain.then(|| self.param(module, (1, x.cols), ParamRole::Gain));
+        let offset = c.norm_offset.then(|| self.param(module, (1, x.cols), ParamRole::Bias));
+        let scale = self.watched(module, "hook_scale", 1, Axes::One);
+        let normalized = self.watched(module, "hook_normalized", x.cols, self.axes);
         let stats = self.place(MemorySpace::Stat, self.rows, 2, self.active);
-        let y = self.act(&format!("{name}.hook_out"), x.cols, self.axes);
+        let y = self.act(module, "hook_out", x.cols, self.axes);
         let (kind, eps, less_one) = (c.norm, c.norm_eps as f32, c.norm_gain_less_one);
         self.op(Op::Norm { kind, eps, x, gain, offset, less_one, y, stats, normalized, scale });
         y
@@ -68,113 +69,121 @@ impl<'a> Builder<'a> {
 
     pub fn qk_norm(&mut self, i: usize, x: Region) -> Region {
         let (c, heads) = (self.c, self.c.heads());
-        let n = |part: &str| format!("blocks.{i}.attn.{part}");
+        let attention = Module::block(i).part(Part::Attention);
         let together = c.qk_norm == QkNorm::Width;
         let widths = norm::qk_widths(heads, together);
         let gains = c.norm_gain && c.qk_norm != QkNorm::HeadPlain;
-        let [q_gain, k_gain] = [("q_norm.weight", widths[0]), ("k_norm.weight", widths[1])]
-            .map(|(name, wide)| gains.then(|| self.param(&n(name), (1, wide), ParamRole::Gain)));
+        let [q_gain, k_gain] = [(Part::QueryNorm, widths[0]), (Part::KeyNorm, widths[1])]
+            .map(|(part, wide)| gains.then(|| self.param(attention.part(part), (1, wide), ParamRole::Gain)));
         let stats = self.place(MemorySpace::Stat, self.rows, 2 * norm::qk_norms(heads, together), self.active);
-        let y = self.act(&n("hook_qk_normed"), x.cols, Axes::Features);
+        let y = self.act(attention, "hook_qk_normed", x.cols, Axes::Features);
         let (kind, eps, less_one) = (c.norm, c.norm_eps as f32, c.norm_gain_less_one);
         self.op(Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, y, stats, heads });
         y
     }
 
-    /// A factor and a bound, where there are such.
-    pub fn scale(&mut self, name: &str, x: Region, (factor, cap): (f64, f64), axes: Axes) -> Region {
+    /// A factor and a bound of the embedding or the logits, where there are such.
+    pub fn scale(&mut self, hook: &str, x: Region, (factor, cap): (f64, f64), axes: Axes) -> Region {
         if (factor, cap) == (1.0, 0.0) {
             return x;
         }
-        let y = self.act(name, x.cols, axes);
+        let y = self.act(Module::MODEL, hook, x.cols, axes);
         self.op(Op::Scale { x, y, factor: factor as f32, cap: cap as f32 });
         y
     }
 
+    /// A product, with its adapter if it has one. What it gives is the hook of a module: that of the product's surroundings.
     #[allow(clippy::too_many_arguments)]
     pub fn linear(
         &mut self,
-        name: &str,
-        hook: &str,
+        module: Module,
+        (outer, hook): (Module, &str),
         x: Region,
         out: usize,
         bias: bool,
         role: ParamRole,
         axes: Axes,
     ) -> Region {
-        let w = self.param(&format!("{name}.weight"), (out, x.cols), role);
-        let b = bias.then(|| self.param(&format!("{name}.bias"), (1, out), ParamRole::Bias));
-        let Some(lora) = self.tuning.lora.as_ref().filter(|lora| lora.adapts(&self.owner(name))) else {
-            let y = self.act(hook, out, axes);
+        let w = self.param(module, (out, x.cols), role);
+        let b = bias.then(|| self.param(module, (1, out), ParamRole::Bias));
+        let Some(lora) = self.tuning.lora.as_ref().filter(|lora| lora.adapts(&self.owner(module).name())) else {
+            let y = self.act(outer, hook, out, axes);
             self.op(Op::Linear { x, w, b, y });
             return y;
         };
-        let base = self.act(&format!("{name}.hook_base"), out, axes);
+        let base = self.act(module, "hook_base", out, axes);
         self.op(Op::Linear { x, w, b, y: base });
-        let mut added = self.dropout(&format!("{name}.hook_lora_dropped"), x, lora.dropout);
-        for (part, out, role) in [("A", lora.rank, ParamRole::LoraA), ("B", out, ParamRole::LoraB)] {
-            let w = self.param(&format!("{name}.lora_{part}.weight"), (out, added.cols), role);
-            let y = self.act(&format!("{name}.hook_lora_{part}"), out, Axes::Features);
+        let mut added = self.dropout(module, "hook_lora_dropped", x, lora.dropout);
+        for (hook, out, role) in [("hook_lora_A", lora.rank, ParamRole::LoraA), ("hook_lora_B", out, ParamRole::LoraB)]
+        {
+            let w = self.param(module, (out, added.cols), role);
+            let y = self.act(module, hook, out, Axes::Features);
             self.op(Op::Linear { x: added, w, b: None, y });
             added = y;
         }
-        let y = self.act(hook, out, axes);
+        let y = self.act(outer, hook, out, axes);
         self.op(Op::Add { a: base, b: added, scale: lora.scale() as f32, y });
         y
     }
 
-    pub fn activate(&mut self, name: &str, x: Region, axes: Axes) -> Region {
-        let y = self.act(name, x.cols, axes);
+    pub fn activate(&mut self, module: Module, hook: &str, x: Region, axes: Axes) -> Region {
+        let y = self.act(module, hook, x.cols, axes);
         self.op(Op::Activate { f: self.c.activation, k: self.c.activation_constants(), x, y });
         y
     }
 
-    /// The product that ends attention (`attn`) or the feed-forward network (`mlp`), and its dropout. It has the name of what is added to
-    /// the stream where nothing changes it before.
-    pub fn project(&mut self, i: usize, part: &str, x: Region, bias: bool, dropout: f64) -> Region {
-        let c = self.c;
-        let is_added = part == "attn" || c.norm_place != NormPlace::PostAttention;
+    /// The product that ends attention or the feed-forward network, and its dropout. What it gives has the name of what is added to the
+    /// stream where nothing changes it before.
+    pub fn project(&mut self, module: Module, x: Region, bias: bool, dropout: f64) -> Region {
+        let (c, block) = (self.c, module.part(Part::Whole));
+        let attention = module.part.is_attention();
+        let is_added = attention || c.norm_place != NormPlace::PostAttention;
         let changed = c.norm_place.is_branch() || is_added && c.residual_scale != 1.0;
-        let added = format!("blocks.{i}.hook_{part}_out");
-        let out = if changed { format!("blocks.{i}.{part}.hook_out") } else { added.clone() };
-        let weights = format!("blocks.{i}.{part}.out");
-        let y = self.linear(&weights, &out, x, c.d_model, bias, ParamRole::Residual, Axes::Model);
+        let (added, dropped) = if attention {
+            ("hook_attn_out", "hook_attn_out_dropped")
+        } else {
+            ("hook_mlp_out", "hook_mlp_out_dropped")
+        };
+        let inner = module.part(if attention { Part::Attention } else { Part::FeedForward });
+        let out = if changed { (inner, "hook_out") } else { (block, added) };
+        let y = self.linear(module, out, x, c.d_model, bias, ParamRole::Residual, Axes::Model);
         // draws depend on the site, which has the name of what is added always
-        let Some(drop) = self.drop(&format!("{added}_dropped"), dropout) else { return y };
-        self.drop_out(&format!("{out}_dropped"), y, drop)
+        let Some(drop) = self.drop(&block.named(dropped), dropout) else { return y };
+        let (module, hook) = if changed { (inner, "hook_out_dropped") } else { (block, dropped) };
+        self.drop_out(module, hook, y, drop)
     }
 
     /// The norm of what a sub-layer gives, where the configuration puts one: what it gives is added to the stream.
-    pub fn branch_norm(&mut self, there: bool, name: &str, added: &str, x: Region) -> Region {
-        let y = self.norm_where(there, name, x);
+    pub fn branch_norm(&mut self, there: bool, module: Module, added: &str, x: Region) -> Region {
+        let y = self.norm_where(there, module, x);
         if there && self.c.residual_scale == 1.0 {
-            self.also(added, y);
+            self.also(module.part(Part::Whole), added, y);
         }
         y
     }
 
     /// The residual sum.
-    pub fn residual(&mut self, name: &str, a: Region, b: Region) -> Region {
-        let y = self.act(name, a.cols, Axes::Model);
+    pub fn residual(&mut self, block: Module, hook: &str, a: Region, b: Region) -> Region {
+        let y = self.act(block, hook, a.cols, Axes::Model);
         self.op(Op::Add { a, b, scale: self.c.residual_scale as f32, y });
         y
     }
 
-    pub fn dropout(&mut self, name: &str, x: Region, p: f64) -> Region {
-        match self.drop(name, p) {
-            Some(drop) => self.drop_out(name, x, drop),
+    pub fn dropout(&mut self, module: Module, hook: &str, x: Region, p: f64) -> Region {
+        match self.drop(&module.named(hook), p) {
+            Some(drop) => self.drop_out(module, hook, x, drop),
             None => x,
         }
     }
 
-    fn drop_out(&mut self, name: &str, x: Region, drop: DropoutSpec) -> Region {
-        let y = self.act(name, x.cols, self.axes);
+    fn drop_out(&mut self, module: Module, hook: &str, x: Region, drop: DropoutSpec) -> Region {
+        let y = self.act(module, hook, x.cols, self.axes);
         self.op(Op::Dropout { x, y, drop });
         y
     }
 
-    pub fn drop(&self, name: &str, p: f64) -> Option<DropoutSpec> {
-        (p > 0.0).then(|| DropoutSpec { p: p as f32, scale: self.c.dropout.scale, site: random::site(name) })
+    pub fn drop(&self, site: &str, p: f64) -> Option<DropoutSpec> {
+        (p > 0.0).then(|| DropoutSpec { p: p as f32, scale: self.c.dropout.scale, site: random::site(site) })
     }
 
     // ---- places and names
@@ -190,25 +199,23 @@ impl<'a> Builder<'a> {
         region
     }
 
-    /// The name of the parameter that is read in the place of this one: where blocks share theirs, that of the first block.
-    fn owner<'n>(&self, name: &'n str) -> Cow<'n, str> {
-        match name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {
-            Some((_, part)) if self.c.shared_blocks => format!("blocks.0.{part}").into(),
-            _ => name.into(),
-        }
+    /// The module whose parameters are read in the place of this one's: where blocks share theirs, that of the first block.
+    fn owner(&self, module: Module) -> Module {
+        Module { block: module.block.map(|i| if self.c.shared_blocks { 0 } else { i }), ..module }
     }
 
     /// A new parameter, or the one that another block has made already.
-    pub fn param(&mut self, name: &str, (rows, cols): (usize, usize), role: ParamRole) -> Region {
-        let name = &*self.owner(name);
-        if let Some(own) = self.params.iter().find(|own| self.c.shared_blocks && own.name == name) {
+    pub fn param(&mut self, module: Module, (rows, cols): (usize, usize), role: ParamRole) -> Region {
+        let module = self.owner(module);
+        let made = |own: &&Param| self.c.shared_blocks && (own.module, own.role) == (module, role);
+        if let Some(own) = self.params.iter().find(made) {
             return own.region;
         }
-        let adapter = matches!(role, ParamRole::LoraA | ParamRole::LoraB);
-        let frozen = matches!(self.mode, Mode::Train { .. }) && !self.tuning.trains(name, adapter);
-        let region =
-            self.place(if frozen { MemorySpace::Const } else { MemorySpace::Param }, rows, cols, ActiveRows::All);
-        self.params.push(Param { name: name.into(), region, role, order: None });
+        let name = Param::name(module, role);
+        let frozen = matches!(self.mode, Mode::Train { .. }) && !self.tuning.trains(&name, role.is_adapter());
+        let space = if frozen { MemorySpace::Const } else { MemorySpace::Param };
+        let region = self.place(space, rows, cols, ActiveRows::All);
+        self.params.push(Param { name, module, role, region, order: None });
         region
     }
 
@@ -222,33 +229,35 @@ impl<'a> Builder<'a> {
         region
     }
 
-    pub fn act(&mut self, name: &str, cols: usize, axes: Axes) -> Region {
+    pub fn act(&mut self, module: Module, hook: &str, cols: usize, axes: Axes) -> Region {
         let region = self.place(MemorySpace::Act, self.rows, cols, self.active);
-        self.name(name.into(), region, 0..cols, axes);
+        self.name(module, hook, region, 0..cols, axes);
         region
     }
 
     /// A tensor that exists only in [`Mode::Inspect`].
-    pub fn kept(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
-        matches!(self.mode, Mode::Inspect { .. }).then(|| self.watched(name, cols, axes))?
+    pub fn kept(&mut self, module: Module, hook: &str, cols: usize, axes: Axes) -> Option<Region> {
+        matches!(self.mode, Mode::Inspect { .. }).then(|| self.watched(module, hook, cols, axes))?
     }
 
     /// A tensor that exists only where somebody looks.
-    pub fn watched(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
+    pub fn watched(&mut self, module: Module, hook: &str, cols: usize, axes: Axes) -> Option<Region> {
         let (Mode::Inspect { .. } | Mode::Layers { .. }) = self.mode else { return None };
         let region = self.place(MemorySpace::Stat, self.rows, cols, self.active);
-        self.name(name.into(), region, 0..cols, axes);
+        self.name(module, hook, region, 0..cols, axes);
         Some(region)
     }
 
-    pub fn name(&mut self, name: String, region: Region, cols: Range<usize>, axes: Axes) {
+    pub fn name(&mut self, module: Module, hook: &str, region: Region, cols: Range<usize>, axes: Axes) {
+        let name = module.named(hook);
         if self.named.insert(name.clone()) {
-            self.tensors.push(Tensor { name, region, cols, axes, order: None, grad: None });
+            self.tensors.push(Tensor { name, module, region, cols, axes, order: None, grad: None });
         }
     }
 
-    pub fn also(&mut self, name: &str, region: Region) {
-        self.name(name.into(), region, 0..region.cols, Axes::Model);
+    /// Another name of a tensor of the stream.
+    pub fn also(&mut self, module: Module, hook: &str, region: Region) {
+        self.name(module, hook, region, 0..region.cols, Axes::Model);
     }
 
     pub fn finish(self, recompute_level: usize, placement: Placement) -> Result<Model, ConfigError> {

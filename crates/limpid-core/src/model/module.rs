@@ -1,0 +1,204 @@
+//! Where in the transformer a parameter or an activation is: in which block, and in which part of it.
+//!
+//! The builder says so once, with a [`Module`]. Here names are made from modules ([`Module::named`]), and the block is read from a
+//! name that comes as text from a user, a file or a table ([`in_block`]). Everyone else asks the module.
+
+/// A part of the model (the first and the last ones) or of each block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// All of it, the model or a block: what is of no smaller part, such as its residual stream.
+    Whole,
+    /// The token table.
+    Embed,
+    /// The product from an embedding with a width of its own to the stream.
+    EmbedProject,
+    /// The position table.
+    PosEmbed,
+    /// The segment table.
+    SegmentEmbed,
+    /// The norm of the embedding.
+    EmbedNorm,
+    /// The norm before attention; after the first sum in post-norm models.
+    FirstNorm,
+    /// The norm of what attention gives.
+    FirstPostNorm,
+    /// The norm before the feed-forward network; after the second sum in post-norm models.
+    SecondNorm,
+    /// The norm of what the feed-forward network gives.
+    SecondPostNorm,
+    /// Attention, but for what belongs to one of its products or norms.
+    Attention,
+    /// The product that gives queries, keys and values.
+    Qkv,
+    /// The norm of the queries.
+    QueryNorm,
+    /// The norm of the keys.
+    KeyNorm,
+    /// The product from the heads back to the stream.
+    AttentionOut,
+    /// The feed-forward network, but for what belongs to one of its products.
+    FeedForward,
+    /// The product into the gate.
+    FeedForwardGate,
+    /// The product into the feed-forward network.
+    FeedForwardIn,
+    /// The product out of it.
+    FeedForwardOut,
+    /// The norm before the head.
+    FinalNorm,
+    /// What BERT computes before the head's product.
+    Head,
+    /// The product of [`Part::Head`].
+    HeadDense,
+    /// The norm of [`Part::Head`].
+    HeadNorm,
+    /// The head's product: logits.
+    Unembed,
+}
+
+impl Part {
+    /// Its name inside the model or the block.
+    fn name(self) -> &'static str {
+        match self {
+            Part::Whole => "",
+            Part::Embed => "embed",
+            Part::EmbedProject => "embed.project",
+            Part::PosEmbed => "pos_embed",
+            Part::SegmentEmbed => "segment_embed",
+            Part::EmbedNorm => "embed_norm",
+            Part::FirstNorm => "ln1",
+            Part::FirstPostNorm => "ln1_post",
+            Part::SecondNorm => "ln2",
+            Part::SecondPostNorm => "ln2_post",
+            Part::Attention => "attn",
+            Part::Qkv => "attn.qkv",
+            Part::QueryNorm => "attn.q_norm",
+            Part::KeyNorm => "attn.k_norm",
+            Part::AttentionOut => "attn.out",
+            Part::FeedForward => "mlp",
+            Part::FeedForwardGate => "mlp.gate",
+            Part::FeedForwardIn => "mlp.in",
+            Part::FeedForwardOut => "mlp.out",
+            Part::FinalNorm => "ln_final",
+            Part::Head => "head",
+            Part::HeadDense => "head.dense",
+            Part::HeadNorm => "head.ln",
+            Part::Unembed => "unembed",
+        }
+    }
+
+    /// Whether it belongs to attention.
+    pub fn is_attention(self) -> bool {
+        matches!(self, Part::Attention | Part::Qkv | Part::QueryNorm | Part::KeyNorm | Part::AttentionOut)
+    }
+
+    /// The group under which its parameters are counted in summaries.
+    pub fn group(self) -> &'static str {
+        match self {
+            Part::Embed => "token embedding",
+            Part::EmbedProject => "embedding projection",
+            Part::PosEmbed => "position embedding",
+            Part::SegmentEmbed => "segment embedding",
+            Part::Attention | Part::Qkv | Part::QueryNorm | Part::KeyNorm | Part::AttentionOut => "attention",
+            Part::FeedForward | Part::FeedForwardGate | Part::FeedForwardIn | Part::FeedForwardOut => "feed-forward",
+            Part::EmbedNorm
+            | Part::FirstNorm
+            | Part::FirstPostNorm
+            | Part::SecondNorm
+            | Part::SecondPostNorm
+            | Part::FinalNorm
+            | Part::HeadNorm => "norms",
+            Part::Whole | Part::Head | Part::HeadDense | Part::Unembed => "head",
+        }
+    }
+}
+
+/// A part of a block, or of the model outside of its blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Module {
+    /// The block, from 0; `None` outside of the blocks.
+    pub block: Option<usize>,
+    /// The part.
+    pub part: Part,
+}
+
+impl Module {
+    /// The model as a whole.
+    pub const MODEL: Module = Module { block: None, part: Part::Whole };
+
+    /// A block as a whole.
+    pub fn block(i: usize) -> Module {
+        Module { block: Some(i), part: Part::Whole }
+    }
+
+    /// A part of the same block, or of the model.
+    pub fn part(self, part: Part) -> Module {
+        Module { part, ..self }
+    }
+
+    /// Its name: `blocks.0.attn.qkv`, `ln_final`; empty for the model as a whole.
+    pub fn name(self) -> String {
+        self.block.map_or(self.part.name().into(), |i| self.pattern(&i.to_string()))
+    }
+
+    /// Its name with `number` in place of a block's number: `blocks.*.attn.qkv`.
+    pub fn pattern(self, number: &str) -> String {
+        match (self.block, self.part.name()) {
+            (None, part) => part.into(),
+            (Some(_), "") => format!("blocks.{number}"),
+            (Some(_), part) => format!("blocks.{number}.{part}"),
+        }
+    }
+
+    /// The name of something in it: `blocks.0.attn.hook_z`, `logits`.
+    pub fn named(self, own: &str) -> String {
+        inside(self.name(), own)
+    }
+
+    /// The layer that it belongs to, as statistics are kept: a block, or what the model has before and behind its blocks.
+    pub fn layer(self) -> Module {
+        let part = match self.part {
+            _ if self.block.is_some() => Part::Whole,
+            Part::EmbedProject => Part::Embed,
+            Part::HeadDense | Part::HeadNorm => Part::Head,
+            part => part,
+        };
+        Module { part, ..self }
+    }
+}
+
+/// The name of something in a module of that name.
+pub(super) fn inside(module: String, own: &str) -> String {
+    if module.is_empty() { own.into() } else { module + "." + own }
+}
+
+/// The block that a name is of and what the name is inside it: 3 and `attn.hook_z` for `blocks.3.attn.hook_z`, 3 and nothing for
+/// `blocks.3`; `None` for a name outside of the blocks.
+pub fn in_block(name: &str) -> Option<(usize, &str)> {
+    let rest = name.strip_prefix("blocks.")?;
+    let (number, own) = rest.split_once('.').unwrap_or((rest, ""));
+    Some((number.parse().ok()?, own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_made_and_read() {
+        let qkv = Module::block(3).part(Part::Qkv);
+        let names = [qkv.name(), qkv.pattern("*"), qkv.named("weight"), Module::block(3).named("hook_resid_pre")];
+        let want = ["blocks.3.attn.qkv", "blocks.*.attn.qkv", "blocks.3.attn.qkv.weight", "blocks.3.hook_resid_pre"];
+        assert_eq!(names, want);
+        assert_eq!([Module::MODEL.named("logits"), Module::MODEL.name()], ["logits", ""]);
+        assert_eq!(Module::MODEL.part(Part::FinalNorm).named("bias"), "ln_final.bias");
+
+        assert_eq!(in_block(&qkv.named("weight")), Some((3, "attn.qkv.weight")));
+        assert_eq!(in_block(&qkv.layer().name()), Some((3, "")));
+        for other in ["logits", "embed.weight", "blocks", "blocks.x.ln1.weight", "blocks.", "myblocks.3.ln1"] {
+            assert_eq!(in_block(other), None, "{other}");
+        }
+        let layers = [Part::EmbedProject, Part::HeadNorm, Part::PosEmbed].map(|p| Module::MODEL.part(p).layer().name());
+        assert_eq!(layers, ["embed", "head", "pos_embed"]);
+    }
+}
