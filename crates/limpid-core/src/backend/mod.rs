@@ -14,7 +14,7 @@ use crate::ops::arena::Refused;
 use crate::ops::element::{Major, Values};
 use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
-use crate::ops::program::Identity;
+use crate::ops::program::Slice;
 use crate::ops::simd::Level;
 use crate::ops::{Batch, MemorySpace, Ops, Passes, Region};
 use limpid_base::plural::plural;
@@ -143,14 +143,12 @@ impl BackendError {
     ///
     /// # Errors
     /// [`BackendError::Invalid`] if it is another's.
-    pub fn check_program(op: &'static str, slice: Identity, program: u64) -> Result<()> {
-        match slice.program() == program {
-            true => Ok(()),
-            false => {
-                let what = "its ops are another model's: a backend runs the model that it was made for".into();
-                Err(BackendError::Invalid { op, what })
-            }
+    pub fn check_program<T>(op: &'static str, slice: Slice<T>, program: u64) -> Result<()> {
+        if slice.program() == program {
+            return Ok(());
         }
+        let what = "its ops are another model's: a backend runs the model that it was made for".into();
+        Err(BackendError::Invalid { op, what })
     }
 
     /// The error of memory that the system refused during `op`.
@@ -367,8 +365,7 @@ pub trait Backend: Send {
     /// # Errors
     /// [`BackendError::Batch`] if the rows do not fit; any other error of the backend, here as in all methods.
     fn feed(&mut self, batch: &Batch) -> Result<()>;
-    /// Runs `ops` in order. They are checked, so kernels may rely on what [`Program::new`] promises. What a backend
-    /// prepares for a slice it may keep under the slice's [`Identity`].
+    /// Runs `ops` in order. They are checked, so kernels may rely on what [`Program::new`] promises.
     ///
     /// # Errors
     /// [`BackendError::Invalid`] if they are another model's. Otherwise as [`Backend::feed`].

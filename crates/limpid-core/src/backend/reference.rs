@@ -131,12 +131,12 @@ impl Backend for Reference {
         Ok(())
     }
     fn forward(&mut self, ops: Ops) -> Result<()> {
-        BackendError::check_program("forward", ops.identity(), self.program)?;
+        BackendError::check_program("forward", ops, self.program)?;
         ops.iter().for_each(|op| self.forward_op(op.of(&self.batch)));
         Ok(())
     }
     fn backward(&mut self, back: Passes) -> Result<()> {
-        BackendError::check_program("backward", back.identity(), self.program)?;
+        BackendError::check_program("backward", back, self.program)?;
         back.iter().for_each(|pass| match pass.of(&self.batch) {
             Pass::Recompute(op) => self.forward_op(op),
             Pass::Back(back) => self.backward_op(back),

@@ -13,8 +13,7 @@ pub const ALIGN: usize = 64;
 /// The token table has room for a multiple of this many rows (50,257 in 50,304).
 pub const VOCAB_ALIGN: usize = 128;
 
-/// What a backend asks of the layout of its memory; values do not depend on it. [`Placement::default`] is that of
-/// the `cpu` backend.
+/// What a backend asks of the layout of its memory; values do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     /// Elements of activations ([`activations`]) up to which the inputs of all gradients of parameters are kept
@@ -25,6 +24,13 @@ pub struct Placement {
     /// an update walks over does. It must be at least as large as the largest tensor, and is rounded down to a
     /// multiple of 64.
     pub page: Option<usize>,
+}
+
+impl Default for Placement {
+    /// Models with at most 64 MiB of activations keep gradients, which costs them little memory; no pages.
+    fn default() -> Placement {
+        Placement { keep_gradients: 16 << 20, page: None }
+    }
 }
 
 impl Placement {
@@ -176,6 +182,57 @@ pub(super) fn arrange(plan: &mut Plan) {
     }
 }
 
+/// Who reads and who makes the activations of a list, as its reverse asks for it.
+struct Uses<'a> {
+    ops: &'a [Op],
+    /// The ops that read an activation, in order.
+    readers: HashMap<Key, Vec<usize>>,
+    /// The op that makes it.
+    producers: HashMap<Key, usize>,
+    /// Whether gradients of parameters are computed when the backward ends ([`Plan::keeps`]).
+    keeps: bool,
+}
+
+impl<'a> Uses<'a> {
+    fn new(ops: &'a [Op], keeps: bool) -> Uses<'a> {
+        let (mut readers, mut producers): (HashMap<Key, Vec<usize>>, HashMap<Key, usize>) = Default::default();
+        for (i, op) in ops.iter().enumerate() {
+            op.inputs().into_iter().flatten().for_each(|x| readers.entry(key(x)).or_default().push(i));
+            producers.insert(key(op.output()), i);
+        }
+        Uses { ops, readers, producers, keeps }
+    }
+
+    /// The last op before `i` that reads `x`: in the backward, the next to write its gradient.
+    fn next_writer(&self, x: Region, i: usize) -> Option<usize> {
+        let all = self.readers.get(&key(x)).map_or(&[][..], Vec::as_slice);
+        all[..all.partition_point(|reader| *reader < i)].last().copied()
+    }
+
+    /// Whether the backward of op `writer` comes after all that read the gradient of `x`. The backward runs from the last op to the
+    /// first: what made `x` reads its gradient before an earlier op writes, but for gradients of parameters that wait for the end.
+    fn is_read_before(&self, x: Region, writer: usize) -> bool {
+        let reader = self.producers.get(&key(x)).copied().unwrap_or(0);
+        reader > writer && !(self.keeps && self.ops[reader].learns())
+    }
+
+    /// Whether the gradient of the `n`-th operand of op `i` may be the region of its output's gradient: only that of a sum, whose
+    /// operands have the same gradient as the sum itself. Nobody has written the operand's gradient yet. `is_held` is whether gradients
+    /// of parameters read the output's gradient when the backward ends.
+    fn may_share(&self, i: usize, n: usize, is_held: bool) -> bool {
+        let Op::Add { a, b, scale, .. } = self.ops[i] else { return false };
+        let (x, other) = if n == 0 { (a, b) } else { (b, a) };
+        let [next_of_x, next_of_other] = [x, other].map(|operand| self.next_writer(operand, i));
+
+        let is_scaled = n == 1 && scale != 1.0;
+        let is_both = a == b;
+        let changes_held = is_held && next_of_x.is_some();
+        let changes_other = next_of_x.is_some_and(|writer| !self.is_read_before(other, writer));
+        let is_changed_by_other = next_of_other.is_some_and(|writer| !self.is_read_before(x, writer));
+        !(is_scaled || is_both || changes_held || changes_other || is_changed_by_other)
+    }
+}
+
 /// Derives the backward pass: the list in reverse, each op with the regions of its gradients. The first op to write
 /// a gradient overwrites it and later ones add, so no gradient is set to zero first. The gradients of a residual
 /// sum's operands share the memory of its output's gradient where no value is lost by that. A tensor that depends on
@@ -196,17 +253,7 @@ pub(super) fn differentiate(plan: &mut Plan) {
             moves.insert(key(op.output()));
         }
     }
-    let (mut readers, mut producers): (HashMap<Key, Vec<usize>>, HashMap<Key, usize>) = Default::default();
-    for (i, op) in ops.iter().enumerate() {
-        op.inputs().into_iter().flatten().for_each(|x| readers.entry(key(x)).or_default().push(i));
-        producers.insert(key(op.output()), i);
-    }
-    // the last op before `i` that reads `region`: in the backward, the next to write its gradient
-    let next_writer = |region: Region, i: usize| {
-        let all = readers.get(&key(region)).map_or(&[][..], Vec::as_slice);
-        all[..all.partition_point(|reader| *reader < i)].last().copied()
-    };
-    let producer = |region: Region| producers.get(&key(region)).copied();
+    let uses = Uses::new(&ops, plan.keeps);
     let mut alias: HashMap<Key, Region> = HashMap::new(); // activation -> the region its gradient shares
     let mut written: HashSet<Key> = HashSet::new();
     let mut held: HashSet<Key> = HashSet::new(); // gradients that gradients of parameters read when the backward ends
@@ -221,21 +268,8 @@ pub(super) fn differentiate(plan: &mut Plan) {
         for (n, x) in op.inputs().into_iter().enumerate() {
             let Some(x) = x.filter(|x| moves.contains(&key(*x))) else { continue };
             let first = !written.contains(&key(x));
-            // May the gradient of a sum's operand be the sum's own? Only if this is its first writer, and no one
-            // still reads the shared memory after a later writer changes it.
-            let sum = |scale: f32| n == 0 || scale == 1.0;
-            let shares = !watched && first && matches!(op, Op::Add { scale, .. } if sum(*scale)) && {
-                let [a, b] = op.inputs().map(|s| s.expect("a sum has two operands"));
-                let other = if n == 0 { b } else { a };
-                let read = |s: Region| producer(s).unwrap_or(0);
-                // backward runs from high to low: a read at r happens before a write at w if r > w
-                let late = |reader: Region| plan.keeps && ops[read(reader)].learns();
-                let safe =
-                    |reader: Region, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w && !late(reader));
-                // nor may a later writer change what others that share the memory hold
-                let free = next_writer(x, i).is_none() || dy.is_none_or(|dy| !held.contains(&key(dy)));
-                a != b && free && safe(other, next_writer(x, i)) && safe(x, next_writer(other, i))
-            };
+            let is_held = dy.is_some_and(|dy| held.contains(&key(dy)));
+            let shares = !watched && first && uses.may_share(i, n, is_held);
             if shares {
                 alias.insert(key(x), dy.expect("a sum has an output"));
             } else {

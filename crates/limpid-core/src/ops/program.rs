@@ -1,6 +1,6 @@
 //! A program: the forward and the backward list of a model, in one value that is checked when it is made and never
 //! changes. A backend runs slices of it and nothing else, so its kernels may rely on what [`Program::new`] checks.
-//! Each slice has an [`Identity`], under which a backend can keep what it prepared. Read `limits` for the checks of
+//! Read `limits` for the checks of
 //! a batch.
 
 use super::attend::BLOCK;
@@ -101,22 +101,6 @@ pub enum Flaw {
     Gradient(&'static str),
 }
 
-/// Identifies a slice of a program. Two are equal only if the entries are the same.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Identity {
-    program: u64,
-    backward: bool,
-    start: usize,
-    end: usize,
-}
-
-impl Identity {
-    /// The program's number, which no other program of this process has.
-    pub fn program(self) -> u64 {
-        self.program
-    }
-}
-
 /// Consecutive entries of a program: ops ([`Ops`]) or entries of the backward ([`Passes`]). Reads as a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a, T> {
@@ -125,7 +109,6 @@ pub struct Slice<'a, T> {
     list: &'a [T],
     start: usize,
     end: usize,
-    backward: bool,
 }
 
 /// Consecutive ops of a program's forward pass.
@@ -134,9 +117,9 @@ pub type Ops<'a> = Slice<'a, Op>;
 pub type Passes<'a> = Slice<'a, Pass>;
 
 impl<'a, T> Slice<'a, T> {
-    /// What identifies these entries.
-    pub fn identity(&self) -> Identity {
-        Identity { program: self.program.id, backward: self.backward, start: self.start, end: self.end }
+    /// The number of their program ([`Program::id`]).
+    pub fn program(&self) -> u64 {
+        self.program.id
     }
 
     /// A part of the entries, numbered from the first of these.
@@ -250,7 +233,7 @@ impl Program {
     /// If the range is out of bounds, as slices do.
     pub fn forward(&self, range: impl RangeBounds<usize>) -> Ops<'_> {
         let list = &self.draft.ops;
-        Slice { program: self, list, start: 0, end: list.len(), backward: false }.part(range)
+        Slice { program: self, list, start: 0, end: list.len() }.part(range)
     }
 
     /// Some entries of the backward pass.
@@ -259,7 +242,7 @@ impl Program {
     /// As [`Program::forward`].
     pub fn backward(&self, range: impl RangeBounds<usize>) -> Passes<'_> {
         let list = &self.draft.back;
-        Slice { program: self, list, start: 0, end: list.len(), backward: true }.part(range)
+        Slice { program: self, list, start: 0, end: list.len() }.part(range)
     }
 
     /// The parameters that learn, in the order of their memory.

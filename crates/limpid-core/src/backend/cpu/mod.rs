@@ -2,7 +2,7 @@
 //!
 //! Every element has one writer and every sum one order, fixed by the problem, so the bits do not depend on the
 //! number of threads. There are two ways to divide the work. Where ops are large, all threads share each op
-//! (`team`): its rows, its columns, its heads. Where ops are small (`SMALL`), waiting for each other after every op
+//! (`team`): its rows, its columns, its heads. Where ops are small ([`Placement::keep_gradients`]), waiting for each other after every op
 //! would cost more than some of the ops. So each thread runs the whole list on a shard of the batch (`BatchShard`,
 //! the rows of some of the sequences), and threads meet only at the loss and for the gradients of the parameters,
 //! one task per op. `forward` and `backward` are the two matches that call the kernels in `ops`; both ways use them.
@@ -108,25 +108,19 @@ fn chunk(model: &Model) -> usize {
     if model.losses().is_some() { classify::chunk_rows(model.rows, v) * each } else { 0 }
 }
 
-/// Elements of activations (64 MiB) up to which each thread takes whole sequences: what a thread works on then stays
-/// in its caches, and keeping gradients longer costs little memory (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
-const SMALL: usize = 16 << 20;
-
-impl Default for Placement {
-    /// What this backend needs: small models keep gradients, so that threads can run sequences apart; no pages.
-    fn default() -> Placement {
-        Placement { keep_gradients: SMALL, page: None }
-    }
-}
-
-/// Into how many shards `threads` threads split the sequences.
+/// Into how many shards `threads` threads split the sequences: those of a small model ([`Placement::keep_gradients`]), where what a thread
+/// works on stays in its caches (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
 fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
         Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps(),
         Mode::Score { .. } => true,
         Mode::Inspect { .. } | Mode::Layers { .. } | Mode::Decode { .. } => false,
     };
-    if apart && activations(&model.ops()) <= SMALL { threads.min(model.sequences()) } else { 1 }
+    if apart && activations(&model.ops()) <= model.placement.keep_gradients {
+        threads.min(model.sequences())
+    } else {
+        1
+    }
 }
 
 /// Whether threads sometimes work alone: on shards, and in training on Muon's matrices.
@@ -473,7 +467,7 @@ impl Backend for Cpu {
         Ok(())
     }
     fn forward(&mut self, ops: Ops) -> Result<()> {
-        BackendError::check_program("forward", ops.identity(), self.program)?;
+        BackendError::check_program("forward", ops, self.program)?;
         self.pack_all()?;
         // the head computes logits chunk by chunk: all threads share each shard's
         let body = ops.iter().position(|op| matches!(op, Op::Classify { .. })).unwrap_or(ops.len());
@@ -493,7 +487,7 @@ impl Backend for Cpu {
         Ok(())
     }
     fn backward(&mut self, back: Passes) -> Result<()> {
-        BackendError::check_program("backward", back.identity(), self.program)?;
+        BackendError::check_program("backward", back, self.program)?;
         let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
         let head = back.iter().rposition(is_head).map_or(0, |head| head + 1);
         let (head, body) = (back.part(..head), back.part(head..));
