@@ -552,8 +552,7 @@ impl Checkpoint {
 
     /// The values of a parameter with a row for each token, with those of the added ones, as `model` has them.
     fn with_added_rows(&self, model: &Model, param: &Param) -> Result<Option<Vec<f32>>> {
-        const ROWS: [&str; 3] = ["embed.weight", "unembed.weight", "unembed.bias"];
-        if self.added.is_empty() || !ROWS.contains(&param.name.as_str()) {
+        if self.added.is_empty() || !param.is_vocabulary() {
             return Ok(None);
         }
         let own = self.outline()?;

@@ -7,7 +7,7 @@ use crate::page::escape;
 use crate::plot::{Curve, CurvePlot, Style, shared};
 use crate::words;
 use limpid_core::config::Config;
-use limpid_core::model::{Module, Part};
+use limpid_core::model::{Component, Module};
 use limpid_tokenizer::Tokenizer;
 use limpid_trace::palette::{Palette, entry};
 use limpid_trace::picture::png::{base64, cells};
@@ -61,7 +61,7 @@ impl ModelLook {
         }
         norms.retain(|(_, points)| !points.is_empty());
         let pattern = |l: usize| {
-            let name = Module::block(l).part(Part::Attention).named("hook_pattern");
+            let name = Module::block(l).part(Component::Attention).named("hook_pattern");
             Ok(trace.get(&name)?.matrices(&labels).collect())
         };
         Ok(ModelLook { tokens, heads: (0..layers).map(pattern).collect::<Result<_, TraceError>>()?, norms })

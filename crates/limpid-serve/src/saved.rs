@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use limpid::budget::Budget;
-use limpid::model::{Module, Part};
+use limpid::model::{Component, Module};
 use limpid::trace::tiles::SIDE;
 use limpid_glass::{Glass, GlassError, Reply, Subject};
 use serde_json::{Map, Value, json};
@@ -172,7 +172,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
         [("hook_pattern", "log8", "max"), ("hook_attn_scores", "lin8", "max"), ("hook_raw_scores", "lin8", "max")]
     {
         for (layer, head) in (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))) {
-            let name = Module::block(layer as usize).part(Part::Attention).named(stage);
+            let name = Module::block(layer as usize).part(Component::Attention).named(stage);
             let tile =
                 json!({ "name": name, "index": [0, head], "tile": [0, 0], "level": level, "pool": pool, "code": code });
             let mut frame = vec![];

@@ -388,68 +388,30 @@ mod tests {
     use crate::route::RequestAccess;
     use crate::server::ServeOptions;
     use limpid::Training;
-    use limpid::backend::{Backend, BackendError, Device, Result, Ticket, UpdateReport};
+    use limpid::backend::{Backend, BackendError, Cpu, Device, Result, Wrapper};
     use limpid::checkpoint::Checkpoint;
     use limpid::engine::Decoder;
     use limpid::generate::{FinishReason, Options};
-    use limpid::ops::adamw::{Change, ParamGroup, Rule};
-    use limpid::ops::element::Values;
+    use limpid::ops::Batch;
     use limpid::ops::linear::Precision;
-    use limpid::ops::{Batch, Ops, Passes, Region};
     use limpid::train::{Control, Recipe};
-    use std::ops::Range;
 
     /// A device on which nothing can be run, as it says itself or as a fault in it does.
     struct Broken {
+        own: Cpu,
         panics: bool,
     }
 
-    impl Broken {
-        fn run<T>(&self) -> Result<T> {
+    impl Wrapper for Broken {
+        fn inner(&self) -> &dyn Backend {
+            &self.own
+        }
+        fn inner_mut(&mut self) -> &mut dyn Backend {
+            &mut self.own
+        }
+        fn feed(&mut self, _: &Batch) -> Result<()> {
             assert!(!self.panics, "a fault that was planted");
             Err(BackendError::Lost { op: "a run", what: "it was planted".into() })
-        }
-    }
-
-    impl Backend for Broken {
-        fn feed(&mut self, _: &Batch) -> Result<()> {
-            self.run()
-        }
-        fn forward(&mut self, _: Ops) -> Result<()> {
-            self.run()
-        }
-        fn backward(&mut self, _: Passes) -> Result<()> {
-            self.run()
-        }
-        fn begin_update(&mut self, _: &[ParamGroup], _: &Rule, _: &[Change]) -> Result<()> {
-            self.run()
-        }
-        fn report(&mut self, _: &mut [Change]) -> Result<UpdateReport> {
-            self.run()
-        }
-        fn push_gradients(&mut self) -> Result<()> {
-            self.run()
-        }
-        fn add_pushed(&mut self) -> Result<()> {
-            self.run()
-        }
-        fn add_pushed_to(&mut self, _: Range<usize>) -> Result<()> {
-            self.run()
-        }
-        fn clear(&mut self) -> Result<()> {
-            self.run()
-        }
-        fn average(&mut self, _: &[ParamGroup], _: f64) -> Result<()> {
-            self.run()
-        }
-        fn request(&self, _: Region) -> Result<Ticket> {
-            self.run()
-        }
-        fn fetch(&self, _: Ticket, _: &mut [f32]) -> Result<()> {
-            self.run()
-        }
-        fn upload(&mut self, _: Region, _: Values) -> Result<()> {
-            Ok(()) // of the model's constants
         }
     }
 
@@ -480,7 +442,10 @@ mod tests {
         for (n, panics) in [true, false, true].into_iter().enumerate() {
             let model = model();
             let config = model.lm.config();
-            let decoder = Decoder::new(config, limits.decoder(config), |_| Ok(Box::new(Broken { panics }))).unwrap();
+            let decoder = Decoder::new(config, limits.decoder(config), |model| {
+                Ok(Box::new(Broken { own: Cpu::new(model, 1), panics }))
+            })
+            .unwrap();
             shared.queue.serve(&model, Engine::new(decoder, None, &limits));
             let options = Options { max_tokens: 3, ..Options::default() };
             let request = EngineRequest { prompt: vec![0, 1], options, log_probs: None, reuse: true };

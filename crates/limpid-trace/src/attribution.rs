@@ -10,7 +10,7 @@ use super::TraceError;
 use super::explain::Cell;
 use super::layers::LayerTrace;
 use limpid_core::config::{NormKind, NormPlace};
-use limpid_core::model::{Module, Part, in_block};
+use limpid_core::model::{Component, Module, in_block};
 use limpid_core::ops::dropout::Draws;
 use limpid_core::ops::{Op, Region, norm};
 use std::collections::{HashMap, HashSet};
@@ -251,8 +251,8 @@ impl Way<'_> {
             return self.project((x, w, b), direction); // the embedding's
         };
         let (what, wide) = match part {
-            Part::Attention => ("attention", (fine != AttributionUnit::Component).then_some(d)),
-            Part::FeedForward => ("MLP", (fine == AttributionUnit::Neuron).then_some(1)),
+            Component::Attention => ("attention", (fine != AttributionUnit::Component).then_some(d)),
+            Component::FeedForward => ("MLP", (fine == AttributionUnit::Neuron).then_some(1)),
             part if part.is_attention() => ("attention's adapter", None),
             _ => ("MLP's adapter", None),
         };

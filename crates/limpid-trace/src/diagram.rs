@@ -9,7 +9,7 @@ use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace};
-use limpid_core::model::{Mode, Model, Module, in_block};
+use limpid_core::model::{Mode, Model, Module};
 use limpid_core::ops::{Access, IGNORE, Op, Region, Scoring};
 
 /// A diagram.
@@ -318,7 +318,7 @@ impl<'a> Sheet<'a> {
     /// The same, or its name.
     fn call(&self, name: &str) -> String {
         let symbol = self.symbol(name);
-        if symbol.is_empty() { in_first_block(name).into() } else { symbol }
+        if symbol.is_empty() { names::within(name, Some(0)).into() } else { symbol }
     }
 
     /// What one head's part of a tensor is called; where there is no word for it, what computes it.
@@ -391,7 +391,7 @@ impl<'a> Sheet<'a> {
     }
 
     fn row(&self, name: &str) -> Row {
-        [self.symbol(name), in_first_block(name).into(), self.shape(name)]
+        [self.symbol(name), names::within(name, Some(0)).into(), self.shape(name)]
     }
 
     /// Parameters that an op reads.
@@ -1056,11 +1056,6 @@ fn title(op: &Op, c: &Config) -> &'static str {
         Op::Gather { .. } => "gather",
         Op::Classify { .. } => "head, softmax, loss",
     }
-}
-
-/// A name as it is said in the first block, which stands for all.
-fn in_first_block(name: &str) -> &str {
-    in_block(name).map_or(name, |(block, own)| if block == 0 { own } else { name })
 }
 
 /// What attention of the first block reads.

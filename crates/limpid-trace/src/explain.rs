@@ -11,7 +11,7 @@ use super::{TraceError, unknown};
 use crate::names::{self, Derived};
 use limpid_base::plural::plural;
 use limpid_core::config::{Activation, Axis, Constants, NormKind, Positions};
-use limpid_core::model::{Axes, Part};
+use limpid_core::model::{Axes, Component};
 use limpid_core::ops::attend::Stage;
 use limpid_core::ops::classify::{self, Target};
 use limpid_core::ops::dropout::{Draws, weight_index};
@@ -688,13 +688,12 @@ impl Scene<'_> {
         };
         // where the parts of a fused weight have names of their own
         let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
-        let qkv = self.trace.names().param(&weight).map(|param| param.module).filter(|module| module.part == Part::Qkv);
-        let part = qkv.and_then(|module| {
+        let part = self.trace.names().param(&weight).filter(|p| p.module.part == Component::Qkv).and_then(|param| {
             let parts = heads.parts();
             let which = parts.iter().position(|cols| cols.contains(&own))?;
             let at = own - parts[which].start;
             let d = heads.features(&parts[which]);
-            Some((module.part(Part::Attention), ["Q", "K", "V"][which], at / d, at % d))
+            Some((param.module.part(Component::Attention), ["Q", "K", "V"][which], at / d, at % d))
         });
         let weight_cell = |i: usize| match &part {
             Some((attn, letter, head, d)) => Cell { name: attn.named(&format!("W_{letter}")), at: vec![*head, i, *d] },

@@ -12,7 +12,7 @@ use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, unknown};
 use crate::names::{self, Derived};
 use limpid_base::budget::Budget;
 use limpid_core::backend::Backend;
-use limpid_core::model::{Axes, Mode, Model, Module, Part};
+use limpid_core::model::{Axes, Component, Mode, Model, Module};
 use limpid_core::ops::attend::Stage;
 use limpid_core::ops::classify::{self, Row, Terms};
 use limpid_core::ops::simd::Level;
@@ -250,7 +250,7 @@ impl LayerTrace {
             Op::Attend { qkv, heads, scoring, .. } => Some((self.named.name_of(qkv), heads, scoring)),
             _ => None,
         });
-        let lse = Module::block(block).part(Part::Attention).named("hook_lse");
+        let lse = Module::block(block).part(Component::Attention).named("hook_lse");
         let (qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
         let (qkv, lse) = (self.stored(&qkv)?, self.get(&lse)?);
         Ok(AttentionHead { qkv, lse, heads, head, span: self.batch.spans[sequence], scoring })

@@ -5,7 +5,7 @@ use super::TraceError;
 use super::attribution::direct_way;
 use super::explain::ActivationCurve;
 use super::layers::LayerTrace;
-use limpid_core::model::{Module, Part};
+use limpid_core::model::{Component, Module};
 use limpid_core::ops::Op;
 
 /// A unit whose activation is never larger than this is dead.
@@ -59,7 +59,7 @@ pub fn look_at_mlp(
     (units, tokens): (usize, usize),
 ) -> Result<MlpLook, TraceError> {
     trace.check_rows(&[row])?;
-    let network = Module::block(block).part(Part::FeedForward);
+    let network = Module::block(block).part(Component::FeedForward);
     let [pre, post] = ["hook_pre", "hook_post"].map(|hook| trace.get(&network.named(hook)));
     let (pre, post) = (pre?, post?);
     let (d_ff, c) = (trace.names().config.d_ff, trace.names().config.d_model);
@@ -106,10 +106,7 @@ pub fn look_at_mlp(
         .iter()
         .map(|unit| (0..c).map(|i| f64::from(own_post[*unit]) * f64::from(weights[i * d_ff + unit])).collect())
         .collect();
-    let way = match trace.names().config.lm_head {
-        true => direct_way(trace, wrote, written, row)?,
-        false => None,
-    };
+    let way = if trace.names().config.lm_head { direct_way(trace, wrote, written, row)? } else { None };
     let mut promoted = vec![vec![]; order.len()];
     if let Some(vectors) = way {
         let vectors: Vec<f32> = vectors.into_iter().flatten().map(|v| v as f32).collect();

@@ -11,11 +11,10 @@ mod notation;
 
 pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_by_head, called_within, is_stored};
 
-pub(crate) use notation::factor;
-use notation::within;
+pub(crate) use notation::{factor, within};
 
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
-use limpid_core::model::{Mode, Model, Module, ParamRole, Part, Tensor, in_block};
+use limpid_core::model::{Component, Mode, Model, Module, ParamRole, Tensor, in_block};
 use limpid_core::ops::{Access, DropoutSpec, Op, Region};
 use std::ops::Range;
 
@@ -346,11 +345,11 @@ pub fn derived(model: &Model) -> Vec<(String, Derived)> {
     }
     for param in &model.params {
         let letter = match (param.module.part, param.role) {
-            (Part::Qkv, ParamRole::Weight) => "W",
-            (Part::Qkv, ParamRole::Bias) => "b",
+            (Component::Qkv, ParamRole::Weight) => "W",
+            (Component::Qkv, ParamRole::Bias) => "b",
             _ => continue,
         };
-        let attention = param.module.part(Part::Attention);
+        let attention = param.module.part(Component::Attention);
         for (part, rows) in ["Q", "K", "V"].into_iter().zip(model.config.heads().parts()) {
             let name = attention.named(&format!("{letter}_{part}"));
             all.push((name, Derived::Part { param: param.name.clone(), rows }));
@@ -366,8 +365,8 @@ fn scaled(model: &Model) -> impl Iterator<Item = (String, Derived)> {
     let embedded = embedded.map(|name| (name.into(), format!("{name}_unscaled"), c.embedding_scale));
     let added = (0..c.n_layer).flat_map(move |i| {
         let parts = [
-            ("hook_attn_out", Part::Attention, Part::FirstPostNorm),
-            ("hook_mlp_out", Part::FeedForward, Part::SecondPostNorm),
+            ("hook_attn_out", Component::Attention, Component::FirstPostNorm),
+            ("hook_mlp_out", Component::FeedForward, Component::SecondPostNorm),
         ];
         parts.into_iter().flat_map(move |(added, part, norm)| {
             let (block, last) = (Module::block(i), if c.norm_place.is_branch() { norm } else { part });

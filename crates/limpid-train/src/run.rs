@@ -546,14 +546,13 @@ impl<'a> Run<'a> {
         let mut layers: Vec<(Module, Change)> = vec![];
         let trained = self.trainer.model.params.iter().filter(|p| self.trainer.trains(p));
         for (param, change) in trained.zip(&self.changes) {
-            let layer = param.module.layer();
-            match layers.iter_mut().find(|(own, _)| *own == layer) {
+            match layers.iter_mut().find(|(own, _)| *own == param.module.layer()) {
                 Some((_, all)) => {
                     all.gradient += change.gradient;
                     all.weight += change.weight;
                     all.update += change.update;
                 }
-                None => layers.push((layer, change.clone())),
+                None => layers.push((param.module.layer(), change.clone())),
             }
         }
         let order = self.trainer.model.layers();

@@ -2,16 +2,13 @@
 //! observer -- runs/1 TEXT`.
 //!
 //! A backend gets slices of the model's list of ops. A backend that runs them op by op can read every tensor in
-//! between, and the bits are the same.
+//! between, and the bits are the same. What an observer leaves out, the backend inside does.
 
-use limpid::backend::{Backend, Cpu, Result, Ticket, UpdateReport};
+use limpid::backend::{Backend, Cpu, Result, Wrapper};
 use limpid::model::{Mode, Model};
-use limpid::ops::adamw::{Change, ParamGroup, Rule};
-use limpid::ops::element::Values;
-use limpid::ops::{Batch, Ops, Passes, Region};
+use limpid::ops::{Batch, Ops};
 use limpid::trace;
 use limpid::{Error, Lm};
-use std::ops::Range;
 
 /// Runs ops on another backend, one at a time, and records the largest magnitude of each output.
 pub struct Observer<B> {
@@ -28,7 +25,13 @@ impl<B: Backend> Observer<B> {
     }
 }
 
-impl<B: Backend> Backend for Observer<B> {
+impl<B: Backend> Wrapper for Observer<B> {
+    fn inner(&self) -> &dyn Backend {
+        &self.inner
+    }
+    fn inner_mut(&mut self) -> &mut dyn Backend {
+        &mut self.inner
+    }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.batch = batch.clone();
         self.inner.feed(batch)
@@ -41,39 +44,6 @@ impl<B: Backend> Backend for Observer<B> {
         }
         Ok(())
     }
-    fn backward(&mut self, back: Passes) -> Result<()> {
-        self.inner.backward(back)
-    }
-    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
-        self.inner.begin_update(groups, rule, watch)
-    }
-    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
-        self.inner.report(watch)
-    }
-    fn push_gradients(&mut self) -> Result<()> {
-        self.inner.push_gradients()
-    }
-    fn add_pushed(&mut self) -> Result<()> {
-        self.inner.add_pushed()
-    }
-    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
-        self.inner.add_pushed_to(range)
-    }
-    fn clear(&mut self) -> Result<()> {
-        self.inner.clear()
-    }
-    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
-        self.inner.average(groups, decay)
-    }
-    fn request(&self, region: Region) -> Result<Ticket> {
-        self.inner.request(region)
-    }
-    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
-        self.inner.fetch(ticket, to)
-    }
-    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
-        self.inner.upload(region, values)
-    }
 }
 
 /// The name and the largest magnitude of each op's output, and the logits.
@@ -84,11 +54,12 @@ pub fn watch(lm: &Lm, text: &str) -> Result<Seen, Error> {
     let ids = lm.encode(text)?;
     let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: ids.len() })?;
     let mut observer = Observer::new(Cpu::new(&model, 1));
-    lm.load(&model, &mut observer)?;
-    observer.feed(&trace::batch(lm.config(), &ids, None, None)?)?;
-    observer.forward(model.ops())?;
+    let backend: &mut dyn Backend = &mut observer;
+    lm.load(&model, backend)?;
+    backend.feed(&trace::batch(lm.config(), &ids, None, None)?)?;
+    backend.forward(model.ops())?;
     let names = (0..model.ops().len()).map(|i| model.output_name(i).to_string());
-    let logits = observer.read(model.logits().expect("a model with a head"))?;
+    let logits = backend.read(model.logits().expect("a model with a head"))?;
     Ok((names.zip(observer.largest).collect(), logits))
 }
 

@@ -13,7 +13,7 @@ use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample, Session};
 use crate::memory::{self, On};
-use crate::model::{Mode, Model, Module, Param, Part};
+use crate::model::{Component, Mode, Model, Module, Param};
 use crate::ops::Batch;
 use crate::ops::element::Element;
 use crate::ops::linear::Precision;
@@ -556,7 +556,7 @@ impl Lm {
         let width = self.config.d_model;
         let (model, mut backend) = self.inspected(batch.tokens.len(), true)?;
         let name = if self.config.final_norm {
-            Module::MODEL.part(Part::FinalNorm).named("hook_out")
+            Module::MODEL.part(Component::FinalNorm).named("hook_out")
         } else {
             Module::block(self.config.n_layer - 1).named("hook_resid_post")
         };

@@ -12,7 +12,7 @@ use limpid::data::Tokens;
 use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
 use limpid::memory::{program_on, trainable};
-use limpid::model::{Mode, Model, Param, Part, init};
+use limpid::model::{Component, Mode, Model, Param, init};
 use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
@@ -278,8 +278,8 @@ fn decode(args: &DecodeArgs) -> Result<()> {
     // every weight but the tables' other rows is read once a token
     let model = session.model();
     let is_table = |param: &Param| match param.module.part {
-        Part::PosEmbed => true,
-        Part::Embed => !model.config.tied_head,
+        Component::PosEmbed => true,
+        Component::Embed => !model.config.tied_head,
         _ => false,
     };
     let read = model.params.iter().zip(stored).filter(|(param, _)| !is_table(param)).map(|(_, bytes)| bytes);

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use limpid::backend::{Backend, Reference};
 use limpid::config::Config;
 use limpid::data::Tokens;
-use limpid::model::{Mode, Model, ParamRole, Part};
+use limpid::model::{Component, Mode, Model, ParamRole};
 use limpid::ops::{Batch, random};
 use limpid::train::{Batches, Objective, PreflightReport};
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
@@ -91,7 +91,7 @@ fn gradients(job: &Job) -> Result<Verdict> {
     let mut reference = Reference::new(&model);
     for param in &model.params {
         let value = |i| {
-            (if (param.module.part, param.role) == (Part::FirstNorm, ParamRole::Gain) { 1.0 } else { 0.0 }
+            (if (param.module.part, param.role) == (Component::FirstNorm, ParamRole::Gain) { 1.0 } else { 0.0 }
                 + 0.4 * random::normal(3, random::site(&param.name), i)) as f32
         };
         reference.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>())?;

@@ -2,10 +2,11 @@
 //!
 //! Its methods take slices of the model's program. A run without an observer passes the whole list; an observer
 //! passes one op at a time and reads tensors in between, and the bits are the same. An observer is itself a backend
-//! that wraps another.
+//! that wraps another ([`Wrapper`]).
 
 pub mod cpu;
 pub mod reference;
+mod wrapper;
 
 use crate::config::axis;
 use crate::model::{Model, WeightMap};
@@ -25,6 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 pub use cpu::Cpu;
 pub use reference::Reference;
+pub use wrapper::Wrapper;
 
 /// Why a backend failed. `op` is the op, or the method of [`Backend`], that failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -355,7 +357,9 @@ impl UpdateReport {
     }
 }
 
-/// Runs ops. The trait is object-safe, so that observers can wrap a backend, and a backend may move to another thread.
+/// Runs ops. The trait is object-safe, so that observers can wrap a backend ([`Wrapper`]), and a backend may move to another thread.
+///
+/// What a method does by itself is made of other methods and gives the same bits as any quicker way that a backend has.
 ///
 /// Every method may fail. Its output is then undefined, and everything else is unchanged; [`Backend::update`] and
 /// [`Backend::average`] change all or nothing. So the caller can try again, unless the device is lost.
@@ -381,10 +385,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`BackendError::NotSupported`] says what it lacks.
-    fn can_update(&self, groups: &[ParamGroup]) -> Result<()> {
-        let _ = groups;
-        Ok(())
-    }
+    fn can_update(&self, groups: &[ParamGroup]) -> Result<()>;
     /// Begins to update the ranges of parameters and to clear all gradients, as [`Backend::clear`] does. The backend
     /// computes the norm of the gradient; if it is not finite, or the losses are too large ([`Rule::most_loss`]), only the
     /// gradients are changed. `watch` are the ranges that the report is to measure.
@@ -410,15 +411,11 @@ pub trait Backend: Send {
     }
     /// Says that updates will be restricted to some ranges of the parameters: moments and averages of all others are never touched and
     /// need no memory.
-    fn keep_part(&mut self) {}
+    fn keep_part(&mut self);
     /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
-    fn runs_ahead(&self) -> bool {
-        false
-    }
+    fn runs_ahead(&self) -> bool;
     /// Bytes that went to a device with memory of its own, and that came from it, since the backend was started.
-    fn transferred(&self) -> [u64; 2] {
-        [0; 2]
-    }
+    fn transferred(&self) -> [u64; 2];
     /// The report of the last update; waits for the update's end. The changes of the ranges that
     /// [`Backend::begin_update`] was told to watch are added to `watch`. A caller that asks after the next forward
     /// and backward, and not at once, keeps a device busy meanwhile; a gradient computed meanwhile is of no
@@ -498,9 +495,7 @@ pub trait Backend: Send {
         Ok(self.read(region)?.iter().map(|v| f64::from(*v)).sum())
     }
     /// The type of the operands of matrix products.
-    fn precision(&self) -> Precision {
-        Precision::F32
-    }
+    fn precision(&self) -> Precision;
     /// Shares its weights, for other backends to run on. Until those backends and the value returned here are
     /// dropped, changing a weight is refused ([`BackendError::Shared`]).
     ///
@@ -510,10 +505,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// If the backend cannot share them.
-    fn share(&mut self) -> Result<SharedWeights> {
-        let what = "this backend keeps its weights to itself".into();
-        Err(BackendError::NotSupported { op: "sharing weights", what })
-    }
+    fn share(&mut self) -> Result<SharedWeights>;
     /// Replaces the values of a tensor by bytes from a file or from memory: as many values as the tensor has, of any
     /// type that the backend takes. Every backend takes f32.
     ///

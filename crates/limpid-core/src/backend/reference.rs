@@ -1,7 +1,7 @@
 //! The reference backend: plain loops in f64, slow and obvious. Every other backend is judged by it. It is written
 //! to be read beside the formulas at the head of each op, and stays unoptimised.
 
-use super::{Backend, BackendError, Result, Ticket, Tickets, UpdateReport};
+use super::{Backend, BackendError, Result, SharedWeights, Ticket, Tickets, UpdateReport};
 use crate::model::Model;
 use crate::ops::adamw::{self, Change, ParamGroup, Rule};
 use crate::ops::attend::BLOCK;
@@ -9,6 +9,7 @@ use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::element::{Element, Major, Values, nearest_bf16, widen_bf16};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::limits::Limits;
+use crate::ops::linear::Precision;
 use crate::ops::{Back, Batch, DropoutSpec, Grad, MemorySpace, Op, Ops, Pass, Passes, Region, Span};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate, scale};
 use std::collections::TryReserveError;
@@ -125,6 +126,23 @@ impl Reference {
 }
 
 impl Backend for Reference {
+    fn precision(&self) -> Precision {
+        Precision::F32
+    }
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+    fn transferred(&self) -> [u64; 2] {
+        [0; 2]
+    }
+    fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
+        Ok(())
+    }
+    fn keep_part(&mut self) {}
+    fn share(&mut self) -> Result<SharedWeights> {
+        let what = "this backend keeps its weights to itself".into();
+        Err(BackendError::NotSupported { op: "sharing weights", what })
+    }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.limits.check(batch)?;
         self.batch.copy_from(batch);

@@ -1,12 +1,12 @@
 //! The transformer itself: embedding, blocks, head. Each choice of the configuration is matched once. What a step is made of is
 //! in `parts`.
 //!
-//! Names are TransformerLens's (docs/names.md), made of a [`Module`] and what the tensor is called there. A tensor may have two: the input of block i + 1 is the output of
-//! block i.
+//! Names are TransformerLens's (docs/names.md), made of a [`Module`] and what the tensor is called there. A tensor may have two:
+//! the input of block i + 1 is the output of block i.
 
 mod parts;
 
-use super::{Axes, Mode, Model, Module, ParamRole, Part, Placement, Table, Tuning};
+use super::{Axes, Component, Mode, Model, Module, ParamRole, Placement, Table, Tuning};
 use crate::config::{Config, ConfigError, NormPlace, Parallel, Positions, QkNorm};
 use crate::ops::attend::BLOCK;
 use crate::ops::{ActiveRows, MemorySpace, Op, Region, Scoring};
@@ -36,17 +36,17 @@ impl Builder<'_> {
         self.axes = if c.d_embed.is_some() { Axes::Embed } else { Axes::Model };
         let axes = self.axes;
         let model = Module::MODEL;
-        let table = self.param(model.part(Part::Embed), (c.vocab_size, wide), ParamRole::Embedding);
+        let table = self.param(model.part(Component::Embed), (c.vocab_size, wide), ParamRole::Embedding);
         let positions = match c.positions {
             Positions::Learned => {
-                Some(self.param(model.part(Part::PosEmbed), (c.context_length, wide), ParamRole::Position))
+                Some(self.param(model.part(Component::PosEmbed), (c.context_length, wide), ParamRole::Position))
             }
             Positions::Sinusoidal => Some(self.table(wide, Table::Sinusoidal)),
             Positions::SinusoidalOneBased => Some(self.table(wide, Table::SinusoidalOneBased)),
             Positions::Rotary | Positions::Alibi | Positions::None => None,
         };
         let segments = (c.n_segment > 0)
-            .then(|| self.param(model.part(Part::SegmentEmbed), (c.n_segment, wide), ParamRole::Embedding));
+            .then(|| self.param(model.part(Component::SegmentEmbed), (c.n_segment, wide), ParamRole::Embedding));
         // before a factor, behind which they have the plain names (`names::derived`)
         let [token, position, sum] = match c.embedding_scale {
             1.0 => ["hook_embed", "hook_pos_embed", "hook_embed_sum"],
@@ -58,13 +58,13 @@ impl Builder<'_> {
         self.op(Op::Embed { table, positions, segments, y: x, token, position });
         x = self.scale("hook_embed_sum", x, (c.embedding_scale, 0.0), axes);
         if c.embedding_norm {
-            x = self.norm(model.part(Part::EmbedNorm), x);
+            x = self.norm(model.part(Component::EmbedNorm), x);
         }
         x = self.dropout(model, "hook_embed_dropped", x, c.dropout.embedding);
         self.axes = Axes::Model;
         if c.d_embed.is_some() {
             let hook = (model, "hook_embed_projected");
-            let project = model.part(Part::EmbedProject);
+            let project = model.part(Component::EmbedProject);
             x = self.linear(project, hook, x, c.d_model, true, ParamRole::Weight, Axes::Model);
         }
         self.also(Module::block(0), "hook_resid_pre", x);
@@ -79,27 +79,27 @@ impl Builder<'_> {
         // between attention and a feed-forward network beside it there is no stream that anything reads
         let parallel = self.c.parallel != Parallel::No;
 
-        let first = self.norm_where(before, block.part(Part::FirstNorm), x);
+        let first = self.norm_where(before, block.part(Component::FirstNorm), x);
         let a = self.attention(i, first);
-        let a = self.branch_norm(branch, block.part(Part::FirstPostNorm), "hook_attn_out", a);
+        let a = self.branch_norm(branch, block.part(Component::FirstPostNorm), "hook_attn_out", a);
         let mid = self.residual(block, if sum || parallel { "hook_attn_sum" } else { "hook_resid_mid" }, x, a);
-        let mid = self.norm_where(sum, block.part(Part::FirstNorm), mid);
+        let mid = self.norm_where(sum, block.part(Component::FirstNorm), mid);
         if !parallel {
             self.also(block, "hook_resid_mid", mid);
         }
 
         let second = match self.c.parallel {
-            Parallel::No => self.norm_where(before, block.part(Part::SecondNorm), mid),
+            Parallel::No => self.norm_where(before, block.part(Component::SecondNorm), mid),
             Parallel::OneNorm => first,
-            Parallel::TwoNorms => self.norm_where(before, block.part(Part::SecondNorm), x),
+            Parallel::TwoNorms => self.norm_where(before, block.part(Component::SecondNorm), x),
         };
         let a = self.feed_forward(i, second);
-        let a = self.branch_norm(branch, block.part(Part::SecondPostNorm), "hook_mlp_out", a);
+        let a = self.branch_norm(branch, block.part(Component::SecondPostNorm), "hook_mlp_out", a);
         let post = match place {
             NormPlace::PostAttention => a,
             _ => self.residual(block, if sum { "hook_mlp_sum" } else { "hook_resid_post" }, mid, a),
         };
-        let post = self.norm_where(place == NormPlace::Post, block.part(Part::SecondNorm), post);
+        let post = self.norm_where(place == NormPlace::Post, block.part(Component::SecondNorm), post);
         self.also(block, "hook_resid_post", post);
         if i + 1 < self.c.n_layer {
             self.also(Module::block(i + 1), "hook_resid_pre", post);
@@ -109,7 +109,7 @@ impl Builder<'_> {
 
     fn attention(&mut self, i: usize, x: Region) -> Region {
         let c = self.c;
-        let attention = Module::block(i).part(Part::Attention);
+        let attention = Module::block(i).part(Component::Attention);
         let heads = c.heads();
         let parts = |m: &mut Builder, prefix: &str, region: Region| {
             let named = ["q", "k", "v"].into_iter().zip(heads.parts());
@@ -119,7 +119,7 @@ impl Builder<'_> {
             }
         };
         let wide = heads.cols();
-        let (product, hook) = (attention.part(Part::Qkv), (attention, "hook_qkv"));
+        let (product, hook) = (attention.part(Component::Qkv), (attention, "hook_qkv"));
         let mut qkv = self.linear(product, hook, x, wide, c.attention_bias, ParamRole::Weight, Axes::Features);
         parts(self, "", qkv);
         if c.qk_norm != QkNorm::None {
@@ -148,27 +148,27 @@ impl Builder<'_> {
         let scoring = Scoring::of(c, i);
         let drop = self.drop(&attention.named("hook_pattern"), c.dropout.attention);
         self.op(Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern });
-        self.project(attention.part(Part::AttentionOut), y, c.attention_out_bias(), c.dropout.projection)
+        self.project(attention.part(Component::AttentionOut), y, c.attention_out_bias(), c.dropout.projection)
     }
 
     fn feed_forward(&mut self, i: usize, x: Region) -> Region {
         let c = self.c;
-        let network = Module::block(i).part(Part::FeedForward);
-        let wide = |m: &mut Builder, part: Part, hook: &str| {
+        let network = Module::block(i).part(Component::FeedForward);
+        let wide = |m: &mut Builder, part: Component, hook: &str| {
             m.linear(network.part(part), (network, hook), x, c.d_ff, c.ffn_bias, ParamRole::Weight, Axes::Ffn)
         };
         let x = if c.ffn_gated {
-            let gate = wide(self, Part::FeedForwardGate, "hook_pre");
+            let gate = wide(self, Component::FeedForwardGate, "hook_pre");
             let gate = self.activate(network, "hook_gate", gate, Axes::Ffn);
-            let b = wide(self, Part::FeedForwardIn, "hook_pre_linear");
+            let b = wide(self, Component::FeedForwardIn, "hook_pre_linear");
             let y = self.act(network, "hook_post", c.d_ff, Axes::Ffn);
             self.op(Op::Multiply { a: gate, b, y });
             y
         } else {
-            let pre = wide(self, Part::FeedForwardIn, "hook_pre");
+            let pre = wide(self, Component::FeedForwardIn, "hook_pre");
             self.activate(network, "hook_post", pre, Axes::Ffn)
         };
-        self.project(network.part(Part::FeedForwardOut), x, c.ffn_bias, c.dropout.ffn)
+        self.project(network.part(Component::FeedForwardOut), x, c.ffn_bias, c.dropout.ffn)
     }
 
     fn head(&mut self, mut x: Region) {
@@ -180,22 +180,30 @@ impl Builder<'_> {
             x = y;
         }
         if c.final_norm {
-            x = self.norm(model.part(Part::FinalNorm), x);
+            x = self.norm(model.part(Component::FinalNorm), x);
         }
         if !c.lm_head {
             return;
         }
         if c.head_transform {
             let (wide, axes) = (c.d_unembed(), if c.d_embed.is_some() { Axes::Embed } else { Axes::Model });
-            let head = model.part(Part::Head);
-            x = self.linear(head.part(Part::HeadDense), (head, "hook_pre"), x, wide, true, ParamRole::Weight, axes);
+            let head = model.part(Component::Head);
+            x = self.linear(
+                head.part(Component::HeadDense),
+                (head, "hook_pre"),
+                x,
+                wide,
+                true,
+                ParamRole::Weight,
+                axes,
+            );
             x = self.activate(head, "hook_post", x, axes);
             self.axes = axes;
-            x = self.norm(head.part(Part::HeadNorm), x);
+            x = self.norm(head.part(Component::HeadNorm), x);
         }
         x = self.scale("hook_head_scaled", x, (c.logits_scale, 0.0), self.axes);
         // a tied head is the same region
-        let unembed = model.part(Part::Unembed);
+        let unembed = model.part(Component::Unembed);
         let w = if c.tied_head {
             self.params[0].region
         } else {

@@ -2,7 +2,7 @@
 //! value is a function of (seed, name, index), so it depends neither on the order of parameters in memory nor on the
 //! mode.
 
-use super::{Model, Param, ParamRole, Part};
+use super::{Component, Model, Param, ParamRole};
 use crate::config::axis;
 use crate::ops::random;
 use std::ops::Range;
@@ -54,7 +54,7 @@ pub fn value(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) ->
         // as PEFT: He's uniform with a slope of sqrt(5)
         (ParamRole::LoraA, _) => Start::Uniform(1.0 / (inner as f64).sqrt()),
         (ParamRole::Residual, Init::Gpt2) => Start::Normal(std * residual),
-        (ParamRole::Weight, Init::XavierMatrices | Init::XavierHeads) if param.module.part == Part::Qkv => {
+        (ParamRole::Weight, Init::XavierMatrices | Init::XavierHeads) if param.module.part == Component::Qkv => {
             let heads = model.config.heads();
             let part = |rows: Range<usize>| match scheme {
                 Init::XavierHeads => (rows.end, glorot(inner, heads.features(&rows))),

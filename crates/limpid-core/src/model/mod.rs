@@ -20,7 +20,7 @@ use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::{Draft, Flaw, ProgramError};
 use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
-pub use module::{Module, Part, in_block};
+pub use module::{Component, Module, in_block};
 pub use order::FeatureOrder;
 pub use plan::{Placement, activations};
 use recompute::KeepLevel;
@@ -206,21 +206,18 @@ impl Param {
     }
     /// Whether it is a matrix from features to features, neither a table nor the head: Muon updates these, and LoRA may adapt them.
     pub fn is_inside(&self) -> bool {
-        matches!(self.role, ParamRole::Weight | ParamRole::Residual) && self.module.part != Part::Unembed
+        matches!(self.role, ParamRole::Weight | ParamRole::Residual) && self.module.part != Component::Unembed
     }
-    /// Whether it has a row for each token of the vocabulary.
+    /// Whether it has a row (of a vector: an element) for each token of the vocabulary.
     pub fn is_vocabulary(&self) -> bool {
-        matches!(
-            (self.module.part, self.role),
-            (Part::Embed, ParamRole::Embedding) | (Part::Unembed, ParamRole::Weight)
-        )
+        matches!(self.module.part, Component::Embed | Component::Unembed)
     }
     /// Whether it is part of an adapter, not of the model itself.
     pub fn is_adapter(&self) -> bool {
         self.role.is_adapter()
     }
     /// The same part of every block: parameters of one kind lie side by side in memory.
-    fn kind(&self) -> (Part, ParamRole) {
+    fn kind(&self) -> (Component, ParamRole) {
         (self.module.part, self.role)
     }
     /// Its name with `number` in place of its block's number: `blocks.{i}.ln1.weight`.
@@ -569,7 +566,7 @@ impl Model {
 
     /// Parameters kind by kind, as they lie in memory: for GPT-2 in llm.c's order. Between two there may be unused elements.
     pub fn layout(&self) -> Vec<ParamStack> {
-        let mut all: Vec<((Part, ParamRole), ParamStack)> = vec![];
+        let mut all: Vec<((Component, ParamRole), ParamStack)> = vec![];
         for param in &self.params {
             match all.iter_mut().find(|(kind, _)| *kind == param.kind()) {
                 Some((_, stack)) => {
@@ -630,7 +627,7 @@ impl Model {
                     let range = region.at + rows.start * region.cols..region.at + rows.end * region.cols;
                     groups.push(ParamGroup { range, decay, matrix: Some((rows.len(), region.cols)) });
                 };
-                if param.module.part == Part::Qkv {
+                if param.module.part == Component::Qkv {
                     self.config.heads().parts().into_iter().for_each(add);
                 } else {
                     add(0..region.rows);

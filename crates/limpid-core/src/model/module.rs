@@ -5,7 +5,7 @@
 
 /// A part of the model (the first and the last ones) or of each block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Part {
+pub enum Component {
     /// All of it, the model or a block: what is of no smaller part, such as its residual stream.
     Whole,
     /// The token table.
@@ -48,67 +48,77 @@ pub enum Part {
     FinalNorm,
     /// What BERT computes before the head's product.
     Head,
-    /// The product of [`Part::Head`].
+    /// The product of [`Component::Head`].
     HeadDense,
-    /// The norm of [`Part::Head`].
+    /// The norm of [`Component::Head`].
     HeadNorm,
     /// The head's product: logits.
     Unembed,
 }
 
-impl Part {
+impl Component {
     /// Its name inside the model or the block.
     fn name(self) -> &'static str {
         match self {
-            Part::Whole => "",
-            Part::Embed => "embed",
-            Part::EmbedProject => "embed.project",
-            Part::PosEmbed => "pos_embed",
-            Part::SegmentEmbed => "segment_embed",
-            Part::EmbedNorm => "embed_norm",
-            Part::FirstNorm => "ln1",
-            Part::FirstPostNorm => "ln1_post",
-            Part::SecondNorm => "ln2",
-            Part::SecondPostNorm => "ln2_post",
-            Part::Attention => "attn",
-            Part::Qkv => "attn.qkv",
-            Part::QueryNorm => "attn.q_norm",
-            Part::KeyNorm => "attn.k_norm",
-            Part::AttentionOut => "attn.out",
-            Part::FeedForward => "mlp",
-            Part::FeedForwardGate => "mlp.gate",
-            Part::FeedForwardIn => "mlp.in",
-            Part::FeedForwardOut => "mlp.out",
-            Part::FinalNorm => "ln_final",
-            Part::Head => "head",
-            Part::HeadDense => "head.dense",
-            Part::HeadNorm => "head.ln",
-            Part::Unembed => "unembed",
+            Component::Whole => "",
+            Component::Embed => "embed",
+            Component::EmbedProject => "embed.project",
+            Component::PosEmbed => "pos_embed",
+            Component::SegmentEmbed => "segment_embed",
+            Component::EmbedNorm => "embed_norm",
+            Component::FirstNorm => "ln1",
+            Component::FirstPostNorm => "ln1_post",
+            Component::SecondNorm => "ln2",
+            Component::SecondPostNorm => "ln2_post",
+            Component::Attention => "attn",
+            Component::Qkv => "attn.qkv",
+            Component::QueryNorm => "attn.q_norm",
+            Component::KeyNorm => "attn.k_norm",
+            Component::AttentionOut => "attn.out",
+            Component::FeedForward => "mlp",
+            Component::FeedForwardGate => "mlp.gate",
+            Component::FeedForwardIn => "mlp.in",
+            Component::FeedForwardOut => "mlp.out",
+            Component::FinalNorm => "ln_final",
+            Component::Head => "head",
+            Component::HeadDense => "head.dense",
+            Component::HeadNorm => "head.ln",
+            Component::Unembed => "unembed",
         }
     }
 
     /// Whether it belongs to attention.
     pub fn is_attention(self) -> bool {
-        matches!(self, Part::Attention | Part::Qkv | Part::QueryNorm | Part::KeyNorm | Part::AttentionOut)
+        matches!(
+            self,
+            Component::Attention | Component::Qkv | Component::QueryNorm | Component::KeyNorm | Component::AttentionOut
+        )
     }
 
     /// The group under which its parameters are counted in summaries.
     pub fn group(self) -> &'static str {
         match self {
-            Part::Embed => "token embedding",
-            Part::EmbedProject => "embedding projection",
-            Part::PosEmbed => "position embedding",
-            Part::SegmentEmbed => "segment embedding",
-            Part::Attention | Part::Qkv | Part::QueryNorm | Part::KeyNorm | Part::AttentionOut => "attention",
-            Part::FeedForward | Part::FeedForwardGate | Part::FeedForwardIn | Part::FeedForwardOut => "feed-forward",
-            Part::EmbedNorm
-            | Part::FirstNorm
-            | Part::FirstPostNorm
-            | Part::SecondNorm
-            | Part::SecondPostNorm
-            | Part::FinalNorm
-            | Part::HeadNorm => "norms",
-            Part::Whole | Part::Head | Part::HeadDense | Part::Unembed => "head",
+            Component::Embed => "token embedding",
+            Component::EmbedProject => "embedding projection",
+            Component::PosEmbed => "position embedding",
+            Component::SegmentEmbed => "segment embedding",
+            Component::Attention
+            | Component::Qkv
+            | Component::QueryNorm
+            | Component::KeyNorm
+            | Component::AttentionOut => "attention",
+            Component::FeedForward
+            | Component::FeedForwardGate
+            | Component::FeedForwardIn
+            | Component::FeedForwardOut => "feed-forward",
+            Component::EmbedNorm
+            | Component::FirstNorm
+            | Component::FirstPostNorm
+            | Component::SecondNorm
+            | Component::SecondPostNorm
+            | Component::FinalNorm
+            | Component::HeadNorm => "norms",
+            Component::Whole | Component::Head | Component::HeadDense | Component::Unembed => "head",
         }
     }
 }
@@ -119,20 +129,20 @@ pub struct Module {
     /// The block, from 0; `None` outside of the blocks.
     pub block: Option<usize>,
     /// The part.
-    pub part: Part,
+    pub part: Component,
 }
 
 impl Module {
     /// The model as a whole.
-    pub const MODEL: Module = Module { block: None, part: Part::Whole };
+    pub const MODEL: Module = Module { block: None, part: Component::Whole };
 
     /// A block as a whole.
     pub fn block(i: usize) -> Module {
-        Module { block: Some(i), part: Part::Whole }
+        Module { block: Some(i), part: Component::Whole }
     }
 
     /// A part of the same block, or of the model.
-    pub fn part(self, part: Part) -> Module {
+    pub fn part(self, part: Component) -> Module {
         Module { part, ..self }
     }
 
@@ -158,9 +168,9 @@ impl Module {
     /// The layer that it belongs to, as statistics are kept: a block, or what the model has before and behind its blocks.
     pub fn layer(self) -> Module {
         let part = match self.part {
-            _ if self.block.is_some() => Part::Whole,
-            Part::EmbedProject => Part::Embed,
-            Part::HeadDense | Part::HeadNorm => Part::Head,
+            _ if self.block.is_some() => Component::Whole,
+            Component::EmbedProject => Component::Embed,
+            Component::HeadDense | Component::HeadNorm => Component::Head,
             part => part,
         };
         Module { part, ..self }
@@ -186,19 +196,20 @@ mod tests {
 
     #[test]
     fn names_are_made_and_read() {
-        let qkv = Module::block(3).part(Part::Qkv);
+        let qkv = Module::block(3).part(Component::Qkv);
         let names = [qkv.name(), qkv.pattern("*"), qkv.named("weight"), Module::block(3).named("hook_resid_pre")];
         let want = ["blocks.3.attn.qkv", "blocks.*.attn.qkv", "blocks.3.attn.qkv.weight", "blocks.3.hook_resid_pre"];
         assert_eq!(names, want);
         assert_eq!([Module::MODEL.named("logits"), Module::MODEL.name()], ["logits", ""]);
-        assert_eq!(Module::MODEL.part(Part::FinalNorm).named("bias"), "ln_final.bias");
+        assert_eq!(Module::MODEL.part(Component::FinalNorm).named("bias"), "ln_final.bias");
 
         assert_eq!(in_block(&qkv.named("weight")), Some((3, "attn.qkv.weight")));
         assert_eq!(in_block(&qkv.layer().name()), Some((3, "")));
         for other in ["logits", "embed.weight", "blocks", "blocks.x.ln1.weight", "blocks.", "myblocks.3.ln1"] {
             assert_eq!(in_block(other), None, "{other}");
         }
-        let layers = [Part::EmbedProject, Part::HeadNorm, Part::PosEmbed].map(|p| Module::MODEL.part(p).layer().name());
+        let layers = [Component::EmbedProject, Component::HeadNorm, Component::PosEmbed]
+            .map(|p| Module::MODEL.part(p).layer().name());
         assert_eq!(layers, ["embed", "head", "pos_embed"]);
     }
 }

@@ -126,8 +126,9 @@ fn gradients(back: &mut Back) -> Vec<&mut Region> {
 
 /// Elements that are reserved for a parameter.
 fn room(param: &Param) -> usize {
-    param.region.cols
-        * if param.is_vocabulary() { param.region.rows.next_multiple_of(VOCAB_ALIGN) } else { param.region.rows }
+    let Region { rows, cols, .. } = param.region;
+    let is_table = param.is_vocabulary() && param.is_matrix();
+    cols * if is_table { rows.next_multiple_of(VOCAB_ALIGN) } else { rows }
 }
 
 /// Checks that every tensor fits a page.

@@ -1,7 +1,6 @@
 //! A program: the forward and the backward list of a model, in one value that is checked when it is made and never
 //! changes. A backend runs slices of it and nothing else, so its kernels may rely on what [`Program::new`] checks.
-//! Read `limits` for the checks of
-//! a batch.
+//! Read `limits` for the checks of a batch.
 
 use super::attend::BLOCK;
 use super::limits::Limits;

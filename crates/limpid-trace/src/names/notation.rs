@@ -288,7 +288,7 @@ fn computed_there(row: &'static str, place: NormPlace, notation: Notation) -> &'
 }
 
 /// A name as it is said inside a block.
-pub(super) fn within(name: &str, home: Option<usize>) -> &str {
+pub(crate) fn within(name: &str, home: Option<usize>) -> &str {
     in_block(name).filter(|(block, _)| Some(*block) == home).map_or(name, |(_, own)| own)
 }
 

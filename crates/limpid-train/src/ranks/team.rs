@@ -460,9 +460,10 @@ fn bytes_mut<T: bytemuck::Pod>(values: &mut [T]) -> &mut [u8] {
 mod tests {
     use super::super::threads::threads;
     use super::*;
-    use limpid_core::backend::{BackendError, Result as Done, Ticket, Tickets, UpdateReport};
+    use limpid_core::backend::{BackendError, Result as Done, SharedWeights, Ticket, Tickets, UpdateReport};
     use limpid_core::ops::adamw::Rule;
     use limpid_core::ops::element::Values;
+    use limpid_core::ops::linear::Precision;
     use limpid_core::ops::{Batch, Ops, Passes};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -479,6 +480,22 @@ mod tests {
     }
 
     impl Backend for Memory {
+        fn precision(&self) -> Precision {
+            Precision::F32
+        }
+        fn runs_ahead(&self) -> bool {
+            false
+        }
+        fn transferred(&self) -> [u64; 2] {
+            [0; 2]
+        }
+        fn can_update(&self, _: &[ParamGroup]) -> Done<()> {
+            no()
+        }
+        fn keep_part(&mut self) {}
+        fn share(&mut self) -> Done<SharedWeights> {
+            no()
+        }
         fn feed(&mut self, _: &Batch) -> Done<()> {
             no()
         }

@@ -4,7 +4,7 @@
 use crate::common::counting;
 use crate::common::filled::fill;
 use crate::random_config;
-use limpid::backend::{Backend, Cpu, Reference, Result, Ticket, UpdateReport};
+use limpid::backend::{Backend, Cpu, Reference, Result, Wrapper};
 use limpid::config::*;
 use limpid::engine::{Decoder, Engine, EngineLimits};
 use limpid::generate::{
@@ -12,14 +12,11 @@ use limpid::generate::{
     generate, score,
 };
 use limpid::model::{Mode, Model};
-use limpid::ops::adamw::{Change, ParamGroup, Rule};
-use limpid::ops::element::Values;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, IGNORE, Ops, Passes, Region, random};
+use limpid::ops::{Batch, IGNORE, Ops, Region, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 fn ids(site: u64, n: usize, vocab_size: usize) -> Vec<u32> {
@@ -158,48 +155,24 @@ fn a_token_allocates_nothing_of_its_logits_size() {
     assert!(most < 500, "{most} bytes beside what the session has; a row of logits takes 20,000");
 }
 
-/// A backend that two can hold: the session runs it, the test reads it at full precision.
-struct Held(Arc<Mutex<Reference>>);
+/// The reference in a session, and what a test is to see of it: its last logits at full precision.
+struct Held {
+    own: Reference,
+    logits: Region,
+    seen: Arc<Mutex<Vec<f64>>>,
+}
 
-impl Backend for Held {
-    fn feed(&mut self, batch: &Batch) -> Result<()> {
-        self.0.lock().unwrap().feed(batch)
+impl Wrapper for Held {
+    fn inner(&self) -> &dyn Backend {
+        &self.own
+    }
+    fn inner_mut(&mut self) -> &mut dyn Backend {
+        &mut self.own
     }
     fn forward(&mut self, ops: Ops) -> Result<()> {
-        self.0.lock().unwrap().forward(ops)
-    }
-    fn backward(&mut self, back: Passes) -> Result<()> {
-        self.0.lock().unwrap().backward(back)
-    }
-    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
-        self.0.lock().unwrap().begin_update(groups, rule, watch)
-    }
-    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
-        self.0.lock().unwrap().report(watch)
-    }
-    fn push_gradients(&mut self) -> Result<()> {
-        self.0.lock().unwrap().push_gradients()
-    }
-    fn add_pushed(&mut self) -> Result<()> {
-        self.0.lock().unwrap().add_pushed()
-    }
-    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
-        self.0.lock().unwrap().add_pushed_to(range)
-    }
-    fn clear(&mut self) -> Result<()> {
-        self.0.lock().unwrap().clear()
-    }
-    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
-        self.0.lock().unwrap().average(groups, decay)
-    }
-    fn request(&self, region: Region) -> Result<Ticket> {
-        self.0.lock().unwrap().request(region)
-    }
-    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
-        self.0.lock().unwrap().fetch(ticket, to)
-    }
-    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
-        self.0.lock().unwrap().upload(region, values)
+        self.own.forward(ops)?;
+        *self.seen.lock().unwrap() = self.own.exact(self.logits).to_vec();
+        Ok(())
     }
 }
 
@@ -215,21 +188,19 @@ fn the_reference_decodes_as_it_runs_whole() {
         let want: Vec<&[f64]> = whole.exact(inspect.logits().unwrap()).chunks(config.vocab_size).collect();
         let scale = want.iter().flat_map(|row| row.iter()).fold(0f64, |top, v| top.max(v.abs()));
 
-        let mut held = None;
+        let seen = Arc::new(Mutex::new(vec![]));
         let make = |model: &Model| {
-            let reference = Arc::new(Mutex::new(Reference::new(model)));
-            held = Some(reference.clone());
-            Ok(Box::new(Held(reference)) as Box<dyn Backend>)
+            let logits = model.logits().expect("a model that decodes has logits");
+            Ok(Box::new(Held { own: Reference::new(model), logits, seen: seen.clone() }) as Box<dyn Backend>)
         };
         let mut session = Session::new(&config, 2, 4, make).unwrap();
         let (model, backend) = session.parts();
         fill(model, backend);
-        let logits = model.logits().unwrap();
         for chunk in [1, 3, tokens.len()] {
             let id = session.open().unwrap();
             for part in tokens.chunks(chunk) {
                 session.feed(id, part).unwrap();
-                let got = held.as_ref().unwrap().lock().unwrap().exact(logits)[..config.vocab_size].to_vec();
+                let got = seen.lock().unwrap()[..config.vocab_size].to_vec();
                 let n = session.len(id).unwrap();
                 for (got, want) in got.iter().zip(want[n - 1]) {
                     assert!(

@@ -2,7 +2,7 @@
 //! fails, at whatever op, training goes on to the same bytes and a session to the same logits.
 
 use crate::common::{self, tiny};
-use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeights, Ticket, UpdateReport};
+use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeights, Ticket, UpdateReport, Wrapper};
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
 use limpid::data::Tokens;
@@ -95,7 +95,13 @@ impl Wrapped {
     }
 }
 
-impl Backend for Wrapped {
+impl Wrapper for Wrapped {
+    fn inner(&self) -> &dyn Backend {
+        &*self.own
+    }
+    fn inner_mut(&mut self) -> &mut dyn Backend {
+        &mut *self.own
+    }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.begin("feed")?;
         self.told.early.fetch_add(self.told.begun.load(Relaxed).into(), Relaxed);
@@ -168,8 +174,19 @@ impl Backend for Wrapped {
         self.begin("sum")?;
         self.own.sum(region)
     }
-    fn precision(&self) -> Precision {
-        self.own.precision()
+    // values come and go in one way, which is counted
+    fn read_to(&self, region: Region, to: &mut [f32]) -> Result<()> {
+        Wrapper::fetch(self, Wrapper::request(self, region)?, to)
+    }
+    fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
+        Backend::write(self, region, &Values::joined(parts))
+    }
+    fn fill(&mut self, region: Region, value: &(dyn Fn(usize) -> f32 + Sync)) -> Result<()> {
+        Backend::write(self, region, &(0..region.len()).map(value).collect::<Vec<f32>>())
+    }
+    fn squares(&mut self, groups: &[ParamGroup]) -> Result<Vec<f64>> {
+        self.begin("squares")?;
+        self.own.squares(groups)
     }
     fn share(&mut self) -> Result<SharedWeights> {
         self.begin("share")?;

@@ -2,14 +2,13 @@
 
 use crate::common::counting::allocations;
 use crate::common::{alone, assert_close, tiny};
-use limpid::backend::{Backend, Cpu, Reference, Result, Ticket, UpdateReport};
+use limpid::backend::{Backend, Cpu, Reference, Result, Wrapper};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
 use limpid::data::Tokens;
 use limpid::model::init::Init;
 use limpid::model::{Mode, Model};
-use limpid::ops::adamw::{Change, Method, ParamGroup, Rule};
-use limpid::ops::element::Values;
-use limpid::ops::{Batch, Ops, Pass, Passes, Region, random};
+use limpid::ops::adamw::Method;
+use limpid::ops::{Batch, Pass, Passes, Region, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{
@@ -547,15 +546,18 @@ enum Fault {
     Forgetful,
 }
 
-impl Backend for Faulty {
+impl Wrapper for Faulty {
+    fn inner(&self) -> &dyn Backend {
+        &self.own
+    }
+    fn inner_mut(&mut self) -> &mut dyn Backend {
+        &mut self.own
+    }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         if self.fault == Fault::Forgetful {
             self.own.clear()?;
         }
         self.own.feed(batch)
-    }
-    fn forward(&mut self, ops: Ops) -> Result<()> {
-        self.own.forward(ops)
     }
     fn backward(&mut self, back: Passes) -> Result<()> {
         let end = if let Fault::Cut(at) = self.fault { at.min(back.len()) } else { back.len() };
@@ -564,36 +566,6 @@ impl Backend for Faulty {
             self.own.write(grad, &vec![0.0; grad.len()])?;
         }
         Ok(())
-    }
-    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
-        self.own.begin_update(groups, rule, watch)
-    }
-    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
-        self.own.report(watch)
-    }
-    fn push_gradients(&mut self) -> Result<()> {
-        self.own.push_gradients()
-    }
-    fn add_pushed(&mut self) -> Result<()> {
-        self.own.add_pushed()
-    }
-    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
-        self.own.add_pushed_to(range)
-    }
-    fn clear(&mut self) -> Result<()> {
-        self.own.clear()
-    }
-    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
-        self.own.average(groups, decay)
-    }
-    fn request(&self, region: Region) -> Result<Ticket> {
-        self.own.request(region)
-    }
-    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
-        self.own.fetch(ticket, to)
-    }
-    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
-        self.own.upload(region, values)
     }
 }
 

@@ -244,14 +244,14 @@ pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, pairs: RotaryPairs,
 impl Row {
     /// Its link, if the model has the parameter.
     fn link(&self, pairs: RotaryPairs, model: &Model, block: usize, [name, param]: [String; 2]) -> Vec<Link> {
-        let Some(rows) = model.param(&param).map(|p| extent(p).0) else { return vec![] };
+        let Some(own) = model.param(&param) else { return vec![] };
+        let (rows, padded) = (extent(own).0, own.is_vocabulary());
         let heads = model.config.heads();
         let (d_head, turned) = (heads.d_head, model.config.rotary_dim_of(block));
         let turn = match pairs {
             RotaryPairs::Neighbours => TensorLayout::Same,
             _ => TensorLayout::Features(FeatureOrder { pairs, d_head, turned, features: heads.cols() }),
         };
-        let padded = param == "embed.weight" || param.starts_with("unembed.");
         let link = |rows, turn, within| Link { name: name.clone(), param: param.clone(), rows, turn, within, padded };
         let part = |i: usize, within| link(heads.parts()[i].clone(), [turn, turn, TensorLayout::Same][i], within);
         let within = |from, run, stride, of| Some(Within { from, run, stride, of });

@@ -2,7 +2,7 @@
 //!
 //! Every element has one writer and every sum one order, fixed by the problem, so the bits do not depend on the
 //! number of threads. There are two ways to divide the work. Where ops are large, all threads share each op
-//! (`team`): its rows, its columns, its heads. Where ops are small ([`Placement::keep_gradients`]), waiting for each other after every op
+//! (`team`): its rows, its columns, its heads. Where ops are small (`shards`), waiting for each other after every op
 //! would cost more than some of the ops. So each thread runs the whole list on a shard of the batch (`BatchShard`,
 //! the rows of some of the sequences), and threads meet only at the loss and for the gradients of the parameters,
 //! one task per op. `forward` and `backward` are the two matches that call the kernels in `ops`; both ways use them.
@@ -17,7 +17,7 @@ mod update;
 mod weights;
 
 use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport};
-use crate::model::{Mode, Model, Placement, activations};
+use crate::model::{Mode, Model, activations};
 use crate::ops::adamw::{Change, NORM_PART, ParamGroup, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::blocks::Quant;
@@ -108,7 +108,7 @@ fn chunk(model: &Model) -> usize {
     if model.losses().is_some() { classify::chunk_rows(model.rows, v) * each } else { 0 }
 }
 
-/// Into how many shards `threads` threads split the sequences: those of a small model ([`Placement::keep_gradients`]), where what a thread
+/// Into how many shards `threads` threads split the sequences: those of a small model (`Placement::keep_gradients`), where what a thread
 /// works on stays in its caches (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
 fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
@@ -449,6 +449,15 @@ impl Cpu {
 impl Backend for Cpu {
     fn precision(&self) -> Precision {
         self.team.precision
+    }
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+    fn transferred(&self) -> [u64; 2] {
+        [0; 2]
+    }
+    fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
+        Ok(())
     }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.limits.check(batch)?;

@@ -3,7 +3,7 @@
 use super::super::order::FeatureOrders;
 use super::super::plan::{self, Placement, Plan};
 use super::super::{
-    Axes, Mode, Model, ModelParts, Module, Names, Param, ParamRole, Part, Table, Tensor, Tuning, recompute,
+    Axes, Component, Mode, Model, ModelParts, Module, Names, Param, ParamRole, Table, Tensor, Tuning, recompute,
 };
 use crate::config::{Config, ConfigError, NormPlace, QkNorm};
 use crate::ops::attend::BLOCK;
@@ -69,11 +69,11 @@ impl<'a> Builder<'a> {
 
     pub fn qk_norm(&mut self, i: usize, x: Region) -> Region {
         let (c, heads) = (self.c, self.c.heads());
-        let attention = Module::block(i).part(Part::Attention);
+        let attention = Module::block(i).part(Component::Attention);
         let together = c.qk_norm == QkNorm::Width;
         let widths = norm::qk_widths(heads, together);
         let gains = c.norm_gain && c.qk_norm != QkNorm::HeadPlain;
-        let [q_gain, k_gain] = [(Part::QueryNorm, widths[0]), (Part::KeyNorm, widths[1])]
+        let [q_gain, k_gain] = [(Component::QueryNorm, widths[0]), (Component::KeyNorm, widths[1])]
             .map(|(part, wide)| gains.then(|| self.param(attention.part(part), (1, wide), ParamRole::Gain)));
         let stats = self.place(MemorySpace::Stat, self.rows, 2 * norm::qk_norms(heads, together), self.active);
         let y = self.act(attention, "hook_qk_normed", x.cols, Axes::Features);
@@ -135,7 +135,7 @@ impl<'a> Builder<'a> {
     /// The product that ends attention or the feed-forward network, and its dropout. What it gives has the name of what is added to the
     /// stream where nothing changes it before.
     pub fn project(&mut self, module: Module, x: Region, bias: bool, dropout: f64) -> Region {
-        let (c, block) = (self.c, module.part(Part::Whole));
+        let (c, block) = (self.c, module.part(Component::Whole));
         let attention = module.part.is_attention();
         let is_added = attention || c.norm_place != NormPlace::PostAttention;
         let changed = c.norm_place.is_branch() || is_added && c.residual_scale != 1.0;
@@ -144,7 +144,7 @@ impl<'a> Builder<'a> {
         } else {
             ("hook_mlp_out", "hook_mlp_out_dropped")
         };
-        let inner = module.part(if attention { Part::Attention } else { Part::FeedForward });
+        let inner = module.part(if attention { Component::Attention } else { Component::FeedForward });
         let out = if changed { (inner, "hook_out") } else { (block, added) };
         let y = self.linear(module, out, x, c.d_model, bias, ParamRole::Residual, Axes::Model);
         // draws depend on the site, which has the name of what is added always
@@ -157,7 +157,7 @@ impl<'a> Builder<'a> {
     pub fn branch_norm(&mut self, there: bool, module: Module, added: &str, x: Region) -> Region {
         let y = self.norm_where(there, module, x);
         if there && self.c.residual_scale == 1.0 {
-            self.also(module.part(Part::Whole), added, y);
+            self.also(module.part(Component::Whole), added, y);
         }
         y
     }
