@@ -373,12 +373,17 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, CorpusError> {
     })
 }
 
-/// Reads a line with its end into `to`, but at most `most` bytes of it; the rest is passed over. Returns the number of bytes that the
-/// line has, 0 at the end.
+/// Reads a line into `to`, its end too, and stops one byte beyond `most`, since a line that is too long may have no end. Returns how many
+/// bytes were read: 0 at the end of the source, more than `to` got if the line is too long.
 ///
 /// # Errors
 /// If the source fails.
 pub fn read_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io::Result<u64> {
+    read_whole_line(&mut source.take(most as u64 + 1), to, most)
+}
+
+/// The same, but reads a line that is too long to its end, so that the next one can follow.
+fn read_whole_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io::Result<u64> {
     let mut found = 0;
     loop {
         let buffer = match source.fill_buf() {
@@ -466,7 +471,7 @@ impl Reader {
                 loop {
                     bytes.clear();
                     *broken = true; // unless this succeeds
-                    let n = damaged(input, read_line(source.as_mut(), &mut bytes, LONGEST))?;
+                    let n = damaged(input, read_whole_line(source.as_mut(), &mut bytes, LONGEST))?;
                     (*broken, *line) = (false, *line + 1);
                     if n == 0 {
                         return Ok(None);

@@ -16,7 +16,7 @@ use limpid::{Lm, files};
 use serde_json::json;
 #[cfg(not(feature = "chat"))]
 use std::io::BufRead;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,9 +103,7 @@ pub fn run(args: Args) -> Result<()> {
         let (mut input, mut bytes) = (std::io::stdin().lock(), vec![]);
         for n in 1.. {
             bytes.clear();
-            // not to the end of a line that is too long: it may have none
-            let mut line = (&mut input).take(LONGEST as u64 + 1);
-            let size = read_line(&mut line, &mut bytes, LONGEST).context("standard input")?;
+            let size = read_line(&mut input, &mut bytes, LONGEST).context("standard input")?;
             if size == 0 {
                 break;
             }

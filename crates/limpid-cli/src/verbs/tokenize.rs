@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use limpid::data::{LONGEST, read_line};
 use limpid::tokenizer::{Order, Split, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// Encode text, decode ids, or train a tokenizer, pieces beside ids; `tokenize train` learns a tokenizer.
@@ -80,9 +80,7 @@ fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Res
     let mut bytes = vec![];
     for n in 1.. {
         bytes.clear();
-        // not to the end of a line that is too long: it may have none
-        let mut one = input.by_ref().take(LONGEST as u64 + 1);
-        let size = read_line(&mut one, &mut bytes, LONGEST).with_context(|| file.to_string())?;
+        let size = read_line(input.as_mut(), &mut bytes, LONGEST).with_context(|| file.to_string())?;
         if size == 0 {
             break;
         }
