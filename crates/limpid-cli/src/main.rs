@@ -264,7 +264,8 @@ fn command() -> ExitCode {
                 None => 1,
             };
             let before = if error.is::<options::Interrupted>() { "" } else { "error: " };
-            show::prose(format_args!("{before}{}{}", show::causes(&error), options::mending(&error)));
+            let verb = options::verb(&words, &command).map_or(&command, |(verb, _)| verb);
+            show::prose(format_args!("{before}{}{}", show::causes(&error), options::mending(&error, verb)));
             ExitCode::from(code)
         }
     }
@@ -284,20 +285,60 @@ fn help(asked: &clap::Error) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid::checkpoint::CheckpointError;
+    use limpid::data::CorpusError;
+    use limpid::tokenizer::TokenizerError;
+    use limpid::train::TrainError;
+    use limpid::train::preflight::PreflightError;
 
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 
+    fn verbs(command: &Command) -> Vec<&Command> {
+        if command.has_subcommands() { command.get_subcommands().flat_map(verbs).collect() } else { vec![command] }
+    }
+
+    /// An error of the library that says which settings would mend it is printed with flags of the verb that was typed.
     #[test]
-    fn every_verb_takes_json() {
-        fn verbs(command: &Command) -> Vec<&Command> {
-            match command.has_subcommands() {
-                true => command.get_subcommands().flat_map(verbs).collect(),
-                false => vec![command],
+    fn advice_names_flags_that_the_verb_has() {
+        let path = || Path::new("m").to_path_buf();
+        let settings = || vec!["norm rms".to_string(), "tied_head true".into()];
+        let errors: Vec<anyhow::Error> = vec![
+            CheckpointError::Damaged { path: path(), what: "its checksum".into() }.into(),
+            CheckpointError::Inexpressible { form: "gguf".into(), what: "norm".into(), settings: settings() }.into(),
+            CorpusError::Busy(path()).into(),
+            CorpusError::Thread(std::io::ErrorKind::OutOfMemory.into()).into(),
+            TokenizerError::NoSplit.into(),
+            TrainError::Spike { step: 3, loss: 9.0, usual: 3.0, deviations: 7.0 }.into(),
+            TrainError::from(PreflightError::TooLarge { spread: 4.0, most: 1.0 }).into(),
+            TrainError::Busy { path: path() }.into(),
+        ];
+        let (command, mut named) = (Cli::command(), 0);
+        let flags = |text: &str| -> Vec<String> {
+            let words = text.split([' ', ',', '(', ')']).filter_map(|word| word.strip_prefix("--"));
+            words.map(String::from).collect()
+        };
+        for error in &errors {
+            for verb in verbs(&command) {
+                let said = options::mending(error, verb);
+                let train = said.starts_with(" (limpid train --");
+                let of = if train { command.find_subcommand("train").unwrap() } else { verb };
+                for flag in flags(&said) {
+                    let known = options::names(of).any(|name| name == flag);
+                    assert!(known, "{error}: {} takes no --{flag}", verb.get_name());
+                    named += 1;
+                }
             }
         }
+        assert!(named > 20, "{named}");
+        let at = |verb: &str| options::mending(&errors[0], command.find_subcommand(verb).unwrap());
+        assert_eq!((at("generate"), at("params")), (" (--no-verify)".into(), String::new()));
+    }
+
+    #[test]
+    fn every_verb_takes_json() {
         // but those whose output is a text
         let texts = ["stories", "completions", "man", "settings"];
         for verb in verbs(&Cli::command()).into_iter().filter(|verb| !texts.contains(&verb.get_name())) {

@@ -537,25 +537,34 @@ pub fn threads(asked: Option<impl Into<usize>>) -> usize {
     threads
 }
 
-/// The flags by which an error of the library may be mended, as text to put behind it.
-pub fn mending(error: &anyhow::Error) -> String {
+/// The flags of `verb` that may mend an error of the library, as text to put behind the error. Settings of a model that a format cannot
+/// express are flags of `train`.
+pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     let own = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let of = |cause: &(dyn std::error::Error + 'static)| {
         let train = cause.downcast_ref().map(TrainError::settings);
         let data = || cause.downcast_ref().map(DataError::settings);
         let corpus = || cause.downcast_ref().map(|error: &CorpusError| own(error.settings()));
-        let checkpoint = || cause.downcast_ref().map(|error: &CheckpointError| error.settings());
+        let checkpoint = || cause.downcast_ref().map(CheckpointError::settings);
         let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::TokenizerError| own(error.settings()));
         let source = || cause.downcast_ref().map(SourceError::settings);
         train.or_else(data).or_else(corpus).or_else(source).or_else(checkpoint).or_else(tokenizer)
     };
+    let trained =
+        error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. })));
     let settings: Option<Vec<String>> = error.chain().filter_map(of).find(|settings| !settings.is_empty());
     let flag = |setting: String| {
         let (name, value) = setting.split_once(' ').map_or((&*setting, ""), |(name, value)| (name, value));
-        format!("--{} {value}", name.replace('_', "-")).trim_end().to_string()
+        let name = name.replace('_', "-");
+        let takes = trained || names(verb).any(|known| known == name);
+        takes.then(|| format!("--{name} {value}").trim_end().to_string())
     };
-    let flags: Vec<String> = settings.into_iter().flatten().map(flag).collect();
-    if flags.is_empty() { String::new() } else { format!(" ({})", flags.join(", ")) }
+    let flags: Vec<String> = settings.into_iter().flatten().filter_map(flag).collect();
+    match (flags.is_empty(), trained) {
+        (true, _) => String::new(),
+        (false, true) => format!(" (limpid train {})", flags.join(" ")),
+        (false, false) => format!(" ({})", flags.join(", ")),
+    }
 }
 
 /// Cores that this process may use.

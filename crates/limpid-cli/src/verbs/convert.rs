@@ -1,7 +1,6 @@
 //! `convert`: a model of one program rewritten for another, and the check that it is the same.
 
 use crate::models::{SENTENCE_PIECE, along, list, parted, sentence_piece};
-use crate::options::mending;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, BackendOptions, Device};
@@ -135,10 +134,7 @@ pub fn run(args: Args) -> Result<()> {
         ..ModelData::of(&source.config, ModelValues::Read(&values))
     };
     save(&args.dst, format, &stored, &data).map_err(|error| match error {
-        CheckpointError::Tokenizer(error) => {
-            let error = anyhow::Error::from(error);
-            anyhow!("{error}{}; --tokenizer none leaves it out", mending(&error))
-        }
+        CheckpointError::Tokenizer(error) => anyhow!("{error}; --tokenizer none leaves it out"),
         error => error.into(),
     })?;
     let seconds = start.elapsed().as_secs_f64();

@@ -52,6 +52,10 @@ fn one_changed_bit_of_weights_or_data_is_told_by_every_verb() {
             f.fails(1, verb, &[file, "its checksum is ", "and it says", "from a copy", "--no-verify"]);
             whole(&format!("{verb} --no-verify"));
         }
+        if file == "own/model.safetensors" {
+            let said = f.fails(1, "params own --check", &[file, "its checksum is ", "from a copy"]);
+            assert!(!said.contains("--no-verify"), "a flag that params does not have: {said}");
+        }
         f.file(file, was);
         whole(verbs[0]);
     }
