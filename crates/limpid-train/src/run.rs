@@ -580,7 +580,15 @@ impl<'a> Run<'a> {
                 format!("step {step}: no validation loss, because no token of the validation text is to be predicted");
             return Ok(Some(tell(TrainEvent::Notice(what)) == Control::Stop));
         };
-        let best = self.state.best.is_none_or(|(_, least)| loss < least);
+        if !loss.is_finite() && step == self.trainer.recipe.steps && self.state.best.is_none() {
+            // no later step would meet it, and there are no better weights to keep
+            return Err(TrainError::NotFinite {
+                step: step + 1,
+                tensor: "the validation loss".into(),
+                value: loss as f32,
+            });
+        }
+        let best = loss.is_finite() && self.state.best.is_none_or(|(_, least)| loss < least);
         self.state.stale = if best { 0 } else { self.state.stale + 1 };
         if best {
             self.state.best = Some((step, loss));

@@ -149,6 +149,15 @@ fn what_never_ends_is_left() {
     }
 }
 
+/// The last step's weights are met by no later step: their validation loss decides.
+#[test]
+fn a_training_that_ends_with_nan_has_failed() {
+    let f = trained("ends-with-nan");
+    let huge = format!("train --data rhyme.txt {TINY} --steps 1 --warmup-steps 0 --learning-rate 3e38 --sample 0");
+    f.fails(1, &format!("{huge} --out n"), &["the validation loss is not finite", "--learning-rate"]);
+    assert!(!f.0.join("n/model.safetensors").exists());
+}
+
 #[test]
 fn weights_that_are_no_numbers_are_named() {
     let f = trained("damaged");
