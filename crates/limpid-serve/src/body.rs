@@ -7,8 +7,9 @@ use crate::route::Gone;
 use crate::server::{Counted, Phase};
 use crate::worker::ReplyEvents;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -37,7 +38,8 @@ impl ReplyBody {
     pub fn whole(bytes: Bytes, held: (Busy, Counted)) -> ReplyBody {
         ReplyBody { kind: if bytes.is_empty() { Kind::Sent } else { Kind::Whole(bytes) }, _held: held }
     }
-    /// Pieces, the first of which is there; `gone` is dropped when no more are wanted.
+    /// Pieces, the first of which is there; `gone` is dropped when no more are wanted. If it is set before, the client took none of them for
+    /// too long: the answer then breaks off, so that what was sent is not taken for all of it.
     pub fn pieces(first: Bytes, (rest, gone): (mpsc::Receiver<Bytes>, Gone), held: (Busy, Counted)) -> ReplyBody {
         ReplyBody { kind: Kind::Pieces(Some(first), rest, gone), _held: held }
     }
@@ -49,9 +51,9 @@ impl ReplyBody {
 
 impl Body for ReplyBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         let bytes = match std::mem::replace(&mut this.kind, Kind::Sent) {
             Kind::Sent => None,
@@ -60,6 +62,8 @@ impl Body for ReplyBody {
                 let polled = first.map_or_else(|| rest.poll_recv(cx), |first| Poll::Ready(Some(first)));
                 if !matches!(polled, Poll::Ready(None)) {
                     this.kind = Kind::Pieces(None, rest, gone);
+                } else if gone.flag().load(Ordering::SeqCst) {
+                    return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
                 }
                 ready!(polled)
             }

@@ -17,7 +17,9 @@ use limpid_glass::{Glass, GlassError, RETRY, Reply, Subject, decoded};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::SendTimeoutError;
 
 /// Pieces of a stream that wait to be sent.
 const WAITING: usize = 16;
@@ -104,12 +106,16 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
     let (send, mut rest) = mpsc::channel::<Bytes>(WAITING);
     let (failed, mut failure) = mpsc::channel::<Refusal>(1);
     let (server, sent, gone) = (shared.clone(), Arc::new(AtomicBool::new(false)), Gone::default());
-    let ends = gone.flag();
+    let (ends, runtime) = (gone.flag(), Handle::current());
     let work = move || {
-        let ended = server.phase.subscribe();
+        let (ended, patience) = (server.phase.subscribe(), server.options.look_time);
         let tell = |piece: Bytes| {
             sent.store(true, Ordering::SeqCst);
-            *ended.borrow() != Phase::Ended && send.blocking_send(piece).is_ok()
+            let taken = runtime.block_on(send.send_timeout(piece, patience));
+            if let Err(SendTimeoutError::Timeout(_)) = taken {
+                ends.store(true, Ordering::SeqCst); // its place is for those who read what they ask for
+            }
+            *ended.borrow() != Phase::Ended && taken.is_ok()
         };
         let mut line = |event: &str| tell(format!("{event}\n").into());
         let budget = || Arc::new(glass.budget(&subjects).time(server.options.look_time).unless(ends.clone()));

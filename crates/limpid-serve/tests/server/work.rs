@@ -6,6 +6,7 @@ use limpid::checkpoint::Checkpoint;
 use limpid::generate::{Options, Overflow, Sampler};
 use limpid_serve::{Follow, ServeEvent, ServeOptions, ServedModel};
 use serde_json::{Value, json};
+use std::io::Read;
 use std::net::Shutdown;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -367,6 +368,35 @@ fn tiles_that_nobody_waits_for_are_not_computed() {
     drop(vanished);
     let reply = server.get(&format!("/inspect/v1/traces/{id}/tensors/cos(hook_embed)?at=0,0,1"));
     assert_eq!(reply.status, 200, "{}", reply.text());
+    server.lives();
+}
+
+/// Four clients that ask for 64 MB each and read nothing hold all places, but not for long: their answers break off.
+#[test]
+fn an_answer_that_nobody_reads_gives_up_its_place() {
+    let server = serve(ServeOptions { look_time: Duration::from_secs(3), ..options() });
+    let lines = server.post("/inspect/v1/traces", &json!({ "tokens": vec![1; CONTEXT] })).text();
+    let start: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let id = start["id"].as_str().unwrap();
+    let tile = json!({
+        "name": "blocks.0.attn.hook_pattern", "index": [0, 0], "tile": [0, 0], "level": 0, "pool": "max", "code": "f32",
+    });
+    let asked = common::post(&format!("/inspect/v1/traces/{id}/tiles"), &json!({ "tiles": vec![tile; 256] }));
+    let mut deaf: Vec<Client> = (0..4)
+        .map(|_| {
+            let mut client = server.connect();
+            client.send(&asked);
+            client
+        })
+        .collect();
+    server.until("four that wait to be read", |server| server.metric("limpid_looking") == 4.0);
+    let reply = server.get(&format!("/inspect/v1/traces/{id}/tensors/hook_embed?at=0,0,1"));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let (status, _) = deaf[0].head().unwrap();
+    let mut rest = vec![];
+    let _ = deaf[0].stream.read_to_end(&mut rest);
+    assert!(status == 200 && rest.len() < 64 << 20, "{status}: {} bytes", rest.len());
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "part of an answer looks like all of it");
     server.lives();
 }
 
