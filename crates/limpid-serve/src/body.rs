@@ -3,8 +3,8 @@
 use crate::answer::Answer;
 use crate::listen::Busy;
 use crate::refusal::Refusal;
-use crate::route::Gone;
 use crate::server::{Counted, Phase};
+use crate::threads::Gone;
 use crate::worker::ReplyEvents;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::io;

@@ -6,8 +6,8 @@
 use crate::json;
 use crate::model::ServedModel;
 use crate::refusal::Refusal;
-use crate::route::{Gone, on_thread};
 use crate::server::{Phase, ServerState};
+use crate::threads::{Gone, on_thread};
 #[cfg(feature = "study")]
 use crate::walks::{self, WalksError};
 use hyper::body::Bytes;

@@ -3,7 +3,7 @@
 //! A message names the thing, what was expected, what was found and how to mend it. Of what a user sent it repeats at most 64 bytes,
 //! escaped ([`quoted`]).
 
-use crate::route::{origin_name, without_port};
+use crate::access::{origin_name, without_port};
 use crate::routes::meant;
 use serde_json::{Value, json};
 

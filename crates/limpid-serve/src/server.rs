@@ -1,11 +1,11 @@
 //! A server from its first check to its end: [`Server::start`] opens the port when everything else is right, [`Server::wait`] returns when
 //! all that was asked is answered.
 
+use crate::access::RequestAccess;
 use crate::follow::{self, Follow};
 use crate::listen::{self, ConnectionLimits};
 use crate::metrics::Metrics;
 use crate::model::{ServedLease, ServedModel};
-use crate::route::RequestAccess;
 use crate::ui;
 use crate::worker::{self, Queue};
 use limpid::config::Mask;

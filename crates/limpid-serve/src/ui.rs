@@ -6,6 +6,8 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use limpid::trace::palette::Palette;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -59,13 +61,15 @@ macro_rules! files {
 
 /// The files, by name.
 const FILES: &[(&str, &str)] = files!(
-    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
-    "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "numbers.js" "palettes.js" "runs.js" "saved.js" "seed-table.js"
+    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
+    "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "numbers.js" "runs.js" "saved.js" "seed-table.js"
     "settings.js" "source.js" "strip.js" "text.js" "tiles.js" "view-attribution.js" "view-embed.js" "view-head.js" "view-heads.js"
     "view-lens.js" "view-lessons.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-table.js" "view-text.js" "view-why.js"
     "views.js"
 );
 
+/// Where index.html has the palettes.
+const PALETTES: &str = "<script type=\"application/json\" id=\"palettes\"></script>";
 /// What stands in index.html for the style.
 const STYLE: &str = "<link rel=\"stylesheet\" href=\"style.css\">";
 /// What stands in index.html for the script.
@@ -97,9 +101,12 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
     let (style, mut script) = (format!("\n{}", read("style.css")?), "\n".to_string());
     bundle("app.js", &read, &mut vec![], &mut vec![], &mut script)?;
     let mut html = read("index.html")?;
-    for (line, inline) in
-        [(STYLE, format!("<style>{style}</style>")), (SCRIPT, format!("<script type=\"module\">{script}</script>"))]
-    {
+    let palettes = json!(Palette::ALL.map(|palette| [palette.name(), palette.hex()]));
+    for (line, inline) in [
+        (STYLE, format!("<style>{style}</style>")),
+        (PALETTES, PALETTES.replace("></", &format!(">{palettes}</"))),
+        (SCRIPT, format!("<script type=\"module\">{script}</script>")),
+    ] {
         let (before, after) = html.split_once(line).ok_or(UiError::Place { line })?;
         html = format!("{before}{inline}{after}");
     }
@@ -175,7 +182,6 @@ fn imported(statement: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use limpid::trace::palette::Palette;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// The folder of the files.
@@ -219,7 +225,9 @@ mod tests {
             ] {
                 // types are named so, in comments
                 let text = text.replace("import(\"./", "");
-                let own = |text: String| text.replace(SCRIPT, "").replace(crate::saved::PLACE, "");
+                let own = |text: String| {
+                    [SCRIPT, PALETTES, crate::saved::PLACE].iter().fold(text, |text, own| text.replace(own, ""))
+                };
                 let text = if file == "index.html" { own(text) } else { text };
                 if text.contains(word) {
                     fault(format!("`{word}`"));
@@ -346,12 +354,13 @@ mod tests {
 
     #[test]
     fn the_page_has_the_palettes_of_the_library() {
-        let text = &embedded()["palettes.js"];
-        for palette in Palette::ALL {
-            let (_, rest) = text.split_once(&format!("  {}:\n", palette.name())).unwrap();
-            let table: String = rest.split_once(",\n").unwrap().0.split('"').skip(1).step_by(2).collect();
-            let colours: Vec<u8> = (0..=255).flat_map(|entry| palette.colour(entry)).collect();
-            assert_eq!(BASE64_STANDARD.decode(table).unwrap(), colours, "{palette:?}");
+        let html = page(None).unwrap().html;
+        let (_, rest) = html.split_once("id=\"palettes\">").unwrap();
+        let written: Vec<(String, String)> = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+        for (palette, (name, hex)) in Palette::ALL.into_iter().zip(written) {
+            let colours: String =
+                (0..=255).flat_map(|entry| palette.colour(entry)).map(|v| format!("{v:02x}")).collect();
+            assert_eq!((name.as_str(), hex), (palette.name(), colours));
         }
     }
 

@@ -384,8 +384,8 @@ fn prompt_rows(now: usize, rows: usize, took: Duration, turn: Duration) -> usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::RequestAccess;
     use crate::model::ServedAs;
-    use crate::route::RequestAccess;
     use crate::server::ServeOptions;
     use limpid::Training;
     use limpid::backend::{Backend, BackendError, Cpu, Device, Result, Wrapper};

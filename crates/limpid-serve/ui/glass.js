@@ -7,7 +7,7 @@ import { stateIn, hashOf } from "./address.js";
 import { troubleNote } from "./answer.js";
 import { tokenChips } from "./chips.js";
 import { button, byId, figure, make, plural, say } from "./dom.js";
-import { SEQUENTIAL, SPREADS } from "./palettes.js";
+import { SEQUENTIAL, SPREADS } from "./colours.js";
 import { runPrompt, surpriseAt } from "./runs.js";
 import { Trouble, asTrouble } from "./source.js";
 import { tileCache } from "./tiles.js";

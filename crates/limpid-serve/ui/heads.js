@@ -1,6 +1,6 @@
 // Heads at a glance: small pictures of their attention, and what kind of head each is, in a word.
 import { make } from "./dom.js";
-import { colourOfCodes, palette } from "./palettes.js";
+import { colourOfCodes, palette } from "./colours.js";
 import { valuesOfCodes } from "./tiles.js";
 
 /** @typedef {import("./runs.js").Run} Run */

@@ -3,12 +3,12 @@
 import { troubleNote } from "./answer.js";
 import { button, inks, make, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
-import { colourOfCodes, legendOf, palette, placeOf } from "./palettes.js";
+import { colourOfCodes, legendOf, palette, placeOf } from "./colours.js";
 import { asTrouble } from "./source.js";
 import { SIDE, valueInTile, valuesOfCodes } from "./tiles.js";
 
 /** @typedef {import("./tiles.js").Tile} Tile */
-/** @typedef {import("./palettes.js").Scale} Scale */
+/** @typedef {import("./colours.js").Scale} Scale */
 
 /**
  * A picture: which matrix, and how it looks. `index` is a place on the leading axes; `causal`: nothing lies above the diagonal.

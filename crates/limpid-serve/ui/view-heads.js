@@ -3,7 +3,7 @@ import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
 import { SCORES, drawHead, followHeads, headSheets, rowHeight, kindOf, scoreOf, weightScale } from "./heads.js";
 import { headNumbers } from "./numbers.js";
-import { legendOf, palette, placeOf } from "./palettes.js";
+import { legendOf, palette, placeOf } from "./colours.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 

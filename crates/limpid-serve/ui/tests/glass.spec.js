@@ -1,9 +1,9 @@
 // Looking inside: pictures against exact numbers, addresses, keys, budgets, and what goes wrong.
 import { spawnSync } from "node:child_process";
-import { colourOfCodes, palette, placeOf, valueAt } from "../palettes.js";
+import { colourOfCodes, placeOf, reversed, valueAt } from "../colours.js";
 import { frames, tileCache, valuesOfCodes } from "../tiles.js";
 import { hashOf, stateIn } from "../address.js";
-import { at, barriers, expect, test } from "./page.js";
+import { at, barriers, expect, paletteOf, test } from "./page.js";
 import { BINARY } from "./servers.js";
 
 /** Every view, and what is there when it has drawn what it shows. */
@@ -92,18 +92,20 @@ test("codes are numbers as the server means them", () => {
   expect([sign[1], sign[254], sign[9], sign[246], sign[127], sign[128]]).toEqual([-8, 8, -4, 4, 0, 0]);
 });
 
-test("colours say where a number lies, what is masked and what is not finite", () => {
+test("colours say where a number lies, what is masked and what is not finite", async ({ page }) => {
   for (const scale of [{ spread: "root", low: 0, high: 1, signed: false }, { spread: "log", low: 0, high: 1, signed: false }, { spread: "linear", low: -3, high: 5, signed: false }, { spread: "linear", low: -4, high: 4, signed: true }]) {
     for (const place of [0, 0.25, 0.5, 0.75, 1]) expect(placeOf(valueAt(place, scale), scale), JSON.stringify(scale)).toBeCloseTo(place, 9);
     expect(placeOf(scale.high * 2, scale)).toBe(1);
   }
-  const colours = palette("diverging", false);
+  await page.goto(at("BASE"));
+  const colours = await paletteOf(page, "diverging");
   const codes = colourOfCodes(valuesOfCodes(2, -1, 1), { spread: "linear", low: -1, high: 1, signed: true }, colours);
   expect([...codes.slice(0, 4)], "masked: paper").toEqual([0, 0, 0, 0]);
   expect([...codes.slice(4 * 255)], "not finite: a colour of no palette").toEqual([214, 0, 160, 255]);
   expect([...codes.slice(4, 7), ...codes.slice(4 * 254, 4 * 254 + 3)]).toEqual([...colours.slice(0, 3), ...colours.slice(-3)]);
-  for (const name of ["viridis", "cividis", "ink", "diverging"]) expect(palette(name, false).length).toBe(768);
-  expect([...palette("ink", true).slice(0, 3)]).toEqual([...palette("ink", false).slice(-3)]);
+  for (const name of ["viridis", "cividis", "ink", "diverging"]) expect((await paletteOf(page, name)).length).toBe(768);
+  const ink = await paletteOf(page, "ink");
+  expect([...reversed(ink).slice(0, 3)]).toEqual([...ink.slice(-3)]);
 });
 
 test("tiles that were not used for longest are forgotten first", () => {
@@ -162,7 +164,7 @@ for (const [stage, spread] of [["weights", { spread: "root", signed: false }], [
       pixel.fillRect(0, 0, 1, 1);
       return [...pixel.getImageData(0, 0, 1, 1).data].slice(0, 3);
     });
-    const colours = palette(spread.signed ? "diverging" : "viridis", false);
+    const colours = await paletteOf(page, spread.signed ? "diverging" : "viridis");
     cells.forEach(([r, c], n) => {
       const what = `row ${r}, column ${c}: ${numbers[r * count + c]} is ${pixels[n]}`;
       if (stage !== "scores" && c > r) return expect(pixels[n], what).toEqual(paper);

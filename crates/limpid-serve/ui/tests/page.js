@@ -1,6 +1,7 @@
 // What tests of the page have in common: a page that may not complain nor ask anybody else, and streams made by hand.
 import AxeBuilder from "axe-core";
 import { test as base, expect } from "@playwright/test";
+import { palettesIn } from "../colours.js";
 
 export { expect };
 
@@ -30,6 +31,9 @@ export async function open(page, server, hash = "") {
   await page.goto(`${at(server)}/${hash}`);
   await expect(page.locator("#model")).toContainText("context");
 }
+
+/** The colours of a palette that is written into a page. */
+export const paletteOf = async (page, name) => palettesIn(await page.locator("#palettes").textContent()).get(name);
 
 /** Breaks of the rules that axe knows. */
 export async function barriers(page) {

@@ -2,8 +2,8 @@
 import { spawnSync } from "node:child_process";
 import { statSync } from "node:fs";
 import { pathToFileURL } from "node:url";
-import { palette, placeOf } from "../palettes.js";
-import { at, expect, test } from "./page.js";
+import { placeOf } from "../colours.js";
+import { at, expect, paletteOf, test } from "./page.js";
 import { BINARY } from "./servers.js";
 
 const PROMPT = "p=The+cat+sat+on+the+mat";
@@ -109,7 +109,7 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
     return [...frame.querySelector("canvas").getContext("2d").getImageData(Math.round((x + (c + 0.12) * cw) * ratio), Math.round((y + (r + 0.12) * ch) * ratio), 1, 1).data].slice(0, 3);
   }, [r, c]);
   const cells = page.locator("figure").nth(1).locator("tbody td");
-  const colours = palette("viridis", false);
+  const colours = await paletteOf(page, "viridis");
   for (const [r, c] of [[1, 0], [1, 1], [2, 2]]) {
     const value = number(await cells.nth(3 * r + c).textContent());
     const place = 3 * Math.round(255 * placeOf(Math.round(253 * value) / 253, { spread: "linear", low: 0, high: 1, signed: false }));
@@ -192,7 +192,7 @@ test("embeddings: positions in viridis, curves, and how alike tokens are", async
     const context = frame.querySelector("canvas").getContext("2d");
     return cells.map(([r, c]) => [...context.getImageData(Math.round((x + (c + 0.5) * cw) * devicePixelRatio), Math.round((y + (r + 0.5) * ch) * devicePixelRatio), 1, 1).data].slice(0, 3));
   }, cells);
-  const colours = palette("viridis", false);
+  const colours = await paletteOf(page, "viridis");
   cells.forEach(([r, c], n) => {
     const place = 3 * Math.round(255 * placeOf(values[r * shape[1] + c], { spread: "linear", low: -most, high: most, signed: true }));
     for (let i = 0; i < 3; i++) expect(Math.abs(pixels[n][i] - colours[place + i]), `${r}, ${c}`).toBeLessThanOrEqual(6);
