@@ -61,10 +61,12 @@ pub fn coloured() -> bool {
 /// With what heat maps are painted on stdout.
 pub fn paint() -> Paint {
     let all = std::env::var("COLORTERM").is_ok_and(|term| ["truecolor", "24bit"].contains(&term.as_str()));
-    match coloured() {
-        true if all => Paint::TrueColour,
-        true => Paint::Colour,
-        false => Paint::Shades,
+    if !coloured() {
+        Paint::Shades
+    } else if all {
+        Paint::TrueColour
+    } else {
+        Paint::Colour
     }
 }
 

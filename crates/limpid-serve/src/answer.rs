@@ -1,9 +1,9 @@
-//! Events of the engine to an answer. One assembler for whole and streamed answers of both endpoints: what happens to a choice becomes
-//! pieces, a stream sends each, and a whole answer is their sum. So the pieces of a stream are the whole answer.
+//! Turns the engine's events into an answer. Whole and streamed answers of both endpoints are put together in the same way: events become
+//! pieces, a stream sends each piece, and a whole answer is the sum of all pieces. So the pieces of a stream add up to the whole answer.
 //!
-//! Every token that the model chose has an entry among the log-probabilities, the one that ended the answer too; lm-eval counts on it.
-//! `text_offset` counts characters of `text`. A token's log-probability and those beside it are the engine's own numbers, so equal
-//! numbers stay equal; only minus infinity, which JSON lacks, becomes -9999.
+//! Every token that the model chose has an entry among the log-probabilities, including the token that ended the answer; lm-eval relies on
+//! that. `text_offset` counts characters of `text`. Log-probabilities are the engine's own numbers, so equal numbers stay equal; only minus
+//! infinity, which JSON lacks, becomes -9999.
 
 use crate::ServedModel;
 use crate::openai::{AnswerSpec, tokenizer};
@@ -33,7 +33,7 @@ pub struct Answer {
     receipt: Option<Value>,
 }
 
-/// How far a choice is.
+/// The progress of one choice.
 #[derive(Debug)]
 struct Progress {
     /// Tokens of its prompt that were in the cache.
@@ -50,7 +50,7 @@ struct Progress {
     ended: bool,
 }
 
-/// What comes to a choice at once.
+/// What one event adds to a choice.
 #[derive(Debug, Default)]
 struct Piece {
     text: String,
@@ -67,7 +67,7 @@ struct Entry {
 }
 
 impl Answer {
-    /// An answer to come, under this id, at a time in seconds since 1970.
+    /// An answer without events so far, with its id and time (in seconds since 1970).
     pub fn new(model: Arc<ServedModel>, spec: AnswerSpec, id: String, created: u64) -> Answer {
         let progress = |prompt: &Vec<u32>| {
             // after a prompt that is given too, its own tokens come first
@@ -138,7 +138,7 @@ impl Answer {
         self.give(choice, piece)
     }
 
-    /// Whether nothing comes any more.
+    /// Whether the answer is complete or has failed.
     pub fn is_done(&self) -> bool {
         self.failed.is_some() || self.choices.iter().all(|progress| progress.ended)
     }
@@ -286,7 +286,7 @@ impl Answer {
         }
     }
 
-    /// What OpenAI's answers lack.
+    /// What limpid adds to OpenAI's answers.
     fn own(&self) -> Value {
         let mut own = json!({ "seed": self.spec.seed });
         if let Some(receipt) = &self.receipt {
@@ -350,7 +350,7 @@ struct Choice<'a> {
     text: Option<&'a str>,
 }
 
-/// Entries, of which one at a time becomes a [`Value`]: all of them would take many times the memory of their text.
+/// Entries that become [`Value`]s one at a time: all at once would take many times the memory of their text.
 struct LogProbs<'a> {
     chat: bool,
     entries: &'a [Entry],
@@ -389,8 +389,8 @@ impl Progress {
     }
 }
 
-/// Where a place in one text is in another that differs from it in the middle, both counted in characters. Tokens do not always have the
-/// text that they were made from: blanks, letters and marks may be written otherwise.
+/// Translates offsets in one text into offsets in another that differs from it in the middle; both count characters. The text of tokens may
+/// differ from the text that they were made from: in blanks, letters and marks.
 struct Places {
     /// Characters that both begin with.
     begin: usize,
@@ -446,7 +446,7 @@ impl Entry {
     }
 }
 
-/// A token's text and bytes: `bytes:\xe2\x80` where they are no whole characters.
+/// A token's text and bytes; the text is `bytes:\xe2\x80` if the bytes are not whole characters.
 pub(crate) fn name(tokenizer: &Tokenizer, id: u32) -> (String, Option<Vec<u8>>) {
     let Some(bytes) = tokenizer.piece_bytes(id) else { return (format!("<unused {id}>"), None) };
     let text = match str::from_utf8(&bytes) {

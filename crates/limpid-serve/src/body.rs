@@ -1,4 +1,4 @@
-//! What is sent: bytes, or events as they come.
+//! The body of an answer: bytes, or events as they come.
 
 use crate::answer::Answer;
 use crate::listen::Busy;
@@ -15,10 +15,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// A comment is sent where nothing else was for so long, lest something between takes the connection for dead.
+/// After this long without an event a comment is sent, so that no proxy takes the connection for dead.
 const PING: Duration = Duration::from_secs(15);
 
-/// The body of an answer. While it is there its request counts as being answered.
+/// The body of an answer. Its request counts as being answered until the body is dropped.
 pub struct ReplyBody {
     kind: Kind,
     _held: (Busy, Counted),
@@ -102,14 +102,14 @@ pub struct Stream {
     pub phase: watch::Receiver<Phase>,
     /// What is sent first.
     pub ready: Vec<String>,
-    /// Hears why a stream failed; a whole answer says it itself.
+    /// Called with the reason if a stream fails; a whole answer reports it itself.
     pub report: Option<Report>,
 }
 
 pub type Report = Box<dyn Fn(&Refusal) + Send>;
 
 impl Stream {
-    /// What happened next, as the answer tells it; `None` after the last. An answer that cannot go on ends with an error that says why.
+    /// The next payloads of the answer; `None` after the last. An answer that cannot continue ends with an error.
     pub async fn told(&mut self) -> Option<Vec<String>> {
         if !self.ready.is_empty() {
             return Some(std::mem::take(&mut self.ready));

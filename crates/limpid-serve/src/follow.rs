@@ -1,7 +1,8 @@
 //! New checkpoints of a run take the place of the one that is served.
 //!
-//! Each has an engine and a KV cache of its own. Requests that came before go on with the engine that they began with, so no answer is of
-//! two models. A checkpoint that cannot be served is told, counted, and left alone when another try ends in the same way.
+//! Each checkpoint has an engine and a KV cache of its own. Requests that came earlier finish on the engine that they started with, so no
+//! answer mixes two models. If a checkpoint cannot be served, the server reports and counts that, tries once more, and then leaves that
+//! checkpoint alone.
 
 use crate::model::{ServedAs, ServedLease, ServedModel};
 use crate::server::{self, Phase, ServeEvent, ServerState};
@@ -25,11 +26,11 @@ pub struct Follow {
     pub open: Opener,
     /// How it is served.
     pub how: ServedAs,
-    /// How long a look follows the one before.
+    /// The time between two looks.
     pub every: Duration,
 }
 
-/// The files of a model by the look of them.
+/// The state of a model's files, to see whether they have changed.
 type Look = BTreeMap<PathBuf, (SystemTime, u64)>;
 
 fn look(path: &Path) -> Look {

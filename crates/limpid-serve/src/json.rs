@@ -1,7 +1,7 @@
-//! The bytes of a body as JSON, strictly: what two readers could take for two things is refused.
+//! Reads the bytes of a body as JSON, strictly: whatever two parsers could read differently is refused.
 //!
-//! Not taken are other encodings than UTF-8, a byte order mark, a key that is there twice, half a surrogate pair, `NaN`, numbers
-//! beyond an f64's range, more than [`DEPTH`] levels, and anything after the end. A number without a fraction is an integer however it is
+//! Errors are: encodings other than UTF-8, a byte order mark, a duplicate key, half a surrogate pair, `NaN`, numbers outside an f64's
+//! range, more than [`DEPTH`] levels, and anything after the end. A number without a fraction is an integer however it is
 //! written, as in JSON Schema: 16.0 is 16 (to 2^53, beyond which another number may have been written). `parameters` reads what is inside.
 
 use crate::refusal::Refusal;
@@ -15,10 +15,10 @@ pub const DEPTH: usize = 64;
 /// What a text of UTF-16 that was cut within a character begins or ends with.
 const SURROGATE: &str = "a lone surrogate (U+D800 to U+DFFF), which is no character; send both halves of the pair";
 
-/// Up to here a number that is read as an f64 is the one that was written: 2^53.
+/// An f64 represents every integer exactly up to here: 2^53.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// What compressed bytes begin with.
+/// The bytes that compressed data begins with.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
 /// The object that a body is.
@@ -71,9 +71,10 @@ struct Strict {
 
 impl Strict {
     fn below<E: Error>(self) -> Result<Strict, E> {
-        match self.depth < DEPTH {
-            true => Ok(Strict { depth: self.depth + 1 }),
-            false => Err(E::custom(format!("more than {DEPTH} levels of arrays and objects"))),
+        if self.depth < DEPTH {
+            Ok(Strict { depth: self.depth + 1 })
+        } else {
+            Err(E::custom(format!("more than {DEPTH} levels of arrays and objects")))
         }
     }
 }

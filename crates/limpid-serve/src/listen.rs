@@ -1,8 +1,7 @@
 //! Connections and their limits.
 //!
-//! A connection that sends no request, sends one too slowly, or does not take its answer is closed by a clock of our own
-//! ([`Pulse`]): hyper's runs for the headers alone, and knows no difference between a connection that waits for its next request and one
-//! that sends a letter a second.
+//! A connection that sends no request, sends one too slowly, or does not read its answer is closed by a clock of our own ([`Pulse`]).
+//! Hyper's clock covers the headers only, and cannot tell a connection that waits for its next request from one that sends a byte a second.
 
 use crate::ServerState;
 use crate::route;
@@ -25,8 +24,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// What one client may take of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections at a time. Another one takes the place of one that waits: of those that never sent anything the oldest, else of those that
-    /// sent part of a request, else of those that wait for their next one. Where all are answered, or have only come, it waits itself.
+    /// The most connections at a time. When all are taken, a new one replaces the oldest that never sent anything, else the oldest in the
+    /// middle of a request head, else the oldest between two requests. If all are being answered or are new, it waits.
     pub connections: usize,
     /// Bytes of a request's headers.
     pub header_bytes: usize,

@@ -1,4 +1,4 @@
-//! Counts and durations, as Prometheus reads them (text format 0.0.4). No prompt and no answer is in them.
+//! Counts and durations in Prometheus's text format 0.0.4. They contain no prompts and no answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A model as requests see it. Another checkpoint is another one.
+/// A model as requests see it. Each checkpoint is a model of its own.
 #[derive(Debug)]
 pub struct ServedModel {
     /// Its name in requests and answers.
@@ -22,14 +22,15 @@ pub struct ServedModel {
     pub created: u64,
     /// The step of training it was saved at, if it says so.
     pub step: Option<u64>,
-    /// Which model: `limpid-<8 digits>-s<step>`, of the hashes that receipts have and the template. Equal ones answer alike.
+    /// `limpid-<8 digits>-s<step>`, made from the hashes that receipts have and from the template. Models with equal fingerprints give equal
+    /// answers.
     pub fingerprint: String,
-    /// The template of conversations, if there is one.
+    /// The chat template, if there is one.
     pub template: Option<ChatTemplate>,
 }
 
-/// The model that is served, as long as requests of it may come. Its engine ends when nobody holds this and its sequences have ended;
-/// an answer that is still being read holds the model alone.
+/// The model that is served, for as long as requests for it may come. Its engine ends when nobody holds the lease and the engine's sequences
+/// have ended. An answer that is still being read holds the model only.
 pub type ServedLease = Arc<Arc<ServedModel>>;
 
 /// How a checkpoint is served.
@@ -41,11 +42,11 @@ pub struct ServedAs {
     pub device: Device,
     /// Threads that it runs on.
     pub threads: usize,
-    /// What its products multiply.
+    /// The number format of matrix products.
     pub precision: Precision,
     /// Type of the KV cache.
     pub cache: Precision,
-    /// A template of conversations instead of its own, in Jinja.
+    /// A chat template to use instead of the model's own, in Jinja.
     pub template: Option<String>,
 }
 
@@ -59,7 +60,7 @@ impl ServedModel {
     /// Opens a checkpoint to be served.
     ///
     /// # Errors
-    /// If a tensor cannot be read, or its template of conversations is none.
+    /// If a tensor cannot be read, or the chat template is not valid.
     pub fn new(checkpoint: Checkpoint, how: &ServedAs) -> Result<ServedModel, Error> {
         let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
         let lm = Lm::from(checkpoint).with_device(how.device).with_threads(how.threads).with_precision(how.precision);
@@ -69,10 +70,11 @@ impl ServedModel {
             _ => lm.template()?,
         };
         let source = template.as_ref().map(ChatTemplate::source);
-        let decides = match how.device.is_exact() {
-            true => json!([lm.receipt_hashes()?, source]),
-            // with other last digits, other answers
-            false => json!([lm.receipt_hashes()?, source, how.device.to_string()]),
+        let decides = if how.device.is_exact() {
+            json!([lm.receipt_hashes()?, source])
+        } else {
+            // other last digits give other answers
+            json!([lm.receipt_hashes()?, source, how.device.to_string()])
         };
         let digits = Sha256::digest(decides.to_string());
         let digits: String = digits[..4].iter().map(|byte| format!("{byte:02x}")).collect();

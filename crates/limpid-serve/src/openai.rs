@@ -422,10 +422,10 @@ pub(crate) fn chat_ids(
         limpid::Error::Template(error) => template_fault(&error),
         other => fault("messages", &other),
     })?;
-    match ids.is_empty() {
-        true => Err(Refusal::invalid_text("messages", "the chat template makes an empty prompt of them")),
-        false => Ok(ids),
+    if ids.is_empty() {
+        return Err(Refusal::invalid_text("messages", "the chat template makes an empty prompt of them"));
     }
+    Ok(ids)
 }
 
 /// What a template finds wrong with messages; one that is named is counted as in JSON.

@@ -1,7 +1,7 @@
-//! Why a request is not answered: one constructor for each code, so that code, status and kind cannot drift apart.
+//! Why a request is refused: one constructor for each code, so that code, status and kind cannot drift apart.
 //!
-//! A message names the thing, what was expected, what was found and how to mend it. Of what a user sent it repeats at most 64 bytes,
-//! escaped ([`quoted`]).
+//! A message names the thing, what was expected, what was found, and the remedy. It repeats at most 64 bytes of what a user sent, escaped
+//! ([`quoted`]).
 
 use crate::access::{origin_name, without_port};
 use crate::routes::meant;
@@ -15,7 +15,7 @@ pub struct Refusal {
     pub status: u16,
     /// `invalid_request_error`, `authentication_error`, `permission_error`, `rate_limit_error` or `server_error`.
     pub kind: &'static str,
-    /// What a program goes by.
+    /// What a program can act on.
     pub code: &'static str,
     /// The parameter at fault.
     pub param: Option<String>,
@@ -38,7 +38,7 @@ const ORIGIN: usize = 128;
 
 const REQUEST: &str = "invalid_request_error";
 
-/// Paths of OpenAI's and of other programs' servers that limpid lacks, and what there is instead.
+/// Paths of OpenAI's and other servers that limpid lacks, and what to use instead.
 const LACKING: &[(&str, &str)] = &[
     ("/v1/responses", "send `messages` to /v1/chat/completions"),
     ("/v1/messages", "that is Anthropic's protocol; send `messages` to /v1/chat/completions"),
@@ -140,7 +140,7 @@ impl Refusal {
 
     // ---- looking inside
 
-    /// What the glass box says.
+    /// An error of a look inside the model.
     pub fn glass(code: &'static str, message: String) -> Refusal {
         if code == "engine_error" {
             return Refusal::engine_error(message);
@@ -153,13 +153,13 @@ impl Refusal {
         Refusal { retry_after: Some(retry_after), ..Refusal::new("queue_full", "rate_limit_error", None, message) }
     }
 
-    /// Nobody may look.
+    /// Looking inside is switched off.
     pub fn inspect_disabled() -> Refusal {
         let message = "this server was started with --no-inspect, so nobody can look inside the model".into();
         Refusal::new("inspect_disabled", REQUEST, None, message)
     }
 
-    /// The model continues no texts.
+    /// The server only shows the inside of its model.
     pub fn looked_at_alone() -> Refusal {
         let message = "this server shows the inside of a model, and continues no texts: `limpid serve` does".into();
         Refusal::new("not_for_this_model", REQUEST, None, message)
@@ -167,7 +167,7 @@ impl Refusal {
 
     // ---- bodies
 
-    /// The body is no JSON, or none that is taken.
+    /// The body is not JSON, or JSON that is not accepted.
     pub fn invalid_json(message: String) -> Refusal {
         Refusal::new("invalid_json", REQUEST, None, message)
     }
@@ -183,7 +183,7 @@ impl Refusal {
         Refusal::of("invalid_value", param, format!("`{}` must be {expected}, found {found}", quoted(param)))
     }
 
-    /// A text that the library refuses, with what it says: a character that the tokenizer lacks, a message that a template does not take.
+    /// A text that the library refuses, with its reason: a character that the tokenizer lacks, a message that a template does not accept.
     pub fn invalid_text(param: &str, said: &str) -> Refusal {
         let said: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SAID).collect();
         Refusal::of("invalid_value", param, format!("`{}`: {said}", quoted(param)))
@@ -263,9 +263,10 @@ impl Refusal {
     /// A Host header that does not name this server.
     pub fn host_not_allowed(host: &str) -> Refusal {
         let name = quoted(without_port(host).unwrap_or_default());
-        let remedy = match name.is_empty() {
-            true => "send its name or address".into(),
-            false => format!("start it with --allow-host {name} to permit it"),
+        let remedy = if name.is_empty() {
+            "send its name or address".into()
+        } else {
+            format!("start it with --allow-host {name} to permit it")
         };
         let message = format!("`Host: {}` is not this server; {remedy}", quoted(host));
         Refusal::new("host_not_allowed", "permission_error", None, message)
@@ -282,7 +283,7 @@ impl Refusal {
         Refusal::new("origin_not_allowed", "permission_error", None, message)
     }
 
-    /// A path that leads nowhere.
+    /// A path that does not exist.
     pub fn not_found(path: &str) -> Refusal {
         let name = quoted(path);
         let message = match (meant(path), LACKING.iter().find(|(lacking, _)| *lacking == path)) {
@@ -348,7 +349,7 @@ impl Refusal {
         Refusal::new("unsupported_encoding", REQUEST, None, message)
     }
 
-    /// A body in another coding of its transfer than chunks.
+    /// A Transfer-Encoding other than chunked.
     pub fn unsupported_transfer_encoding(coding: &str) -> Refusal {
         let message = format!(
             "the body is sent with `Transfer-Encoding: {}`: send it chunked or with a Content-Length, as it is",

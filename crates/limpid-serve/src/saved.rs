@@ -1,7 +1,7 @@
-//! The page as one file to send to somebody: the same page, with the answers to what it asks.
+//! The page as a single file to send to somebody: the same page, with the answers that it would ask a server for.
 //!
-//! The file needs no server and no network. It holds the run of one prompt, block by block, and as much as fits of what can be asked about it: what
-//! the page shows first comes first. Weights are no part of it; the prompt is.
+//! The file needs no server and no network. It holds the run of one prompt, block by block, and as many answers about it as fit, starting with
+//! those that the page shows first. It contains the prompt, but no weights.
 
 use crate::ui::{self, Page, UiError};
 use base64::Engine as _;

@@ -1,5 +1,5 @@
-//! A server from its first check to its end: [`Server::start`] opens the port when everything else is right, [`Server::wait`] returns when
-//! all that was asked is answered.
+//! A server from its first check to its end: [`Server::start`] opens the port once everything else is checked, and [`Server::wait`] returns
+//! after the last answer.
 
 use crate::access::RequestAccess;
 use crate::follow::{self, Follow};
@@ -33,35 +33,35 @@ pub struct ServeOptions {
     pub host: String,
     /// The port; 0 for one that is free.
     pub port: u16,
-    /// Keys, one of which every request must have. None: no request needs one.
+    /// API keys; every request must have one of them. If there are none, no request needs a key.
     pub keys: Vec<String>,
-    /// Permits a host that other machines reach without keys.
+    /// Allows other machines to reach the server without a key.
     pub no_auth: bool,
-    /// Values of the Host header that are taken beside those of this machine and `host`.
+    /// Values of the Host header that are accepted in addition to this machine's names and `host`.
     pub allow_hosts: Vec<String>,
-    /// Origins whose pages may ask: `https://example.org`, or `*` for all.
+    /// Origins whose pages may send requests: `https://example.org`, or `*` for all.
     pub cors_origins: Vec<String>,
-    /// Whether `/metrics` needs no key.
+    /// Whether `/metrics` is answered without a key.
     pub metrics_public: bool,
     /// The size of the engine.
     pub engine: EngineLimits,
-    /// Sequences that may wait, of which a request has one for each answer; others are refused.
+    /// Sequences that may wait (a request has one for each answer); further requests are refused.
     pub max_queue: usize,
-    /// How long one run of the model should take at most: prompts are cut accordingly.
+    /// The longest that one run of the model should take: long prompts are processed in parts accordingly.
     pub turn: Duration,
-    /// How long requests may go on when the server is told to stop.
+    /// How long answers may continue after the server is told to stop.
     pub drain: Duration,
     /// What one client may take.
     pub limits: ConnectionLimits,
     /// The page at `/`.
     pub page: PageOptions,
-    /// Bytes that traces of the model's inside may take; none: nobody can look.
+    /// Bytes that traces of the model's inside may take; if none, looking inside is off.
     pub inspect: Option<usize>,
-    /// How long one answer about the inside may take, of tiles each.
+    /// How long one answer about the inside may take; for tiles, how long each may take.
     pub look_time: Duration,
-    /// Models that are looked into beside the one that is served.
+    /// More models to look into, beside the one that is served.
     pub against: Vec<Subject>,
-    /// The model is looked into, and continues no texts: it need not be causal, nor have a head or a tokenizer.
+    /// The server only shows the inside of the model, which need not be causal, nor have a head or a tokenizer.
     pub look_only: bool,
 }
 
@@ -95,7 +95,7 @@ pub enum PageOptions {
     /// The one that is built in.
     #[default]
     Own,
-    /// The files of a folder, read for every request: for whoever changes them.
+    /// The files of a folder, read anew for every request, to work on them.
     Folder(PathBuf),
     /// None.
     Off,
@@ -108,7 +108,7 @@ pub enum ServeError {
     /// The model cannot be used.
     #[error(transparent)]
     Model(#[from] limpid::Error),
-    /// A model that looks both ways.
+    /// A model with bidirectional attention.
     #[error(
         "this model predicts masked tokens, and only causal models continue texts: `limpid generate` fills its masks"
     )]
@@ -116,7 +116,7 @@ pub enum ServeError {
     /// A model without a tokenizer.
     #[error("the model has no tokenizer, and requests are texts: put its tokenizer.json beside it")]
     NoTokenizer,
-    /// Open to other machines, and to everybody there.
+    /// Other machines could use the server without a key.
     #[error(
         "other machines reach --host {0}, so requests need a key: give --api-key-file, or --no-auth if everybody may ask"
     )]
@@ -138,7 +138,7 @@ pub enum ServeError {
     /// A model that cannot be named.
     #[error("the model's name is empty: give it one with --served-name")]
     Unnamed,
-    /// A host that leads nowhere.
+    /// A host without an address.
     #[error("--host {host}: {}", system(.fault))]
     Host {
         /// As it was given.
@@ -171,7 +171,7 @@ pub enum ServeError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServeEvent {
-    /// A run of the model failed; its requests are told so, and the engine begins anew.
+    /// A run of the model failed. Its requests end with an error, and the engine starts again.
     EngineFailed {
         /// Why.
         what: String,
@@ -206,7 +206,7 @@ pub enum ServeEvent {
         /// Its weights.
         fingerprint: String,
     },
-    /// A checkpoint cannot be served; the one before is served on.
+    /// A new checkpoint cannot be served; the server keeps the one before.
     NotReloaded {
         /// Why.
         what: String,
@@ -216,7 +216,7 @@ pub enum ServeEvent {
 /// Hears of events, from any thread.
 pub type Listener = Box<dyn Fn(ServeEvent) + Send + Sync>;
 
-/// How far a server is.
+/// The phase of a server's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Phase {
     /// It takes requests.
@@ -353,12 +353,11 @@ impl Server {
             }
             PageOptions::Off => {}
         }
-        let engine = match options.look_only {
-            true => None,
-            false => {
-                check(&model)?;
-                Some(model.lm.engine(&options.engine)?)
-            }
+        let engine = if options.look_only {
+            None
+        } else {
+            check(&model)?;
+            Some(model.lm.engine(&options.engine)?)
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

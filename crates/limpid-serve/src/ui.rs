@@ -1,8 +1,8 @@
-//! The page at `/`: one document, made of the files of `ui/`, which need nothing from anywhere else.
+//! The page at `/`: one document, made of the files of `ui/` and of limpid's palettes, which needs nothing from anywhere else.
 //!
-//! The files are what browsers run: there is no build step and no library. [`page`] puts style and modules into
-//! `index.html`, and its policy allows exactly these: scripts that a text smuggled in would not run. The rules that make
-//! `bundle` so short (unique names, plain imports) are held by the tests below.
+//! Browsers run the files as they are: there is no build step and no library. [`page`] puts style, palettes and modules into `index.html`.
+//! The page's content security policy allows exactly that style and that script, so a script smuggled into a text would not run. The rules
+//! that keep `bundle` short (unique names, plain imports) are held by the tests below.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -70,9 +70,9 @@ const FILES: &[(&str, &str)] = files!(
 
 /// Where index.html has the palettes.
 const PALETTES: &str = "<script type=\"application/json\" id=\"palettes\"></script>";
-/// What stands in index.html for the style.
+/// Where index.html has the style.
 const STYLE: &str = "<link rel=\"stylesheet\" href=\"style.css\">";
-/// What stands in index.html for the script.
+/// Where index.html has the script.
 const SCRIPT: &str = "<script type=\"module\" src=\"app.js\"></script>";
 
 /// Where the files are read: one by its name.

@@ -1,8 +1,8 @@
-//! The thread of the engine, and the queue before it.
+//! The engine's thread, and the queue in front of it.
 //!
-//! The thread gives every engine its rounds and passes on what they tell. A sequence's events go into a channel that has room for all it
-//! can tell, so no reader ever holds up a round. A client that goes away drops its end of the channel, which is seen before the next
-//! round. A checkpoint has an engine of its own ([`crate::follow`]): it ends when nobody can ask it any more.
+//! The thread runs every engine round by round and passes its events on. A sequence's channel has room for all of its events, so a slow
+//! reader never holds up a round. A client that goes away drops its end of the channel, which the thread sees before the next round. Each
+//! checkpoint has an engine of its own ([`crate::follow`]), which ends when no request for it can come any more.
 
 use crate::metrics::Metrics;
 use crate::model::{ServedLease, ServedModel};
@@ -16,21 +16,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// What a request hears: of which of its sequences, and what. The end of the channel before a sequence's last event is the engine's failure.
+/// The events of a request's sequences, each with the number of its sequence. If the channel ends before a sequence's last event, the
+/// engine failed.
 pub type ReplyEvents = mpsc::Receiver<(usize, EngineEvent)>;
 
-/// After so many failures within a minute the server says that it fails.
+/// After this many failures within a minute, `/health` reports that the server is failing.
 const FAILURES: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Events of a sequence beside its tokens: the prompt, the end, and one to spare.
+/// Events of a sequence that are not tokens: the prompt, the end, and one to spare.
 const BESIDE_TOKENS: usize = 3;
 
 /// Rows of prompts that a run has at first, and at least.
 const FIRST_ROWS: usize = 64;
 const LEAST_ROWS: usize = 16;
 
-/// Requests on their way to the engine, and what of it others may know.
+/// Requests on their way to the engine, and the engine's state as others may see it.
 pub struct Queue {
     most: usize,
     state: Mutex<State>,
@@ -41,7 +42,7 @@ pub struct Queue {
 struct State {
     jobs: Vec<Job>,
     engines: Vec<NewEngine>,
-    /// Sequences that no event was told of, and the tokens of their prompts.
+    /// Sequences without an event so far, and the tokens of their prompts.
     waiting: usize,
     waiting_tokens: usize,
     counts: EngineCounts,
@@ -122,15 +123,15 @@ impl Queue {
         let job = Job { model: model.clone(), requests, events, came: Instant::now() };
         let mut state = self.state();
         if state.closed {
-            drop(state); // which the job's places need
-            return Ok(hears); // whose other end is gone with this call
+            drop(state); // dropping the job locks it again
+            return Ok(hears); // its other end is dropped with the job
         }
         state.jobs.push(job);
         self.wake.notify_one();
         Ok(hears)
     }
 
-    /// From now on there is an engine for `model`.
+    /// Adds an engine for `model`.
     pub fn serve(&self, model: &ServedLease, mut engine: Engine) {
         let mut state = self.state();
         if state.counts.blocks == 0 {
@@ -153,13 +154,13 @@ impl Queue {
         EngineCounts { waiting: state.waiting, waiting_tokens: state.waiting_tokens, ..state.counts }
     }
 
-    /// Whether the engine failed again and again.
+    /// Whether the engine keeps failing.
     pub fn fails(&self) -> bool {
         let state = self.state();
         state.closed || state.failures.iter().filter(|failed| failed.elapsed() < MINUTE).count() >= FAILURES
     }
 
-    /// What came; waits for it if `idle`. `None` when the thread is to end.
+    /// Takes what has come, and waits for it if `idle`. `None` when the thread is to end.
     fn take(&self, idle: bool) -> Option<(Vec<Job>, Vec<NewEngine>)> {
         let mut state = self.state();
         while idle && state.jobs.is_empty() && state.engines.is_empty() && !state.closed {
@@ -250,7 +251,7 @@ pub fn run(shared: &ServerState) {
 }
 
 impl Served {
-    /// Takes a request. What it cannot take ends at once: with the reason, or with the channel.
+    /// Takes a request. A sequence that the engine refuses ends at once, with the reason or with its channel.
     fn begin(&mut self, job: Job, shared: &ServerState) {
         if self.engine.is_none() {
             self.remake(shared);
@@ -272,7 +273,7 @@ impl Served {
         }
     }
 
-    /// Ends what nobody waits for, and runs the rest once.
+    /// Ends sequences that nobody waits for, and runs the others once.
     fn round(&mut self, shared: &ServerState) {
         let metrics = &shared.metrics;
         let Some(engine) = &mut self.engine else { return };
@@ -300,7 +301,7 @@ impl Served {
             }
             heard
         };
-        // what fails changes nothing, so it may be tried again, once
+        // a failed round changes nothing, so it may be tried once more
         let done = contain(|| engine.round(&mut tell).or_else(|_| engine.round(&mut tell)));
         match done {
             Ok(Ok(_)) => {
@@ -326,7 +327,7 @@ impl Served {
         }
         drop(state);
         (shared.tell)(ServeEvent::EngineFailed { what: what.into(), lost: self.sequences.len() });
-        // who asked hears of it when all is noted
+        // clients see the failure only after it is counted
         self.sequences.clear();
         self.remake(shared);
     }
@@ -371,8 +372,8 @@ impl Sequence {
     }
 }
 
-/// How many rows of prompts the next run should have, after one of `rows` rows took so long: halfway to as many as `turn` has time for.
-/// Runs of few rows say little of many.
+/// How many rows of prompts the next run should have, given how long a run of `rows` rows took: halfway to the number that fits in `turn`.
+/// A run of few rows says little about runs of many.
 fn prompt_rows(now: usize, rows: usize, took: Duration, turn: Duration) -> usize {
     if rows < LEAST_ROWS {
         return now;

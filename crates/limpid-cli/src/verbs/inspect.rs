@@ -360,9 +360,10 @@ pub fn run(args: Args) -> Result<()> {
     }
     let text = parts.join("\n");
     // nothing but what is painted has styles, and it has no names but the model's and labels, which are spelled
-    match seen.tensors.iter().any(|tensor| paint(tensor).is_some_and(Paint::is_coloured)) {
-        true => show::painted(&text)?,
-        false => show::out(&text)?,
+    if seen.tensors.iter().any(|tensor| paint(tensor).is_some_and(Paint::is_coloured)) {
+        show::painted(&text)?;
+    } else {
+        show::out(&text)?;
     }
     if drawn {
         pictures(&args, &outs, seen.plots, seen.diagrams)?;
@@ -461,9 +462,10 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     if args.heads_first {
         rows = rows.into_iter().map(SummaryRow::heads_first).collect();
     }
-    let next = match args.next {
-        true => trace.get("probs")?.values.chunks_exact(model.config.vocab_size).map(likeliest).collect(),
-        false => vec![],
+    let next = if args.next {
+        trace.get("probs")?.values.chunks_exact(model.config.vocab_size).map(likeliest).collect()
+    } else {
+        vec![]
     };
     let window = (0..model.config.n_layer).map(|block| model.config.window_of(block)).max().unwrap_or(0);
     let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows, window));
@@ -964,9 +966,9 @@ fn mode(args: &Args, batch: &Batch) -> Mode {
 
 /// Ids that were given, as a batch.
 fn typed(args: &Args, sequences: &[Vec<u32>], config: &Config, mask: Option<u32>) -> Result<Batch> {
-    let kept = |ids: &Vec<u32>| match args.last {
-        true => ids[ids.len().saturating_sub(config.context_length)..].to_vec(),
-        false => ids.clone(),
+    let kept = |ids: &Vec<u32>| {
+        let from = if args.last { ids.len().saturating_sub(config.context_length) } else { 0 };
+        ids[from..].to_vec()
     };
     let sequences: Vec<Vec<u32>> = sequences.iter().map(kept).collect();
     for ids in &sequences {

@@ -357,7 +357,7 @@ fn the_page_lists_what_there_is() {
     );
 }
 
-/// `WRITE_DOCS=1 cargo test -p limpid-serve --test protocol` writes the sections anew.
+/// `WRITE_DOCS=1 cargo test -p limpid-serve --test server` writes the sections anew.
 #[test]
 fn the_guide_has_the_sections_that_the_server_is_made_of() {
     let path = "../../docs/serve.md";
@@ -372,5 +372,5 @@ fn the_guide_has_the_sections_that_the_server_is_made_of() {
         std::fs::write(path, &text).unwrap();
     }
     let stale = std::fs::read_to_string(path).unwrap() != text;
-    assert!(!stale, "{path} is stale: run `WRITE_DOCS=1 cargo test -p limpid-serve --test protocol`");
+    assert!(!stale, "{path} is stale: run `WRITE_DOCS=1 cargo test -p limpid-serve --test server`");
 }
