@@ -5,17 +5,13 @@ use limpid_tokenizer::{Order, Tokenizer, TokenizerKind as Learned};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-struct Folder(PathBuf);
+#[path = "../../limpid/tests/library/common/folder.rs"]
+mod folder;
+use folder::Folder;
 
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("limpid-corpus-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
     fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         let path = self.0.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -24,12 +20,6 @@ impl Folder {
     }
     fn name(&self) -> String {
         self.0.display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -34,7 +34,7 @@ pub struct GpuAdapter {
     pub driver: String,
     /// How it is reached: vulkan, metal, dx12.
     pub api: String,
-    /// Whether it is this processor that plays a GPU.
+    /// Whether this processor emulates it.
     pub is_software: bool,
     /// Bytes that one buffer may have.
     pub buffer_bytes: u64,
@@ -65,7 +65,7 @@ impl GpuMatrices {
         .union(wgpu::Features::SUBGROUP);
 
     /// The largest of an adapter's.
-    fn of(adapter: &wgpu::Adapter) -> Option<GpuMatrices> {
+    fn largest(adapter: &wgpu::Adapter) -> Option<GpuMatrices> {
         use wgpu::CooperativeScalarType::{F16, F32};
         if !adapter.features().contains(GpuMatrices::FEATURES) {
             return None;
@@ -180,7 +180,7 @@ fn described(adapter: &wgpu::Adapter) -> GpuAdapter {
         buffer_bytes: limits.max_buffer_size,
         binding_bytes: limits.max_storage_buffer_binding_size.min(1 << 32), // places in it are numbers of 32 bits
         subgroup: [info.subgroup_min_size, info.subgroup_max_size],
-        matrices: GpuMatrices::of(adapter),
+        matrices: GpuMatrices::largest(adapter),
         name: info.name,
         rank,
     }
@@ -200,9 +200,12 @@ fn pick(choice: &GpuChoice, all: &[GpuAdapter]) -> std::result::Result<usize, St
     };
     // a number of a name is a whole one, and no place in a list
     let numbered = matches!(choice, GpuChoice::Number(_));
-    let named = |all: &str| match numbered {
-        true => name.len() > 2 && all.split(|c: char| !c.is_ascii_digit()).any(|number| number == name),
-        false => all.contains(&name),
+    let named = |all: &str| {
+        if numbered {
+            name.len() > 2 && all.split(|c: char| !c.is_ascii_digit()).any(|number| number == name)
+        } else {
+            all.contains(&name)
+        }
     };
     let places: Vec<usize> = (0..all.len()).filter(|place| named(&all[*place].name.to_lowercase())).collect();
     // one GPU that is reached in several ways is one
@@ -345,7 +348,7 @@ impl GpuDevice {
         let mut described = named[place].clone();
         described.buffer_bytes = described.buffer_bytes.min(most[0]);
         described.binding_bytes = described.binding_bytes.min(most[1]).min(described.buffer_bytes);
-        GpuDevice::of(&found[place], described, false)
+        GpuDevice::start(&found[place], described, false)
     }
 
     /// A GPU with an adapter's limits that holds nothing and computes nothing: what a model takes of such a one, and what its kernels
@@ -358,10 +361,10 @@ impl GpuDevice {
         let any = found
             .first()
             .ok_or_else(|| BackendError::NotSupported { op: "gpu", what: "none can be imagined".into() })?;
-        GpuDevice::of(any, GpuAdapter { matrices: None, ..adapter }, true)
+        GpuDevice::start(any, GpuAdapter { matrices: None, ..adapter }, true)
     }
 
-    fn of(adapter: &wgpu::Adapter, described: GpuAdapter, imagined: bool) -> Result<Arc<GpuDevice>> {
+    fn start(adapter: &wgpu::Adapter, described: GpuAdapter, imagined: bool) -> Result<Arc<GpuDevice>> {
         let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
             return Err(refused(format!("{described} takes no immediate data; --device cpu runs every model")));
@@ -616,7 +619,7 @@ impl GpuDevice {
 
     /// What is bound as a product's output where only what goes with it is wanted.
     pub(crate) fn no_output(&self) -> Window {
-        Window::of(&self.nothing, 3 * (ALIGN as usize / 4)..ALIGN as usize)
+        Window::new(&self.nothing, 3 * (ALIGN as usize / 4)..ALIGN as usize)
     }
 
     /// The layout of a kernel's bindings.

@@ -71,9 +71,10 @@ impl Variant {
 
 /// An operand of a product, and how four elements of it are read, of which there may be fewer.
 fn operand(binding: usize, name: &str, fours: bool) -> String {
-    let (of, read) = match fours {
-        true => ("vec4f", format!("if there > 0u {{ v = {name}[at / 4u]; }}")),
-        false => ("f32", format!("for (var i = 0u; i < 4u; i++) {{ if i < there {{ v[i] = {name}[at + i]; }} }}")),
+    let (of, read) = if fours {
+        ("vec4f", format!("if there > 0u {{ v = {name}[at / 4u]; }}"))
+    } else {
+        ("f32", format!("for (var i = 0u; i < 4u; i++) {{ if i < there {{ v[i] = {name}[at + i]; }} }}"))
     };
     format!(
         "@group(0) @binding({binding}) var<storage, read_write> {name}: array<{of}>;\n\

@@ -65,7 +65,7 @@ impl Growing {
         Ok(())
     }
     fn window(&self, range: Range<usize>) -> Window {
-        Window::of(self.buffer.as_ref().expect("it was asked for"), range)
+        Window::new(self.buffer.as_ref().expect("it was asked for"), range)
     }
 }
 
@@ -231,7 +231,7 @@ impl Gpu {
                 *to = space(device, model, of)?;
             }
         }
-        let Beside { chunk, scratch, dots } = Beside::of(&device.adapter, model);
+        let Beside { chunk, scratch, dots } = Beside::needed(&device.adapter, model);
         let heads = model.config.heads();
         let alibi = |op: &Op| matches!(op, Op::Attend { scoring, .. } if scoring.alibi);
         let slopes = match model.ops().iter().find(|op| alibi(op)) {
@@ -251,8 +251,8 @@ impl Gpu {
             aside: vec![],
             pushed: 0,
             rows: GpuRows::new(device, slopes, rows::most(&model.limits(), learns))?,
-            scratch: Window::of(&device.reserve("scratch", scratch)?, 0..scratch),
-            dots: Window::of(&device.reserve("scratch", dots)?, 0..dots),
+            scratch: Window::new(&device.reserve("scratch", scratch)?, 0..scratch),
+            dots: Window::new(&device.reserve("scratch", dots)?, 0..dots),
             chunk,
             sums: Growing::default(),
             room: Growing::default(),
@@ -379,7 +379,7 @@ struct Beside {
 }
 
 impl Beside {
-    fn of(adapter: &GpuAdapter, model: &Model) -> Beside {
+    fn needed(adapter: &GpuAdapter, model: &Model) -> Beside {
         let (vocab, seen) = (model.config.vocab_size, adapter.binding_bytes as usize / 4);
         let most = CHUNK.min(seen) / vocab / STEP * STEP;
         let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
@@ -397,7 +397,7 @@ impl GpuAdapter {
         let bytes = |space: MemorySpace| -> Result<usize> {
             Ok(places(self, model, space)?.iter().map(|page| rounded(page.len())).sum())
         };
-        let Beside { scratch, dots, .. } = Beside::of(self, model);
+        let Beside { scratch, dots, .. } = Beside::needed(self, model);
         let rows = rows::room(rows::most(&model.limits(), differentiates(model)));
         let mut all = [scratch, dots, rows, rows::LEAST].map(rounded).iter().sum::<usize>();
         for space in MemorySpace::ALL.into_iter().filter(|space| *space != MemorySpace::Average) {

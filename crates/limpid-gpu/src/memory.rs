@@ -31,7 +31,7 @@ pub struct Window {
 
 impl Window {
     /// Some elements of a buffer.
-    pub fn of(buffer: &Buffer, range: Range<usize>) -> Window {
+    pub fn new(buffer: &Buffer, range: Range<usize>) -> Window {
         let from = range.start / STEP * STEP;
         let len = (4 * (range.end - from) as u64).max(4);
         Window { buffer: buffer.clone(), at: 4 * from as u64, len, shift: (range.start - from) as u32 }
@@ -40,7 +40,7 @@ impl Window {
     pub fn filled(device: &GpuDevice, op: &'static str, values: &[f32]) -> Result<Window> {
         let buffer = device.reserve(op, values.len())?;
         device.write(&buffer, 0, bytemuck::cast_slice(values))?;
-        Ok(Window::of(&buffer, 0..values.len()))
+        Ok(Window::new(&buffer, 0..values.len()))
     }
     /// The first of its values, once they are there.
     pub fn first(&self, device: &GpuDevice, op: &'static str, len: usize) -> Result<Vec<f32>> {
@@ -90,7 +90,7 @@ impl Space {
         let place = self.0.partition_point(|page| page.range.end <= range.start).min(self.0.len().saturating_sub(1));
         let page = &self.0[place];
         assert!(page.range.start <= range.start && range.end <= page.range.end, "{range:?} crosses pages");
-        Window::of(&page.buffer, range.start - page.range.start..range.end - page.range.start)
+        Window::new(&page.buffer, range.start - page.range.start..range.end - page.range.start)
     }
     /// Replaces values.
     pub fn write(&self, device: &GpuDevice, at: usize, values: &[f32]) -> Result<()> {

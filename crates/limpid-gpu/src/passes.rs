@@ -78,7 +78,7 @@ pub struct Factor<'a> {
 
 impl<'a> Factor<'a> {
     /// All of a matrix.
-    pub fn of(window: &'a Window, row: usize) -> Factor<'a> {
+    pub fn whole(window: &'a Window, row: usize) -> Factor<'a> {
         Factor { window, row, at: 0 }
     }
 }
@@ -115,7 +115,7 @@ pub fn product(
     let shares = shares([m, n, k]).min(most).max(1);
     let each = k.div_ceil(shares).next_multiple_of(TILE);
     let shares = k.div_ceil(each).max(1);
-    let to = room.filter(|_| shares > 1).map(|room| Window::of(&room.buffer, 0..shares * each_room));
+    let to = room.filter(|_| shares > 1).map(|room| Window::new(&room.buffer, 0..shares * each_room));
     let to = to.as_ref();
     let on = [bias.is_some() && sums.is_none(), add && to.is_none(), sums.is_some(), to.is_some()];
     let flags = flags([flag::BIAS, flag::ADD, flag::SUMS, flag::SHARES], on);
@@ -325,21 +325,7 @@ impl Memory<'_> {
         match step.op {
             Op::Classify { .. } => unreachable!("the loss has no output"),
             Op::Embed { table, positions, segments, .. } => {
-                let tables = [Some(table), positions, segments];
-                for (table, sorted) in tables.into_iter().zip(rows.sorted) {
-                    let Some(table) = table.filter(|table| table.learns()) else { continue };
-                    for (part, grad) in self.parts(table.grad()) {
-                        let windows = [Some(&self.window(grad)), batch, Some(&dy)];
-                        let words = words![sorted.ids, table.cols, sorted.at, part.start, part.end];
-                        let whole = given.len() + sorted.ids * table.cols;
-                        list.touches(whole * part.len() / table.rows + given.rows + 2 * sorted.ids);
-                        list.run(&kernels::SPREAD, plain, &windows, words, sorted.ids * table.cols.div_ceil(64))?;
-                    }
-                }
-                for seen in step.watched.into_iter().flatten() {
-                    self.duplicate(list, &dy, seen)?;
-                }
-                Ok(())
+                self.embed_back(list, [Some(table), positions, segments], given, step.watched)
             }
             Op::Norm { kind, eps, x, gain, offset, less_one, stats, .. } => {
                 let one = Norms { heads: None, together: false, kind, eps, less_one };
@@ -371,26 +357,7 @@ impl Memory<'_> {
                 Some(dx) => self.rotate(list, given, angles, heads, -1.0, dx.region, dx.add),
                 None => Ok(()),
             },
-            Op::Attend { qkv, y, lse, heads, scoring, drop, .. } => {
-                let Some((dx, add)) = &to else { return Ok(()) };
-                let (x, y, lse) = (self.window(qkv), self.window(y), self.window(lse));
-                let how = Variant::heads(heads.d_head, self.halves);
-                let words = self.attention(heads, scoring, drop, *add, false, step.watched[0]);
-                let (n, dots) = (rows.item_count, Some(self.dots));
-                let windows = [Some(&x), batch, Some(&y), Some(dx), Some(&lse), Some(&dy), dots, None];
-                let (all, group) = ((rows.items, n, BLOCK), heads.n_head / heads.n_kv_head);
-                // both read queries, keys, values, dy, and a number or two for each query of a head; one y too; each writes its own
-                let (queries, seen) = (heads.query_cols() * qkv.rows, 2 * heads.n_head * qkv.rows);
-                let read = qkv.len() + queries + seen;
-                let cost = [(6.0, read + 2 * queries), (8.0 * group as f64, read + qkv.len() - queries)];
-                self.attend(list, &kernels::ATTEND_BACK_Q, how, &windows, &words, all, heads.n_head, cost[0])?;
-                self.attend(list, &kernels::ATTEND_BACK_KV, how, &windows[..7], &words, all, heads.n_kv_head, cost[1])?;
-                let [Some(a), Some(b), Some(c)] = step.watched else { return Ok(()) };
-                let [draw, dpattern] = [a, c].map(|s| self.window(s));
-                let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(&dy), dots, Some(&dpattern)];
-                list.run(&kernels::WATCH_BACK, how, &own, &words, n * 64 * heads.n_head)?;
-                self.duplicate(list, &draw, b)
-            }
+            Op::Attend { .. } => to.map_or(Ok(()), |to| self.attend_back(list, step, &dy, to)),
             Op::Activate { f, k, x, .. } => {
                 let [leak, a, b] = constants(k);
                 let Some((dx, add)) = &to else { return Ok(()) };
@@ -425,6 +392,58 @@ impl Memory<'_> {
                 list.run(&kernels::GATHER_BACK, plain, &[Some(&dy), Some(dx), batch], &words, x.len().div_ceil(SHARE))
             }
         }
+    }
+
+    /// Adds the gradient of the embedding to the rows of its tables.
+    fn embed_back(
+        &self,
+        list: &mut List,
+        tables: [Option<Region>; 3],
+        given: Region,
+        watched: [Option<Region>; 3],
+    ) -> Result<()> {
+        let (rows, plain) = (self.rows, Variant::default());
+        let (batch, dy) = (rows.window(), self.window(given));
+        let batch = batch.as_ref();
+        for (table, sorted) in tables.into_iter().zip(rows.sorted) {
+            let Some(table) = table.filter(|table| table.learns()) else { continue };
+            for (part, grad) in self.parts(table.grad()) {
+                let windows = [Some(&self.window(grad)), batch, Some(&dy)];
+                let words = words![sorted.ids, table.cols, sorted.at, part.start, part.end];
+                let whole = given.len() + sorted.ids * table.cols;
+                list.touches(whole * part.len() / table.rows + given.rows + 2 * sorted.ids);
+                list.run(&kernels::SPREAD, plain, &windows, words, sorted.ids * table.cols.div_ceil(64))?;
+            }
+        }
+        for seen in watched.into_iter().flatten() {
+            self.duplicate(list, &dy, seen)?;
+        }
+        Ok(())
+    }
+
+    /// The gradient of queries, keys and values, and those of scores and weights where they are watched.
+    fn attend_back(&self, list: &mut List, step: Back, dy: &Window, (dx, add): (Window, bool)) -> Result<()> {
+        let Op::Attend { qkv, y, lse, heads, scoring, drop, .. } = step.op else { unreachable!("it is attention") };
+        let rows = self.rows;
+        let batch = rows.window();
+        let batch = batch.as_ref();
+        let (x, y, lse) = (self.window(qkv), self.window(y), self.window(lse));
+        let how = Variant::heads(heads.d_head, self.halves);
+        let words = self.attention(heads, scoring, drop, add, false, step.watched[0]);
+        let (n, dots) = (rows.item_count, Some(self.dots));
+        let windows = [Some(&x), batch, Some(&y), Some(&dx), Some(&lse), Some(dy), dots, None];
+        let (all, group) = ((rows.items, n, BLOCK), heads.n_head / heads.n_kv_head);
+        // both read queries, keys, values, dy, and a number or two for each query of a head; one y too; each writes its own
+        let (queries, seen) = (heads.query_cols() * qkv.rows, 2 * heads.n_head * qkv.rows);
+        let read = qkv.len() + queries + seen;
+        let cost = [(6.0, read + 2 * queries), (8.0 * group as f64, read + qkv.len() - queries)];
+        self.attend(list, &kernels::ATTEND_BACK_Q, how, &windows, &words, all, heads.n_head, cost[0])?;
+        self.attend(list, &kernels::ATTEND_BACK_KV, how, &windows[..7], &words, all, heads.n_kv_head, cost[1])?;
+        let [Some(a), Some(b), Some(c)] = step.watched else { return Ok(()) };
+        let [draw, dpattern] = [a, c].map(|s| self.window(s));
+        let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(dy), dots, Some(&dpattern)];
+        list.run(&kernels::WATCH_BACK, how, &own, &words, n * 64 * heads.n_head)?;
+        self.duplicate(list, &draw, b)
     }
 
     fn look(&self, list: &mut List, table: Region, ids: u32, others: [Option<Region>; 2], y: Region) -> Result<()> {
@@ -485,7 +504,7 @@ impl Memory<'_> {
         let places = learned.map(|s| s.map(|s| (room, room += s.len()).0));
         let (each, kinds) = norms.blocks();
         let blocks = x.rows.div_ceil(each);
-        let sums = Window::of(&self.scratch.buffer, 0..blocks * room);
+        let sums = Window::new(&self.scratch.buffer, 0..blocks * room);
         let [a, b, c] = places.map(|place| place.map_or(Word(NONE), Word::from));
         let words = [norms.words(x, flags(flag::NORM, on)), vec![each.into(), room.into(), a, b, c]].concat();
         let [gain, other] = gains.map(|s| self.some(s));
@@ -508,7 +527,7 @@ impl Memory<'_> {
             let weight = self.window(of);
             let bias = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }));
             let to = Factor { window: y, row: w.rows, at: part.start };
-            let operands = [Factor::of(x, w.cols), Factor::of(&weight, w.cols), to];
+            let operands = [Factor::whole(x, w.cols), Factor::whole(&weight, w.cols), to];
             let bias = bias.as_ref().map_or(Beside::Nothing, Beside::Bias);
             product(
                 list,
@@ -537,7 +556,7 @@ impl Memory<'_> {
         for (part, of) in self.parts(w) {
             let weight = self.window(of);
             let from = Factor { window: dy, row: w.rows, at: part.start };
-            let operands = [from, Factor::of(&weight, w.cols), Factor::of(dx, w.cols)];
+            let operands = [from, Factor::whole(&weight, w.cols), Factor::whole(dx, w.cols)];
             let add = add || part.start > 0;
             let size = [rows, w.cols, part.len()];
             product(list, [false; 2], operands, Beside::Nothing, size, add, None, self.rounding(true))?;
@@ -565,7 +584,7 @@ impl Memory<'_> {
             // what is frozen has no gradient, and no place for one
             let grad = if w.learns() { self.window(of) } else { self.device.no_output() };
             let from = Factor { window: dy, row: w.rows, at: part.start };
-            let operands = [from, Factor::of(x, w.cols), Factor::of(&grad, w.cols)];
+            let operands = [from, Factor::whole(x, w.cols), Factor::whole(&grad, w.cols)];
             let sums = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }.grad()));
             let sums = sums.as_ref().map_or(Beside::Nothing, Beside::Sums);
             // the logits' gradient lies in the scratch
@@ -706,7 +725,7 @@ impl Memory<'_> {
         let tokens = !given && rows.targets != NONE;
         let on = flags(flag::CLASSIFY, [tokens, given, back.is_some(), seen.is_some()]);
         let (list_window, soft, to) = (rows.window(), rows.soft(), self.window(losses));
-        let chunk = Window::of(&self.scratch.buffer, 0..self.chunk * v);
+        let chunk = Window::new(&self.scratch.buffer, 0..self.chunk * v);
         for first in (0..losses.rows).step_by(self.chunk) {
             let n = self.chunk.min(losses.rows - first);
             let part = |region: Region| Region { at: region.at + first * region.cols, rows: n, ..region };

@@ -316,7 +316,8 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
                 let row = [if across[0] { most } else { k }, if across[1] { k } else { n }];
                 let mut made = |m: usize| -> Result<Vec<f32>> {
                     let mut list = List::new(device, &mut bindings);
-                    let operands = [Factor::of(&on_a, row[0]), Factor::of(&on_b, row[1]), Factor::of(&on_c, n)];
+                    let operands =
+                        [Factor::whole(&on_a, row[0]), Factor::whole(&on_b, row[1]), Factor::whole(&on_c, n)];
                     // a dispatch before it, and so much work that it is submitted alone
                     let nothing = words![1u32, false, 0f32, 0f32];
                     list.run(&kernels::SCALE, Variant::default(), &[Some(&on_c), Some(&on_c)], nothing, 1)?;

@@ -42,7 +42,7 @@ impl GpuRoofs {
         let elements = COPIED.min(device.adapter.binding_bytes as usize / 4);
         let buffers = [elements, elements].map(|elements| device.reserve("roofs", elements));
         let [from, to] = buffers;
-        let [from, to] = [from?, to?].map(|buffer| Window::of(&buffer, 0..elements));
+        let [from, to] = [from?, to?].map(|buffer| Window::new(&buffer, 0..elements));
         let mut bindings = Bindings::default();
         // seconds of `times` runs of a kernel in one list, begun and waited for
         let mut timed = |kernel: &'static GpuKernel, windows: &[Option<&Window>], words: &[Word], groups, times| {

@@ -143,11 +143,11 @@ impl GpuRows {
 
     /// All lists.
     pub fn window(&self) -> Option<Window> {
-        self.buffer.as_ref().map(|buffer| Window::of(buffer, 0..self.room[0]))
+        self.buffer.as_ref().map(|buffer| Window::new(buffer, 0..self.room[0]))
     }
 
     /// The distributions that are the targets.
     pub fn soft(&self) -> Option<Window> {
-        self.soft.as_ref().map(|buffer| Window::of(buffer, 0..self.room[1]))
+        self.soft.as_ref().map(|buffer| Window::new(buffer, 0..self.room[1]))
     }
 }

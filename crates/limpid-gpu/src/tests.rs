@@ -37,7 +37,7 @@ fn workgroups_beyond_a_list_write_nothing() {
     let len = SHARE * ((1 << 15) + 3) - 5;
     let x = filled(&vec![1.5; len + 64]);
     let mut list = List::new(&device, &mut bindings);
-    let y = Window::of(&x.buffer, 0..len);
+    let y = Window::new(&x.buffer, 0..len);
     let words = words![len, false, 2f32, 0f32];
     list.run(&kernels::SCALE, Variant::default(), &[Some(&y), Some(&y)], words, len.div_ceil(SHARE)).unwrap();
     list.submit("test").unwrap();

@@ -1,11 +1,11 @@
 //! The optimizer. Norm, clipping and the decision to skip stay on the device, so nothing waits; the report is made of sums over
 //! blocks that the host adds up in f64 when it is asked.
 
-use crate::Gpu;
 use crate::kernels::{self, Variant};
 use crate::lists::{List, MOVED, words};
 use crate::memory::{STEP, Space, Staged, Window};
 use crate::passes::{Beside, Factor, Rounding, SHARE, product};
+use crate::{Gpu, Growing};
 use limpid_core::backend::{BackendError, Result, UpdateReport};
 use limpid_core::ops::MemorySpace;
 use limpid_core::ops::adamw::{Change, Method, ParamGroup, Rule, norm_of};
@@ -29,8 +29,77 @@ pub struct Pending {
     given: Option<f64>,
     /// Blocks of the norm.
     parts: Range<usize>,
-    /// Measured sums of each watched range.
-    watch: Vec<(Range<usize>, Vec<Range<usize>>)>,
+    watch: Watched,
+}
+
+/// Watched ranges of the parameters, each with the places of its measured sums.
+type Watched = Vec<(Range<usize>, Vec<Range<usize>>)>;
+
+/// What `update` of update.wgsl is told of a part, beside the rule's constants.
+struct Own {
+    /// The rule's number in the kernel.
+    number: u32,
+    /// With Muon: what stays of a weight after decay, and how far it goes along the orthogonalised step.
+    keeps: f32,
+    along: f32,
+    /// Where the part begins in that step.
+    at: usize,
+}
+
+impl Own {
+    fn of_part(rule: &Rule, group: &ParamGroup, start: usize) -> Own {
+        if let Some((out, cols)) = group.matrix {
+            let keeps = (1.0 - rule.rate * group.decay) as f32;
+            let along = (-rule.rate * muon::scale(out, cols)) as f32;
+            return Own { number: 3, keeps, along, at: start - group.range.start };
+        }
+        let number = match rule.method {
+            Method::Sgd => 0,
+            Method::Adam => 1,
+            Method::AdamW | Method::Muon => 2,
+        };
+        Own { number, keeps: 1.0, along: 0.0, at: 0 }
+    }
+}
+
+/// A part of a group that one dispatch updates.
+struct Part {
+    group: usize,
+    range: Range<usize>,
+    /// Where its measured sums begin, if it is watched.
+    sums: Option<usize>,
+}
+
+/// Puts the norm of the gradient on the list, with the factor that clips it and the decision whether anything changes: sums of squares over
+/// blocks of the parts `squared`, then all of them together, then the losses that may hold the update back.
+fn norm_and_hold(
+    list: &mut List,
+    rule: &Rule,
+    (spaces, squared): (&[Space], &[Range<usize>]),
+    (sums, room): (&Growing, usize),
+    norm: &Range<usize>,
+) -> Result<()> {
+    let plain = Variant::default();
+    let (all, state) = (sums.window(0..room), sums.window(0..3));
+    let mut at = norm.start;
+    for part in squared {
+        let g = spaces[MemorySpace::Grad as usize].window(part.clone());
+        let words = words![g.shift, part.len(), 0u32, at];
+        let workgroups = part.len().div_ceil(BLOCK);
+        list.expect(MOVED * part.len() as f64);
+        list.run(&kernels::SQUARES, plain, &[Some(&all), Some(&g)], words, workgroups)?;
+        at += workgroups;
+    }
+    let most = rule.max_norm.min(3e38) as f32;
+    let given = rule.norm.unwrap_or(0.0) as f32;
+    let parts = sums.window(norm.clone());
+    let words = words![norm.len(), parts.shift, most, given, rule.norm.is_some()];
+    // state and sums are one buffer, in places of their own
+    list.run(&kernels::NORM_OF, plain, &[Some(&state), Some(&parts)], words, 1)?;
+    let Some((losses, most)) = rule.most_loss else { return Ok(()) };
+    let losses = spaces[losses.space as usize].window(losses.range());
+    let words = words![losses.len as usize / 4 - losses.shift as usize, losses.shift, most.clamp(-3e38, 3e38) as f32];
+    list.run(&kernels::HOLD, plain, &[Some(&state), Some(&losses)], words, 1)
 }
 
 impl Gpu {
@@ -40,35 +109,42 @@ impl Gpu {
         self.weights.param.pieces(range, most.max(BLOCK))
     }
 
+    /// Cuts groups at the ends of the watched ranges, into parts that a kernel can see, and gives the watched ones places for their sums
+    /// from `next` on. Also returns the first place after those.
+    fn arrange(&self, groups: &[ParamGroup], watch: &[Change], mut next: usize) -> (Vec<Part>, Watched, usize) {
+        let mut parts = vec![];
+        let mut watched: Watched = watch.iter().map(|change| (change.range.clone(), vec![])).collect();
+        for (group, ParamGroup { range: all, .. }) in groups.iter().enumerate() {
+            let mut ends = vec![all.start, all.end];
+            ends.extend(watch.iter().flat_map(|w| [w.range.start, w.range.end]));
+            ends.retain(|end| all.start <= *end && *end <= all.end);
+            ends.sort_unstable();
+            ends.dedup();
+            for range in ends.windows(2).flat_map(|cut| self.pieces(cut[0]..cut[1])) {
+                let inside =
+                    |(watched, _): &&mut (Range<usize>, _)| watched.start <= range.start && range.end <= watched.end;
+                let mut first = None;
+                for (_, sums) in watched.iter_mut().filter(inside) {
+                    let end = next + 3 * range.len().div_ceil(BLOCK);
+                    let to = *first.get_or_insert(next);
+                    sums.push(to..end.max(to));
+                    next = end;
+                }
+                parts.push(Part { group, range, sums: first });
+            }
+        }
+        (parts, watched, next)
+    }
+
+    /// Puts an update on the device's list: the norm of the gradient, whether anything changes, then each part of each group.
     pub(crate) fn begin(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.check_groups("update", groups)?;
         self.sees(groups)?;
         self.alone("update", groups.first().map(|group| (MemorySpace::Param, group.range.start)))?;
         let squared: Vec<Range<usize>> = groups.iter().flat_map(|group| self.pieces(group.range.clone())).collect();
         let blocks: usize = squared.iter().map(|part| part.len().div_ceil(BLOCK)).sum();
-        let (norm, mut next) = (HEAD..HEAD + blocks, HEAD + blocks);
-        // each part of the update: its group, its range, where its measured sums go
-        let mut parts: Vec<(usize, Range<usize>, Option<usize>)> = vec![];
-        let mut watched: Vec<(Range<usize>, Vec<Range<usize>>)> =
-            watch.iter().map(|change| (change.range.clone(), vec![])).collect();
-        for (i, group) in groups.iter().enumerate() {
-            let mut ends = vec![group.range.start, group.range.end];
-            ends.extend(watch.iter().flat_map(|w| [w.range.start, w.range.end]));
-            ends.retain(|end| group.range.start <= *end && *end <= group.range.end);
-            ends.sort_unstable();
-            ends.dedup();
-            for part in ends.windows(2).flat_map(|cut| self.pieces(cut[0]..cut[1])) {
-                let inside = |(range, _): &&mut (Range<usize>, _)| range.start <= part.start && part.end <= range.end;
-                let mut at = None;
-                for (_, sums) in watched.iter_mut().filter(inside) {
-                    let end = next + 3 * part.len().div_ceil(BLOCK);
-                    let to = *at.get_or_insert(next);
-                    sums.push(to..end.max(to));
-                    next = end;
-                }
-                parts.push((i, part, at));
-            }
-        }
+        let norm = HEAD..HEAD + blocks;
+        let (parts, watch, next) = self.arrange(groups, watch, norm.end);
         let spare = spare(groups);
         let [most, room] = room_of(groups);
         self.sums.ensure(&self.device, "update", most.max(next + spare))?;
@@ -80,33 +156,12 @@ impl Gpu {
             [MemorySpace::Grad, MemorySpace::Moment1, MemorySpace::Moment2].map(|space| &spaces[space as usize]);
         let mut list = List::new(device, bindings);
         let plain = Variant::default();
-        let sums_window = sums.window(0..next + spare);
         let state = sums.window(0..3);
-        let mut at = norm.start;
-        for part in &squared {
-            let g = grad.window(part.clone());
-            let words = words![g.shift, part.len(), 0u32, at];
-            let workgroups = part.len().div_ceil(BLOCK);
-            list.expect(MOVED * part.len() as f64);
-            list.run(&kernels::SQUARES, plain, &[Some(&sums_window), Some(&g)], words, workgroups)?;
-            at += workgroups;
-        }
-        let most = rule.max_norm.min(3e38) as f32;
-        let given = rule.norm.unwrap_or(0.0) as f32;
-        let parts_of_norm = sums.window(norm.clone());
-        let words = words![norm.len(), parts_of_norm.shift, most, given, rule.norm.is_some()];
-        // state and sums are one buffer, in places of their own
-        list.run(&kernels::NORM_OF, plain, &[Some(&state), Some(&parts_of_norm)], words, 1)?;
-        if let Some((losses, most)) = rule.most_loss {
-            let losses = spaces[losses.space as usize].window(losses.range());
-            let words =
-                words![losses.len as usize / 4 - losses.shift as usize, losses.shift, most.clamp(-3e38, 3e38) as f32];
-            list.run(&kernels::HOLD, plain, &[Some(&state), Some(&losses)], words, 1)?;
-        }
+        norm_and_hold(&mut list, rule, (spaces, &squared), (sums, next + spare), &norm)?;
         let [c1, c2] = rule.corrections().map(|c| c as f32);
         let rest = [1.0 - rule.beta1, 1.0 - rule.beta2].map(|r| r as f32);
         let mut made = None;
-        for (i, part, to) in &parts {
+        for Part { group: i, range: part, sums: to } in &parts {
             let group = &groups[*i];
             if let (Some((out, cols)), true) = (group.matrix, made != Some(*i)) {
                 let spare = sums.window(next..next + spare);
@@ -123,20 +178,10 @@ impl Gpu {
                 made = Some(*i);
             }
             let [w, g, m, v] = [&weights.param, grad, m, v].map(|space| space.window(part.clone()));
-            let (number, x, x_at, own, along) = match group.matrix {
-                Some((out, cols)) => {
-                    let x = room.window(muon_at(out, cols)..muon_at(out, cols) + out * cols);
-                    let at = part.start - group.range.start;
-                    let own = (1.0 - rule.rate * group.decay) as f32;
-                    (3u32, x, at, own, (-rule.rate * muon::scale(out, cols)) as f32)
-                }
-                None => match rule.method {
-                    Method::Sgd => (0, v, 0, 1.0, 0.0),
-                    Method::Adam => (1, v, 0, 1.0, 0.0),
-                    Method::AdamW | Method::Muon => (2, v, 0, 1.0, 0.0),
-                },
-            };
-            let words = words![
+            let Own { number, keeps, along, at: x_at } = Own::of_part(rule, group, part.start);
+            let muon = |(out, cols)| room.window(muon_at(out, cols)..muon_at(out, cols) + out * cols);
+            let x = group.matrix.map_or(v, muon);
+            let mut words = words![
                 w.shift,
                 part.len(),
                 number,
@@ -150,20 +195,16 @@ impl Gpu {
                 c2,
                 rule.eps as f32,
                 group.decay as f32,
-                own,
+                keeps,
                 along,
                 x_at,
-            ];
+            ]
+            .to_vec();
             let after = to.map(|_| sums.window(norm.end.max(STEP) / STEP * STEP..next + spare));
-            let words = match &after {
+            if let Some(after) = &after {
                 // the sums' binding begins behind the state's
-                Some(after) => {
-                    let mut words = words.to_vec();
-                    words[3].0 -= (after.at / 4) as u32;
-                    words
-                }
-                None => words.to_vec(),
-            };
+                words[3].0 -= (after.at / 4) as u32;
+            }
             let windows = [Some(&state), Some(&g), Some(&w), Some(&m), Some(&x), after.as_ref()];
             list.expect(MOVED * part.len() as f64);
             list.run(&kernels::UPDATE, plain, &windows, &words, part.len().div_ceil(BLOCK))?;
@@ -173,7 +214,7 @@ impl Gpu {
         self.pushed = 0;
         let all = self.sums.window(0..next);
         let staged = Staged::new(&self.device, read, vec![(all.at, 4 * next as u64, all.buffer)])?;
-        self.pending = Some(Pending { staged, len: next, given: rule.norm, parts: norm, watch: watched });
+        self.pending = Some(Pending { staged, len: next, given: rule.norm, parts: norm, watch });
         self.reported = None;
         Ok(())
     }
@@ -295,8 +336,8 @@ fn orthogonal(
     let [a, b, c] = muon::COEFFICIENTS.map(|c| c as f32);
     let wide = out <= cols;
     for _ in 0..muon::ROUNDS {
-        let of = Factor::of(&x, cols);
-        let [squares, mixed] = [&s, &mix].map(|window| Factor::of(window, side));
+        let of = Factor::whole(&x, cols);
+        let [squares, mixed] = [&s, &mix].map(|window| Factor::whole(window, side));
         let across = if wide { [false, true] } else { [true, false] };
         product(
             list,
@@ -310,7 +351,7 @@ fn orthogonal(
         )?;
         product(list, [false; 2], [squares, squares, mixed], Beside::Nothing, [side; 3], false, None, Rounding::None)?;
         blend(list, &mix, &s, side * side, [c, b])?;
-        let to = Factor::of(&next, cols);
+        let to = Factor::whole(&next, cols);
         let (operands, k) = if wide { ([mixed, of, to], out) } else { ([of, mixed, to], cols) };
         product(list, [false; 2], operands, Beside::Nothing, [out, cols, k], false, None, Rounding::None)?;
         blend(list, &next, &x, n, [1.0, a])?;

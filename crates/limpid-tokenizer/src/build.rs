@@ -1,6 +1,6 @@
-//! A [`Spec`] becomes a tokenizer of HuggingFace's crate, part by part.
+//! Builds a tokenizer of HuggingFace's crate from a [`Spec`], part by part.
 //!
-//! What the crate indexes with has been looked up when it gets here; what it still refuses, or panics of, is an error.
+//! `spec` has already checked every index that the crate uses. Whatever the crate still refuses, or panics on, becomes an error.
 
 use std::collections::HashSet;
 
@@ -209,7 +209,7 @@ fn refused(error: Box<dyn std::error::Error + Send + Sync>) -> TokenizerError {
 }
 
 fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
-    let spec = Spec::of(model);
+    let spec = Spec::new(model);
     let kind = spec.kind().to_string();
     let model = spec.model;
     let needs = |what| part("the model", what, format!("a {kind} model without"));

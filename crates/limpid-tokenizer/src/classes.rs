@@ -1,6 +1,6 @@
-//! The classes of transformers 5.23 that make a tokenizer anew of its vocabulary: of tokenizer.json they take the model's tokens and
-//! merges, the list of added tokens and mostly the post_processor, and all else is the class's, as tokenizer_config.json sets it.
-//! Every other class takes tokenizer.json as it stands ([`WHOLE`]).
+//! The classes of transformers 5.23 that rebuild a tokenizer from its vocabulary. They take the model's tokens and merges, the added tokens and
+//! usually the post_processor from tokenizer.json; everything else is fixed by the class and by tokenizer_config.json. All other classes
+//! use tokenizer.json unchanged ([`WHOLE`]).
 //!
 //! Read `beside` for the files, `files` for where vocabularies lie.
 
@@ -299,10 +299,12 @@ fn marks(strips: bool) -> Value {
 fn llama(spec: &mut Spec, beside: &Beside, _: &Class) {
     let (prefix, always) = (beside.settings.add_prefix_space != Some(false), beside.settings.legacy == Some(true));
     model(spec, Model { fuse_unk: Some(true), byte_fallback: Some(true), ..Model::default() });
-    let scheme = match prefix {
-        false => "never",
-        true if always => "always",
-        true => "first",
+    let scheme = if !prefix {
+        "never"
+    } else if always {
+        "always"
+    } else {
+        "first"
     };
     spec.normalizer = Value::Null;
     spec.pre_tokenizer = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });

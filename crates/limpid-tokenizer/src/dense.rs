@@ -1,4 +1,4 @@
-//! A tokenizer of which a text uses few ids: only those are numbered, densely, so that a model of it needs no rows for the others.
+//! A dense tokenizer: a tokenizer reduced to the ids that a text uses, numbered from 0, so that the model needs no rows for the others.
 //!
 //! Text is cut as ever, and ids are translated at the edge ([`Remap`]).
 
@@ -9,49 +9,49 @@ use super::{Remap, Tokenizer, TokenizerError};
 /// The ids of another tokenizer that a text uses, numbered from 0 in their own order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseTokenizer {
-    of: Tokenizer,
+    full: Tokenizer,
     ids: Remap,
 }
 
 impl DenseTokenizer {
-    /// The ids `ids` of the tokenizer `of`.
-    pub(super) fn new(of: Tokenizer, ids: Remap) -> Result<DenseTokenizer, TokenizerError> {
+    /// The ids `ids` of the tokenizer `full`.
+    pub(super) fn new(full: Tokenizer, ids: Remap) -> Result<DenseTokenizer, TokenizerError> {
         let part = |expected, found: String| TokenizerError::Part { part: "dense ids".into(), expected, found };
-        if let Tokenizer::Dense(_) = of {
+        if let Tokenizer::Dense(_) = full {
             return Err(part("ids of a tokenizer that is not dense itself", "ids of a dense one".into()));
         }
-        of.check(ids.used())?;
-        match ids.is_empty() {
-            true => Err(part("at least one id", "none".into())),
-            false => Ok(DenseTokenizer { of, ids }),
+        full.check(ids.used())?;
+        if ids.is_empty() {
+            return Err(part("at least one id", "none".into()));
         }
+        Ok(DenseTokenizer { full, ids })
     }
 
-    /// Those that `texts` have, which are read on `threads` threads; where there are several also what may stand between them;
-    /// what stands round a text; and the `special` tokens.
+    /// The ids of `texts`, which are encoded on `threads` threads; if there are several, also the ids that may stand between them; the
+    /// ids that a model expects round a text; and the `special` tokens.
     pub(super) fn for_texts(
-        of: Tokenizer,
+        full: Tokenizer,
         texts: &[Cow<str>],
         special: &[String],
         threads: usize,
     ) -> Result<DenseTokenizer, TokenizerError> {
-        let mut used: BTreeSet<u32> = of.encode_for_model("")?.into_iter().collect();
-        used.extend(special.iter().filter_map(|name| of.special(name)));
-        let end = of.end_of_text();
+        let mut used: BTreeSet<u32> = full.encode_for_model("")?.into_iter().collect();
+        used.extend(special.iter().filter_map(|name| full.special(name)));
+        let end = full.end_of_text();
         for text in texts {
-            used.extend(of.encode_on(threads, text, true)?);
+            used.extend(full.encode_on(threads, text, true)?);
             // a newline that follows a text may be part of its last token; words may have none
             if texts.len() > 1 && end.is_none() {
-                used.extend(of.encode_on(threads, &format!("{text}\n"), true).unwrap_or_default());
+                used.extend(full.encode_on(threads, &format!("{text}\n"), true).unwrap_or_default());
             }
         }
         used.extend(end.filter(|_| texts.len() > 1));
-        DenseTokenizer::new(of, Remap::from(used.into_iter().collect::<Vec<_>>()))
+        DenseTokenizer::new(full, Remap::from(used.into_iter().collect::<Vec<_>>()))
     }
 
-    /// The tokenizer that cuts the text.
-    pub fn of(&self) -> &Tokenizer {
-        &self.of
+    /// The tokenizer with all of its ids, which cuts the text.
+    pub fn full(&self) -> &Tokenizer {
+        &self.full
     }
 
     /// Which of its ids are numbered.
@@ -64,9 +64,9 @@ impl DenseTokenizer {
         let one = |&id: &u32| match self.one(id) {
             Some(id) => Ok(id),
             None => Err(TokenizerError::NotDense {
-                piece: self.of.piece(id)?,
+                piece: self.full.piece(id)?,
                 id,
-                of: self.of.name(),
+                of: self.full.name(),
                 vocab_size: self.ids.len(),
             }),
         };

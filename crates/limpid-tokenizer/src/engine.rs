@@ -163,9 +163,10 @@ impl PreTokenizer for Cut {
             if self.blank && !part.get().starts_with(' ') {
                 part.prepend(" ");
             }
-            match self.invert {
-                true => part.split(Invert(&self.pattern), self.behavior),
-                false => part.split(&self.pattern, self.behavior),
+            if self.invert {
+                part.split(Invert(&self.pattern), self.behavior)
+            } else {
+                part.split(&self.pattern, self.behavior)
             }
         })
     }

@@ -145,7 +145,7 @@ fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str) -> Result<Spec, TokenizerE
     let merge = |line: &str| Merge::parse(line).ok_or_else(|| part("a line", "two tokens with a blank between", line));
     let merges = lines.map(merge).collect::<Result<Vec<_>, TokenizerError>>()?;
     let (r#type, merges, vocab) = (Some("BPE".into()), Some(merges), Vocab::Ids(pairs));
-    Ok(Spec::of(Model { r#type, merges, vocab, ..Model::default() }))
+    Ok(Spec::new(Model { r#type, merges, vocab, ..Model::default() }))
 }
 
 /// A .tiktoken file in a model's folder: text is cut as for GPT-4, with numbers of up to three digits, and the special tokens are
@@ -175,7 +175,7 @@ fn word_pieces(lines: &str) -> Result<Spec, TokenizerError> {
     }
     let mut pairs: Vec<(String, u64)> = ids.into_iter().map(|(token, id)| (token.to_string(), id)).collect();
     pairs.sort_by_key(|(_, id)| *id);
-    Ok(Spec::of(Model { r#type: Some("WordPiece".into()), vocab: Vocab::Ids(pairs), ..Model::default() }))
+    Ok(Spec::new(Model { r#type: Some("WordPiece".into()), vocab: Vocab::Ids(pairs), ..Model::default() }))
 }
 
 /// llm.c's file: the bytes of each token, in the order they were merged in.

@@ -35,11 +35,6 @@ pub struct Remap {
 }
 
 impl Remap {
-    /// The map for the ids that occur in `ids`.
-    pub fn of(ids: &[u32]) -> Remap {
-        Remap::from(ids.to_vec())
-    }
-
     /// n: how many distinct ids there are.
     pub fn len(&self) -> usize {
         self.used.len()
@@ -108,7 +103,7 @@ pub struct Statistics {
 /// Counts `text` and the `ids` it was encoded to.
 pub fn statistics(tokenizer: &Tokenizer, text: &str, ids: &[u32]) -> Result<Statistics, TokenizerError> {
     tokenizer.check(ids)?;
-    let map = Remap::of(ids);
+    let map = Remap::from(ids.to_vec());
     let max_id = map.used.last().copied();
     Ok(Statistics {
         bytes: text.len(),
@@ -138,7 +133,7 @@ mod tests {
     #[test]
     fn sparse_ids_become_dense_and_return() {
         let ids = [100_069, 5, 220, 5, 100_069];
-        let map = Remap::of(&ids);
+        let map = Remap::from(ids.to_vec());
         assert_eq!((map.len(), map.used()), (3, &[5, 220, 100_069][..]));
         let dense = map.dense(&ids).unwrap();
         assert_eq!(dense, [2, 0, 1, 0, 2]);

@@ -142,7 +142,7 @@ impl ImportedTokenizer {
         let unknown = spec.unknown(&tokens);
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
-            None => match (Pairs::of(&spec), Scored::of(&spec)?) {
+            None => match (Pairs::from_spec(&spec), Scored::from_spec(&spec)?) {
                 (Some(pairs), _) => Engine::Bytes(pairs),
                 (None, Some(scored)) => Engine::Scored(scored),
                 #[cfg(feature = "huggingface")]

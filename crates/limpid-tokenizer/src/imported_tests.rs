@@ -1,10 +1,6 @@
 //! Other programs' tokenizers: HuggingFace's ids, GGUF's view, and files that are not what they seem.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,16 +33,11 @@ fn fixtures() -> BTreeMap<String, Folder> {
     all
 }
 
-/// A folder of its own for one test, gone with it.
-pub(super) struct Scratch(pub(super) PathBuf);
+#[path = "../../limpid/tests/library/common/folder.rs"]
+mod folder;
+pub(super) use folder::Folder as Scratch;
 
 impl Scratch {
-    pub(super) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("limpid-imported-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
     /// Opens a folder of just these files.
     pub(super) fn open<'a>(
         &self,
@@ -59,12 +50,6 @@ impl Scratch {
             fs::write(self.0.join(name), bytes).unwrap();
         }
         Tokenizer::open(&self.0)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
         Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary,
         Tokenizer::Imported(imported) => return imported.source().into(),
         Tokenizer::Dense(dense) => {
-            let of: Value = serde_json::from_str(&dense.of().to_json()).expect("what is written is JSON");
+            let of: Value = serde_json::from_str(&dense.full().to_json()).expect("what is written is JSON");
             return json!({ "limpid_dense": { "of": of, "ids": dense.ids() } }).to_string() + "\n";
         }
     };

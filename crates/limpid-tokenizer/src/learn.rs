@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     DenseTokenizer, Split, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters, files,
@@ -180,7 +180,7 @@ impl Learner {
                 let added: Vec<Added> = added(tokens.len()).collect();
                 let vocab = tokens.into_iter().chain(special.iter().cloned()).zip(0..).collect();
                 let (r#type, vocab) = (Some("BPE".into()), Vocab::Ids(vocab));
-                let mut spec = Spec::of(Model { r#type, vocab, merges: Some(merges), ..Model::default() });
+                let mut spec = Spec::new(Model { r#type, vocab, merges: Some(merges), ..Model::default() });
                 (spec.pre_tokenizer, spec.decoder) = (table::cutting(split), table::byte_level(true));
                 spec.added_tokens = added;
                 Tokenizer::made(spec).map(Some)
@@ -404,7 +404,65 @@ pub(super) fn seam(text: &str, range: Range<usize>) -> Option<usize> {
     None
 }
 
-/// Joins the most frequent pair of neighbours in `words` until there are `most` tokens: the tokens, and what they were joined
+/// Two tokens that stand side by side.
+type Pair = (u32, u32);
+
+/// How often every pair of neighbours occurs, and in which words.
+#[derive(Default)]
+struct Neighbours {
+    counts: FxHashMap<Pair, i64>,
+    /// The numbers of the words that have, or once had, the pair.
+    places: FxHashMap<Pair, Vec<u32>>,
+}
+
+impl Neighbours {
+    /// Counts a pair of word number `place`, which occurs `times` times.
+    fn add(&mut self, pair: Pair, times: i64, place: u32) {
+        *self.counts.entry(pair).or_insert(0) += times;
+        let places = self.places.entry(pair).or_default();
+        if places.last() != Some(&place) {
+            places.push(place);
+        }
+    }
+
+    /// Replaces a pair by the token `id` wherever it stands in a word, and notes the pairs that this makes.
+    fn join(
+        &mut self,
+        pair: Pair,
+        id: u32,
+        (word, times): (&mut Vec<u32>, i64),
+        place: u32,
+        made: &mut FxHashSet<Pair>,
+    ) {
+        let mut change = |old: Pair, new: Pair| {
+            if let Some(count) = self.counts.get_mut(&old) {
+                *count -= times;
+            }
+            self.add(new, times, place);
+            made.insert(new);
+        };
+        let (mut from, mut to) = (0, 0);
+        while from < word.len() {
+            let next = word.get(from + 1).copied();
+            if (word[from], next.unwrap_or(u32::MAX)) != pair {
+                word[to] = word[from];
+                (from, to) = (from + 1, to + 1);
+                continue;
+            }
+            if to > 0 {
+                change((word[to - 1], pair.0), (word[to - 1], id));
+            }
+            if let Some(after) = word.get(from + 2).copied() {
+                change((pair.1, after), (id, after));
+            }
+            word[to] = id;
+            (from, to) = (from + 2, to + 1);
+        }
+        word.truncate(to);
+    }
+}
+
+/// Joins the most frequent pair of neighbours in `words` until there are `most` tokens. Returns the tokens and what they were joined
 /// from. `prefix` is left out of a right side.
 fn join(
     mut tokens: Vec<String>,
@@ -414,25 +472,21 @@ fn join(
     prefix: &str,
     tell: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Option<(Vec<String>, Vec<Merge>)> {
-    type Pair = (u32, u32);
     let mut merges = Vec::new();
-    let mut counts: FxHashMap<Pair, i64> = FxHashMap::default();
-    let mut places: FxHashMap<Pair, Vec<u32>> = FxHashMap::default();
+    let mut neighbours = Neighbours::default();
     let mut ids: HashMap<String, u32> = tokens.iter().cloned().zip(0..).collect();
     for ((word, count), place) in words.iter().zip(0..) {
-        for pair in word.windows(2).map(|pair| (pair[0], pair[1])) {
-            *counts.entry(pair).or_insert(0) += *count as i64;
-            let places = places.entry(pair).or_default();
-            if places.last() != Some(&place) {
-                places.push(place);
-            }
+        for pair in word.windows(2) {
+            neighbours.add((pair[0], pair[1]), *count as i64, place);
         }
     }
-    let mut heap: BinaryHeap<(i64, Reverse<Pair>)> = counts.iter().map(|(pair, n)| (*n, Reverse(*pair))).collect();
+    let mut heap: BinaryHeap<(i64, Reverse<Pair>)> =
+        neighbours.counts.iter().map(|(pair, n)| (*n, Reverse(*pair))).collect();
     while tokens.len() < most
         && let Some((count, Reverse(pair))) = heap.pop()
     {
-        let now = counts.get(&pair).copied().unwrap_or(0);
+        // an entry may be out of date: the count has changed since it was pushed
+        let now = neighbours.counts.get(&pair).copied().unwrap_or(0);
         if now != count {
             if now > 0 {
                 heap.push((now, Reverse(pair)));
@@ -452,43 +506,14 @@ fn join(
         if merges.len() % 256 == 0 && !tell(tokens.len(), most) {
             return None;
         }
-        counts.remove(&pair);
-        let mut born: FxHashMap<Pair, ()> = FxHashMap::default();
-        for place in places.remove(&pair).unwrap_or_default() {
+        neighbours.counts.remove(&pair);
+        let mut made = FxHashSet::default();
+        for place in neighbours.places.remove(&pair).unwrap_or_default() {
             let (word, times) = &mut words[place as usize];
-            let times = *times as i64;
-            let (mut from, mut to) = (0, 0);
-            while from < word.len() {
-                let next = word.get(from + 1).copied();
-                if (word[from], next.unwrap_or(u32::MAX)) != pair {
-                    word[to] = word[from];
-                    (from, to) = (from + 1, to + 1);
-                    continue;
-                }
-                let mut change = |old: Pair, new: Pair| {
-                    if let Some(count) = counts.get_mut(&old) {
-                        *count -= times;
-                    }
-                    *counts.entry(new).or_insert(0) += times;
-                    born.insert(new, ());
-                    let places = places.entry(new).or_default();
-                    if places.last() != Some(&place) {
-                        places.push(place);
-                    }
-                };
-                if to > 0 {
-                    change((word[to - 1], pair.0), (word[to - 1], id));
-                }
-                if let Some(after) = word.get(from + 2).copied() {
-                    change((pair.1, after), (id, after));
-                }
-                word[to] = id;
-                (from, to) = (from + 2, to + 1);
-            }
-            word.truncate(to);
+            neighbours.join(pair, id, (word, *times as i64), place, &mut made);
         }
-        for pair in born.into_keys() {
-            if let Some(count) = counts.get(&pair).filter(|count| **count > 0) {
+        for pair in made {
+            if let Some(count) = neighbours.counts.get(&pair).filter(|count| **count > 0) {
                 heap.push((*count, Reverse(pair)));
             }
         }

@@ -236,7 +236,7 @@ impl Tokenizer {
                 TextPart::Special(id) => TextPart::Special(dense.sparse(&[*id])[0]),
                 plain => plain.clone(),
             };
-            return dense.dense(&dense.of().encode_parts(&parts.iter().map(sparse).collect::<Vec<_>>())?);
+            return dense.dense(&dense.full().encode_parts(&parts.iter().map(sparse).collect::<Vec<_>>())?);
         }
         #[cfg(feature = "huggingface")]
         if let Tokenizer::Imported(imported) = self
@@ -259,7 +259,7 @@ impl Tokenizer {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
             Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
             Tokenizer::Imported(imported) => imported.encode(text, specials, threads),
-            Tokenizer::Dense(dense) => dense.dense(&dense.of().encode_with(text, specials, threads)?),
+            Tokenizer::Dense(dense) => dense.dense(&dense.full().encode_with(text, specials, threads)?),
         }
     }
 
@@ -267,7 +267,7 @@ impl Tokenizer {
     /// `[SEP]`, Llama's `<s>`. The same as `encode` where its files say nothing, and for limpid's own.
     pub fn encode_for_model(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         if let Tokenizer::Dense(dense) = self {
-            return dense.dense(&dense.of().encode_for_model(text)?);
+            return dense.dense(&dense.full().encode_for_model(text)?);
         }
         let ids = self.encode(text)?;
         Ok(match self {
@@ -280,7 +280,7 @@ impl Tokenizer {
     pub fn after(&self) -> Vec<u32> {
         match self {
             Tokenizer::Imported(imported) => imported.frame().1.to_vec(),
-            Tokenizer::Dense(dense) => dense.of().after().into_iter().filter_map(|id| dense.one(id)).collect(),
+            Tokenizer::Dense(dense) => dense.full().after().into_iter().filter_map(|id| dense.one(id)).collect(),
             _ => vec![],
         }
     }
@@ -290,7 +290,7 @@ impl Tokenizer {
     pub fn bos(&self) -> Option<u32> {
         match self {
             Tokenizer::Imported(imported) => imported.frame().0.first().copied(),
-            Tokenizer::Dense(dense) => dense.one(dense.of().bos()?),
+            Tokenizer::Dense(dense) => dense.one(dense.full().bos()?),
             _ => None,
         }
     }
@@ -324,7 +324,7 @@ impl Tokenizer {
                 ids.iter().for_each(|&id| imported.push(id, &mut seam, &mut bytes));
                 bytes
             }
-            Tokenizer::Dense(dense) => dense.of().decode_bytes(&dense.sparse(ids))?,
+            Tokenizer::Dense(dense) => dense.full().decode_bytes(&dense.sparse(ids))?,
         })
     }
 
@@ -354,7 +354,7 @@ impl Tokenizer {
             }
             Tokenizer::Bpe(encoding) => (!encoding.unused(id)).then(|| encoding.bytes(&[id])),
             Tokenizer::Imported(imported) => imported.piece(id),
-            Tokenizer::Dense(dense) => dense.of().bytes(dense.sparse(&[id])[0]),
+            Tokenizer::Dense(dense) => dense.full().bytes(dense.sparse(&[id])[0]),
         }
     }
 
@@ -372,7 +372,7 @@ impl Tokenizer {
             Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
             Tokenizer::Imported(imported) => imported.specials(),
             Tokenizer::Dense(dense) => {
-                dense.of().specials().into_iter().filter_map(|(token, id)| Some((token, dense.one(id)?))).collect()
+                dense.full().specials().into_iter().filter_map(|(token, id)| Some((token, dense.one(id)?))).collect()
             }
         }
     }
@@ -383,7 +383,7 @@ impl Tokenizer {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.unknown(),
             Tokenizer::Bpe(_) => None,
             Tokenizer::Imported(imported) => imported.unknown,
-            Tokenizer::Dense(dense) => dense.one(dense.of().unknown()?),
+            Tokenizer::Dense(dense) => dense.one(dense.full().unknown()?),
         }
     }
 
@@ -408,7 +408,7 @@ impl Tokenizer {
         const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
         let named = match self {
             Tokenizer::Imported(imported) => imported.end,
-            Tokenizer::Dense(dense) => return dense.one(dense.of().end_of_text()?),
+            Tokenizer::Dense(dense) => return dense.one(dense.full().end_of_text()?),
             _ => None,
         };
         named.or_else(|| NAMES.into_iter().find_map(|name| self.special(name)))
@@ -418,7 +418,7 @@ impl Tokenizer {
     pub fn more_ends(&self) -> Vec<u32> {
         match self {
             Tokenizer::Imported(imported) => imported.ends.clone(),
-            Tokenizer::Dense(dense) => dense.of().more_ends().into_iter().filter_map(|id| dense.one(id)).collect(),
+            Tokenizer::Dense(dense) => dense.full().more_ends().into_iter().filter_map(|id| dense.one(id)).collect(),
             _ => vec![],
         }
     }
@@ -432,7 +432,7 @@ impl Tokenizer {
     pub fn named_roles(&self) -> &[(String, String)] {
         match self {
             Tokenizer::Imported(imported) => &imported.names,
-            Tokenizer::Dense(dense) => dense.of().named_roles(),
+            Tokenizer::Dense(dense) => dense.full().named_roles(),
             _ => &[],
         }
     }

@@ -1,4 +1,4 @@
-//! Byte-level byte pairs, from text to ids: special tokens, pieces, joins; on as many threads as one likes.
+//! Encodes text with byte-level byte pairs: special tokens, pieces, merges, on any number of threads.
 
 use std::{
     ops::Range,
@@ -42,7 +42,7 @@ impl Pairs {
     }
 
     /// What a tokenizer.json says, if it is this and nothing more: the same ids for every text as HuggingFace's.
-    pub(super) fn of(spec: &Spec) -> Option<Pairs> {
+    pub(super) fn from_spec(spec: &Spec) -> Option<Pairs> {
         let model = &spec.model;
         let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
         let bare = |first: bool| {

@@ -130,10 +130,11 @@ impl Ranks {
             return out.extend(&known.ids[..known.count as usize]);
         }
         let from = out.len();
-        match piece.len() <= SHORT {
-            true => self.scan(piece, &mut scratch.parts, out),
-            // (nobody has the memory for a longer one)
-            false => piece.chunks(LARGEST).for_each(|piece| self.heap(piece, out)),
+        if piece.len() <= SHORT {
+            self.scan(piece, &mut scratch.parts, out);
+        } else {
+            // (nobody has the memory for a piece longer than LARGEST)
+            piece.chunks(LARGEST).for_each(|piece| self.heap(piece, out));
         }
         let count = out.len() - from;
         if let Some(known) = scratch.memory.get_mut(at)

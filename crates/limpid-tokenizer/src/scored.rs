@@ -40,7 +40,7 @@ pub(super) struct Scored {
 
 impl Scored {
     /// What a tokenizer.json of limpid's says, if it is of this type.
-    pub(super) fn of(spec: &Spec) -> Result<Option<Scored>, TokenizerError> {
+    pub(super) fn from_spec(spec: &Spec) -> Result<Option<Scored>, TokenizerError> {
         let Vocab::Scores(list) = &spec.model.vocab else { return Ok(None) };
         if spec.kind() != SCORED {
             return Ok(None);

@@ -206,7 +206,7 @@ pub(super) fn shown(value: &Value) -> String {
 
 impl Spec {
     /// A tokenizer of this model, with nothing round it.
-    pub(super) fn of(model: Model) -> Spec {
+    pub(super) fn new(model: Model) -> Spec {
         let [normalizer, pre_tokenizer, post_processor, decoder] = [const { Value::Null }; 4];
         let (version, added_tokens) = (first_version(), Vec::new());
         let (truncation, padding) = ((), ());

@@ -1,8 +1,8 @@
-//! Text out of ids while they are still being made.
+//! Decodes ids to text while they are still being generated.
 //!
 //! A byte-pair token may end in the middle of a character, and a word's blank depends on the word before it. A
-//! [`TextStream`] keeps what is not yet whole, so that the pieces it gives are always valid text and, put together, are
-//! exactly what [`Tokenizer::decode`] makes of all ids.
+//! [`TextStream`] holds incomplete characters back, so that every piece it returns is valid text, and all pieces together are
+//! exactly what [`Tokenizer::decode`] returns for all ids.
 
 use super::{Tokenizer, TokenizerError, imported::Seam, words::Spacing};
 
@@ -66,7 +66,7 @@ fn next(tokenizer: &Tokenizer, id: u32, spacing: &mut Spacing, seam: &mut Seam, 
             imported.push(id, seam, held);
             whole(held)
         }
-        Tokenizer::Dense(dense) => next(dense.of(), dense.sparse(&[id])[0], spacing, seam, held),
+        Tokenizer::Dense(dense) => next(dense.full(), dense.sparse(&[id])[0], spacing, seam, held),
     }
 }
 

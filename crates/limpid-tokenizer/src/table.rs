@@ -1,6 +1,6 @@
-//! A tokenizer as GGUF files keep it: a table of tokens, the kind of each, and the name of a way to cut text.
+//! A tokenizer as GGUF files store it: a table of tokens with their types, and the name of a pre-tokenizer.
 //!
-//! llama.cpp has three machines that matter here. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
+//! limpid reads three of llama.cpp's models. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
 //! regular expression that goes by name ([`splitting`] knows the names, checked against llama.cpp's own ids). `llama` is
 //! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first (`scored`). `bert` is WordPiece: a
 //! token that begins a word has `▁` before it, and one that goes on has nothing, where BERT's own list has nothing and `##`.
@@ -284,7 +284,7 @@ pub(super) fn ranked(tokens: &[Option<Vec<u8>>]) -> Result<Spec, TokenizerError>
     let lone = tokens.iter().zip(&pairs).any(|(t, pair)| pair.is_none() && t.as_ref().is_some_and(|t| t.len() > 1));
     let vocab =
         tokens.iter().zip(0u64..).filter_map(|(token, id)| Some((byte_letters::letters_of(token.as_deref()?), id)));
-    Ok(Spec::of(Model {
+    Ok(Spec::new(Model {
         r#type: Some("BPE".into()),
         ignore_merges: lone.then_some(true),
         vocab: Vocab::Ids(vocab.collect()),
@@ -383,9 +383,10 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
                 return Err(cannot("it puts a token after every text that does not end one"));
             }
             let marked = steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(_, s)| s["content"] == "▁"));
-            let mut table = match marked || spec.pre_tokenizer["type"] == "Metaspace" {
-                true => marks(spec, tokens, bos, eos)?,
-                false => letters(spec, tokens, bos, eos)?,
+            let mut table = if marked || spec.pre_tokenizer["type"] == "Metaspace" {
+                marks(spec, tokens, bos, eos)?
+            } else {
+                letters(spec, tokens, bos, eos)?
             };
             (table.add_bos, table.after) = (first.is_some(), after);
             Ok(table)
@@ -397,10 +398,12 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
 fn kinds(spec: &Spec, tokens: Vec<Option<String>>) -> (Vec<String>, Vec<i32>) {
     let mut types: Vec<i32> = tokens.iter().map(|t| if t.is_some() { NORMAL } else { UNUSED }).collect();
     for added in &spec.added_tokens {
-        types[added.id as usize] = match spec.model.unk_token.as_ref() == Some(&added.content) {
-            true => UNKNOWN,
-            false if added.special => CONTROL,
-            false => USER,
+        types[added.id as usize] = if spec.model.unk_token.as_ref() == Some(&added.content) {
+            UNKNOWN
+        } else if added.special {
+            CONTROL
+        } else {
+            USER
         };
     }
     let name = |(token, id): (Option<String>, usize)| token.unwrap_or_else(|| format!("[PAD{id}]"));
@@ -575,21 +578,7 @@ fn byte(token: &str) -> Option<u8> {
 
 /// [`Tokenizer::from_table`].
 pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
-    let size = table.tokens.len();
-    let scored = table.scores.as_ref().map_or(size, Vec::len);
-    if size == 0 || table.types.len() < size || scored < size {
-        let found = format!("{} types and {scored} scores for {size} tokens", table.types.len());
-        return Err(part("the table", "a type and a score for each token", found));
-    }
-    table.types.truncate(size);
-    table.scores.iter_mut().for_each(|scores| scores.truncate(size));
-    for (id, token) in table.tokens.iter_mut().enumerate().filter(|(_, token)| token.is_empty()) {
-        *token = format!("[EMPTY_{id}]"); // llama.cpp's name
-    }
-    let named = [table.bos, table.eos, table.after, table.unknown].into_iter().chain(table.ends).flatten();
-    if let Some(id) = named.into_iter().find(|&id| id as usize >= size) {
-        return Err(part("the table", "begin and end among the tokens", format!("id {id} of {size}")));
-    }
+    table.settle_sizes()?;
     let ends = table.settle_ends();
     if table.model == "bert" {
         let plain = |(token, kind): (&mut String, &i32)| match token.strip_prefix('▁') {
@@ -602,66 +591,18 @@ pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
     let added =
         table.types.iter().zip(&table.tokens).zip(0..).filter(|((kind, _), _)| [UNKNOWN, CONTROL, USER].contains(kind));
     let added: Vec<Added> = added.map(|((&kind, token), id)| Added::new(id, token, kind != USER)).collect();
-    let mut model = Model { r#type: Some("BPE".into()), ..Model::default() };
-    let spec = match table.model {
-        "gpt2" => {
-            let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
-            model.merges = Some(table.merges.iter().map(merge).collect::<Result<_, _>>()?);
-            model.ignore_merges = Table::begins_texts(&table.pre).then_some(true);
-            let mut spec = Spec::of(model);
-            let unknown = || TokenizerError::Pre { found: table.pre.clone(), known: known_pres() };
-            spec.pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
-            spec.decoder = byte_level(true);
-            spec
-        }
-        "llama" => {
-            let scores = table.scores.clone().unwrap_or_else(|| vec![0.0; size]);
-            if let Some((token, score)) = table.tokens.iter().zip(&scores).find(|(t, s)| t.len() > 1024 || s.is_nan()) {
-                let found = format!("a score of {score} and {} bytes", token.len());
-                return Err(part("the table", "tokens of at most 1,024 bytes with a score", found));
-            }
-            model.r#type = Some(SCORED.into());
-            // JSON has no infinity
-            let score = |score: f32| f64::from(score.clamp(f32::MIN, f32::MAX));
-            model.vocab = Vocab::Scores(table.tokens.iter().cloned().zip(scores.into_iter().map(score)).collect());
-            model.unk_token = table.types.iter().position(|&kind| kind == UNKNOWN).map(|id| table.tokens[id].clone());
-            let mut spec = Spec::of(model);
-            let mark = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
-            let blank = json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " });
-            let (mut before, mut after) =
-                (vec![], vec![blank, json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })]);
-            if table.add_space_prefix {
-                before.push(json!({ "type": "Prepend", "prepend": "▁" }));
-                after.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
-            }
-            before.push(mark);
-            spec.normalizer = json!({ "type": "Sequence", "normalizers": before });
-            spec.decoder = json!({ "type": "Sequence", "decoders": after });
-            spec
-        }
-        "bert" => {
-            let unknown = table.unknown.ok_or_else(|| part("the table", "a token for unknown words", "none"))?;
-            model.r#type = Some("WordPiece".into());
-            model.unk_token = Some(table.tokens[unknown as usize].clone());
-            (model.continuing_subword_prefix, model.max_input_chars_per_word) = (Some("##".into()), Some(100));
-            let mut spec = Spec::of(model);
-            spec.normalizer = json!({
-                "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-                "strip_accents": table.strip_accents, "lowercase": table.lowercase,
-            });
-            spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
-            spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
-            spec
-        }
+    let mut spec = match table.model {
+        "gpt2" => byte_pair_spec(&table)?,
+        "llama" => scored_spec(&table)?,
+        "bert" => word_piece_spec(&table)?,
         other => return Err(part("tokenizer.ggml.model", "gpt2, llama or bert", other)),
     };
-    let mut spec = spec;
     let named = |id: u32| (id, table.tokens[id as usize].as_str());
     spec.post_processor = framed(table.bos.filter(|_| table.add_bos).map(named), table.after.map(named));
     spec.added_tokens = added;
     if table.model != "llama" {
         // An unused id has no token, but if it is the last, a token keeps the place.
-        let last = size - 1;
+        let last = table.tokens.len() - 1;
         let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
         let used = tokens.filter(|((_, kind), id)| **kind != UNUSED || *id == last as u64);
         spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
@@ -675,6 +616,93 @@ pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
     (imported.begin, imported.end) = (table.bos, table.eos);
     imported.ends = ends.into_iter().collect();
     Ok(Tokenizer::Imported(Arc::new(imported)))
+}
+
+impl Table {
+    /// Checks that every token has a type and a score and that the named tokens exist, and names the tokens that have no text.
+    fn settle_sizes(&mut self) -> Result<(), TokenizerError> {
+        let size = self.tokens.len();
+        let scored = self.scores.as_ref().map_or(size, Vec::len);
+        if size == 0 || self.types.len() < size || scored < size {
+            let found = format!("{} types and {scored} scores for {size} tokens", self.types.len());
+            return Err(part("the table", "a type and a score for each token", found));
+        }
+        self.types.truncate(size);
+        self.scores.iter_mut().for_each(|scores| scores.truncate(size));
+        for (id, token) in self.tokens.iter_mut().enumerate().filter(|(_, token)| token.is_empty()) {
+            *token = format!("[EMPTY_{id}]"); // llama.cpp's name
+        }
+        let named =
+            [self.bos, self.eos, self.after, self.unknown].into_iter().chain(self.ends.iter().copied()).flatten();
+        if let Some(id) = named.into_iter().find(|&id| id as usize >= size) {
+            return Err(part("the table", "begin and end among the tokens", format!("id {id} of {size}")));
+        }
+        Ok(())
+    }
+}
+
+/// Byte pairs with merges, as GPT-2 has them; the vocabulary is still missing.
+fn byte_pair_spec(table: &Table) -> Result<Spec, TokenizerError> {
+    let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
+    let merges = table.merges.iter().map(merge).collect::<Result<_, _>>()?;
+    let mut spec = Spec::new(Model {
+        r#type: Some("BPE".into()),
+        merges: Some(merges),
+        ignore_merges: Table::begins_texts(&table.pre).then_some(true),
+        ..Model::default()
+    });
+    let unknown = || TokenizerError::Pre { found: table.pre.clone(), known: known_pres() };
+    spec.pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
+    spec.decoder = byte_level(true);
+    Ok(spec)
+}
+
+/// Tokens joined by their scores, as SentencePiece has them.
+fn scored_spec(table: &Table) -> Result<Spec, TokenizerError> {
+    let scores = table.scores.clone().unwrap_or_else(|| vec![0.0; table.tokens.len()]);
+    if let Some((token, score)) = table.tokens.iter().zip(&scores).find(|(t, s)| t.len() > 1024 || s.is_nan()) {
+        let found = format!("a score of {score} and {} bytes", token.len());
+        return Err(part("the table", "tokens of at most 1,024 bytes with a score", found));
+    }
+    // JSON has no infinity
+    let score = |score: f32| f64::from(score.clamp(f32::MIN, f32::MAX));
+    let unknown = table.types.iter().position(|&kind| kind == UNKNOWN);
+    let mut spec = Spec::new(Model {
+        r#type: Some(SCORED.into()),
+        vocab: Vocab::Scores(table.tokens.iter().cloned().zip(scores.into_iter().map(score)).collect()),
+        unk_token: unknown.map(|id| table.tokens[id].clone()),
+        ..Model::default()
+    });
+    let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+    let mut before = vec![];
+    let mut after = vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+    if table.add_space_prefix {
+        before.push(json!({ "type": "Prepend", "prepend": "▁" }));
+        after.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+    }
+    before.push(replace(" ", "▁"));
+    spec.normalizer = json!({ "type": "Sequence", "normalizers": before });
+    spec.decoder = json!({ "type": "Sequence", "decoders": after });
+    Ok(spec)
+}
+
+/// BERT's word pieces; the vocabulary is still missing.
+fn word_piece_spec(table: &Table) -> Result<Spec, TokenizerError> {
+    let unknown = table.unknown.ok_or_else(|| part("the table", "a token for unknown words", "none"))?;
+    let mut spec = Spec::new(Model {
+        r#type: Some("WordPiece".into()),
+        unk_token: Some(table.tokens[unknown as usize].clone()),
+        continuing_subword_prefix: Some("##".into()),
+        max_input_chars_per_word: Some(100),
+        ..Model::default()
+    });
+    spec.normalizer = json!({
+        "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+        "strip_accents": table.strip_accents, "lowercase": table.lowercase,
+    });
+    spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
+    spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
+    Ok(spec)
 }
 
 /// HuggingFace's post_processor that puts these tokens before and after a text.

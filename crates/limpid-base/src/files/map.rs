@@ -77,10 +77,13 @@ impl Map {
     /// If it has changed.
     pub fn check(&self) -> io::Result<()> {
         let (is, was) = (state(&self.file.metadata()?), self.opened);
-        let how = match () {
-            () if is == was => return Ok(()),
-            () if is.0 != was.0 => format!("it had {} bytes and has {}", was.0, is.0),
-            () => "it was written into".to_string(),
+        if is == was {
+            return Ok(());
+        }
+        let how = if is.0 != was.0 {
+            format!("it had {} bytes and has {}", was.0, is.0)
+        } else {
+            "it was written into".to_string()
         };
         let mend = "begin again, and have a file that is in use replaced by renaming another";
         Err(io::Error::other(format!("it was changed while it was read ({how}): {mend}")))

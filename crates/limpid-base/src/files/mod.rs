@@ -276,9 +276,11 @@ pub mod faults {
 
     /// Runs `f` while the operations with these numbers fail. Returns also how many operations there were.
     pub fn during<T>(failing: Range<u64>, f: impl FnOnce() -> T) -> (T, u64) {
-        let fail = move |n| match failing.contains(&n) {
-            true => Err(io::Error::new(io::ErrorKind::StorageFull, format!("operation {n} fails"))),
-            false => Ok(()),
+        let fail = move |n| {
+            if failing.contains(&n) {
+                return Err(io::Error::new(io::ErrorKind::StorageFull, format!("operation {n} fails")));
+            }
+            Ok(())
         };
         before_each(fail, f)
     }
@@ -334,14 +336,14 @@ pub fn replace_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) 
     may()?;
     fs::create_dir(&new)?;
     let full = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
-    let done = write(&new).and_then(|()| may()).and_then(|()| match full {
-        false => fs::rename(&new, path),
-        true => exchange(&new, path).or_else(|_| {
-            fs::rename(path, &old)?;
-            fs::rename(&new, path).inspect_err(|_| drop(fs::rename(&old, path)))?;
-            fs::rename(&old, &new)
-        }),
-    });
+    let in_two_steps = || {
+        fs::rename(path, &old)?;
+        fs::rename(&new, path).inspect_err(|_| drop(fs::rename(&old, path)))?;
+        fs::rename(&old, &new)
+    };
+    let done = write(&new)
+        .and_then(|()| may())
+        .and_then(|()| if full { exchange(&new, path).or_else(|_| in_two_steps()) } else { fs::rename(&new, path) });
     // `new` is now the old folder, or an unfinished one
     let _ = fs::remove_dir_all(&new);
     done

@@ -429,7 +429,8 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     let mut inputs = vec![];
     if names.iter().any(|name| name == "input") {
         let dense = dense(tokenizer);
-        let other = dense.map(|dense| (format!("{} id", dense.of().name()), |id: u32| dense.ids().used()[id as usize]));
+        let other =
+            dense.map(|dense| (format!("{} id", dense.full().name()), |id: u32| dense.ids().used()[id as usize]));
         let text = |id| piece(tokenizer, id);
         let text = (args.labels && tokenizer.is_some()).then_some(&text as &dyn Fn(u32) -> String);
         inputs = trace.inputs(text, other.as_ref().map(|(name, id)| (name.as_str(), id as &dyn Fn(u32) -> u32)));

@@ -1,29 +1,22 @@
 //! What the tests of the binary share: an empty folder to run it in, and the guides whose commands they run.
 #![allow(dead_code)] // each test file uses its own part
 
+#[path = "../../../limpid/tests/library/common/folder.rs"]
+mod folder;
 pub mod serving;
 
+pub use folder::Folder;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The built binary.
 pub const LIMPID: &str = env!("CARGO_BIN_EXE_limpid");
 
-/// An empty folder of its own, gone at the end.
-pub struct Folder(pub PathBuf);
+/// What a test of the command does in its folder.
 impl Folder {
-    pub fn new(name: &str) -> Folder {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let (process, n) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(format!("limpid-{name}-{process}-{n}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
     pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         let path = self.0.join(name);
         fs::write(&path, bytes).unwrap();
@@ -77,12 +70,6 @@ impl Folder {
         (out.status.code(), message)
     }
 }
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

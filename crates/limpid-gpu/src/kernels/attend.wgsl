@@ -485,6 +485,19 @@ fn attend_back_kv(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) gro
     }
 }
 
+// what a workgroup of watch and watch_back is for: row i of a sequence and a head; or nothing, behind the last row
+struct Watched { here: bool, s: Item, i: u32, head: u32 }
+
+fn watched(work: u32) -> Watched {
+    let which = work / (64u * p.heads);
+    if which >= p.count {
+        return Watched();
+    }
+    let s = item(which);
+    let i = s.first + work / p.heads % 64u;
+    return Watched(i < s.rows, s, i, work % p.heads);
+}
+
 @group(0) @binding(5) var<storage, read_write> raw: array<f32>; // (N, H wide)
 @group(0) @binding(6) var<storage, read_write> scores_seen: array<f32>;
 @group(0) @binding(7) var<storage, read_write> pattern: array<f32>;
@@ -492,17 +505,13 @@ fn attend_back_kv(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) gro
 // watched: scores before and after the mask, and weights; a lane a key
 @compute @workgroup_size(64)
 fn watch(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let work = number(id, groups);
-    let which = work / (64u * p.heads);
-    if which >= p.count {
+    let one = watched(number(id, groups));
+    if !one.here {
         return;
     }
-    let s = item(which);
-    let i = s.first + work / p.heads % 64u;
-    let head = work % p.heads;
-    if i >= s.rows {
-        return;
-    }
+    let s = one.s;
+    let i = one.i;
+    let head = one.head;
     let row = s.row + i;
     for (var j = lane; j < p.wide; j += LANES) {
         let to = (row * p.heads + head) * p.wide + j;
@@ -530,17 +539,13 @@ fn watch(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3
 // watched: gradients of the scores and of the weights
 @compute @workgroup_size(64)
 fn watch_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let work = number(id, groups);
-    let which = work / (64u * p.heads);
-    if which >= p.count {
+    let one = watched(number(id, groups));
+    if !one.here {
         return;
     }
-    let s = item(which);
-    let i = s.first + work / p.heads % 64u;
-    let head = work % p.heads;
-    if i >= s.rows {
-        return;
-    }
+    let s = one.s;
+    let i = one.i;
+    let head = one.head;
     let row = s.row + i;
     let key = key_of(p.stream, row * p.heads + head);
     for (var j = lane; j < p.wide; j += LANES) {

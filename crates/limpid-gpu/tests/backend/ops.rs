@@ -2,7 +2,7 @@
 //! same bits twice. `GPU_ALL` takes all of the sample, not a part.
 
 use crate::device::device;
-use crate::random_config::{self, fill};
+use crate::random_config::{self, BATCH, CONTEXT, batch, fill};
 use limpid::backend::{Backend, BackendError, Cpu, Reference};
 use limpid::config::{Activation, Axis, Config, Mask, Positions, RotaryKind, RotaryScaling};
 use limpid::model::{Lora, Mode, Model, Tuning};
@@ -10,7 +10,7 @@ use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::element::{Element, nearest_bf16, widen_bf16};
 use limpid::ops::linear::Precision;
-use limpid::ops::{Batch, IGNORE, MemorySpace, Op, Region, Span, random};
+use limpid::ops::{Batch, MemorySpace, Op, Region, Span, random};
 use limpid::train::{Recipe, Trainer};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use std::collections::BTreeMap;
@@ -25,29 +25,6 @@ fn configs() -> Vec<Config> {
 fn some(every: usize) -> impl Iterator<Item = (usize, Config)> {
     let every = if std::env::var_os("GPU_ALL").is_some() { 1 } else { every };
     configs().into_iter().enumerate().filter(move |(i, _)| i % every == 0)
-}
-
-const BATCH: usize = 2;
-const CONTEXT: usize = 5;
-
-/// Two sequences, one of them padded; some rows without a target; segments where the model has them.
-fn batch(config: &Config, seed: u64) -> Batch {
-    let rows = (BATCH * CONTEXT) as u64;
-    let ids = |site: u64| {
-        (0..rows).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>()
-    };
-    let mut targets = ids(2);
-    [3, 8, 9].into_iter().for_each(|n| targets[n] = IGNORE);
-    let mut batch = Batch::of_sequences(ids(1), targets, CONTEXT);
-    batch.spans[1].valid = 3;
-    if config.n_segment > 0 {
-        batch.segments = (0..rows).map(|i| (i % 2) as u32).collect();
-    }
-    batch.seed = Some(seed);
-    if seed % 2 == 1 {
-        batch.terms = Terms { smoothing: 0.1, z_loss: 0.02 };
-    }
-    batch
 }
 
 fn copy(regions: &[Region], from: &dyn Backend, to: &mut dyn Backend) {
@@ -228,10 +205,12 @@ fn every_op_agrees_with_reference() {
 fn spread(model: &Model, to: &mut dyn Backend) {
     for param in &model.params {
         let gain = (param.name.contains("ln") || param.name.contains("_norm")) && param.name.ends_with("weight");
-        let (mean, size) = match gain {
-            true => (f64::from(!model.config.norm_gain_less_one), 0.2),
-            false if param.is_matrix() => (0.0, (param.region.cols as f64).powf(-0.5)),
-            false => (0.0, 0.2),
+        let (mean, size) = if gain {
+            (f64::from(!model.config.norm_gain_less_one), 0.2)
+        } else if param.is_matrix() {
+            (0.0, (param.region.cols as f64).powf(-0.5))
+        } else {
+            (0.0, 0.2)
         };
         let value = |i| (mean + size * random::normal(7, random::site(&param.name), i)) as f32;
         to.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>()).unwrap();

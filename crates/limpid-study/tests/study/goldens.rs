@@ -5,6 +5,7 @@
 //! Printed numbers are compared within the tolerance the contract gives: S1 computed in f32 and printed six decimals
 //! (four for attention), so some last digits are not those of the exact value.
 
+use crate::common::folder::Folder;
 use crate::common::ids;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::{Checkpoint, CheckpointError, save_parameters};
@@ -19,7 +20,7 @@ use limpid::trace::Trace;
 use limpid_study::walk::printed::{given, numbers, rows};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 // ---- the printed tables
 
@@ -261,27 +262,6 @@ classify  losses                             (5, 1)  <- blocks.0.hook_resid_post
 
 // ---- a model directory
 
-/// A folder of its own, gone when the test is over.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("limpid-goldens-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
-}
-
 const TEXT: &str = "cat eat mouse\ndog chase cat\nmouse eat cheese";
 
 fn initial(model: &Model, param: &Param) -> Vec<f32> {
@@ -305,9 +285,9 @@ fn directory(name: &str) -> (Folder, Config, Tokenizer) {
     let model = Model::new(&config, Mode::Train { batch: 2, context: 3 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     model.params.iter().for_each(|p| cpu.write(p.region, &initial(&model, p)).unwrap());
-    fs::write(folder.file("config.json"), config.to_json()).unwrap();
-    tokenizer.save(folder.file("tokenizer.json")).unwrap();
-    save_parameters(&folder.file("model.safetensors"), &model, &cpu).unwrap();
+    fs::write(folder.0.join("config.json"), config.to_json()).unwrap();
+    tokenizer.save(folder.0.join("tokenizer.json")).unwrap();
+    save_parameters(&folder.0.join("model.safetensors"), &model, &cpu).unwrap();
     (folder, config, tokenizer)
 }
 
@@ -336,16 +316,16 @@ fn a_model_directory_comes_back() {
                 assert_eq!(got.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), want, "{} {mode:?}", param.name);
             }
         }
-        let again = folder.file("again.safetensors");
+        let again = folder.0.join("again.safetensors");
         save_parameters(&again, &model, &cpu).unwrap();
-        assert!(fs::read(&again).unwrap() == fs::read(folder.file("model.safetensors")).unwrap(), "{mode:?}");
+        assert!(fs::read(&again).unwrap() == fs::read(folder.0.join("model.safetensors")).unwrap(), "{mode:?}");
     }
     assert_eq!(
         opened.store().names().count(),
         Model::new(&config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 }).unwrap().params.len()
     );
     // a tokenizer is no must: a model of bare ids has none
-    fs::remove_file(folder.file("tokenizer.json")).unwrap();
+    fs::remove_file(folder.0.join("tokenizer.json")).unwrap();
     assert!(Checkpoint::open(&folder.0).unwrap().tokenizer.is_none());
 }
 
@@ -393,7 +373,7 @@ fn a_broken_directory_is_refused_with_the_reason() {
         let error = refused(&folder, &config);
         (error, folder.0.clone())
     };
-    let tensors = |name: &str, edit: &dyn Fn(&mut Stored)| broken(name, &|f| change(&f.file(weights), edit));
+    let tensors = |name: &str, edit: &dyn Fn(&mut Stored)| broken(name, &|f| change(&f.0.join(weights), edit));
     let at = |all: &Stored, name: &str| all.iter().position(|t| t.0 == name).unwrap();
     let last = "blocks.1.mlp.out.weight"; // near the end: everything before it is sound
 
@@ -424,10 +404,10 @@ fn a_broken_directory_is_refused_with_the_reason() {
     // cut within the data, within the header, within the header's length, to nothing; and longer than it says
     for (i, cut) in [-4, 100, 5, 0, 3].into_iter().enumerate() {
         let (error, dir) = broken(&format!("cut-{i}"), &|folder| {
-            let mut bytes = fs::read(folder.file(weights)).unwrap();
+            let mut bytes = fs::read(folder.0.join(weights)).unwrap();
             let len = if i == 0 || i == 4 { bytes.len().saturating_add_signed(cut) } else { cut as usize };
             bytes.resize(len, 0);
-            fs::write(folder.file(weights), bytes).unwrap();
+            fs::write(folder.0.join(weights), bytes).unwrap();
         });
         let E::Format { path, what } = &error else { panic!("{cut}: {error}") };
         assert_eq!(*path, dir.join(weights));
@@ -436,20 +416,20 @@ fn a_broken_directory_is_refused_with_the_reason() {
 
     let (error, _) = broken("tokenizer", &|folder| {
         let other = Tokenizer::train(TokenizerKind::Char, TEXT, Order::Sorted, &[]).unwrap();
-        other.save(folder.file("tokenizer.json")).unwrap();
+        other.save(folder.0.join("tokenizer.json")).unwrap();
     });
     assert!(matches!(error, E::Mismatch { tokens, vocab_size, .. } if tokens > vocab_size), "{error}");
-    let (error, _) = broken("no-tokenizer", &|folder| fs::write(folder.file("tokenizer.json"), "{").unwrap());
+    let (error, _) = broken("no-tokenizer", &|folder| fs::write(folder.0.join("tokenizer.json"), "{").unwrap());
     assert!(matches!(error, E::Tokenizer(_)), "{error}");
 
     for missing in ["config.json", weights] {
-        let (error, dir) = broken(missing, &|folder| fs::remove_file(folder.file(missing)).unwrap());
+        let (error, dir) = broken(missing, &|folder| fs::remove_file(folder.0.join(missing)).unwrap());
         assert!(matches!(&error, E::NotAModel { path, missing: m } if *path == dir && *m == missing), "{error}");
     }
     let (error, _) = broken("gone", &|folder| fs::remove_dir_all(&folder.0).unwrap());
     assert!(matches!(&error, E::Io { fault, .. } if fault.kind() == std::io::ErrorKind::NotFound), "{error}");
     let (error, _) = broken("config", &|folder| {
-        let (path, text) = (folder.file("config.json"), fs::read_to_string(folder.file("config.json")).unwrap());
+        let (path, text) = (folder.0.join("config.json"), fs::read_to_string(folder.0.join("config.json")).unwrap());
         fs::write(path, text.replace("\"n_head\": 3", "\"n_head\": 4")).unwrap();
     });
     assert!(matches!(&error, E::Config { source: ConfigError::HeadsDontDivide { n_head: 4, .. }, .. }), "{error}");

@@ -2,6 +2,7 @@
 //! plan, what is saved is read back bit for bit, and an adapter of another model is refused with both named.
 
 use crate::common;
+use crate::common::folder::Folder;
 use limpid::backend::{Backend, Cpu, Device};
 use limpid::checkpoint::adapter::{self, Base};
 use limpid::checkpoint::store::Dtype;
@@ -19,22 +20,6 @@ use limpid::train::{Batches, Control, Objective, Recipe, Run, TrainEvent, Traine
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// A folder of this test's own, gone at its end.
-struct Folder(PathBuf);
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("limpid-adapters-{name}-{}", std::process::id()));
-        _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-impl Drop for Folder {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 const TOKENS: usize = 8;
 

@@ -2,6 +2,7 @@
 //! are, broken ones are refused with a reason, and no mutation of one makes reading panic or take much memory.
 
 use crate::common::counting::most;
+use crate::common::folder::Folder;
 use crate::common::mutate::{self, Dice};
 use limpid::checkpoint::CheckpointError;
 use limpid::checkpoint::gguf::{self, Array, GgufValue, Metadata};
@@ -12,27 +13,12 @@ use limpid::ops::blocks::Quant;
 use limpid::ops::random;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A folder that goes when the test does.
-struct Folder(PathBuf);
 impl Folder {
-    fn new(name: &str) -> Folder {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let (process, n) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(format!("limpid-{name}-{process}-{n}"));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
     fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, bytes).unwrap();
         path
-    }
-}
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -2,40 +2,14 @@
 //! judges `cpu` op by op, at every instruction level and thread count.
 
 use crate::common::tiny;
-use crate::random_config::{axes_of, configs, fill, pairs_covered};
+use crate::random_config::{BATCH, CONTEXT, axes_of, batch, configs, fill, pairs_covered};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::model::{Lora, Mode, Model, Placement, Tuning};
 use limpid::ops::adamw::{Change, Method, Rule};
-use limpid::ops::classify::Terms;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, IGNORE, MemorySpace, Op, Pass, Region, Span, random};
-
-const BATCH: usize = 2;
-const CONTEXT: usize = 5;
-
-/// Two sequences, one of them padded; some rows without a target; segments where the model has them.
-fn batch(config: &Config, seed: u64) -> Batch {
-    let rows = (BATCH * CONTEXT) as u64;
-    let ids = |site: u64| {
-        (0..rows).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>()
-    };
-    let mut targets = ids(2);
-    targets[3] = IGNORE;
-    targets[8] = IGNORE;
-    targets[9] = IGNORE;
-    let mut batch = Batch::of_sequences(ids(1), targets, CONTEXT);
-    batch.spans[1].valid = 3;
-    if config.n_segment > 0 {
-        batch.segments = (0..rows).map(|i| (i % 2) as u32).collect();
-    }
-    batch.seed = Some(seed);
-    if seed % 2 == 1 {
-        batch.terms = Terms { smoothing: 0.1, z_loss: 0.02 };
-    }
-    batch
-}
+use limpid::ops::{Batch, MemorySpace, Op, Pass, Region, Span, random};
 
 fn mean_loss(model: &Model, reference: &Reference, batch: &Batch) -> f64 {
     f64::from(batch.weight) * reference.exact(model.losses().unwrap()).iter().sum::<f64>()

@@ -1,6 +1,7 @@
 //! Models of other programs: every folder of `fixtures/hf` was saved by transformers with the numbers it computes
 //! (`reference/families.py`), every file of `fixtures/llmc` proved by llm.c itself (`reference/llmc.py`).
 
+use crate::common::folder::Folder;
 use limpid::backend::{Backend, BackendOptions, Cpu, Device, Reference};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
@@ -25,24 +26,6 @@ fn fixtures(folder: &str) -> Vec<PathBuf> {
     all.sort();
     assert!(all.len() > 15, "{path}: {}", all.len());
     all
-}
-
-/// A folder of this test's own, gone at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("limpid-interop-{name}-{}", std::process::id()));
-        _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The rows that transformers was given.

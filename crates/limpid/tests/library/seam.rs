@@ -1,6 +1,7 @@
 //! The seam between those who use a model and whoever runs it: what does not fit reaches no kernel, and where a backend
 //! fails, at whatever op, training goes on to the same bytes and a session to the same logits.
 
+use crate::common::folder::Folder;
 use crate::common::{self, tiny};
 use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeights, Ticket, UpdateReport, Wrapper};
 use limpid::checkpoint::safetensors_file;
@@ -23,7 +24,7 @@ use limpid::train::{
 };
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -314,23 +315,6 @@ fn an_evaluation_that_fails_at_any_op_leaves_the_weights() {
     }
 }
 
-/// A folder that is gone afterwards.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("limpid-seam-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn run<'a>(told: &Arc<Told>, folder: &Path, text: &'a Tokens, tokenizer: &'a Tokenizer) -> Run<'a> {
     let mut trainer = trainer(told);
     // one that runs ahead does so where nothing is to be done between two steps
@@ -356,7 +340,7 @@ fn a_run_that_fails_at_any_op_is_resumed_to_the_same_bytes() {
     let text = text();
     let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
     for new in [Told::new, Told::ahead] {
-        let (told, folder) = (new(), Folder::new("whole"));
+        let (told, folder) = (new(), Folder::absent("whole"));
         let mut steps = vec![];
         let mut whole = run(&told, &folder.0, &text, &tokenizer);
         whole
@@ -376,7 +360,7 @@ fn a_run_that_fails_at_any_op_is_resumed_to_the_same_bytes() {
         let begun = first.counted(|| run(&first, &folder.0, &text, &tokenizer)).1;
         let [before, between] = if first.ahead.load(Relaxed) { [5, 3] } else { [41, 3] };
         for k in some(begun..steps[0], before).chain(some(steps[0]..steps[1], between)).chain(some(steps[1]..end, 41)) {
-            let (told, folder) = (new(), Folder::new("failing"));
+            let (told, folder) = (new(), Folder::absent("failing"));
             told.fails.store(k, Relaxed);
             let failed = run(&told, &folder.0, &text, &tokenizer).go(&mut |_| Control::Continue);
             let failed = failed.expect_err("a backend that fails ends the run");
@@ -442,7 +426,7 @@ fn a_backend_that_runs_ahead_changes_nothing() {
         ("no numbers", Recipe { learning_rate: 1e30, clip: 0.0, ..long }, calm, "is not finite"),
     ] {
         let run = |told: &Arc<Told>, name: &str, stop: Option<usize>| {
-            let folder = Folder::new(&format!("ahead-{name}"));
+            let folder = Folder::absent(&format!("ahead-{name}"));
             let first = told_by(told, &folder.0, &text, (recipe, options), stop);
             (first, folder)
         };
@@ -811,7 +795,7 @@ fn a_loader_hands_on_what_lies_in_its_file() {
         (Format::Gguf, Dtype::Blocks(Quant::Q8_0), Element::Blocks(Quant::Q8_0), Major::Rows),
     ];
     for (n, (format, dtype, element, major)) in cases.into_iter().enumerate() {
-        let (folder, told) = (Folder::new(&format!("uploads-{n}")), Told::new());
+        let (folder, told) = (Folder::absent(&format!("uploads-{n}")), Told::new());
         checkpoint::save(&folder.0, format, &dtype, &source).unwrap();
         let opened = Checkpoint::open(&folder.0).unwrap();
         // a form may have parameters that this model lacks

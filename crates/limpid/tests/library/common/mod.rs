@@ -3,6 +3,7 @@
 
 pub mod counting;
 pub mod filled;
+pub mod folder;
 pub mod mutate;
 
 use limpid::backend::Backend;

@@ -73,9 +73,24 @@ pub fn bytes(original: &[u8], dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
+/// Whole numbers at the ends of what 16, 31, 32, 53, 62, 63 and 64 bits hold.
+pub const EDGES: [&str; 11] = [
+    "65536",
+    "2147483647",
+    "2147483648",
+    "4294967295",
+    "4294967296",
+    "9007199254740993",
+    "4611686018427387904",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+];
+
 /// What no value should be, as JSON: numbers out of every range, texts, shapes, and what is no JSON.
 fn hostile(dice: &mut Dice) -> String {
-    const PLAIN: [&str; 38] = [
+    const PLAIN: [&str; 27] = [
         "0",
         "-1",
         "1",
@@ -89,17 +104,6 @@ fn hostile(dice: &mut Dice) -> String {
         "1e999",
         "NaN",
         "Infinity",
-        "65536",
-        "2147483647",
-        "2147483648",
-        "4294967295",
-        "4294967296",
-        "9007199254740993",
-        "4611686018427387904",
-        "9223372036854775807",
-        "9223372036854775808",
-        "18446744073709551615",
-        "18446744073709551616",
         "\"\"",
         "null",
         "[]",
@@ -115,12 +119,12 @@ fn hostile(dice: &mut Dice) -> String {
         "\"0\"",
         "",
     ];
-    match dice.below(PLAIN.len() + 4) {
+    match dice.below(PLAIN.len() + EDGES.len() + 4) {
         0 => format!("{}{}", "[".repeat(100), "]".repeat(100)),
         1 => format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)),
         2 => format!("\"{}\"", "x".repeat(100_000)),
         3 => "{\"a\":".repeat(200),
-        n => PLAIN[n - 4].into(),
+        n => PLAIN.iter().chain(&EDGES).nth(n - 4).expect("within both").to_string(),
     }
 }
 

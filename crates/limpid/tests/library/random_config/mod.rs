@@ -1,10 +1,12 @@
 //! Tiny configurations that between them take every pair of values on every two axes: a fixed, seeded
 //! sample of the product, grown until no pair is missing.
+#![allow(dead_code)] // not every program needs all of it
 
 use limpid::backend::Backend;
 use limpid::config::*;
 use limpid::model::Model;
-use limpid::ops::random;
+use limpid::ops::classify::Terms;
+use limpid::ops::{Batch, IGNORE, random};
 use std::collections::HashSet;
 
 /// One value on each axis, as small numbers.
@@ -243,4 +245,29 @@ pub fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
         let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
         backend.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
     }
+}
+
+/// Sequences of [`batch`].
+pub const BATCH: usize = 2;
+/// Tokens of each.
+pub const CONTEXT: usize = 5;
+
+/// Two sequences, one of them padded; some rows without a target; segments where the model has them.
+pub fn batch(config: &Config, seed: u64) -> Batch {
+    let rows = (BATCH * CONTEXT) as u64;
+    let ids = |site: u64| {
+        (0..rows).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>()
+    };
+    let mut targets = ids(2);
+    [3, 8, 9].into_iter().for_each(|n| targets[n] = IGNORE);
+    let mut batch = Batch::of_sequences(ids(1), targets, CONTEXT);
+    batch.spans[1].valid = 3;
+    if config.n_segment > 0 {
+        batch.segments = (0..rows).map(|i| (i % 2) as u32).collect();
+    }
+    batch.seed = Some(seed);
+    if seed % 2 == 1 {
+        batch.terms = Terms { smoothing: 0.1, z_loss: 0.02 };
+    }
+    batch
 }
