@@ -5,7 +5,7 @@
 use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, blocks, replace, sizes};
 use super::{CheckpointError, Result, safetensors_file};
 use limpid_base::files::Map;
-use limpid_core::ops::blocks::Quant;
+use limpid_core::numeric::blocks::Quant;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Values to ggml's blocks, bit for bit as ggml's own reference functions make them (`quantize_row_q8_0_ref`, `_q4_0_ref`, `_q4_K_ref`, without
-//! fused multiply-adds). How blocks are read is in limpid-core, `ops/blocks.rs`.
+//! fused multiply-adds). How blocks are read is in limpid-core, `numeric/blocks.rs`.
 
 use half::f16;
-use limpid_core::ops::blocks::Quant;
+use limpid_core::numeric::blocks::Quant;
 
 /// The types that can be written.
 pub const WRITTEN: [Quant; 3] = [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K];

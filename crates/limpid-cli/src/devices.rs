@@ -5,8 +5,8 @@ use anyhow::Result;
 use limpid::backend::{BackendOptions, Device};
 use limpid::config::{Axis, Config, ConfigError, parse_axis, unknown};
 use limpid::model::{Mode, Model};
-use limpid::ops::adamw::ParamGroup;
 use limpid::ops::{Batch, Span};
+use limpid::optimizer::ParamGroup;
 use serde_json::Value;
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -205,8 +205,8 @@ fn seconds(config: &Config, mode: Mode, how: BackendOptions, device: Device) -> 
 #[cfg(all(test, feature = "gpu"))]
 mod tests {
     use super::*;
-    use limpid::ops::linear::Precision;
-    use limpid::ops::simd::Level;
+    use limpid::matrix::Precision;
+    use limpid::numeric::simd::Level;
 
     /// What `auto` measures, on both devices and for both uses.
     #[test]

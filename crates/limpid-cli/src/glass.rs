@@ -4,7 +4,7 @@ use crate::options::{self, MachineOptions, Usage};
 use crate::{machine, models, show};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
-use limpid::ops::linear::Precision;
+use limpid::matrix::Precision;
 use limpid_glass::{GlassError, Subject};
 use limpid_serve::saved::{self, SavedPage};
 use limpid_serve::{ServeOptions, ServedAs, ServedModel, Server};

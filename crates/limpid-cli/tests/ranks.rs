@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Folder, LIMPID, text, words};
-use limpid::ops::random;
+use limpid::numeric::random;
 use std::collections::BTreeSet;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};

@@ -619,7 +619,7 @@ settings! {
     /// rotates once in some number of positions, its wavelength. As in Llama 3.1, pairs with a wavelength above
     /// `context` / `low` rotate `factor` times slower; pairs below `context` / `high` are unchanged; the frequencies
     /// between are interpolated. With `context` 0 all pairs rotate slower (position interpolation, Chen et al.
-    /// 2023). What other kinds make of these numbers is in `ops::embed::tables::frequencies`.
+    /// 2023). What other kinds make of these numbers is in `model::tables::frequencies`.
     #[derive(Clone, Copy, PartialEq, Debug)]
     pub struct RotaryScaling named "rotary_scaling_" {
         /// Factor by which rotary pairs rotate slower, for contexts longer than those trained on; 1 changes nothing.

@@ -15,7 +15,7 @@ use limpid::config::{Config, Mask};
 use limpid::generate::Options;
 use limpid::model::Mode;
 use limpid::names;
-use limpid::ops::random;
+use limpid::numeric::random;
 use limpid::trace::sheet::Sheet;
 use limpid::trace::tiles::{Code, Extent, Tile, TilePool};
 use limpid::trace::{Labelled, Trace, TraceError};

@@ -36,12 +36,12 @@ use limpid_core::backend::{
     Backend, BackendError, BackendOptions, DeviceMemory, Result, SharedWeights, Ticket, TrainingMemory, UpdateReport,
     prepare, transpose,
 };
+use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model};
-use limpid_core::ops::adamw::{Change, ParamGroup, Rule};
-use limpid_core::ops::element::{Element, Major, Values};
+use limpid_core::numeric::element::{Element, Major, Values};
 use limpid_core::ops::limits::Limits;
-use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
+use limpid_core::optimizer::{Change, ParamGroup, Rule};
 use lists::{Bindings, List};
 use memory::{GpuWeights, STEP, Space, Staged, Window, pages, tensors, words_of};
 use passes::Memory;

@@ -7,10 +7,10 @@ use crate::memory::{STEP, Space, Window, words_of};
 use crate::rows::{GpuRows, ITEM, NONE};
 use limpid_core::backend::Result;
 use limpid_core::config::{Activation, Constants, Heads, Mask, NormKind};
-use limpid_core::ops::attend::BLOCK;
-use limpid_core::ops::dropout::Draws;
-use limpid_core::ops::linear::Precision;
-use limpid_core::ops::{Back, DropoutSpec, MemorySpace, Op, Region, Scoring, activate, norm};
+use limpid_core::kernels::activate;
+use limpid_core::kernels::dropout::Draws;
+use limpid_core::matrix::Precision;
+use limpid_core::ops::{BLOCK, Back, DropoutSpec, MemorySpace, Op, Region, Scoring, qk_norms, qk_widths};
 use std::ops::Range;
 
 /// Elements that a workgroup of an elementwise kernel takes (`SHARE` of common.wgsl).
@@ -768,8 +768,8 @@ impl Norms {
             None => (1, 1, [x.cols; 2], 0, x.cols),
             Some(heads) => {
                 let queries = if self.together { 1 } else { heads.n_head };
-                let widths = norm::qk_widths(heads, self.together);
-                (norm::qk_norms(heads, self.together), queries, widths, heads.query_cols(), heads.parts()[2].start)
+                let widths = qk_widths(heads, self.together);
+                (qk_norms(heads, self.together), queries, widths, heads.query_cols(), heads.parts()[2].start)
             }
         };
         words![x.rows, x.cols, parts, queries, wide, key_wide, key_start, rest, kind, self.eps, on].to_vec()
@@ -787,7 +787,7 @@ impl Norms {
 
     /// A row's: one for each norm, and one for what is copied.
     fn workgroups(&self) -> usize {
-        self.heads.map_or(1, |heads| norm::qk_norms(heads, self.together) + 1)
+        self.heads.map_or(1, |heads| qk_norms(heads, self.together) + 1)
     }
 }
 

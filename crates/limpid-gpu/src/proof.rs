@@ -10,12 +10,14 @@ use limpid_core::backend::{Backend, BackendError, Reference, Result};
 use limpid_core::config::{
     Activation, Axis, Config, Dropout, Mask, NormKind, NormPlace, Parallel, Positions, QkNorm, RotaryScaling,
 };
+use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model, ParamRole};
-use limpid_core::ops::adamw::{Method, Rule};
-use limpid_core::ops::classify::Terms;
-use limpid_core::ops::element::{Element, nearest_bf16, widen_bf16};
-use limpid_core::ops::linear::Precision;
-use limpid_core::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span, random};
+use limpid_core::numeric::element::Element;
+use limpid_core::numeric::half::{nearest_bf16, widen_bf16};
+use limpid_core::numeric::random;
+use limpid_core::ops::Terms;
+use limpid_core::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span};
+use limpid_core::optimizer::{Method, Rule};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -4,9 +4,8 @@
 use crate::device::{Buffer, GpuDevice};
 use crate::memory::Window;
 use limpid_core::backend::Result;
-use limpid_core::ops::attend::BLOCK;
 use limpid_core::ops::limits::Limits;
-use limpid_core::ops::{Batch, Span};
+use limpid_core::ops::{BLOCK, Batch, Span};
 
 /// Where a kernel finds no list.
 pub const NONE: u32 = u32::MAX;

@@ -5,7 +5,8 @@ use crate::kernels::{self, Variant};
 use crate::lists::words;
 use crate::passes::SHARE;
 use limpid_core::config::Config;
-use limpid_core::ops::{ActiveRows, Back, Grad, gather};
+use limpid_core::kernels::gather;
+use limpid_core::ops::{ActiveRows, Back, Grad};
 
 /// Workgroups fill a rectangle where they are many, and there may be more of them than a list has work: those write nothing, neither
 /// behind the output nor into its last element.

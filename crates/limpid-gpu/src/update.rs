@@ -8,8 +8,7 @@ use crate::passes::{Beside, Factor, Rounding, SHARE, product};
 use crate::{Gpu, Growing};
 use limpid_core::backend::{BackendError, Result, UpdateReport};
 use limpid_core::ops::MemorySpace;
-use limpid_core::ops::adamw::{Change, Method, ParamGroup, Rule, norm_of};
-use limpid_core::ops::muon;
+use limpid_core::optimizer::{Change, Method, ParamGroup, Rule, muon, norm_of};
 use std::ops::Range;
 
 /// Elements of which a workgroup makes a sum (`BLOCK` of update.wgsl).

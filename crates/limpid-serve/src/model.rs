@@ -4,7 +4,7 @@ use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
-use limpid::ops::linear::Precision;
+use limpid::matrix::Precision;
 use limpid::{Error, Lm};
 use serde_json::json;
 use sha2::{Digest, Sha256};

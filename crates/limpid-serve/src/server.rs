@@ -12,7 +12,7 @@ use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
 use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
-use limpid::ops::element::Element;
+use limpid::numeric::element::Element;
 use limpid::words::system;
 use limpid_glass::{self as glass, Glass, Subject};
 use std::io;

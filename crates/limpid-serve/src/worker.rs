@@ -393,8 +393,8 @@ mod tests {
     use limpid::checkpoint::Checkpoint;
     use limpid::engine::Decoder;
     use limpid::generate::{FinishReason, Options};
+    use limpid::matrix::Precision;
     use limpid::ops::Batch;
-    use limpid::ops::linear::Precision;
     use limpid::train::{Control, Recipe};
 
     /// A device on which nothing can be run, as it says itself or as a fault in it does.

@@ -10,9 +10,10 @@ use super::TraceError;
 use super::explain::Cell;
 use super::layers::LayerTrace;
 use limpid_core::config::{NormKind, NormPlace};
+use limpid_core::kernels::dropout::Draws;
+use limpid_core::kernels::norm;
 use limpid_core::model::{Component, Module, in_block};
-use limpid_core::ops::dropout::Draws;
-use limpid_core::ops::{Op, Region, norm};
+use limpid_core::ops::{Op, Region};
 use std::collections::{HashMap, HashSet};
 
 /// How finely writes are told apart.

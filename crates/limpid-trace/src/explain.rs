@@ -11,11 +11,12 @@ use super::{TraceError, unknown};
 use crate::names::{self, Derived};
 use limpid_base::plural::plural;
 use limpid_core::config::{Activation, Axis, Constants, NormKind, Positions};
+use limpid_core::kernels::attend::Stage;
+use limpid_core::kernels::dropout::{Draws, weight_index};
+use limpid_core::kernels::{activate, norm};
 use limpid_core::model::{Axes, Component};
-use limpid_core::ops::attend::Stage;
-use limpid_core::ops::classify::{self, Target};
-use limpid_core::ops::dropout::{Draws, weight_index};
-use limpid_core::ops::{Op, Region, activate, norm};
+use limpid_core::ops::Target;
+use limpid_core::ops::{Op, Region};
 
 /// The most terms that an explanation shows, all parts together.
 pub const TERMS: usize = 64;
@@ -924,7 +925,7 @@ impl Scene<'_> {
         let (b, pos, row) = (self.b, self.pos, self.row);
         let logits = self.trace.stored_row("logits", row)?;
         let (vocab, batch) = (logits.len(), self.trace.batch());
-        let wanted: Vec<(usize, f64)> = match classify::target(batch, row, vocab) {
+        let wanted: Vec<(usize, f64)> = match batch.target(row, vocab) {
             Target::None => return Ok(Draft::new("This position has no target, so no loss.")),
             Target::Token(id) => vec![(id, 1.0)],
             Target::Soft(y) => {

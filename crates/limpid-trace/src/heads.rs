@@ -7,7 +7,8 @@
 //! enough queries say so: over four tokens even attention has a third of its weight on the token before.
 
 use super::sheet::{AttentionHead, Sheet};
-use limpid_core::ops::attend::{BLOCK, Stage};
+use limpid_core::kernels::attend::Stage;
+use limpid_core::ops::BLOCK;
 
 /// How sharply a head attends, and to what. None where there is nothing to average.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -12,10 +12,11 @@ use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, unknown};
 use crate::names::{self, Derived};
 use limpid_base::budget::Budget;
 use limpid_core::backend::Backend;
+use limpid_core::kernels::attend::Stage;
+use limpid_core::kernels::classify::Row;
 use limpid_core::model::{Axes, Component, Mode, Model, Module};
-use limpid_core::ops::attend::Stage;
-use limpid_core::ops::classify::{self, Row, Terms};
-use limpid_core::ops::simd::Level;
+use limpid_core::numeric::simd::Level;
+use limpid_core::ops::Terms;
 use limpid_core::ops::{ActiveRows, Batch, Op, Region};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -541,7 +542,7 @@ impl LayerTrace {
         // the head and the loss are one op, whose kernel this is
         let batch = self.batch.clone();
         self.logits(vectors, |row, logits| {
-            let target = classify::target(&batch, rows.start + row, v);
+            let target = batch.target(rows.start + row, v);
             let loss = Level::best().run(Row { logits, target, terms: Terms::default(), weight: None });
             if name == "losses" { all.push(loss) } else { all.extend_from_slice(logits) }
         })?;

@@ -40,10 +40,10 @@ use limpid_base::nearest::nearest;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::Config;
 use limpid_core::finite::{NotFinite, bad_output, bad_params};
+use limpid_core::kernels::attend::Stage;
+use limpid_core::kernels::dropout::{Draws, weight_index};
 use limpid_core::model::{Axes, Mode, Model, Module, Param, Tensor};
-use limpid_core::ops::attend::Stage;
-use limpid_core::ops::classify::{self, Target};
-use limpid_core::ops::dropout::{Draws, weight_index};
+use limpid_core::ops::Target;
 use limpid_core::ops::{Batch, Op, Region, Scoring, Span};
 use masked::MaskTable;
 use sheet::{AttentionHead, Sheet};
@@ -265,7 +265,7 @@ impl SummaryRow {
         };
         let mut finite = vec![];
         let vocab_size = model.config.vocab_size;
-        let idle = |n| name == "losses" && classify::target(batch, n, vocab_size) == Target::None;
+        let idle = |n| name == "losses" && batch.target(n, vocab_size) == Target::None;
         for (n, v) in tensor.values.iter().copied().enumerate() {
             match v {
                 _ if idle(n) => row.without_target += 1,
@@ -632,8 +632,7 @@ impl<'a> Trace<'a> {
 
     fn each_target(&self, mut f: impl FnMut(&mut Vec<f32>, Target)) -> Vec<f32> {
         let mut to = vec![];
-        (0..self.batch.tokens.len())
-            .for_each(|n| f(&mut to, classify::target(&self.batch, n, self.model.config.vocab_size)));
+        (0..self.batch.tokens.len()).for_each(|n| f(&mut to, self.batch.target(n, self.model.config.vocab_size)));
         to
     }
 

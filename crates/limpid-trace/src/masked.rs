@@ -3,9 +3,9 @@
 
 use super::{Trace, TraceError, fits};
 use limpid_core::backend::Backend;
+use limpid_core::kernels::attend::reference;
+use limpid_core::kernels::dropout::{Draws, weight_index};
 use limpid_core::model::Model;
-use limpid_core::ops::attend::reference;
-use limpid_core::ops::dropout::{Draws, weight_index};
 use limpid_core::ops::{Batch, Op, Region};
 use std::borrow::Cow;
 use std::str::FromStr;

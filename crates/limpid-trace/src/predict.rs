@@ -2,9 +2,9 @@
 
 use super::layers::LayerTrace;
 use super::{Labelled, TraceError};
-use limpid_core::ops::IGNORE;
-use limpid_core::ops::classify::{Row, Target, Terms};
-use limpid_core::ops::simd::Level;
+use limpid_core::kernels::classify::Row;
+use limpid_core::numeric::simd::Level;
+use limpid_core::ops::{IGNORE, Target, Terms};
 use std::ops::Range;
 
 /// A token that may come next.

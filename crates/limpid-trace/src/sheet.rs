@@ -7,11 +7,11 @@
 use super::Labelled;
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::config::Heads;
-use limpid_core::ops::attend::{self, BLOCK, Head, Keys, Stage};
-use limpid_core::ops::linear::gemm::{self, gemm};
-use limpid_core::ops::simd::Level;
-use limpid_core::ops::view::{Mat, MatMut};
-use limpid_core::ops::{Scoring, Span};
+use limpid_core::kernels::attend::{self, Head, Keys, Stage};
+use limpid_core::matrix::gemm::{self, gemm};
+use limpid_core::matrix::view::{Mat, MatMut};
+use limpid_core::numeric::simd::Level;
+use limpid_core::ops::{BLOCK, Scoring, Span};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -8,7 +8,8 @@
 
 use crate::shuffle::Shuffle;
 use limpid_core::config::axis;
-use limpid_core::ops::{Batch, IGNORE, Span, random};
+use limpid_core::numeric::random;
+use limpid_core::ops::{Batch, IGNORE, Span};
 use limpid_data::{CorpusError, DataError, Tokens};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};

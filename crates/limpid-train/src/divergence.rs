@@ -6,8 +6,8 @@ use crate::evaluate::Score;
 use crate::trainer::Trainer;
 use limpid_core::backend;
 use limpid_core::model::{Module, Param};
-use limpid_core::ops::adamw::Change;
 use limpid_core::ops::{Batch, MemorySpace, Region};
+use limpid_core::optimizer::Change;
 use limpid_tokenizer::Tokenizer;
 use std::fmt::Write;
 

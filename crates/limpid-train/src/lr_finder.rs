@@ -8,8 +8,8 @@ use crate::error::TrainError;
 use crate::evaluate::mean;
 use crate::recipe::Recipe;
 use crate::trainer::Trainer;
-use limpid_core::ops::adamw::Method;
-use limpid_core::ops::math::pow;
+use limpid_core::numeric::math::pow;
+use limpid_core::optimizer::Method;
 
 /// Steps of each short training.
 pub const STEPS: u64 = 60;

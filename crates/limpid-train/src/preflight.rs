@@ -7,7 +7,8 @@ use crate::trainer::Trainer;
 use limpid_core::backend;
 use limpid_core::finite;
 use limpid_core::model::Param;
-use limpid_core::ops::{Batch, IGNORE, random};
+use limpid_core::numeric::random;
+use limpid_core::ops::{Batch, IGNORE};
 
 /// The result of a check that passed.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -37,7 +37,7 @@ use limpid_base::files::OutputFile;
 use limpid_base::plural::plural;
 use limpid_checkpoint::Carried;
 use limpid_core::model::Module;
-use limpid_core::ops::adamw::Change;
+use limpid_core::optimizer::Change;
 use limpid_data::{Tokens, text_bytes};
 use limpid_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};

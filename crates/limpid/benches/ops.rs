@@ -4,13 +4,16 @@
 
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Constants, Mask, NormKind};
-use limpid::ops::attend::{CacheBlocks, CachedKeys, Keys};
-use limpid::ops::element::nearest_bf16;
-use limpid::ops::linear::Precision;
-use limpid::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, product};
-use limpid::ops::simd::Level;
-use limpid::ops::view::{Mat, MatMut};
-use limpid::ops::{Scoring, Span, activate, adamw, attend, classify, norm, random};
+use limpid::kernels::attend::{CacheBlocks, CachedKeys, Keys};
+use limpid::kernels::{activate, attend, classify, norm};
+use limpid::matrix::gemm::{self, Packed, gemm_packed, product};
+use limpid::matrix::view::{Mat, MatMut};
+use limpid::matrix::{Precision, Start, Sums};
+use limpid::numeric::half::nearest_bf16;
+use limpid::numeric::random;
+use limpid::numeric::simd::Level;
+use limpid::ops::{BLOCK, Scoring, Span, Target};
+use limpid::optimizer::{Method, Rule, adamw};
 use std::time::Instant;
 
 fn values(n: usize) -> Vec<f32> {
@@ -144,7 +147,7 @@ fn attention(bench: &Bench) {
 fn cached_attention(bench: &Bench) {
     let (keys, d, cols) = (1024, 64, 2 * 12 * 64);
     let mut scratch = vec![0.0; attend::SCRATCH];
-    let blocks = keys / attend::BLOCK;
+    let blocks = keys / BLOCK;
     // neighbours lie apart, and every block is there once
     let table: Vec<u32> = (0..blocks as u32).map(|block| block * 7 % blocks as u32).collect();
     let whole = values(keys * cols);
@@ -154,7 +157,7 @@ fn cached_attention(bench: &Bench) {
         let (mut y, mut lse) = (vec![0.0; rows * d], vec![0.0; rows]);
         let plain = |at: usize| Keys::Plain(Mat::strided(&whole[at..], keys, d, cols));
         let of = |cache, tile: usize| {
-            let (block, start, columns) = (24 * attend::BLOCK * d, tile * attend::BLOCK * d, tile < 12);
+            let (block, start, columns) = (24 * BLOCK * d, tile * BLOCK * d, tile < 12);
             Keys::Cached(CachedKeys { cache, block, start, columns, table: &table, d })
         };
         let flops = 4.0 * ((keys - rows) * rows * d + rows * (rows + 1) * d / 2) as f64;
@@ -211,14 +214,14 @@ fn passes(bench: &Bench) {
     bench.bytes("softmax and loss, a row of 50257", 2 * logits.len(), || {
         let row = classify::Row {
             logits: &mut logits,
-            target: classify::Target::Token(7),
+            target: Target::Token(7),
             terms: Default::default(),
             weight: Some(1.0),
         };
         bench.level.run(row);
     });
-    let rule = adamw::Rule {
-        method: adamw::Method::AdamW,
+    let rule = Rule {
+        method: Method::AdamW,
         rate: 1e-3,
         beta1: 0.9,
         beta2: 0.99,

@@ -5,7 +5,8 @@
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
 use limpid::model::{Mode, Model};
-use limpid::ops::{Batch, Pass, random};
+use limpid::numeric::random;
+use limpid::ops::{Batch, Pass};
 use limpid::train::Recipe;
 use std::collections::BTreeMap;
 use std::time::Instant;

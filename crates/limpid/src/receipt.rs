@@ -10,7 +10,7 @@
 use crate::config::{Axis, Config, Dropout};
 use crate::generate::{FinishReason, GenerateEvent, Options, Overflow, Sample, Sampler};
 use crate::model::{Mode, Model};
-use crate::ops::simd::Level;
+use crate::numeric::simd::Level;
 use crate::{Error, Lm};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

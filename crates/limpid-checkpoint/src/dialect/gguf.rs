@@ -16,7 +16,7 @@ use limpid_core::config::{
     RotaryScaling, Settings,
 };
 use limpid_core::model::Model;
-use limpid_core::ops::blocks::Quant;
+use limpid_core::numeric::blocks::Quant;
 use limpid_tokenizer::{END_ROLES, Table, Tokenizer, TokenizerError};
 use std::cell::RefCell;
 use std::collections::HashSet;

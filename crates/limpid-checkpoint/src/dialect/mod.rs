@@ -11,8 +11,8 @@ use super::{CheckpointError, Result};
 use limpid_core::backend::{Backend, transpose};
 use limpid_core::config::Config;
 use limpid_core::model::{FeatureOrder, Mode, Model, Param, ParamRole};
+use limpid_core::numeric::element::{Element, Major, Values};
 use limpid_core::ops::MemorySpace;
-use limpid_core::ops::element::{Element, Major, Values};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -444,7 +444,7 @@ pub(super) fn common(c: &Config) -> Complaints {
 /// The values of a parameter that a form has and the model has not: those that change nothing.
 pub(super) fn neutral(param: &Param, config: &Config) -> Vec<f32> {
     use limpid_core::config::Positions;
-    use limpid_core::ops::embed::tables;
+    use limpid_core::model::tables;
     let (rows, cols) = extent(param);
     match (param.role, config.positions) {
         (ParamRole::Position, Positions::Sinusoidal | Positions::SinusoidalOneBased) => {

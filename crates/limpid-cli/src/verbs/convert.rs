@@ -9,11 +9,11 @@ use limpid::checkpoint::{
     Checkpoint, CheckpointError, Format, ModelData, ModelValues, SHARD_BYTES, gguf, is_part, regained, save,
 };
 use limpid::config::Config;
+use limpid::matrix::Precision;
 use limpid::model::{Mode, Model, Param};
+use limpid::numeric::blocks::Quant;
+use limpid::numeric::simd::Level;
 use limpid::ops::Batch;
-use limpid::ops::blocks::Quant;
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
 use limpid::tokenizer::{Tokenizer, TokenizerError};
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -6,7 +6,7 @@ use crate::show::{self, Progress};
 use crate::source;
 use anyhow::{Result, bail};
 use limpid::data::{self, CorpusError, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
-use limpid::ops::random;
+use limpid::numeric::random;
 use limpid::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;

@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::backend::{Cpu, Device};
 use limpid::config::Axis;
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
+use limpid::matrix::Precision;
+use limpid::numeric::simd::Level;
 
 /// CPU, instruction sets, threads, memory, roofs: what limpid finds and will use.
 #[derive(clap::Args, Debug)]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::config::parse_axis;
 use limpid::generate::FinishReason;
-use limpid::ops::simd::Level;
+use limpid::numeric::simd::Level;
 use limpid::receipt::{Receipt, ReceiptCause, Replay, VERSION, replay};
 use serde_json::{Value, json};
 use std::path::PathBuf;

@@ -6,9 +6,9 @@ use crate::{glass, machine, show};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::engine::EngineLimits;
-use limpid::ops::attend;
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
+use limpid::matrix::Precision;
+use limpid::numeric::simd::Level;
+use limpid::ops::cache_blocks;
 use limpid_serve::{
     ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
 };
@@ -156,7 +156,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         stopper.stop();
     })?;
-    let full = server.counts().blocks / attend::blocks(context);
+    let full = server.counts().blocks / cache_blocks(context);
     if args.json {
         show::json(&serde_json::json!({
             "url": server.url(), "model": how.id, "fingerprint": fingerprint, "kv_memory": kv_memory, "full_sequences": full

@@ -14,7 +14,7 @@ use limpid::config::Mask;
 use limpid::data::chat::END;
 use limpid::data::source::Corpus;
 use limpid::generate::{Options, Sampler, generate, prompt_ids};
-use limpid::ops::linear::Precision;
+use limpid::matrix::Precision;
 use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::ranks::{check, check_start};

@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use limpid::checkpoint::safetensors_file;
-use limpid::ops::random;
+use limpid::numeric::random;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

@@ -20,7 +20,7 @@ mod models;
 mod mutate;
 mod texts;
 
-use limpid::ops::random;
+use limpid::numeric::random;
 use mutate::Dice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -9,15 +9,15 @@ pub mod reference;
 mod wrapper;
 
 use crate::config::axis;
+use crate::matrix::Precision;
+use crate::matrix::arena::Refused;
 use crate::model::{Model, WeightMap};
-use crate::ops::adamw::{Change, NORM_PART, ParamGroup, Rule, sum_of_squares};
-use crate::ops::arena::Refused;
-use crate::ops::element::{Major, Values};
+use crate::numeric::element::{Major, Values};
+use crate::numeric::simd::Level;
 use crate::ops::limits::BatchError;
-use crate::ops::linear::Precision;
 use crate::ops::program::Slice;
-use crate::ops::simd::Level;
 use crate::ops::{Batch, MemorySpace, Ops, Passes, Region};
+use crate::optimizer::{Change, NORM_PART, ParamGroup, Rule, sum_of_squares};
 use limpid_base::plural::plural;
 use std::any::Any;
 use std::borrow::Cow;
@@ -394,7 +394,7 @@ pub trait Backend: Send {
     /// As [`Backend::feed`].
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
     /// The sum of squares of each part ([`NORM_PART`]) of the groups' gradients, in order:
-    /// [`norm_of`](crate::ops::adamw::norm_of) makes the norm of them. Processes that each update a part of the parameters
+    /// [`norm_of`](crate::optimizer::norm_of) makes the norm of them. Processes that each update a part of the parameters
     /// tell each other these, and give the norm of the whole gradient to the update ([`Rule::norm`]).
     ///
     /// # Errors

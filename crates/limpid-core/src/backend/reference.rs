@@ -2,16 +2,16 @@
 //! to be read beside the formulas at the head of each op, and stays unoptimised.
 
 use super::{Backend, BackendError, Result, SharedWeights, Ticket, Tickets, UpdateReport};
+use crate::kernels::dropout::{Draws, weight_index};
+use crate::kernels::embed::Lookup;
+use crate::kernels::{activate, add, attend, classify, embed, gather, linear, multiply, norm, rotate, scale};
+use crate::matrix::Precision;
 use crate::model::Model;
-use crate::ops::adamw::{self, Change, ParamGroup, Rule};
-use crate::ops::attend::BLOCK;
-use crate::ops::dropout::{Draws, weight_index};
-use crate::ops::element::{Element, Major, Values, nearest_bf16, widen_bf16};
-use crate::ops::embed::{self, Lookup};
+use crate::numeric::element::{Element, Major, Values};
+use crate::numeric::half::{nearest_bf16, widen_bf16};
 use crate::ops::limits::Limits;
-use crate::ops::linear::Precision;
-use crate::ops::{Back, Batch, DropoutSpec, Grad, MemorySpace, Op, Ops, Pass, Passes, Region, Span};
-use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate, scale};
+use crate::ops::{BLOCK, Back, Batch, DropoutSpec, Grad, MemorySpace, Op, Ops, Pass, Passes, Region, Span, qk_widths};
+use crate::optimizer::{Change, ParamGroup, Rule, adamw, muon};
 use std::collections::TryReserveError;
 use std::ops::Range;
 
@@ -328,7 +328,7 @@ impl Reference {
                 linear::reference::forward(&mut rows, self.exact(x), self.exact(w), self.copy_of(b).as_deref(), x.cols);
                 rows.iter_mut().for_each(|v| *v = scale::reference::bounded(*v, f64::from(cap)));
                 self.put(logits, || rows.clone());
-                let target = |n| classify::target(&self.batch, n, w.rows);
+                let target = |n| self.batch.target(n, w.rows);
                 let rows_losses: Vec<f64> = rows
                     .chunks_exact_mut(w.rows)
                     .enumerate()
@@ -517,7 +517,7 @@ impl Reference {
                 let (xs, s, wide, how) = (self.copy(x), self.copy(stats), stats.cols, (kind, f64::from(eps)));
                 let gains = [q_gain, k_gain].map(|gain| self.gains(gain, less_one));
                 let mut values = dy.clone(); // of values it is a copy
-                let mut dgains = norm::qk_widths(heads, together).map(|n| vec![0.0; n]);
+                let mut dgains = qk_widths(heads, together).map(|n| vec![0.0; n]);
                 for n in 0..x.rows {
                     for (i, (part, key)) in norm::qk_parts(heads, together).enumerate() {
                         let range = n * x.cols + part.start..n * x.cols + part.end;
@@ -583,7 +583,7 @@ impl Reference {
                 let slopes: Vec<f64> = rows.iter().map(|v| scale::reference::slope(*v, f64::from(cap))).collect();
                 let weight = f64::from(self.batch.weight);
                 let each = rows.chunks_exact_mut(w.rows).enumerate().map(|(n, row)| {
-                    let target = classify::target(&self.batch, n, w.rows);
+                    let target = self.batch.target(n, w.rows);
                     classify::reference::row(row, target, self.batch.terms, Some(weight))
                 });
                 let all: Vec<f64> = each.collect();

@@ -4,10 +4,10 @@
 //! forgotten, because a method that [`Backend`] requires must be listed here before anything compiles.
 
 use super::{Backend, Result, SharedWeights, Ticket, UpdateReport};
-use crate::ops::adamw::{Change, ParamGroup, Rule};
-use crate::ops::element::Values;
-use crate::ops::linear::Precision;
+use crate::matrix::Precision;
+use crate::numeric::element::Values;
 use crate::ops::{Batch, Ops, Passes, Region};
+use crate::optimizer::{Change, ParamGroup, Rule};
 use std::ops::Range;
 
 /// Makes [`Wrapper`] and the backend that every wrapper is, of two lists of methods: those of `&self` and those of `&mut self`.
@@ -118,12 +118,12 @@ mod tests {
     use crate::backend::{Cpu, Reference};
     use crate::config::Config;
     use crate::model::{Mode, Model, Tuning};
+    use crate::numeric::blocks::Quant;
+    use crate::numeric::element::{Element, Major};
+    use crate::numeric::random;
+    use crate::numeric::simd::Level;
     use crate::ops::MemorySpace;
-    use crate::ops::adamw::Method;
-    use crate::ops::blocks::Quant;
-    use crate::ops::element::{Element, Major};
-    use crate::ops::random;
-    use crate::ops::simd::Level;
+    use crate::optimizer::Method;
 
     /// Changes nothing.
     struct Plain(Box<dyn Backend>);

@@ -11,7 +11,7 @@
 //! Blocks that nobody holds stay known until their memory is wanted, the least recently held first. Of one sequence
 //! the last block goes first, for it is useless without those before it.
 
-use crate::ops::attend::{self, BLOCK};
+use crate::ops::{BLOCK, cache_blocks};
 use std::collections::{BTreeMap, HashMap};
 
 /// What a full block holds.
@@ -112,7 +112,7 @@ impl BlockPool {
     }
     /// Whether a sequence of so many positions fits when nobody else holds a block.
     pub fn fits(&self, positions: usize) -> bool {
-        attend::blocks(positions) <= self.capacity()
+        cache_blocks(positions) <= self.capacity()
     }
 
     /// Blocks for `positions` positions. Those of the longest known beginning of `prefix` are shared; without a
@@ -121,7 +121,7 @@ impl BlockPool {
     /// `prefix` are the first tokens of the sequence, as far as their logits are not wanted: what is found is not
     /// computed.
     pub fn reserve(&mut self, prefix: Option<&[u32]>, positions: usize) -> Option<BlockTable> {
-        let wanted = attend::blocks(positions);
+        let wanted = cache_blocks(positions);
         let (mut blocks, before) = self.find(prefix.unwrap_or_default(), wanted);
         let found = blocks.len();
         let awakened = blocks.iter().filter(|block| self.blocks[**block as usize].holders == 0).count();

@@ -4,9 +4,8 @@ use super::{BlockPool, BlockTable, DecodeError as Error};
 use crate::backend::{Backend, BackendError};
 use crate::config::{Config, ConfigError, Mask};
 use crate::model::{Mode, Model};
-use crate::ops::attend;
-use crate::ops::element::Element;
-use crate::ops::{Batch, MemorySpace, Op, Span};
+use crate::numeric::element::Element;
+use crate::ops::{Batch, MemorySpace, Op, Span, cache_blocks};
 
 /// The most that a [`Decoder`] holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ impl DecoderLimits {
     /// most the positions of all).
     pub fn of_sequences(config: &Config, sequences: usize, rows: usize) -> DecoderLimits {
         let rows = rows.min(config.context_length.saturating_mul(sequences)).max(sequences);
-        let blocks = attend::blocks(config.context_length).saturating_mul(sequences);
+        let blocks = cache_blocks(config.context_length).saturating_mul(sequences);
         DecoderLimits { rows, outputs: sequences, blocks, cache: Element::F32 }
     }
     /// The model that a decoder with these limits runs.

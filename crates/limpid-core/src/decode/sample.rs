@@ -6,8 +6,8 @@
 //! ranked by id, the lowest first.
 
 use super::DecodeError as Error;
-use crate::ops::math::{exp_f64, ln_f64};
-use crate::ops::random;
+use crate::numeric::math::{exp_f64, ln_f64};
+use crate::numeric::random;
 use std::cmp::Ordering;
 
 /// How a token is chosen.

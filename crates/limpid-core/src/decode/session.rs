@@ -7,10 +7,10 @@
 use super::{BlockTable, DecodeError as Error, DecodeRows, Decoder, DecoderLimits};
 use crate::backend::{Backend, BackendError, Cpu};
 use crate::config::Config;
+use crate::matrix::Precision;
 use crate::model::Model;
-use crate::ops::attend;
-use crate::ops::linear::Precision;
-use crate::ops::simd::Level;
+use crate::numeric::simd::Level;
+use crate::ops::cache_blocks;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -71,7 +71,7 @@ impl Session {
 
     /// A session on a decoder, for as many sequences as its cache has whole contexts.
     pub fn on(mut decoder: Decoder) -> Session {
-        let blocks = attend::blocks(decoder.model().config.context_length);
+        let blocks = cache_blocks(decoder.model().config.context_length);
         let sequences = (0..decoder.pool().capacity() / blocks).map(|_| None).collect();
         Session { decoder, sequences, number: SESSIONS.fetch_add(1, Relaxed), opened: 0 }
     }

@@ -8,8 +8,7 @@ mod parts;
 
 use super::{Axes, Component, Mode, Model, Module, ParamRole, Placement, Table, Tuning};
 use crate::config::{Config, ConfigError, NormPlace, Parallel, Positions, QkNorm};
-use crate::ops::attend::BLOCK;
-use crate::ops::{ActiveRows, MemorySpace, Op, Region, Scoring};
+use crate::ops::{ActiveRows, BLOCK, MemorySpace, Op, Region, Scoring};
 use parts::Builder;
 
 pub fn build(

@@ -4,7 +4,7 @@
 
 use super::{Component, Model, Param, ParamRole};
 use crate::config::axis;
-use crate::ops::random;
+use crate::numeric::random;
 use std::ops::Range;
 
 axis! {

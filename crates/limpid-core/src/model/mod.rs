@@ -11,15 +11,15 @@ mod module;
 mod order;
 mod plan;
 pub mod recompute;
+pub mod tables;
 pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
-use crate::ops::adamw::{Method, ParamGroup};
-use crate::ops::attend::BLOCK;
-use crate::ops::element::Element;
+use crate::numeric::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::{Draft, Flaw, ProgramError};
-use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
+use crate::ops::{Access, BLOCK, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
+use crate::optimizer::{Method, ParamGroup};
 pub use module::{Component, Module, in_block};
 pub use order::FeatureOrder;
 pub use plan::{Placement, activations};
@@ -590,7 +590,7 @@ impl Model {
 
     /// The tables of positions and their values, in parts of some rows: a whole one may be as large as all else.
     pub fn tables(&self) -> impl Iterator<Item = (Region, Vec<f32>)> {
-        use crate::ops::embed::tables;
+        use crate::model::tables;
         const PART: usize = 1 << 16;
         self.tables.iter().flat_map(|(region, table)| {
             let frequencies = match table {

@@ -425,7 +425,7 @@ impl Free {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::random;
+    use crate::numeric::random;
 
     /// Every tensor gets the lowest place at which it meets no other that is alive at the same time.
     #[test]

@@ -2,8 +2,7 @@
 //! kernels may rely on it: no two tasks get the same row, and no id, position or key lies outside its table. The
 //! check is one pass over the rows and allocates nothing.
 
-use super::attend::BLOCK;
-use super::{Batch, IGNORE, Span};
+use super::{BLOCK, Batch, IGNORE, Span};
 
 /// The most that a batch may hold: the sizes of a model's tables and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,10 +128,10 @@ impl Limits {
             };
             return Err(BatchError::Sequence { index, why });
         }
-        match row == rows {
-            true => Ok(()),
-            false => Err(BatchError::Count { what: "rows that belong to a sequence", found: row, wanted: rows }),
+        if row != rows {
+            return Err(BatchError::Count { what: "rows that belong to a sequence", found: row, wanted: rows });
         }
+        Ok(())
     }
 
     /// Whether the blocks that `span` writes to are nowhere else in the batch: others may only be read together.

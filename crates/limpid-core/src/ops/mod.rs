@@ -1,40 +1,20 @@
-//! The ops. A transformer is a list of [`Op`]s; each op has a forward and a backward, and a backend runs them.
-//! Everything here is plain data and single-threaded functions on slices; a backend splits the work among threads.
+//! The ops. A transformer is a list of [`Op`]s; each op has a forward and a backward, and a backend runs them. Everything here is plain
+//! data: the ops and their operands, [`program`] (a model's lists, checked once), [`Batch`] (the rows that they run on) and
+//! [`limits`] (what a batch may hold). What an op computes is in `kernels`.
 //!
-//! One op per file, and in each file: the formula, `reference` (f64, plain loops; the fast kernels are judged by
-//! it), the fast forward and backward, tests. The letters: B batch, T sequence, N = rows (B x T in training), C =
-//! d_model, H heads of queries and K of keys and values, D features of each, F = d_ff, V vocabulary. Read `norm` for
-//! a typical op, `linear` for the one that takes most of the time, `plan` in `model` for the layout of memory.
+//! The letters: B batch, T sequence, N = rows (B x T in training), C = d_model, H heads of queries and K of keys and values, D
+//! features of each, F = d_ff, V vocabulary. Read `plan` in `model` for the layout of memory.
 
-pub mod activate;
-pub mod adamw;
-pub mod add;
-pub mod arena;
-pub mod attend;
-pub mod blocks;
-pub mod classify;
-pub mod dropout;
-pub mod element;
-pub mod embed;
-pub mod gather;
+mod batch;
 pub mod limits;
-pub mod linear;
-pub mod math;
-pub mod multiply;
-pub mod muon;
-pub mod norm;
 pub mod program;
-pub mod random;
-pub mod rotate;
-pub mod scale;
-pub mod scoring;
-pub mod simd;
-pub mod view;
+mod scoring;
 
+pub use batch::{BLOCK, Batch, IGNORE, Span, Target, Terms, cache_blocks};
 pub use program::{Ops, Passes, Program};
 pub use scoring::Scoring;
 
-use crate::config::{Activation, Constants, DropoutScale, Heads, Mask, NormKind};
+use crate::config::{Activation, Constants, DropoutScale, Heads, NormKind};
 use std::ops::Range;
 
 /// One of the memory spaces of a backend.
@@ -354,6 +334,16 @@ pub enum Op {
     },
 }
 
+/// How many elements the norms of queries and of keys take each.
+pub const fn qk_widths(heads: Heads, together: bool) -> [usize; 2] {
+    if together { [heads.query_cols(), heads.key_cols()] } else { [heads.d_head, heads.d_head] }
+}
+
+/// How many norms of queries and keys a row has.
+pub const fn qk_norms(heads: Heads, together: bool) -> usize {
+    if together { 2 } else { heads.n_head + heads.n_kv_head }
+}
+
 /// What an op does with an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
@@ -434,7 +424,7 @@ impl Op {
             Op::Add { a, b, y, .. } => ([Some((READ, a)), Some((READ, b)), Some((WRITE, y))], [const { None }; 4]),
             Op::Multiply { a, b, y } => ([Some((SAVED, a)), Some((SAVED, b)), Some((WRITE, y))], [const { None }; 4]),
             Op::Scale { x, y, cap, .. } => {
-                // the slope of the bound is told by the result
+                // the slope of the bound is computed from the result
                 let write = Access::Write { saved: *cap > 0.0 };
                 ([Some((READ, x)), Some((write, y)), None], [const { None }; 4])
             }
@@ -585,141 +575,6 @@ impl Pass {
         match self {
             Pass::Recompute(op) => Pass::Recompute(op.of(batch)),
             Pass::Back(back) => Pass::Back(back.of(batch)),
-        }
-    }
-}
-
-/// The target of a row without one: the row is not counted in the loss.
-pub const IGNORE: u32 = u32::MAX;
-
-/// The rows of one sequence in a batch, which are neighbours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Span {
-    /// Its first row.
-    pub row: usize,
-    /// How many rows.
-    pub rows: usize,
-    /// How many positions of the sequence are already in the KV cache.
-    pub past: usize,
-    /// Where the numbers of its cache blocks begin in [`Batch::blocks`].
-    pub table: usize,
-    /// How many positions, past ones included, are real and not padding. A bidirectional mask hides the others.
-    pub valid: usize,
-}
-
-impl Span {
-    /// How many keys row `i` of the span sees under `mask`, if no window hides the first.
-    pub fn reach(&self, mask: Mask, i: usize) -> usize {
-        match mask {
-            Mask::Causal => self.past + i + 1,
-            Mask::Bidirectional => self.valid,
-            Mask::None => self.past + self.rows,
-        }
-    }
-    /// How many blocks of the KV cache its positions take.
-    pub fn cache_blocks(&self) -> usize {
-        attend::blocks(self.past.saturating_add(self.rows))
-    }
-    /// Those blocks, in the order of positions.
-    pub fn blocks<'a>(&self, batch: &'a Batch) -> &'a [u32] {
-        &batch.blocks[self.table..][..self.cache_blocks()]
-    }
-    /// The row of the KV cache that holds row `i` of the span.
-    pub fn cache_row(&self, batch: &Batch, i: usize) -> usize {
-        let position = self.past + i;
-        batch.blocks[self.table + position / attend::BLOCK] as usize * attend::BLOCK + position % attend::BLOCK
-    }
-}
-
-/// The rows of one run: their tokens, positions and targets. This is plain data and may hold any numbers: a backend
-/// checks it against its model's [`limits::Limits`] in `feed`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Batch {
-    /// Token of each row.
-    pub tokens: Vec<u32>,
-    /// Position of each row in its sequence.
-    pub positions: Vec<u32>,
-    /// Segment of each row; empty for all in segment 0.
-    pub segments: Vec<u32>,
-    /// Target of each row or [`IGNORE`]; empty if no loss is wanted.
-    pub targets: Vec<u32>,
-    /// A distribution over the vocabulary for each row, (N,V), instead of `targets`.
-    pub soft_targets: Vec<f32>,
-    /// The sequences.
-    pub spans: Vec<Span>,
-    /// Rows whose logits are wanted (decoding).
-    pub outputs: Vec<u32>,
-    /// The blocks of the KV cache that the sequences have, one sequence after another: 64 rows of the cache each
-    /// (decoding).
-    pub blocks: Vec<u32>,
-    /// The weight of each counted row's loss in the gradient. For the mean it is 1 / the rows counted in the whole
-    /// step.
-    pub weight: f32,
-    /// The terms that training adds to each row's loss.
-    pub terms: classify::Terms,
-    /// The seed of dropout's draws; `None` in evaluation.
-    pub seed: Option<u64>,
-}
-
-/// Makes `to` a copy of part of `from`, with the capacity of `from`: so batches of different sizes allocate once.
-fn again<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, part: impl std::slice::SliceIndex<[T], Output = [T]>) {
-    to.clear();
-    to.reserve(from.capacity());
-    to.extend_from_slice(&from[part]);
-}
-
-impl Batch {
-    /// Becomes a copy of `other` without a new allocation, if there is enough capacity.
-    pub fn copy_from(&mut self, other: &Batch) {
-        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, blocks, weight, terms, seed } =
-            self;
-        again(tokens, &other.tokens, ..);
-        again(positions, &other.positions, ..);
-        again(segments, &other.segments, ..);
-        again(targets, &other.targets, ..);
-        again(soft_targets, &other.soft_targets, ..);
-        again(spans, &other.spans, ..);
-        again(outputs, &other.outputs, ..);
-        again(blocks, &other.blocks, ..);
-        (*weight, *terms, *seed) = (other.weight, other.terms, other.seed);
-    }
-
-    /// Becomes the rows of some neighbouring sequences of `other`, without a new allocation if there is enough
-    /// capacity. Returns how many rows of `other` come before them.
-    pub fn take(&mut self, other: &Batch, sequences: Range<usize>) -> usize {
-        let all = other.tokens.len();
-        let first = |i: usize| other.spans.get(i).map_or(all, |s| s.row);
-        let rows = first(sequences.start)..first(sequences.end);
-        fn some<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, rows: &Range<usize>, all: usize) {
-            let each = from.len() / all.max(1); // 0 where there are none
-            again(to, from, rows.start * each..rows.end * each);
-        }
-        some(&mut self.tokens, &other.tokens, &rows, all);
-        some(&mut self.positions, &other.positions, &rows, all);
-        some(&mut self.segments, &other.segments, &rows, all);
-        some(&mut self.targets, &other.targets, &rows, all);
-        some(&mut self.soft_targets, &other.soft_targets, &rows, all);
-        again(&mut self.spans, &other.spans, sequences);
-        self.spans.iter_mut().for_each(|s| s.row -= rows.start);
-        self.outputs.clear();
-        again(&mut self.blocks, &other.blocks, ..);
-        (self.weight, self.terms, self.seed) = (other.weight, other.terms, other.seed);
-        rows.start
-    }
-
-    /// A batch of sequences of `length` tokens each, with positions from 0 and the target of every row.
-    pub fn of_sequences(tokens: Vec<u32>, targets: Vec<u32>, length: usize) -> Batch {
-        let sequences = tokens.len().checked_div(length).unwrap_or(1); // one without tokens, which no model takes
-        let spans =
-            (0..sequences).map(|b| Span { row: b * length, rows: length, past: 0, table: 0, valid: length }).collect();
-        let counted = targets.iter().filter(|t| **t != IGNORE).count();
-        Batch {
-            positions: (0..tokens.len()).map(|i| i.checked_rem(length).unwrap_or(0) as u32).collect(),
-            weight: 1.0 / counted.max(1) as f32,
-            tokens,
-            targets,
-            spans,
-            ..Batch::default()
         }
     }
 }

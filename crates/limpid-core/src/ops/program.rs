@@ -2,10 +2,8 @@
 //! changes. A backend runs slices of it and nothing else, so its kernels may rely on what [`Program::new`] checks.
 //! Read `limits` for the checks of a batch.
 
-use super::attend::BLOCK;
 use super::limits::Limits;
-use super::norm;
-use super::{Access, ActiveRows, Back, MemorySpace, Op, Pass, Region};
+use super::{Access, ActiveRows, BLOCK, Back, MemorySpace, Op, Pass, Region, qk_norms, qk_widths};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, Deref, Range, RangeBounds};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -72,31 +70,31 @@ pub enum Flaw {
     #[error("{0:?} and {1:?} overlap")]
     Overlap(Region, Region),
     /// A tensor or table has fewer rows than a batch may use.
-    #[error("{0:?} has not the rows that a batch within the model's limits may use")]
+    #[error("{0:?} does not have the rows that a batch within the model's limits may use")]
     Rows(Region),
     /// A parameter is not listed in [`Draft::params`].
-    #[error("{0:?} is no parameter of this model")]
+    #[error("{0:?} is not a parameter of this model")]
     Parameter(Region),
     /// One parameter is two operands of an op, which would add to its gradient twice at once.
-    #[error("{0:?} is two of its parameters")]
+    #[error("{0:?} is two of its parameters, and its gradient would be added to twice at once")]
     Twice(Region),
     /// Attention has a KV cache, and the limits have no blocks for one.
-    #[error("it has a KV cache, and the model's limits have no blocks for one")]
+    #[error("it has a KV cache, but the program's limits have no cache blocks")]
     Cached,
     /// The limits have blocks of a KV cache, and attention has no cache.
-    #[error("the model's limits have blocks of a KV cache, and it has no cache")]
+    #[error("it has no KV cache, but the program's limits have cache blocks")]
     Uncached,
     /// Attention with a KV cache stands in the backward pass.
     #[error("it is in the backward pass and has a KV cache: a training program must not have one")]
     CachedBackward,
     /// A tensor is read before it is written, or after another tensor overwrote it.
-    #[error("it reads {0:?}, which does not hold what was made there")]
+    #[error("it reads {0:?} before it is written, or after another tensor overwrote it")]
     Unmade(Region),
     /// The op of a backward entry is not the op at its index of the forward.
     #[error("it is not the backward of op {0} of the forward")]
     Stranger(usize),
     /// A gradient is missing, or does not have the shape of its tensor.
-    #[error("the gradient of its {0} is missing, or not of the same shape")]
+    #[error("the gradient of its {0} is missing, or has another shape")]
     Gradient(&'static str),
 }
 
@@ -190,10 +188,12 @@ impl Program {
         static PROGRAMS: AtomicU64 = AtomicU64::new(0);
         let (mut end, mut made) = (0, Made::default());
         for (index, region) in draft.params.iter().enumerate() {
-            let fits = match () {
-                () if !region.learns() => Err(Flaw::Memory(*region)),
-                () if region.at < end => Err(Flaw::Overlap(draft.params[index - 1], *region)),
-                () => draft.inside(*region).and_then(|()| draft.inside(region.grad())),
+            let fits = if !region.learns() {
+                Err(Flaw::Memory(*region))
+            } else if region.at < end {
+                Err(Flaw::Overlap(draft.params[index - 1], *region))
+            } else {
+                draft.inside(*region).and_then(|()| draft.inside(region.grad()))
             };
             fits.map_err(|flaw| ProgramError { op: "parameter", index, list: "parameters", flaw })?;
             end = region.range().end;
@@ -364,12 +364,12 @@ impl Draft {
             }
             Op::Linear { x, w, b, y } => w.shape() == (y.cols, x.cols) && x.rows == y.rows && vector(b, y.cols),
             Op::QkNorm { x, q_gain, k_gain, together, y, stats, heads, .. } => {
-                let [q, k] = norm::qk_widths(heads, together);
+                let [q, k] = qk_widths(heads, together);
                 x.shape() == y.shape()
                     && x.cols == heads.cols()
                     && vector(q_gain, q)
                     && vector(k_gain, k)
-                    && stats.shape() == (x.rows, 2 * norm::qk_norms(heads, together))
+                    && stats.shape() == (x.rows, 2 * qk_norms(heads, together))
             }
             Op::Rotate { x, y, angles, heads } => {
                 tables.push((angles, context));

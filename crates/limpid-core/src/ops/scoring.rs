@@ -7,8 +7,8 @@
 //! (Mistral). Everything that needs one of these asks here: the kernels of `attend`, the reference, explanations.
 
 use super::Span;
-use super::math::{pow, tanh_f64};
 use crate::config::{Config, Mask, Positions};
+use crate::numeric::math::{pow, tanh_f64};
 use std::ops::Range;
 
 /// How attention scores keys, and which.

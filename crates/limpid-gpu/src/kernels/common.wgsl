@@ -46,7 +46,7 @@ fn greatest(lane: u32, value: f32) -> f32 {
     return top;
 }
 
-// The functions of limpid-core's ops/math.rs: WGSL promises less of its own.
+// The functions of limpid-core's numeric/math.rs: WGSL promises less of its own.
 
 fn exp_of(x: f32) -> f32 {
     let near = min(x, 88.0);

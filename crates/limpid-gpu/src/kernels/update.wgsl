@@ -1,4 +1,4 @@
-// The norm of the gradient, the update rules of limpid-core's ops/adamw.rs, and Muon's momentum. All guard themselves: where
+// The norm of the gradient, the update rules of limpid-core's optimizer/adamw.rs, and Muon's momentum. All guard themselves: where
 // the norm is not finite, nothing but the gradients changes.
 
 struct Words {

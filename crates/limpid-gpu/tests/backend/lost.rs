@@ -4,11 +4,12 @@
 
 use limpid_core::backend::{Backend, BackendError, Cpu, Result, TrainingMemory};
 use limpid_core::config::Config;
+use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model, Tuning, init};
-use limpid_core::ops::adamw::{Change, Method, ParamGroup, Rule};
-use limpid_core::ops::linear::Precision;
-use limpid_core::ops::simd::Level;
-use limpid_core::ops::{Batch, MemorySpace, Region, random};
+use limpid_core::numeric::random;
+use limpid_core::numeric::simd::Level;
+use limpid_core::ops::{Batch, MemorySpace, Region};
+use limpid_core::optimizer::{Change, Method, ParamGroup, Rule};
 use limpid_data::Tokens;
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};

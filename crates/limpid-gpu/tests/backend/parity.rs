@@ -4,7 +4,7 @@ use crate::device;
 use crate::pytorch::{Fixture, check_families, check_model, check_training};
 use limpid::backend::Backend;
 use limpid::model::Model;
-use limpid::ops::adamw::Method;
+use limpid::optimizer::Method;
 use limpid_gpu::Gpu;
 
 /// The library's folder.

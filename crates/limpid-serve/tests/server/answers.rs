@@ -3,7 +3,7 @@
 use crate::served::{Chance, chars, gpt2, talker, tokenized};
 use limpid::engine::{EngineEvent, EngineLimits, EngineRequest, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Options, Sample, Sampler, Writer};
-use limpid::ops::element::Element;
+use limpid::numeric::element::Element;
 use limpid::receipt::{Receipt, Replay, replay};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid_serve::ServedModel;

@@ -8,9 +8,10 @@ use super::{Topic, at_least, at_most, between, claim, grid, means};
 use crate::processor;
 use limpid::Error;
 use limpid_core::config::{Activation, Config, Constants, NormPlace};
+use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model, init, init::Init};
-use limpid_core::ops::linear::Precision;
-use limpid_core::ops::{Batch, Op, Pass, random};
+use limpid_core::numeric::random;
+use limpid_core::ops::{Batch, Op, Pass};
 use limpid_trace::Trace;
 
 /// Gradients in a deep transformer.

@@ -1,7 +1,7 @@
 //! Where the numbers 0.7979 and 0.044715 of GELU by tanh come from: a fit of two numbers.
 
 use super::{Topic, at_least, at_most, between, claim, grid};
-use limpid_core::ops::math::reference::normal;
+use limpid_core::numeric::math::reference::normal;
 
 /// Where 0.7979 and 0.044715 come from.
 pub(super) const TOPIC: Topic = Topic {

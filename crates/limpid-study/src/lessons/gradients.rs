@@ -4,7 +4,10 @@
 
 use super::{Topic, at_least, at_most, between, claim, grid, means};
 use limpid_core::config::{Activation, Constants, NormKind};
-use limpid_core::ops::{activate::reference as f, linear::reference as linear, norm::reference as norm, random};
+use limpid_core::kernels::activate::reference as f;
+use limpid_core::kernels::linear::reference as linear;
+use limpid_core::kernels::norm::reference as norm;
+use limpid_core::numeric::random;
 use limpid_trace::view::View;
 
 /// Gradients in a plain stack of layers.

@@ -29,7 +29,7 @@ mod underflow;
 use limpid::Error;
 use limpid_core::backend::Cpu;
 use limpid_core::config::{ConfigError, unknown};
-use limpid_core::ops::random;
+use limpid_core::numeric::random;
 use limpid_trace::table::short;
 use limpid_trace::view::{Grid, View};
 use limpid_train::Control;

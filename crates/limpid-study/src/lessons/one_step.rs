@@ -5,9 +5,9 @@ use crate::processor;
 use limpid::Error;
 use limpid::task::{Given, Task};
 use limpid_core::config::{Config, Dropout};
+use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model};
-use limpid_core::ops::adamw::Method;
-use limpid_core::ops::linear::Precision;
+use limpid_core::optimizer::Method;
 use limpid_data::source::TextSource;
 use limpid_train::{Recipe, Trainer, WindowOrder};
 

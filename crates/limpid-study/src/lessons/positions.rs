@@ -5,9 +5,10 @@ use super::{Topic, at_least, at_most, claim, grid};
 use crate::processor;
 use limpid::Error;
 use limpid_core::config::{Config, Positions};
+use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model, Tuning, init};
-use limpid_core::ops::linear::Precision;
-use limpid_core::ops::{Batch, IGNORE, random};
+use limpid_core::numeric::random;
+use limpid_core::ops::{Batch, IGNORE};
 use limpid_tokenizer::TokenizerKind;
 use limpid_trace::Trace;
 

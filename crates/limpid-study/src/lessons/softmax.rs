@@ -1,8 +1,8 @@
 //! The softmax of attention: why scores are divided by √d, and what may stand where the mask hides.
 
 use super::{Topic, at_least, at_most, between, claim, grid};
-use limpid_core::ops::attend::reference::row;
-use limpid_core::ops::random::{normal, site};
+use limpid_core::kernels::attend::reference::row;
+use limpid_core::numeric::random::{normal, site};
 use limpid_trace::view::{HeatScale, Matrix, View};
 
 /// Keys of a query.

@@ -4,7 +4,7 @@
 use super::training::{Study, Text, cell};
 use super::{Topic, at_least, at_most, claim, grid};
 use limpid_core::config::NormPlace;
-use limpid_core::ops::adamw::Method;
+use limpid_core::optimizer::Method;
 use limpid_tokenizer::TokenizerKind;
 use limpid_train::Schedule;
 use std::iter;

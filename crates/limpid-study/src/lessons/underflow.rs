@@ -1,7 +1,7 @@
 //! Why a loss is a sum of logarithms: a product of probabilities is 0 in floating point after a few hundred tokens.
 
 use super::{Topic, at_most, between, claim, grid};
-use limpid_core::ops::random::{site, uniform};
+use limpid_core::numeric::random::{site, uniform};
 
 /// ln of the number below which f32 and f64 round to 0: half of the least that they have.
 const LEAST: [f64; 2] = [150.0 * std::f64::consts::LN_2, 1075.0 * std::f64::consts::LN_2];

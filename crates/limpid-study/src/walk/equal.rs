@@ -7,9 +7,9 @@ use super::plain::{add, columns, concat, matmul, one_hot, project, segments, tra
 use super::{At, Figure, Live, WalkError};
 use limpid_core::backend::{Backend, Reference};
 use limpid_core::config::{Activation, Config, Constants, NormPlace, Positions};
-use limpid_core::ops::classify::{self, Target, Terms};
-use limpid_core::ops::simd::Level;
-use limpid_core::ops::{Batch, Scoring, activate, norm};
+use limpid_core::kernels::{activate, classify, norm};
+use limpid_core::numeric::simd::Level;
+use limpid_core::ops::{Batch, Scoring, Target, Terms};
 use limpid_tokenizer::Tokenizer;
 use limpid_trace::view::View;
 use serde::{Deserialize, Serialize};
@@ -338,7 +338,7 @@ pub fn one_hot_targets_are_indices(seen: &Seen) -> Result<Vec<Both>> {
     let (v, logits, losses) = (seen.config.vocab_size, seen.get("logits")?, seen.get("losses")?);
     let (mut one, mut other) = (vec![], vec![]);
     for (n, (row, loss)) in logits.chunks_exact(v).zip(losses).enumerate() {
-        let Target::Token(target) = classify::target(seen.batch, n, v) else { continue };
+        let Target::Token(target) = seen.batch.target(n, v) else { continue };
         let soft: Vec<f32> = one_hot(&[target as u32], v).iter().map(|y| *y as f32).collect();
         one.push(loss);
         other.push(classify::reference::row(&mut row.to_vec(), Target::Soft(&soft), Terms::default(), None));

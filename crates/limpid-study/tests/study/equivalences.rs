@@ -13,14 +13,14 @@ use limpid::config::{
     Activation, Axis, Config, ConfigError, Constants, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS,
     Positions,
 };
+use limpid::kernels::dropout::Draws;
+use limpid::kernels::{activate, classify, linear, norm};
 use limpid::model::init::{self, Init};
+use limpid::model::tables::sinusoidal;
 use limpid::model::{Axes, Mode, Model};
-use limpid::ops::classify::{self, Target, Terms};
-use limpid::ops::dropout::Draws;
-use limpid::ops::embed::tables::sinusoidal;
+use limpid::numeric::simd::Level;
 use limpid::ops::program::Flaw;
-use limpid::ops::simd::Level;
-use limpid::ops::{Batch, DropoutSpec, IGNORE, MemorySpace, Op, Program, activate, linear, norm};
+use limpid::ops::{Batch, DropoutSpec, IGNORE, MemorySpace, Op, Program, Target, Terms};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind, from_one_based, to_one_based};
 use limpid_study::walk::equal::{self, Both, By, Seen};
 use limpid_study::walk::plain::{

@@ -8,8 +8,8 @@ use crate::names;
 use crate::view::{HeatScale, Labels, Matrix};
 use crate::{Trace, TraceError};
 use limpid_core::config::{Activation, Constants};
+use limpid_core::kernels::activate::reference::value;
 use limpid_core::ops::IGNORE;
-use limpid_core::ops::activate::reference::value;
 use std::ops::Range;
 
 /// The most curves of a chart, rows of a table of cosines, and heat maps of a plot.

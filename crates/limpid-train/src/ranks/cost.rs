@@ -13,7 +13,7 @@
 use super::shards::{BLOCK, Uses};
 use super::team::AWAY;
 use limpid_core::config::axis;
-use limpid_core::ops::adamw::{NORM_PART, ParamGroup};
+use limpid_core::optimizer::{NORM_PART, ParamGroup};
 
 axis! {
     /// A network between machines: Ethernet of so many bits a second.

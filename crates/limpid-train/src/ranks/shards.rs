@@ -7,7 +7,7 @@
 
 use limpid_core::model::Model;
 use limpid_core::ops::Op;
-use limpid_core::ops::adamw::{NORM_PART, ParamGroup};
+use limpid_core::optimizer::{NORM_PART, ParamGroup};
 use std::ops::Range;
 
 /// The most elements that one process sends to all at once: 4 MB.

@@ -9,8 +9,8 @@ use super::shards::{BLOCK, Block, Shards, Uses};
 use super::{Ranks, Result, check, hear_all};
 use crate::error::TrainError;
 use limpid_core::backend::Backend;
-use limpid_core::ops::adamw::{Change, ParamGroup, norm_of};
 use limpid_core::ops::{MemorySpace, Region};
+use limpid_core::optimizer::{Change, ParamGroup, norm_of};
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::time::Instant;
@@ -461,10 +461,11 @@ mod tests {
     use super::super::threads::threads;
     use super::*;
     use limpid_core::backend::{BackendError, Result as Done, SharedWeights, Ticket, Tickets, UpdateReport};
-    use limpid_core::ops::adamw::Rule;
-    use limpid_core::ops::element::Values;
-    use limpid_core::ops::linear::Precision;
+    use limpid_core::matrix::Precision;
+    use limpid_core::numeric::element::Values;
     use limpid_core::ops::{Batch, Ops, Passes};
+    use limpid_core::optimizer::Rule;
+    use limpid_core::optimizer::Rule;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -5,8 +5,8 @@ use super::{Gradients, Trainer, Weights};
 use crate::error::TrainError;
 use crate::ranks::team::TeamOrder;
 use limpid_core::backend::{self, BackendError, UpdateReport};
-use limpid_core::ops::adamw::Change;
 use limpid_core::ops::{MemorySpace, Region};
+use limpid_core::optimizer::Change;
 use std::ops::Range;
 
 /// Work that is not finished. The last one comes first.

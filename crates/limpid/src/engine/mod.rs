@@ -13,8 +13,8 @@ pub use turn::{SequenceProgress, Turn, TurnLimits, TurnRows, WaitingRequest, tur
 use crate::backend::BackendError;
 use crate::config::Config;
 use crate::generate::{DecodeError, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
-use crate::ops::attend::{self, BLOCK};
-use crate::ops::element::Element;
+use crate::numeric::element::Element;
+use crate::ops::{BLOCK, cache_blocks};
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
 use std::collections::{HashSet, VecDeque};
@@ -124,7 +124,7 @@ pub struct EngineLimits {
 impl EngineLimits {
     /// For `sequences` sequences of at most `positions` positions each.
     pub fn of(config: &Config, sequences: usize, positions: usize) -> EngineLimits {
-        let all = attend::blocks(positions.min(config.context_length)).saturating_mul(sequences);
+        let all = cache_blocks(positions.min(config.context_length)).saturating_mul(sequences);
         let cache = Element::F32;
         let cache_bytes = block_bytes(config, cache).saturating_mul(all as u64);
         EngineLimits { sequences, prompt_rows: 256, cache_bytes, cache }
@@ -132,7 +132,7 @@ impl EngineLimits {
 
     /// The same with room for at least one whole context.
     pub(crate) fn whole(self, config: &Config) -> EngineLimits {
-        let blocks = attend::blocks(config.context_length) as u64;
+        let blocks = cache_blocks(config.context_length) as u64;
         let least = block_bytes(config, self.cache).saturating_mul(blocks);
         EngineLimits { cache_bytes: self.cache_bytes.max(least), ..self }
     }

@@ -131,8 +131,8 @@ pub fn turn<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::attend::BLOCK;
-    use crate::ops::random::{below, mix};
+    use crate::numeric::random::{below, mix};
+    use crate::ops::BLOCK;
     use std::collections::VecDeque;
 
     const LIMITS: TurnLimits = TurnLimits { rows: 40, outputs: 12, prompt_rows: 32, sequences: 8 };

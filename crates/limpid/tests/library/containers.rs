@@ -9,8 +9,8 @@ use limpid::checkpoint::gguf::{self, Array, GgufValue, Metadata};
 use limpid::checkpoint::llmc::{self, Header};
 use limpid::checkpoint::safetensors_file as st;
 use limpid::checkpoint::store::{Dtype, Facts, OutputTensor, Store, encode};
-use limpid::ops::blocks::Quant;
-use limpid::ops::random;
+use limpid::numeric::blocks::Quant;
+use limpid::numeric::random;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -11,10 +11,12 @@ use limpid::generate::{
     DecodeError, FinishReason, GenerateError, GenerateEvent, Options, Overflow, Sample, Sampler, SequenceId, Session,
     generate, score,
 };
+use limpid::matrix::Precision;
+use limpid::matrix::Precision;
 use limpid::model::{Mode, Model};
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
-use limpid::ops::{Batch, IGNORE, Ops, Region, random};
+use limpid::numeric::random;
+use limpid::numeric::simd::Level;
+use limpid::ops::{Batch, IGNORE, Ops, Region};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::fmt;
 use std::sync::{Arc, Mutex};

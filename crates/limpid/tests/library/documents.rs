@@ -7,7 +7,8 @@ use limpid::data::Tokens;
 use limpid::data::chat::{self, MARKERS};
 use limpid::evaluate::{self, Score};
 use limpid::model::{Mode, Model};
-use limpid::ops::{Batch, IGNORE, random};
+use limpid::numeric::random;
+use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Batches, Documents, Objective, Recipe, Trainer, Windows, count_targets, preflight};
 

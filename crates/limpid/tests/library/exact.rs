@@ -9,12 +9,12 @@ use limpid::engine::{
     RequestId, TokenLogProb,
 };
 use limpid::generate::{GenerateError, Options, Overflow, Sample, Sampler, Session, generate, score};
+use limpid::matrix::Precision;
 use limpid::model::Model;
+use limpid::numeric::element::Element;
+use limpid::numeric::random;
+use limpid::numeric::simd::Level;
 use limpid::ops::MemorySpace;
-use limpid::ops::element::Element;
-use limpid::ops::linear::Precision;
-use limpid::ops::random;
-use limpid::ops::simd::Level;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::collections::HashMap;
 

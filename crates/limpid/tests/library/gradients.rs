@@ -5,11 +5,13 @@ use crate::common::tiny;
 use crate::random_config::{BATCH, CONTEXT, axes_of, batch, configs, fill, pairs_covered};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, ConfigError, Mask};
+use limpid::matrix::Precision;
+use limpid::matrix::Precision;
 use limpid::model::{Lora, Mode, Model, Placement, Tuning};
-use limpid::ops::adamw::{Change, Method, Rule};
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
-use limpid::ops::{Batch, MemorySpace, Op, Pass, Region, Span, random};
+use limpid::numeric::random;
+use limpid::numeric::simd::Level;
+use limpid::ops::{Batch, MemorySpace, Op, Pass, Region, Span};
+use limpid::optimizer::{Change, Method, Rule};
 
 fn mean_loss(model: &Model, reference: &Reference, batch: &Batch) -> f64 {
     f64::from(batch.weight) * reference.exact(model.losses().unwrap()).iter().sum::<f64>()

@@ -11,7 +11,8 @@ use limpid::config::{
 use limpid::finite::find_not_finite;
 use limpid::model::{Axes, Mode, Model, Param};
 use limpid::names::{self, Notation};
-use limpid::ops::{Access, Batch, IGNORE, MemorySpace, Op, Region, random};
+use limpid::numeric::random;
+use limpid::ops::{Access, Batch, IGNORE, MemorySpace, Op, Region};
 use limpid::trace::masked::MaskTable;
 use limpid::trace::table::{self, TableOptions};
 use limpid::trace::view::{HeatScale, View};

@@ -7,11 +7,11 @@ use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::{Axis, Config, Dropout};
 use limpid::data::{Shard, Tokens};
+use limpid::matrix::Precision;
 use limpid::model::{Mode, Model};
+use limpid::numeric::blocks::Quant;
+use limpid::numeric::simd::Level;
 use limpid::ops::Batch;
-use limpid::ops::blocks::Quant;
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
 use limpid::trace::Trace;
 use limpid::train::{Objective, Recipe, Trainer, WindowOrder};
 use std::path::{Path, PathBuf};
@@ -360,8 +360,8 @@ fn blocks_pass_through() {
     let sizes = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nano-llama").unwrap() };
     let config = Config { d_model: 256, n_head: 4, n_kv_head: Some(2), d_ff: 512, ..sizes };
     let values = |param: &limpid::model::Param| -> Vec<f32> {
-        let site = limpid::ops::random::site(&param.name);
-        (0..param.region.len()).map(|i| limpid::ops::random::normal(5, site, i as u64) as f32 * 0.2).collect()
+        let site = limpid::numeric::random::site(&param.name);
+        (0..param.region.len()).map(|i| limpid::numeric::random::normal(5, site, i as u64) as f32 * 0.2).collect()
     };
     let [plain, mixed, same, small] = ["plain", "mixed", "same", "small"].map(|n| folder.0.join(format!("{n}.gguf")));
     save(&plain, Format::Gguf, &Dtype::Blocks(Quant::Q4_K), &ModelData::new(&config, &values)).unwrap();
@@ -1167,8 +1167,8 @@ fn quantised_weights_answer_as_their_values() {
     for (name, config) in [("llama", llama), ("gpt2", Config { d_model: 96, n_head: 3, ..sizes })] {
         let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
         let values = |param: &limpid::model::Param| -> Vec<f32> {
-            let site = limpid::ops::random::site(&param.name);
-            (0..param.region.len()).map(|i| limpid::ops::random::normal(5, site, i as u64) as f32 * 0.2).collect()
+            let site = limpid::numeric::random::site(&param.name);
+            (0..param.region.len()).map(|i| limpid::numeric::random::normal(5, site, i as u64) as f32 * 0.2).collect()
         };
         let source = ModelData::new(&config, &values);
         for quant in [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K] {
@@ -1229,7 +1229,7 @@ fn quantised_weights_answer_as_their_values() {
 /// Damaged configurations beside sound weights: an error or a model, never a panic, nor a table as large as a number says.
 #[test]
 fn damaged_configurations_do_no_harm() {
-    use limpid::ops::random::below;
+    use limpid::numeric::random::below;
     let folder = Folder::new("damaged");
     let mut opened = 0;
     for case in fixtures("hf") {

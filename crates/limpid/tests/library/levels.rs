@@ -4,11 +4,12 @@
 use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, Cpu};
 use limpid::config::{Axis, Config};
+use limpid::matrix::Precision;
 use limpid::model::{Mode, Model};
-use limpid::ops::adamw::Method;
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
-use limpid::ops::{Batch, random};
+use limpid::numeric::random;
+use limpid::numeric::simd::Level;
+use limpid::ops::Batch;
+use limpid::optimizer::Method;
 use limpid::train::Recipe;
 
 const BATCH: usize = 3;

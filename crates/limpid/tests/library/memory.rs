@@ -5,11 +5,12 @@ use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Dropout, NormPlace};
 use limpid::data::Tokens;
+use limpid::matrix::Precision;
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Lora, Mode, Model, Tuning};
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
-use limpid::ops::{Batch, MemorySpace, Op, Pass, random};
+use limpid::numeric::random;
+use limpid::numeric::simd::Level;
+use limpid::ops::{Batch, MemorySpace, Op, Pass};
 use limpid::train::{Batches, Objective, Recipe, Trainer};
 
 const CONTEXT: usize = 12;

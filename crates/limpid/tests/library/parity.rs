@@ -17,13 +17,13 @@ use crate::common::{assert_close, narrow, wide};
 use crate::pytorch::{self, Fixture};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Activation, Config, Constants, Fields, Heads, Mask, NormKind, RotaryScaling};
-use limpid::model::Model;
-use limpid::ops::adamw::Method;
-use limpid::ops::attend::{self, Gradients, Head, Keys};
-use limpid::ops::classify::{self, Target, Terms};
-use limpid::ops::simd::Level;
-use limpid::ops::view::{Mat, MatMut};
-use limpid::ops::{Scoring, Span, activate, embed, norm, rotate};
+use limpid::kernels::attend::{self, Gradients, Head, Keys};
+use limpid::kernels::{activate, classify, norm, rotate};
+use limpid::matrix::view::{Mat, MatMut};
+use limpid::model::{Model, tables};
+use limpid::numeric::simd::Level;
+use limpid::ops::{Scoring, Span, Target, Terms};
+use limpid::optimizer::Method;
 use serde_json::Value;
 
 pub const LIBRARY: &str = env!("CARGO_MANIFEST_DIR");
@@ -100,7 +100,7 @@ fn families_have_every_later_choice() {
             // within the context dynamic is no scaling
             "rotary_scaling_kind" => ["bands", "yarn", "longrope"].map(Value::from).to_vec(),
             "norm_place" => ["pre", "post", "branch", "both"].map(Value::from).to_vec(),
-            // other programs have none: `equivalences` and `ops/activate.rs` judge them
+            // other programs have none: `equivalences` and `kernels/activate.rs` judge them
             "d_v" | "gelu_alpha" | "gelu_beta" | "gelu_gamma" => continue,
             _ if setting.later => value.choices().into_iter().map(Value::from).collect(),
             _ => continue,
@@ -297,8 +297,8 @@ fn rotary() {
     let &[t, heads, d] = f.shape("rotary/x") else { panic!("three axes") };
     let (base, width) = (f.number("rotary_base"), heads * d);
     let layout = Heads { n_head: heads, n_kv_head: heads, d_head: d, d_value: d };
-    let frequencies = embed::tables::frequencies(d, base, &RotaryScaling::NONE);
-    let angles: Vec<f64> = (0..t * d).map(|i| embed::tables::rotary(i / d, i % d, &frequencies)).collect();
+    let frequencies = tables::frequencies(d, base, &RotaryScaling::NONE);
+    let angles: Vec<f64> = (0..t * d).map(|i| tables::rotary(i / d, i % d, &frequencies)).collect();
     let stack = |q: &[f64], v: &[f64]| -> Vec<f64> {
         let rows = q.chunks_exact(width).zip(v.chunks_exact(width));
         rows.flat_map(|(q, v)| [q, q, v].concat()).collect()

@@ -3,10 +3,10 @@
 use crate::random_config::{configs, fill};
 use limpid::backend::Reference;
 use limpid::config::{Activation, Axis, Config, Constants, Positions};
+use limpid::kernels::activate::reference::value;
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
 use limpid::ops::Batch;
-use limpid::ops::activate::reference::value;
 use limpid::trace::Trace;
 use limpid::trace::diagram::Diagram;
 use limpid::trace::palette::{Palette, entry};

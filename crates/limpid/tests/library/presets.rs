@@ -5,7 +5,7 @@ use limpid::backend::Cpu;
 use limpid::config::{Config, Mask, PRESETS};
 use limpid::data::Tokens;
 use limpid::model::{Mode, Model, Tuning};
-use limpid::ops::random;
+use limpid::numeric::random;
 use limpid::train::{Batches, Objective, Recipe, Trainer, preflight};
 use std::ops::Range;
 

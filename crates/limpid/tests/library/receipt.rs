@@ -4,8 +4,8 @@
 use limpid::checkpoint::Format;
 use limpid::config::Config;
 use limpid::generate::{FinishReason, GenerateEvent, Options, Overflow, Sampler};
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
+use limpid::matrix::Precision;
+use limpid::numeric::simd::Level;
 use limpid::receipt::{Receipt, Replay, replay};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Control, Recipe};

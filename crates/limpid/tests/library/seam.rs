@@ -9,13 +9,14 @@ use limpid::config::Config;
 use limpid::data::Tokens;
 use limpid::evaluate::score;
 use limpid::generate::{DecodeError, SequenceId, Session};
+use limpid::matrix::Precision;
 use limpid::model::{Mode, Model, init};
-use limpid::ops::adamw::{Change, Method, ParamGroup, Rule};
-use limpid::ops::blocks::Quant;
-use limpid::ops::element::{Element, Major, Values};
-use limpid::ops::linear::Precision;
+use limpid::numeric::blocks::Quant;
+use limpid::numeric::element::{Element, Major, Values};
+use limpid::numeric::random;
 use limpid::ops::program::Draft;
-use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, Passes, Program, Region, Span, random};
+use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, Passes, Program, Region, Span};
+use limpid::optimizer::{Change, Method, ParamGroup, Rule};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
 use limpid::train::{
@@ -825,7 +826,7 @@ fn a_memory_of_another_type_is_counted_and_refused() {
     for ((name, bytes), (_, before)) in model.memory().into_iter().zip(before) {
         assert_eq!(bytes, if name == "parameters" { before / 2 } else { before }, "{name}");
     }
-    let refused = Cpu::start(&model, 1, limpid::ops::simd::Level::best(), Precision::F32).map(drop);
+    let refused = Cpu::start(&model, 1, limpid::numeric::simd::Level::best(), Precision::F32).map(drop);
     let said = refused.unwrap_err().to_string();
     assert_eq!(said, "this backend cannot do this model: it has no memory of bf16, only of f32");
 }
@@ -966,20 +967,20 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("overlap", |d| first!(ops(d), Linear { x, y } => y.at = x.at)),
         ("overlap", |d| first!(ops(d), Add { a, b } => *a = *b)),
         ("overlap", |d| d.params[1].at = d.params[0].at),
-        ("has not the rows", |d| d.limits.rows += 1),
-        ("has not the rows", |d| d.limits.vocab_size += 1),
-        ("has not the rows", |d| d.limits.context += 1),
-        ("has not the rows", |d| first!(ops(d), Norm { x } => x.active = ActiveRows::All)),
-        ("has not the rows", |d| first!(ops(d), Linear { w } => w.active = ActiveRows::Rows)),
-        ("is no parameter", |d| first!(ops(d), Linear { w } => w.at += 64)),
-        ("is no parameter", |d| d.params.truncate(1)),
+        ("does not have the rows", |d| d.limits.rows += 1),
+        ("does not have the rows", |d| d.limits.vocab_size += 1),
+        ("does not have the rows", |d| d.limits.context += 1),
+        ("does not have the rows", |d| first!(ops(d), Norm { x } => x.active = ActiveRows::All)),
+        ("does not have the rows", |d| first!(ops(d), Linear { w } => w.active = ActiveRows::Rows)),
+        ("is not a parameter", |d| first!(ops(d), Linear { w } => w.at += 64)),
+        ("is not a parameter", |d| d.params.truncate(1)),
         ("is two of its parameters", |d| first!(ops(d), Norm { gain, offset } => *offset = *gain)),
-        ("has a cache", |d| d.limits.blocks = Some(1)),
-        ("does not hold", |d| d.ops.swap(0, 1)),
-        ("does not hold", |d| _ = d.ops.remove(3)),
-        ("does not hold", |d| _ = d.back.remove(0)),
-        ("does not hold", |d| back(d, "classify").dx[0].as_mut().unwrap().add = true),
-        ("does not hold", |d| {
+        ("has no KV cache", |d| d.limits.blocks = Some(1)),
+        ("before it is written, or after", |d| d.ops.swap(0, 1)),
+        ("before it is written, or after", |d| _ = d.ops.remove(3)),
+        ("before it is written, or after", |d| _ = d.back.remove(0)),
+        ("before it is written, or after", |d| back(d, "classify").dx[0].as_mut().unwrap().add = true),
+        ("before it is written, or after", |d| {
             // what the feed-forward makes lies where the stream did, of which the backward of the first norm is made
             let (mut stream, mut made) = (None, None);
             first!(ops(d), Norm { x } => stream = Some(*x));
@@ -1013,12 +1014,12 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("overlap", |d| first!(ops(d), Norm { stats, scale } => scale.as_mut().unwrap().at = stats.at)),
     ];
     let decode: &[(&str, Alter)] = &[
-        ("has a cache", |d| first!(ops(d), Attend { cache } => *cache = None)),
-        ("has a cache", |d| d.limits.blocks = None),
-        ("has not the rows", |d| first!(ops(d), Attend { cache } => cache.as_mut().unwrap().rows -= 1)),
-        ("has not the rows", |d| d.limits.blocks = Some(3)),
-        ("has not the rows", |d| d.limits.outputs += 1),
-        ("has not the rows", |d| first!(ops(d), Gather { y } => y.active = ActiveRows::Rows)),
+        ("has no KV cache", |d| first!(ops(d), Attend { cache } => *cache = None)),
+        ("has a KV cache", |d| d.limits.blocks = None),
+        ("does not have the rows", |d| first!(ops(d), Attend { cache } => cache.as_mut().unwrap().rows -= 1)),
+        ("does not have the rows", |d| d.limits.blocks = Some(3)),
+        ("does not have the rows", |d| d.limits.outputs += 1),
+        ("does not have the rows", |d| first!(ops(d), Gather { y } => y.active = ActiveRows::Rows)),
         (
             "lies in a memory",
             |d| first!(ops(d), Attend { cache } => cache.as_mut().unwrap().space = MemorySpace::Param),

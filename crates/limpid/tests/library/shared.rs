@@ -7,10 +7,11 @@ use limpid::backend::{Backend, BackendError, BackendOptions, Cpu, Device, Shared
 use limpid::config::{Config, Mask};
 use limpid::data::Tokens;
 use limpid::generate::{SequenceId, Session};
+use limpid::matrix::Precision;
 use limpid::model::{Mode, Model, Tuning, init};
-use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
-use limpid::ops::{Batch, Region, random};
+use limpid::numeric::random;
+use limpid::numeric::simd::Level;
+use limpid::ops::{Batch, Region};
 use limpid::train::{Batches, Objective, Recipe, TrainError, Trainer};
 
 fn ids(n: u64) -> Vec<u32> {

@@ -7,8 +7,9 @@ use limpid::config::{Config, Dropout, NormKind, NormPlace};
 use limpid::data::Tokens;
 use limpid::model::init::Init;
 use limpid::model::{Mode, Model};
-use limpid::ops::adamw::Method;
-use limpid::ops::{Batch, Pass, Passes, Region, random};
+use limpid::numeric::random;
+use limpid::ops::{Batch, Pass, Passes, Region};
+use limpid::optimizer::Method;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{

@@ -6,7 +6,7 @@ use crate::random_config::configs;
 use limpid::config::{Config, NormKind, NormPlace};
 use limpid::model::{Lora, Mode, Tuning};
 use limpid::names;
-use limpid::ops::random;
+use limpid::numeric::random;
 use limpid::trace::attribution::{Attribution, AttributionUnit, attribute};
 use limpid::trace::compare::compare;
 use limpid::trace::explain::{Explanation, Operation, TERMS, explain};

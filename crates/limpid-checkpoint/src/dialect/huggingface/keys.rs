@@ -6,7 +6,7 @@ use limpid_core::config::{
     Activation, Axis, Config, ConfigError, Fields, LayerPattern, PairFactors, RotaryKind, RotaryScaling, Setting,
     Settings, Value as SettingValue, unknown,
 };
-use limpid_core::ops::math::ln_f64;
+use limpid_core::numeric::math::ln_f64;
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -7,13 +7,13 @@
 use super::forward::{at, query_key_value};
 use super::team::ThreadTeam;
 use super::weights::Fixed;
-use super::{BatchShard, Sum, pick};
-use crate::ops::attend::{self, Gradients, Head};
-use crate::ops::dropout::{self, Draws};
-use crate::ops::linear::gemm::{Start, Sums};
-use crate::ops::view::{Mat, MatMut, Shared};
+use super::{BatchShard, Sum, pick, table, table_from};
+use crate::kernels::attend::{self, Gradients, Head};
+use crate::kernels::dropout::{self, Draws};
+use crate::kernels::{activate, add, classify, embed, gather, multiply, norm, rotate, scale};
+use crate::matrix::view::{Mat, MatMut, Shared};
+use crate::matrix::{Start, Sums};
 use crate::ops::{Back, Grad, Op, Region, Span};
-use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate, scale};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -39,10 +39,12 @@ impl<'a> Parameters<'a> {
     #[allow(clippy::mut_from_ref)]
     unsafe fn of(&self, region: Region) -> (&mut [f32], Start<'static>) {
         let place = self.sums.binary_search_by_key(&region.at, |sum| sum.region.at).expect("the program lists it");
-        let start = match self.sums[place].blank.swap(false, Relaxed) {
-            true if self.all.rows() >= FAR => Start::Past,
-            true => Start::Zero,
-            false => Start::Own,
+        let start = if !self.sums[place].blank.swap(false, Relaxed) {
+            Start::Own
+        } else if self.all.rows() >= FAR {
+            Start::Past
+        } else {
+            Start::Zero
         };
         // SAFETY: passed on from the caller; parameters do not overlap.
         (unsafe { self.all.part(region.range(), 0..1) }.into_whole(), start)
@@ -70,6 +72,7 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
     let BatchShard { first, batch, act, act_grad, stat } = shard;
     let (first, batch, act, stat, level) = (*first, &*batch, &*act, &*stat, team.level);
     let dy_slot = step.dy.expect("all but the loss have an output");
+    let input = || step.dx[0].expect("all but the embedding have an input");
     match step.op {
         Op::Classify { .. } => unreachable!("`head` is for the loss"),
         Op::Embed { .. } => {
@@ -79,17 +82,15 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
             }
         }
         Op::Norm { kind, eps, x, gain, less_one, stats, .. } => {
-            let (cols, gain) = (x.cols, gain.map(|g| weights.of(g)));
-            let (x, stats) = (&act[x.range()], &stat[stats.range()]);
-            let Grad { region, add } = step.dx[0].expect("a norm has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            let dy = &*dy;
-            team.rows([(dx, cols)], |rows, [dx], g| {
-                let range = rows.start * cols..rows.end * cols;
-                let (dy, x, stats) = (&dy[range.clone()], &x[range], &stats[2 * rows.start..2 * rows.end]);
+            let gain = gain.map(|g| weights.of(g));
+            let saved = [table(act, x), table(stat, stats)];
+            let Grad { region, add } = input();
+            let (dx, [dy]) = table_from(act_grad, region, [dy_slot]);
+            team.map_rows([dx], [dy, saved[0], saved[1]], |_, [dx], [dy, x, stats], g| {
                 level.run(norm::BackwardInput { dx, add, dy, x, stats, gain, less_one, kind, eps, g });
             });
             if let [Some(normalized), Some(scale), _] = step.watched {
+                let [(x, cols), (stats, _)] = saved;
                 let [dy, normalized, scale] = pick(act_grad, [dy_slot, normalized, scale]);
                 for n in 0..scale.len() {
                     let (mean, r) = (stats[2 * n], f64::from(stats[2 * n + 1]));
@@ -103,19 +104,15 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
             }
         }
         Op::Linear { w, .. } => {
-            let Grad { region, add } = step.dx[0].expect("a product has an input");
+            let Grad { region, add } = input();
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
             team.linear_back(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), weights.packed(w), add);
         }
         Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
-            let (cols, gains) = (x.cols, [q_gain, k_gain].map(|s| s.map(|g| weights.of(g))));
-            let (x, wide, stats) = (&act[x.range()], stats.cols, &stat[stats.range()]);
-            let Grad { region, add } = step.dx[0].expect("a norm has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            let dy = &*dy;
-            team.rows([(dx, cols)], |rows, [dx], g| {
-                let range = rows.start * cols..rows.end * cols;
-                let (dy, x, stats) = (&dy[range.clone()], &x[range], &stats[wide * rows.start..wide * rows.end]);
+            let gains = [q_gain, k_gain].map(|s| s.map(|g| weights.of(g)));
+            let Grad { region, add } = input();
+            let (dx, [dy]) = table_from(act_grad, region, [dy_slot]);
+            team.map_rows([dx], [dy, table(act, x), table(stat, stats)], |_, [dx], [dy, x, stats], g| {
                 level.run(norm::QkBackwardInput {
                     dx,
                     add,
@@ -132,121 +129,113 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
                 });
             });
         }
-        Op::Rotate { x, angles, heads, .. } => {
-            let (cols, angles) = (x.cols, (weights.of(angles), angles.cols));
-            let Grad { region, add } = step.dx[0].expect("a rotation has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            let dy = &*dy;
-            team.rows([(dx, cols)], |rows, [dx], _| {
-                let dy = &dy[rows.start * cols..rows.end * cols];
+        Op::Rotate { angles, heads, .. } => {
+            let angles = (weights.of(angles), angles.cols);
+            let Grad { region, add } = input();
+            let (dx, dy) = table_from(act_grad, region, [dy_slot]);
+            team.map_rows([dx], dy, |rows, [dx], [dy], _| {
                 rotate::turn(dx, dy, add, angles, &batch.positions[rows], heads, -1.0);
             });
         }
-        Op::Attend { qkv, cache, y, lse, heads, scoring, drop, .. } => {
-            assert!(cache.is_none(), "a cached run has no backward");
-            let (c, n_head, n_kv) = (y.cols, heads.n_head, heads.n_kv_head);
-            let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
-            let (x, y, lse) = (&act[qkv.range()], &act[y.range()], &stat[lse.range()]);
-            let Grad { region, add } = step.dx[0].expect("attention has an input");
-            let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
-            let (dy, dx, seen) = match step.watched {
-                [Some(a), Some(b), Some(c)] => {
-                    let [dy, dx, a, b, c] = pick(act_grad, [dy_slot, region, a, b, c]);
-                    (dy, dx, Some([a, b, c].map(|s| Shared::new(s, n_head * wide))))
-                }
-                _ => {
-                    let [dy, dx] = pick(act_grad, [dy_slot, region]);
-                    (dy, dx, None)
-                }
-            };
-            let (dy, to) = (&*dy, Shared::new(dx, heads.cols()));
-            team.heads(&batch.spans, (n_kv, heads.group() * heads.d_head), &|task, id| {
-                let span = batch.spans[task / n_kv];
-                let rows = span.row..span.row + span.rows;
-                let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
-                let group = task % n_kv * heads.group()..(task % n_kv + 1) * heads.group();
-                for h in group.clone() {
-                    let (q, [k, v]) = query_key_value(x, None, span, heads, h);
-                    let place = Span { row: first + span.row, ..span };
-                    let head = Head { q, k, v, span: place, scoring, draws, head: h, n_head };
-                    let own = h * heads.d_value..(h + 1) * heads.d_value;
-                    let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
-                    // SAFETY: each task takes one key head's columns of one sequence's rows, and those of the query
-                    // heads it serves; these parts are gone before the next query head's are made.
-                    let [dq, dk, dv] = heads.of_head(h).map(|cols| unsafe { to.part(rows.clone(), cols) });
-                    let watched = match &seen {
-                        Some(seen) => seen.each_ref().map(|s| {
-                            // SAFETY: likewise one head's scores of one sequence's rows.
-                            Some(unsafe { s.part(rows.clone(), h * wide..(h + 1) * wide) })
-                        }),
-                        None => [None, None, None],
-                    };
-                    let to = Gradients { dq, dk, dv, watched };
-                    let add = [add, add || h > group.start];
-                    team.with_scratch(id, |scratch| attend::backward(level, head, to, add, given, scratch));
-                }
-            });
-        }
+        Op::Attend { .. } => attention(step, shard, team),
         Op::Activate { f, k, x, .. } => {
-            let cols = x.cols;
-            let x = &act[x.range()];
-            let Grad { region, add } = step.dx[0].expect("an activation has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            let dy = &*dy;
-            team.rows([(dx, cols)], |rows, [dx], _| {
-                let range = rows.start * cols..rows.end * cols;
-                level.run(activate::Backward { f, k, dx, add, dy: &dy[range.clone()], x: &x[range] });
+            let Grad { region, add } = input();
+            let (dx, [dy]) = table_from(act_grad, region, [dy_slot]);
+            team.map_rows([dx], [dy, table(act, x)], |_, [dx], [dy, x], _| {
+                level.run(activate::Backward { f, k, dx, add, dy, x });
             });
         }
-        Op::Add { y, scale, .. } => {
+        Op::Add { scale, .. } => {
             for (to, scale) in step.dx.into_iter().zip([1.0, scale]) {
                 let Some(Grad { region, add }) = to else { continue };
-                let [dy, dx] = pick(act_grad, [dy_slot, region]);
-                let dy = &*dy;
-                team.rows([(dx, y.cols)], |rows, [dx], _| {
-                    add::backward(dx, add, &dy[rows.start * y.cols..rows.end * y.cols], scale);
-                });
+                let (dx, dy) = table_from(act_grad, region, [dy_slot]);
+                team.map_rows([dx], dy, |_, [dx], [dy], _| add::backward(dx, add, dy, scale));
             }
         }
-        Op::Multiply { a, b, y } => {
+        Op::Multiply { a, b, .. } => {
             for (to, other) in step.dx.into_iter().zip([b, a]) {
                 let Some(Grad { region, add }) = to else { continue };
-                let other = &act[other.range()];
-                let [dy, d] = pick(act_grad, [dy_slot, region]);
-                let dy = &*dy;
-                team.rows([(d, y.cols)], |rows, [d], _| {
-                    let range = rows.start * y.cols..rows.end * y.cols;
-                    multiply::backward(d, add, &dy[range.clone()], &other[range]);
+                let (dx, [dy]) = table_from(act_grad, region, [dy_slot]);
+                team.map_rows([dx], [dy, table(act, other)], |_, [dx], [dy, other], _| {
+                    multiply::backward(dx, add, dy, other);
                 });
             }
         }
         Op::Scale { y, factor, cap, .. } => {
-            let (cols, y) = (y.cols, &act[y.range()]);
-            let Grad { region, add } = step.dx[0].expect("a factor has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            let dy = &*dy;
-            team.rows([(dx, cols)], |rows, [dx], _| {
-                let range = rows.start * cols..rows.end * cols;
-                level.run(scale::Backward { dx, add, dy: &dy[range.clone()], y: &y[range], factor, cap });
+            let Grad { region, add } = input();
+            let (dx, [dy]) = table_from(act_grad, region, [dy_slot]);
+            team.map_rows([dx], [dy, table(act, y)], |_, [dx], [dy, y], _| {
+                level.run(scale::Backward { dx, add, dy, y, factor, cap });
             });
         }
         Op::Dropout { x, drop, .. } => {
             let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
-            let Grad { region, add } = step.dx[0].expect("dropout has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            let dy = &*dy;
-            team.rows([(dx, cols)], |rows, [dx], _| {
-                let from = &dy[rows.start * cols..rows.end * cols];
+            let Grad { region, add } = input();
+            let (dx, dy) = table_from(act_grad, region, [dy_slot]);
+            team.map_rows([dx], dy, |rows, [to], [from], _| {
                 let first = ((first + rows.start) * cols) as u64;
-                level.run(dropout::Apply { to: dx, add, from, draws, first });
+                level.run(dropout::Apply { to, add, from, draws, first });
             });
         }
         Op::Gather { x, .. } => {
-            let Grad { region, add } = step.dx[0].expect("a gather has an input");
+            let Grad { region, add } = input();
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
             gather::backward(dx, add, dy, &batch.outputs, x.cols);
         }
     }
+}
+
+/// The gradients of attention's input: tasks are the key heads of each sequence, each with the query heads that it serves.
+fn attention(step: Back, shard: &mut BatchShard, team: &ThreadTeam) {
+    let Op::Attend { qkv, cache, y, lse, heads, scoring, drop, .. } = step.op else {
+        unreachable!("an op of attention")
+    };
+    let BatchShard { first, batch, act, act_grad, stat } = shard;
+    let (first, batch, act, stat, level) = (*first, &*batch, &*act, &*stat, team.level);
+    let dy_slot = step.dy.expect("attention has an output");
+    assert!(cache.is_none(), "a cached run has no backward");
+    let (c, n_head, n_kv) = (y.cols, heads.n_head, heads.n_kv_head);
+    let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
+    let (x, y, lse) = (&act[qkv.range()], &act[y.range()], &stat[lse.range()]);
+    let Grad { region, add } = step.dx[0].expect("attention has an input");
+    let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
+    let (dy, dx, seen) = match step.watched {
+        [Some(a), Some(b), Some(c)] => {
+            let [dy, dx, a, b, c] = pick(act_grad, [dy_slot, region, a, b, c]);
+            (dy, dx, Some([a, b, c].map(|s| Shared::new(s, n_head * wide))))
+        }
+        _ => {
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
+            (dy, dx, None)
+        }
+    };
+    let (dy, to) = (&*dy, Shared::new(dx, heads.cols()));
+    team.heads(&batch.spans, (n_kv, heads.group() * heads.d_head), &|task, id| {
+        let span = batch.spans[task / n_kv];
+        let rows = span.row..span.row + span.rows;
+        let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
+        let group = task % n_kv * heads.group()..(task % n_kv + 1) * heads.group();
+        for h in group.clone() {
+            let (q, [k, v]) = query_key_value(x, None, span, heads, h);
+            let place = Span { row: first + span.row, ..span };
+            let head = Head { q, k, v, span: place, scoring, draws, head: h, n_head };
+            let own = h * heads.d_value..(h + 1) * heads.d_value;
+            let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
+            // SAFETY: each task takes one key head's columns of one sequence's rows, and those of the query
+            // heads it serves; these parts are gone before the next query head's are made.
+            let [dq, dk, dv] = heads.of_head(h).map(|cols| unsafe { to.part(rows.clone(), cols) });
+            let watched = match &seen {
+                Some(seen) => seen.each_ref().map(|s| {
+                    // SAFETY: likewise one head's scores of one sequence's rows.
+                    Some(unsafe { s.part(rows.clone(), h * wide..(h + 1) * wide) })
+                }),
+                None => [None, None, None],
+            };
+            let to = Gradients { dq, dk, dv, watched };
+            let add = [add, add || h > group.start];
+            team.with_scratch(id, |scratch| attend::backward(level, head, to, add, given, scratch));
+        }
+    });
 }
 
 /// Adds one shard's part to the gradients of one op's parameters. Two tasks must not work on ops that share a
@@ -315,11 +304,9 @@ pub fn head(step: Back, weights: Fixed, shard: &mut BatchShard, to: &Parameters,
     let (v, cols) = (w.rows, x.cols);
     let (w_values, packed, bias) = (weights.of(w), weights.packed(w), b.map(|b| weights.of(b)));
     let mut chunk = team.chunk();
-    // with a bound, half of the room is for the logits, of which its slope is told
-    let (chunk, logits) = match (cap > 0.0, chunk.len() / 2) {
-        (true, half) => chunk.split_at_mut(half / v * v),
-        (false, _) => (&mut chunk[..], &mut [][..]),
-    };
+    // with a bound, half of the room holds the logits, which give the bound's slope
+    let most = if cap > 0.0 { chunk.len() / 2 / v * v } else { chunk.len() };
+    let (chunk, logits) = chunk.split_at_mut(most);
     let each = chunk.len() / v;
     for from in (0..losses.rows).step_by(each) {
         let part = from..(from + each).min(losses.rows);
@@ -334,7 +321,7 @@ pub fn head(step: Back, weights: Fixed, shard: &mut BatchShard, to: &Parameters,
         }
         team.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
             for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
-                let target = classify::target(batch, part.start + n, v);
+                let target = batch.target(part.start + n, v);
                 *loss = team.level.run(classify::Row {
                     logits: row,
                     target,

@@ -5,11 +5,12 @@
 use super::team::ThreadTeam;
 use super::{Result, reserve};
 use crate::config::Heads;
-use crate::ops::arena::Arena;
-use crate::ops::attend::{BLOCK, CacheBlocks};
-use crate::ops::element::{Element, nearest_bf16, widen_bf16};
-use crate::ops::view::Shared;
-use crate::ops::{Batch, Region};
+use crate::kernels::attend::CacheBlocks;
+use crate::matrix::arena::Arena;
+use crate::matrix::view::Shared;
+use crate::numeric::element::Element;
+use crate::numeric::half::{nearest_bf16, widen_bf16};
+use crate::ops::{BLOCK, Batch, Region};
 use std::ops::Range;
 
 pub struct Cache {

@@ -4,14 +4,14 @@
 use super::cache::Cache;
 use super::team::ThreadTeam;
 use super::weights::Fixed;
-use super::{BatchShard, pick};
+use super::{BatchShard, pick, table_from};
 use crate::config::Heads;
-use crate::ops::attend::{self, BLOCK, CacheBlocks, CachedKeys, Head, Keys};
-use crate::ops::dropout::{self, Draws};
-use crate::ops::embed::{self, Lookup};
-use crate::ops::view::{Mat, MatMut, Shared};
-use crate::ops::{Op, Region, Span};
-use crate::ops::{activate, add, classify, gather, multiply, norm, rotate, scale};
+use crate::kernels::attend::{self, CacheBlocks, CachedKeys, Head, Keys};
+use crate::kernels::dropout::{self, Draws};
+use crate::kernels::embed::{self, Lookup};
+use crate::kernels::{activate, add, classify, gather, multiply, norm, rotate, scale};
+use crate::matrix::view::{Mat, MatMut, Shared};
+use crate::ops::{BLOCK, Op, Region, Span};
 use std::ops::Range;
 
 /// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + K) D + K D_v), `cached` the
@@ -66,16 +66,13 @@ pub fn run(op: Op, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam, ca
         }
         Op::Norm { kind, eps, x, gain, offset, less_one, y, stats, normalized, scale } => {
             let [gain, offset] = [gain, offset].map(|s| s.map(of));
-            let cols = x.cols;
-            let [x, y] = pick(act, [x, y]);
-            let x = &*x;
-            team.rows([(y, cols), (&mut stat[stats.range()], 2)], |rows, [y, stats], _| {
-                let x = &x[rows.start * cols..rows.end * cols];
+            let (y, [from]) = table_from(act, y, [x]);
+            team.map_rows([y, (&mut stat[stats.range()], 2)], [from], |_, [y, stats], [x], _| {
                 level.run(norm::Forward { y, stats, x, gain, offset, less_one, kind, eps });
             });
             if let (Some(normalized), Some(scale)) = (normalized, scale) {
                 let [stats, normalized, scale] = pick(stat, [stats, normalized, scale]);
-                let y = normalized;
+                let (x, y) = (from.0, normalized);
                 level.run(norm::Forward { y, stats, x, gain: None, offset: None, less_one, kind, eps });
                 scale.iter_mut().zip(stats.as_chunks::<2>().0).for_each(|(to, s)| *to = 1.0 / s[1]);
             }
@@ -87,104 +84,41 @@ pub fn run(op: Op, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam, ca
         }
         Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, y, stats, heads } => {
             let gains = [q_gain, k_gain].map(|s| s.map(of));
-            let cols = x.cols;
-            let [x, y] = pick(act, [x, y]);
-            let x = &*x;
-            team.rows([(y, cols), (&mut stat[stats.range()], stats.cols)], |rows, [y, stats], _| {
-                let x = &x[rows.start * cols..rows.end * cols];
+            let (y, x) = table_from(act, y, [x]);
+            team.map_rows([y, (&mut stat[stats.range()], stats.cols)], x, |_, [y, stats], [x], _| {
                 level.run(norm::QkForward { y, stats, x, gains, less_one, together, heads, kind, eps });
             });
         }
         Op::Rotate { x, y, angles, heads } => {
             let angles = (of(angles), angles.cols);
-            let cols = x.cols;
-            let [x, y] = pick(act, [x, y]);
-            let x = &*x;
-            team.rows([(y, cols)], |rows, [y], _| {
-                let x = &x[rows.start * cols..rows.end * cols];
+            let (y, x) = table_from(act, y, [x]);
+            team.map_rows([y], x, |rows, [y], [x], _| {
                 rotate::turn(y, x, false, angles, &batch.positions[rows], heads, 1.0);
             });
         }
-        Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
-            let (n_head, d, c) = (heads.n_head, heads.d_value, y.cols);
-            let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
-            let [x, y] = pick(act, [qkv, y]);
-            let x = &*x;
-            let kv = cache.zip(cache_of).map(|(region, cache)| {
-                cache.store(region, x, batch, heads, team);
-                cache.part(region.range())
-            });
-            let watched = [raw, scores, pattern];
-            let head_of = |task: usize| {
-                let (span, h) = (batch.spans[task / n_head], task % n_head);
-                let (q, [k, v]) = query_key_value(x, kv.map(|kv| (kv, span.blocks(batch))), span, heads, h);
-                let place = Span { row: first + span.row, ..span };
-                (span, h, Head { q, k, v, span: place, scoring, draws, head: h, n_head })
-            };
-            let (y, to) = (Shared::new(y, c), Shared::new(&mut stat[lse.range()], n_head));
-            team.heads(&batch.spans, (n_head, d), &|task, id| {
-                let (span, h, head) = head_of(task);
-                let rows = span.row..span.row + span.rows;
-                // SAFETY: each task takes one head's columns of one sequence's rows.
-                let (y, lse) = unsafe { (y.part(rows.clone(), h * d..(h + 1) * d), to.part(rows, h..h + 1)) };
-                team.with_scratch(id, |scratch| attend::forward(level, head, y, lse, scratch));
-            });
-            if watched.iter().any(Option::is_some) {
-                let lse = stat[lse.range()].to_vec();
-                for task in 0..batch.spans.len() * n_head {
-                    let (span, h, head) = head_of(task);
-                    let rows = span.row..span.row + span.rows;
-                    let regions = watched.map(|s| s.expect("all three scores are watched, or none"));
-                    let wide = regions[0].cols / n_head;
-                    let mut parts = pick(stat, regions).map(|data| MatMut::new(data, n_head * wide));
-                    let parts = parts.each_mut().map(|p| Some(p.part(rows.clone(), h * wide..(h + 1) * wide)));
-                    let lse = Mat::new(&lse, n_head).rows(rows).cols(h..h + 1);
-                    team.with_scratch(0, |scratch| attend::watch(level, head, parts, lse, scratch));
-                }
-            }
-        }
+        Op::Attend { .. } => attention(op, shard, team, cache_of),
         Op::Activate { f, k, x, y } => {
-            let cols = x.cols;
-            let [x, y] = pick(act, [x, y]);
-            let x = &*x;
-            team.rows([(y, cols)], |rows, [y], _| {
-                level.run(activate::Forward { f, k, y, x: &x[rows.start * cols..rows.end * cols] });
-            });
+            let (y, x) = table_from(act, y, [x]);
+            team.map_rows([y], x, |_, [y], [x], _| level.run(activate::Forward { f, k, y, x }));
         }
         Op::Add { a, b, scale, y } => {
-            let cols = y.cols;
-            let [a, b, y] = pick(act, [a, b, y]);
-            let (a, b) = (&*a, &*b);
-            team.rows([(y, cols)], |rows, [y], _| {
-                let range = rows.start * cols..rows.end * cols;
-                add::forward(y, &a[range.clone()], &b[range], scale);
-            });
+            let (y, terms) = table_from(act, y, [a, b]);
+            team.map_rows([y], terms, |_, [y], [a, b], _| add::forward(y, a, b, scale));
         }
         Op::Multiply { a, b, y } => {
-            let cols = y.cols;
-            let [a, b, y] = pick(act, [a, b, y]);
-            let (a, b) = (&*a, &*b);
-            team.rows([(y, cols)], |rows, [y], _| {
-                let range = rows.start * cols..rows.end * cols;
-                multiply::forward(y, &a[range.clone()], &b[range]);
-            });
+            let (y, factors) = table_from(act, y, [a, b]);
+            team.map_rows([y], factors, |_, [y], [a, b], _| multiply::forward(y, a, b));
         }
         Op::Scale { x, y, factor, cap } => {
-            let cols = x.cols;
-            let [x, y] = pick(act, [x, y]);
-            let x = &*x;
-            team.rows([(y, cols)], |rows, [y], _| {
-                level.run(scale::Forward { y, x: &x[rows.start * cols..rows.end * cols], factor, cap });
-            });
+            let (y, x) = table_from(act, y, [x]);
+            team.map_rows([y], x, |_, [y], [x], _| level.run(scale::Forward { y, x, factor, cap }));
         }
         Op::Dropout { x, y, drop } => {
             let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
-            let [x, y] = pick(act, [x, y]);
-            let x = &*x;
-            team.rows([(y, cols)], |rows, [y], _| {
-                let from = &x[rows.start * cols..rows.end * cols];
+            let (y, x) = table_from(act, y, [x]);
+            team.map_rows([y], x, |rows, [to], [from], _| {
                 let first = ((first + rows.start) * cols) as u64;
-                level.run(dropout::Apply { to: y, add: false, from, draws, first });
+                level.run(dropout::Apply { to, add: false, from, draws, first });
             });
         }
         Op::Gather { x, y } => {
@@ -192,31 +126,82 @@ pub fn run(op: Op, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam, ca
             let [x, y] = pick(act, [x, y]);
             gather::forward(y, x, &batch.outputs, cols);
         }
-        Op::Classify { x, w, b, cap, losses, logits, probs } => {
-            let v = w.rows;
-            let (packed, w, b) = (weights.packed(w), of(w), b.map(of));
-            let mut chunk = team.chunk();
-            let each = chunk.len() / v;
-            for from in (0..losses.rows).step_by(each) {
-                let part = from..(from + each).min(losses.rows);
-                let chunk = &mut chunk[..part.len() * v];
-                team.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, packed);
-                if cap > 0.0 {
-                    team.rows([(&mut *chunk, v)], |_, [y], _| level.run(scale::Bound { y, cap }));
-                }
-                if let Some(region) = logits {
-                    stat[at(region, &part)].copy_from_slice(chunk);
-                }
-                team.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
-                    for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
-                        let target = classify::target(batch, part.start + n, v);
-                        *loss = level.run(classify::Row { logits: row, target, terms: batch.terms, weight: None });
-                    }
-                });
-                if let Some(region) = probs {
-                    stat[at(region, &part)].copy_from_slice(chunk);
-                }
+        Op::Classify { .. } => head(op, weights, shard, team),
+    }
+}
+
+/// Attention: tasks are the heads of each sequence.
+fn attention(op: Op, shard: &mut BatchShard, team: &ThreadTeam, cache_of: Option<&mut Cache>) {
+    let Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } = op else {
+        unreachable!("an op of attention")
+    };
+    let BatchShard { first, batch, act, stat, .. } = shard;
+    let (first, batch, level) = (*first, &*batch, team.level);
+    let (n_head, d, c) = (heads.n_head, heads.d_value, y.cols);
+    let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
+    let [x, y] = pick(act, [qkv, y]);
+    let x = &*x;
+    let kv = cache.zip(cache_of).map(|(region, cache)| {
+        cache.store(region, x, batch, heads, team);
+        cache.part(region.range())
+    });
+    let watched = [raw, scores, pattern];
+    let head_of = |task: usize| {
+        let (span, h) = (batch.spans[task / n_head], task % n_head);
+        let (q, [k, v]) = query_key_value(x, kv.map(|kv| (kv, span.blocks(batch))), span, heads, h);
+        let place = Span { row: first + span.row, ..span };
+        (span, h, Head { q, k, v, span: place, scoring, draws, head: h, n_head })
+    };
+    let (y, to) = (Shared::new(y, c), Shared::new(&mut stat[lse.range()], n_head));
+    team.heads(&batch.spans, (n_head, d), &|task, id| {
+        let (span, h, head) = head_of(task);
+        let rows = span.row..span.row + span.rows;
+        // SAFETY: each task takes one head's columns of one sequence's rows.
+        let (y, lse) = unsafe { (y.part(rows.clone(), h * d..(h + 1) * d), to.part(rows, h..h + 1)) };
+        team.with_scratch(id, |scratch| attend::forward(level, head, y, lse, scratch));
+    });
+    if watched.iter().all(Option::is_none) {
+        return;
+    }
+    let lse = stat[lse.range()].to_vec();
+    for task in 0..batch.spans.len() * n_head {
+        let (span, h, head) = head_of(task);
+        let rows = span.row..span.row + span.rows;
+        let regions = watched.map(|s| s.expect("all three scores are watched, or none"));
+        let wide = regions[0].cols / n_head;
+        let mut parts = pick(stat, regions).map(|data| MatMut::new(data, n_head * wide));
+        let parts = parts.each_mut().map(|p| Some(p.part(rows.clone(), h * wide..(h + 1) * wide)));
+        let lse = Mat::new(&lse, n_head).rows(rows).cols(h..h + 1);
+        team.with_scratch(0, |scratch| attend::watch(level, head, parts, lse, scratch));
+    }
+}
+
+/// The head and its losses, chunk by chunk.
+fn head(op: Op, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam) {
+    let Op::Classify { x, w, b, cap, losses, logits, probs } = op else { unreachable!("the loss op") };
+    let BatchShard { batch, act, stat, .. } = shard;
+    let (batch, level, v) = (&*batch, team.level, w.rows);
+    let (packed, w, b) = (weights.packed(w), weights.of(w), b.map(|b| weights.of(b)));
+    let mut chunk = team.chunk();
+    let each = chunk.len() / v;
+    for from in (0..losses.rows).step_by(each) {
+        let part = from..(from + each).min(losses.rows);
+        let chunk = &mut chunk[..part.len() * v];
+        team.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, packed);
+        if cap > 0.0 {
+            team.rows([(&mut *chunk, v)], |_, [y], _| level.run(scale::Bound { y, cap }));
+        }
+        if let Some(region) = logits {
+            stat[at(region, &part)].copy_from_slice(chunk);
+        }
+        team.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
+            for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
+                let target = batch.target(part.start + n, v);
+                *loss = level.run(classify::Row { logits: row, target, terms: batch.terms, weight: None });
             }
+        });
+        if let Some(region) = probs {
+            stat[at(region, &part)].copy_from_slice(chunk);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! (`team`): its rows, its columns, its heads. Where ops are small (`shards`), waiting for each other after every op
 //! would cost more than some of the ops. So each thread runs the whole list on a shard of the batch (`BatchShard`,
 //! the rows of some of the sequences), and threads meet only at the loss and for the gradients of the parameters,
-//! one task per op. `forward` and `backward` are the two matches that call the kernels in `ops`; both ways use them.
+//! one task per op. `forward` and `backward` are the two matches that call the kernels; both ways use them.
 
 mod backward;
 mod cache;
@@ -17,17 +17,17 @@ mod update;
 mod weights;
 
 use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport};
+use crate::kernels::classify;
+use crate::matrix::Precision;
+use crate::matrix::arena::Arena;
+use crate::matrix::view::Mat;
 use crate::model::{Mode, Model, activations};
-use crate::ops::adamw::{Change, NORM_PART, ParamGroup, Rule};
-use crate::ops::arena::Arena;
-use crate::ops::blocks::Quant;
-use crate::ops::classify;
-use crate::ops::element::{Element, Major, Values};
+use crate::numeric::blocks::Quant;
+use crate::numeric::element::{Element, Major, Values};
+use crate::numeric::simd::Level;
 use crate::ops::limits::Limits;
-use crate::ops::linear::Precision;
-use crate::ops::simd::Level;
-use crate::ops::view::Mat;
 use crate::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
+use crate::optimizer::{Change, NORM_PART, ParamGroup, Rule};
 use backward::Parameters;
 use cache::Cache;
 use pool::Pool;
@@ -100,12 +100,49 @@ fn pick<const N: usize>(memory: &mut [f32], regions: [Region; N]) -> [&mut [f32]
         .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
 }
 
+/// The rows of some matrix, and its columns.
+type Table<'a> = (&'a [f32], usize);
+
+/// The tensor at `region` of `memory`.
+fn table(memory: &[f32], region: Region) -> Table<'_> {
+    (&memory[region.range()], region.cols)
+}
+
+/// One tensor of a memory to write, and others of it to read. Overlap with the first is a bug in the plan, and panics.
+fn table_from<const N: usize>(
+    memory: &mut [f32],
+    to: Region,
+    from: [Region; N],
+) -> ((&mut [f32], usize), [Table<'_>; N]) {
+    let Range { start, end } = to.range();
+    let (before, rest) = memory.split_at_mut(start);
+    let (written, after) = rest.split_at_mut(end - start);
+    let (before, after) = (&*before, &*after);
+    let from = from.map(|region| {
+        let range = region.range();
+        if range.end <= start {
+            (&before[range], region.cols)
+        } else if range.start >= end {
+            (&after[range.start - end..range.end - end], region.cols)
+        } else {
+            panic!("regions of one op overlap: {to:?} and {region:?}")
+        }
+    });
+    ((written, to.cols), from)
+}
+
 /// Elements of one chunk of logits.
 fn chunk(model: &Model) -> usize {
-    let v = model.config.vocab_size;
-    // bounded logits are kept beside their gradient
-    let each = if model.config.logits_softcap > 0.0 { 2 * v } else { v };
-    if model.losses().is_some() { classify::chunk_rows(model.rows, v) * each } else { 0 }
+    // of the op, not of the configuration, which is a public field and may say something else by now
+    let head = model.ops().iter().find_map(|op| match *op {
+        Op::Classify { w, cap, .. } => Some((w.rows, cap)),
+        _ => None,
+    });
+    head.map_or(0, |(v, cap)| {
+        // bounded logits are kept beside their gradient
+        let each = if cap > 0.0 { 2 * v } else { v };
+        classify::chunk_rows(model.rows, v) * each
+    })
 }
 
 /// Into how many shards `threads` threads split the sequences: those of a small model (`Placement::keep_gradients`), where what a thread
@@ -211,8 +248,8 @@ impl Cpu {
             return Err(BackendError::NotSupported { op: "this model", what });
         }
         if precision == Precision::F16 {
-            let what =
-                "they are for GPUs that have matrices of f16 (--device gpu): here bf16 takes as many bytes".into();
+            let what = "only GPUs with cooperative matrices of f16 compute them: on this processor choose bf16, which takes as many bytes"
+                .into();
             return Err(BackendError::NotSupported { op: "products of f16", what });
         }
         if precision == Precision::Int8 && matches!(model.mode, Mode::Train { .. }) {

@@ -5,9 +5,9 @@
 
 use super::pool::Pool;
 use crate::backend::{BackendError, Result};
-use crate::ops::arena::Arena;
-use crate::ops::linear::Precision;
-use crate::ops::simd::{Kernel, Level, MulAdd, fma};
+use crate::matrix::Precision;
+use crate::matrix::arena::Arena;
+use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -210,8 +210,8 @@ impl Kernel for Sum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::linear::gemm::{self, Packed, gemm_packed};
-    use crate::ops::view::{Mat, MatMut};
+    use crate::matrix::gemm::{self, Packed, gemm_packed};
+    use crate::matrix::view::{Mat, MatMut};
 
     /// A share above 100 % would mean that the roof is wrong: even the fastest product, with all operands in the
     /// nearest caches, stays below it.

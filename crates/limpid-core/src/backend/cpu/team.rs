@@ -3,18 +3,18 @@
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::pool::Pool;
-use super::reserve;
+use super::{Table, reserve};
 use crate::backend::BackendError;
+use crate::kernels::{attend, linear};
+use crate::matrix::arena::Arena;
+use crate::matrix::codes::Codes;
+use crate::matrix::dot::{Left, Round, rounded};
+use crate::matrix::gemm::{self, Packed, gemm_packed, gemm_turned, multiply_codes};
+use crate::matrix::view::{Mat, MatMut, Shared};
+use crate::matrix::{Precision, Start, Sums};
 use crate::model::Model;
-use crate::ops::arena::Arena;
-use crate::ops::attend;
-use crate::ops::blocks::Quant;
-use crate::ops::linear::codes::Codes;
-use crate::ops::linear::dot::{Left, Round, rounded};
-use crate::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, gemm_turned, multiply_codes};
-use crate::ops::linear::{self, Precision};
-use crate::ops::simd::Level;
-use crate::ops::view::{Mat, MatMut, Shared};
+use crate::numeric::blocks::Quant;
+use crate::numeric::simd::Level;
 use crate::ops::{Op, Span};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
@@ -101,6 +101,19 @@ impl ThreadTeam {
         });
     }
 
+    /// Computes rows of some tensors from the same rows of others: `f(rows, those of each output, those of each input, scratch)`.
+    pub fn map_rows<const K: usize, const N: usize>(
+        &self,
+        outputs: [(&mut [f32], usize); K],
+        inputs: [Table; N],
+        f: impl Fn(Range<usize>, [&mut [f32]; K], [&[f32]; N], &mut [f32]) + Sync,
+    ) {
+        self.rows(outputs, |rows, outputs, scratch| {
+            let inputs = inputs.map(|(data, cols)| &data[rows.start * cols..rows.end * cols]);
+            f(rows, outputs, inputs, scratch);
+        });
+    }
+
     /// Splits columns among the threads, in multiples of 64: `f(columns)` until all `cols` columns are done.
     pub fn columns(&self, cols: usize, elements: usize, f: impl Fn(Range<usize>) + Sync) {
         let parts = if elements < SMALL { 1 } else { self.pool.threads().min(cols.div_ceil(64)) };
@@ -115,10 +128,7 @@ impl ThreadTeam {
 
     /// Runs `f(task, thread)` for every task; on this thread alone where they are `small`.
     fn tasks(&self, tasks: usize, small: bool, f: &(dyn Fn(usize, usize) + Sync)) {
-        match small {
-            true => (0..tasks).for_each(|task| f(task, 0)),
-            false => self.pool.run(tasks, f),
-        }
+        if small { (0..tasks).for_each(|task| f(task, 0)) } else { self.pool.run(tasks, f) }
     }
 
     /// Runs `f(part)` for every part of `elements` elements that are copied.
@@ -150,11 +160,13 @@ impl ThreadTeam {
         let small = self.alone(rows * cols * a.cols);
         let own_rows = a.col_stride == 1 && rows >= OWN_ROWS * threads;
         let by_columns = !small && !own_rows && (panels >= 2 * threads || panels.is_multiple_of(threads));
-        let (all, each) = match () {
+        let (all, each) = if by_columns {
             // a task packs a once for all its columns, so few tasks with many columns
-            () if by_columns => (cols, panels.div_ceil(2 * threads) * width),
-            () if small => (rows, rows.max(1)),
-            () => (rows, rows.div_ceil(threads).next_multiple_of(6)),
+            (cols, panels.div_ceil(2 * threads) * width)
+        } else if small {
+            (rows, rows.max(1))
+        } else {
+            (rows, rows.div_ceil(threads).next_multiple_of(6))
         };
         self.pool.run(all.div_ceil(each), &|task, id| {
             let part = task * each..((task + 1) * each).min(all);
@@ -241,9 +253,12 @@ impl ThreadTeam {
             let start = start.cols(part.clone());
             match x {
                 Some(x) => multiply_codes(self.level, c, x, b, part.start, start),
-                None => self.with_scratch(id, |scratch| match turned {
-                    true => gemm_turned(self.level, c, a, b, part.start, start, scratch),
-                    false => gemm_packed(self.level, c, a, b, part.start, start, scratch),
+                None => self.with_scratch(id, |scratch| {
+                    if turned {
+                        gemm_turned(self.level, c, a, b, part.start, start, scratch);
+                    } else {
+                        gemm_packed(self.level, c, a, b, part.start, start, scratch);
+                    }
                 }),
             }
         });

@@ -4,12 +4,12 @@
 
 use super::team::ThreadTeam;
 use super::{Backend, BackendError, Cpu, Result, UpdateReport};
+use crate::matrix::arena::Arena;
+use crate::matrix::view::{Mat, Shared};
+use crate::matrix::{Start, Sums};
 use crate::ops::MemorySpace;
-use crate::ops::adamw::{self, Change, Measure, NORM_PART, ParamGroup, Rule, norm_of};
-use crate::ops::arena::Arena;
-use crate::ops::linear::gemm::{Start, Sums};
-use crate::ops::muon::{self, Blend, Momentum};
-use crate::ops::view::{Mat, Shared};
+use crate::optimizer::muon::{self, Blend, Momentum};
+use crate::optimizer::{Change, Measure, NORM_PART, ParamGroup, Rule, adamw, norm_of, sum_of_squares};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -80,7 +80,7 @@ impl Cpu {
             let (parts, to) = (sums.len(), Mutex::new(sums));
             from += parts;
             team.pool.run(parts, &|task, _| {
-                let sum = adamw::sum_of_squares(&g[task * NORM_PART..((task + 1) * NORM_PART).min(g.len())]);
+                let sum = sum_of_squares(&g[task * NORM_PART..((task + 1) * NORM_PART).min(g.len())]);
                 to.lock().unwrap_or_else(|e| e.into_inner())[task] = sum;
             });
         }
@@ -209,7 +209,7 @@ fn orthogonal(team: &ThreadTeam, room: &mut [f32], (out, cols): (usize, usize)) 
         team.rows([(to, 1)], |rows, [to], _| team.level.run(Blend { to, own, from: &from[rows], part }));
     };
     // in f64, part after part: the same for every number of threads
-    let norm = x.chunks(NORM_PART).map(adamw::sum_of_squares).sum::<f64>().sqrt() + muon::EPS;
+    let norm = x.chunks(NORM_PART).map(sum_of_squares).sum::<f64>().sqrt() + muon::EPS;
     x.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
     for _ in 0..muon::ROUNDS {
         let of = Mat::new(x, cols);

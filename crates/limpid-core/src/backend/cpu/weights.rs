@@ -4,14 +4,14 @@
 use super::reserve;
 use super::team::ThreadTeam;
 use crate::backend::{BackendError, Held, Result};
+use crate::matrix::Precision;
+use crate::matrix::arena::Arena;
+use crate::matrix::codes::Codes;
+use crate::matrix::gemm::Packed;
+use crate::matrix::view::Mat;
 use crate::model::{Mode, Model, WeightMap};
-use crate::ops::arena::Arena;
-use crate::ops::blocks::Quant;
-use crate::ops::linear::Precision;
-use crate::ops::linear::codes::Codes;
-use crate::ops::linear::gemm::Packed;
-use crate::ops::simd::Level;
-use crate::ops::view::Mat;
+use crate::numeric::blocks::Quant;
+use crate::numeric::simd::Level;
 use crate::ops::{MemorySpace, Op, Region};
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -230,11 +230,11 @@ mod tests {
     use super::super::Cpu;
     use crate::backend::{Backend, BackendError};
     use crate::config::Config;
+    use crate::matrix::Precision;
     use crate::model::{Lora, Mode, Model, ParamRole, Tuning};
-    use crate::ops::blocks::Quant;
-    use crate::ops::element::{Element, Major, Values};
-    use crate::ops::linear::Precision;
-    use crate::ops::simd::Level;
+    use crate::numeric::blocks::Quant;
+    use crate::numeric::element::{Element, Major, Values};
+    use crate::numeric::simd::Level;
 
     /// Frozen blocks have no other place in memory, in f32; what learns and products of bf16 have values.
     #[test]

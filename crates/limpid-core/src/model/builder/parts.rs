@@ -6,11 +6,13 @@ use super::super::{
     Axes, Component, Mode, Model, ModelParts, Module, Names, Param, ParamRole, Table, Tensor, Tuning, recompute,
 };
 use crate::config::{Config, ConfigError, NormPlace, QkNorm};
-use crate::ops::attend::BLOCK;
-use crate::ops::element::Element;
+use crate::numeric::element::Element;
+use crate::numeric::random;
+use crate::ops;
 use crate::ops::limits::Limits;
 use crate::ops::program::Draft;
-use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region, norm, random};
+use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region};
+use crate::ops::{BLOCK, qk_widths};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -71,11 +73,11 @@ impl<'a> Builder<'a> {
         let (c, heads) = (self.c, self.c.heads());
         let attention = Module::block(i).part(Component::Attention);
         let together = c.qk_norm == QkNorm::Width;
-        let widths = norm::qk_widths(heads, together);
+        let widths = qk_widths(heads, together);
         let gains = c.norm_gain && c.qk_norm != QkNorm::HeadPlain;
         let [q_gain, k_gain] = [(Component::QueryNorm, widths[0]), (Component::KeyNorm, widths[1])]
             .map(|(part, wide)| gains.then(|| self.param(attention.part(part), (1, wide), ParamRole::Gain)));
-        let stats = self.place(MemorySpace::Stat, self.rows, 2 * norm::qk_norms(heads, together), self.active);
+        let stats = self.place(MemorySpace::Stat, self.rows, 2 * ops::qk_norms(heads, together), self.active);
         let y = self.act(attention, "hook_qk_normed", x.cols, Axes::Features);
         let (kind, eps, less_one) = (c.norm, c.norm_eps as f32, c.norm_gain_less_one);
         self.op(Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, y, stats, heads });

@@ -5,7 +5,7 @@ use limpid::Training;
 use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Config;
-use limpid::ops::linear::Precision;
+use limpid::matrix::Precision;
 use limpid::train::{Control, Recipe};
 use limpid_serve::{Follow, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server, Stopper};
 use serde_json::Value;

@@ -5,7 +5,8 @@ use super::random_config::fill;
 use limpid::backend::Cpu;
 use limpid::config::{Config, Mask};
 use limpid::model::{Mode, Model, Tuning};
-use limpid::ops::{Batch, random};
+use limpid::numeric::random;
+use limpid::ops::Batch;
 use limpid::trace::layers::{self, LayerTrace};
 
 /// Random tokens, targets and segments; some of the last sequence is padding where a mask can hide it.

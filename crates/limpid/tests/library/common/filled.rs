@@ -2,7 +2,7 @@
 
 use limpid::backend::Backend;
 use limpid::model::Model;
-use limpid::ops::random;
+use limpid::numeric::random;
 
 /// Writes them: each from its name and place.
 pub fn fill(model: &Model, backend: &mut dyn Backend) {

@@ -9,7 +9,7 @@ pub mod mutate;
 use limpid::backend::Backend;
 use limpid::config::Config;
 use limpid::model::Model;
-use limpid::ops::random;
+use limpid::numeric::random;
 
 /// Two small blocks, of sizes that are no multiples of a vector's.
 pub fn tiny() -> Config {

@@ -1,7 +1,7 @@
 //! Files as they should not be: seeded changes of bytes, of JSON and of lines of text. The same seed makes the same file.
 #![allow(dead_code)] // each test uses its own part
 
-use limpid::ops::random;
+use limpid::numeric::random;
 use serde_json::{Value, json};
 
 /// Draws, each a function of the seed and of how many came before.

@@ -5,8 +5,9 @@
 use limpid::backend::Backend;
 use limpid::config::*;
 use limpid::model::Model;
-use limpid::ops::classify::Terms;
-use limpid::ops::{Batch, IGNORE, random};
+use limpid::numeric::random;
+use limpid::ops::Terms;
+use limpid::ops::{Batch, IGNORE};
 use std::collections::HashSet;
 
 /// One value on each axis, as small numbers.

@@ -2,34 +2,9 @@
 //!
 //!   dx = dy w,   dw += dy' x,   db += column sums of dy
 //!
-//! All products are one function, [`gemm::gemm`], on transposed views. Its order of summation is guaranteed: every
-//! element of the result is a sum over k, ascending, in chains of 64 multiply-adds, or in one ([`gemm::Sums`]), whatever the shape of the
-//! product, the tiles and the threads. So a row's result does not depend on the other rows of the batch. Read `gemm` for the
-//! blocking, `tile` for the inner loop, `codes` and `dot` for quantised weights.
+//! The products themselves are `matrix::gemm`; here are the reference and the gradient of the bias.
 
-pub mod codes;
-pub mod dot;
-pub mod gemm;
-mod tile;
-
-use super::simd::{Kernel, MulAdd};
-use crate::config::axis;
-
-axis! {
-    /// What products multiply. Sums, statistics, softmax, losses and the optimizer are f32 whatever it is, and so
-    /// are the weights that are trained.
-    Precision, "precision" {
-        /// Single precision.
-        F32 = "f32",
-        /// Operands rounded to bfloat16, products summed in f32.
-        Bf16 = "bf16",
-        /// Operands rounded to IEEE's half precision by a GPU's cooperative matrices, products summed in f32.
-        F16 = "f16",
-        /// Activations rounded to eight bits where they meet quantised weights, and products of these summed as integers; all else
-        /// as in `f32`. For generating.
-        Int8 = "int8",
-    }
-}
+use crate::numeric::simd::{Kernel, MulAdd};
 
 /// Plain f64 loops.
 pub mod reference {

@@ -1,11 +1,11 @@
-//! ggml's blocks: weights of two to eight bits, some of which share a scale and often a minimum. Every type is taken apart into the same
-//! [`BlockParts`], from which values, exact, or another layout of the same numbers are made; a type is its name, its sizes, and one function
-//! that takes a block apart. (Values are those of ggml's `dequantize_row_*` and of `gguf.quants.dequantize`, bit for bit.)
+//! ggml's blocks: weights of two to eight bits that share scales and, in some types, minima. A block of any type can be taken apart into
+//! [`BlockParts`], which give its exact values or another layout of the same numbers. A type is its name, its sizes, and one function that
+//! takes a block apart. (The values have the same bits as those of ggml's `dequantize_row_*` and of `gguf.quants.dequantize`.)
 
-use super::element::widen_f16;
+use super::half::widen_f16;
 use std::fmt;
 
-/// Values that share a scale: sixteen of every type; in some types neighbouring groups have the same one.
+/// How many values share a scale, in every type; in some types, neighbouring groups have the same scale.
 pub const GROUP: usize = 16;
 
 /// Values of the largest block.
@@ -16,7 +16,7 @@ pub const LARGEST: usize = 256;
 pub struct BlockParts {
     /// The scale of scales, as an f16's bits.
     pub d: u16,
-    /// The scale of minima, the same; 0 where a type has none.
+    /// The scale of minima, as an f16's bits; 0 in types without minima.
     pub dmin: u16,
     /// A scale of every group.
     pub scales: [i8; LARGEST / GROUP],
@@ -74,7 +74,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The bit of an f16's sign: some types have what is added, the others what is subtracted.
+/// The sign bit of an f16: some types store a minimum to add, others one to subtract.
 const SIGN: u16 = 1 << 15;
 
 /// 32 values of four bits.
@@ -225,7 +225,7 @@ impl Quant {
     /// The values of whole blocks.
     ///
     /// ```
-    /// use limpid_core::ops::blocks::Quant;
+    /// use limpid_core::numeric::blocks::Quant;
     /// let mut block = [0x99; 18]; // every code is 9, which is 1
     /// block[..2].copy_from_slice(&[0x00, 0x38]); // a half, as f16
     /// assert_eq!(Quant::Q4_0.widen(&block), [0.5; 32]);

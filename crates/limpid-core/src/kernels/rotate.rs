@@ -35,9 +35,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::super::embed::tables::{frequencies, rotary};
     use super::*;
     use crate::config::RotaryScaling;
+    use crate::model::tables::{frequencies, rotary};
 
     #[test]
     fn scores_depend_on_distance_alone_and_turning_back_undoes() {

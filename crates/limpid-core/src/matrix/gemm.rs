@@ -2,54 +2,35 @@
 //!
 //! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns. Each is packed once, so that
 //! the inner loop reads it as one stream from the L2 cache, and is used for many rows of a. The accumulators of a
-//! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: the order of summation is fixed ([`Sums`]). In f32, a is read in place where the elements of its rows are
-//! neighbours in memory.
+//! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: the order of summation is fixed ([`Sums`]). In
+//! f32, a is read in place if the elements of its rows are neighbours in memory.
 //!
 //! bf16 rounds the operands and nothing else: products and sums are f32, and a product of two bf16 is exact in f32.
 //! A level with the dot product stores both operands as pairs of neighbours in k; the others store rounded f32s and
 //! run the f32 loop. So bf16 is the same chain everywhere (except for numbers below 1e-38, which the dot product
 //! flushes to zero).
 //!
-//! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`]. Quantised ones stay so
-//! (`codes`): for many rows they become f32s a few strips at a time, for few rows one by one in registers (`dot`).
+//! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`]. Quantised weights stay quantised
+//! (`codes`): for many rows, a few strips at a time are widened to f32; for few rows, each is widened in a register (`dot`).
 //!
 //! Measured on one AVX-512 core with a roof of 171 GFLOP/s: nano's shapes (384 x 512 x 128) 148 to 171, GPT-2's (256
 //! x 768 x 768) 130 to 140, with weights read from memory 120 to 130; one row with packed weights 18 to 28 GB/s, as
 //! fast as a copy.
 
-use super::super::arena::{Arena, Refused};
-use super::super::element::nearest_bf16;
-use super::super::simd::{Kernel, Level, MulAdd};
-use super::super::view::{Mat, MatMut};
+use super::arena::{Arena, Refused};
 use super::codes::{Codes, Widen, WidenTurned};
 use super::dot::{self, Left};
+use super::sums::{Start, Sums};
+use super::view::{Mat, MatMut};
 use super::{Precision, tile};
+use crate::numeric::half::nearest_bf16;
+use crate::numeric::simd::{Kernel, Level, MulAdd};
 use std::ops::Range;
 
 /// How many rows of b a packed panel has: 256 x 64 floats are 64 KiB. With 128 a panel would fit the nearest cache,
 /// which is a tenth faster on data in the caches, but slower in a step, where weights come from memory in runs half
 /// as long (docs/decisions.md#blocks-of-k-hold-256-rows).
 pub const K_BLOCK: usize = 256;
-
-/// How many steps of k one chain has where sums are of blocks.
-pub const CHAIN: usize = 64;
-
-/// In which order a product sums over k, ascending always.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sums {
-    /// c = (c + chain) + chain ..., each chain of multiply-adds over [`CHAIN`] neighbours of k begun at zero. An error grows with the square
-    /// root of 64 and k / 64 rather than of k: as in PyTorch, or better (docs/decisions.md#every-sum-has-one-order).
-    Blocks,
-    /// One chain of multiply-adds begun at c, for products whose k is cut at places that must not matter: rows of a batch, keys.
-    Chain,
-}
-
-impl Sums {
-    /// Elements of a panel in which each chain is, where an element has so many steps of k.
-    fn block(self, step: usize) -> usize {
-        if self == Sums::Blocks { CHAIN / step } else { usize::MAX }
-    }
-}
 
 /// The same for a product of few rows, where each block comes from memory, and is used by two tiles or more before it
 /// leaves the nearest cache: 16 KiB.
@@ -70,33 +51,6 @@ pub fn width(level: Level) -> usize {
 
 /// Floats of scratch that [`gemm`] needs.
 pub const SCRATCH: usize = K_BLOCK * 64 + K_BLOCK * A_ROWS;
-
-/// What the sums of a product start from.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Start<'a> {
-    /// Zero: c is overwritten.
-    Zero,
-    /// Zero, for a c so large that it should not go through the caches: stores bypass them if k is one block.
-    Past,
-    /// The values of c: c is added to.
-    Own,
-    /// This row, for every row of c: a bias.
-    Row(&'a [f32]),
-}
-
-impl From<bool> for Start<'_> {
-    /// Whether c is added to.
-    fn from(add: bool) -> Self {
-        if add { Start::Own } else { Start::Zero }
-    }
-}
-
-impl Start<'_> {
-    /// For some of the columns.
-    pub fn cols(self, range: Range<usize>) -> Self {
-        if let Start::Row(row) = self { Start::Row(&row[range]) } else { self }
-    }
-}
 
 /// How operands are stored for the inner loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -237,9 +191,10 @@ impl Kernel for Pack<'_> {
                     let mut block = [[0f32; 16]; 16];
                     for (i, block) in block.iter_mut().enumerate() {
                         let column = &b.data[(j + i) * b.col_stride + p..][..n];
-                        match n == 16 * step {
-                            true => *block = hold_sixteen(form, column),
-                            false => hold_along(form, &mut block[..n.div_ceil(step)], column),
+                        if n == 16 * step {
+                            *block = hold_sixteen(form, column);
+                        } else {
+                            hold_along(form, &mut block[..n.div_ceil(step)], column);
                         }
                     }
                     let to = &mut to[p / step * width + j..];
@@ -340,7 +295,7 @@ pub struct Packed {
     cols: usize,
     width: usize,
     pairs: bool,
-    /// How its codes lie, if it is blocks.
+    /// The layout of its codes, if it is quantised.
     codes: Option<Codes>,
 }
 
@@ -395,7 +350,7 @@ impl Packed {
     pub fn bytes(&self) -> usize {
         4 * self.data.len()
     }
-    /// How its codes lie, if it is blocks.
+    /// The layout of its codes, if it is quantised.
     pub fn codes(&self) -> Option<Codes> {
         self.codes
     }
@@ -413,7 +368,8 @@ impl Packed {
             (true, _) => bits << 16,
         })
     }
-    /// Rows of all columns of blocks, as columns: element (j, p) is at (p, j) here. `to` has rows of `width` and room for sixteen more.
+    /// Widens rows of all columns of blocks, transposed: element (j, p) is at (p, j) here. `to` has rows of `width` and room for sixteen
+    /// more.
     fn turn<'a>(&self, level: Level, to: &'a mut [f32], (js, ps): (Range<usize>, Range<usize>)) -> &'a [f32] {
         let (codes, stride) = (self.codes.expect("codes"), self.width);
         let (panels, panel) = (bytemuck::cast_slice(&self.data), (4 * self.panel, self.width));
@@ -439,8 +395,82 @@ enum Side<'a> {
     Plain(Mat<'a>),
     /// From this column on.
     Packed(&'a Packed, usize),
-    /// Blocks, of which rows are columns, from this one on.
+    /// Quantised weights, transposed: their rows are the columns of the product, from this row on.
     Turned(&'a Packed, usize),
+}
+
+/// A product: its right operand, and how it is computed.
+struct Product<'a> {
+    level: Level,
+    /// How the operands of the inner loop are stored.
+    form: Form,
+    b: Side<'a>,
+    start: Start<'a>,
+    sums: Sums,
+    /// Steps of k of a block of b.
+    k_block: usize,
+    /// The steps of k, and the columns of c.
+    shape: (usize, usize),
+}
+
+impl Product<'_> {
+    /// The steps of block `k`.
+    fn steps(&self, k: usize) -> Range<usize> {
+        k * self.k_block..((k + 1) * self.k_block).min(self.shape.0)
+    }
+
+    /// Adds block `k` of b's rows to panel `j` of c, for the rows `block` of c, of which `a` has the steps of this block of k. `room` is for a
+    /// packed panel.
+    fn add(&self, c: &mut MatMut, block: &Range<usize>, a: Mat, (k, j): (usize, usize), room: &mut [f32]) {
+        let (level, form, width) = (self.level, self.form, width(self.level));
+        let ks = self.steps(k);
+        let part = j * width..((j + 1) * width).min(self.shape.1);
+        let start = if k > 0 { Start::Own } else { self.start.cols(part.clone()) };
+        if let Side::Packed(b, first) = self.b
+            && b.pairs
+            && form != Form::Pairs
+            && a.rows <= WIDENED_ROWS
+            && a.col_stride == 1
+        {
+            let pairs = b.panel(first + part.start, ks);
+            for i in 0..a.rows {
+                let row = block.start + i;
+                let c = c.part(row..row + 1, part.clone());
+                tile::widen(level, c.into_whole(), a.row(i), pairs, (start, self.sums.block(1)));
+            }
+            return;
+        }
+        let panel = self.panel(ks, part.clone(), room);
+        let how = (start, self.sums.block(form.step()));
+        tile::panel(level, form == Form::Pairs, c.part(block.clone(), part), a, panel, how);
+    }
+
+    /// The steps `ks` of the columns `part` of b, as a packed panel: where it lies, or made in `room`.
+    fn panel<'r>(&'r self, ks: Range<usize>, part: Range<usize>, room: &'r mut [f32]) -> &'r [f32] {
+        let (level, form, width) = (self.level, self.form, width(self.level));
+        match self.b {
+            Side::Plain(b) => {
+                let to = &mut room[..ks.len().div_ceil(form.step()) * width];
+                level.run(Pack { level, form, to: &mut *to, b: b.rows(ks).cols(part), width });
+                to
+            }
+            Side::Packed(b, first) => {
+                let column = first + part.start;
+                if let Some(codes) = b.codes {
+                    let to = &mut room[..ks.len() * width];
+                    level.run(Widen { to: &mut *to, panel: b.blocks(column), codes, ks, width });
+                    to
+                } else if b.pairs && form != Form::Pairs {
+                    let to = &mut room[..ks.len().next_multiple_of(2) * width];
+                    level.run(Unpack { to: &mut *to, pairs: b.panel(column, ks), width });
+                    to
+                } else {
+                    b.panel(column, ks)
+                }
+            }
+            Side::Turned(b, first) => b.turn(level, room, (ks, first + part.start..first + part.end)),
+        }
+    }
 }
 
 fn multiply(
@@ -452,7 +482,6 @@ fn multiply(
     (start, sums): (Start, Sums),
     scratch: &mut [f32],
 ) {
-    let (width, pairs) = (width(level), form == Form::Pairs);
     if let Side::Packed(b, from) = b
         && b.codes.is_some()
         && c.rows() <= dot::FEW_ROWS
@@ -462,72 +491,46 @@ fn multiply(
     }
     let (panel, held) = scratch.split_at_mut(K_BLOCK * 64);
     let (rows, cols) = (c.rows(), c.cols());
-    for i in (0..rows).filter(|_| a.cols == 0) {
-        match start {
-            Start::Zero | Start::Past => c.row(i).fill(0.0),
-            Start::Own => {}
-            Start::Row(row) => c.row(i).copy_from_slice(row),
+    if a.cols == 0 {
+        for i in 0..rows {
+            match start {
+                Start::Zero | Start::Past => c.row(i).fill(0.0),
+                Start::Own => {}
+                Start::Row(row) => c.row(i).copy_from_slice(row),
+            }
         }
+    }
+    if rows == 0 || cols == 0 || a.cols == 0 {
+        return;
     }
     let in_place = form == Form::Exact && (a.col_stride == 1 || a.col_stride <= NEAR);
     let few = rows <= tile::FEW_ROWS && (in_place || rows * a.cols.div_ceil(form.step()) <= held.len());
-    // a as the tiles read it, if all of it is ready before the first one
-    let (ready, held) = match () {
-        () if in_place => (Some(a), held),
-        () if few => (Some(level.run(Take { form, to: held, a })), &mut [][..]),
-        () => (None, held),
-    };
-    let height = if ready.is_some() { rows } else { A_ROWS };
     // f32s that are made of codes are read at once: they stay in the nearest cache
     let made = matches!(b, Side::Packed(b, _) | Side::Turned(b, _) if b.codes.is_some());
     let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();
-    let (blocks, panels) = (a.cols.div_ceil(k_block), cols.div_ceil(width));
+    let (blocks, panels) = (a.cols.div_ceil(k_block), cols.div_ceil(width(level)));
     let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
-    for i in (0..rows).step_by(height.max(1)) {
-        let block = i..(i + height).min(rows);
-        let mut own = a.rows(block.clone());
-        for turn in 0..blocks * panels {
-            // if a is ready, finish a panel of c before the next; if it is packed in pieces, use each for all panels first
-            let (k, j) = if ready.is_some() { (turn % blocks, turn / blocks) } else { (turn / panels, turn % panels) };
-            let ks = k * k_block..((k + 1) * k_block).min(a.cols);
-            let part = j * width..((j + 1) * width).min(cols);
-            if let Some(a) = ready {
-                own = a.cols(ks.start / form.step()..ks.end.div_ceil(form.step()));
-            } else if j == 0 {
-                own = level.run(Take { form, to: &mut *held, a: a.rows(block.clone()).cols(ks.clone()) });
+    let product = Product { level, form, b, start, sums, k_block, shape: (a.cols, cols) };
+    if in_place || few {
+        // all of a is as the tiles read it: finish a panel of c before the next
+        let ready = if in_place { a } else { level.run(Take { form, to: held, a }) };
+        for j in 0..panels {
+            for k in 0..blocks {
+                let ks = product.steps(k);
+                let own = ready.cols(ks.start / form.step()..ks.end.div_ceil(form.step()));
+                product.add(&mut c, &(0..rows), own, (k, j), panel);
             }
-            let start = if k > 0 { Start::Own } else { start.cols(part.clone()) };
-            let panel = match b {
-                Side::Packed(b, first) if b.pairs && !pairs => {
-                    let pairs = b.panel(first + part.start, ks.clone());
-                    if own.rows <= WIDENED_ROWS && own.col_stride == 1 {
-                        for i in 0..own.rows {
-                            let row = block.start + i;
-                            let to = (start, sums.block(1));
-                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), own.row(i), pairs, to);
-                        }
-                        continue;
-                    }
-                    let to = &mut panel[..ks.len().next_multiple_of(2) * width];
-                    level.run(Unpack { to, pairs, width });
-                    &*to
+        }
+    } else {
+        // a is packed in pieces: use each for all panels before the next
+        for i in (0..rows).step_by(A_ROWS) {
+            let block = i..(i + A_ROWS).min(rows);
+            for k in 0..blocks {
+                let own = level.run(Take { form, to: &mut *held, a: a.rows(block.clone()).cols(product.steps(k)) });
+                for j in 0..panels {
+                    product.add(&mut c, &block, own, (k, j), panel);
                 }
-                Side::Packed(b, first) => match b.codes {
-                    None => b.panel(first + part.start, ks.clone()),
-                    Some(codes) => {
-                        let to = &mut panel[..ks.len() * width];
-                        level.run(Widen { to, panel: b.blocks(first + part.start), codes, ks: ks.clone(), width });
-                        &*to
-                    }
-                },
-                Side::Turned(b, first) => b.turn(level, panel, (ks.clone(), first + part.start..first + part.end)),
-                Side::Plain(b) => {
-                    let to = &mut panel[..ks.len().div_ceil(form.step()) * width];
-                    level.run(Pack { level, form, to, b: b.rows(ks.clone()).cols(part.clone()), width });
-                    &*to
-                }
-            };
-            tile::panel(level, pairs, c.part(block.clone(), part), own, panel, (start, sums.block(form.step())));
+            }
         }
     }
 }
@@ -535,7 +538,7 @@ fn multiply(
 /// c = start + x b, for the columns of codes from `from` on, as many as c has; `from` is a multiple of [`width`].
 ///
 /// # Panics
-/// If b is no codes.
+/// If b is not quantised.
 #[track_caller]
 pub fn multiply_codes(level: Level, mut c: MatMut, x: Left, b: &Packed, from: usize, start: Start) {
     let (rows, cols, codes) = (c.rows(), c.cols(), b.codes.expect("codes"));
@@ -579,7 +582,7 @@ pub fn gemm_packed<'a>(
 /// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples of sixteen.
 ///
 /// # Panics
-/// If b is no codes.
+/// If b is not quantised.
 #[track_caller]
 pub fn gemm_turned(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, start: Start, scratch: &mut [f32]) {
     assert_eq!((a.cols, b.width), (b.cols, width(level)), "shapes of a turned product");
@@ -589,11 +592,12 @@ pub fn gemm_turned(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, sta
 
 #[cfg(test)]
 mod tests {
+    use super::super::sums::CHAIN;
     use super::*;
-    use crate::ops::blocks::Quant;
+    use crate::numeric::blocks::Quant;
 
     fn values(n: usize, seed: u64) -> Vec<f32> {
-        (0..n as u64).map(|i| crate::ops::random::uniform(seed, 0, i) as f32 - 0.5).collect()
+        (0..n as u64).map(|i| crate::numeric::random::uniform(seed, 0, i) as f32 - 0.5).collect()
     }
 
     /// Every shape, orientation and level: not only close, but exactly the chains that [`Sums`] promises.
@@ -671,7 +675,7 @@ mod tests {
             let mut drawn = 0;
             let mut block = |quant: Quant| loop {
                 drawn += 1;
-                let byte = |i: u64| crate::ops::random::bits(3, drawn, i) as u8;
+                let byte = |i: u64| crate::numeric::random::bits(3, drawn, i) as u8;
                 let bytes: Vec<u8> = (0..quant.sizes().1 as u64).map(byte).collect();
                 if quant.widen(&bytes).iter().all(|v| v.abs() < 1e9) {
                     break bytes;
@@ -794,7 +798,7 @@ mod tests {
         let (wa, wb): (Vec<f64>, Vec<f64>) =
             (a.iter().map(|v| f64::from(*v)).collect(), b.iter().map(|v| f64::from(*v)).collect());
         let mut want = vec![0.0; m * n];
-        super::super::reference::forward(&mut want, &wa, &wb, None, k);
+        crate::kernels::linear::reference::forward(&mut want, &wa, &wb, None, k);
         for level in Level::available() {
             let mut c = vec![0.0; m * n];
             gemm(level, MatMut::new(&mut c, n), Mat::new(&a, k), Mat::new(&b, k).t(), false, &mut vec![0.0; SCRATCH]);

@@ -328,7 +328,7 @@ mod tests {
         let mut at = 0;
         let mut bits = || {
             at += 1;
-            crate::ops::random::bits(seed, 0, at)
+            crate::numeric::random::bits(seed, 0, at)
         };
         let edges = [0, 1, 0x7f_ffff, 0x80_0000, 0x3f80_0000, 0x3f7f_ffff, 0x7f7f_ffff, 0x7f80_0000, 0x7fc0_0000u32];
         // a sign, an exponent of n from `low`, and bits of the fraction

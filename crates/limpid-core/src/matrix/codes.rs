@@ -1,27 +1,29 @@
-//! Weights of ggml's blocks as a product reads them: the same numbers in another order. A panel of `width` columns is a row of strips along k, a
-//! strip is as long as a block, and in it columns are neighbours: their scales, their minima, then their codes, a word of 32 bits of each
-//! column after the other. A word has four steps of k, or eight: those of codes of four bits lie as the lower halves of its bytes, then as
-//! the upper ones. So a vector of words times one word of the other operand is one dot product of integers for each column (`dot`), and a
-//! tile of many rows gets f32s that are made of a few strips at a time.
+//! The layout of ggml's blocks for products: the same numbers in another order.
 //!
-//! Types of two, three and four bits have codes of four, the others of eight. Blocks of different types are laid alike where they
-//! are equally long, each exactly.
+//! A panel of `width` columns is a sequence of strips along k, each as long as a block. Within a strip, values of neighbouring columns are
+//! neighbours: first all scales, then all minima, then the codes, one 32-bit word of each column after the other. A word holds four steps
+//! of k, or eight if codes have four bits: the first four in the lower halves of its bytes, the next four in the upper halves. So a vector
+//! of words times one word of the other operand is one integer dot product for each column (`dot`). For a tile of many rows, a few strips
+//! at a time are widened to f32.
+//!
+//! Types of two, three and four bits have four-bit codes, the others eight-bit codes. Blocks of different types share one layout, exactly,
+//! if they are equally long.
 
-use super::super::blocks::{BlockParts, GROUP, LARGEST, Quant};
-use super::super::element::widen_f16;
-use super::super::simd::{Kernel, Level, MulAdd};
 use super::tile;
+use crate::numeric::blocks::{BlockParts, GROUP, LARGEST, Quant};
+use crate::numeric::half::widen_f16;
+use crate::numeric::simd::{Kernel, Level, MulAdd};
 use std::ops::Range;
 
 /// The longest block with a scale of its own and nothing else; longer ones have groups.
 const SHORT: usize = 32;
 
-/// How the codes of a matrix lie.
+/// The layout of a matrix of codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Codes {
-    /// Of a code: 4 or 8.
+    /// Bits of a code: 4 or 8.
     pub(super) bits: usize,
-    /// What a code means less than it says: it says nothing negative.
+    /// What is subtracted from a stored code, which is never negative.
     pub(super) offset: i32,
     /// Steps of k with one scale.
     pub(super) group: usize,
@@ -32,12 +34,12 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// A form for all of these types; none where their blocks are of different lengths.
+    /// A layout for all of these types; `None` if their blocks have different lengths.
     pub fn of(quants: impl IntoIterator<Item = Quant>) -> Option<Codes> {
         quants.into_iter().map(Codes::one).map(Some).reduce(|a, b| a?.with(b?))?
     }
 
-    /// The form for one type alone.
+    /// The layout for one type alone.
     pub fn one(quant: Quant) -> Codes {
         use Quant::*;
         let (bits, offset) = match quant {
@@ -74,7 +76,7 @@ impl Codes {
         self.head(width) + self.strip * width * self.bits / 8
     }
 
-    /// Bytes of so many values, where all columns of all panels are used.
+    /// Bytes of so many values, if all columns of all panels are used.
     pub fn bytes_of(self, values: usize) -> usize {
         values / self.strip * self.bytes(1)
     }
@@ -84,7 +86,7 @@ impl Codes {
         rows / self.strip * self.bytes(width) / 4
     }
 
-    /// Lays the first columns of a panel: the blocks of each. Strip by strip, so that what is written stays in the cache.
+    /// Writes the blocks of some columns as the first columns of a panel, strip by strip, so that the strip stays in the cache.
     pub fn lay(self, panel: &mut [u8], width: usize, columns: &[(Quant, &[u8])]) {
         let mut said = [0; LARGEST];
         for (s, strip) in panel.chunks_exact_mut(self.bytes(width)).enumerate() {
@@ -117,7 +119,7 @@ impl Codes {
         }
     }
 
-    /// Where in a strip the factors of step `p` begin, one for each column: those of scales, or of minima. Short strips have none.
+    /// Where in a strip the factors of step `p` begin, one for each column: the scales' or the minima's. Short strips have no factors.
     #[inline(always)]
     pub(super) fn factors(self, width: usize, p: usize, min: bool) -> Option<usize> {
         let row = 2 * self.kinds() + p / self.group * self.kinds() + usize::from(min);
@@ -144,7 +146,7 @@ impl Codes {
         all
     }
 
-    /// What the codes of step `p` mean, for N columns from `column` on.
+    /// The integers that the codes of step `p` stand for, for N columns from `column` on.
     #[inline(always)]
     pub(super) fn row<const N: usize>(self, strip: &[u8], width: usize, p: usize, column: usize) -> [i32; N] {
         let each = 32 / self.bits;

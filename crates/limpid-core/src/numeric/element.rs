@@ -2,6 +2,7 @@
 //! optionally in bf16), so the other types are for values that a backend is given, or stores.
 
 use super::blocks::Quant;
+use super::half::{widen_bf16, widen_f16};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -33,7 +34,7 @@ impl Element {
     /// else converted exactly.
     ///
     /// ```
-    /// use limpid_core::ops::element::Element;
+    /// use limpid_core::numeric::element::Element;
     /// assert_eq!(*Element::F16.widen(&0x3800_u16.to_ne_bytes()), [0.5]);
     /// assert_eq!(*Element::Bf16.widen(&0x3fc0_u16.to_ne_bytes()), [1.5]);
     /// ```
@@ -61,30 +62,6 @@ impl fmt::Display for Element {
             Element::Blocks(quant) => quant.name(),
         })
     }
-}
-
-/// The nearest bf16, as its bits; ties to even, NaN stays NaN.
-#[inline(always)]
-pub fn nearest_bf16(x: f32) -> u16 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    let bits = if x.is_nan() { bits | 0x40_0000 } else { rounded };
-    (bits >> 16) as u16
-}
-
-/// A bf16 from its bits.
-#[inline(always)]
-pub fn widen_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-/// An f16 from its bits.
-pub fn widen_f16(bits: u16) -> f32 {
-    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
-    // the bias of the exponent is 15 in f16 and 127 in f32: multiply by 2^112, which is exact for subnormals too
-    let finite = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
-    let infinite = rest | 0x7f80_0000;
-    f32::from_bits(sign | if rest < 0x7c00 << 13 { finite } else { infinite })
 }
 
 /// The order in which a matrix (rows, cols) is stored.

@@ -12,40 +12,9 @@
 //! products at 150 to 160 GFLOP/s on two cores with GPT-2's vocabulary. The backward computes the losses too:
 //! training does not run the forward of this op.
 
-use super::math::{exp, ln};
-use super::simd::{Kernel, MulAdd, greatest, sum, sum2};
-use super::{Batch, IGNORE};
-
-/// The target of a row: what should follow it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Target<'a> {
-    /// No target: the row is not counted.
-    None,
-    /// This token.
-    Token(usize),
-    /// This distribution over the vocabulary; one-hot rows give what `Token` gives.
-    Soft(&'a [f32]),
-}
-
-/// The target of row `n`.
-pub fn target(batch: &Batch, n: usize, vocab: usize) -> Target<'_> {
-    if !batch.soft_targets.is_empty() {
-        return Target::Soft(&batch.soft_targets[n * vocab..][..vocab]);
-    }
-    match batch.targets.get(n) {
-        None | Some(&IGNORE) => Target::None,
-        Some(token) => Target::Token(*token as usize),
-    }
-}
-
-/// The terms that training adds to the cross-entropy of a row; none by default, and none in evaluation.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Terms {
-    /// Label smoothing: the share of the target that is spread evenly over all tokens.
-    pub smoothing: f32,
-    /// Weight of the squared log of the sum of exponentials.
-    pub z_loss: f32,
-}
+use crate::numeric::math::{exp, ln};
+use crate::numeric::simd::{Kernel, MulAdd, greatest, sum, sum2};
+use crate::ops::{Target, Terms};
 
 /// How many rows a chunk has, so that its logits take about 64 MiB whatever V and N. Each chunk packs the head's
 /// weights and adds to all of their gradient, so few large chunks are faster than many small ones.
@@ -136,8 +105,8 @@ impl Kernel for Row<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::Level;
     use super::*;
+    use crate::numeric::simd::Level;
 
     /// Contract G14: the readme's logits; the true next word of "dog" is "jumps".
     #[test]

@@ -23,24 +23,16 @@
 //! GFLOP/s forward and 136 backward (of about 340); nano, T = 64 and D = 32, 57 and 47, because its only block is on
 //! the diagonal.
 
-use super::Span;
 use super::dropout::{Draws, weight_index};
-use super::element::widen_bf16;
-use super::linear::gemm::{self, gemm};
-use super::math::{exp, ln, tanh};
-use super::scoring::Scoring;
-use super::simd::{Kernel, LANES, Level, MulAdd, fma, sum2};
-use super::view::{Mat, MatMut};
 use crate::config::Mask;
+use crate::matrix::gemm::{self, gemm};
+use crate::matrix::view::{Mat, MatMut};
+use crate::numeric::half::widen_bf16;
+use crate::numeric::math::{exp, ln, tanh};
+use crate::numeric::simd::{Kernel, LANES, Level, MulAdd, fma, sum2};
+use crate::ops::Scoring;
+use crate::ops::{BLOCK, Span};
 use std::ops::Range;
-
-/// How many keys (and queries) a block has.
-pub const BLOCK: usize = 64;
-
-/// How many blocks so many positions take.
-pub fn blocks(positions: usize) -> usize {
-    positions.div_ceil(BLOCK)
-}
 
 /// How many rows of a block on the diagonal are computed together, over the keys that any of them sees.
 const STRIP: usize = 32;
@@ -901,13 +893,13 @@ pub fn watch(level: Level, head: Head, stages: [Option<MatMut>; 3], lse: Mat, sc
 
 #[cfg(test)]
 mod tests {
-    use super::super::DropoutSpec;
-    use super::super::element::nearest_bf16;
     use super::*;
     use crate::config::DropoutScale;
+    use crate::numeric::half::nearest_bf16;
+    use crate::ops::DropoutSpec;
 
     fn values(n: usize, site: u64) -> Vec<f32> {
-        (0..n as u64).map(|i| super::super::random::normal(7, site, i) as f32).collect()
+        (0..n as u64).map(|i| crate::numeric::random::normal(7, site, i) as f32).collect()
     }
 
     fn wide(x: &[f32]) -> Vec<f64> {

@@ -8,9 +8,11 @@
 //! multiply-adds on registers alone.
 #![allow(unsafe_code)] // unchecked loads and stores, inside bounds asserted by `panel`
 
-use super::super::simd::{Kernel, Level, MulAdd, fma};
-use super::super::view::{Mat, MatMut};
-use super::gemm::Start;
+use super::sums::Start;
+#[cfg(target_arch = "x86_64")]
+use super::vector::{Body, Vector, avx2, avx512, avx512_bf16};
+use super::view::{Mat, MatMut};
+use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -113,185 +115,114 @@ unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, pane
     // SAFETY: passed on from the caller; `level` proves its instructions.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        if level.is_avx512() {
+        {
             macro_rules! rows {
-                ($body:ident, $v:literal) => {
+                ($compiled:ident, $vectors:literal, $pairs:literal) => {
                     match n {
-                        1 => $body::<1, $v>(a, panel, to),
-                        2 => $body::<2, $v>(a, panel, to),
-                        3 => $body::<3, $v>(a, panel, to),
-                        4 => $body::<4, $v>(a, panel, to),
-                        5 => $body::<5, $v>(a, panel, to),
-                        _ => $body::<6, $v>(a, panel, to),
+                        1 => $compiled(Tile::<1, $vectors, $pairs> { a, panel, to }),
+                        2 => $compiled(Tile::<2, $vectors, $pairs> { a, panel, to }),
+                        3 => $compiled(Tile::<3, $vectors, $pairs> { a, panel, to }),
+                        4 => $compiled(Tile::<4, $vectors, $pairs> { a, panel, to }),
+                        5 => $compiled(Tile::<5, $vectors, $pairs> { a, panel, to }),
+                        _ => $compiled(Tile::<6, $vectors, $pairs> { a, panel, to }),
                     }
                 };
             }
-            return match (vectors, pairs) {
-                (1, false) => rows!(avx512, 1),
-                (2, false) => rows!(avx512, 2),
-                (3, false) => rows!(avx512, 3),
-                (_, false) => rows!(avx512, 4),
-                (1, true) => rows!(avx512_bf16, 1),
-                (2, true) => rows!(avx512_bf16, 2),
-                (3, true) => rows!(avx512_bf16, 3),
-                (_, true) => rows!(avx512_bf16, 4),
-            };
-        }
-        #[cfg(target_arch = "x86_64")]
-        if level.name() == "avx2" {
-            macro_rules! rows {
-                ($v:literal) => {
-                    match n {
-                        1 => avx2::<1, $v>(a, panel, to),
-                        2 => avx2::<2, $v>(a, panel, to),
-                        3 => avx2::<3, $v>(a, panel, to),
-                        4 => avx2::<4, $v>(a, panel, to),
-                        5 => avx2::<5, $v>(a, panel, to),
-                        _ => avx2::<6, $v>(a, panel, to),
-                    }
+            if level.is_avx512() {
+                return match (vectors, pairs) {
+                    (1, false) => rows!(avx512, 1, false),
+                    (2, false) => rows!(avx512, 2, false),
+                    (3, false) => rows!(avx512, 3, false),
+                    (_, false) => rows!(avx512, 4, false),
+                    (1, true) => rows!(avx512_bf16, 1, true),
+                    (2, true) => rows!(avx512_bf16, 2, true),
+                    (3, true) => rows!(avx512_bf16, 3, true),
+                    (_, true) => rows!(avx512_bf16, 4, true),
                 };
             }
-            return if vectors == 1 { rows!(1) } else { rows!(2) };
+            if level.name() == "avx2" {
+                return if vectors == 1 { rows!(avx2, 1, false) } else { rows!(avx2, 2, false) };
+            }
         }
         let _ = pairs; // no level below has them
         level.run(Plain { n, vectors, a, panel, to });
     }
 }
 
-/// The body of a tile for vectors of 512 bits, for each way to multiply.
+/// A tile of N rows of C vectors, under the conditions of [`tile`]; its elements are `PAIRS` of bf16, or f32s.
 #[cfg(target_arch = "x86_64")]
-macro_rules! body512 {
-    ($name:ident, $features:literal, $multiply:expr) => {
-        /// # Safety
-        /// As [`tile`].
-        #[target_feature(enable = $features)]
-        unsafe fn $name<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
-            // SAFETY: every address is inside a, panel or `to` by the caller's promise; a vector of 16 floats has
-            // the bits of a vector of 32 bf16.
-            unsafe {
-                let mut acc = [[_mm512_setzero_ps(); V]; N];
-                let mut total = acc;
-                if let Some((from, stride)) = to.from {
-                    for i in 0..N {
-                        for v in 0..V {
-                            total[i][v] = _mm512_loadu_ps(from.add(i * stride + 16 * v));
-                        }
-                    }
-                }
-                if to.is_chain() {
-                    acc = total;
-                }
-                let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
-                let mut left = a.cols;
-                loop {
-                    let steps = left.min(to.block);
-                    for _ in 0..steps {
-                        let mut row = [_mm512_setzero_ps(); V];
-                        for v in 0..V {
-                            if N <= AHEAD_ROWS {
-                                _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
-                            }
-                            row[v] = _mm512_loadu_ps(b.add(16 * v));
-                        }
-                        for i in 0..N {
-                            let x = _mm512_set1_ps(*at.add(i * a.row_stride));
-                            for v in 0..V {
-                                acc[i][v] = $multiply(x, row[v], acc[i][v]);
-                            }
-                        }
-                        at = at.wrapping_add(a.col_stride);
-                        b = b.add(64);
-                    }
-                    if to.is_chain() {
-                        total = acc;
-                        break;
-                    }
-                    for i in 0..N {
-                        for v in 0..V {
-                            total[i][v] = _mm512_add_ps(total[i][v], acc[i][v]);
-                            acc[i][v] = _mm512_setzero_ps();
-                        }
-                    }
-                    left -= steps;
-                    if left == 0 {
-                        break;
-                    }
-                }
-                for i in 0..N {
-                    for v in 0..V {
-                        let c = to.c.add(i * to.stride + 16 * v);
-                        if to.past { _mm512_stream_ps(c, total[i][v]) } else { _mm512_storeu_ps(c, total[i][v]) }
-                    }
-                }
-            }
-        }
-    };
+struct Tile<'a, const N: usize, const C: usize, const PAIRS: bool> {
+    a: Mat<'a>,
+    panel: &'a [f32],
+    to: To,
 }
 
 #[cfg(target_arch = "x86_64")]
-body512!(avx512, "avx512f", _mm512_fmadd_ps);
-#[cfg(target_arch = "x86_64")]
-body512!(avx512_bf16, "avx512f,avx512bf16", |x, row, acc| {
-    let bf16 = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
-    _mm512_dpbf16_ps(acc, bf16(x), bf16(row))
-});
-
-/// # Safety
-/// As [`tile`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
-    // SAFETY: every address is inside a, panel or `to` by the caller's promise.
-    unsafe {
-        let mut acc = [[_mm256_setzero_ps(); V]; N];
-        let mut total = acc;
-        if let Some((from, stride)) = to.from {
-            for i in 0..N {
-                for v in 0..V {
-                    total[i][v] = _mm256_loadu_ps(from.add(i * stride + 8 * v));
-                }
-            }
-        }
-        if to.is_chain() {
-            acc = total;
-        }
-        let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
-        let mut left = a.cols;
-        loop {
-            let steps = left.min(to.block);
-            for _ in 0..steps {
-                let mut row = [_mm256_setzero_ps(); V];
-                for v in 0..V {
-                    row[v] = _mm256_loadu_ps(b.add(8 * v));
-                }
+impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, PAIRS> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Tile { a, panel, to } = self;
+        // measured where vectors have 512 bits alone
+        let ahead = V::LANES == 16 && N <= AHEAD_ROWS;
+        // SAFETY: every address is inside a, panel or `to` by the caller's promise.
+        unsafe {
+            let mut acc = [[V::all(0.0); C]; N];
+            let mut total = acc;
+            if let Some((from, stride)) = to.from {
                 for i in 0..N {
-                    let x = _mm256_set1_ps(*at.add(i * a.row_stride));
-                    for v in 0..V {
-                        acc[i][v] = _mm256_fmadd_ps(x, row[v], acc[i][v]);
+                    for v in 0..C {
+                        total[i][v] = V::load(from.add(i * stride + V::LANES * v));
                     }
                 }
-                at = at.wrapping_add(a.col_stride);
-                b = b.add(16);
             }
             if to.is_chain() {
-                total = acc;
-                break;
+                acc = total;
             }
-            for i in 0..N {
-                for v in 0..V {
-                    total[i][v] = _mm256_add_ps(total[i][v], acc[i][v]);
-                    acc[i][v] = _mm256_setzero_ps();
+            let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
+            let mut left = a.cols;
+            loop {
+                let steps = left.min(to.block);
+                for _ in 0..steps {
+                    let mut row = [V::all(0.0); C];
+                    for v in 0..C {
+                        if ahead {
+                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(V::LANES * v + AHEAD).cast());
+                        }
+                        row[v] = V::load(b.add(V::LANES * v));
+                    }
+                    for i in 0..N {
+                        let x = V::all(*at.add(i * a.row_stride));
+                        for v in 0..C {
+                            acc[i][v] = if PAIRS {
+                                V::fmadd_pairs(x, row[v], acc[i][v])
+                            } else {
+                                V::fmadd(x, row[v], acc[i][v])
+                            };
+                        }
+                    }
+                    at = at.wrapping_add(a.col_stride);
+                    b = b.add(V::PANEL * V::LANES);
+                }
+                if to.is_chain() {
+                    total = acc;
+                    break;
+                }
+                for i in 0..N {
+                    for v in 0..C {
+                        total[i][v] = V::add(total[i][v], acc[i][v]);
+                        acc[i][v] = V::all(0.0);
+                    }
+                }
+                left -= steps;
+                if left == 0 {
+                    break;
                 }
             }
-            left -= steps;
-            if left == 0 {
-                break;
-            }
-        }
-        for i in 0..N {
-            for v in 0..V {
-                let c = to.c.add(i * to.stride + 8 * v);
-                if to.past { _mm256_stream_ps(c, total[i][v]) } else { _mm256_storeu_ps(c, total[i][v]) }
+            for i in 0..N {
+                for v in 0..C {
+                    let c = to.c.add(i * to.stride + V::LANES * v);
+                    if to.past { V::stream(c, total[i][v]) } else { V::store(c, total[i][v]) }
+                }
             }
         }
     }
@@ -373,10 +304,10 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], (start, bloc
         match level.name() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the level has the instructions; rows of `pairs` are `width` wide, as many as the body reads.
-            "avx512" | "avx512-bf16" => unsafe { widen_avx512(&mut chains, steps) },
+            "avx512" | "avx512-bf16" => unsafe { avx512(WidenPairs::<_, 4>(&mut chains, steps)) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            "avx2" => unsafe { widen_avx2(&mut chains, steps) },
+            "avx2" => unsafe { avx2(WidenPairs::<_, 2>(&mut chains, steps)) },
             _ => level.run(Widen(&mut chains, steps)),
         }
         sums.iter_mut().zip(chains).for_each(|(sum, chain)| *sum += chain);
@@ -405,53 +336,38 @@ impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> 
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 4096;
 
-/// # Safety
-/// Rows are 64 wide.
+/// [`widen`] on vectors: rows are a panel wide.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn widen_avx512<'a>(sums: &mut [f32; 64], steps: impl Iterator<Item = (&'a [f32; 2], &'a [f32])>) {
-    // SAFETY: as the caller says.
-    unsafe {
-        let mut acc = [_mm512_setzero_ps(); 4];
-        for v in 0..4 {
-            acc[v] = _mm512_loadu_ps(sums.as_ptr().add(16 * v));
-        }
-        let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-        for (a, row) in steps {
-            let (even, odd) = (_mm512_set1_ps(a[0]), _mm512_set1_ps(a[1]));
-            for v in 0..4 {
-                let at = row.as_ptr().wrapping_add(16 * v);
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
-                let pair = _mm512_loadu_si512(at.cast());
-                acc[v] = _mm512_fmadd_ps(even, _mm512_castsi512_ps(_mm512_and_si512(pair, high)), acc[v]);
-                acc[v] = _mm512_fmadd_ps(odd, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pair)), acc[v]);
-            }
-        }
-        for v in 0..4 {
-            _mm512_storeu_ps(sums.as_mut_ptr().add(16 * v), acc[v]);
-        }
-    }
-}
+struct WidenPairs<'s, I, const C: usize>(&'s mut [f32; 64], I);
 
-/// # Safety
-/// Rows are 16 wide.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn widen_avx2<'a>(sums: &mut [f32; 64], steps: impl Iterator<Item = (&'a [f32; 2], &'a [f32])>) {
-    // SAFETY: as the caller says.
-    unsafe {
-        let mut acc = [_mm256_loadu_ps(sums.as_ptr()), _mm256_loadu_ps(sums.as_ptr().add(8))];
-        let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-        for (a, row) in steps {
-            let (even, odd) = (_mm256_set1_ps(a[0]), _mm256_set1_ps(a[1]));
-            for v in 0..2 {
-                let pair = _mm256_loadu_si256(row.as_ptr().add(8 * v).cast());
-                acc[v] = _mm256_fmadd_ps(even, _mm256_castsi256_ps(_mm256_and_si256(pair, high)), acc[v]);
-                acc[v] = _mm256_fmadd_ps(odd, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pair)), acc[v]);
+impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>, const C: usize> Body for WidenPairs<'_, I, C> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let WidenPairs(sums, steps) = self;
+        // SAFETY: rows have C vectors, and there are as many sums.
+        unsafe {
+            let mut acc = [V::all(0.0); C];
+            for v in 0..C {
+                acc[v] = V::load(sums.as_ptr().add(V::LANES * v));
+            }
+            let high = V::all_ints(0xffff_0000_u32 as i32);
+            for (a, row) in steps {
+                let (even, odd) = (V::all(a[0]), V::all(a[1]));
+                for v in 0..C {
+                    let at = row.as_ptr().wrapping_add(V::LANES * v);
+                    if V::LANES == 16 {
+                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                    }
+                    let pair = V::load_ints(at.cast());
+                    acc[v] = V::fmadd(even, V::from_bits(V::and(pair, high)), acc[v]);
+                    acc[v] = V::fmadd(odd, V::from_bits(V::up(pair, 16)), acc[v]);
+                }
+            }
+            for v in 0..C {
+                V::store(sums.as_mut_ptr().add(V::LANES * v), acc[v]);
             }
         }
-        _mm256_storeu_ps(sums.as_mut_ptr(), acc[0]);
-        _mm256_storeu_ps(sums.as_mut_ptr().add(8), acc[1]);
     }
 }
 

@@ -1,8 +1,8 @@
 //! A factor, and a bound that is approached smoothly: y = factor x, or y = cap tanh(factor x / cap) (Bello et al. 2016; Gemma 2).
 //! Backward: dx = factor (1 - (y / cap)^2) dy.
 
-use super::math::tanh;
-use super::simd::{Kernel, MulAdd};
+use crate::numeric::math::tanh;
+use crate::numeric::simd::{Kernel, MulAdd};
 
 /// Plain f64 loops.
 pub mod reference {
@@ -11,13 +11,13 @@ pub mod reference {
         if cap > 0.0 { cap * (x / cap).tanh() } else { x }
     }
 
-    /// The slope of the bound, told by its value.
+    /// The slope of the bound, from the bounded value.
     pub fn slope(y: f64, cap: f64) -> f64 {
         if cap > 0.0 { 1.0 - (y / cap) * (y / cap) } else { 1.0 }
     }
 }
 
-/// The slope of the bound, told by its value.
+/// The slope of the bound, from the bounded value.
 #[inline(always)]
 fn slope(y: f32, cap: f32) -> f32 {
     1.0 - (y / cap) * (y / cap)

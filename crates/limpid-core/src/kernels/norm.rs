@@ -18,8 +18,9 @@
 //! A row is read from the nearest cache four times. Measured on one AVX-512 core with rows in the L2 cache: 21 GB/s
 //! of x and y forward, 15 of x, dy and dx backward (`cargo bench --bench ops`); under 1 % of a GPT-2 step.
 
-use super::simd::{Kernel, MulAdd, fma, sum, sum2};
 use crate::config::{Heads, NormKind};
+use crate::numeric::simd::{Kernel, MulAdd, fma, sum, sum2};
+use crate::ops::{qk_norms, qk_widths};
 use std::ops::Range;
 
 /// Plain f64 loops.
@@ -88,19 +89,6 @@ pub mod reference {
 #[inline(always)]
 pub fn applied<F: From<u8> + std::ops::Add<Output = F>>(gain: F, less_one: bool) -> F {
     if less_one { F::from(1) + gain } else { gain }
-}
-
-/// How many elements the norms of queries and of keys take each.
-pub const fn qk_widths(heads: Heads, together: bool) -> [usize; 2] {
-    match together {
-        true => [heads.query_cols(), heads.key_cols()],
-        false => [heads.d_head, heads.d_head],
-    }
-}
-
-/// How many norms of queries and keys a row has.
-pub const fn qk_norms(heads: Heads, together: bool) -> usize {
-    if together { 2 } else { heads.n_head + heads.n_kv_head }
 }
 
 /// The norms of a row of queries and keys: the columns of each, and whether it is one of the keys.

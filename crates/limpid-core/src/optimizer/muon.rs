@@ -13,8 +13,8 @@
 //! Five iterations are 10 products of (m, m) by (m, n) and 5 of (m, m) by (m, m), with m the shorter side: at
 //! GPT-2's width about the work of a step of 6 d_model tokens, whatever the batch.
 
-use super::adamw::ParamGroup;
-use super::simd::{Kernel, MulAdd, fma};
+use super::ParamGroup;
+use crate::numeric::simd::{Kernel, MulAdd, fma};
 use std::ops::Range;
 
 /// a, b and c of the iteration.
@@ -60,7 +60,7 @@ pub fn place(wave: &[ParamGroup], i: usize) -> Range<usize> {
 
 /// Plain f64 loops.
 pub mod reference {
-    use super::super::adamw::Rule;
+    use super::super::Rule;
     use super::{COEFFICIENTS, EPS, ROUNDS, scale};
 
     /// (n,k) by (k,m).
@@ -158,8 +158,8 @@ impl Kernel for Blend<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::adamw::{Method, Rule};
-    use crate::ops::random;
+    use crate::numeric::random;
+    use crate::optimizer::{Method, Rule};
 
     /// The orthogonal factor of the polar decomposition, by another iteration that converges: x = x (3 - x' x) / 2.
     fn polar(x: &[f64], cols: usize) -> Vec<f64> {
