@@ -1,9 +1,9 @@
-//! LoRA adapters in files, as PEFT keeps them: `adapter_config.json` says what they are, `adapter_model.safetensors` holds two
-//! matrices a product, under the names that HuggingFace has for it (ours, where the model has none there). A product that is
-//! several modules there, as Llama's queries, keys and values, has its A once for each and its B in parts.
+//! LoRA adapters in files, as PEFT stores them: `adapter_config.json` describes the adapter, and `adapter_model.safetensors` holds two
+//! matrices for each product, under HuggingFace's names (ours, if HuggingFace has no such model). Some of our products are several
+//! modules there, such as Llama's queries, keys and values: the file then repeats A for each module and splits B among them.
 //!
-//! Read, an adapter is a layer over a [`Checkpoint`](super::Checkpoint): w + alpha / r B A, summed in f64 and rounded once.
-//! A run's folder has `base.json` beside it, which says what model it was made for.
+//! An opened adapter is a layer over a [`Checkpoint`](super::Checkpoint): its weights are w + alpha / r B A, summed in f64 and rounded
+//! once. A run's folder also has `base.json`, which names the model that the adapter was trained on.
 
 use super::dialect::{Link, TensorLayout, huggingface, outline};
 use super::store::{Dtype, MakeValues, OutputTensor, Store, bad};
@@ -51,7 +51,7 @@ pub fn is_one(folder: &Path) -> bool {
         && !["model.safetensors", "model.safetensors.index.json"].map(|n| folder.join(n).exists()).contains(&true)
 }
 
-/// The model that the adapter in `folder` says it is for, if it does: the path, and its fingerprint if limpid made it.
+/// The model that the adapter in `folder` names as its base, if any: its path, and its fingerprint if limpid wrote the adapter.
 ///
 /// # Errors
 /// If its files cannot be read.
@@ -84,7 +84,7 @@ fn read_config(folder: &Path) -> Result<Map<String, Value>> {
     Ok(config)
 }
 
-/// Keys of PEFT's LoraConfig, what their values may be beside null, and how that is said.
+/// Keys of PEFT's LoraConfig, the values that limpid supports beside null, and those values in words.
 type Typed = (&'static [&'static str], fn(&Value) -> bool, &'static str);
 
 #[rustfmt::skip]
@@ -106,7 +106,7 @@ const TYPES: &[Typed] = &[
         "auto_mapping", "runtime_config"], Value::is_object, "an object"),
 ];
 
-/// Keys of PEFT's LoraConfig that are read here, or change no number once an adapter is trained.
+/// Keys of PEFT's LoraConfig that are read here, or do not affect a trained adapter.
 #[rustfmt::skip]
 const IDLE: &[&str] = &[
     "peft_type", "r", "lora_alpha", "lora_dropout", "bias", "init_lora_weights", "target_modules", "task_type",
@@ -114,7 +114,7 @@ const IDLE: &[&str] = &[
     "layers_to_transform", "layers_pattern", "exclude_modules", "megatron_core", "qalora_group_size", "runtime_config",
 ];
 
-/// Rank, alpha and dropout; refuses what is more than plain LoRA.
+/// Reads rank, alpha and dropout; refuses everything beyond plain LoRA.
 fn settings(path: &Path, config: &Map<String, Value>) -> Result<(usize, f64, f64)> {
     let get = |key: &str| config.get(key).unwrap_or(&Value::Null);
     let refuse = |key: &str| {
@@ -165,8 +165,8 @@ impl Adapter {
     /// Opens the adapter in the folder `path` for `model`, of which `like` says how messages name it.
     ///
     /// # Errors
-    /// If a file is missing or damaged, the adapter is more than plain LoRA, or it was made for another model: what it has
-    /// and what the model has are named.
+    /// If a file is missing or damaged, if the adapter is more than plain LoRA, or if it was made for another model; the error names
+    /// the modules of both.
     pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
         Adapter::open_in(dialect(model), path, model, like, true)
     }
@@ -259,7 +259,7 @@ impl Adapter {
     /// The values of a parameter with what is added to it.
     ///
     /// # Errors
-    /// If a tensor cannot be read, or a finite weight becomes one that is not.
+    /// If a tensor cannot be read, or a finite weight becomes infinite or NaN.
     pub fn merge<'a>(&self, param: &Param, values: Cow<'a, [f32]>) -> Result<Cow<'a, [f32]>> {
         let (cols, rank, scale) = (param.region.cols, self.lora.rank, self.lora.scale());
         let mut values = values;
@@ -274,7 +274,7 @@ impl Adapter {
     /// Writes both matrices of every product into a backend made for `model`, which has an adapter of these targets.
     ///
     /// # Errors
-    /// If modules that are one product here have each an A of their own; the backend is then untouched.
+    /// If the adapter has a different A for modules that are one product here; the backend is then unchanged.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
         let mut writes = vec![];
         for target in &self.lora.targets {
@@ -303,7 +303,7 @@ impl Adapter {
 /// Adds to rows of the parameter `name` what A (r, in) and B (rows, r) make of them.
 ///
 /// # Errors
-/// If a finite weight becomes one that is not: whatever computes with it, or is made from it, would be of no use.
+/// If a finite weight becomes infinite or NaN, which would make every result useless.
 fn add(name: &str, rows: &mut [f32], [a, b]: [&[f32]; 2], (cols, rank): (usize, usize), scale: f64) -> Result<()> {
     let mut sum = vec![0f64; cols];
     for (row, b) in rows.chunks_exact_mut(cols).zip(b.chunks_exact(rank)) {
@@ -322,10 +322,10 @@ fn add(name: &str, rows: &mut [f32], [a, b]: [&[f32]; 2], (cols, rank): (usize, 
     Ok(())
 }
 
-/// The values of a parameter that a model in memory has, with what its own adapter adds: those of [`Adapter::merge`].
+/// The values of a parameter of a model in memory with its own adapter merged in; the same values as [`Adapter::merge`].
 ///
 /// # Errors
-/// If the backend fails, or as there.
+/// If the backend fails, or as for [`Adapter::merge`].
 pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> Result<Vec<f32>> {
     let mut values = backend.read(param.region)?;
     if let (Some(lora), Some([a, b])) = (&model.tuning.lora, model.adapter(param)) {

@@ -221,8 +221,8 @@ impl SentenceRecipe {
             ["Transformer", "Pooling", "Normalize"] => true,
             _ => {
                 return wrong(format!(
-                    "its modules are {}: limpid has Transformer, Pooling and Normalize, in this order; --pooling takes \
-                     the hidden states without them",
+                    "its modules are {}: limpid applies Transformer, Pooling and Normalize, in this order; name a \
+                     pooling yourself to take the hidden states without them",
                     names.join(", ")
                 ));
             }
@@ -240,7 +240,7 @@ impl SentenceRecipe {
         };
         let [mode] = &modes[..] else {
             return wrong(format!(
-                "it pools in {} ways ({}): limpid has one at a time; choose it with --pooling",
+                "it pools in {} ways ({}): limpid applies one at a time; name it yourself",
                 modes.len(),
                 modes.join(", ")
             ));

@@ -1,10 +1,10 @@
-//! Weights in files, limpid's own and other programs'. A model of limpid's is a folder of `config.json`,
+//! Models in files, limpid's own and other programs'. limpid keeps a model as a folder with `config.json`,
 //! `model.safetensors` and `tokenizer.json`; a run's `state/last.safetensors` adds the optimizer's moments and the step.
-//! [`Checkpoint::open`] opens these, HuggingFace's folders, GGUF and llm.c's files by looking at them; [`save`] writes any.
+//! [`Checkpoint::open`] recognises these, HuggingFace's folders, GGUF and llm.c's files; [`save`] writes all of them.
 //!
-//! Two layers. Containers (`store`, `safetensors_file`, `gguf`, `llmc`) are files of named tensors and know no model; they
-//! are mapped and checked whole, and values are made when asked for. `dialect` knows what the names mean. Files are written
-//! beside and renamed, so a failure leaves the old one whole.
+//! There are two layers. Containers (`store`, `safetensors_file`, `gguf`, `llmc`) are files of named tensors and know nothing of
+//! models; they are mapped and checked when opened, and values are decoded on request. `dialect` knows what the names mean. A file is
+//! written under another name and then renamed, so a failure leaves the old file unchanged.
 
 pub mod adapter;
 mod arrays;
@@ -15,6 +15,7 @@ pub mod llmc;
 mod quantize;
 pub mod safetensors_file;
 pub mod store;
+mod writing;
 
 pub use adapter::Adapter;
 pub use arrays::{NamedArray, write_arrays};
@@ -26,11 +27,11 @@ use limpid_base::files;
 use limpid_base::words::system;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
-use limpid_core::model::{Model, Param, ParamRole};
+use limpid_core::model::{Model, Param};
 use limpid_core::ops::{MemorySpace, Region};
 use limpid_tokenizer::Tokenizer;
 use std::borrow::Cow;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,7 @@ pub enum CheckpointError {
         /// What is wrong.
         what: String,
     },
-    /// A file whose bytes are not those that its checksum is of.
+    /// A file whose checksum does not match its bytes.
     #[error("{}: {what}; one that was changed on purpose is read without the check", .path.display())]
     Damaged {
         /// The file.
@@ -95,7 +96,7 @@ pub enum CheckpointError {
         /// Both checksums.
         what: String,
     },
-    /// Weights that an adapter makes infinite, or no numbers.
+    /// Weights that an adapter makes infinite or NaN.
     #[error(
         "`{tensor}` with the adapter is not finite: {was} becomes {with}, for alpha / r = {scale:e} and the adapter's \
          matrices are too large: was its lora_alpha changed?"
@@ -213,15 +214,15 @@ fn mend(error: &io::Error) -> &'static str {
     }
 }
 
-/// More than any configuration or index has; what is larger is another file by that name.
+/// More bytes than any configuration or index has; a larger file by that name is something else.
 const LARGEST_JSON: u64 = 64 << 20;
 
 type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
-/// What the file system said, with the file that it was about.
+/// Adds the path to an error of the file system.
 ///
 /// # Errors
-/// Its own.
+/// That error.
 pub fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|fault| CheckpointError::Io { path: path.into(), fault })
 }
@@ -229,7 +230,7 @@ pub fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
 /// Replaces `path` by what `write` produces: whole, or not at all.
 ///
 /// # Errors
-/// Whatever the file system says; the old file is then still there, and nothing is left beside it.
+/// The file system's error; the old file is then unchanged, and no other file is left behind.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
     at(path, files::replace(path, write))
 }
@@ -242,7 +243,7 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
     replace(path, |path| files::OutputFile::create(path)?.write_all(text.as_bytes()))
 }
 
-/// Elements that are read of a backend at once, or a row.
+/// How many elements are read from a backend at once; at least a row.
 const PART: usize = 1 << 20;
 
 /// The parameters that a run keeps in the given memory: moments are of those that learn.
@@ -295,7 +296,7 @@ fn format_pt() -> Facts {
 /// Writes the parameters to `path`, a safetensors file.
 ///
 /// # Errors
-/// Whatever the file system says; the old file is then still there.
+/// The file system's error; the old file is then unchanged.
 pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
     safetensors_file::write(path, stored(model, &|region| backend.read(region), MemorySpace::Param, ""), format_pt())
 }
@@ -370,7 +371,7 @@ fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'
 /// Reads what [`save_parameters`] or [`save_state`] wrote: the parameters, or another memory with its prefix.
 ///
 /// # Errors
-/// If a tensor is missing, left over or of another shape; the backend is then untouched.
+/// If a tensor is missing, unexpected or of another shape; the backend is then unchanged.
 pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: MemorySpace) -> Result<()> {
     let wanted = |name: &str| if prefix.is_empty() { !name.contains('/') } else { name.starts_with(prefix) };
     let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
@@ -460,18 +461,18 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens `path` by looking at it: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, an adapter whose
-    /// model is where it says. Weights are read in place as long as the checkpoint is there, so nobody may write into the files
-    /// meanwhile; replace them by renaming others.
+    /// Opens `path` and recognises what it is: a folder of limpid's or HuggingFace's, a `.gguf`, llm.c's `.bin`, or an adapter whose
+    /// base model is where the adapter says. The checkpoint reads weights in place, so no program may write into the files while it
+    /// exists; replace files by renaming new ones.
     ///
     /// # Errors
-    /// Names the file that is missing, damaged, not supported, or does not fit the others, and what about it.
+    /// If a file is missing, damaged, unsupported, or does not fit the others; the error names the file and the reason.
     pub fn open(path: &Path) -> Result<Checkpoint> {
         Checkpoint::open_as(path, true)
     }
 
-    /// The same; `verified` says whether the checksums that files of limpid's carry are held against their bytes, once, before the first
-    /// value is read. Files of other programs carry none.
+    /// [`Checkpoint::open`], with (`verified`) or without checking the checksums in limpid's files. The check runs once, before the first
+    /// value is read. Other programs' files have no checksums.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -523,7 +524,7 @@ impl Checkpoint {
     /// The same model with the adapter in the folder `path`, merged.
     ///
     /// # Errors
-    /// As [`Adapter::open`], or if `path` says that it was made for other weights.
+    /// As [`Adapter::open`], or if the adapter was trained on other weights.
     pub fn with_adapter(self, path: &Path) -> Result<Checkpoint> {
         if let Some((base, Some(made_for))) = adapter::base(path)?
             && self.fingerprint()? != made_for
@@ -579,7 +580,7 @@ impl Checkpoint {
     /// are few, every format keeps them exactly, and any training changes them.)
     ///
     /// # Errors
-    /// If a tensor is of a type that is not read.
+    /// If a tensor has a type that limpid cannot read.
     pub fn fingerprint(&self) -> Result<String> {
         let (model, c) = (self.outline()?, &self.config);
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
@@ -706,7 +707,7 @@ impl Checkpoint {
     /// Writes the weights into a backend made for `model`.
     ///
     /// # Errors
-    /// If a tensor is missing, of another shape, or of a type that is not read; the backend is then untouched.
+    /// If a tensor is missing, has another shape, or has a type that limpid cannot read; the backend is then unchanged.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
         if !self.added.is_empty() {
             let own = self.outline()?;
@@ -780,7 +781,7 @@ impl Checkpoint {
     /// All that a GGUF file says, with its tokenizer's tables; nothing of other formats.
     ///
     /// # Errors
-    /// If the file is not what it was.
+    /// If the file has changed since it was opened.
     pub fn whole_metadata(&self) -> Result<Option<gguf::Metadata>> {
         let whole = || gguf::open(&self.path).map(|(metadata, _)| metadata);
         (self.format == Format::Gguf).then(whole).transpose()
@@ -813,8 +814,8 @@ impl Checkpoint {
         &self.store
     }
 
-    /// Whether the weights that limpid wrote, or its adapter, are as it wrote them. Says so of the files that were opened: another
-    /// may lie at their place by now. Files of other programs have no checksum, nor have several that are one model.
+    /// Verifies the checksum of weights or an adapter that limpid wrote. It checks the files that were opened, even if others have
+    /// replaced them since. Other programs' files have no checksum, and neither do models of several files.
     ///
     /// # Errors
     /// If a single bit was changed.
@@ -935,9 +936,6 @@ fn settle_copies(family: &Family, mut config: Config, store: &Store) -> (Config,
 /// The type of some rows, and each as it is stored.
 pub type StoredRows<'a> = (Dtype, Vec<&'a [u8]>);
 
-/// The type that a tensor of this name and shape gets, where its rows have the type that is told last.
-type Chosen<'a> = &'a dyn Fn(&str, &[usize], Option<&Dtype>) -> Dtype;
-
 /// A model to be written: what it is, and the values of its parameters by our names.
 pub struct ModelData<'a> {
     /// Which transformer.
@@ -1053,7 +1051,7 @@ fn other_files(path: &Path) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// If the format cannot express the model or its tokenizer, saying what it lacks; if `path` is something else that would be
-/// lost; or the file system says so. What was there is then as it was.
+/// lost; or if writing fails. What was there is then unchanged.
 pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() && !path.exists() {
         return Err(bad(path, "it is a link to what is not there: give the place itself"));
@@ -1067,7 +1065,7 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> R
         return Err(bad(path, "it has no name to write to: give another place"));
     }
     if !format.is_folder() {
-        return put(path, format, dtype, source);
+        return writing::write(path, format, dtype, source);
     }
     if path.is_dir()
         && let names = other_files(path)?
@@ -1082,197 +1080,9 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> R
         at(parent, fs::create_dir_all(parent))?;
     }
     let done = limpid_base::files::replace_folder(path, |beside| {
-        put(beside, format, dtype, source).map_err(|error| io::Error::other(error.moved(beside, path)))
+        writing::write(beside, format, dtype, source).map_err(|error| io::Error::other(error.moved(beside, path)))
     });
     at(path, done).map_err(CheckpointError::inner)
-}
-
-/// Writes what [`save`] has found room for, file by file.
-fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
-    let config_error = |source| CheckpointError::Config { path: path.into(), source };
-    if matches!(dtype, Dtype::Blocks(_)) && format != Format::Gguf {
-        return Err(bad(path, format!("only GGUF has {dtype}: choose F32, F16 or BF16")));
-    }
-    let given = dialect::outline(source.config).map_err(config_error)?;
-    // a parameter that the format has and the model has not changes nothing
-    let values = |param: &Param, config: &Config| -> Result<Vec<f32>> {
-        let (values, from) = match given.param(&param.name) {
-            Some(param) => (source.values.of(param)?, source.config),
-            None => (dialect::neutral(param, source.config), &Config::default()),
-        };
-        Ok(regained(param, values.into(), from, config).into_owned())
-    };
-    // the rows of a tensor as they are stored, those of all that it holds
-    let rows = |held: &[(Link, Param)], config: &Config| -> Option<StoredRows> {
-        let (mut dtype, mut all) = (None, vec![&[] as &[u8]; held[0].0.their_rows()]);
-        for (link, param) in held {
-            let own = given.param(&param.name)?;
-            let gain = param.role == ParamRole::Gain && source.config.norm_gain_less_one != config.norm_gain_less_one;
-            let (found, rows) = (source.rows)(own, link.rows.clone()).filter(|_| !gain)?;
-            if link.turn == TensorLayout::Transposed && param.is_matrix()
-                || *dtype.get_or_insert(found.clone()) != found
-            {
-                return None;
-            }
-            rows.into_iter().enumerate().for_each(|(i, row)| all[link.row(i)] = row);
-        }
-        dtype.filter(|_| all.iter().all(|row| !row.is_empty())).map(|dtype| (dtype, all))
-    };
-    let outs = |model: &'_ Model, links: Vec<Link>, name: &dyn Fn(&Link) -> String, dtype: Chosen| {
-        let mut tensors: Vec<Vec<(Link, Param)>> = vec![];
-        for link in links {
-            let param = model.param(&link.param).expect("links are of the model's parameters").clone();
-            match tensors.iter_mut().find(|held| held[0].0.name == link.name) {
-                Some(held) => held.push((link, param)),
-                None => tensors.push(vec![(link, param)]),
-            }
-        }
-        let one = |held: Vec<(Link, Param)>| {
-            let (name, shape) = (name(&held[0].0), held[0].0.shape(&held[0].1));
-            let stored = if format == Format::Gguf { rows(&held, &model.config) } else { None };
-            let dtype = dtype(&name, &shape, stored.as_ref().map(|(dtype, _)| dtype));
-            let rows = stored.filter(|(stored, _)| *stored == dtype).map(|(_, rows)| rows);
-            let (values, config) = (&values, model.config.clone());
-            let make: MakeValues = Box::new(move || dialect::together(&held, &|param| values(param, &config)));
-            OutputTensor { name, dtype, shape, values: vec![make], rows }
-        };
-        tensors.into_iter().map(one).collect::<Vec<OutputTensor>>()
-    };
-    match format {
-        Format::Limpid => {
-            let shown = |p: &Param| {
-                let values = values(p, source.config)?;
-                Ok(match p.order {
-                    Some(order) => order.show(&values, values.len() / p.shape()[0]),
-                    None => values,
-                })
-            };
-            let one = |p| {
-                let values = vec![Box::new(move || shown(p)) as MakeValues];
-                OutputTensor { name: p.name.clone(), dtype: dtype.clone(), shape: p.shape(), values, rows: None }
-            };
-            let tensors = given.params.iter().map(one).collect();
-            safetensors_file::write_summed(&path.join("model.safetensors"), tensors, format_pt())?;
-            write_text(&path.join("config.json"), &source.config.to_json())?;
-            source.carried.map_or(Ok(()), |carried| carried.put_whole(path))?;
-            tell_ends(path, source)?;
-            if let Some(tokenizer) = source.tokenizer {
-                write_text(&path.join("tokenizer.json"), &tokenizer.to_json())?;
-            }
-            tell(path, source)?;
-        }
-        Format::HuggingFace => {
-            let origin = source.carried.and_then(Carried::origin);
-            let (family, config, keys) = huggingface::express(source.config, origin.map(|(text, _)| text))?;
-            let model = dialect::outline(&config).map_err(config_error)?;
-            let tensors =
-                outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _, _| dtype.clone());
-            safetensors_file::write_sharded(path, tensors, format_pt(), source.shard_bytes)?;
-            // what the model came with is right for its own tokenizer
-            let tokenizer = Some(source.tokenizer).filter(|_| !keys.came || !origin.is_some_and(|(_, own)| own));
-            write_text(&path.join("config.json"), &huggingface::write(family, &config, keys, tokenizer, dtype))?;
-            if let Some(tokenizer) = source.tokenizer {
-                tokenizer.export(path, config.context_length)?;
-            }
-            source.carried.map_or(Ok(()), |carried| carried.put(path))?;
-            tell_ends(path, source)?;
-            tell(path, source)?;
-        }
-        Format::Gguf => {
-            let came_in = source.metadata.and_then(|m| m.str("general.architecture").ok());
-            let named = || {
-                let mut metadata = gguf::Metadata::default();
-                metadata.set("general.name", "limpid".to_string());
-                metadata
-            };
-            let (kind, mut own, config) = dialect::gguf::express(source.config, source.tokenizer, came_in)?;
-            if let Some(tokenizer) = source.tokenizer {
-                let roles = tokenizer.roles();
-                let named = |role: &str| tokenizer.special(&source.carried?.in_role(role)?);
-                let known = |role: &str| roles.iter().find(|(own, _)| *own == role).map(|(_, id)| *id);
-                dialect::gguf::put_roles(&mut own, &|role| named(role).or_else(|| known(role)));
-            }
-            let mut metadata =
-                source.metadata.map_or_else(named, |m| dialect::gguf::taken_over(m, kind, source.keep_types));
-            if metadata.get("general.file_type").is_none() && !source.keep_types {
-                metadata.set("general.file_type", gguf::GgufValue::U32(dialect::gguf::file_type(dtype)));
-            }
-            // a tokenizer that came in such a file stays as it was there, scores and names too
-            let came = metadata.get("tokenizer.ggml.tokens").is_some() && source.tokenizer.is_some();
-            let anew = own.iter().filter(|(key, _)| !(came && key.starts_with("tokenizer.ggml.")));
-            anew.for_each(|(key, value)| metadata.set(key, value.clone()));
-            if let Some(template) = source.chat_template {
-                metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
-            }
-            if let Some(pooling) = source.carried.and_then(Carried::pooling) {
-                dialect::gguf::put_pooling(&mut metadata, kind, &pooling);
-            }
-            let model = dialect::outline(&config).map_err(config_error)?;
-            let stored_as = |name: &str, shape: &[usize], stored: Option<&Dtype>| {
-                let kept = stored.filter(|_| source.keep_types && !dialect::gguf::is_f32(name, shape)).cloned();
-                kept.unwrap_or_else(|| dialect::gguf::stored_as(name, shape, dtype))
-            };
-            let mut tensors = outs(&model, kind.written(&model), &|l| l.name.clone(), &stored_as);
-            if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
-                let factors = dialect::gguf::factors(
-                    config.rotary_scaling,
-                    config.rotary_base,
-                    config.rotary_dim.unwrap_or(config.d_head()),
-                );
-                let (name, shape) = (dialect::gguf::ROPE_FREQS.into(), vec![factors.len()]);
-                tensors.push(OutputTensor {
-                    name,
-                    dtype: Dtype::F32,
-                    shape,
-                    values: vec![Box::new(move || Ok(factors.clone()))],
-                    rows: None,
-                });
-            }
-            gguf::write(path, &metadata, tensors)?;
-        }
-        Format::Llmc => {
-            let (header, config) = dialect::llmc::express(source.config, dtype.clone())?;
-            let model = dialect::outline(&config).map_err(config_error)?;
-            // under the name that llm.c looks for; it would be taken for another model's there, too
-            let beside = path.with_file_name("gpt2_tokenizer.bin");
-            let tokenizer = source.tokenizer.and_then(|t| t.to_llmc().ok());
-            let there = beside
-                .exists()
-                .then(|| at(&beside, limpid_base::files::read_small(&beside, LARGEST_JSON)))
-                .transpose()?;
-            if let (Some(bytes), Some(there)) = (&tokenizer, &there)
-                && bytes != there
-            {
-                return Err(bad(
-                    &beside,
-                    "it is of another model, and would be taken for this one's: give another folder",
-                ));
-            }
-            let links = dialect::llmc::links(&model);
-            let rows = header.padded_vocab_size * header.d_model;
-            llmc::write(path, &header, &|name| {
-                let link = links.iter().find(|l| l.name == name).expect("llm.c's tensors all have links");
-                let param = model.param(&link.param).expect("as above");
-                let mut theirs = link.theirs(param, &values(param, &config)?);
-                if link.padded {
-                    theirs.resize(rows, 0.0);
-                }
-                Ok(theirs)
-            })?;
-            if let Some(bytes) = tokenizer.filter(|_| there.is_none()) {
-                replace(&beside, |path| File::create(path)?.write_all(&bytes))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Says in the folder which tokens end a text or a turn, if the tokenizer knows it and nothing that went along says it.
-fn tell_ends(folder: &Path, source: &ModelData) -> Result<()> {
-    match source.tokenizer.and_then(generation_config).filter(|_| !folder.join(GENERATION).exists()) {
-        Some(text) => write_text(&folder.join(GENERATION), &text),
-        None => Ok(()),
-    }
 }
 
 /// The generation_config.json of a model with this tokenizer, if the model's files named the tokens that end its texts and turns.
@@ -1282,19 +1092,10 @@ pub fn generation_config(tokenizer: &Tokenizer) -> Option<String> {
     (!more.is_empty()).then(|| format!("{:#}\n", serde_json::json!({ "eos_token_id": all })))
 }
 
-/// Puts the chat template into the folder, if nothing that went along says it.
-fn tell(folder: &Path, source: &ModelData) -> Result<()> {
-    match source.chat_template {
-        Some(template) if chat_template(folder)?.as_deref() != Some(template) => {
-            write_text(&folder.join(CHAT_TEMPLATE), template)
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     /// reference/folders.py
     #[test]

@@ -12,7 +12,7 @@ const HEADER: usize = 256;
 const START: usize = 4 * HEADER;
 const MODEL: i32 = 20240326;
 const STATE: i32 = 20240327;
-/// What else llm.c writes, so that a wrong file is called by its name.
+/// llm.c's other kinds of files, so that an error can name the kind it found.
 const KINDS: &[(i32, &str)] = &[
     (MODEL, "a model"),
     (STATE, "a debug state"),
@@ -28,9 +28,9 @@ const KINDS: &[(i32, &str)] = &[
 pub struct Header {
     /// llm.c's `max_seq_len`.
     pub context_length: usize,
-    /// Tokens there are.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Rows of `wte`: more, for speed, and never used.
+    /// Rows of `wte`, padded for speed; those beyond the vocabulary are never used.
     pub padded_vocab_size: usize,
     /// Blocks.
     pub n_layer: usize,
@@ -97,7 +97,7 @@ impl Header {
     }
 }
 
-/// The header of a file that should be of one kind and version.
+/// Reads a header and checks that the file is of the wanted kind and version.
 fn header(path: &Path, map: &[u8], magic: i32, versions: &[i32]) -> Result<[usize; HEADER]> {
     let kind = |magic| KINDS.iter().find(|k| k.0 == magic).map(|k| k.1);
     let wanted = kind(magic).unwrap_or_default();
@@ -145,7 +145,7 @@ fn places(header: &Header, dtype: &Dtype, mut at: usize) -> Vec<Place> {
 /// Opens a model: `gpt2_124M.bin` and its like.
 ///
 /// # Errors
-/// If it cannot be read, is no model, or is longer or shorter than its header says.
+/// If the file cannot be read, is not a model, or is longer or shorter than its header says.
 pub fn open(path: &Path) -> Result<(Header, Store)> {
     let map = store::mapped(path)?;
     let n = header(path, &map, MODEL, &[3, 5])?;
@@ -167,10 +167,10 @@ pub fn open(path: &Path) -> Result<(Header, Store)> {
     Ok((header, store))
 }
 
-/// Writes a model whose tensor of a name has these values.
+/// Writes a model; the function returns the values of the tensor with a given name.
 ///
 /// # Errors
-/// If the type or a value has no place in such a file, or the file system says so; the old file is then still there.
+/// If the format cannot store the type or a value, or writing fails; the old file is then unchanged.
 pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Result<Vec<f32>>) -> Result<()> {
     header.check(path)?;
     let version = match &header.dtype {
@@ -226,7 +226,7 @@ pub struct DebugState {
 /// Opens the debug state of a model with this header.
 ///
 /// # Errors
-/// If it cannot be read, is none, or is longer or shorter than the headers say.
+/// If the file cannot be read, is not a debug state, or is longer or shorter than the headers say.
 pub fn open_state(path: &Path, model: &Header) -> Result<DebugState> {
     model.check(path)?;
     let map = store::mapped(path)?;

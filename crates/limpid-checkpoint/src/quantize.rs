@@ -1,4 +1,4 @@
-//! Values to ggml's blocks, bit for bit as ggml's own reference functions make them (`quantize_row_q8_0_ref`, `_q4_0_ref`, `_q4_K_ref`, without
+//! Quantises values to ggml's blocks, with the same bits as ggml's own reference functions (`quantize_row_q8_0_ref`, `_q4_0_ref`, `_q4_K_ref`, without
 //! fused multiply-adds). How blocks are read is in limpid-core, `numeric/blocks.rs`.
 
 use half::f16;
@@ -7,10 +7,10 @@ use limpid_core::numeric::blocks::Quant;
 /// The types that can be written.
 pub const WRITTEN: [Quant; 3] = [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K];
 
-/// Values as blocks, or which of them has no place in its block: it is no number, or too large for the scale, which is an f16.
+/// Quantises values. The error is the index of a value that its block cannot hold: NaN, infinite, or too large for the scale, an f16.
 ///
 /// # Panics
-/// If the values are no whole number of blocks, or `quant` is not in [`WRITTEN`].
+/// If the values do not fill whole blocks, or `quant` is not in [`WRITTEN`].
 pub fn encode(quant: Quant, values: &[f32]) -> Result<Vec<u8>, usize> {
     let block = match quant {
         Quant::Q8_0 => q8_0,
@@ -31,7 +31,7 @@ pub fn encode(quant: Quant, values: &[f32]) -> Result<Vec<u8>, usize> {
     Ok(out)
 }
 
-/// The scale of a block; whether it is a number.
+/// Writes the scale of a block; returns whether it is finite.
 fn scale(d: f32, out: &mut Vec<u8>) -> bool {
     let d = f16::from_f32(d);
     out.extend(d.to_le_bytes());

@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::path::{Component, Path};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Longer headers are refused, as by everybody who reads this format.
+/// Longer headers are refused; the other readers of this format do the same.
 const LONGEST_HEADER: u64 = 100_000_000;
 
-/// The file of weights that are not parted.
+/// The name of the file if all weights are in one.
 const ONE: &str = "model.safetensors";
 
 /// Opens `path`.
@@ -27,14 +27,14 @@ pub fn open(path: &Path) -> Result<Store> {
     Store::new(path, vec![file], tensors, facts)
 }
 
-/// What a checksum is called in the metadata; how it stands there, and how long it is.
+/// The checksum's key in the metadata, how it is written there, and how long it is.
 const SUM_KEY: &str = "xxh3";
 const SUM: (&str, usize) = ("\"xxh3\":\"", 16);
 
 /// Opens a file that [`write_summed`] wrote, and verifies it. Returns its checksum, too.
 ///
 /// # Errors
-/// As [`open`], and if a single bit is not as it was written.
+/// As [`open`], and if a single bit has changed.
 pub fn open_summed(path: &Path) -> Result<(Store, String)> {
     let store = open(path)?;
     let Some(sum) = store.files().iter().find_map(StoreFile::sum) else {
@@ -104,7 +104,7 @@ struct Index {
 /// Opens the files in `folder` that `index`, a `model.safetensors.index.json`, names.
 ///
 /// # Errors
-/// If one is not there, lies elsewhere, or does not hold what it should, or two hold one tensor.
+/// If a file is missing, lies outside the folder or lacks a tensor, or if two files have the same tensor.
 pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
     let text = at(index, limpid_base::files::read_text(index, super::LARGEST_JSON))?;
     let Index { weight_map } = serde_json::from_str(&text)
@@ -157,12 +157,12 @@ pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
 /// Writes `tensors` to `path`, with `facts` as its `__metadata__` (transformers asks for `format`: `pt`).
 ///
 /// # Errors
-/// If a type or value has no place in such a file, or the file system says so; the old file is then still there.
+/// If the format cannot store a type or value, or writing fails; the old file is then unchanged.
 pub fn write(path: &Path, tensors: Vec<OutputTensor>, facts: Facts) -> Result<()> {
     put(path, tensors, facts).map(drop)
 }
 
-/// The same, with a checksum (XXH3 of the whole file, its own digits as zeros) in the metadata. Returns it.
+/// [`write()`], with a checksum in the metadata: XXH3 of the whole file, with the checksum's own digits as zeros. Returns the checksum.
 ///
 /// # Errors
 /// As [`write()`].
@@ -264,7 +264,7 @@ pub fn looks_like_pickle(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PK\x03\x04") || matches!(bytes, [0x80, 2..=5, ..] if bytes.get(8) != Some(&b'{'))
 }
 
-/// What to say of a file for which [`looks_like_pickle`] holds.
+/// The error for a file for which [`looks_like_pickle`] holds.
 pub fn pickle(path: &Path) -> CheckpointError {
     let what = "it is a Python pickle (.bin, .pt, .pth), which limpid never reads, because reading one runs the code \
                 in it. Where you trust it, convert its folder: python -c \"from transformers import \

@@ -1,7 +1,6 @@
-//! What files of weights have in common: named tensors, each of a stored type and a shape, somewhere in the bytes of
-//! one file or of several. A [`Store`] is checked when it is made, so that reads stay inside the files; values
-//! become f32 when they are asked for, and stay in the file where they are f32 already. `safetensors_file`, `gguf` and
-//! `llmc` make stores; what the names mean is not known here.
+//! The common form of all files of weights: named tensors, each with a type and a shape, somewhere in the bytes of one or several files.
+//! A [`Store`] checks its tensors when it is made, so that reads stay inside the files. Values are decoded to f32 on request; f32 values
+//! are read in place. `safetensors_file`, `gguf` and `llmc` make stores. What the names mean is `dialect`'s concern.
 
 use super::quantize::{self, WRITTEN};
 use super::{CheckpointError, Result, at};
@@ -35,7 +34,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// The bytes of a tensor of this shape. None if they cannot be counted: too many, not whole blocks, another type.
+    /// The bytes of a tensor of this shape; `None` if there are too many to count, a row is not whole blocks, or the type is unknown.
     pub fn bytes(&self, shape: &[usize]) -> Option<usize> {
         let n = count(shape)?;
         match self {
@@ -136,7 +135,7 @@ impl<'a> Stored<'a> {
         Ok(self.dtype.element().filter(|_| cfg!(target_endian = "little")).map(|element| (element, self.bytes)))
     }
 
-    /// Says that its bytes were copied elsewhere: they need not stay in memory.
+    /// Lets the system drop its bytes from memory, after they were copied elsewhere.
     pub(super) fn release(&self) {
         if let Some(file) = self.file {
             file.map.release(self.bytes);
@@ -180,8 +179,8 @@ pub(super) struct Place {
     pub bytes: Range<usize>,
 }
 
-/// A file as it was opened, with the checksum that it carries, if it does: it is held against its bytes once, before the first value is
-/// read, so that no way to the values goes past it.
+/// A file as it was opened, with its checksum if it has one. The checksum is verified once, before the first value is read, whichever way
+/// values are read.
 pub(super) struct StoreFile {
     path: PathBuf,
     map: Map,
@@ -290,16 +289,16 @@ impl Store {
         &self.files
     }
 
-    /// Whether the files are what was opened, and have the checksums that they carry: what was read of others is of no use. The
-    /// first call reads those with a checksum whole, unless a value was read already.
+    /// Checks that the files have not changed since they were opened and that their checksums match. The first call reads every file that
+    /// has a checksum, unless a value was read before.
     ///
     /// # Errors
-    /// Names the one that was changed.
+    /// Names the file that has changed.
     pub fn check(&self) -> Result<()> {
         self.files.iter().try_for_each(StoreFile::check)
     }
 
-    /// The same store, whose checksums are not held against its bytes.
+    /// The same store without the check of its checksums.
     #[must_use]
     pub fn unverified(mut self) -> Store {
         self.files.iter_mut().for_each(|file| file.digits = None);
@@ -312,7 +311,7 @@ impl Store {
     }
 }
 
-/// A tensor to be written; its values are made when its turn has come.
+/// A tensor to be written; its values are made when they are written.
 pub struct OutputTensor<'a> {
     /// Its name in the file.
     pub name: String,
@@ -320,7 +319,7 @@ pub struct OutputTensor<'a> {
     pub dtype: Dtype,
     /// Its axes, the slowest first.
     pub shape: Vec<usize>,
-    /// Make its values, part after part: a large tensor is then never there twice.
+    /// Functions that make its values, part after part, so that a large tensor is never in memory twice.
     pub values: Vec<MakeValues<'a>>,
     /// Its rows as they are stored elsewhere in this type, in place of values.
     pub rows: Option<Vec<&'a [u8]>>,
@@ -388,11 +387,14 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
         bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, v)| *to = write(*v));
         bytes
     }
-    let beyond = |i: usize| match values[i].is_nan() {
-        true => format!("value {i}, NaN, is no number, for which {dtype} has no place: choose F32"),
-        false => format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]),
+    let beyond = |i: usize| {
+        if values[i].is_nan() {
+            format!("value {i} is NaN, which {dtype} cannot store: choose F32")
+        } else {
+            format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i])
+        }
     };
-    // of values that became infinite or no number, the first that was neither
+    // the first finite value that the type makes infinite or NaN
     let finite = |bits: Vec<u16>, exponent: u16| {
         let lost = |bits: &u16| bits & exponent == exponent;
         if bits.iter().any(lost)

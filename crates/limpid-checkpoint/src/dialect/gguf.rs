@@ -1,6 +1,6 @@
-//! What a model is to llama.cpp: GGUF's architectures, one table for reading and writing, with the tokenizer inside. An
-//! [`Architecture`] is data, as HuggingFace's families are: what all its models have, its keys, its tensors, and what its tensors
-//! say by being there. Read off `src/models/*.cpp` and `conversion/*.py` of llama.cpp.
+//! GGUF's architectures, as llama.cpp defines them: one table for reading and writing, and the tokenizer inside the file. An
+//! [`Architecture`] is data, like HuggingFace's families: the settings that all its models share, its keys, its tensors, and the settings
+//! that follow from which tensors are present. The table follows `src/models/*.cpp` and `conversion/*.py` of llama.cpp.
 //!
 //! Norms, biases, position and segment tables are F32 always; blocks are for matrices whose rows are whole blocks: others are Q8_0
 //! then, or F16. GGUF has no key for an activation function: GPT-NeoX, Falcon, MPT and BERT are read with the exact GELU that their
@@ -34,9 +34,9 @@ pub(crate) struct Architecture {
     pub(crate) name: &'static str,
     /// Settings of all its models, where these are not GPT-2's.
     always: &'static [&'static [(&'static str, &'static str)]],
-    /// Settings that its tensors say by being there.
+    /// Settings that follow from which tensors are present.
     free: &'static [&'static str],
-    /// The kinds of parallel parts that its tensors say by being there.
+    /// The kinds of parallel parts that follow from which tensors are present.
     parallel: &'static [Parallel],
     /// Its keys beside [`SIZES`], in lists that architectures share.
     keys: &'static [&'static [Key]],
@@ -62,7 +62,7 @@ enum Key {
     Over(&'static str, &'static str),
     /// A setting, its key, a truth value, and its values for no and yes, which is that of a missing key.
     Flag(&'static str, &'static str, [&'static str; 2]),
-    /// Limpid has this value only; where the key is missing, too, if so said.
+    /// The only value that limpid supports; the flag says whether a missing key means that value.
     Only(&'static str, fn() -> GgufValue, bool),
     /// Heads that share keys.
     KvHeads,
@@ -133,7 +133,7 @@ const FFN_TOGETHER: &[Row] = &[
     Row("blk.{}.ffn_down", "mlp.out", Held::Same),
 ];
 
-/// What most architectures have that is not said of them.
+/// The values that most architectures share.
 const ARCHITECTURE: Architecture = Architecture {
     name: "",
     always: &[],
@@ -464,7 +464,7 @@ pub(crate) fn sentence_recipe(m: &Metadata, path: &Path) -> Result<Option<Senten
     let Some(stated) = stated else { return Ok(None) };
     let Some((_, name)) = POOLINGS.iter().find(|(n, _)| u64::from(*n) == stated) else {
         let what = format!(
-            "`{key}` is {stated}: limpid has 1 (mean), 2 (cls) and 3 (last); --pooling takes the hidden states so"
+            "`{key}` is {stated}: limpid has 1 (mean), 2 (cls) and 3 (last); ask for one of these by name to pool that way"
         );
         return Err(bad(path, what));
     };
@@ -619,7 +619,7 @@ pub(crate) struct Found {
     pub(crate) unused: Vec<String>,
 }
 
-/// Reads what the metadata say, and the tensors by being there.
+/// Reads the metadata, and the settings that follow from which tensors are present.
 pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
     let architecture = m.str("general.architecture")?;
     let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {

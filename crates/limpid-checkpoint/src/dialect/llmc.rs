@@ -1,4 +1,4 @@
-//! What a model is to llm.c: GPT-2, with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; its header has sizes only.
+//! llm.c's models are GPT-2s with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; the header has sizes only.
 
 use super::huggingface::{GPT2, nearest};
 use super::{Link, Links, TensorLayout};

@@ -1,6 +1,6 @@
-//! Other programs' names, shapes and settings for the parameters that limpid has too. A [`Link`] says which tensor of theirs
-//! is which piece of which parameter of ours, and how it is turned; one list of links serves reading and writing. What a
-//! model's configuration is called there is said in the same place: `huggingface` (a table of families), `gguf`, `llmc`.
+//! Other programs' names, shapes and settings for limpid's parameters. A [`Link`] says which of their tensors holds which rows of which
+//! of our parameters, and in what layout; one list of links serves reading and writing. Each format has a file for its links and its
+//! configuration: `huggingface` (a table of families), `gguf`, `llmc`.
 
 pub mod gguf;
 pub mod huggingface;
@@ -176,7 +176,7 @@ impl<'a> Links<'a> {
 /// Which stored name is which canonical one.
 pub(super) type Names = HashMap<String, String>;
 
-/// Canonical names of what a file has: `tidy` gives each, or none for what no number depends on.
+/// The canonical names of a file's tensors: `tidy` returns each, or `None` for a tensor that no result depends on.
 pub(super) fn names(store: &Store, tidy: impl Fn(&str) -> Option<String>) -> Result<Names> {
     let mut names = Names::new();
     for stored in store.names() {
@@ -211,7 +211,7 @@ fn find<'a>(link: &Link, model: &Model, store: &'a Store, names: &Names) -> Resu
 /// The values of one parameter of `model`, put together from its links.
 ///
 /// # Errors
-/// If one is missing, of another shape, or of a type that is not read.
+/// If a tensor is missing, has another shape, or has a type that limpid cannot read.
 pub(super) fn values<'a>(
     param: &Param,
     links: &[Link],
@@ -344,8 +344,8 @@ pub fn regained<'a>(param: &Param, values: Cow<'a, [f32]>, from: &Config, to: &C
 /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
 ///
 /// # Errors
-/// As [`values`], or if the file has a tensor that the model has no use for; the backend is then untouched. Not so if the file is changed
-/// meanwhile.
+/// As [`values`], or if the file has a tensor that the model does not use. The backend is then unchanged, unless the file changed while it
+/// was being read.
 pub(super) fn load(
     links: &[Link],
     model: &Model,
@@ -397,7 +397,7 @@ pub(super) fn check(links: &[Link], model: &Model, store: &Store, names: &Names)
     Ok(())
 }
 
-/// What a model has that a form lacks, and the setting that makes a model without it.
+/// What a format cannot express, each with the setting that avoids it.
 #[derive(Default)]
 pub(super) struct Complaints(pub(super) Vec<(String, String)>);
 
@@ -441,7 +441,7 @@ pub(super) fn common(c: &Config) -> Complaints {
     not
 }
 
-/// The values of a parameter that a form has and the model has not: those that change nothing.
+/// Values that change nothing, for a parameter that the format has and the model lacks.
 pub(super) fn neutral(param: &Param, config: &Config) -> Vec<f32> {
     use limpid_core::config::Positions;
     use limpid_core::model::tables;

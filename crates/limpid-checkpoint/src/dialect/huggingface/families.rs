@@ -86,6 +86,39 @@ const FOURFOLD: Key = By(
     },
     |_, _| {},
 );
+
+/// The keys of sizes and angles that Llama and its like have beside [`SIZES`]: what each is where a file does not say it.
+struct Shape {
+    context_length: &'static str,
+    n_kv_head: &'static str,
+    d_head: &'static str,
+    norm_eps: &'static str,
+    rotary_base: &'static str,
+    /// Which part of a head is turned; always all of it if there is no such key.
+    rotary_part: Option<f64>,
+}
+
+const LIKE_LLAMA: Shape = Shape {
+    context_length: "2048",
+    n_kv_head: "-",
+    d_head: "-",
+    norm_eps: "1e-6",
+    rotary_base: "10000",
+    rotary_part: None,
+};
+
+impl Shape {
+    const fn keys(self) -> [Key; 5] {
+        [
+            Is("context_length", &["max_position_embeddings"], self.context_length),
+            Is("n_kv_head", &["num_key_value_heads"], self.n_kv_head),
+            Is("d_head", &["head_dim"], self.d_head),
+            Is("norm_eps", &["rms_norm_eps"], self.norm_eps),
+            Rope(self.rotary_base, self.rotary_part, ROPE),
+        ]
+    }
+}
+
 const SILU: Key = Act(&["hidden_act"], "silu", spellings);
 const UNTIED: Key = Is("tied_head", &["tie_word_embeddings"], "false");
 const TIED: Key = Is("tied_head", &["tie_word_embeddings"], "true");
@@ -308,21 +341,7 @@ static LLAMA: Family = Family {
     types: &["llama"],
     classes: ["LlamaForCausalLM", ""],
     always: LLAMAS,
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Is("n_kv_head", &["num_key_value_heads"], "-"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("10000", None, ROPE),
-            SILU,
-            UNTIED,
-            ATTENTION_BIAS,
-            FFN_BIAS,
-            ATTENTION_DROPOUT,
-        ],
-    ],
+    keys: &[SIZES, &LIKE_LLAMA.keys(), &[SILU, UNTIED, ATTENTION_BIAS, FFN_BIAS, ATTENTION_DROPOUT]],
     ..FAMILY
 };
 
@@ -334,17 +353,8 @@ static MISTRAL: Family = Family {
     always: LLAMAS,
     keys: &[
         SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "131072"),
-            Is("n_kv_head", &["num_key_value_heads"], "8"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("10000", None, ROPE),
-            Window("4096", WindowBlocks::All),
-            SILU,
-            UNTIED,
-            ATTENTION_DROPOUT,
-        ],
+        &Shape { context_length: "131072", n_kv_head: "8", ..LIKE_LLAMA }.keys(),
+        &[Window("4096", WindowBlocks::All), SILU, UNTIED, ATTENTION_DROPOUT],
     ],
     ..FAMILY
 };
@@ -357,17 +367,8 @@ static QWEN2: Family = Family {
     always: &[GATED_RMS, &[("attention_out_bias", "false")]],
     keys: &[
         SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "32768"),
-            Is("n_kv_head", &["num_key_value_heads"], "32"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("10000", None, ROPE),
-            Window("4096", WindowBlocks::After),
-            SILU,
-            UNTIED,
-            ATTENTION_DROPOUT,
-        ],
+        &Shape { context_length: "32768", n_kv_head: "32", ..LIKE_LLAMA }.keys(),
+        &[Window("4096", WindowBlocks::After), SILU, UNTIED, ATTENTION_DROPOUT],
     ],
     ..FAMILY
 };
@@ -537,12 +538,8 @@ static SEED_OSS: Family = Family {
     always: LLAMAS,
     keys: &[
         SIZES,
+        &Shape { context_length: "524288", n_kv_head: "8", d_head: "128", ..LIKE_LLAMA }.keys(),
         &[
-            Is("context_length", &["max_position_embeddings"], "524288"),
-            Is("n_kv_head", &["num_key_value_heads"], "8"),
-            Is("d_head", &["head_dim"], "128"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("10000", None, ROPE),
             SILU,
             UNTIED,
             Is("attention_bias", &["attention_bias"], "true"),
@@ -563,16 +560,16 @@ static ERNIE: Family = Family {
     always: LLAMAS,
     keys: &[
         SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "131072"),
-            Is("n_kv_head", &["num_key_value_heads"], "2"),
-            Is("d_head", &["head_dim"], "128"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-5"),
-            Rope("500000", None, ROPE),
-            SILU,
-            TIED,
-            Is("attention_bias ffn_bias", &["use_bias"], "false"),
-        ],
+        &Shape {
+            context_length: "131072",
+            n_kv_head: "2",
+            d_head: "128",
+            norm_eps: "1e-5",
+            rotary_base: "500000",
+            ..LIKE_LLAMA
+        }
+        .keys(),
+        &[SILU, TIED, Is("attention_bias ffn_bias", &["use_bias"], "false")],
     ],
     pairs: RotaryPairs::Neighbours,
     ..FAMILY
@@ -852,18 +849,8 @@ static QWEN3: Family = Family {
     always: &[GATED_RMS, &[("qk_norm", "head")]],
     keys: &[
         SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "32768"),
-            Is("n_kv_head", &["num_key_value_heads"], "32"),
-            Is("d_head", &["head_dim"], "128"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("10000", None, ROPE),
-            Window("4096", WindowBlocks::After),
-            SILU,
-            UNTIED,
-            ATTENTION_BIAS,
-            ATTENTION_DROPOUT,
-        ],
+        &Shape { context_length: "32768", n_kv_head: "32", d_head: "128", ..LIKE_LLAMA }.keys(),
+        &[Window("4096", WindowBlocks::After), SILU, UNTIED, ATTENTION_BIAS, ATTENTION_DROPOUT],
     ],
     ..FAMILY
 };
@@ -880,12 +867,8 @@ static NANOCHAT: Family = Family {
     ],
     keys: &[
         SIZES,
+        &LIKE_LLAMA.keys(),
         &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Is("n_kv_head", &["num_key_value_heads"], "-"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("10000", None, ROPE),
             Act(&["hidden_act"], "relu2", spellings),
             Cap("logits_softcap", "final_logit_softcapping", "15"),
             UNTIED,
@@ -1018,17 +1001,8 @@ static OLMO2: Family = Family {
     always: &[GATED_RMS, &[("norm_place", "branch"), ("qk_norm", "width")]],
     keys: &[
         SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Is("n_kv_head", &["num_key_value_heads"], "-"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-5"),
-            Rope("10000", None, ROPE),
-            SILU,
-            UNTIED,
-            ATTENTION_BIAS,
-            ATTENTION_DROPOUT,
-        ],
+        &Shape { norm_eps: "1e-5", ..LIKE_LLAMA }.keys(),
+        &[SILU, UNTIED, ATTENTION_BIAS, ATTENTION_DROPOUT],
     ],
     tensors: &[
         EMBED_TOKENS,
@@ -1248,12 +1222,8 @@ static SMOLLM3: Family = Family {
     always: LLAMAS,
     keys: &[
         SIZES,
+        &Shape { context_length: "32768", n_kv_head: "4", rotary_base: "2000000", ..LIKE_LLAMA }.keys(),
         &[
-            Is("context_length", &["max_position_embeddings"], "32768"),
-            Is("n_kv_head", &["num_key_value_heads"], "4"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("2000000", None, ROPE),
             By(read_no_rope, |c, map| {
                 let turned = blocks(c).map(|i| u8::from(c.rotary_dim_of(i) > 0));
                 map.insert("no_rope_layers".into(), json!(turned.collect::<Vec<_>>()));
@@ -1402,17 +1372,16 @@ static GLM4: Family = Family {
     always: &[GATED_RMS, &[("norm_place", "both"), ("attention_out_bias", "false")]],
     keys: &[
         SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "131072"),
-            Is("n_kv_head", &["num_key_value_heads"], "2"),
-            Is("d_head", &["head_dim"], "128"),
-            Is("norm_eps", &["rms_norm_eps"], "1.5625e-7"),
-            Rope("10000", Some(0.5), ROPE),
-            SILU,
-            UNTIED,
-            Is("attention_bias", &["attention_bias"], "true"),
-            ATTENTION_DROPOUT,
-        ],
+        &Shape {
+            context_length: "131072",
+            n_kv_head: "2",
+            d_head: "128",
+            norm_eps: "1.5625e-7",
+            rotary_part: Some(0.5),
+            ..LIKE_LLAMA
+        }
+        .keys(),
+        &[SILU, UNTIED, Is("attention_bias", &["attention_bias"], "true"), ATTENTION_DROPOUT],
     ],
     tensors: &[
         EMBED_TOKENS,
@@ -1438,12 +1407,8 @@ static GRANITE: Family = Family {
     always: LLAMAS,
     keys: &[
         SIZES,
+        &LIKE_LLAMA.keys(),
         &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Is("n_kv_head", &["num_key_value_heads"], "-"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-            Rope("10000", None, ROPE),
             SILU,
             UNTIED,
             ATTENTION_BIAS,

@@ -1,6 +1,6 @@
-//! What a key of `config.json` is here. A [`Key`] is read and written by the same line of a table: which setting it is, or a
-//! value that limpid has in one way only, or one of the few that are said in a way of their own (rotary angles, windows).
-//! `families` has the tables; what no table asks for is refused, unless no number depends on it.
+//! The meaning of a key in `config.json`. A [`Key`] is one line of a table that serves reading and writing: a key is one of our settings,
+//! or has the one value that limpid supports, or needs functions of its own (rotary angles, windows). `families` has the tables. A key
+//! that no table mentions is an error, unless no result depends on it.
 
 use limpid_core::config::{
     Activation, Axis, Config, ConfigError, Fields, LayerPattern, PairFactors, RotaryKind, RotaryScaling, Setting,
@@ -19,8 +19,8 @@ pub(super) fn refuse<T>(what: impl Into<String>) -> Answer<T> {
 
 /// One key, or several that say one thing together.
 pub(super) enum Key {
-    /// Settings (as a rule one) and the names of their key, of which the first is written. Where the key is missing they have
-    /// the value that follows: nothing if it must be there, `-` for the setting's own default, `4 d_model`.
+    /// Our settings (usually one), and the names that the key may have; the first is written. The last text is their value if the key is
+    /// missing: empty if the key is required, `-` for the setting's own default, `4 d_model`.
     Is(&'static str, &'static [&'static str], &'static str),
     /// The activation function: the names of its key, its value where that is missing, and how values are spelt.
     Act(&'static [&'static str], &'static str, fn(Activation) -> &'static [&'static str]),
@@ -28,9 +28,9 @@ pub(super) enum Key {
     Choice(&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str),
     /// A bound: a setting that is 0 where its key is null, and what it is where the key is missing.
     Cap(&'static str, &'static str, &'static str),
-    /// Limpid has this value only (as JSON), and why.
+    /// The only value that limpid supports (as JSON), and why.
     Only(&'static str, &'static str, &'static str),
-    /// Keys that change no number, beside [`IDLE`].
+    /// Keys that affect no result, beside [`IDLE`].
     Idle(&'static [&'static str]),
     /// The rotary angles: their base where no key says it, which part of a head is turned where no key says it (nothing: always
     /// all of it), and the names of both keys.
@@ -484,23 +484,7 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
             if !map.contains_key("factor") {
                 return refuse(lacks("factor"));
             }
-            let factor = inner.number(&["factor"], c.context_length as f64 / original as f64)?;
-            let larger = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * ln_f64(factor) + 1.0 };
-            let usual = match [inner.number(&["mscale"], 0.0)?, inner.number(&["mscale_all_dim"], 0.0)?] {
-                [some, all] if some != 0.0 && all != 0.0 => larger(some) / larger(all),
-                _ => larger(1.0),
-            };
-            let beta = |key, usual| inner.number(&[key], usual).map(|beta| if beta == 0.0 { usual } else { beta });
-            RotaryScaling {
-                kind: RotaryKind::Yarn,
-                factor,
-                low: beta("beta_slow", 1.0)?,
-                high: beta("beta_fast", 32.0)?,
-                context: original,
-                truncate: inner.flag("truncate", true)?,
-                attention: inner.number(&["attention_factor"], usual)?,
-                ..none
-            }
+            read_yarn(&inner, original, c.context_length)?
         }
         "longrope" => {
             let list = |key: &'static str| {
@@ -509,23 +493,11 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
                 let factors = list.and_then(|list| PairFactors::of(&list));
                 factors.map_or_else(|| Keys::wrong(key, value, "a list of at most 128 numbers above 0"), Ok)
             };
-            let (short, long, reach) = (list("short_factor")?, list("long_factor")?, c.context_length);
-            let factor = inner.number(&["factor"], reach as f64 / original as f64)?;
-            let usual = if factor <= 1.0 { 1.0 } else { (1.0 + ln_f64(factor) / ln_f64(original as f64)).sqrt() };
-            let attention = inner.number(&["attention_factor"], usual)?;
+            let factors = [list("short_factor")?, list("long_factor")?];
+            let scaling = read_longrope(&inner, factors, original, c.context_length)?;
             // texts of up to `original` tokens have angles of their own: those that are alike for all
-            c.context_length = reach.min(original);
-            let reach = if reach > original { reach } else { 0 };
-            RotaryScaling {
-                kind: RotaryKind::Longrope,
-                factor,
-                context: original,
-                attention,
-                short,
-                long,
-                reach,
-                ..none
-            }
+            c.context_length = c.context_length.min(original);
+            scaling
         }
         other => {
             return refuse(format!(
@@ -534,4 +506,46 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
         }
     };
     k.rest_of(name, &inner)
+}
+
+/// Yarn's scaling from `original` tokens to `context`.
+fn read_yarn(inner: &Keys, original: usize, context: usize) -> Answer<RotaryScaling> {
+    let factor = inner.number(&["factor"], context as f64 / original as f64)?;
+    let larger = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * ln_f64(factor) + 1.0 };
+    let usual = match [inner.number(&["mscale"], 0.0)?, inner.number(&["mscale_all_dim"], 0.0)?] {
+        [some, all] if some != 0.0 && all != 0.0 => larger(some) / larger(all),
+        _ => larger(1.0),
+    };
+    let beta = |key, usual| inner.number(&[key], usual).map(|beta| if beta == 0.0 { usual } else { beta });
+    Ok(RotaryScaling {
+        kind: RotaryKind::Yarn,
+        factor,
+        low: beta("beta_slow", 1.0)?,
+        high: beta("beta_fast", 32.0)?,
+        context: original,
+        truncate: inner.flag("truncate", true)?,
+        attention: inner.number(&["attention_factor"], usual)?,
+        ..RotaryScaling::NONE
+    })
+}
+
+/// Longrope's scaling from `original` tokens to `reach`, with the factors of short texts and of long ones.
+fn read_longrope(
+    inner: &Keys,
+    [short, long]: [PairFactors; 2],
+    original: usize,
+    reach: usize,
+) -> Answer<RotaryScaling> {
+    let factor = inner.number(&["factor"], reach as f64 / original as f64)?;
+    let usual = if factor <= 1.0 { 1.0 } else { (1.0 + ln_f64(factor) / ln_f64(original as f64)).sqrt() };
+    Ok(RotaryScaling {
+        kind: RotaryKind::Longrope,
+        factor,
+        context: original,
+        attention: inner.number(&["attention_factor"], usual)?,
+        short,
+        long,
+        reach: if reach > original { reach } else { 0 },
+        ..RotaryScaling::NONE
+    })
 }

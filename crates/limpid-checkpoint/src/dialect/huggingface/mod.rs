@@ -1,9 +1,9 @@
-//! HuggingFace's folders: `config.json`, safetensors and the tokenizer's files. A [`Family`] is data: what all its models have,
-//! what each key of `config.json` is (`keys`), and which tensor of theirs holds which parameter of ours. The same lines serve
-//! reading and writing; `families` is the table. Which family can say a configuration is found out by writing its keys and
-//! reading them back: what comes back otherwise is what the family lacks.
+//! HuggingFace's folders: `config.json`, safetensors and the tokenizer's files. A [`Family`] is data: the settings that all its models
+//! share, the meaning of each key of `config.json` (`keys`), and which of their tensors holds which of our parameters. The same lines
+//! serve reading and writing; `families` is the table. To find a family that can express a configuration, limpid writes the keys and
+//! reads them back: a setting that comes back different is one the family lacks.
 //!
-//! Every key of `config.json` either sets something here, or is known to change no number, or is an error.
+//! Every key of `config.json` sets something, or is known to affect no result, or is an error.
 
 mod families;
 mod keys;
@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 pub struct Family {
     /// Its name in messages.
     pub name: &'static str,
-    /// Its `model_type`, as it is written and as it may be, too.
+    /// Its `model_type`: the one that is written first, then others that are read.
     types: &'static [&'static str],
     /// Its classes with a head over the vocabulary, and without; nothing where limpid reads none without.
     classes: [&'static str; 2],
@@ -41,7 +41,7 @@ pub struct Family {
     head: &'static [Row],
     /// Names of copies, and what they are copies of where the head is tied; biases always.
     copies: &'static [(&'static str, &'static str)],
-    /// Tensors on which no number depends; `*` at an end is anything.
+    /// Tensors that no result depends on; `*` at either end stands for any text.
     idle: &'static [&'static str],
     /// Which features rotary positions turn together, as it stores them.
     pairs: RotaryPairs,
@@ -410,7 +410,7 @@ fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
     }
 }
 
-/// Models that limpid cannot open, and why; some are called so by llama.cpp alone.
+/// Models that limpid cannot open, and why; some of the names are llama.cpp's.
 #[rustfmt::skip]
 const OTHERS: &[(&[&str], &str)] = &[
     (&[
@@ -444,10 +444,10 @@ pub(super) fn why_not(kind: &str) -> Option<&'static str> {
     OTHERS.iter().find(|(types, _)| types.iter().any(|known| bare(known) == bare(kind))).map(|(_, why)| *why)
 }
 
-/// Reads a config.json of one of the families; gives also the keys that change no number and say nothing to limpid.
+/// Reads a config.json of one of the families. Also returns the keys that limpid ignores because no result depends on them.
 ///
 /// # Errors
-/// If the model is of another family, or has something that limpid has not: by key.
+/// If the model is of another family, or has something that limpid does not support; the error names the key.
 pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
     let value: Value = serde_json::from_str(text).map_err(|e| ConfigError::File(format!("it is not JSON: {e}")))?;
     let Some(map) = value.as_object() else { return refuse("it is not a JSON object") };
