@@ -4,8 +4,9 @@ use crate::models;
 use crate::options::{self, MachineOptions, Usage};
 use crate::show;
 use anyhow::{Result, bail};
+use limpid::Machine;
 use limpid::engine::EngineLimits;
-use limpid::ops::linear::Precision;
+use limpid::ops::element::Element;
 use limpid_serve::load::{self, Arrivals, Load, LoadReport};
 use limpid_serve::{PageOptions, ServeOptions, ServedAs, ServedModel, Server};
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ pub struct LoadArgs {
     api_key: Option<String>,
     /// Type of the KV cache: f32 or bf16
     #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
-    kv_cache_dtype: Precision,
+    kv_cache_dtype: Element,
     /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
@@ -76,15 +77,9 @@ fn median(mut rounds: Vec<LoadReport>) -> (LoadReport, f64) {
 pub fn run(args: &LoadArgs) -> Result<()> {
     models::shares(&args.machine)?;
     let checkpoint = models::adapted(&args.model, None, !args.machine.no_verify)?;
-    models::suits(&checkpoint, &args.machine)?;
-    let how = ServedAs {
-        id: "model".into(),
-        device: args.machine.device.device(),
-        threads: args.machine.threads(),
-        precision: args.machine.precision,
-        cache: args.kv_cache_dtype,
-        template: None,
-    };
+    models::serves(&checkpoint, &args.machine)?;
+    let machine = Machine { cache: args.kv_cache_dtype, ..args.machine.machine() };
+    let how = ServedAs { id: "model".into(), machine, template: None };
     let model = ServedModel::new(checkpoint, &how)?;
     let (tokenizer, context) = (model.lm.tokenizer()?.clone(), model.lm.config().context_length);
     if args.prompt_tokens == 0 || args.prompt_tokens + args.max_tokens > context + 1 {

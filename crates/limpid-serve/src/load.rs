@@ -87,7 +87,7 @@ pub enum LoadError {
     #[error("{0:?} is no address of a server: write it as http://127.0.0.1:8080")]
     Address(String),
     /// The server cannot be reached, or went away.
-    #[error("the server at {address}: {}", limpid::words::system(.source))]
+    #[error("the server at {address}: {}", limpid_base::words::system(.source))]
     Socket {
         /// Where.
         address: String,

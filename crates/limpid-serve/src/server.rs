@@ -13,7 +13,7 @@ use limpid::data::chat::{Message, Role};
 use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
 use limpid::ops::element::Element;
-use limpid::words::system;
+use limpid_base::words::system;
 use limpid_glass::{self as glass, Glass, Subject};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -357,7 +357,7 @@ impl Server {
             true => None,
             false => {
                 check(&model)?;
-                Some(model.lm.engine(&options.engine)?)
+                Some(model.engine(&options.engine)?)
             }
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()

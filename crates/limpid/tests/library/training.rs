@@ -631,10 +631,10 @@ fn preflight_passes_fresh_weights_of_any_width() {
 }
 
 #[test]
-fn trainers_and_sessions_may_move_to_another_thread() {
+fn trainers_and_decoders_may_move_to_another_thread() {
     fn moves<T: Send>() {}
     moves::<Trainer>();
-    moves::<limpid::generate::Session>();
+    moves::<limpid::engine::Decoder>();
     moves::<Run>();
 }
 

@@ -4,6 +4,7 @@
 pub mod counting;
 pub mod filled;
 pub mod mutate;
+pub mod sequences;
 
 use limpid::backend::Backend;
 use limpid::config::Config;
