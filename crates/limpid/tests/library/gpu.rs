@@ -6,7 +6,7 @@ use limpid::engine::{EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{Options, Sampler};
 use limpid::gpu::{GpuChoice, GpuDevice};
 use limpid::receipt::Receipt;
-use limpid::train::{Control, Recipe};
+use limpid::train::Recipe;
 use limpid::{Device, Error, Lm, Machine, Pooling, Training};
 use std::fs;
 
