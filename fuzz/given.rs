@@ -2,14 +2,14 @@
 //! repository with the inputs in `regressions/`: no input may panic, abort, or take more than a second or two.
 
 use limpid::Training;
-use limpid::budget::Budget;
 use limpid::checkpoint::{Checkpoint, gguf};
 use limpid::config::Config;
 use limpid::data::chat::{Message, Role};
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::tokenizer::Tokenizer;
+use limpid::train::Recipe;
 use limpid::train::run::Run;
-use limpid::train::{Control, Recipe};
+use limpid_base::budget::Budget;
 use limpid_glass::{Glass, Subject, decoded};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ fn inspect(input: &[u8]) {
         let preset = Recipe::preset("nano").expect("a preset");
         let recipe = Recipe { steps: 1, batch_size: 2, context: 32, ..preset };
         let training = Training::preset("nano").expect("a preset").recipe(recipe).text(text);
-        let lm = Arc::new(training.run(|_| Control::Continue).expect("a model").lm);
+        let lm = Arc::new(training.run().expect("a model").lm);
         let subjects = [Subject { name: "nano".into(), fingerprint: "1".into(), step: None, lm }];
         let (glass, mut id) = (Glass::new(32 << 20), String::new());
         let mut first = |event: &str| {

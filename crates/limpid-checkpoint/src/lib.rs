@@ -42,6 +42,7 @@ pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// The file system's answer.
     #[error("{}: {}{}", .path.display(), system(.fault), mend(.fault))]

@@ -52,7 +52,7 @@ mod drawn {
     use crate::machine::{ignores_closed_terminal, peak_rss};
     use crate::show::{bytes, commas, spelled};
     use limpid::train::{LayerUpdate, Step, log};
-    use limpid::units::tick;
+    use limpid_base::units::tick;
     use limpid_report::smoothed;
     use ratatui::backend::CrosstermBackend;
     use ratatui::crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};

@@ -2,11 +2,11 @@
 
 use crate::show;
 use anyhow::Result;
-use limpid::backend::{BackendOptions, Device};
 use limpid::config::{Axis, Config, ConfigError, parse_axis, unknown};
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, Span};
 use limpid::optimizer::ParamGroup;
+use limpid::{Device, Machine};
 use serde_json::Value;
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -48,17 +48,19 @@ impl std::fmt::Display for DeviceChoice {
 impl DeviceChoice {
     /// The device; `auto` is the cpu until [`DeviceChoice::measure`] has found another.
     pub fn device(&self) -> Device {
-        #[cfg(feature = "gpu")]
-        limpid::gpu::choose(self.gpu.parse().expect("every text is a choice"));
         self.device.or(self.measured.get().copied()).unwrap_or(Device::Cpu)
     }
 
+    /// Which GPU: nothing, a number or a part of a name.
+    pub fn gpu(&self) -> &str {
+        &self.gpu
+    }
+
     /// Decides `auto` for a model: two of its blocks run on the cpu and on the first real GPU, and the faster is taken.
-    pub fn measure(&self, config: &Config, mode: Mode, how: BackendOptions) {
-        self.device(); // the GPU that is meant is chosen before anything is said of it
+    pub fn measure(&self, config: &Config, mode: Mode, machine: &Machine) {
         match self.device {
-            None => drop(self.measured.get_or_init(|| faster(config, mode, how))),
-            Some(Device::Gpu) => tell_software(),
+            None => drop(self.measured.get_or_init(|| faster(config, mode, machine))),
+            Some(Device::Gpu) => tell_software(&self.gpu),
             Some(_) => {}
         }
     }
@@ -93,7 +95,8 @@ pub fn traffic(
     if choice.device() != Device::Gpu {
         return Ok(None);
     }
-    let (on, found) = limpid::gpu::traffic(model, groups, &batch()?, keys)?;
+    let gpu = choice.gpu.parse().expect("every text is a choice");
+    let (on, found) = limpid::gpu::traffic(&gpu, model, groups, &batch()?, keys)?;
     let line = |t: &OpTraffic| {
         let own = [
             t.op.into(),
@@ -125,20 +128,21 @@ pub fn traffic(
     Ok(None)
 }
 
-/// The GPU in use: how it is called, and whether it is one.
+/// The GPU that is meant: how it is called, and whether it is one.
 #[cfg(feature = "gpu")]
-fn in_use() -> Result<(String, bool), String> {
-    let device = limpid::gpu::chosen().map_err(|error| error.to_string())?;
+fn in_use(gpu: &str) -> Result<(String, bool), String> {
+    let choice = gpu.parse().expect("every text is a choice");
+    let device = limpid::gpu::GpuDevice::shared(&choice).map_err(|error| error.to_string())?;
     Ok((device.adapter.to_string(), device.adapter.is_software))
 }
 #[cfg(not(feature = "gpu"))]
-fn in_use() -> Result<(String, bool), String> {
+fn in_use(_: &str) -> Result<(String, bool), String> {
     Err("this limpid was built without the feature `gpu`".into())
 }
 
-fn tell_software() {
+fn tell_software(gpu: &str) {
     static TOLD: OnceLock<()> = OnceLock::new();
-    if let Ok((name, true)) = in_use() {
+    if let Ok((name, true)) = in_use(gpu) {
         TOLD.get_or_init(|| {
             show::say(format_args!(
                 "note: {name} is a GPU emulated by this processor: --device cpu is many times faster"
@@ -148,11 +152,12 @@ fn tell_software() {
 }
 
 /// The faster device, which is told with the reason.
-fn faster(config: &Config, mode: Mode, how: BackendOptions) -> Device {
-    let (device, why) = match in_use() {
+fn faster(config: &Config, mode: Mode, machine: &Machine) -> Device {
+    let (device, why) = match in_use(&machine.gpu) {
         Err(why) => (Device::Cpu, why),
         Ok((name, true)) => (Device::Cpu, format!("the only GPU, {name}, is emulated by this processor")),
-        Ok((name, false)) => match [Device::Cpu, Device::Gpu].map(|device| seconds(config, mode, how, device)) {
+        Ok((name, false)) => match [Device::Cpu, Device::Gpu].map(|device| seconds(config, mode, &on(machine, device)))
+        {
             [Ok(cpu), Ok(gpu)] => {
                 let device = if gpu < cpu { Device::Gpu } else { Device::Cpu };
                 (device, format!("two blocks take {:.1} ms on {name}, {:.1} ms on the cpu", 1e3 * gpu, 1e3 * cpu))
@@ -165,10 +170,15 @@ fn faster(config: &Config, mode: Mode, how: BackendOptions) -> Device {
     device
 }
 
+/// The same machine with that device.
+fn on(machine: &Machine, device: Device) -> Machine {
+    Machine { device, ..machine.clone() }
+}
+
 /// Seconds of a run of two blocks of a model, with its embeddings and logits: forward, and backward where it trains.
-fn seconds(config: &Config, mode: Mode, how: BackendOptions, device: Device) -> Result<f64> {
+fn seconds(config: &Config, mode: Mode, machine: &Machine) -> Result<f64> {
     let model = Model::new(&Config { n_layer: config.n_layer.min(2), ..config.clone() }, mode)?;
-    let mut backend = device.start(&model, how)?;
+    let mut backend = machine.start(&model)?;
     let zeros = |rows: usize| vec![0; rows];
     let segments = |rows: usize| if config.n_segment > 0 { zeros(rows) } else { vec![] };
     let batch = match mode {
@@ -211,18 +221,17 @@ mod tests {
     /// What `auto` measures, on both devices and for both uses.
     #[test]
     fn both_devices_are_measured() {
-        Device::bring_gpu(limpid::gpu::start, limpid::gpu::takes);
-        if let Err(error) = in_use() {
+        if let Err(error) = in_use("") {
             assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");
             return; // there is none
         }
         let config = Config { vocab_size: 65, ..Config::preset("nano").unwrap() };
-        let how = BackendOptions { threads: 2, level: Level::best(), precision: Precision::F32 };
+        let machine = Machine::cpu(2);
         for mode in [Mode::Train { batch: 1, context: 16 }, Mode::Decode { rows: 1, outputs: 1, blocks: 1 }] {
             for device in [Device::Cpu, Device::Gpu] {
-                assert!(seconds(&config, mode, how, device).unwrap() > 0.0);
+                assert!(seconds(&config, mode, &on(&machine, device)).unwrap() > 0.0);
             }
         }
-        assert!(seconds(&config, Mode::Score { batch: 1, context: 8 }, how, Device::Cpu).is_err());
+        assert!(seconds(&config, Mode::Score { batch: 1, context: 8 }, &machine).is_err());
     }
 }

@@ -1,25 +1,31 @@
 //! `train --lr-find`: short trainings at several learning rates, and what they end with.
 
-use crate::job::Job;
-use crate::machine::interrupt;
-use crate::options::{Interrupted, MachineOptions};
+use crate::options::Interrupted;
 use crate::show;
+use crate::signals::interrupt;
+use crate::source;
 use anyhow::{Result, bail};
+use limpid::TrainingPlan;
 use limpid::train::lr_finder;
 use std::sync::atomic::Ordering;
 
-pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
-    let recipe = &job.task.recipe;
-    let batches = recipe.batches(&job.task.corpus.train, job.task.objective)?;
+pub fn run(plan: &TrainingPlan, json: bool) -> Result<()> {
+    let recipe = &plan.recipe;
+    let batches = recipe.batches(&plan.corpus.train, plan.objective)?;
     let asked = interrupt()?;
     let steps = lr_finder::STEPS.min(recipe.steps);
-    let found = lr_finder::find(&mut || job.trainer(machine), &batches, recipe, &mut |rate, step, loss| {
-        if step == steps && !json {
-            let loss = loss.map_or("none".into(), |loss| format!("{loss:.4}"));
-            show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss}"));
-        }
-        !asked.load(Ordering::Relaxed)
-    })?;
+    let found = lr_finder::find(
+        &mut || plan.trainer().map_err(source::of_library),
+        &batches,
+        recipe,
+        &mut |rate, step, loss| {
+            if step == steps && !json {
+                let loss = loss.map_or("none".into(), |loss| format!("{loss:.4}"));
+                show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss}"));
+            }
+            !asked.load(Ordering::Relaxed)
+        },
+    )?;
     let Some(suggested) = found.suggested else { bail!(Interrupted("stopped before a rate was found")) };
     if json {
         return show::json(&serde_json::json!({

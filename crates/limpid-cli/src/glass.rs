@@ -1,10 +1,9 @@
 //! The glass box from the command line: in a browser (`inspect --open`), or as a file (`--html`).
 
 use crate::options::{self, MachineOptions, Usage};
-use crate::{machine, models, show};
+use crate::{models, show, signals};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
-use limpid::matrix::Precision;
 use limpid_glass::{GlassError, Subject};
 use limpid_serve::saved::{self, SavedPage};
 use limpid_serve::{ServeOptions, ServedAs, ServedModel, Server};
@@ -41,14 +40,8 @@ pub struct GlassOptions {
 
 /// A model to look into.
 fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Result<ServedModel> {
-    models::shares(machine)?;
-    models::suits(&checkpoint, machine)?;
-    let (device, precision) = (machine.device.device(), machine.precision);
-    let threads = machine.threads();
-    Ok(ServedModel::new(
-        checkpoint,
-        &ServedAs { id, device, threads, precision, cache: Precision::F32, template: None },
-    )?)
+    models::serves(&checkpoint, machine)?;
+    Ok(ServedModel::new(checkpoint, &ServedAs { id, machine: machine.machine(), template: None })?)
 }
 
 /// Models that are looked into beside one that is served.
@@ -88,7 +81,7 @@ pub fn open(
     };
     let server = Server::start(model, options, None, Box::new(|_| {}))?;
     let stopper = server.stopper();
-    machine::on_signal(move |_| stopper.stop())?;
+    signals::on_signal(move |_| stopper.stop())?;
     let (place, last) = (prompt.map(encoded).unwrap_or_default(), if last { "&last=1" } else { "" });
     let url = format!("{}/#v=map{last}{}", server.url(), if prompt.is_some() { format!("&p={place}") } else { place });
     show::say(format_args!("look inside at {url}\nCtrl-C ends it"));
@@ -158,7 +151,7 @@ pub fn html(
     });
     let (SavedPage { html, left_out }, most) = saved?;
     let failed = || format!("--html {}", path.display());
-    limpid::files::replace(path, |part| limpid::files::OutputFile::create(part)?.write_all(html.as_bytes()))
+    limpid_base::files::replace(path, |part| limpid_base::files::OutputFile::create(part)?.write_all(html.as_bytes()))
         .with_context(failed)?;
     let rest = match left_out {
         0 => String::new(),

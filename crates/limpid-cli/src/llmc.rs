@@ -1,18 +1,18 @@
 //! llm.c's two programs: `train --recipe llmc` is its train_gpt2, `check --against STATE` its test_gpt2. Both print what those print,
 //! line for line, with limpid's own numbers; a test compares every line with what llm.c itself printed.
 
-use crate::job::Job;
-use crate::machine::{fits, interrupt};
 use crate::options::{Interrupted, MachineOptions, Usage};
-use crate::show;
+use crate::signals::interrupt;
+use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
 use limpid::checkpoint::llmc::{DebugState, Header, open, open_state};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, save};
 use limpid::config::{Config, Mask};
-use limpid::engine::DecoderLimits;
-use limpid::generate::{Session, start_ids};
+use limpid::engine::{DecodeRows, DecoderLimits};
+use limpid::generate::start_ids;
+use limpid::memory::{self, On};
 use limpid::model::{Mode, Model, Param};
 use limpid::names;
 use limpid::ops::{Batch, Region};
@@ -20,6 +20,7 @@ use limpid::optimizer::{Method, ParamGroup};
 use limpid::tokenizer::Tokenizer;
 use limpid::train::evaluate::Score;
 use limpid::train::{Batches, Recipe, Trainer, WindowOrder};
+use limpid::{Machine, TrainingPlan};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -69,39 +70,38 @@ fn pick(logits: &[f32], coin: f64) -> u32 {
 }
 
 /// Trains as train_gpt2 does; the model goes to `out`, if there is one.
-pub fn train(job: &Job, machine: &MachineOptions, out: Option<&Path>) -> Result<()> {
-    let task = &job.task;
-    let (recipe, corpus) = (&task.recipe, &task.corpus);
-    if task.config.mask != Mask::Causal {
-        bail!(Usage(format!("--recipe llmc trains models that predict the next token; mask is {}", task.config.mask)));
+pub fn train(plan: &TrainingPlan, out: Option<&Path>) -> Result<()> {
+    let (recipe, corpus) = (&plan.recipe, &plan.corpus);
+    if plan.config.mask != Mask::Causal {
+        bail!(Usage(format!("--recipe llmc trains models that predict the next token; mask is {}", plan.config.mask)));
     }
     if let Some(out) = out.filter(|out| out.symlink_metadata().is_ok()) {
         bail!("{} exists already: choose another --out", out.display());
     }
-    let batches = recipe.batches(&corpus.train, task.objective)?;
+    let batches = recipe.batches(&corpus.train, plan.objective)?;
     let in_order = Recipe { windows: WindowOrder::Sequential, accumulate: 1, ..*recipe };
     let validation = (corpus.validation.len() > recipe.context)
-        .then(|| in_order.batches(&corpus.validation, task.objective))
+        .then(|| in_order.batches(&corpus.validation, plan.objective))
         .transpose()?;
     let number = |tokens: usize| tokens / (recipe.batch_size * recipe.context);
     show::out(&format!(
         "{}train dataset num_batches: {}\nval dataset num_batches: {}\n",
-        sizes(&job.model),
+        sizes(&plan.model),
         number(corpus.train.len()),
         number(corpus.validation.len())
     ))?;
-    let (asked, mut trainer) = (interrupt()?, job.trainer(machine)?);
+    let (asked, mut trainer) = (interrupt()?, plan.trainer().map_err(source::of_library)?);
     let start = start_ids(&corpus.tokenizer).unwrap_or_else(|| vec![corpus.train.id(0)]);
     let mut coin = Coin(1337);
     for step in 0..recipe.steps {
         if asked.load(Ordering::Relaxed) {
             bail!(Interrupted("stopped before the end"));
         }
-        if let Some(validation) = validation.as_ref().filter(|_| due(job.options.eval_every, step)) {
+        if let Some(validation) = validation.as_ref().filter(|_| due(plan.options.eval_every, step)) {
             show::out(&format!("val loss {:.6}\n", validate(&mut trainer, validation)?))?;
         }
         if step > 0 && due(GENERATE_EVERY, step) {
-            let ids = generate(&trainer, machine, &start, recipe.context, &corpus.tokenizer, &mut coin)?;
+            let ids = generate(&trainer, &plan.machine, &start, recipe.context, &corpus.tokenizer, &mut coin)?;
             show::out(&format!("generating:\n---\n{}\n---\n", printable(&corpus.tokenizer, ids)?))?;
         }
         let began = Instant::now();
@@ -114,11 +114,11 @@ pub fn train(job: &Job, machine: &MachineOptions, out: Option<&Path>) -> Result<
         let own = trainer.model.param(&param.name).expect("they are one model");
         trainer.backend.read(own.region).expect("the backend has just trained")
     };
-    let template = task.chat_template.as_deref();
+    let template = plan.chat_template.as_deref();
     let source = ModelData {
         tokenizer: Some(&corpus.tokenizer),
         chat_template: template,
-        ..ModelData::new(&task.config, &values)
+        ..ModelData::new(&plan.config, &values)
     };
     save(out, Format::Limpid, &Dtype::F32, &source)?;
     show::say(format_args!("the model is in {}", out.display()));
@@ -154,24 +154,29 @@ fn losses(model: &Model, backend: &mut dyn Backend, batch: &Batch) -> Result<Vec
 /// What the weights as they are write after `start`, up to so many tokens with it.
 fn generate(
     trainer: &Trainer,
-    machine: &MachineOptions,
+    machine: &Machine,
     start: &[u32],
     tokens: usize,
     tokenizer: &Tokenizer,
     coin: &mut Coin,
 ) -> Result<Vec<u32>> {
     let config = &trainer.model.config;
-    let mut session = Session::on(machine.decoder(config, DecoderLimits::of_sequences(config, 1, 1), None)?);
-    session.take_parameters(&trainer.model, &*trainer.backend)?;
-    let (id, known) = (session.open()?, tokenizer.vocab_size().min(config.vocab_size));
-    session.feed(id, start)?;
-    let mut written = vec![];
-    while start.len() + written.len() < tokens {
-        let token = pick(&session.logits(id)?[..known], coin.toss());
-        written.push(token);
-        session.feed(id, &[token])?;
+    let mut decoder = machine.decoder(config, DecoderLimits::of_sequences(config, 1, 1))?;
+    decoder.take_parameters(&trainer.model, &*trainer.backend)?;
+    let (known, room) = (tokenizer.vocab_size().min(config.vocab_size), config.context_length);
+    let table = decoder.pool().reserve(None, room).context("the cache has room for one sequence")?;
+    let (mut written, mut past) = (start.to_vec(), 0);
+    loop {
+        // one at a time: a run has one row
+        for token in &written[past..] {
+            decoder.run([DecodeRows { table: &table, past, tokens: &[*token], outputs: 1 }])?;
+            past += 1;
+        }
+        if written.len() >= tokens {
+            return Ok(written.split_off(start.len()));
+        }
+        written.push(pick(&decoder.logits()[..known], coin.toss()));
     }
-    Ok(written)
 }
 
 /// The text of tokens, without those that are one byte which is no character that can be seen.
@@ -250,9 +255,9 @@ fn first_pass(
     machine: &MachineOptions,
     (text, found): (&mut String, &mut Vec<serde_json::Value>),
 ) -> Result<bool> {
-    let on = machine.on().with_weights(opened, model, machine.precision);
-    fits(model, None, on, "comparing this model")?;
-    let mut backend = machine.backend(model)?;
+    let on = On::from(&machine.machine()).with_weights(opened, model);
+    memory::fits(model, None, on)?;
+    let mut backend = machine.machine().start(model)?;
     opened.load(model, &mut *backend)?;
     let rows = losses(model, &mut *backend, batch)?;
     let loss = (rows.iter().map(|loss| f64::from(*loss)).sum::<f64>() / rows.len() as f64) as f32;
@@ -313,8 +318,8 @@ fn steps(opened: &Checkpoint, batch: &Batch, machine: &MachineOptions) -> Result
     let (sequences, context) = (batch.spans.len(), batch.spans[0].rows);
     let model = Model::new(&opened.config, Mode::Train { batch: sequences, context })?;
     let recipe = Recipe::preset("llmc-gpt2")?;
-    fits(&model, Some(&recipe), machine.on(), "training this model")?;
-    let mut backend = machine.backend(&model)?;
+    memory::fits(&model, Some(&recipe), &machine.machine())?;
+    let mut backend = machine.machine().start(&model)?;
     opened.load(&model, &mut *backend)?;
     // llm.c's weights decay all alike, gains and biases too
     let groups = model.update_groups(0.0, Method::AdamW).into_iter().map(|group| ParamGroup { decay: 0.01, ..group });

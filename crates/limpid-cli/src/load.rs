@@ -7,12 +7,13 @@ use crate::models;
 use crate::options::{self, MachineOptions, Usage};
 use crate::show;
 use anyhow::{Context as _, Result, anyhow, bail};
+use limpid::Machine;
 use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{GenerateError, Options, Overflow, Sampler};
-use limpid::matrix::Precision;
+use limpid::numeric::element::Element;
 use limpid::numeric::random;
 use limpid::tokenizer::Tokenizer;
-use limpid::words::system;
+use limpid_base::words::system;
 use limpid_serve::{PageOptions, ServeOptions, ServedAs, ServedModel, Server};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -56,7 +57,7 @@ pub struct LoadArgs {
     api_key: Option<String>,
     /// Type of the KV cache: f32 or bf16
     #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
-    kv_cache_dtype: Precision,
+    kv_cache_dtype: Element,
     /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
@@ -78,15 +79,9 @@ const STEADY: f64 = 2.0;
 pub fn run(args: &LoadArgs) -> Result<()> {
     models::shares(&args.machine)?;
     let checkpoint = models::adapted(&args.model, None, !args.machine.no_verify)?;
-    models::suits(&checkpoint, &args.machine)?;
-    let how = ServedAs {
-        id: "model".into(),
-        device: args.machine.device.device(),
-        threads: args.machine.threads(),
-        precision: args.machine.precision,
-        cache: args.kv_cache_dtype,
-        template: None,
-    };
+    models::serves(&checkpoint, &args.machine)?;
+    let machine = Machine { cache: args.kv_cache_dtype, ..args.machine.machine() };
+    let how = ServedAs { id: "model".into(), machine, template: None };
     let model = ServedModel::new(checkpoint, &how)?;
     let context = model.lm.config().context_length;
     if args.prompt_tokens == 0 || args.prompt_tokens + args.max_tokens > context + 1 {

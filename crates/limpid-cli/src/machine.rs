@@ -1,15 +1,8 @@
-//! What verbs ask of the machine and the system: memory and whether a model fits into it, signals, and how often roofs are read.
+//! What verbs ask of the machine and the system: memory, cores, and how often roofs are read.
 
-use crate::options::cores;
-use crate::{dashboard, show};
+use crate::show;
 use anyhow::{Result, bail};
-use limpid::backend::Device;
-use limpid::memory::{self, Limit, On};
-use limpid::model::Model;
-use limpid::train::Recipe;
-use std::io::IsTerminal;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use limpid::memory::{self, Limit};
 
 /// Readings of a roof of multiply-adds, a millisecond each: other programs disturb some of them.
 pub const READINGS: usize = 60;
@@ -20,21 +13,6 @@ pub const PASSES: usize = 6;
 /// A rate as a share of a roof that was measured beside it. None where it is above that roof: other programs disturbed the measurement.
 pub fn share(rate: f64, roof: f64) -> Option<f64> {
     Some(rate / roof).filter(|share| *share <= 1.0)
-}
-
-/// Refuses what would not fit, before anything is reserved.
-pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On, what: &str) -> Result<()> {
-    if let Some((needed, limit)) = memory::lacking(model, recipe, on) {
-        bail!(
-            "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}{}",
-            show::bytes(needed),
-            show::bytes(limit.left),
-            limit.said,
-            if model.back().is_empty() { "" } else { "; `limpid plan` shows what --memory can save" },
-            if on.device == Device::Reference { "; --device cpu takes half" } else { "" }
-        );
-    }
-    Ok(())
 }
 
 /// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a small
@@ -80,36 +58,6 @@ pub fn peak_rss() -> Option<u64> {
     memory::held("VmHWM:")
 }
 
-/// Set when the user or the system asks to stop (Ctrl-C, SIGTERM, a terminal that is closed); after a second Ctrl-C the
-/// process ends at once.
-pub fn interrupt() -> Result<Arc<AtomicBool>> {
-    let asked = Arc::new(AtomicBool::new(false));
-    let flag = asked.clone();
-    on_signal(move |urgent| match flag.swap(true, Ordering::Relaxed) {
-        // a closed terminal sends SIGHUP two or three times: nobody is in a hurry there
-        true if !urgent => {}
-        true => {
-            dashboard::restore();
-            std::process::exit(130);
-        }
-        false if dashboard::active() => {}
-        false => show::interrupted("stopping after this step; once more to stop at once"),
-    })?;
-    Ok(asked)
-}
-
-/// Set by each Ctrl-C at a terminal, for who clears it again: there it ends an answer and not the program. Whatever else asks to stop
-/// ends the process, and so does Ctrl-C where stdin is no terminal.
-pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
-    let asked = Arc::new(AtomicBool::new(false));
-    let (flag, terminal) = (asked.clone(), std::io::stdin().is_terminal());
-    on_signal(move |urgent| match urgent && terminal {
-        true => flag.store(true, Ordering::Relaxed),
-        false => std::process::exit(130),
-    })?;
-    Ok(asked)
-}
-
 /// Whether a terminal that is closed stops nothing (nohup).
 #[cfg(unix)]
 pub fn ignores_closed_terminal() -> bool {
@@ -124,21 +72,9 @@ pub fn ignores_closed_terminal() -> bool {
     false
 }
 
-/// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed, unless that is
-/// to be ignored.
-#[cfg(unix)]
-pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let ignored = ignores_closed_terminal();
-    let caught = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !ignored);
-    let mut signals = signal_hook::iterator::Signals::new(caught)?;
-    std::thread::Builder::new().spawn(move || signals.forever().for_each(|signal| f(signal == SIGINT)))?;
-    Ok(())
-}
-
-#[cfg(not(unix))]
-pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
-    Ok(ctrlc::set_handler(move || f(true))?)
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The binary `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
-//! `options` (flags and configuration files), `job` (what is to be trained), `source` (text), `models`, `tokenizers`, `records` (of
-//! runs), `machine` and `room` (memory, signals), and `show` (what people see).
+//! `options` (flags and configuration files), `training` (what is to be trained), `source` (text), `models`, `tokenizers`, `records` (of
+//! runs), `machine` (memory), `signals` (who asks to stop), and `show` (what people see).
 //!
 //! Data goes to stdout, everything else to stderr. Exit 0: done, also if the reader of stdout closed it early; 1: an error that the
 //! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
@@ -10,7 +10,6 @@ mod devices;
 mod find;
 #[cfg(feature = "serve")]
 mod glass;
-mod job;
 mod llmc;
 #[cfg(feature = "serve")]
 mod load;
@@ -20,8 +19,10 @@ mod options;
 mod ranks;
 mod records;
 mod show;
+mod signals;
 mod source;
 mod tokenizers;
+mod training;
 mod verbs;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -98,7 +99,7 @@ enum Verb {
 /// What a value must be that clap could not take, where its own words are a parser's.
 fn expected(error: &clap::Error) -> Option<String> {
     let source = error.source()?;
-    if let Some(words) = limpid::words::expected(source) {
+    if let Some(words) = limpid_base::words::expected(source) {
         return Some(words.into());
     }
     let text = source.to_string();
@@ -149,7 +150,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     error.remove(suggested);
     error.remove(ContextKind::Suggested);
     error.remove(ContextKind::Usage);
-    let near = limpid::nearest::nearest(&word, known.iter().map(String::as_str));
+    let near = limpid_base::nearest::nearest(&word, known.iter().map(String::as_str));
     let takes = |flag: &str| options::names(verb).any(|name| name == flag);
     let file = !word.starts_with('-') && Path::new(&word).exists();
     let tip = match () {
@@ -201,12 +202,10 @@ fn main() -> ExitCode {
 }
 
 fn command() -> ExitCode {
-    #[cfg(feature = "gpu")]
-    limpid::backend::Device::bring_gpu(limpid::gpu::start, limpid::gpu::takes);
     // a panic that the library turns into an error is not printed as well
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !limpid::contain::is_contained() {
+        if !limpid_base::contain::is_contained() {
             print(panic);
         }
     }));
@@ -288,8 +287,7 @@ mod tests {
     use limpid::checkpoint::CheckpointError;
     use limpid::data::CorpusError;
     use limpid::tokenizer::TokenizerError;
-    use limpid::train::TrainError;
-    use limpid::train::preflight::PreflightError;
+    use limpid::train::{PreflightError, TrainError};
 
     #[test]
     fn the_arguments_are_consistent() {

@@ -1,37 +1,23 @@
-//! Models as verbs open them: in a folder or a file, with an adapter, in a backend; their tokenizers and prompts.
+//! Models as verbs open them: in a folder or a file, with an adapter, on a machine; their tokenizers and prompts.
 
-use crate::machine::fits;
 use crate::options::{MachineOptions, Usage, read_settings};
 use crate::show;
 use crate::source::read_file;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
-use limpid::backend::Backend;
 use limpid::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, Format};
-use limpid::config::{Config, ConfigError, Mask};
+use limpid::config::{Config, ConfigError};
 use limpid::data::template::{ChatTemplate, TemplateTokens};
-use limpid::engine::{Engine, EngineLimits};
 use limpid::matrix::Precision;
-use limpid::model::{Mode, Model};
+use limpid::model::Mode;
 use limpid::tokenizer::Tokenizer;
-use limpid::train::Objective;
 use std::path::{Path, PathBuf};
 
 /// Names that are shown of many.
 const SHOWN: usize = 8;
 
-/// A model's weights in a backend made for `mode`.
-pub fn open(checkpoint: &Checkpoint, mode: Mode, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
-    suits(checkpoint, machine)?;
-    let model = Model::new(&checkpoint.config, mode)?;
-    fits(&model, None, machine.on(), "this model")?;
-    let mut backend = machine.backend(&model)?;
-    checkpoint.load(&model, &mut *backend)?;
-    Ok((model, backend))
-}
-
 /// Refuses products of integers for weights that are none, and decides `--device auto`.
-pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
+fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
     if machine.precision == Precision::Int8 && !checkpoint.is_quantised() {
         bail!(Usage(format!(
             "--precision int8 is for quantised weights, which {} has none of: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
@@ -150,24 +136,37 @@ fn trained_on(folder: &Path) -> Option<String> {
 
 /// Refuses a device for what runs several times on one copy of the weights.
 pub fn shares(machine: &MachineOptions) -> Result<()> {
-    if machine.device.device().can_share() {
+    let device = machine.device.device();
+    if device.can_share() {
         return Ok(());
     }
-    let device = machine.device.device();
     bail!(Usage(format!(
         "--device {device} keeps weights for one run alone, and this verb has several: take the cpu or the gpu"
     )))
 }
 
-/// A model as the library has it, on the machine that was asked for.
-pub fn whole(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
-    shares(machine)?;
+/// A model on the machine that was asked for.
+pub fn on_machine(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
     suits(&checkpoint, machine)?;
-    Ok(Lm::from(checkpoint)
-        .with_device(machine.device.device())
-        .with_threads(machine.threads())
-        .with_precision(machine.precision)
-        .with_level(machine.level()))
+    Ok(Lm::from(checkpoint).with_machine(machine.machine()))
+}
+
+/// The same for what runs several times on one copy of the weights.
+pub fn sharing(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
+    shares(machine)?;
+    on_machine(checkpoint, machine)
+}
+
+/// Refuses what a server cannot do with a model, and decides `--device auto`.
+#[cfg(feature = "serve")]
+pub fn serves(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
+    shares(machine)?;
+    suits(checkpoint, machine)
+}
+
+/// The files of a model that was opened here.
+pub fn files(lm: &Lm) -> &Checkpoint {
+    lm.checkpoint().expect("it was opened from files")
 }
 
 /// The name of a folder or file.
@@ -191,17 +190,6 @@ pub fn prompt_ids(checkpoint: &Checkpoint, text: &str) -> Result<Vec<u32>> {
     Ok(limpid::generate::prompt_ids(tokenizer, checkpoint.config.mask, text)?)
 }
 
-/// What the model predicts of a text.
-pub fn objective(checkpoint: &Checkpoint, segments: bool) -> Result<Objective> {
-    if checkpoint.config.mask == Mask::Causal {
-        return Ok(Objective::NextToken);
-    }
-    let mask = tokenizer(checkpoint)?
-        .special("[MASK]")
-        .context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
-    Ok(Objective::Masked { mask, vocab_size: checkpoint.config.vocab_size, segments })
-}
-
 /// Ids of one sequence: 1,2,3.
 pub fn sequence(text: &str) -> Result<Vec<u32>, String> {
     text.split(',').map(ids).collect()
@@ -212,21 +200,6 @@ pub fn ids(text: &str) -> Result<u32, String> {
     text.trim()
         .parse()
         .map_err(|_| format!("`{text}` is not a token id: give whole numbers with commas between, like 1,2,3"))
-}
-
-/// An engine for `sequences` sequences of a model, of at most `positions` positions each, with the model's weights.
-pub fn engine(
-    checkpoint: &Checkpoint,
-    machine: &MachineOptions,
-    (sequences, positions): (usize, usize),
-) -> Result<Engine> {
-    suits(checkpoint, machine)?;
-    let config = &checkpoint.config;
-    let limits = EngineLimits::of(config, sequences, positions);
-    let mut decoder = machine.decoder(config, limits.decoder(config), Some(checkpoint))?;
-    let (model, backend) = decoder.parts();
-    checkpoint.load(model, backend)?;
-    Ok(Engine::new(decoder, checkpoint.tokenizer.clone(), &limits))
 }
 
 /// What of a model goes along into such a format as it is, what is left behind, and the keys of a GGUF file that others have no place for.

@@ -6,25 +6,26 @@
 //! follow (`--d-model`), goes over all that the layers below it said: each layer is applied whole, the lowest first.
 
 use crate::devices::DeviceChoice;
+use crate::machine::cores;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use limpid::backend::{self, Backend, BackendOptions};
-use limpid::checkpoint::{Checkpoint, CheckpointError};
+use limpid::backend::BackendError;
+use limpid::checkpoint::CheckpointError;
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis, unknown};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
-use limpid::engine::{Decoder, DecoderLimits};
 use limpid::generate::Sampler;
 use limpid::matrix::Precision;
-use limpid::memory::On;
-use limpid::model::{Lora, Mode, Model, Tuning};
+use limpid::model::{Lora, Mode, Tuning};
 use limpid::names::Notation;
-use limpid::nearest::nearest;
+use limpid::numeric::element::Element;
 use limpid::numeric::simd::Level;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::{Recipe, Run, RunOptions, RunSettings, TrainError};
+use limpid::train::{RanksError, Recipe, Run, RunOptions, RunSettings, TrainError};
+use limpid::{Device, Error, Machine};
+use limpid_base::nearest::nearest;
 use std::ffi::{OsStr, OsString};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -80,14 +81,6 @@ impl<S: Flags> Asked<S> {
     /// Whether one was asked for.
     pub fn has(&self, name: &str) -> bool {
         self.layers.iter().flatten().any(|(asked, _)| *asked == name)
-    }
-    /// The same with one more that was asked for, below all others.
-    pub fn beneath(mut self, name: &'static str, value: String) -> Asked<S> {
-        match self.layers.first_mut() {
-            Some(lowest) => lowest.push((name, value)),
-            None => self.layers.push(vec![(name, value)]),
-        }
-        self
     }
     /// The rest of them.
     pub fn without(mut self, name: &str) -> Asked<S> {
@@ -391,9 +384,6 @@ pub struct MachineOptions {
     /// Skip the checksums of limpid's weights and prepared data, for files that were changed on purpose
     #[arg(long, hide_short_help = true)]
     pub no_verify: bool,
-    /// How many processes train together, and how many of them run here; for [`On`].
-    #[arg(skip = [1, 1])]
-    pub processes: [usize; 2],
 }
 
 /// How tokens are chosen.
@@ -466,11 +456,8 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// A type that a KV cache may have.
-pub fn stored(s: &str) -> Result<Precision, ConfigError> {
-    match precision(s)? {
-        Precision::Int8 | Precision::F16 => Err(unknown("type of a KV cache", s, &["f32", "bf16"])),
-        kind => Ok(kind),
-    }
+pub fn stored(s: &str) -> Result<Element, ConfigError> {
+    Machine::cache_element(precision(s)?).map_err(|_| unknown("type of a KV cache", s, &["f32", "bf16"]))
 }
 
 pub fn precision(s: &str) -> Result<Precision, ConfigError> {
@@ -488,41 +475,20 @@ impl MachineOptions {
         self.simd.unwrap_or_else(Level::best)
     }
 
-    /// The chosen device as a backend for `model`.
-    pub fn backend(&self, model: &Model) -> Result<Box<dyn Backend>> {
-        Ok(self.start(model)?)
-    }
-
-    fn start(&self, model: &Model) -> backend::Result<Box<dyn Backend>> {
-        self.device.device().start(model, self.how())
-    }
-
-    fn how(&self) -> BackendOptions {
-        BackendOptions { threads: self.threads(), level: self.level(), precision: self.precision }
+    /// As the library has it; `--device auto` is the cpu before it is measured.
+    pub fn machine(&self) -> Machine {
+        let (device, threads, level) = (self.device.device(), self.threads(), self.level());
+        Machine { device, gpu: self.device.gpu().into(), level, precision: self.precision, ..Machine::cpu(threads) }
     }
 
     /// Decides `--device auto` for a model that runs so.
     pub fn measure(&self, config: &Config, mode: Mode) {
-        self.device.measure(config, mode, self.how());
-    }
-
-    /// A decoder on this processor, if it fits into memory with the weights of a checkpoint, or random ones.
-    pub fn decoder(&self, config: &Config, limits: DecoderLimits, weights: Option<&Checkpoint>) -> Result<Decoder> {
-        let model = limits.model(config)?;
-        self.measure(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
-        let on = weights.map_or(self.on(), |weights| self.on().with_weights(weights, &model, self.precision));
-        crate::machine::fits(&model, None, on, "this model")?;
-        Ok(Decoder::new(config, limits, |model| self.start(model))?)
+        self.device.measure(config, mode, &self.machine());
     }
 
     /// Threads to use.
     pub fn threads(&self) -> usize {
         threads(self.threads)
-    }
-
-    /// Where models run.
-    pub fn on(&self) -> On {
-        On { processes: self.processes, ..On::from((self.device.device(), self.threads())) }
     }
 }
 
@@ -541,14 +507,42 @@ pub fn threads(asked: Option<impl Into<usize>>) -> usize {
 /// express are flags of `train`.
 pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     let own = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    if let Some(Error::Memory { training, device, .. }) = error.chain().find_map(|cause| cause.downcast_ref()) {
+        let saves = if *training { "; `limpid plan` shows what --memory can save" } else { "" };
+        let halves = if *device == Device::Reference { "; --device cpu takes half" } else { "" };
+        return format!(" (--batch-size, --context-length, --preset{saves}{halves})");
+    }
+    if let Some(RanksError::Silent { .. }) = error.chain().find_map(of_ranks) {
+        return " (--resume auto, --timeout)".into();
+    }
+    if let Some(RanksError::Micros { mend: (accumulate, batch_size, _), .. }) = error.chain().find_map(of_ranks) {
+        return format!(" (--accumulate {accumulate} --batch-size {batch_size})");
+    }
     let of = |cause: &(dyn std::error::Error + 'static)| {
-        let train = cause.downcast_ref().map(TrainError::settings);
+        let library = cause.downcast_ref().map(|error: &Error| match error.backend() {
+            Some(backend) => backend_settings(backend),
+            None => error.settings(),
+        });
+        let backend = || cause.downcast_ref().map(backend_settings);
+        let train = || {
+            cause.downcast_ref().map(|error| match error {
+                TrainError::Backend(backend) => backend_settings(backend),
+                other => other.settings(),
+            })
+        };
         let data = || cause.downcast_ref().map(DataError::settings);
         let corpus = || cause.downcast_ref().map(|error: &CorpusError| own(error.settings()));
         let checkpoint = || cause.downcast_ref().map(CheckpointError::settings);
         let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::TokenizerError| own(error.settings()));
         let source = || cause.downcast_ref().map(SourceError::settings);
-        train.or_else(data).or_else(corpus).or_else(source).or_else(checkpoint).or_else(tokenizer)
+        library
+            .or_else(train)
+            .or_else(data)
+            .or_else(corpus)
+            .or_else(source)
+            .or_else(checkpoint)
+            .or_else(tokenizer)
+            .or_else(backend)
     };
     let trained =
         error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. })));
@@ -567,9 +561,25 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     }
 }
 
-/// Cores that this process may use.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+/// What other processes did, or did not.
+fn of_ranks<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a RanksError> {
+    cause.downcast_ref().or_else(|| match cause.downcast_ref() {
+        Some(TrainError::Ranks(error)) => Some(error),
+        _ => None,
+    })
+}
+
+/// The flags of another device or precision, where a device cannot do something.
+fn backend_settings(error: &BackendError) -> Vec<String> {
+    let settings: &[&str] = match error {
+        BackendError::NotSupported { op: "products of f16", what } if what.contains("for GPUs") => {
+            &["device gpu", "precision bf16"]
+        }
+        BackendError::NotSupported { op: "products of f16", .. } => &["precision bf16"],
+        BackendError::NotSupported { op: "gpu" | "this model" | "training", .. } => &["device cpu"],
+        _ => &[],
+    };
+    settings.iter().map(ToString::to_string).collect()
 }
 
 // ---- from what was typed to what clap reads
@@ -896,7 +906,7 @@ fn dashes(arg: OsString) -> OsString {
 
 /// A file of settings as text: a regular one, of at most 16 MiB.
 pub fn read_settings(path: &Path) -> Result<String> {
-    limpid::files::read_text(path, 16 << 20).with_context(|| path.display().to_string())
+    limpid_base::files::read_text(path, 16 << 20).with_context(|| path.display().to_string())
 }
 
 /// A TOML or JSON file as flags.

@@ -40,9 +40,14 @@ pub fn alone(verb: &str) -> Result<()> {
 /// Joins the others, if there are any; ends all if some do not answer for so many seconds.
 #[cfg(feature = "mpi")]
 pub fn join(timeout: u64) -> Result<Box<dyn Ranks>> {
+    use limpid::train::RanksError;
     use limpid::train::ranks::mpi::MpiRanks;
     let limit = Duration::from_secs(if timeout == 0 { u64::MAX } else { timeout });
-    let lost = |error| last_words(&format!("error: {error}"));
+    // who is lost is told with the flags that mend it, as any error is
+    let lost = |error: RanksError| {
+        let error = Error::from(error);
+        last_words(&format!("error: {error}{}", crate::options::mending(&error)))
+    };
     let Some((rank, n)) = launched() else { return Ok(Box::new(Solo)) };
     let ranks = MpiRanks::join(limit, lost)?.map_or_else(|| Box::new(Solo) as Box<dyn Ranks>, |ranks| Box::new(ranks));
     match ranks.size() {
@@ -105,7 +110,7 @@ pub fn end_all(rank: usize, size: usize, error: Error) -> Error {
         }
     }
     let who = if rank > 0 { format!("process {rank} of {size}: ") } else { String::new() };
-    last_words(&format!("error: {who}{error:#}"))
+    last_words(&format!("error: {who}{error:#}{}", crate::options::mending(&error)))
 }
 
 /// Says why all processes end, and ends them when the launcher has had time to hand that on.

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
-pub use limpid::plural::plural;
-pub use limpid::units::{bytes, commas, count, duration};
+pub use limpid_base::plural::plural;
+pub use limpid_base::units::{bytes, commas, count, duration};
 
 /// Text with its control characters spelled, as names from files may hold them: a terminal would obey. Lines and tabs stay.
 pub fn spelled(text: &str) -> Cow<'_, str> {
@@ -85,7 +85,7 @@ fn columns_of(terminal: &console::Term) -> Option<usize> {
 pub struct Stdout(std::io::Error);
 impl std::fmt::Display for Stdout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "standard output cannot be written: {}", limpid::words::system(&self.0))
+        write!(f, "standard output cannot be written: {}", limpid_base::words::system(&self.0))
     }
 }
 impl std::error::Error for Stdout {}
@@ -197,7 +197,7 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 /// An error with its causes, each in words for people.
 pub fn causes(error: &anyhow::Error) -> String {
     let words = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref().map_or_else(|| cause.to_string(), limpid::words::system)
+        cause.downcast_ref().map_or_else(|| cause.to_string(), limpid_base::words::system)
     };
     error.chain().map(words).collect::<Vec<_>>().join(": ")
 }

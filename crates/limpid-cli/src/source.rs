@@ -36,9 +36,15 @@ pub fn worded<T>(result: Result<T, SourceError>) -> Result<T> {
 pub fn of_library(error: limpid::Error) -> anyhow::Error {
     match error {
         limpid::Error::Source(error) => worded::<()>(Err(*error)).expect_err("it is one"),
+        limpid::Error::Train(error) => (*error).into(),
         limpid::Error::NoMask => anyhow!("{error}: use --tokenizer word or char"),
         _ => error.into(),
     }
+}
+
+/// The same of any error.
+pub fn of_any(error: anyhow::Error) -> anyhow::Error {
+    error.downcast().map_or_else(|error| error, of_library)
 }
 
 /// A text file; one that is not UTF-8 is an error that says where.

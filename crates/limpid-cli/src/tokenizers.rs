@@ -44,7 +44,7 @@ pub fn write(tokenizer: &Tokenizer, path: &Path, format: &str) -> Result<Vec<Pat
                 std::fs::create_dir_all(parent).with_context(place)?;
             }
             let mut written = vec![];
-            let done = limpid::files::replace_folder(path, |beside| {
+            let done = limpid_base::files::replace_folder(path, |beside| {
                 written = tokenizer.export(beside, 1_000_000).map_err(std::io::Error::other)?;
                 Ok(())
             });

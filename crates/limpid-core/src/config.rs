@@ -16,6 +16,7 @@ use std::{fmt, ops, str::FromStr};
 
 /// Why a configuration cannot be built.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// A size is zero.
     #[error("{what} is 0: it must be at least 1")]

@@ -61,6 +61,7 @@ const LONGEST: usize = 16 << 20;
 
 /// Why conversations cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChatError {
     /// A line, item or row is not a conversation.
     #[error("{place}: {fault}")]

@@ -28,6 +28,7 @@ impl fmt::Display for Place {
 
 /// Why a corpus cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CorpusError {
     /// The file system failed.
     #[error("{}: {}", .path.display(), system(.fault))]

@@ -31,6 +31,7 @@ pub use tokens::{Tokens, text_bytes};
 
 /// Why tokens cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// The text is shorter than one window.
     #[error(

@@ -18,6 +18,7 @@ mod held;
 
 /// Why a template writes nothing.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TemplateError {
     /// It is not Jinja.
     #[error("the chat template is not understood: {0}")]

@@ -49,7 +49,7 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
             "params": params,
             "groups": groups,
             "notation": notation(&model),
-            "precision": subject.lm.machine().1.to_string(),
+            "precision": subject.lm.machine().precision.to_string(),
             "device": "cpu",
             "memory": memory,
         })

@@ -150,7 +150,7 @@ fn layer(opened: &Opened) -> Result<Value> {
     let heads: std::result::Result<Vec<AttentionHead>, _> =
         (0..config.n_head).map(|head| trace.head(block, 0, head)).collect();
     drop(trace);
-    let looks = looks(heads?, &opened.ids, opened.subject.lm.machine().0);
+    let looks = looks(heads?, &opened.ids, opened.subject.lm.machine().threads);
     let scores = |look: &HeadLook| -> Value {
         let named = HEAD_SCORES.iter().zip(look.scores.values()).map(|(name, value)| (name.to_string(), json!(value)));
         let kind = look.scores.kind.map(|kind| json!({ "score": kind.score, "value": kind.value }));

@@ -10,7 +10,6 @@ mod random_config;
 
 use by_layers::{batch, by_layers, filled};
 use limpid::Training;
-use limpid::budget::{Budget, Spent};
 use limpid::config::{Config, Mask};
 use limpid::generate::Options;
 use limpid::model::Mode;
@@ -19,7 +18,8 @@ use limpid::numeric::random;
 use limpid::trace::sheet::Sheet;
 use limpid::trace::tiles::{Code, Extent, Tile, TilePool};
 use limpid::trace::{Labelled, Trace, TraceError};
-use limpid::train::{Control, Recipe};
+use limpid::train::Recipe;
+use limpid_base::budget::{Budget, Spent};
 use limpid_glass::{Glass, Reply, Subject};
 use random_config::configs;
 use serde_json::{Value, json};
@@ -233,7 +233,7 @@ fn a_tile_is_the_matrix_reduced() {
 fn looking_changes_no_bit_and_keeps_to_its_memory() {
     let text = "to be or not to be, that is the question. ".repeat(40);
     let recipe = Recipe { steps: 4, batch_size: 2, context: 32, ..Recipe::preset("nano").unwrap() };
-    let lm = Training::preset("nano").unwrap().recipe(recipe).text(text).run(|_| Control::Continue).unwrap().lm;
+    let lm = Training::preset("nano").unwrap().recipe(recipe).text(text).run().unwrap().lm;
     let answers = || {
         let sample = lm.generate("to be", &Options::default()).unwrap();
         (lm.score("to be or", " not to be").unwrap().total.to_bits(), sample.tokens)
@@ -306,7 +306,7 @@ fn events_loss(events: &[Value]) -> f64 {
 fn little() -> [Subject; 1] {
     let text = "to be or not to be, that is the question. ".repeat(40);
     let recipe = Recipe { steps: 1, batch_size: 2, context: 32, ..Recipe::preset("nano").unwrap() };
-    let lm = Training::preset("nano").unwrap().recipe(recipe).text(text).run(|_| Control::Continue).unwrap().lm;
+    let lm = Training::preset("nano").unwrap().recipe(recipe).text(text).run().unwrap().lm;
     [Subject { name: "nano".into(), fingerprint: "1".into(), step: None, lm: Arc::new(lm) }]
 }
 

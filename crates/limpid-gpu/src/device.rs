@@ -328,6 +328,23 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl GpuDevice {
+    /// A GPU that is opened once in a process, so that its kernels are compiled once; and again if it was lost.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::open`].
+    pub fn shared(choice: &GpuChoice) -> Result<Arc<GpuDevice>> {
+        static OPEN: Mutex<Vec<(GpuChoice, Arc<GpuDevice>)>> = Mutex::new(vec![]);
+        let mut open = locked(&OPEN);
+        let known = open.iter().find(|(own, device)| own == choice && device.check("gpu").is_ok());
+        if let Some((_, device)) = known {
+            return Ok(device.clone());
+        }
+        let device = GpuDevice::open(choice)?;
+        open.retain(|(own, _)| own != choice);
+        open.push((choice.clone(), device.clone()));
+        Ok(device)
+    }
+
     /// Opens a GPU.
     ///
     /// # Errors
@@ -367,11 +384,11 @@ impl GpuDevice {
     fn start(adapter: &wgpu::Adapter, described: GpuAdapter, imagined: bool) -> Result<Arc<GpuDevice>> {
         let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
-            return Err(refused(format!("{described} takes no immediate data; --device cpu runs every model")));
+            return Err(refused(format!("{described} takes no immediate data; the cpu runs every model")));
         }
         let own = adapter.limits();
         if let Some(what) = lacks(&own) {
-            return Err(refused(format!("{described} {what}; --device cpu runs every model")));
+            return Err(refused(format!("{described} {what}; the cpu runs every model")));
         }
         let required_limits = wgpu::Limits {
             max_buffer_size: own.max_buffer_size,
@@ -478,8 +495,7 @@ impl GpuDevice {
             None => Ok(()),
             Some(fault) => {
                 let what = format!(
-                    "{} computes wrongly, in {fault}; another version of its driver may do, `limpid doctor --prove` tells all \
-                     of it, and --device cpu trains",
+                    "{} computes wrongly, in {fault}; another version of its driver may do, and the cpu trains",
                     self.adapter
                 );
                 Err(BackendError::NotSupported { op: "training", what })
@@ -586,7 +602,7 @@ impl GpuDevice {
         let bytes = how.size as usize;
         if how.size > self.adapter.buffer_bytes {
             let what = format!(
-                "{} takes {} bytes at once: a smaller batch may do, and --device cpu does",
+                "{} takes {} bytes at once: a smaller batch may do, and the cpu does",
                 self.adapter, self.adapter.buffer_bytes
             );
             return Err(BackendError::Memory { op, bytes, what });

@@ -104,37 +104,16 @@ pub struct Gpu {
     reported: Option<(UpdateReport, Vec<Change>)>,
 }
 
-/// The GPU that [`start`] takes, and the device, once it is open.
-static CHOSEN: Mutex<(GpuChoice, Option<Arc<GpuDevice>>)> = Mutex::new((GpuChoice::Best, None));
-
-/// Chooses the GPU that [`start`] takes. What was started goes on where it is.
-pub fn choose(choice: GpuChoice) {
-    let mut chosen = CHOSEN.lock().unwrap_or_else(|e| e.into_inner());
-    if chosen.0 != choice {
-        *chosen = (choice, None);
-    }
-}
-
-/// The chosen GPU, which is opened once, and again if it was lost.
-///
-/// # Errors
-/// As [`GpuDevice::open`].
-pub fn chosen() -> Result<Arc<GpuDevice>> {
-    let mut chosen = CHOSEN.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(device) = chosen.1.as_ref().filter(|device| device.check("gpu").is_ok()) {
-        return Ok(device.clone());
-    }
-    let device = GpuDevice::open(&chosen.0)?;
-    chosen.1 = Some(device.clone());
-    Ok(device)
-}
-
-/// A backend on the [chosen](choose) GPU: what a program brings as [`Device::Gpu`](limpid_core::backend::Device::Gpu). Before a model
-/// trains, the device [proves](prove) its kernels.
+/// A backend on a GPU. Before a model trains, the device [proves](prove) its kernels.
 ///
 /// # Errors
 /// As [`GpuDevice::open`] and [`Gpu::start`]; for products of int8; and if the device computes wrongly.
-pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>) -> Result<Box<dyn Backend>> {
+pub fn start(
+    choice: &GpuChoice,
+    model: &Model,
+    how: BackendOptions,
+    weights: Option<&SharedWeights>,
+) -> Result<Box<dyn Backend>> {
     if how.precision == Precision::Int8 {
         let what = "its products take f32, bf16 or f16, not int8".into();
         return Err(BackendError::NotSupported { op: "gpu", what });
@@ -142,7 +121,7 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
     if let Some(weights) = weights {
         return Ok(Box::new(Gpu::start_with(model, weights)?.rounding(how.precision)?));
     }
-    let device = chosen()?;
+    let device = GpuDevice::shared(choice)?;
     if matches!(model.mode, Mode::Train { .. }) {
         device.proven()?;
     }
@@ -153,8 +132,8 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
 ///
 /// # Errors
 /// As [`GpuAdapter::takes`].
-pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceMemory> {
-    counted().takes(model, training)
+pub fn takes(choice: &GpuChoice, model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceMemory> {
+    counted(choice).takes(model, training)
 }
 
 /// What a micro-batch of `batch` costs on that GPU, or on a common one where there is none, by kinds of ops; rows see `keys` keys on
@@ -163,20 +142,21 @@ pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceM
 /// # Errors
 /// If a GPU like that one cannot run the model, or not update these groups of its parameters.
 pub fn traffic(
+    choice: &GpuChoice,
     model: &Model,
     groups: &[ParamGroup],
     batch: &Batch,
     keys: usize,
 ) -> Result<(GpuAdapter, Vec<OpTraffic>)> {
-    let device = GpuDevice::imagined(counted())?;
+    let device = GpuDevice::imagined(counted(choice))?;
     let mut gpu = Gpu::start(&device, model)?;
     gpu.can_update(groups)?;
     Ok((device.adapter.clone(), gpu.traffic(model, batch, keys)?))
 }
 
-/// What is like the chosen GPU, or a common one where there is none.
-fn counted() -> GpuAdapter {
-    chosen().map_or_else(|_| GpuAdapter::common(), |device| device.adapter.clone())
+/// The GPU that is meant, or a common one where there is none.
+fn counted(choice: &GpuChoice) -> GpuAdapter {
+    GpuDevice::shared(choice).map_or_else(|_| GpuAdapter::common(), |device| device.adapter.clone())
 }
 
 /// Elements of a chunk of logits, about: what a kernel sees of a buffer by default, so that the head's weights are read for many rows.
@@ -215,7 +195,7 @@ impl Gpu {
     pub fn rounding(self, precision: Precision) -> Result<Gpu> {
         if precision == Precision::F16 && self.device.adapter.matrices.is_none() {
             let what = format!(
-                "{} offers no square cooperative matrices of f16 with sums in f32 (`limpid doctor`): --precision bf16 and f32 need none",
+                "{} offers no square cooperative matrices of f16 with sums in f32: products of bf16 and f32 need none",
                 self.device.adapter
             );
             return Err(BackendError::NotSupported { op: "products of f16", what });
@@ -453,12 +433,12 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
         let what = format!(
             "heads have {d} features of queries and keys and {d_v} of values (d_v), and the kernel of attention takes as many"
         );
-        return refused(format!("{what}: --device cpu takes both"));
+        return refused(format!("{what}: the cpu takes both"));
     }
     if d > kernels::MOST_D {
         let most = kernels::MOST_D;
         return refused(format!(
-            "heads have {d} features, and the kernel of attention takes {most}: --device cpu takes more"
+            "heads have {d} features, and the kernel of attention takes {most}: the cpu takes more"
         ));
     }
     let limit = device.adapter.binding_bytes as usize / 4;
@@ -466,7 +446,7 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
         && (STEP + 1) * w.rows > limit
     {
         let what = format!(
-            "a vocabulary of {} needs {} logits at once, and a kernel of {} sees {limit}: --device cpu has room",
+            "a vocabulary of {} needs {} logits at once, and a kernel of {} sees {limit}: the cpu has room",
             w.rows,
             STEP * w.rows,
             device.adapter
@@ -488,7 +468,7 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
             // recomputing makes no tensor smaller
             let mend = match region.space {
                 MemorySpace::Cache => "fewer sequences at once, or shorter ones",
-                _ => "a smaller batch (--accumulate keeps the tokens of a step), or a shorter context",
+                _ => "a smaller batch (accumulated gradients keep the tokens of a step), or a shorter context",
             };
             let name = model.name_of(region);
             return refused(format!(

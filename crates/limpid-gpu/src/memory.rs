@@ -180,7 +180,7 @@ pub fn pages(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<R
         if end - start > most {
             if end - gap.end > most {
                 let what = format!(
-                    "tensors of {} elements lie together, and a buffer has room for {most}: --device cpu has for more",
+                    "tensors of {} elements lie together, and a buffer has room for {most}: the cpu has room for more",
                     end - gap.end
                 );
                 return Err(BackendError::NotSupported { op: "this model", what });

@@ -26,6 +26,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Why a run cannot be reported.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReportError {
     /// A folder of something else.
     #[error("{} is not a run's folder: it has no {METRICS}, which every run writes", .0.display())]

@@ -7,7 +7,7 @@
 use crate::model::{ServedAs, ServedLease, ServedModel};
 use crate::server::{self, Phase, ServeEvent, ServerState};
 use limpid::checkpoint::{self, Checkpoint};
-use limpid::contain::contain;
+use limpid_base::contain::contain;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ fn swap(
         return Ok(None);
     }
     server::check(&model)?;
-    let engine = model.lm.engine(&shared.options.engine)?;
+    let engine = model.engine(&shared.options.engine)?;
     let model = Arc::new(Arc::new(model));
     shared.queue.serve(&model, engine);
     shared.set_model(model.clone());

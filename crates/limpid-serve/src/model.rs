@@ -1,11 +1,10 @@
 //! What is served.
 
-use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
-use limpid::matrix::Precision;
-use limpid::{Error, Lm};
+use limpid::engine::{Engine, EngineLimits};
+use limpid::{Error, Lm, Machine};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -38,14 +37,8 @@ pub type ServedLease = Arc<Arc<ServedModel>>;
 pub struct ServedAs {
     /// Its name in requests and answers.
     pub id: String,
-    /// Where it runs.
-    pub device: Device,
-    /// Threads that it runs on.
-    pub threads: usize,
-    /// The number format of matrix products.
-    pub precision: Precision,
-    /// Type of the KV cache.
-    pub cache: Precision,
+    /// What it runs on.
+    pub machine: Machine,
     /// A chat template to use instead of the model's own, in Jinja.
     pub template: Option<String>,
 }
@@ -57,24 +50,31 @@ impl ServedModel {
         config.mask == Mask::Causal && config.lm_head && self.lm.tokenizer().is_ok()
     }
 
+    /// An engine for its requests, with room for at least one whole context.
+    ///
+    /// # Errors
+    /// As [`Lm::engine`].
+    pub fn engine(&self, limits: &EngineLimits) -> Result<Engine, Error> {
+        self.lm.engine(&limits.with_whole_context(self.lm.config()))
+    }
+
     /// Opens a checkpoint to be served.
     ///
     /// # Errors
     /// If a tensor cannot be read, or the chat template is not valid.
     pub fn new(checkpoint: Checkpoint, how: &ServedAs) -> Result<ServedModel, Error> {
         let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
-        let lm = Lm::from(checkpoint).with_device(how.device).with_threads(how.threads).with_precision(how.precision);
-        let lm = lm.with_cache(how.cache)?;
+        let lm = Lm::from(checkpoint).with_machine(how.machine.clone());
         let template = match (&how.template, lm.tokenizer()) {
             (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
             _ => lm.template()?,
         };
         let source = template.as_ref().map(ChatTemplate::source);
-        let decides = if how.device.is_exact() {
+        let decides = if how.machine.device.is_exact() {
             json!([lm.receipt_hashes()?, source])
         } else {
             // other last digits give other answers
-            json!([lm.receipt_hashes()?, source, how.device.to_string()])
+            json!([lm.receipt_hashes()?, source, how.machine.device.to_string()])
         };
         let digits = Sha256::digest(decides.to_string());
         let digits: String = digits[..4].iter().map(|byte| format!("{byte:02x}")).collect();

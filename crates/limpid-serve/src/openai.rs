@@ -192,8 +192,9 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
         let expected = "left out where there are several answers: a receipt is of one";
         return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
     }
-    if receipt && !model.lm.device().is_exact() {
-        let why = format!("left out: answers of --device {} have other last digits elsewhere", model.lm.device());
+    if receipt && !model.lm.machine().device.is_exact() {
+        let why =
+            format!("left out: answers of --device {} have other last digits elsewhere", model.lm.machine().device);
         return Err(Refusal::invalid_value("limpid.receipt", &why, "true"));
     }
     let (stream, usage) = (fields.flag("stream"), fields.flag("stream_options.include_usage"));
@@ -358,7 +359,7 @@ fn message(place: &str, value: &Value) -> Result<Message, Refusal> {
                 _ => return Err(Refusal::unsupported_parameter(&place, "null", &found(value))),
             }
         } else {
-            return Err(Refusal::unknown_parameter(&place, limpid::nearest::nearest(key, ["role", "content"])));
+            return Err(Refusal::unknown_parameter(&place, limpid_base::nearest::nearest(key, ["role", "content"])));
         }
     }
     let place_of = |key| format!("{place}.{key}");

@@ -7,7 +7,7 @@
 use crate::json;
 use crate::refusal::{Refusal, found};
 use crate::schema;
-use limpid::nearest::nearest;
+use limpid_base::nearest::nearest;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

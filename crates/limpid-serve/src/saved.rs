@@ -8,9 +8,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
-use limpid::budget::Budget;
 use limpid::model::{Component, Module};
 use limpid::trace::tiles::SIDE;
+use limpid_base::budget::Budget;
 use limpid_glass::{Glass, GlassError, Reply, Subject};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 /// Why there is no file.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SaveError {
     /// The trace.
     #[error(transparent)]

@@ -13,7 +13,7 @@ use limpid::data::chat::{Message, Role};
 use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
 use limpid::numeric::element::Element;
-use limpid::words::system;
+use limpid_base::words::system;
 use limpid_glass::{self as glass, Glass, Subject};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -357,7 +357,7 @@ impl Server {
             None
         } else {
             check(&model)?;
-            Some(model.lm.engine(&options.engine)?)
+            Some(model.engine(&options.engine)?)
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

@@ -22,9 +22,10 @@ pub struct Page {
 
 /// Why there is no page. It can only be the files of a folder that are at fault.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum UiError {
     /// A file that cannot be read.
-    #[error("cannot read `{path}`: {}; the page is made of the files of crates/limpid-serve/ui", limpid::words::system(.source))]
+    #[error("cannot read `{path}`: {}; the page is made of the files of crates/limpid-serve/ui", limpid_base::words::system(.source))]
     Read {
         /// Which file.
         path: PathBuf,

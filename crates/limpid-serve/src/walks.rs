@@ -63,7 +63,7 @@ impl Walks {
             let _ = lines.iter().all(|line| tell(line));
             return Ok(());
         }
-        let model = match subject.lm.files() {
+        let model = match subject.lm.checkpoint() {
             _ if !own => None,
             Some(files) => Some(files.path.clone()),
             None => return Err(GlassError::NotThis("this model has no files that a walk could open").into()),
@@ -80,7 +80,7 @@ impl Walks {
             model,
             prompts,
             pictures: true,
-            threads: subject.lm.machine().0,
+            threads: subject.lm.machine().threads,
             ..WalkOptions::default()
         });
         if !tell(&lines[0]) {

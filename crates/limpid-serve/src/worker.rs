@@ -8,8 +8,8 @@ use crate::metrics::Metrics;
 use crate::model::{ServedLease, ServedModel};
 use crate::refusal::Refusal;
 use crate::server::{ServeEvent, ServerState};
-use limpid::contain::contain;
 use limpid::engine::{Engine, EngineCounts, EngineEvent, EngineRequest, RequestId};
+use limpid_base::contain::contain;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -336,7 +336,7 @@ impl Served {
         let old = self.engine.take();
         let _ = contain(|| drop(old)); // after a panic nothing is certain of it
         let Some(model) = self.model.upgrade() else { return };
-        match contain(|| model.lm.engine(&shared.options.engine)) {
+        match contain(|| model.engine(&shared.options.engine)) {
             Ok(Ok(engine)) => self.engine = Some(engine),
             Ok(Err(error)) => (shared.tell)(ServeEvent::EngineFailed { what: error.to_string(), lost: 0 }),
             Err(what) => (shared.tell)(ServeEvent::EngineFailed { what, lost: 0 }),
@@ -388,14 +388,13 @@ mod tests {
     use crate::access::RequestAccess;
     use crate::model::ServedAs;
     use crate::server::ServeOptions;
-    use limpid::Training;
-    use limpid::backend::{Backend, BackendError, Cpu, Device, Result, Wrapper};
+    use limpid::backend::{Backend, BackendError, Cpu, Result, Wrapper};
     use limpid::checkpoint::Checkpoint;
     use limpid::engine::Decoder;
     use limpid::generate::{FinishReason, Options};
-    use limpid::matrix::Precision;
     use limpid::ops::Batch;
-    use limpid::train::{Control, Recipe};
+    use limpid::train::Recipe;
+    use limpid::{Machine, Training};
 
     /// A device on which nothing can be run, as it says itself or as a fault in it does.
     struct Broken {
@@ -421,15 +420,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("limpid-serve-worker-{}", std::process::id()));
         let recipe = Recipe { steps: 1, batch_size: 2, context: 16, ..Recipe::preset("nano").unwrap() };
         let training = Training::preset("nano").unwrap().recipe(recipe).tokenizer("char");
-        training.text("to be or not to be. ".repeat(40)).folder(&folder).run(|_| Control::Continue).unwrap();
-        let how = ServedAs {
-            id: "m".into(),
-            device: Device::Cpu,
-            threads: 1,
-            precision: Precision::F32,
-            cache: Precision::F32,
-            template: None,
-        };
+        training.text("to be or not to be. ".repeat(40)).folder(&folder).run().unwrap();
+        let how = ServedAs { id: "m".into(), machine: Machine::cpu(1), template: None };
         let model = || Arc::new(Arc::new(ServedModel::new(Checkpoint::open(&folder).unwrap(), &how).unwrap()));
         let options = ServeOptions::default();
         let limits = options.engine;

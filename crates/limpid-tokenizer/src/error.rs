@@ -10,6 +10,7 @@ use limpid_base::words::system;
 
 /// What a tokenizer refuses, and why.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TokenizerError {
     /// A name that no tokenizer has.
     #[error("no tokenizer is called {name:?}; {}known names are {}", meant(.nearest), NAMES.join(", "))]

@@ -43,8 +43,7 @@ use limpid_core::finite::{NotFinite, bad_output, bad_params};
 use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::dropout::{Draws, weight_index};
 use limpid_core::model::{Axes, Mode, Model, Module, Param, Tensor};
-use limpid_core::ops::Target;
-use limpid_core::ops::{Batch, Op, Region, Scoring, Span};
+use limpid_core::ops::{Batch, Op, Region, Scoring, Span, Target};
 use masked::MaskTable;
 use sheet::{AttentionHead, Sheet};
 use std::borrow::Cow;
@@ -53,6 +52,7 @@ use view::Labels;
 
 /// Why something cannot be shown.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceError {
     /// No tensor of this model has the name.
     #[error("unknown tensor `{name}`{}", hint(.known, .nearest))]
@@ -167,6 +167,17 @@ impl Labelled {
         let inside = index.len() == self.shape.len() && index.iter().zip(&self.shape).all(|(i, n)| i < n);
         let flat = index.iter().zip(&self.shape).fold(0, |flat, (i, n)| flat * n + i);
         inside.then(|| self.values[flat])
+    }
+    /// What it has at one place of an axis, which is then left out: `slice("head", 3)`. None where there is no such axis or place.
+    pub fn slice(&self, axis: &str, at: usize) -> Option<Labelled> {
+        let place = self.axes.iter().position(|name| *name == axis)?;
+        let (size, inner) = (self.shape[place], self.shape[place + 1..].iter().product::<usize>());
+        let part = |all: &[f32]| all[at * inner..][..inner].to_vec();
+        let values = (at < size).then(|| self.values.chunks_exact((size * inner).max(1)).flat_map(part).collect())?;
+        let (mut axes, mut shape) = (self.axes.clone(), self.shape.clone());
+        axes.remove(place);
+        shape.remove(place);
+        Some(Labelled { name: format!("{}, {axis} {at}", self.name), axes, shape, values })
     }
     /// The same with its axes in another order: `order[i]` is the axis that becomes the i-th.
     ///

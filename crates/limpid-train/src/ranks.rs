@@ -25,7 +25,7 @@ pub enum RanksError {
     /// Some processes do not answer.
     #[error(
         "{} not answered for {seconds} s: stopped, stuck, or cut off by the network. Look at that machine, then go on with \
-         --resume auto; --timeout gives more time", silent(.processes)
+         what was saved, or give more time", silent(.processes)
     )]
     Silent {
         /// For how long.
@@ -36,8 +36,7 @@ pub enum RanksError {
     /// There are fewer micro-batches than processes, or a number is not a power of two.
     #[error(
         "{processes} processes share a step's micro-batches, and there are {micros}: processes and micro-batches are powers of two, \
-         and there are at least as many micro-batches. --accumulate {} --batch-size {} makes a step of about the same size, start \
-         {} processes", .mend.0, .mend.1, .mend.2
+         and there are at least as many micro-batches. {} of {} sequences make a step of about the same size, or start {} processes", .mend.0, .mend.1, .mend.2
     )]
     Micros {
         /// n.

@@ -1,19 +1,15 @@
-//! Loads a model and continues a prompt: `cargo run --release --example generate -- runs/1 "Once upon a time"`.
+//! Continues a prompt, piece by piece: `cargo run --release --example generate -- runs/1 "Once upon a time"`.
 
-use limpid::generate::{Options, Sampler};
-use limpid::{Error, Lm};
-use std::path::Path;
+use limpid::{Error, Lm, generate::Options};
 
-/// 50 tokens after `prompt`, somewhat sharper than the model's own distribution.
-pub fn continued(model: &Path, prompt: &str) -> Result<String, Error> {
+/// What follows a prompt, shown as it comes.
+pub fn generate(model: &str, prompt: &str, show: fn(&str)) -> Result<String, Error> {
     let lm = Lm::open(model)?;
-    let sampler = Sampler { temperature: 0.8, seed: 1, ..Sampler::default() };
-    Ok(lm.generate(prompt, &Options { max_tokens: 50, sampler, ..Options::default() })?.text)
+    let options = Options { max_tokens: 50, ..Options::default() };
+    lm.stream(prompt, &options)?.inspect(|piece| piece.iter().for_each(|text| show(text))).collect()
 }
 
 fn main() -> Result<(), Error> {
-    let mut arguments = std::env::args().skip(1);
-    let (model, prompt) = (arguments.next().expect("a model"), arguments.next().unwrap_or_default());
-    println!("{prompt}{}", continued(Path::new(&model), &prompt)?);
-    Ok(())
+    let [_, model, prompt] = &std::env::args().collect::<Vec<_>>()[..] else { panic!("give a model and a prompt") };
+    generate(model, prompt, |text| print!("{text}")).map(|_| println!())
 }

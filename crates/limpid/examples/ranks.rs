@@ -1,9 +1,9 @@
 //! Several processes train one model: `mpirun -n 2 target/release/examples/ranks`, built with
 //! `cargo build --release -p limpid --example ranks --features mpi`. The weights have the same bytes for any number of processes.
 
-use limpid::Training;
 use limpid::train::ranks::mpi::{MpiRanks, abort, leave};
 use limpid::train::{Control, Recipe, TrainError, TrainEvent};
+use limpid::{Machine, Training};
 use std::time::Duration;
 
 fn main() {
@@ -25,13 +25,16 @@ fn train() -> Result<(), limpid::Error> {
     let ranks = ranks.expect("this process joins once");
     // a step is four micro-batches, which up to four processes share
     let recipe = Recipe { steps: 20, batch_size: 4, accumulate: 4, ..Recipe::preset("nano")? };
-    let trained = Training::preset("nano")?.recipe(recipe).threads(1).ranks(Box::new(ranks)).run(|event| {
-        // process 0 alone hears of progress
-        if let TrainEvent::Step(step, seconds) = event {
-            println!("step {}: loss {:.4}, {seconds:.1} s", step.step, step.loss.unwrap_or(f64::NAN));
-        }
-        Control::Continue
-    })?;
+    let trained =
+        Training::preset("nano")?.recipe(recipe).machine(Machine::cpu(1)).ranks(Box::new(ranks)).run_telling(
+            |event| {
+                // process 0 alone hears of progress
+                if let TrainEvent::Step(step, seconds) = event {
+                    println!("step {}: loss {:.4}, {seconds:.1} s", step.step, step.loss.unwrap_or(f64::NAN));
+                }
+                Control::Continue
+            },
+        )?;
     // every process has the model
     println!("validation loss {:.4}", trained.summary.val_loss.unwrap_or(f64::NAN));
     Ok(())

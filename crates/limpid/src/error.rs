@@ -1,6 +1,7 @@
 //! What can go wrong with a model as a whole: the errors of the parts, and what only shows when they meet.
 
-use crate::{backend, checkpoint, config, data, generate, tokenizer, trace, train, units};
+use crate::{Device, backend, checkpoint, config, data, generate, tokenizer, trace, train, units};
+use std::path::PathBuf;
 
 /// Why an [`Lm`](crate::Lm) cannot do what was asked of it.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +18,9 @@ pub enum Error {
     Backend(#[from] backend::BackendError),
     /// A receipt of an answer that no other machine need give.
     #[error(
-        "answers of --device {0} have other last digits on other machines, so there is no receipt of them: take the cpu"
+        "answers of the {0} have other last digits on other machines, so there is no receipt of them: run the model on the cpu"
     )]
-    NoReceipt(backend::Device),
+    NoReceipt(Device),
     /// Numbers that came of a run and are none.
     #[error("{}", not_finite(.weight.as_deref()))]
     NotFinite {
@@ -59,9 +60,13 @@ pub enum Error {
         vocab_size: usize,
     },
     /// More memory than is left.
-    #[error("{} of memory are needed and {} are {said}: fewer sequences, a shorter context or a smaller model would fit",
-        units::bytes(*.needed), units::bytes(*.left))]
+    #[error("{} needs {} of memory and {} are {said}: fewer sequences, a shorter context or a smaller model would fit",
+        if *.training { "training this model" } else { "this model" }, units::bytes(*.needed), units::bytes(*.left))]
     Memory {
+        /// Whether the model was to be trained.
+        training: bool,
+        /// Where it was to run.
+        device: Device,
         /// Bytes.
         needed: u64,
         /// Bytes under the nearest limit.
@@ -78,6 +83,14 @@ pub enum Error {
     /// An adapter without a folder to keep it, or whose model has no files that it could name, or is an adapter itself.
     #[error("an adapter is kept in a folder, and names the files of its model: {0}")]
     Adapter(&'static str),
+    /// An adapter that would go on with another model than it was begun with.
+    #[error("{} cannot be resumed: the model {}, which it adapts, has changed", .folder.display(), .model.display())]
+    OtherBase {
+        /// The adapter's folder.
+        folder: PathBuf,
+        /// Where its model is.
+        model: PathBuf,
+    },
     /// New special tokens for a model whose weights are in memory alone.
     #[error(
         "a model gets rows for new special tokens when it is read from its files: save it, and open what was saved"
@@ -136,12 +149,31 @@ impl From<tokenizer::TokenizerError> for Error {
 impl Error {
     /// Whether a device was lost, with all that was in its memory.
     pub fn is_lost(&self) -> bool {
-        let backend = match self {
+        matches!(self.backend(), Some(backend::BackendError::Lost { .. }))
+    }
+
+    /// What the backend said, if it is the one that failed.
+    pub fn backend(&self) -> Option<&backend::BackendError> {
+        match self {
             Error::Backend(error)
-            | Error::Generate(generate::GenerateError::Decode(generate::DecodeError::Backend(error))) => error,
-            _ => return false,
-        };
-        matches!(backend, backend::BackendError::Lost { .. })
+            | Error::Generate(generate::GenerateError::Decode(generate::DecodeError::Backend(error))) => Some(error),
+            Error::Train(error) => match &**error {
+                train::TrainError::Backend(error) => Some(error),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The settings by which it may be mended, with a value where one is known: `accumulate 4`.
+    pub fn settings(&self) -> Vec<String> {
+        match self {
+            Error::Checkpoint(error) => error.settings(),
+            Error::Data(error) => error.settings(),
+            Error::Source(error) => error.settings(),
+            Error::Train(error) => error.settings(),
+            _ => vec![],
+        }
     }
 }
 

@@ -6,12 +6,10 @@
 //! ```
 //! use limpid::checkpoint::Format;
 //! use limpid::generate::Options;
-//! use limpid::train::{Control, Recipe};
 //! use limpid::{Pooling, Training};
 //!
-//! let text = "to be or not to be, that is the question. ".repeat(40);
-//! let recipe = Recipe { steps: 10, batch_size: 4, context: 32, ..Recipe::preset("nano")? };
-//! let lm = Training::preset("nano")?.recipe(recipe).text(text).run(|_| Control::Continue)?.lm; // or Lm::open("runs/x")?
+//! let text = "to be or not to be, that is the question. ".repeat(99);
+//! let lm = Training::preset("nano")?.tokenizer("char").text(text).steps(5).run()?.lm; // or Lm::open("runs/x")?
 //!
 //! let sample = lm.generate("to be", &Options::default())?;
 //! let likelihood = lm.score("to be or", " not to be")?;
@@ -28,7 +26,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has six short programs: generate, stream, train on one's own text, look inside, convert, watch a backend.
+//! `examples/` has five programs of a few lines: generate, train on a text of one's own, look inside, chat, fine-tune; and three for
+//! those who go on: convert, observer (a backend that watches another), ranks (several processes).
 //!
 //! # Features
 //!
@@ -66,19 +65,22 @@ pub mod engine;
 mod error;
 pub mod generate;
 mod lm;
+mod machine;
 pub mod memory;
 pub mod receipt;
-pub mod task;
+mod stream;
 pub mod trace;
 mod training;
 
 pub use error::Error;
-pub use lm::{Lm, Pooling, normalized};
-pub use training::{Trained, Training};
+pub use lm::{Lm, Pooling, normalized, objective};
+pub use machine::{Device, Machine};
+pub use stream::Stream;
+pub use training::{Trained, Training, TrainingPlan};
 
-pub use limpid_base::{budget, contain, files, nearest, plural, units, words};
+use limpid_base::{files, units};
 pub use limpid_checkpoint as checkpoint;
-pub use limpid_core::{backend, config, finite, model, ops};
+pub use limpid_core::{backend, config, finite, kernels, matrix, model, numeric, ops, optimizer};
 pub use limpid_data as data;
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;

@@ -3,7 +3,7 @@
 //! Every method is a few calls of the modules that do the work, in the order that suits most programs; whoever needs another order
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
-use crate::backend::{self, Backend, BackendOptions, Device, SharedWeights};
+use crate::backend::{Backend, SharedWeights};
 use crate::checkpoint::{self, Checkpoint, Format, SentenceRecipe};
 use crate::config::{Config, ConfigError, Mask, unknown};
 use crate::data::chat::Message;
@@ -11,35 +11,33 @@ use crate::data::source::{SourceError, TextSource};
 use crate::data::template::{ChatTemplate, TemplateTokens};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::evaluate::{self, Score};
-use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample, Session};
+use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
 use crate::matrix::Precision;
 use crate::memory::{self, On};
 use crate::model::{Component, Mode, Model, Module, Param};
 use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
+use crate::stream::Stream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Trace};
 use crate::train::{Objective, Windows};
-use crate::{Error, checkpoint::store::Dtype};
+use crate::{Error, Machine, checkpoint::store::Dtype};
 use std::borrow::Cow;
 use std::fmt;
-use std::num::NonZero;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Most rows of one run of a session: longer prompts are fed in pieces of this size.
-const ROWS: usize = 256;
 /// Windows that are evaluated at once.
 const WINDOWS: usize = 16;
 
 /// A language model: a transformer with its weights and, mostly, a tokenizer.
 ///
 /// It is opened from files, or made by [`Training`](crate::Training). It may be shared between threads. Its weights are in memory once,
-/// from the first call that needs them on: all sessions, traces and scores run on those; gradients alone have their own.
+/// from the first call that needs them on: all engines, traces and scores run on those; gradients alone have their own.
 ///
 /// ```
 /// use limpid::generate::Options;
@@ -49,7 +47,7 @@ const WINDOWS: usize = 16;
 /// # let folder = env::temp_dir().join(format!("limpid-lm-doc-{}", std::process::id()));
 /// # let recipe = Recipe { steps: 2, batch_size: 2, context: 16, ..Recipe::preset("nano")? };
 /// # let text = "to be or not to be, that is the question. ".repeat(40);
-/// # Training::preset("nano")?.recipe(recipe).text(text).folder(&folder).run(|_| Control::Continue)?;
+/// # Training::preset("nano")?.recipe(recipe).text(text).folder(&folder).run()?;
 ///
 /// let lm = Lm::open(&folder)?; // or a folder of HuggingFace's, a .gguf, a .bin of llm.c
 /// let sample = lm.generate("to be", &Options { max_tokens: 8, ..Options::default() })?;
@@ -62,11 +60,7 @@ pub struct Lm {
     tokenizer: Option<Tokenizer>,
     chat_template: Option<String>,
     weights: Weights,
-    threads: usize,
-    precision: Precision,
-    cache: Element,
-    level: Level,
-    device: Device,
+    machine: Machine,
     /// What receipts say of it, once it was asked for.
     hashes: OnceLock<ReceiptHashes>,
     /// Numbers of its largest parameter, once that was asked for.
@@ -165,11 +159,7 @@ impl From<Checkpoint> for Lm {
             tokenizer: checkpoint.tokenizer.clone(),
             chat_template: checkpoint.chat_template.clone(),
             weights: Weights::Files(Box::new(checkpoint)),
-            threads: std::thread::available_parallelism().map_or(1, NonZero::get),
-            precision: Precision::F32,
-            cache: Element::F32,
-            level: Level::best(),
-            device: Device::Cpu,
+            machine: Machine::default(),
             hashes: OnceLock::new(),
             largest: OnceLock::new(),
             ready: Mutex::new(None),
@@ -199,83 +189,38 @@ impl Lm {
         tokenizer: Tokenizer,
         chat_template: Option<String>,
         load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
-        (threads, precision): (usize, Precision),
+        machine: Machine,
     ) -> Result<Lm> {
-        let level = Level::best();
-        let how = BackendOptions { threads, level, precision: Precision::F32 };
-        let device = Device::Cpu;
-        let held = kept(&config, (device, how), None, load)?;
-        let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
-        let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
-        let (hashes, largest) = (OnceLock::new(), OnceLock::new());
-        let cache = Element::F32;
+        let plain = Machine::cpu(machine.threads);
+        let held = kept(&config, &plain, None, load)?;
+        let ready = Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone()));
         Ok(Lm {
             config,
-            tokenizer,
+            tokenizer: Some(tokenizer),
             chat_template,
-            weights,
-            threads,
-            precision,
-            cache,
-            level,
-            device,
-            hashes,
-            largest,
+            weights: Weights::Held(held),
+            machine,
+            hashes: OnceLock::new(),
+            largest: OnceLock::new(),
             ready,
-            engine,
+            engine: Mutex::new(None),
         })
     }
 
-    /// The same on so many threads (at least 1) instead of one for each core. Results are the same on any number.
-    #[must_use]
-    pub fn with_threads(self, threads: usize) -> Lm {
-        Lm { threads: threads.max(1), engine: Mutex::new(None), ..self }
-    }
-
-    /// The same with products of that precision instead of f32.
-    #[must_use]
-    pub fn with_precision(self, precision: Precision) -> Lm {
-        let (device, level) = (self.device, self.level);
-        self.run_as(device, level, precision)
-    }
-
-    /// The same on that instruction set instead of this processor's fastest. Results are the same on any but [`Level::UNFUSED`].
-    #[must_use]
-    pub fn with_level(self, level: Level) -> Lm {
-        let (device, precision) = (self.device, self.precision);
-        self.run_as(device, level, precision)
-    }
-
-    /// The same on another device than this processor. Results are those of the processor to rounding; a device that cannot run the
-    /// model says so when it is first used.
-    #[must_use]
-    pub fn with_device(self, device: Device) -> Lm {
-        let (level, precision) = (self.level, self.precision);
-        self.run_as(device, level, precision)
-    }
-
-    /// The same with a KV cache in bf16 instead of f32: half the memory, and other last digits.
+    /// The same on another machine than this processor with all its cores, in f32.
     ///
-    /// # Errors
-    /// If no cache has that type: int8, f16.
-    pub fn with_cache(self, precision: Precision) -> Result<Lm> {
-        let cache = match precision {
-            Precision::F32 => Element::F32,
-            Precision::Bf16 => Element::Bf16,
-            Precision::Int8 | Precision::F16 => {
-                return Err(unknown("type of a KV cache", &precision.to_string(), &["f32", "bf16"]).into());
-            }
-        };
-        Ok(Lm { cache, engine: Mutex::new(None), ..self })
-    }
-
-    fn run_as(self, device: Device, level: Level, precision: Precision) -> Lm {
-        let how = (device, level, precision);
+    /// ```no_run
+    /// # use limpid::{Lm, Machine, ops::linear::Precision};
+    /// let lm = Lm::open("runs/1")?.with_machine(Machine { precision: Precision::Bf16, ..Machine::cpu(4) });
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_machine(self, machine: Machine) -> Lm {
         let ready = match &self.weights {
-            Weights::Held(held) if how == (Device::Cpu, Level::best(), Precision::F32) => Some(held.clone()),
-            _ => self.ready().take().filter(|_| how == (self.device, self.level, self.precision)),
+            Weights::Held(held) if machine.shares_weights_with(&Machine::default()) => Some(held.clone()),
+            _ => self.ready().take().filter(|_| machine.shares_weights_with(&self.machine)),
         };
-        Lm { device, level, precision, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
+        Lm { machine, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
     }
 
     /// The same with another tokenizer, for files that have none.
@@ -309,24 +254,35 @@ impl Lm {
         self.chat_template.as_deref()
     }
 
-    /// Threads that it runs on, and what its products multiply.
-    pub fn machine(&self) -> (usize, Precision) {
-        (self.threads, self.precision)
+    /// What it runs on.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
-    /// The type of its KV cache.
-    pub(crate) fn cache(&self) -> Element {
-        self.cache
+    /// The files that its weights are in, if they are.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        if let Weights::Files(files) = &self.weights { Some(files) } else { None }
     }
 
-    /// Where it runs.
-    pub fn device(&self) -> Device {
-        self.device
+    /// The token that it is to predict another for, where its mask looks both ways.
+    ///
+    /// # Errors
+    /// If its tokenizer has none, or it has no tokenizer.
+    pub fn mask_token(&self) -> Result<u32> {
+        self.tokenizer()?.special("[MASK]").ok_or(Error::NoMask)
     }
 
-    /// The instruction set that it runs on.
-    pub fn level(&self) -> Level {
-        self.level
+    /// The files alone.
+    pub(crate) fn into_checkpoint(self) -> Option<Checkpoint> {
+        if let Weights::Files(files) = self.weights { Some(*files) } else { None }
+    }
+
+    /// What it predicts: the next token, or with a mask that looks both ways the masked ones, of texts with segments or without.
+    ///
+    /// # Errors
+    /// If it predicts masked tokens and its tokenizer has no `[MASK]`.
+    pub fn objective(&self, segments: bool) -> Result<Objective> {
+        objective(&self.config, self.tokenizer.as_ref(), (self.config.vocab_size, segments))
     }
 
     /// What receipts say of it: checksums of its configuration, its weights and its tokenizer. The first call reads all weights.
@@ -356,22 +312,19 @@ impl Lm {
     /// # Errors
     /// As [`generate::generate`], and if the model has no tokenizer.
     pub fn generate(&self, prompt: &str, options: &Options) -> Result<Sample> {
-        self.stream(prompt, options, |_| true)
+        self.stream(prompt, options)?.sample()
     }
 
-    /// Continues `prompt`, and gives each piece of text to `tell` as it comes; a `false` answer ends the sample.
+    /// Continues `prompt` as it is asked for the next piece of text.
     ///
     /// # Errors
     /// As [`Lm::generate`].
-    pub fn stream(&self, prompt: &str, options: &Options, mut tell: impl FnMut(&str) -> bool) -> Result<Sample> {
+    pub fn stream(&self, prompt: &str, options: &Options) -> Result<Stream<'_>> {
         let ids = match prompt {
             "" => generate::start_ids(self.tokenizer()?).ok_or(GenerateError::NoStart)?,
             _ => self.encode(prompt)?,
         };
-        self.generate_events(&ids, options, &mut |event| match event {
-            GenerateEvent::Piece { text } => tell(&text),
-            _ => true,
-        })
+        Stream::start(self, &ids, options)
     }
 
     /// Answers the last message of a conversation, where the model was trained on conversations. The answer is text without special
@@ -380,11 +333,19 @@ impl Lm {
     /// # Errors
     /// If it was not, or as [`Lm::chat_ids`] and [`Lm::generate`].
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<Sample> {
+        self.chat_stream(messages, options)?.sample()
+    }
+
+    /// [`Lm::chat`] as it is asked for the next piece of the answer.
+    ///
+    /// # Errors
+    /// As [`Lm::chat`].
+    pub fn chat_stream(&self, messages: &[Message], options: &Options) -> Result<Stream<'_>> {
         let template = self.template()?.ok_or(Error::NoChat)?;
         let ids = self.chat_ids(&template, messages)?;
         let mut options = Options { skip_special_tokens: true, ..options.clone() };
         options.stop.extend(self.chat_stops(&template)?);
-        self.generate_events(&ids, &options, &mut |_| true)
+        Stream::start(self, &ids, &options)
     }
 
     /// How conversations with it are written, if its files say so. Another template for it is one of [`ChatTemplate::new`].
@@ -409,7 +370,7 @@ impl Lm {
     /// # Errors
     /// If the model has no tokenizer.
     pub fn chat_stops(&self, template: &ChatTemplate) -> Result<Vec<String>> {
-        let ends = self.files().map(Checkpoint::end_tokens).unwrap_or_default();
+        let ends = self.checkpoint().map(Checkpoint::end_tokens).unwrap_or_default();
         Ok(template.stops(self.tokenizer()?, &ends))
     }
 
@@ -431,10 +392,18 @@ impl Lm {
     /// # Errors
     /// If the tokenizer has no `[MASK]`, or the text is empty or too long.
     pub fn fill(&self, text: &str) -> Result<Filled> {
+        self.fill_ids(&self.encode(text)?)
+    }
+
+    /// [`Lm::fill`] of ids.
+    ///
+    /// # Errors
+    /// As [`Lm::fill`].
+    pub fn fill_ids(&self, ids: &[u32]) -> Result<Filled> {
         self.needs_head()?;
-        let (tokenizer, mask) = (self.tokenizer()?, self.mask()?.ok_or(Error::NoMask)?);
-        let batch = self.batch(text)?;
-        let (model, mut backend) = self.inspected(batch.tokens.len(), true)?;
+        let (tokenizer, mask) = (self.tokenizer()?, self.mask_token()?);
+        let batch = self.batch_of(ids)?;
+        let (model, mut backend) = self.inspected(ids.len(), true)?;
         Ok(generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?)
     }
 
@@ -467,31 +436,33 @@ impl Lm {
         Ok(all[at * v..][..v].to_vec())
     }
 
-    /// Room for `sequences` that grow side by side, on the model's weights, which all sessions share and none can change: for a server,
-    /// which decides itself what comes next.
-    ///
-    /// # Errors
-    /// If the model is not causal, or there is no room.
-    pub fn session(&self, sequences: usize) -> Result<Session> {
-        Ok(Session::on(self.decoder(DecoderLimits::of_sequences(&self.config, sequences, ROWS))?))
-    }
-
-    /// An engine for many requests on the model's weights, which all engines share: for a server. Its cache has the type of
-    /// [`Lm::with_cache`].
+    /// An engine for many requests on the model's weights, which all engines share: for a server. Its cache has the type that
+    /// [`Machine::cache`] says.
     ///
     /// # Errors
     /// If the model is not causal or has no head, or there is no room.
     pub fn engine(&self, limits: &EngineLimits) -> Result<Engine> {
-        let limits = EngineLimits { cache: self.cache, ..*limits }.whole(&self.config);
+        let limits = EngineLimits { cache: self.machine.cache, ..*limits };
         let decoder = self.decoder(limits.decoder(&self.config))?;
         Ok(Engine::new(decoder, self.tokenizer.clone(), &limits))
     }
 
-    fn decoder(&self, limits: DecoderLimits) -> Result<Decoder> {
+    /// Rows of sequences, on the model's weights, which all decoders share and none can change: for who decides what comes next
+    /// without an [`Engine`].
+    ///
+    /// # Errors
+    /// If the model is not causal or has no head, or there is no room.
+    pub fn decoder(&self, limits: DecoderLimits) -> Result<Decoder> {
         self.needs_head()?;
+        if !self.machine.device.can_share() {
+            let mut decoder = self.machine.decoder(&self.config, limits)?;
+            let (model, backend) = decoder.parts();
+            self.load(model, backend)?;
+            return Ok(decoder);
+        }
         self.on_weights(|weights| {
-            memory::fits_beside(&limits.model(&self.config)?, (self.device, self.threads))?;
-            let make = |model: &Model| self.device.start_with(model, self.how(), weights);
+            memory::fits_beside(&limits.model(&self.config)?, &self.machine)?;
+            let make = |model: &Model| self.machine.start_with(model, weights);
             Ok(Decoder::new(&self.config, limits, make)?)
         })
     }
@@ -523,15 +494,18 @@ impl Lm {
         self.needs_head()?;
         let (ids, _) = text.whole(self.tokenizer()?)?;
         ids.check_ids(self.config.vocab_size).map_err(SourceError::from)?;
-        let (context, vocab_size) = (self.config.context_length, self.config.vocab_size);
-        let objective = match self.config.mask {
-            Mask::Causal => Objective::NextToken,
-            _ => Objective::Masked { mask: self.mask()?.ok_or(Error::NoMask)?, vocab_size, segments: false },
-        };
-        let windows = Windows::new("text", &ids, context, objective)?;
-        let model = Model::new(&self.config, Mode::Score { batch: WINDOWS, context })?;
-        let mut backend = self.sharing(&model)?;
-        Ok(evaluate::score(&model, &mut *backend, &windows, WINDOWS, &mut |_| true)?)
+        let windows = Windows::new("text", &ids, self.config.context_length, self.objective(false)?)?;
+        self.evaluate_windows(&windows, self.config.context_length, WINDOWS)
+    }
+
+    /// The loss on windows of at most `context` tokens, so many at once.
+    ///
+    /// # Errors
+    /// If there is no room for as many.
+    pub fn evaluate_windows(&self, windows: &Windows, context: usize, at_once: usize) -> Result<Score> {
+        self.needs_head()?;
+        let (model, mut backend) = self.scoring(Mode::Score { batch: at_once, context })?;
+        Ok(evaluate::score(&model, &mut *backend, windows, at_once, &mut |_| true)?)
     }
 
     // ---- looking inside
@@ -584,7 +558,7 @@ impl Lm {
     /// # Errors
     /// If its folder asks for modules or a pooling that limpid has not.
     pub fn sentence_recipe(&self) -> Result<Option<(SentenceRecipe, Pooling)>> {
-        let Some(recipe) = self.files().map(Checkpoint::sentence_recipe).transpose()?.flatten() else {
+        let Some(recipe) = self.checkpoint().map(Checkpoint::sentence_recipe).transpose()?.flatten() else {
             return Ok(None);
         };
         let pooling = recipe.pooling.parse()?;
@@ -657,8 +631,7 @@ impl Lm {
     /// If there are no ids or more than the context has, or memory is refused.
     pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
         let batch = self.batch_of(ids)?;
-        let model = Model::new(&self.config, layers::mode(1, ids.len()))?;
-        let backend = self.sharing(&model)?;
+        let (model, backend) = self.scoring(layers::mode(1, ids.len()))?;
         Ok(LayerTrace::start(model, backend, batch, seen)?)
     }
 
@@ -687,7 +660,7 @@ impl Lm {
     ) -> Result<T> {
         let batch = self.batch_of(ids)?;
         // packed in bf16 they are rounded, and cannot be looked at as they are
-        let shares = !packs(&self.config) || !backward && self.precision != Precision::Bf16;
+        let shares = !packs(&self.config) || !backward && self.machine.precision != Precision::Bf16;
         let (model, mut backend) = self.inspected(batch.tokens.len(), shares)?;
         Ok(look(&mut Trace::run(&model, &mut *backend, &batch, backward)?)?)
     }
@@ -772,10 +745,6 @@ impl Lm {
 
     // ---- parts
 
-    fn how(&self) -> BackendOptions {
-        BackendOptions { threads: self.threads, level: self.level, precision: self.precision }
-    }
-
     fn ready(&self) -> MutexGuard<'_, Option<SharedWeights>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -786,17 +755,37 @@ impl Lm {
         if let Some(weights) = &*ready {
             return Ok(weights.clone());
         }
-        let weights =
-            kept(&self.config, (self.device, self.how()), self.files(), |model, backend| self.load(model, backend))?;
+        let weights = kept(&self.config, &self.machine, self.checkpoint(), |model, backend| self.load(model, backend))?;
         Ok(ready.insert(weights).clone())
     }
 
-    /// Its device, for a run of `model` on them, if there is memory for what it needs beside them.
-    fn sharing(&self, model: &Model) -> Result<Box<dyn Backend>> {
-        self.on_weights(|weights| {
-            memory::fits_beside(model, (self.device, self.threads))?;
-            Ok(self.device.start_with(model, self.how(), weights)?)
-        })
+    /// A model built for `mode`, on the weights that all share if its device can: for what reads no gradient.
+    fn scoring(&self, mode: Mode) -> Result<(Model, Box<dyn Backend>)> {
+        if !self.machine.device.can_share() {
+            return self.start(mode);
+        }
+        let model = Model::new(&self.config, mode)?;
+        let backend = self.on_weights(|weights| {
+            memory::fits_beside(&model, &self.machine)?;
+            Ok(self.machine.start_with(&model, weights)?)
+        })?;
+        Ok((model, backend))
+    }
+
+    /// The model built for any use, on a backend with weights of its own.
+    ///
+    /// # Errors
+    /// If there is no room, or a file cannot be read.
+    pub fn start(&self, mode: Mode) -> Result<(Model, Box<dyn Backend>)> {
+        self.start_as(mode, &self.machine)
+    }
+
+    fn start_as(&self, mode: Mode, machine: &Machine) -> Result<(Model, Box<dyn Backend>)> {
+        let model = Model::new(&self.config, mode)?;
+        memory::fits(&model, None, machine)?;
+        let mut backend = machine.start(&model)?;
+        self.load(&model, &mut *backend)?;
+        Ok((model, backend))
     }
 
     /// What is made on the weights that all share. Those of a device that was lost are brought into memory once more: it may be back.
@@ -812,24 +801,18 @@ impl Lm {
 
     /// A run of one sequence in which everything is kept; on the shared weights, or on its own.
     fn inspected(&self, context: usize, shares: bool) -> Result<(Model, Box<dyn Backend>)> {
-        let model = Model::new(&self.config, Mode::Inspect { batch: 1, context })?;
+        let mode = Mode::Inspect { batch: 1, context };
         if shares {
-            let backend = self.sharing(&model)?;
-            return Ok((model, backend));
+            return self.scoring(mode);
         }
-        memory::fits(&model, None, (self.device, self.threads))?;
         // products of integers have no gradient: it is that of the weights as f32
-        let precision = if self.precision == Precision::Int8 { Precision::F32 } else { self.precision };
-        let mut backend = self.device.start(&model, BackendOptions { precision, ..self.how() })?;
-        self.load(&model, &mut *backend)?;
-        Ok((model, backend))
+        match self.machine.precision {
+            Precision::Int8 => self.start_as(mode, &Machine { precision: Precision::F32, ..self.machine.clone() }),
+            _ => self.start(mode),
+        }
     }
 
-    /// A text as one sequence.
-    fn batch(&self, text: &str) -> Result<Batch> {
-        self.batch_of(&self.encode(text)?)
-    }
-
+    /// Ids as one sequence.
     fn batch_of(&self, ids: &[u32]) -> Result<Batch> {
         let (tokens, context) = (ids.len(), self.config.context_length);
         let mask = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"));
@@ -840,37 +823,45 @@ impl Lm {
         }
     }
 
-    /// What stands for a masked token.
-    fn mask(&self) -> Result<Option<u32>> {
-        Ok(self.tokenizer()?.special("[MASK]"))
-    }
-
     fn needs_head(&self) -> Result<()> {
         if self.config.lm_head { Ok(()) } else { Err(ConfigError::NoHead.into()) }
     }
 
-    /// Lends the engine that waits, or makes one for one sequence, and keeps it for the next call.
+    /// Lends the engine that waits, or makes one for one sequence.
+    pub(crate) fn lend_engine(&self) -> Result<Engine> {
+        let kept = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.map_or_else(|| self.engine(&EngineLimits::of(&self.config, 1, self.config.context_length)), Ok)
+    }
+
+    /// Keeps an engine without requests for the next call.
+    pub(crate) fn take_back(&self, engine: Engine) {
+        *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
+    }
+
     fn in_engine<T>(&self, work: impl FnOnce(&mut Engine) -> Result<T>) -> Result<T> {
-        let waiting = || self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = waiting().take();
-        let mut engine =
-            kept.map_or_else(|| self.engine(&EngineLimits::of(&self.config, 1, self.config.context_length)), Ok)?;
+        let mut engine = self.lend_engine()?;
         let done = work(&mut engine);
         if !done.as_ref().is_err_and(Error::is_lost) {
-            *waiting() = Some(engine);
+            self.take_back(engine);
         }
         done
     }
-
-    /// The files that its weights are in, if they are.
-    pub fn files(&self) -> Option<&Checkpoint> {
-        if let Weights::Files(files) = &self.weights { Some(files) } else { None }
-    }
 }
 
-/// This processor for a model, with so many threads and products of that precision.
-pub(crate) fn processor(model: &Model, (threads, precision): (usize, Precision)) -> backend::Result<Box<dyn Backend>> {
-    Device::Cpu.start(model, BackendOptions { threads, level: Level::best(), precision })
+/// What a model predicts: the next token, or masked tokens, in whose place may stand any of so many.
+///
+/// # Errors
+/// If it predicts masked tokens, and no tokenizer has a `[MASK]`.
+pub fn objective(
+    config: &Config,
+    tokenizer: Option<&Tokenizer>,
+    (vocab_size, segments): (usize, bool),
+) -> Result<Objective> {
+    if config.mask == Mask::Causal {
+        return Ok(Objective::NextToken);
+    }
+    let mask = tokenizer.ok_or(Error::NoTokenizer)?.special("[MASK]").ok_or(Error::NoMask)?;
+    Ok(Objective::Masked { mask, vocab_size, segments })
 }
 
 /// Whether a model's weights are kept packed: where it decodes.
@@ -881,18 +872,19 @@ fn packs(config: &Config) -> bool {
 /// Weights that `load` writes, kept as they are run; those of a checkpoint may be quantised.
 fn kept(
     config: &Config,
-    (device, how): (Device, BackendOptions),
+    machine: &Machine,
     files: Option<&Checkpoint>,
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
-    let mode = match packs(config) {
-        true => Mode::Decode { rows: 1, outputs: 1, blocks: 1 },
-        false => Mode::Inspect { batch: 1, context: 1 },
+    let mode = if packs(config) {
+        Mode::Decode { rows: 1, outputs: 1, blocks: 1 }
+    } else {
+        Mode::Inspect { batch: 1, context: 1 }
     };
     let model = Model::new(config, mode)?;
-    let on = On::from((device, how.threads));
-    memory::fits(&model, None, files.map_or(on, |files| on.with_weights(files, &model, how.precision)))?;
-    let mut backend = device.start(&model, how)?;
+    let on = On::from(machine);
+    memory::fits(&model, None, files.map_or(on.clone(), |files| on.with_weights(files, &model)))?;
+    let mut backend = machine.start(&model)?;
     load(&model, &mut *backend)?;
     Ok(backend.share()?)
 }

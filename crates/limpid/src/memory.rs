@@ -1,51 +1,53 @@
 //! How much memory a model takes, and how much is left to this process, by every limit that the system tells: the machine's own; on
 //! Linux also those of the control groups it is in (containers, services), and `ulimit`'s.
 
-use crate::Error;
-use crate::backend::{Cpu, Device, DeviceMemory, TrainingMemory};
+use crate::backend::{Cpu, DeviceMemory, TrainingMemory};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
-use crate::matrix::Precision;
 use crate::matrix::codes::Codes;
 use crate::model::{Mode, Model, Param, Tuning};
 use crate::train::Recipe;
 use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::train::ranks::shards::Uses;
-use crate::units;
+use crate::{Device, Error, Machine, units};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Where a model runs, on how many threads, with which weights.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// On what a model runs, with which weights, in how many processes.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct On {
-    /// Where.
-    pub device: Device,
-    /// Threads.
-    pub threads: usize,
+    /// The machine.
+    pub machine: Machine,
     /// Bytes of those weights that stay quantised: as f32s, and as they are kept.
     pub quantised: [usize; 2],
     /// How many processes train together, and how many of them share this machine.
     pub processes: [usize; 2],
 }
 
-impl From<(Device, usize)> for On {
+impl From<&Machine> for On {
     /// With weights that are all f32, in one process.
-    fn from((device, threads): (Device, usize)) -> On {
-        On { device, threads, quantised: [0; 2], processes: [1; 2] }
+    fn from(machine: &Machine) -> On {
+        On { machine: machine.clone(), quantised: [0; 2], processes: [1; 2] }
+    }
+}
+
+impl From<&On> for On {
+    fn from(on: &On) -> On {
+        on.clone()
     }
 }
 
 impl On {
     /// The same with the weights of a checkpoint, opened for `model`.
     #[must_use]
-    pub fn with_weights(self, checkpoint: &Checkpoint, model: &Model, precision: Precision) -> On {
-        if self.device != Device::Cpu || !checkpoint.is_quantised() {
+    pub fn with_weights(self, checkpoint: &Checkpoint, model: &Model) -> On {
+        if self.machine.device != Device::Cpu || !checkpoint.is_quantised() {
             return self;
         }
         let mut types: HashMap<String, Vec<Dtype>> = HashMap::new();
         checkpoint.stored(model).into_iter().for_each(|(name, _, dtype)| types.entry(name).or_default().push(dtype));
-        let (stays, merged) = (Cpu::quantised(model, precision), checkpoint.adapter.as_ref());
+        let (stays, merged) = (Cpu::quantised(model, self.machine.precision), checkpoint.adapter.as_ref());
         let codes = |param: &Param| {
             let blocks = |dtype: &Dtype| if let Dtype::Blocks(quant) = dtype { Some(*quant) } else { None };
             let quants = types.get(&param.name)?.iter().map(blocks).collect::<Option<Vec<_>>>()?;
@@ -79,28 +81,31 @@ fn elements(device: Device) -> usize {
 }
 
 /// What a model takes of a device that has memory of its own; none of one that has not, or that cannot be opened.
-fn taken(device: Device, model: &Model, recipe: Option<&Recipe>) -> Option<DeviceMemory> {
+fn taken(machine: &Machine, model: &Model, recipe: Option<&Recipe>) -> Option<DeviceMemory> {
     let groups = recipe.map_or(vec![], |recipe| model.update_groups(recipe.weight_decay, recipe.optimizer));
     let training = recipe.map(|recipe| TrainingMemory {
         groups: &groups,
         average: recipe.ema > 0.0,
         aside: recipe.accumulate.max(1).ilog2() as usize,
     });
-    device.takes(model, training.as_ref())?.ok()
+    machine.takes(model, training.as_ref())?.ok()
 }
 
 /// Whether a model's memory on a device is this system's, whose limits are known.
-pub fn is_systems(device: Device, model: &Model) -> bool {
-    taken(device, model, None).is_none_or(|own| own.of_system)
+pub fn is_systems(machine: &Machine, model: &Model) -> bool {
+    taken(machine, model, None).is_none_or(|own| own.of_system)
 }
 
 /// Bytes of each memory that a model takes on a device, to train by a recipe if there is one; of several processes, in each.
 pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(&'static str, u64)> {
-    let on @ On { device, threads, quantised: [wide, kept], processes: [processes, _] } = on.into();
-    if let (Some(recipe), 2..) = (recipe, processes) {
+    let on: On = on.into();
+    let (&Machine { device, threads, .. }, [wide, kept]) = (&on.machine, on.quantised);
+    if let (Some(recipe), processes) = (recipe, on.processes[0])
+        && processes > 1
+    {
         return parts_among(model, recipe, on, processes);
     }
-    if let Some(own) = taken(device, model, recipe) {
+    if let Some(own) = taken(&on.machine, model, recipe) {
         return own.parts.into_iter().map(|(what, bytes)| (what, bytes as u64)).collect();
     }
     let scratch = if device == Device::Cpu { Cpu::scratch_bytes(model, threads) } else { 0 };
@@ -172,14 +177,15 @@ pub fn trainable(
     let (mode, on) = (Mode::Train { batch: recipe.batch_size, context: recipe.context }, on.into());
     match budget {
         None => outline(config, recipe, tuning),
-        Some(budget) => Model::within(config, mode, tuning, budget, |model| needed(model, Some(recipe), on) + program),
+        Some(budget) => Model::within(config, mode, tuning, budget, |model| needed(model, Some(recipe), &on) + program),
     }
 }
 
 /// The limit that a model and its training do not fit into, if there is one, with what they need of it.
 pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Option<(u64, Limit)> {
-    let on @ On { device, threads, quantised: [wide, _], processes: [_, here] } = on.into();
-    if let Some(own) = taken(device, model, recipe) {
+    let on: On = on.into();
+    let (&Machine { device, threads, .. }, [wide, _], [_, here]) = (&on.machine, on.quantised, on.processes);
+    if let Some(own) = taken(&on.machine, model, recipe) {
         return over(of_system(&own, |_| true), 0, here);
     }
     // where all weights are packed, their plain places are counted already
@@ -187,10 +193,12 @@ pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Opt
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device) + plain;
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
     // of moments and average all is reserved, and each process touches its part
-    let part = |on| parts(model, recipe, on).into_iter().filter(|(what, _)| [OPTIMIZER, AVERAGE].contains(what));
-    let part = |on| part(on).map(|(_, bytes)| bytes).sum::<u64>();
-    let others = part(On { processes: [1; 2], ..on }) - part(on);
-    over(needed(model, recipe, on), (own + reserved) as u64 + others, here)
+    let part = |on: &On| {
+        let parts = parts(model, recipe, on).into_iter();
+        parts.filter(|(what, _)| [OPTIMIZER, AVERAGE].contains(what)).map(|(_, bytes)| bytes).sum::<u64>()
+    };
+    let others = part(&On { processes: [1; 2], ..on.clone() }) - part(&on);
+    over(needed(model, recipe, &on), (own + reserved) as u64 + others, here)
 }
 
 /// Bytes of the system's memory that are taken for a device with memory of its own, where that is no part of the system's: those by
@@ -213,7 +221,8 @@ fn over(touched: u64, untouched: u64, here: usize) -> Option<(u64, Limit)> {
 /// # Errors
 /// [`Error::Memory`].
 pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Result<(), Error> {
-    refuse(lacking(model, recipe, on))
+    let on = on.into();
+    refuse(lacking(model, recipe, &on), recipe.is_some(), &on)
 }
 
 /// The same of a model that runs on weights that are in memory already.
@@ -223,17 +232,19 @@ pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Result
 pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
     let on: On = on.into();
     let counts = |what: &str| what != WEIGHTS;
-    if let Some(own) = taken(on.device, model, None) {
-        return refuse(over(of_system(&own, counts), 0, 1));
+    if let Some(own) = taken(&on.machine, model, None) {
+        return refuse(over(of_system(&own, counts), 0, 1), false, &on);
     }
-    let parts = parts(model, None, on).into_iter().filter(|(what, _)| counts(what));
-    refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0, 1))
+    let parts = parts(model, None, &on).into_iter().filter(|(what, _)| counts(what));
+    refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0, 1), false, &on)
 }
 
-fn refuse(lacking: Option<(u64, Limit)>) -> Result<(), Error> {
+fn refuse(lacking: Option<(u64, Limit)>, training: bool, on: &On) -> Result<(), Error> {
     match lacking {
         None => Ok(()),
-        Some((needed, Limit { left, said, .. })) => Err(Error::Memory { needed, left, said }),
+        Some((needed, Limit { left, said, .. })) => {
+            Err(Error::Memory { training, device: on.machine.device, needed, left, said })
+        }
     }
 }
 

@@ -246,15 +246,16 @@ impl Receipt {
     /// # Errors
     /// If a file cannot be read, or the model runs on a device that has other last digits on other machines.
     pub fn new(lm: &Lm, prompt: &[u32], options: &Options, sample: &Sample) -> Result<Receipt, Error> {
-        if !lm.device().is_exact() {
-            return Err(Error::NoReceipt(lm.device()));
+        let device = lm.machine().device;
+        if !device.is_exact() {
+            return Err(Error::NoReceipt(device));
         }
         Ok(Receipt {
             limpid: VERSION.into(),
             model: lm.receipt_hashes()?.clone(),
             step: None,
             precision: precision(lm),
-            cache: lm.cache().to_string(),
+            cache: lm.machine().cache.to_string(),
             request: ReceiptRequest::new(prompt, options),
             answer: ReceiptAnswer::of(sample),
         })
@@ -273,7 +274,7 @@ impl Receipt {
             ("tokenizer", text(&theirs.tokenizer), text(&ours.tokenizer)),
             ("version", self.limpid.clone(), VERSION.into()),
             ("precision", self.precision.clone(), precision(lm)),
-            ("cache", self.cache.clone(), lm.cache().to_string()),
+            ("cache", self.cache.clone(), lm.machine().cache.to_string()),
         ];
         let differ = all.into_iter().filter(|(_, theirs, ours)| theirs != ours);
         Ok(differ.map(|(what, theirs, ours)| ReceiptCause { what, theirs, ours }).collect())
@@ -288,7 +289,7 @@ impl Receipt {
 /// # use limpid::{Training, train::{Control, Recipe}};
 /// # let recipe = Recipe { steps: 2, batch_size: 2, context: 16, ..Recipe::preset("nano")? };
 /// # let text = "to be or not to be, that is the question. ".repeat(40);
-/// # let lm = Training::preset("nano")?.recipe(recipe).text(text).run(|_| Control::Continue)?.lm;
+/// # let lm = Training::preset("nano")?.recipe(recipe).text(text).run()?.lm;
 ///
 /// let (prompt, options) = (lm.encode("to be")?, Options { max_tokens: 8, ..Options::default() });
 /// let sample = lm.generate("to be", &options)?;
@@ -332,8 +333,8 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay, Error> {
 }
 
 fn precision(lm: &Lm) -> String {
-    let unfused = if lm.level() == Level::UNFUSED { " unfused" } else { "" };
-    format!("{}{unfused}", lm.machine().1.name())
+    let unfused = if lm.machine().level == Level::UNFUSED { " unfused" } else { "" };
+    format!("{}{unfused}", lm.machine().precision.name())
 }
 
 fn hashed(of: impl FnOnce(&mut Xxh3)) -> String {

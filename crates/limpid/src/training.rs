@@ -1,37 +1,42 @@
-//! A training run in a few lines: a text, a model, a recipe and a progress callback.
+//! A training: a text, a model, a recipe; what is decided before memory is reserved; and the run.
 //!
-//! It joins what the modules have: `data::source` reads and splits the text, `model` is built, `train::Run` trains it. Read `train` next.
+//! [`Training`] is what is asked for. [`Training::prepare`] reads the text and decides the rest: a [`TrainingPlan`], from which a run
+//! starts. The command line prepares and starts the same way, so either resumes a run of the other. Read `train` next.
 
-use crate::backend::{Backend, Device};
-use crate::checkpoint::adapter::merged;
-use crate::checkpoint::{Checkpoint, write_text};
-use crate::config::Config;
-use crate::data::source::{Corpus, TextSource};
-use crate::lm::processor;
-use crate::matrix::Precision;
-use crate::memory::{On, outline, trainable};
-use crate::model::{Model, Param, Tuning};
-use crate::task::{Begins, Given, Task};
+use crate::backend::Backend;
+use crate::checkpoint::adapter::{self, merged};
+use crate::checkpoint::{
+    CHAT_TEMPLATE, Carried, Checkpoint, CheckpointError, GENERATION, generation_config, write_text,
+};
+use crate::config::{Config, Fields, Mask, Settings};
+use crate::data::Tokens;
+use crate::data::chat::{MARKERS, is_template, template};
+use crate::data::source::{Conversations, Corpus, TextSource};
+use crate::memory::{self, On, outline, trainable};
+use crate::model::{Mode, Model, Param, Tuning};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
 use crate::train::{
-    Control, Ranks, Recipe, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent, Trainer,
+    Control, Objective, Ranks, Recipe, Resumable, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent,
+    Trainer,
 };
-use crate::{Error, Lm};
-use std::num::NonZero;
-use std::path::PathBuf;
+use crate::{Error, Lm, Machine, files, objective};
+use serde_json::{Value, json};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-/// A training run that has not begun: of a new model, or of one that goes on learning.
+/// A training that has not begun: of a new model, or of one that goes on learning.
 ///
 /// ```
+/// use limpid::Training;
 /// use limpid::generate::Options;
 /// use limpid::train::{Control, TrainEvent, Recipe};
-/// use limpid::Training;
 ///
 /// let text = "to be or not to be, that is the question. ".repeat(40);
-/// let recipe = Recipe { steps: 20, batch_size: 4, context: 32, ..Recipe::preset("nano")? };
+/// let recipe = Recipe { batch_size: 4, context: 32, ..Recipe::preset("nano")? };
 /// let mut losses = vec![];
-/// let trained = Training::preset("nano")?.recipe(recipe).text(text).run(|event| {
+/// let trained = Training::preset("nano")?.recipe(recipe).steps(20).text(text).run_telling(|event| {
 ///     if let TrainEvent::Step(step, _) = event {
 ///         losses.push(step.loss);
 ///     }
@@ -42,32 +47,85 @@ use std::path::PathBuf;
 /// # assert!(!sample.tokens.is_empty());
 /// # Ok::<(), limpid::Error>(())
 /// ```
-#[derive(Debug)]
 #[must_use = "nothing is trained before `run`"]
 pub struct Training {
     config: Config,
     recipe: Recipe,
     options: RunOptions,
     source: TextSource,
+    epochs: Option<f64>,
     base: Option<Lm>,
-    folder: Option<PathBuf>,
-    resume: bool,
     tuning: Tuning,
     chat_template: Option<String>,
     special_tokens: Vec<String>,
+    keeps: Vec<String>,
+    noted: Vec<(&'static str, String)>,
+    folder: Option<PathBuf>,
+    force: bool,
+    resume: bool,
+    resume_step: Option<u64>,
+    state: Option<Resumable>,
     memory: Option<u64>,
     preset: String,
-    machine: (usize, Precision),
-    ranks: Among,
+    machine: Machine,
+    choose_machine: Option<ChooseMachine>,
+    ranks: Box<dyn Ranks>,
 }
 
-/// The processes that train together.
-struct Among(Box<dyn Ranks>);
+/// Decides where a model is trained, once it is known.
+type ChooseMachine = Box<dyn FnOnce(&Config, Mode) -> Machine>;
 
-impl std::fmt::Debug for Among {
+impl std::fmt::Debug for Training {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "process {} of {}", self.0.rank(), self.0.size())
+        write!(
+            f,
+            "Training({}, {:?}, process {} of {})",
+            self.config,
+            self.recipe,
+            self.ranks.rank(),
+            self.ranks.size()
+        )
     }
+}
+
+/// All that is decided before memory is reserved for a training.
+#[non_exhaustive]
+pub struct TrainingPlan {
+    /// The model, its vocabulary the tokenizer's.
+    pub config: Config,
+    /// The recipe, with the context that is trained on.
+    pub recipe: Recipe,
+    /// How the run is carried out.
+    pub options: RunOptions,
+    /// The text; its validation part is empty if there is no validation text.
+    pub corpus: Corpus,
+    /// Its conversations, if it has any.
+    pub conversations: Option<Conversations>,
+    /// What the model is trained to predict.
+    pub objective: Objective,
+    /// How conversations are written, if it has or had any.
+    pub chat_template: Option<String>,
+    /// The built list.
+    pub model: Model,
+    /// Where it is trained.
+    pub machine: Machine,
+    /// The same with the weights it begins from, as memory is counted.
+    pub on: On,
+    /// Bytes that the process holds beside the model.
+    pub program: u64,
+    /// The bytes that it keeps within, if there is a limit.
+    pub memory: Option<u64>,
+    base: Option<Lm>,
+    folder: Option<PathBuf>,
+    force: bool,
+    resumed: Option<PathBuf>,
+    resume_step: Option<u64>,
+    state: Cell<Option<Resumable>>,
+    preset: String,
+    /// What goes into limpid.toml besides: of the text, its tokenizer and template, and what the caller noted.
+    noted: Vec<(&'static str, String)>,
+    ranks: Cell<Option<Box<dyn Ranks>>>,
+    main: bool,
 }
 
 /// What a run made.
@@ -80,27 +138,34 @@ pub struct Trained {
     pub summary: Summary,
 }
 
+/// More than any chat template has.
+const LARGEST_TEMPLATE: u64 = 16 << 20;
+
 impl Training {
     /// A new model of this configuration, whose vocabulary will be its tokenizer's. With no text named it learns the built-in stories.
     pub fn new(config: Config, recipe: Recipe) -> Training {
-        let options = RunOptions::default();
-        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let source = TextSource::new("builtin:stories");
         Training {
             config,
             recipe,
-            options,
-            source,
+            options: RunOptions::default(),
+            source: TextSource::new("builtin:stories"),
+            epochs: None,
             base: None,
-            folder: None,
-            resume: false,
             tuning: Tuning::default(),
             chat_template: None,
             special_tokens: vec![],
+            keeps: vec![],
+            noted: vec![],
+            folder: None,
+            force: false,
+            resume: false,
+            resume_step: None,
+            state: None,
             memory: None,
             preset: String::new(),
-            machine: (threads, Precision::F32),
-            ranks: Among(Box::new(Solo)),
+            machine: Machine::default(),
+            choose_machine: None,
+            ranks: Box::new(Solo),
         }
     }
 
@@ -116,7 +181,7 @@ impl Training {
     /// A model that goes on learning, all of it, with its own tokenizer and the recipe for fine-tuning.
     pub fn fine_tuning(lm: Lm) -> Training {
         let RunSettings { recipe, options } = RunSettings::fine_tuning(lm.config(), false);
-        let (config, machine) = (lm.config().clone(), lm.machine());
+        let (config, machine) = (lm.config().clone(), lm.machine().clone());
         Training { base: Some(lm), machine, options, ..Training::new(config, recipe) }
     }
 
@@ -125,12 +190,12 @@ impl Training {
     ///
     /// ```no_run
     /// use limpid::model::{Lora, Tuning};
-    /// # use limpid::{Lm, Training, train::Control};
+    /// # use limpid::{Lm, Training};
     /// let targets = vec!["attention".into(), "feed-forward".into()];
     /// let lora = Lora { rank: 16, alpha: 32.0, dropout: 0.0, targets };
     /// let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
     /// let training = Training::fine_tuning(Lm::open("model")?).tuning(tuning).data("chat.jsonl");
-    /// let lm = training.folder("runs/adapter").run(|_| Control::Continue)?.lm;
+    /// let lm = training.folder("runs/adapter").run()?.lm;
     /// # Ok::<(), limpid::Error>(())
     /// ```
     pub fn tuning(mut self, tuning: Tuning) -> Training {
@@ -156,9 +221,39 @@ impl Training {
         Training { memory: Some(bytes), ..self }
     }
 
+    /// Another configuration, whose vocabulary will be the tokenizer's unless the model has learned.
+    pub fn config(self, config: Config) -> Training {
+        Training { config, ..self }
+    }
+
     /// Another recipe.
     pub fn recipe(self, recipe: Recipe) -> Training {
         Training { recipe, ..self }
+    }
+
+    /// So many steps. The warm-up of a shorter recipe is at most a tenth of its steps.
+    pub fn steps(self, steps: u64) -> Training {
+        let followed = self.recipe.over(&[vec![("steps", steps.to_string())]]);
+        // a number that no recipe may have is refused when it is prepared
+        let recipe = followed.unwrap_or(Recipe { steps, ..self.recipe });
+        Training { recipe, ..self }
+    }
+
+    /// As many steps as take each window of the text so many times, instead of a number of steps.
+    pub fn epochs(self, epochs: f64) -> Training {
+        Training { epochs: Some(epochs), ..self }
+    }
+
+    /// Settings that stay as they are where something else would change them: `vocab_size` (the tokenizer's is smaller), `warmup_steps`
+    /// (epochs decide the steps), `whole_documents` and `cross_documents` (the text has conversations).
+    pub fn keeping(self, settings: impl IntoIterator<Item = impl Into<String>>) -> Training {
+        Training { keeps: self.keeps.into_iter().chain(settings.into_iter().map(Into::into)).collect(), ..self }
+    }
+
+    /// A setting of the caller's own that the folder's limpid.toml keeps, if it is not empty.
+    pub fn noting(mut self, name: &'static str, value: impl Into<String>) -> Training {
+        self.noted.push((name, value.into()));
+        self
     }
 
     /// How the run is carried out: when it evaluates and saves, what it does at a loss spike.
@@ -200,153 +295,451 @@ impl Training {
         Training { folder: Some(folder.into()), ..self }
     }
 
+    /// Uses a folder that holds something else, and removes the files that would be read instead of this run's model.
+    pub fn force(self) -> Training {
+        Training { force: true, ..self }
+    }
+
     /// Goes on with what its folder holds, if a state was saved there: with the same bits as if it had never stopped. The run may be one
     /// of the command's, with the same settings; `limpid train --resume FOLDER` goes on with one of these, whose text is a file.
     pub fn resume(self) -> Training {
         Training { resume: true, ..self }
     }
 
-    /// So many threads (at least 1) instead of one for each core. Results are the same on any number.
-    pub fn threads(mut self, threads: usize) -> Training {
-        self.machine.0 = threads.max(1);
-        self
+    /// Goes on from the state that was kept after a step instead of the last one ([`Training::resume`]).
+    pub fn resume_step(self, step: u64) -> Training {
+        Training { resume_step: Some(step), ..self }
     }
 
-    /// Products of that precision instead of f32.
-    pub fn precision(mut self, precision: Precision) -> Training {
-        self.machine.1 = precision;
-        self
+    /// Decides the machine when the text is read, so that the model is known.
+    pub fn choose_machine(self, choose: impl FnOnce(&Config, Mode) -> Machine + 'static) -> Training {
+        Training { choose_machine: Some(Box::new(choose)), ..self }
+    }
+
+    /// On another machine than this processor with all its cores, in f32.
+    pub fn machine(self, machine: Machine) -> Training {
+        Training { machine, ..self }
     }
 
     /// One of several processes that train the model together: each makes the same `Training`, and [`Recipe::accumulate`] is at least
     /// their number. Process 0 alone writes the folder and hears of progress; to resume, all must see it.
     pub fn ranks(self, ranks: Box<dyn Ranks>) -> Training {
-        Training { ranks: Among(ranks), ..self }
+        Training { ranks, ..self }
     }
 
-    /// Reads the text, trains to the last step of the recipe or until `progress` says stop, and gives the model.
+    /// Trains to the last step of the recipe, and gives the model.
+    ///
+    /// # Errors
+    /// As [`Training::run_telling`].
+    pub fn run(self) -> Result<Trained, Error> {
+        self.run_telling(|_| Control::Continue)
+    }
+
+    /// Trains to the last step of the recipe or until `progress` says stop, and gives the model.
     ///
     /// # Errors
     /// If the text cannot be read or is too short, the model cannot be built or does not fit into memory, the folder holds something else,
     /// or training diverges.
-    pub fn run(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained, Error> {
-        let Training {
+    pub fn run_telling(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained, Error> {
+        let plan = self.check_folder()?.prepare()?;
+        memory::fits(&plan.model, Some(&plan.recipe), &plan.on)?;
+        let mut run = plan.start()?;
+        let summary = run.go(&mut |event| if plan.main { progress(event) } else { Control::Continue })?;
+        plan.trained(run, summary)
+    }
+
+    /// Where its folder has a run that goes on: holds the folder and sees that the state there is whole, before the text is read.
+    ///
+    /// # Errors
+    /// As [`Run::check`].
+    pub fn check_folder(self) -> Result<Training, Error> {
+        let state = match self.resumed().filter(|_| self.ranks.rank() == 0) {
+            Some(folder) => Some(Run::check(&folder, self.resume_step)?),
+            None => None,
+        };
+        Ok(Training { state, ..self })
+    }
+
+    /// The folder of a run that goes on.
+    fn resumed(&self) -> Option<PathBuf> {
+        self.folder.clone().filter(|folder| self.resume && Run::can_resume(folder))
+    }
+
+    /// Reads the text, and decides all that can be decided before memory is reserved.
+    ///
+    /// # Errors
+    /// If the text cannot be read or is too short, does not suit the model or its tokenizer, or the model cannot be built.
+    pub fn prepare(mut self) -> Result<TrainingPlan, Error> {
+        self.check_adapter()?;
+        let main = self.ranks.rank() == 0;
+        let resumed = self.resumed();
+        check_start(&mut *self.ranks, resumed.is_some()).map_err(TrainError::from)?;
+        let ReadText { corpus, conversations, chat_template, noted } = self.read(resumed.as_deref())?;
+        let base = self.base.take().map(|base| with_rows(base, &corpus.tokenizer, &self)).transpose()?;
+        let config = self.with_vocabulary(corpus.tokenizer.vocab_size(), base.is_some())?;
+        let objective =
+            objective(&config, Some(&corpus.tokenizer), (corpus.tokenizer.vocab_size(), config.n_segment > 0))?;
+        let recipe = self.recipe_for(&config, &corpus, conversations.is_some(), objective)?;
+        let machine = match self.choose_machine {
+            Some(choose) => choose(&config, Mode::Train { batch: recipe.batch_size, context: recipe.context }),
+            None => self.machine,
+        };
+        let program = memory::program_on(machine.device);
+        let on = On { processes: [self.ranks.size(), self.ranks.here()], ..On::from(&machine) };
+        let on = match base.as_ref().and_then(Lm::checkpoint) {
+            Some(files) => on.with_weights(files, &outline(&config, &recipe, &self.tuning)?),
+            None => on,
+        };
+        let model = trainable(&config, &recipe, &self.tuning, &on, (program, self.memory))?;
+        // an impossible text is told before memory is reserved
+        recipe.batches(&corpus.train, objective)?;
+        Ok(TrainingPlan {
             config,
             recipe,
-            options,
-            mut source,
-            base,
-            folder,
-            resume,
-            tuning,
+            options: self.options,
+            corpus,
+            conversations,
+            objective,
             chat_template,
-            special_tokens,
-            memory,
-            preset,
+            model,
             machine,
-            ranks,
-        } = self;
-        let Among(mut ranks) = ranks;
-        let main = ranks.rank() == 0;
-        let (threads, precision) = machine;
-        let processes = [ranks.size(), ranks.here()];
-        let (program, on) = (crate::memory::program(), On { processes, ..On::from((Device::Cpu, threads)) });
-        let files = base.as_ref().and_then(Lm::files);
-        if tuning.lora.is_some() {
-            match files {
-                _ if folder.is_none() => return Err(Error::Adapter("name a folder")),
-                None => return Err(Error::Adapter("save the model, and open what was saved")),
-                Some(files) if files.adapter.is_some() => {
-                    return Err(Error::Adapter("the model is an adapter itself: save it whole first"));
-                }
-                Some(_) => {}
-            }
+            on,
+            program,
+            memory: self.memory,
+            base,
+            folder: self.folder,
+            force: self.force,
+            resumed,
+            resume_step: self.resume_step,
+            state: Cell::new(self.state),
+            preset: self.preset,
+            noted,
+            ranks: Cell::new(Some(self.ranks)),
+            main,
+        })
+    }
+
+    /// Refuses an adapter that could not be kept, or of a model that could not be named.
+    fn check_adapter(&self) -> Result<(), Error> {
+        if self.tuning.lora.is_none() {
+            return Ok(());
         }
-        let saved = folder.as_ref().filter(|folder| resume && Run::can_resume(folder));
-        check_start(&mut *ranks, saved.is_some()).map_err(TrainError::from)?;
-        source.threads = threads;
-        let given = Given {
-            model: base.is_some(),
-            tokenizer: base.as_ref().map(|base| base.tokenizer().cloned()).transpose()?,
-            chat_template: chat_template
-                .or_else(|| base.as_ref().and_then(|base| base.chat_template().map(String::from))),
-            template_file: None,
-            special_tokens,
-            resumed: saved.cloned(),
-            chosen: vec![],
-        };
-        let task = Task::read(config, recipe, source, given)?;
-        let had = base.as_ref().map(|base| base.tokenizer().map(Tokenizer::vocab_size)).transpose()?;
-        let widened = match files {
-            _ if had.is_none_or(|had| had >= task.corpus.tokenizer.vocab_size()) => None,
-            Some(files) => {
-                let again = Checkpoint::open_as(&files.path, files.is_verified())?;
-                Some(again.with_more_tokens(task.corpus.tokenizer.clone()))
+        match self.base.as_ref().and_then(Lm::checkpoint) {
+            None => Err(Error::Adapter("save the model, and open what was saved")),
+            Some(files) if files.adapter.is_some() => {
+                Err(Error::Adapter("the model is an adapter itself: save it whole first"))
             }
-            None => return Err(Error::NoRows),
-        };
-        if widened.is_some() && tuning.lora.is_some() {
-            return Err(Error::Adapter("the rows of new special tokens are no part of it: train without it"));
+            Some(_) => Ok(()),
         }
-        let files = widened.as_ref().or(files);
-        let outline = outline(&task.config, &task.recipe, &tuning)?;
-        let on = files.map_or(on, |files| on.with_weights(files, &outline, precision));
-        let model = trainable(&task.config, &task.recipe, &tuning, on, (program, memory))?;
-        crate::memory::fits(&model, Some(&task.recipe), on)?;
-        check(&mut *ranks, &[]).map_err(TrainError::from)?; // all look at what is left before one takes of it
-        let processor = processor(&model, machine)?;
-        let trainer = match (files, &base) {
+    }
+
+    fn is_kept(&self, setting: &str) -> bool {
+        self.keeps.iter().any(|kept| kept == setting)
+    }
+
+    /// The text as tokens. A run that goes on has its tokenizer and its template in its folder.
+    fn read(&mut self, resumed: Option<&Path>) -> Result<ReadText, Error> {
+        let masked = self.config.mask != Mask::Causal;
+        let mut source = std::mem::replace(&mut self.source, TextSource::new(""));
+        (source.val_fraction, source.threads) = (self.recipe.val_fraction, self.machine.threads);
+        let conversations = source.conversations()?;
+        if conversations.is_some() && masked {
+            return Err(Error::NeedsCausal);
+        }
+        let in_folder = |name: &str| resumed.map(|folder| folder.join(name)).filter(|path| path.exists());
+        let read = |path: PathBuf| {
+            let text = files::read_text(&path, LARGEST_TEMPLATE);
+            text.map_err(|fault| CheckpointError::Io { path, fault })
+        };
+        let own = || self.base.as_ref().and_then(|base| base.chat_template().map(String::from));
+        let chosen = in_folder(CHAT_TEMPLATE).map(read).transpose()?;
+        let chosen = chosen.or_else(|| self.chat_template.clone()).or_else(own);
+        let foreign = chosen.as_deref().filter(|text| !is_template(text));
+        let specials: &[&str] = match (&conversations, foreign) {
+            (Some(_), None) => &MARKERS,
+            (None, _) if masked => &["[MASK]"],
+            _ => &[],
+        };
+        source.specials = specials.iter().map(ToString::to_string).collect();
+        source.added.clone_from(&self.special_tokens);
+        let of_model = self.base.as_ref().and_then(|base| base.tokenizer().ok().cloned());
+        if self.base.is_some() && of_model.is_none() && source.tokenizer.is_none() {
+            return Err(Error::NoTokenizer);
+        }
+        let comes_with_model = of_model.is_some();
+        source.decided = in_folder("tokenizer.json").map(Tokenizer::load).transpose()?.or(of_model);
+        let mut corpus = match &conversations {
+            Some(conversations) => conversations.corpus(&source, foreign)?,
+            None => source.read()?,
+        };
+        if corpus.validation.len() < 2 {
+            corpus.validation = Tokens::default();
+        }
+        // only a file has a path: a folder may have the name of a tokenizer
+        let tokenizer = &corpus.tokenizer_name;
+        let tokenizer = if Path::new(tokenizer).is_file() { absolute(tokenizer) } else { tokenizer.clone() };
+        let flag = |stands: bool, value: &str| if stands { value.into() } else { String::new() };
+        let mut noted = vec![
+            ("data", absolute(&source.name)),
+            ("field", source.field.unwrap_or_default()),
+            ("skip_bad", flag(source.skip_bad, "true")),
+            ("parse_special", flag(!source.parse_special, "false")),
+            ("tokenizer", if comes_with_model { String::new() } else { tokenizer }),
+            ("add_special_tokens", self.special_tokens.join(",")),
+        ];
+        noted.append(&mut self.noted);
+        let limpids = || conversations.as_ref().map(|_| template(&corpus.tokenizer));
+        let chat_template = foreign.map(String::from).or_else(limpids).or(chosen);
+        Ok(ReadText { corpus, conversations, chat_template, noted })
+    }
+
+    /// The configuration with the size of its vocabulary, which a model that has learned keeps.
+    fn with_vocabulary(&self, tokens: usize, has_learned: bool) -> Result<Config, Error> {
+        let vocab_size = self.config.vocab_size;
+        let vocab_size = if has_learned || self.is_kept("vocab_size") {
+            if tokens > vocab_size && self.special_tokens.is_empty() {
+                return Err(Error::OtherTokenizer { tokens, vocab_size });
+            }
+            vocab_size.max(tokens)
+        } else {
+            tokens
+        };
+        Ok(Config { vocab_size, ..self.config.clone() })
+    }
+
+    /// The recipe with what follows from the text.
+    fn recipe_for(
+        &self,
+        config: &Config,
+        corpus: &Corpus,
+        converses: bool,
+        objective: Objective,
+    ) -> Result<Recipe, Error> {
+        let mut recipe = self.recipe;
+        if converses {
+            recipe.whole_documents |= !self.is_kept("whole_documents");
+            recipe.cross_documents &= self.is_kept("cross_documents");
+        }
+        if recipe.context == 0 {
+            recipe.context = config.context_length;
+        }
+        let Some(epochs) = self.epochs else { return Ok(recipe) };
+        let windows = recipe.batches(&corpus.train, objective)?.epoch() as f64;
+        let steps = (epochs * windows / (recipe.batch_size * recipe.accumulate) as f64).ceil().max(1.0);
+        let followed = recipe.over(&[vec![("steps", steps.to_string())]])?;
+        recipe.steps = followed.steps;
+        if !self.is_kept("warmup_steps") {
+            recipe.warmup_steps = followed.warmup_steps;
+        }
+        recipe.check()?;
+        Ok(recipe)
+    }
+}
+
+/// What a text came to.
+struct ReadText {
+    corpus: Corpus,
+    conversations: Option<Conversations>,
+    chat_template: Option<String>,
+    noted: Vec<(&'static str, String)>,
+}
+
+/// A model that goes on learning, with rows for new special tokens.
+fn with_rows(base: Lm, tokenizer: &Tokenizer, training: &Training) -> Result<Lm, Error> {
+    let has = |base: &Lm| base.tokenizer().is_ok_and(|own| own.vocab_size() >= tokenizer.vocab_size());
+    if training.special_tokens.is_empty() || has(&base) {
+        return Ok(base);
+    }
+    if training.tuning.lora.is_some() {
+        return Err(Error::Adapter("the rows of new special tokens are no part of it: train without it"));
+    }
+    Ok(base.into_checkpoint().ok_or(Error::NoRows)?.with_more_tokens(tokenizer.clone()).into())
+}
+
+impl TrainingPlan {
+    /// The model that it begins from, if there is one.
+    pub fn base(&self) -> Option<&Checkpoint> {
+        self.base.as_ref().and_then(Lm::checkpoint)
+    }
+
+    /// Whether it goes on with a run that was saved.
+    pub fn resumes(&self) -> bool {
+        self.resumed.is_some()
+    }
+
+    /// The least loss that any model can reach on the validation text, in nats a token, where that is known.
+    pub fn entropy_floor(&self) -> Option<f64> {
+        let known = self.corpus.about.log_probability.filter(|_| self.objective == Objective::NextToken);
+        known.map(|p| -p / (self.corpus.validation.len().max(2) - 1) as f64)
+    }
+
+    /// A trainer in this process alone, with the weights that it begins from.
+    ///
+    /// # Errors
+    /// If the system refuses memory or threads, the device cannot train the model, or a file cannot be read.
+    pub fn trainer(&self) -> Result<Trainer, Error> {
+        let backend = self.machine.start(&self.model)?;
+        let (model, recipe) = (self.model.clone(), self.recipe);
+        match (&self.base, self.base()) {
             // no weight is written twice: those that stay quantised have no other place
-            (Some(files), _) => Trainer::from(files, model, processor, task.recipe)?,
-            (None, Some(base)) => {
-                let mut trainer = Trainer::new(model, processor, task.recipe)?;
+            (_, Some(files)) => Ok(Trainer::from(files, model, backend, recipe)?),
+            (Some(base), None) => {
+                let mut trainer = Trainer::new(model, backend, recipe)?;
                 base.load(&trainer.model, &mut *trainer.backend)?;
                 trainer.fresh = false;
-                trainer
+                Ok(trainer)
             }
-            (None, None) => Trainer::new(model, processor, task.recipe)?,
-        };
-        let began = match saved {
-            Some(_) => Default::default(),
-            None => {
-                let (model, from) = (&trainer.model, files);
-                let begins = Begins { preset: &preset, from, model, options, precision, memory, sample: None };
-                (task.files(&begins)?, task.carried(&begins))
+            (None, None) => Ok(Trainer::new(model, backend, recipe)?),
+        }
+    }
+
+    /// The run, with what its folder holds if it goes on. Nothing is written before [`Run::go`].
+    ///
+    /// # Errors
+    /// As [`TrainingPlan::trainer`]; if other processes train something else, or the state is another training's.
+    pub fn start(&self) -> Result<Run<'_>, Error> {
+        if self.model.tuning.lora.is_some() && self.folder.is_none() {
+            return Err(Error::Adapter("name a folder"));
+        }
+        let mut ranks = self.ranks.take().unwrap_or_else(|| Box::new(Solo));
+        // all look at how much memory is left before one takes of it; what they run on may change digits
+        let unfused = !self.machine.level.is_exact();
+        let facts = [("device", format!("{:?}", self.machine.device)), ("simd unfused", unfused.to_string())];
+        check(&mut *ranks, &facts.map(|(name, value)| (name.into(), value))).map_err(TrainError::from)?;
+        let trainer = self.trainer()?.among(ranks)?;
+        let Corpus { train, validation, tokenizer, .. } = &self.corpus;
+        let folder = self.folder.clone().filter(|_| self.main);
+        let mut run = Run::new(trainer, folder, train, validation, self.objective, tokenizer)?;
+        (run.options, run.force) = (self.options, self.force);
+        match &self.resumed {
+            Some(folder) if self.main => {
+                self.check_base(folder)?;
+                let state = self.state.take().map_or_else(|| Run::check(folder, self.resume_step), Ok);
+                run.resume_from(state?)?;
             }
-        };
-        let Task { config, corpus, objective, chat_template, .. } = task;
-        let Corpus { tokenizer, train, validation, .. } = corpus;
-        let trainer = trainer.among(ranks)?;
-        let mut run = Run::new(trainer, folder.clone().filter(|_| main), &train, &validation, objective, &tokenizer)?;
-        (run.options, (run.files, run.carried)) = (options, began);
-        match saved {
-            Some(_) if main => drop(run.resume(None)?),
             Some(_) => drop(run.resume_with()?),
+            None if self.main => (run.files, run.carried) = (self.files()?, self.carried()),
             None => {}
         }
-        let summary = run.go(&mut |event| if main { progress(event) } else { Control::Continue })?;
+        Ok(run)
+    }
+
+    /// Refuses to go on with an adapter whose model is not what it was.
+    fn check_base(&self, folder: &Path) -> Result<(), Error> {
+        if let (Some(base), Some(_)) = (self.base(), &self.model.tuning.lora)
+            && let Some((model, Some(made_for))) = adapter::base(folder)?
+            && base.fingerprint()? != made_for
+        {
+            return Err(Error::OtherBase { folder: folder.into(), model });
+        }
+        Ok(())
+    }
+
+    /// What a run's folder has of that of the model that is fine-tuned, with the same tokenizer or another: all that goes along when a model
+    /// is written. An adapter's folder has nothing of it.
+    fn carried(&self) -> Carried {
+        let whole = self.base().filter(|_| self.model.tuning.lora.is_none());
+        let carried = whole.map(|from| from.carried.clone()).unwrap_or_default();
+        let own = self.base().is_some_and(|from| from.tokenizer.is_some());
+        if own { carried } else { carried.without_tokenizer() }
+    }
+
+    /// The files that a run begins its folder with, beside those of every run: limpid.toml, which says what it was started with, and what
+    /// an adapter or a model of conversations has.
+    fn files(&self) -> Result<Vec<(String, String)>, Error> {
+        let path = self.base().map(|files| absolute(&files.path.display().to_string()));
+        let mut files = vec![];
+        if let (Some(path), Some(from)) = (&path, self.base()) {
+            files =
+                adapter::describe(&self.model, &adapter::Base { path: path.into(), fingerprint: from.fingerprint()? });
+        }
+        files.extend(self.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
+        let whole = self.base().is_some() && self.model.tuning.lora.is_none();
+        if whole && !self.carried().written().any(|name| name == GENERATION) {
+            files.extend(generation_config(&self.corpus.tokenizer).map(|text| (GENERATION.into(), text)));
+        }
+        let rest = [
+            ("preset", self.preset.clone()),
+            ("from", path.unwrap_or_default()),
+            ("precision", self.machine.precision.to_string()),
+            ("memory", self.memory.map(|bytes| bytes.to_string()).unwrap_or_default()),
+        ];
+        let rest = rest.into_iter().chain(self.noted.clone()).chain(keys(&self.model.tuning));
+        let chosen = RunSettings { recipe: self.recipe, options: self.options };
+        // written first, so that a run that is killed at its beginning can be resumed
+        let padded = self.base().is_none() && self.config.vocab_size > self.corpus.tokenizer.vocab_size();
+        files.insert(0, ("limpid.toml".into(), settings(&self.config, &chosen, padded, rest)));
+        Ok(files)
+    }
+
+    /// The model that a run made.
+    fn trained(&self, mut run: Run, summary: Summary) -> Result<Trained, Error> {
         let held = |trainer: &mut Trainer| {
             let load = |model: &Model, backend: &mut dyn Backend| {
                 let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");
                 let values = |param: &Param| merged(&trainer.model, &*trainer.backend, own(param));
-                let mut params = model.params.iter();
-                params.try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
+                model.params.iter().try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
             };
-            Lm::held(config, tokenizer.clone(), chat_template, load, (threads, precision))
+            let (tokenizer, template) = (self.corpus.tokenizer.clone(), self.chat_template.clone());
+            Lm::held(self.config.clone(), tokenizer, template, load, self.machine.clone())
         };
-        let lm = match &folder {
-            Some(folder) if main => {
+        let lm = match &self.folder {
+            Some(folder) if self.main => {
                 let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";
                 write_text(&folder.join("summary.json"), &text)?;
-                if processes[0] > 1 {
+                if self.on.processes[0] > 1 {
                     run.with_best(|_| ())?; // the others take what is kept
                 }
                 drop(run); // its memory is free for the model
-                Lm::open(folder)?.with_threads(threads).with_precision(precision)
+                Lm::open(folder)?.with_machine(self.machine.clone())
             }
             Some(_) => run.with_best(held)??,
             None => run.trainer.averaged(held)??,
         };
         Ok(Trained { lm, summary })
+    }
+}
+
+/// Freezing and LoRA, as settings.
+fn keys(tuning: &Tuning) -> Vec<(&'static str, String)> {
+    let mut keys = vec![("freeze", tuning.freeze.join(",")), ("train_only", tuning.train_only.join(","))];
+    if let Some(lora) = &tuning.lora {
+        keys.extend([
+            ("lora", lora.rank.to_string()),
+            ("lora_alpha", lora.alpha.to_string()),
+            ("lora_dropout", lora.dropout.to_string()),
+            ("lora_targets", lora.targets.join(",")),
+        ]);
+    }
+    keys
+}
+
+/// Settings as a configuration file: what the command's `--config` and `--resume` read.
+/// The vocabulary is the tokenizer's, unless it is padded.
+fn settings(
+    config: &Config,
+    chosen: &RunSettings,
+    padded: bool,
+    rest: impl Iterator<Item = (&'static str, String)>,
+) -> String {
+    // what follows the model's own is written so, for whoever takes another model with these settings
+    let own = chosen.recipe.context == config.context_length;
+    let recipe = Recipe { context: if own { 0 } else { chosen.recipe.context }, ..chosen.recipe };
+    let fields = config.fields().into_iter().chain(recipe.fields()).chain(chosen.options.fields());
+    let fields = fields.filter(|(setting, _)| setting.chosen && (padded || setting.name != "vocab_size"));
+    let values = fields.map(|(setting, value)| (setting.name, value.json()));
+    let rest = rest.filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, json!(value)));
+    let lines: BTreeMap<&str, Value> = values.filter(|(_, value)| !value.is_null()).chain(rest).collect();
+    // one value a key: TOML has it as JSON has, but for a character that it does not take as it is
+    let line = |(key, value): (&&str, &Value)| format!("{key} = {value}\n").replace('\u{7f}', "\\u007f");
+    let lines: String = lines.iter().map(line).collect();
+    format!("# What this run was started with. `limpid train --config FILE` starts another like it.\n{lines}")
+}
+
+/// A path from the root, where there is something; a name as it is.
+fn absolute(name: &str) -> String {
+    match Path::new(name).exists() {
+        true => std::path::absolute(name).map_or_else(|_| name.into(), |path| path.display().to_string()),
+        false => name.into(),
     }
 }

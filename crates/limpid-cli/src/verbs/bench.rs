@@ -1,18 +1,18 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
-use crate::job::{extra_work, step_flops};
-use crate::machine::{PASSES, READINGS, fits, peak_rss, share};
+use crate::machine::{PASSES, READINGS, peak_rss, share};
 use crate::models;
 use crate::options::{self, Asked, MachineOptions, ModelOptions, Usage};
 use crate::show;
+use crate::training::{extra_work, step_flops};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::store::Dtype;
+use limpid::config::Config;
 use limpid::data::Tokens;
-use limpid::engine::DecoderLimits;
-use limpid::generate::Session;
+use limpid::engine::{BlockTable, DecodeRows, Decoder, DecoderLimits};
 use limpid::matrix::Precision;
-use limpid::memory::{program_on, trainable};
+use limpid::memory::{self, program_on, trainable};
 use limpid::model::{Component, Mode, Model, Param, init};
 use limpid::numeric::element::Element;
 use limpid::numeric::random;
@@ -146,17 +146,18 @@ fn train(args: &TrainArgs) -> Result<()> {
         &config,
         &recipe,
         &Default::default(),
-        args.machine.on(),
+        &args.machine.machine(),
         (program_on(args.machine.device.device()), args.memory),
     )?;
-    fits(&model, Some(&recipe), args.machine.on(), "training this model")?;
+    let machine = args.machine.machine();
+    memory::fits(&model, Some(&recipe), &machine)?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);
     let flops = step_flops(&model, &recipe);
     let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
-    let mut trainer = Trainer::new(model.clone(), args.machine.backend(&model)?, recipe)?;
+    let mut trainer = Trainer::new(model.clone(), machine.start(&model)?, recipe)?;
     let mut times = vec![];
     for step in 0..steps.max(1) + 2 {
         let start = Instant::now();
@@ -184,8 +185,11 @@ fn train(args: &TrainArgs) -> Result<()> {
     ]))
 }
 
-/// A session for one sequence, and the bytes of each parameter of its model.
-fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<usize>)> {
+/// Rows of one run.
+const ROWS: usize = 256;
+
+/// A decoder for one sequence, and the bytes of each parameter of its model.
+fn decoder(subject: &Subject, machine: &MachineOptions) -> Result<(Decoder, Vec<usize>)> {
     let each = if machine.precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
     if let Some(path) = &subject.path {
         let checkpoint = models::adapted(path, None, !machine.no_verify)?;
@@ -200,17 +204,26 @@ fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<
             checkpoint.stored_as(&model, param).into_iter().map(of).sum()
         };
         let bytes = model.params.iter().map(bytes).collect();
-        return Ok((models::whole(checkpoint, machine)?.session(1)?, bytes));
+        let limits = DecoderLimits::of_sequences(&checkpoint.config, 1, ROWS);
+        let lm = models::sharing(checkpoint, machine)?;
+        return Ok((lm.decoder(limits)?, bytes));
     }
     let config = subject.model.config()?;
-    let limits = DecoderLimits::of_sequences(&config, 1, 256);
-    let mut session = Session::on(machine.decoder(&config, limits, None)?);
-    let (model, backend) = session.parts();
+    let limits = DecoderLimits::of_sequences(&config, 1, ROWS);
+    machine.measure(&config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
+    let mut decoder = machine.machine().decoder(&config, limits)?;
+    let (model, backend) = decoder.parts();
     for param in &model.params {
         backend.fill(param.region, &init::value(model, param, init::Init::Normal, 0.02, 1))?;
     }
     let bytes = model.params.iter().map(|param| each.bytes(param.region.len())).collect();
-    Ok((session, bytes))
+    Ok((decoder, bytes))
+}
+
+/// An empty sequence with room for a whole context.
+fn sequence(decoder: &mut Decoder) -> BlockTable {
+    let context = decoder.model().config.context_length;
+    decoder.pool().reserve(None, context).expect("there is room for one")
 }
 
 /// Refuses more tokens than a model has room for.
@@ -224,25 +237,29 @@ fn within(asked: Option<usize>, usual: usize, most: usize) -> Result<usize> {
 
 fn prefill(args: &PrefillArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
-    let (mut session, _) = session(&args.subject, &args.machine)?;
-    let tokens = within(args.tokens, 256, session.context())?;
-    let tokens = ids(tokens, session.model().config.vocab_size);
-    let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
+    let (mut decoder, _) = decoder(&args.subject, &args.machine)?;
+    let Config { context_length, vocab_size, .. } = decoder.model().config;
+    let tokens = ids(within(args.tokens, 256, context_length)?, vocab_size);
+    let body: f64 = decoder.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);
-    let mut times = vec![];
+    let (mut times, total) = (vec![], tokens.len());
     for round in 0..6 {
-        let id = session.open()?;
+        let table = sequence(&mut decoder);
         let start = Instant::now();
-        session.feed(id, &tokens)?;
+        for (n, tokens) in tokens.chunks(ROWS).enumerate() {
+            let past = n * ROWS;
+            let outputs = usize::from(past + tokens.len() == total);
+            decoder.run([DecodeRows { table: &table, past, tokens, outputs }])?;
+        }
         if round > 0 {
             times.push(start.elapsed().as_secs_f64());
         }
-        session.close(id)?;
+        decoder.pool().release(table);
     }
     let (seconds, top) = (median(times), roof.measure(READINGS));
     // the head works for the last row only
-    let head = 2.0 * (session.model().config.vocab_size * session.model().config.d_unembed()) as f64;
+    let head = 2.0 * (vocab_size * decoder.model().config.d_unembed()) as f64;
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
     let tok_s = tokens.len() as f64 / seconds;
     if args.json {
@@ -261,22 +278,24 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
 
 fn decode(args: &DecodeArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
-    let (mut session, stored) = session(&args.subject, &args.machine)?;
+    let (mut decoder, stored) = decoder(&args.subject, &args.machine)?;
+    let Config { context_length, vocab_size, .. } = decoder.model().config;
     // the first position holds what is begun with
-    let tokens = within(args.tokens, 64, session.context().saturating_sub(1).max(1))?;
+    let tokens = within(args.tokens, 64, context_length.saturating_sub(1).max(1))?;
     let mut roof = Roof::reads(threads, level)?;
     roof.measure(PASSES);
-    let id = session.open()?;
-    session.feed(id, &[0])?;
+    let table = sequence(&mut decoder);
+    decoder.run([DecodeRows { table: &table, past: 0, tokens: &[0], outputs: 1 }])?;
     let mut times = vec![];
     for step in 0..tokens {
+        let token = [(step % vocab_size) as u32];
         let start = Instant::now();
-        session.step(&[(id, (step % session.model().config.vocab_size) as u32)])?;
+        decoder.run([DecodeRows { table: &table, past: 1 + step, tokens: &token, outputs: 1 }])?;
         times.push(start.elapsed().as_secs_f64());
     }
     let (seconds, top) = (median(times), roof.measure(PASSES));
     // every weight but the tables' other rows is read once a token
-    let model = session.model();
+    let model = decoder.model();
     let is_table = |param: &Param| match param.module.part {
         Component::PosEmbed => true,
         Component::Embed => !model.config.tied_head,

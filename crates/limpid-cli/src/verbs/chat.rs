@@ -1,10 +1,11 @@
 //! `chat`: a conversation in the terminal, or line by line through a pipe.
 
-use crate::machine::interrupted_answer;
-use crate::models::{adapted, needs_head, template, whole};
+use crate::models::{adapted, needs_head, sharing, template};
 use crate::options::{Interrupted, MachineOptions, SamplingOptions};
 use crate::show;
+use crate::signals::interrupted_answer;
 use anyhow::{Context, Result, bail};
+use limpid::Lm;
 use limpid::backend::BackendError;
 use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
@@ -12,7 +13,7 @@ use limpid::data::read_line;
 use limpid::data::template::ChatTemplate;
 use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{FinishReason, Options, Overflow, Sample};
-use limpid::{Lm, files};
+use limpid_base::files;
 use serde_json::json;
 #[cfg(not(feature = "chat"))]
 use std::io::BufRead;
@@ -84,7 +85,7 @@ pub fn run(args: Args) -> Result<()> {
         bail!("{} fills masks and does not answer: `limpid generate` shows what it puts in", args.model.display());
     }
     let template = template(&checkpoint, args.chat_template.as_deref())?;
-    let lm = whole(checkpoint, &args.machine)?;
+    let lm = sharing(checkpoint, &args.machine)?;
     let stop = [args.sampling.stop.clone(), lm.chat_stops(&template)?].concat();
     let options = Options {
         max_tokens: args.max_tokens.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)),

@@ -1,14 +1,15 @@
 //! `check`: three short tests that a configuration can learn.
 
-use crate::job::{Job, JobArgs};
 use crate::llmc;
-use crate::machine::fits;
 use crate::options::{MachineOptions, Usage};
 use crate::show;
+use crate::training::TrainingArgs;
 use anyhow::{Result, bail};
+use limpid::TrainingPlan;
 use limpid::backend::{Backend, Reference};
 use limpid::config::Config;
 use limpid::data::Tokens;
+use limpid::memory;
 use limpid::model::{Component, Mode, Model, ParamRole};
 use limpid::numeric::random;
 use limpid::ops::Batch;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    train: JobArgs,
+    train: TrainingArgs,
     /// Instead, compare a .bin of llm.c (--from) with the debug state that lies beside it, as llm.c's test_gpt2 does: logits, loss, every
     /// gradient, and the losses of ten steps
     #[arg(long, value_name = "STATE")]
@@ -44,12 +45,12 @@ pub fn run(args: Args) -> Result<()> {
         let passed = llmc::test(Path::new(model), state, &args.train.machine, args.train.json)?;
         return if passed { Ok(()) } else { bail!("{model} is not the model of {}: see above", state.display()) };
     }
-    let job = args.train.job()?;
-    let context = job.task.recipe.context.min(32);
-    let model = Model::new(&job.task.config, Mode::Train { batch: 2, context })?;
+    let plan = args.train.prepare()?;
+    let context = plan.recipe.context.min(32);
+    let model = Model::new(&plan.config, Mode::Train { batch: 2, context })?;
     let machine = &args.train.machine;
-    fits(&model, Some(&job.task.recipe), machine.on(), "checking this model")?;
-    let verdicts = [gradients(&job)?, preflight(&job, &model, machine)?, overfit(&job, &model, machine)?];
+    memory::fits(&model, Some(&plan.recipe), &machine.machine())?;
+    let verdicts = [gradients(&plan)?, preflight(&plan, &model, machine)?, overfit(&plan, &model, machine)?];
     let passed = verdicts.iter().all(|v| v.passed);
     if args.train.json {
         let list: Vec<_> = verdicts
@@ -62,7 +63,7 @@ pub fn run(args: Args) -> Result<()> {
             .iter()
             .map(|v| (v.name.to_string(), format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found)))
             .collect();
-        show::out(&format!("{}: {}\n\n{}", job.name, job.task.config, show::pairs(&rows)))?;
+        show::out(&format!("{}: {}\n\n{}", args.train.name(), plan.config, show::pairs(&rows)))?;
     }
     if passed { Ok(()) } else { bail!("this configuration failed a check: see above") }
 }
@@ -83,8 +84,8 @@ fn tiny(config: &Config) -> Config {
     }
 }
 
-fn gradients(job: &Job) -> Result<Verdict> {
-    let mut config = tiny(&job.task.config);
+fn gradients(plan: &TrainingPlan) -> Result<Verdict> {
+    let mut config = tiny(&plan.config);
     if !config.d_model.is_multiple_of(config.n_head) || !(config.d_model / config.n_head).is_multiple_of(2) {
         config.n_head = 2;
     }
@@ -134,20 +135,20 @@ fn gradients(job: &Job) -> Result<Verdict> {
 
 /// A trainer on small batches, with the weights that `train` would begin with.
 fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Trainer> {
-    Ok(Trainer::new(model.clone(), machine.backend(model)?, recipe)?)
+    Ok(Trainer::new(model.clone(), machine.machine().start(model)?, recipe)?)
 }
 
-fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
+fn batches<'a>(plan: &'a TrainingPlan, model: &Model) -> Result<Batches<'a>> {
     let context = match model.mode {
         Mode::Train { context, .. } => context,
-        _ => job.task.recipe.context,
+        _ => plan.recipe.context,
     };
-    let recipe = Recipe { batch_size: 2, accumulate: 1, context, ..job.task.recipe };
-    Ok(recipe.batches(&job.task.corpus.train, job.task.objective)?)
+    let recipe = Recipe { batch_size: 2, accumulate: 1, context, ..plan.recipe };
+    Ok(recipe.batches(&plan.corpus.train, plan.objective)?)
 }
 
-fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
-    let seen = limpid::train::preflight(&mut trainer(model, machine, job.task.recipe)?, &batches(job, model)?);
+fn preflight(plan: &TrainingPlan, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
+    let seen = limpid::train::preflight(&mut trainer(model, machine, plan.recipe)?, &batches(plan, model)?);
     if let Err(PreflightError::Backend(error)) = seen {
         return Err(error.into());
     }
@@ -161,14 +162,14 @@ fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdi
     Ok(Verdict { name: "preflight", passed: seen.is_ok(), found })
 }
 
-fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
+fn overfit(plan: &TrainingPlan, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
     let recipe = Recipe {
         learning_rate: 3e-3,
         schedule: Schedule::Constant,
         warmup_steps: 0,
         weight_decay: 0.0,
         accumulate: 1,
-        ..job.task.recipe
+        ..plan.recipe
     };
     let mut config = model.config.clone();
     config.dropout = limpid::config::Dropout::NONE;
@@ -177,13 +178,13 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
     // one window, twice: the same batch at every step
     let context = match model.mode {
         Mode::Train { context, .. } => context,
-        _ => job.task.recipe.context,
+        _ => plan.recipe.context,
     };
     let mut text = vec![];
-    job.task.corpus.train.copy(0..job.task.corpus.train.len().min(context + 1), &mut text);
+    plan.corpus.train.copy(0..plan.corpus.train.len().min(context + 1), &mut text);
     let context = context.min(text.len() - 1);
     let text = Tokens::of(text);
-    let batches = Batches::new(&text, 2, context, job.task.recipe.seed, job.task.objective)?;
+    let batches = Batches::new(&text, 2, context, plan.recipe.seed, plan.objective)?;
     let mut first = None;
     let mut last = f64::INFINITY;
     let mut steps = 0;
@@ -191,7 +192,7 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
         let Some(loss) = trainer.step(&batches)?.loss else { bail!("the training text has no token to predict") };
         last = loss;
         first.get_or_insert(last);
-        if job.task.objective != Objective::NextToken {
+        if plan.objective != Objective::NextToken {
             trainer.step = 0; // the same masks again
         }
         steps += 1;

@@ -3,18 +3,17 @@
 use crate::models::{SENTENCE_PIECE, along, list, parted, sentence_piece};
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
-use limpid::backend::{Backend, BackendOptions, Device};
+use limpid::backend::Backend;
 use limpid::checkpoint::store::{Dtype, rounded};
 use limpid::checkpoint::{
     Checkpoint, CheckpointError, Format, ModelData, ModelValues, SHARD_BYTES, gguf, is_part, regained, save,
 };
 use limpid::config::Config;
-use limpid::matrix::Precision;
 use limpid::model::{Mode, Model, Param};
 use limpid::numeric::blocks::Quant;
-use limpid::numeric::simd::Level;
 use limpid::ops::Batch;
 use limpid::tokenizer::{Tokenizer, TokenizerError};
+use limpid::{Machine, memory};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -339,12 +338,11 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
     let tokens = 16.min(c.context_length);
     let ids = (0..tokens as u64).map(|i| ((i * 7919 + 13) % c.vocab_size as u64) as u32).collect();
     let batch = Batch::of_sequences(ids, vec![0; tokens], tokens);
-    let (mode, threads) = (Mode::Inspect { batch: 1, context: tokens }, crate::options::cores());
+    let (mode, machine) = (Mode::Inspect { batch: 1, context: tokens }, Machine::cpu(crate::machine::cores()));
     let run = |config: &Config, load: &dyn Fn(&Model, &mut dyn Backend) -> Result<()>| -> Result<Ran> {
         let model = Model::new(config, mode)?;
-        crate::machine::fits(&model, None, (Device::Cpu, threads).into(), "comparing the two models")?;
-        let how = BackendOptions { threads, level: Level::best(), precision: Precision::F32 };
-        let mut cpu = Device::Cpu.start(&model, how)?;
+        memory::fits(&model, None, &machine)?;
+        let mut cpu = machine.start(&model)?;
         load(&model, &mut *cpu)?;
         cpu.feed(&batch)?;
         cpu.forward(model.ops())?;

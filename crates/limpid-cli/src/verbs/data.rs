@@ -1,8 +1,9 @@
 //! `data`: shards of tokens from documents, and what lies in files of either.
 
-use crate::machine::{interrupt, peak_rss};
+use crate::machine::peak_rss;
 use crate::options::{self, DataOptions, Interrupted, TextOptions, Usage};
 use crate::show::{self, Progress};
+use crate::signals::interrupt;
 use crate::source;
 use anyhow::{Result, bail};
 use limpid::data::{self, CorpusError, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};

@@ -1,11 +1,13 @@
 //! `doctor`: what limpid finds on this machine and will use.
 
+use crate::machine::cores;
 use crate::machine::{PASSES, READINGS, memory};
-use crate::options::{MachineOptions, cores};
+use crate::options::MachineOptions;
 use crate::show;
 use anyhow::{Result, bail};
+use limpid::Device;
+use limpid::backend::Cpu;
 use limpid::backend::cpu::roof::Roof;
-use limpid::backend::{Cpu, Device};
 use limpid::config::Axis;
 use limpid::matrix::Precision;
 use limpid::numeric::simd::Level;
@@ -139,8 +141,8 @@ fn gpus() -> Result<Vec<Gpu>> {
 /// `--prove`: a line for each op and direction, and an error if one is wrong.
 #[cfg(feature = "gpu")]
 fn prove(args: &Args) -> Result<()> {
-    args.machine.device.device(); // chooses
-    let device = limpid::gpu::chosen()?;
+    let choice = args.machine.device.gpu().parse().expect("every text is a choice");
+    let device = limpid::gpu::GpuDevice::shared(&choice)?;
     let proofs = limpid::gpu::prove(&device)?;
     let wrong = proofs.iter().filter(|proof| proof.fault.is_some()).count();
     if args.json {

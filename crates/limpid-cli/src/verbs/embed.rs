@@ -1,6 +1,6 @@
 //! `embed`: texts to vectors.
 
-use crate::models::{WeightOptions, whole};
+use crate::models::{WeightOptions, sharing};
 use crate::options::MachineOptions;
 use crate::{show, source};
 use anyhow::{Context, Result};
@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let lm = whole(args.weights.open(!args.machine.no_verify)?, &args.machine)?;
+    let lm = sharing(args.weights.open(!args.machine.no_verify)?, &args.machine)?;
     let stated = if args.pooling.is_none() { lm.sentence_recipe()? } else { None };
     let text = source::prompt(&args.text)?;
     let lines = args.text == "-" || args.text.starts_with('@');

@@ -1,17 +1,16 @@
 //! `eval`: how well a model predicts a text.
 
-use crate::models::{WeightOptions, engine, finite, needs_head, objective, open, prompt_ids, tokenizer};
+use crate::models::{WeightOptions, files, finite, needs_head, on_machine, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
-use limpid::checkpoint::Checkpoint;
+use limpid::Lm;
 use limpid::config::Mask;
 use limpid::data::chat::is_template;
 use limpid::data::source::About;
-use limpid::evaluate;
+use limpid::engine::EngineLimits;
 use limpid::generate;
-use limpid::model::Mode;
 use limpid::train::{Documents, Objective, Windows};
 
 /// Measure loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
@@ -75,12 +74,14 @@ pub fn run(args: Args) -> Result<()> {
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
     needs_head(&checkpoint)?;
+    let lm = on_machine(checkpoint, &args.machine)?;
+    let checkpoint = files(&lm);
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,
-        (None, Some(prompt), Some(continuation)) => return likelihood(&args, &checkpoint, prompt, continuation),
+        (None, Some(prompt), Some(continuation)) => return likelihood(&args, &lm, prompt, continuation),
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
-    let tokenizer = tokenizer(&checkpoint)?;
+    let tokenizer = tokenizer(checkpoint)?;
     let mut text = source::source(data, &args.reading, &args.machine);
     text.val_fraction = 0.0;
     let (ids, text, documents) = match source::worded(text.conversations())? {
@@ -107,14 +108,13 @@ pub fn run(args: Args) -> Result<()> {
     if context == 0 || args.batch_size == 0 {
         bail!("--context-length and --batch-size must be at least 1");
     }
-    let objective = objective(&checkpoint, false)?;
+    let objective = lm.objective(false)?;
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
-    let (model, mut backend) = open(&checkpoint, Mode::Score { batch: args.batch_size, context }, &args.machine)?;
-    let score = evaluate::score(&model, &mut *backend, &windows, args.batch_size, &mut |_| true)?;
+    let score = lm.evaluate_windows(&windows, context, args.batch_size)?;
     let (Some(loss), Some(perplexity)) = (score.loss(), score.perplexity()) else {
         bail!("{data}: none of its {} is to be predicted, so it has no loss", show::plural(ids.len(), "token"))
     };
-    finite(&checkpoint, "the loss", loss)?;
+    finite(checkpoint, "the loss", loss)?;
     let judged = (0..ids.len()).filter(|at| ids.counted(*at));
     let (all, unknown_tokens) = judged
         .fold((0, 0), |(all, unknown), at| (all + 1, unknown + usize::from(tokenizer.unknown() == Some(ids.id(at)))));
@@ -177,17 +177,17 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// How likely a continuation is: logarithms of each token's probability and their sum.
-fn likelihood(args: &Args, checkpoint: &Checkpoint, prompt: &str, continuation: &str) -> Result<()> {
+fn likelihood(args: &Args, lm: &Lm, prompt: &str, continuation: &str) -> Result<()> {
     if prompt == "-" && continuation == "-" {
         bail!(Usage("--prompt and --continuation cannot both be standard input".into()));
     }
-    let tokenizer = tokenizer(checkpoint)?;
-    let prompt = prompt_ids(checkpoint, &source::prompt(prompt)?).context("--prompt")?;
+    let tokenizer = tokenizer(files(lm))?;
+    let prompt = prompt_ids(files(lm), &source::prompt(prompt)?).context("--prompt")?;
     let ids = tokenizer.encode(&source::prompt(continuation)?).context("--continuation")?;
     if ids.is_empty() {
         bail!("the continuation is empty: there is nothing to score");
     }
-    let mut engine = engine(checkpoint, &args.machine, (1, prompt.len() + ids.len()))?;
+    let mut engine = lm.engine(&EngineLimits::of(lm.config(), 1, prompt.len() + ids.len()))?;
     let found = generate::score(&mut engine, &prompt, &ids)?;
     let pieces = tokenizer.pieces(&ids)?;
     if args.json {

@@ -1,24 +1,24 @@
 //! `generate`: continue a prompt; or, with a bidirectional model, fill its masks.
 
-use crate::machine::interrupt;
-use crate::models::{self, WeightOptions, engine, needs_head, open, prompt_ids, template, tokenizer};
+use crate::models::{self, WeightOptions, needs_head, on_machine, prompt_ids, template, tokenizer};
 use crate::options::{MachineOptions, SamplingOptions, Usage};
+use crate::signals::interrupt;
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
+use limpid::Lm;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{Mask, Positions, RotaryKind};
+use limpid::config::{Config, Mask, Positions, RotaryKind};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
-use limpid::engine::{EngineEvent, EngineRequest, RequestId};
+use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest, RequestId};
 use limpid::generate::{
     self, Candidate, Choice, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample,
 };
-use limpid::model::Mode;
 use limpid::receipt::Receipt;
-use limpid::{Lm, files, trace};
+use limpid_base::files;
 use std::collections::VecDeque;
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most samples that are written side by side.
 const SIDE_BY_SIDE: u64 = 8;
@@ -89,7 +89,67 @@ fn overflow(s: &str) -> Result<Overflow, String> {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let mut options = Options {
+    let mut options = options(&args)?;
+    // told before anything is written
+    if let Some(file) = &args.receipt {
+        check_receipt_place(file)?;
+    }
+    let mut checkpoint = args.weights.open(!args.machine.no_verify)?;
+    needs_head(&checkpoint)?;
+    if let Some(context) = args.context_length {
+        shorten(&mut checkpoint.config, context)?;
+    }
+    let answers = checkpoint.chat_template.as_deref().is_some_and(chat::is_template);
+    if answers && args.chat.is_none() && checkpoint.tokenizer.is_some() {
+        options.stop.push(chat::END.into());
+    }
+    let (text, prompt) = prompt(&args, &checkpoint, &mut options)?;
+    if checkpoint.config.mask != Mask::Causal {
+        if args.receipt.is_some() {
+            bail!("this model fills masks: receipts are for models that continue a prompt");
+        }
+        return fill(&args, &on_machine(checkpoint, &args.machine)?, &prompt);
+    }
+    if args.receipt.is_some() && !args.machine.device.device().is_exact() {
+        bail!(Usage("--receipt needs --device cpu: other devices differ in the last digits".into()));
+    }
+    let lm = on_machine(checkpoint, &args.machine)?;
+    let positions = prompt.len().saturating_add(args.max_tokens);
+    let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
+    let mut engine = lm.engine(&EngineLimits::of(lm.config(), sequences, positions))?;
+    let mut samples = Samples {
+        args: &args,
+        text: if args.no_echo { "" } else { &text },
+        in_ids: lm.tokenizer().is_err(),
+        ahead: 4 * sequences,
+        written: VecDeque::new(),
+        submitted: 0,
+        shown: 0,
+        cropped: false,
+        cut: false,
+        found: vec![],
+        made: vec![],
+    };
+    samples.write(&mut engine, &prompt, &options, &*interrupt()?)?;
+    if let Some(file) = &args.receipt {
+        write_receipts(file, &lm, &prompt, &options, &samples.made)?;
+    }
+    if args.json {
+        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": samples.found }));
+    }
+    show::out("\n")?;
+    samples.say_what_was_full(lm.config().context_length, options.overflow);
+    if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {
+        show::say(
+            "note: this model was trained on conversations: ask it with --chat TEXT, which uses its chat template",
+        );
+    }
+    Ok(())
+}
+
+/// How the prompt is to be continued.
+fn options(args: &Args) -> Result<Options> {
+    let options = Options {
         max_tokens: args.max_tokens,
         sampler: args.sampling.sampler(),
         sample: 0,
@@ -104,208 +164,211 @@ pub fn run(args: Args) -> Result<()> {
     if args.num_samples == 0 {
         bail!(Usage("--num-samples is 0: it must be at least 1".into()));
     }
-    // told before anything is written
-    if let Some(file) = &args.receipt {
-        if file.symlink_metadata().is_ok() {
-            bail!("--receipt {}: there is such a file: choose another name", file.display());
-        }
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            bail!("--receipt {}: there is no folder {}", file.display(), folder.display());
-        }
+    Ok(options)
+}
+
+/// Refuses a file that is there, or whose folder is not.
+fn check_receipt_place(file: &Path) -> Result<()> {
+    if file.symlink_metadata().is_ok() {
+        bail!("--receipt {}: there is such a file: choose another name", file.display());
     }
-    let mut checkpoint = args.weights.open(!args.machine.no_verify)?;
-    needs_head(&checkpoint)?;
-    if let Some(context) = args.context_length {
-        let scaling = checkpoint.config.rotary_scaling;
-        let own = &mut checkpoint.config.context_length;
-        match checkpoint.config.positions {
-            _ if !(1..=*own).contains(&context) => {
-                bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")))
-            }
-            Positions::Rotary if (context..*own).contains(&scaling.context) && scaling.kind == RotaryKind::Longrope => {
-                let original = scaling.context;
-                bail!(
-                    "this model's angles are those of texts of more than {original} tokens: its context cannot be shorter"
-                )
-            }
-            Positions::Learned if context < *own => {
-                bail!("this model's positions are a table of {own} rows: its context cannot be shortened")
-            }
-            _ => *own = context,
-        }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("--receipt {}: there is no folder {}", file.display(), folder.display());
     }
-    let answers = checkpoint.chat_template.as_deref().is_some_and(chat::is_template);
-    if answers && args.chat.is_none() && checkpoint.tokenizer.is_some() {
-        options.stop.push(chat::END.into());
+    Ok(())
+}
+
+/// Leaves a model with fewer positions, where it has no table of them.
+fn shorten(config: &mut Config, context: usize) -> Result<()> {
+    let (own, scaling) = (config.context_length, config.rotary_scaling);
+    match config.positions {
+        _ if !(1..=own).contains(&context) => {
+            bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")))
+        }
+        Positions::Rotary if (context..own).contains(&scaling.context) && scaling.kind == RotaryKind::Longrope => {
+            let original = scaling.context;
+            bail!(
+                "this model's angles are those of texts of more than {original} tokens: its context cannot be shorter"
+            )
+        }
+        Positions::Learned if context < own => {
+            bail!("this model's positions are a table of {own} rows: its context cannot be shortened")
+        }
+        _ => config.context_length = context,
     }
-    let mut text = String::new();
-    let prompt = match (&args.tokens, &args.chat) {
-        (Some(ids), _) => ids.clone(),
-        (None, Some(message)) => {
-            let template = template(&checkpoint, args.chat_template.as_deref())?;
-            let tokenizer = tokenizer(&checkpoint)?;
-            options.stop.extend(template.stops(tokenizer, &checkpoint.end_tokens()));
-            let ids = template.ids(&asked(message, args.system.as_deref())?, tokenizer).context("--chat")?;
-            let context = checkpoint.config.context_length;
-            if options.overflow == Overflow::Stop && ids.len() > context {
-                let tokens = show::plural(ids.len(), "token");
-                bail!(
-                    "--chat: the question has {tokens} in its template, and the model's context is {context}: ask less"
-                );
-            }
-            ids
+    Ok(())
+}
+
+/// What is continued: its text, if it is one that is shown, and its ids.
+fn prompt(args: &Args, checkpoint: &Checkpoint, options: &mut Options) -> Result<(String, Vec<u32>)> {
+    if let Some(ids) = &args.tokens {
+        return Ok((String::new(), ids.clone()));
+    }
+    if let Some(message) = &args.chat {
+        let template = template(checkpoint, args.chat_template.as_deref())?;
+        let tokenizer = tokenizer(checkpoint)?;
+        options.stop.extend(template.stops(tokenizer, &checkpoint.end_tokens()));
+        let ids = template.ids(&asked(message, args.system.as_deref())?, tokenizer).context("--chat")?;
+        let context = checkpoint.config.context_length;
+        if options.overflow == Overflow::Stop && ids.len() > context {
+            let tokens = show::plural(ids.len(), "token");
+            bail!("--chat: the question has {tokens} in its template, and the model's context is {context}: ask less");
         }
-        (None, None) => {
-            let tokenizer = tokenizer(&checkpoint)?;
-            text = args.prompt.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
-            match text.is_empty() {
-                false => prompt_ids(&checkpoint, &text)?,
-                true => generate::start_ids(tokenizer).ok_or(GenerateError::NoStart).context("--prompt")?,
-            }
-        }
+        return Ok((String::new(), ids));
+    }
+    let tokenizer = tokenizer(checkpoint)?;
+    let text = args.prompt.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
+    let ids = if text.is_empty() {
+        generate::start_ids(tokenizer).ok_or(GenerateError::NoStart).context("--prompt")?
+    } else {
+        prompt_ids(checkpoint, &text)?
     };
-    if checkpoint.config.mask != Mask::Causal {
-        if args.receipt.is_some() {
-            bail!("this model fills masks: receipts are for models that continue a prompt");
-        }
-        return fill(&args, &checkpoint, &prompt);
-    }
-    if args.receipt.is_some() && !args.machine.device.device().is_exact() {
-        bail!(Usage("--receipt needs --device cpu: other devices differ in the last digits".into()));
-    }
-    let positions = prompt.len().saturating_add(args.max_tokens);
-    let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
-    let mut engine = engine(&checkpoint, &args.machine, (sequences, positions))?;
-    let asked = interrupt()?;
-    // those that are being written or wait for their turn, in order: the first is number `shown`
-    let mut samples: VecDeque<Written> = VecDeque::new();
-    let (mut submitted, mut shown) = (0, 0);
-    let (mut broken, mut failed, mut cropped, mut cut) = (None, None, false, false);
-    let (mut found, mut made) = (vec![], vec![]);
-    let begin = |sample: u64| match args.json {
-        true => Ok(()),
-        false => show::out(if sample > 0 { "\n---------------\n" } else { "" })
-            .and_then(|()| show::out(if args.no_echo { "" } else { &text })),
+    Ok((text, ids))
+}
+
+/// A file of the receipts of samples.
+fn write_receipts(file: &Path, lm: &Lm, prompt: &[u32], options: &Options, made: &[Sample]) -> Result<()> {
+    let of = |(sample, made)| Receipt::new(lm, prompt, &Options { sample, ..options.clone() }, made);
+    let receipts: Vec<Receipt> = (0..).zip(made).map(of).collect::<Result<_, _>>()?;
+    let text = match &receipts[..] {
+        [one] => serde_json::to_string(one)?,
+        all => serde_json::to_string(all)?,
     };
-    begin(0)?;
-    while shown < args.num_samples
-        && broken.is_none()
-        && failed.is_none()
-        && !(shown > 0 && asked.load(Ordering::Relaxed))
-    {
-        while submitted < args.num_samples && samples.len() < 4 * sequences {
-            let options = Options { sample: submitted, ..options.clone() };
-            let request = EngineRequest { prompt: prompt.clone(), options, log_probs: None, reuse: true };
-            samples.push_back(Written { id: engine.submit(request)?, parts: vec![], choices: vec![], done: None });
-            submitted += 1;
+    files::replace(file, |beside| std::fs::write(beside, text + "\n"))
+        .with_context(|| format!("the receipt {}", file.display()))
+}
+
+/// Samples that are written side by side and shown one after another.
+struct Samples<'a> {
+    args: &'a Args,
+    /// What is shown before each.
+    text: &'a str,
+    /// Whether there are ids to show, and no text.
+    in_ids: bool,
+    /// How many are asked for at once.
+    ahead: usize,
+    /// Those that are being written or wait for their turn, in order: the first is number `shown`.
+    written: VecDeque<Written>,
+    submitted: u64,
+    shown: u64,
+    /// Whether tokens were dropped because the context was full, and whether a sample ended there.
+    cropped: bool,
+    cut: bool,
+    /// All of them as JSON, and as receipts need them, if that is asked for.
+    found: Vec<serde_json::Value>,
+    made: Vec<Sample>,
+}
+
+impl Samples<'_> {
+    fn write(&mut self, engine: &mut Engine, prompt: &[u32], options: &Options, stop: &AtomicBool) -> Result<()> {
+        let stopped = || stop.load(Ordering::Relaxed);
+        self.begin()?;
+        while self.shown < self.args.num_samples && !(self.shown > 0 && stopped()) {
+            while self.submitted < self.args.num_samples && self.written.len() < self.ahead {
+                let options = Options { sample: self.submitted, ..options.clone() };
+                let request = EngineRequest { prompt: prompt.to_vec(), options, log_probs: None, reuse: true };
+                let id = engine.submit(request)?;
+                self.written.push_back(Written { id, parts: vec![], choices: vec![], done: None });
+                self.submitted += 1;
+            }
+            engine.round(&mut |id, event| {
+                self.hear(id, event);
+                !stopped()
+            })?;
+            self.show(&stopped)?;
         }
-        engine.round(&mut |id, event| {
-            let sample = samples.iter_mut().find(|sample| sample.id == id).expect("it was asked for");
-            match event {
-                EngineEvent::Cropped { .. } => cropped = true,
-                EngineEvent::Token { token: GeneratedToken { text, choice, .. }, .. } => {
-                    match choice {
-                        Some(choice) if args.json => sample.choices.push(choice),
-                        Some(choice) => {
-                            let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
-                            let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
-                            let line = format!("\ninput (1, {len}): {chosen}, of {}", others.join(", "));
-                            sample.parts.push(Part::Choice(line));
-                        }
-                        None => {}
+        Ok(())
+    }
+
+    /// What stands before the next sample.
+    fn begin(&self) -> Result<()> {
+        if self.args.json {
+            return Ok(());
+        }
+        show::out(if self.shown > 0 { "\n---------------\n" } else { "" })?;
+        show::out(self.text)
+    }
+
+    fn hear(&mut self, id: RequestId, event: EngineEvent) {
+        let sample = self.written.iter_mut().find(|sample| sample.id == id).expect("it was asked for");
+        match event {
+            EngineEvent::Cropped { .. } => self.cropped = true,
+            EngineEvent::Token { token: GeneratedToken { text, choice, .. }, .. } => {
+                match choice {
+                    Some(choice) if self.args.json => sample.choices.push(choice),
+                    Some(choice) => {
+                        let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
+                        let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
+                        let line = format!("\ninput (1, {len}): {chosen}, of {}", others.join(", "));
+                        sample.parts.push(Part::Choice(line));
                     }
-                    sample.parts.push(Part::Text(text));
+                    None => {}
                 }
-                EngineEvent::Done(written) => sample.done = Some(Ok(written)),
-                EngineEvent::Failed(error) => sample.done = Some(Err(error)),
-                EngineEvent::Prompt { .. } => {}
+                sample.parts.push(Part::Text(text));
             }
-            broken.is_none() && !asked.load(Ordering::Relaxed)
-        })?;
-        // samples are shown one after another
-        while let Some(sample) = samples.front_mut().filter(|_| broken.is_none() && failed.is_none()) {
-            for part in sample.parts.drain(..).filter(|_| !args.json) {
+            EngineEvent::Done(written) => sample.done = Some(Ok(written)),
+            EngineEvent::Failed(error) => sample.done = Some(Err(error)),
+            EngineEvent::Prompt { .. } => {}
+        }
+    }
+
+    /// Shows what was written of the first sample and, where it is done, of those after it.
+    fn show(&mut self, stopped: &dyn Fn() -> bool) -> Result<()> {
+        while let Some(sample) = self.written.front_mut() {
+            for part in sample.parts.drain(..).filter(|_| !self.args.json) {
                 match part {
-                    Part::Text(text) => broken = show::out(&text).err().or(broken),
+                    Part::Text(text) => show::out(&text)?,
                     Part::Choice(line) => show::say(line),
                 }
             }
             if sample.done.is_none() {
-                break;
+                return Ok(());
             }
-            let Written { choices, done, .. } = samples.pop_front().expect("it is the first");
-            shown += 1;
-            match done.expect("it is done") {
-                Err(error) => failed = Some(error),
-                Ok(written) => {
-                    cut |= written.finish_reason == FinishReason::Length && written.tokens.len() < args.max_tokens;
-                    if checkpoint.tokenizer.is_none() && !args.json {
-                        let ids: Vec<String> = written.tokens.iter().map(u32::to_string).collect();
-                        show::out(&ids.join(","))?;
-                    }
-                    if args.json {
-                        let mut one = serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() });
-                        if args.trace {
-                            one["trace"] = choices.iter().map(explained).collect();
-                        }
-                        found.push(one);
-                    }
-                    // all of them are kept only for what is written at the end
-                    made.extend(args.receipt.is_some().then_some(written));
-                }
+            let Written { choices, done, .. } = self.written.pop_front().expect("it is the first");
+            self.shown += 1;
+            self.end(done.expect("it is done")?, &choices)?;
+            if stopped() {
+                return Ok(());
             }
-            if asked.load(Ordering::Relaxed) {
-                break;
-            }
-            if shown < args.num_samples && failed.is_none() {
-                begin(shown)?;
+            if self.shown < self.args.num_samples {
+                self.begin()?;
             }
         }
+        Ok(())
     }
-    if let Some(error) = broken {
-        return Err(error);
+
+    fn end(&mut self, sample: Sample, choices: &[Choice]) -> Result<()> {
+        let Sample { tokens, text, finish_reason, .. } = &sample;
+        self.cut |= *finish_reason == FinishReason::Length && tokens.len() < self.args.max_tokens;
+        if self.in_ids && !self.args.json {
+            let ids: Vec<String> = tokens.iter().map(u32::to_string).collect();
+            show::out(&ids.join(","))?;
+        }
+        if self.args.json {
+            let mut one = serde_json::json!({ "text": text, "tokens": tokens, "finish_reason": finish_reason.name() });
+            if self.args.trace {
+                one["trace"] = choices.iter().map(explained).collect();
+            }
+            self.found.push(one);
+        }
+        // all of them are kept only for what is written at the end
+        self.made.extend(self.args.receipt.is_some().then_some(sample));
+        Ok(())
     }
-    if let Some(error) = failed {
-        return Err(error.into());
+
+    fn say_what_was_full(&self, context: usize, overflow: Overflow) {
+        let context = show::plural(context, "token");
+        if self.cropped {
+            let dropped = if overflow == Overflow::Crop { "the oldest token" } else { "the older half" };
+            show::say(format_args!(
+                "note: the model sees at most {context}: whenever they were full, {dropped} was dropped (--overflow stop ends there)"
+            ));
+        }
+        if overflow == Overflow::Stop && self.cut {
+            show::say(format_args!("note: the context of {context} is full: the text ends there"));
+        }
     }
-    let context = checkpoint.config.context_length;
-    if let Some(file) = &args.receipt {
-        let lm = Lm::from(checkpoint).with_precision(args.machine.precision).with_level(args.machine.level());
-        let of = |(sample, made)| Receipt::new(&lm, &prompt, &Options { sample, ..options.clone() }, made);
-        let receipts: Vec<Receipt> = (0..).zip(&made).map(of).collect::<Result<_, _>>()?;
-        let text = match &receipts[..] {
-            [one] => serde_json::to_string(one)?,
-            all => serde_json::to_string(all)?,
-        };
-        files::replace(file, |beside| std::fs::write(beside, text + "\n"))
-            .with_context(|| format!("the receipt {}", file.display()))?;
-    }
-    if args.json {
-        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": found }));
-    }
-    show::out("\n")?;
-    if cropped {
-        let (context, dropped) = (
-            show::plural(context, "token"),
-            match options.overflow {
-                Overflow::Crop => "the oldest token",
-                _ => "the older half",
-            },
-        );
-        show::say(format_args!(
-            "note: the model sees at most {context}: whenever they were full, {dropped} was dropped (--overflow stop ends there)"
-        ));
-    }
-    if options.overflow == Overflow::Stop && cut {
-        show::say(format_args!("note: the context of {} is full: the text ends there", show::plural(context, "token")));
-    }
-    if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {
-        show::say(
-            "note: this model was trained on conversations: ask it with --chat TEXT, which uses its chat template",
-        );
-    }
-    Ok(())
 }
 
 /// A sample that is being written.
@@ -347,21 +410,16 @@ fn asked(message: &str, system: Option<&str>) -> Result<Vec<Message>> {
 }
 
 /// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.
-fn fill(args: &Args, checkpoint: &Checkpoint, prompt: &[u32]) -> Result<()> {
-    let tokenizer = tokenizer(checkpoint)?;
-    let mask =
-        tokenizer.special("[MASK]").context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
-    let context = checkpoint.config.context_length;
-    check_ids(prompt, checkpoint.config.vocab_size)?;
+fn fill(args: &Args, lm: &Lm, prompt: &[u32]) -> Result<()> {
+    let (mask, context) = (lm.mask_token()?, lm.config().context_length);
+    check_ids(prompt, lm.config().vocab_size)?;
     if !prompt.contains(&mask) {
         bail!("this model fills masks: put [MASK] into the prompt where a token is wanted");
     }
     if prompt.len() > context {
         bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());
     }
-    let (model, mut backend) = open(checkpoint, Mode::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
-    let batch = trace::batch(&checkpoint.config, prompt, None, Some(mask))?;
-    let filled = generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?;
+    let filled = lm.fill_ids(prompt)?;
     let (text, found) = (filled.text, filled.masks);
     if args.json {
         let masks: Vec<_> =

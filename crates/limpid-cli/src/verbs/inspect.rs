@@ -4,8 +4,8 @@
 
 #[cfg(feature = "serve")]
 use crate::glass::{self, GlassOptions};
-use crate::machine::{fits, fits_text};
-use crate::models::{self, open, prompt_ids};
+use crate::machine::fits_text;
+use crate::models::{self, prompt_ids};
 use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
@@ -14,6 +14,7 @@ use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::{Checkpoint, is_part};
 use limpid::config::{Config, ConfigError, Fields, Mask, Preset};
 use limpid::data::check_ids;
+use limpid::memory;
 use limpid::model::{Mode, Model, Module, Param, init};
 use limpid::names;
 use limpid::ops::{Batch, IGNORE};
@@ -930,13 +931,14 @@ fn ready(args: &Args) -> Result<Ready> {
             typed(args, given.as_deref().unwrap_or_default(), &checkpoint.config, mask)?
         }
     };
-    checkpoint.config = config;
+    let tokenizer = checkpoint.tokenizer.clone();
     let (model, backend) = if args.initial {
-        untrained(&checkpoint.config, mode(args, &batch), &began(dir)?, machine)?
+        untrained(&config, mode(args, &batch), &began(dir)?, machine)?
     } else {
-        open(&checkpoint, mode(args, &batch), machine)?
+        checkpoint.config = config;
+        models::on_machine(checkpoint, machine)?.start(mode(args, &batch))?
     };
-    Ok(Ready { model, backend, batch, tokenizer: checkpoint.tokenizer })
+    Ok(Ready { model, backend, batch, tokenizer })
 }
 
 /// The texts of `--prompt`.
@@ -995,7 +997,8 @@ fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Resu
     ids.check_ids(config.vocab_size)?;
     let recipe = recipe(dir)?.unwrap_or_default();
     let context = if recipe.context == 0 { config.context_length } else { recipe.context.min(config.context_length) };
-    let objective = models::objective(checkpoint, config.n_segment > 0)?;
+    let objective =
+        limpid::objective(config, checkpoint.tokenizer.as_ref(), (config.vocab_size, config.n_segment > 0))?;
     Ok(Windows::of_documents("text", &ids, context, objective, recipe.documents())?.first(args.batch_size.into()))
 }
 
@@ -1007,11 +1010,12 @@ fn untrained(
     machine: &MachineOptions,
 ) -> Result<(Model, Box<dyn Backend>)> {
     machine.measure(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
+    let machine = machine.machine();
     let model = Model::new(config, mode)?;
     // with room for drawing the values
     let (batch, context) = (model.sequences(), model.rows / model.sequences());
-    fits(&Model::new(config, Mode::Inspect { batch, context })?, None, machine.on(), "this model")?;
-    let mut backend = machine.backend(&model)?;
+    memory::fits(&Model::new(config, Mode::Inspect { batch, context })?, None, &machine)?;
+    let mut backend = machine.start(&model)?;
     for param in &model.params {
         backend.fill(param.region, &init::value(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
     }

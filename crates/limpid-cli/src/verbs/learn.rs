@@ -1,8 +1,9 @@
 //! `tokenize train`: a tokenizer learned from documents.
 
-use crate::machine::interrupt;
-use crate::options::{self, DataOptions, Interrupted, Usage, cores};
+use crate::machine::cores;
+use crate::options::{self, DataOptions, Interrupted, Usage};
 use crate::show::{self, Progress};
+use crate::signals::interrupt;
 use crate::{source, tokenizers};
 use anyhow::{Result, bail};
 use limpid::data::source::left_out;

@@ -1,8 +1,8 @@
 //! `lesson`: what is said of transformers, measured on small runs.
 
-use crate::machine::interrupt;
 use crate::options::{Interrupted, Usage};
 use crate::show::{self, Progress};
+use crate::signals::interrupt;
 use anyhow::{Result, bail};
 use limpid::Error;
 use limpid::trace::table::TableOptions;

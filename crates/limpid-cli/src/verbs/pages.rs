@@ -4,7 +4,7 @@ use crate::show;
 use anyhow::{Context, Result};
 use clap::Command;
 use clap_complete::Shell;
-use limpid::files;
+use limpid_base::files;
 use std::path::PathBuf;
 
 /// Print shell completions: where they go is said in `limpid completions --help`

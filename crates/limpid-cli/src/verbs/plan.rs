@@ -1,12 +1,12 @@
 //! `plan`: what `train` with the same flags would do.
 
 use crate::devices::{DeviceChoice, Traffic, traffic, traffic_columns};
-use crate::job::{Job, JobArgs, extra_work, keys, recomputes, step_flops, too_large};
-use crate::machine::{READINGS, fits, share};
-use crate::options::MachineOptions;
+use crate::machine::{READINGS, share};
 use crate::show;
+use crate::training::{TooLarge, TrainingArgs, extra_work, keys, recomputes, step_flops, too_large};
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
+use limpid::config::Config;
 use limpid::memory::{self, needed, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Model, init};
@@ -16,6 +16,7 @@ use limpid::train::ranks::check_micros;
 use limpid::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use limpid::train::ranks::shards::Uses;
 use limpid::train::{Recipe, RunSettings};
+use limpid::{Machine, TrainingPlan};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -25,8 +26,9 @@ use std::time::Instant;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    train: JobArgs,
-    /// Also estimate training with N processes (mpirun -n N limpid train; docs/scale.md), each on a machine like this one
+    train: TrainingArgs,
+    /// Say also what so many processes would do that train together (mpirun -n N limpid train; docs/scale.md), each on a machine
+    /// like this one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     ranks: Option<u32>,
     /// The network between the processes: 1g, 10g or 100g (Gbit/s)
@@ -51,26 +53,26 @@ struct Measured {
 
 /// Takes some steps of the job, from weights that are any, in at most some seconds. Where a step would take long, those are of
 /// fewer tokens: its gradient takes as much longer as it is more work, its update as long.
-fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64) -> Result<Measured> {
-    let mut recipe = Recipe { accumulate: 1, ..job.task.recipe };
-    let mut expected = guess / job.task.recipe.accumulate as f64;
+fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
+    let mut recipe = Recipe { accumulate: 1, ..plan.recipe };
+    let mut expected = guess / plan.recipe.accumulate as f64;
     while expected > LONGEST && recipe.batch_size * recipe.context > 64 {
         let cut = if recipe.batch_size > 1 { &mut recipe.batch_size } else { &mut recipe.context };
         let before = *cut;
         *cut = before.div_ceil(2);
         expected *= *cut as f64 / before as f64;
     }
-    let model = trainable(&job.task.config, &recipe, &job.model.tuning, job.on, (job.program, budget))?;
-    fits(&model, Some(&recipe), job.on, "training this model")?;
-    let mut backend = machine.backend(&model)?;
+    let model = trainable(&plan.config, &recipe, &plan.model.tuning, &plan.on, (plan.program, plan.memory))?;
+    memory::fits(&model, Some(&recipe), &plan.on)?;
+    let mut backend = plan.machine.start(&model)?;
     // quantised ones take another time
-    let base = job.base.as_ref().filter(|base| base.is_quantised());
+    let base = plan.base().filter(|base| base.is_quantised());
     base.map_or(Ok(()), |base| base.load(&model, &mut *backend))?;
     for param in model.params.iter().filter(|param| base.is_none() || param.is_adapter()) {
         backend.write(param.region, &init::any_values(param))?;
     }
     let Recipe { batch_size, context, .. } = recipe;
-    let batches = recipe.batches(&job.task.corpus.train, job.task.objective)?;
+    let batches = recipe.batches(&plan.corpus.train, plan.objective)?;
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
     let (mut batch, mut times, start) = (Batch::default(), vec![], Instant::now());
     while times.len() < 3 || (times.len() < 20 && start.elapsed().as_secs_f64() < 1.0) {
@@ -91,7 +93,7 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     };
     let (gradients, updates) = times.iter().copied().unzip();
     let work = |model: &Model, recipe: &Recipe| (1.0 + extra_work(model, recipe)) * step_flops(model, recipe);
-    let more = work(&job.model, &job.task.recipe) / work(&model, &recipe);
+    let more = work(&plan.model, &plan.recipe) / work(&model, &recipe);
     let seconds = (more * middle(gradients), middle(updates));
     Ok(Measured { steps: times.len(), batch_size, context, seconds })
 }
@@ -108,17 +110,17 @@ fn less_memory(models: Vec<Model>, takes: impl Fn(&Model) -> u64) -> Vec<Model> 
 }
 
 /// What a micro-batch costs on a GPU, where one is chosen: counted of one that could be trained on.
-fn gpu(job: &Job, device: &DeviceChoice) -> Result<Option<Traffic>> {
-    let recipe = &job.task.recipe;
+fn gpu(plan: &TrainingPlan, device: &DeviceChoice) -> Result<Option<Traffic>> {
+    let recipe = &plan.recipe;
     let batch = || {
-        fits(&job.model, Some(recipe), job.on, "training this model")?;
+        memory::fits(&plan.model, Some(recipe), &plan.on)?;
         let mut batch = Batch::default();
-        recipe.batches(&job.task.corpus.train, job.task.objective)?.fill(0, 0, &mut batch);
+        recipe.batches(&plan.corpus.train, plan.objective)?.fill(0, 0, &mut batch);
         (batch.terms, batch.seed) = (recipe.terms(), Some(0));
         Ok(batch)
     };
-    let groups = job.model.update_groups(recipe.weight_decay, recipe.optimizer);
-    traffic(device, &job.model, &groups, batch, keys(&job.model, recipe))
+    let groups = plan.model.update_groups(recipe.weight_decay, recipe.optimizer);
+    traffic(device, &plan.model, &groups, batch, keys(&plan.model, recipe))
 }
 
 /// What is no tensor's, taken out of the parts of the memory.
@@ -146,15 +148,15 @@ struct Several {
 
 impl Several {
     /// Of a job whose step takes one process so many seconds for its gradients and its update.
-    fn new(job: &Job, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
-        let (model, recipe, network) = (&job.model, &job.task.recipe, args.network);
+    fn new(plan: &TrainingPlan, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
+        let (model, recipe, network) = (&plan.model, &plan.recipe, args.network);
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
         let shared = SharedStep::new(&groups, &Uses::of(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
-        let on = job.on;
+        let on = &plan.on;
         let (memory, alone) =
             (memory::parts_among(model, recipe, on, processes), memory::parts(model, Some(recipe), on));
-        let total = memory.iter().map(|(_, bytes)| bytes).sum::<u64>() + job.program;
+        let total = memory.iter().map(|(_, bytes)| bytes).sum::<u64>() + plan.program;
         let tokens = (recipe.batch_size * recipe.context * recipe.accumulate) as f64;
         let (efficiency, worth) = (shared.efficiency(processes, network), shared.worth(network));
         let (speed, steps) = (tokens / cost.seconds(), recipe.steps);
@@ -220,86 +222,254 @@ impl Several {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let job = args.train.job()?;
-    let processes = args.ranks.map(|n| n as usize);
-    check_micros(processes.unwrap_or(1), job.task.recipe.accumulate as u64, job.task.recipe.batch_size)?;
-    let too_large = too_large(&job)?;
-    let (model, corpus, recipe, config) = (&job.model, &job.task.corpus, &job.task.recipe, &job.task.config);
-    let (threads, on) = (args.train.machine.threads(), job.on);
-    let level = args.train.machine.level();
-    let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
-    let flops = step_flops(model, recipe);
-    let mut roof = Roof::multiply_adds(threads, level, args.train.machine.precision)?;
-    let guess = (1.0 + extra_work(model, recipe)) * flops / (roof.measure(READINGS) * REACHED);
-    let measured = measure(&job, &args.train.machine, args.train.memory, guess);
+    let plan = args.train.prepare()?;
+    let (processes, recipe) = (args.ranks.map(|n| n as usize), &plan.recipe);
+    check_micros(processes.unwrap_or(1), recipe.accumulate as u64, recipe.batch_size)?;
+    let too_large = too_large(&plan)?;
+    let flops = step_flops(&plan.model, recipe);
+    let Machine { threads, level, precision, .. } = plan.machine;
+    let mut roof = Roof::multiply_adds(threads, level, precision)?;
+    let guess = (1.0 + extra_work(&plan.model, recipe)) * flops / (roof.measure(READINGS) * REACHED);
+    let measured = measure(&plan, guess);
     // of a guess, nobody knows which part the update has
     let (gradients, update) = measured.as_ref().map_or((guess, 0.0), |m| m.seconds);
-    let step_seconds = gradients + update;
-    let gpu = gpu(&job, &args.train.machine.device);
-    let several = processes.map(|n| Several::new(&job, &args, n, (gradients, update)));
-    let (roof, seconds) = (roof.measure(READINGS), step_seconds * recipe.steps as f64);
-    let share = share(flops / step_seconds, roof);
-    let milestones: Vec<(u64, f64)> = {
-        let mut at =
-            vec![0, recipe.warmup_steps, recipe.steps / 4, recipe.steps / 2, 3 * recipe.steps / 4, recipe.steps - 1];
-        at.sort_unstable();
-        at.dedup();
-        at.into_iter().filter(|s| *s < recipe.steps).map(|s| (s + 1, recipe.rate(s))).collect()
+    let gpu = gpu(&plan, &args.train.machine.device);
+    let several = processes.map(|n| Several::new(&plan, &args, n, (gradients, update)));
+    let estimate = Estimate {
+        name: args.train.name(),
+        tokens_per_step: recipe.batch_size * recipe.context * recipe.accumulate,
+        flops,
+        roof: roof.measure(READINGS),
+        step_seconds: gradients + update,
+        seconds: (gradients + update) * recipe.steps as f64,
+        rates: rates(recipe),
+        decay: Decay::of_model(&plan.model),
+        // this very process holds the program, the text and the tokenizer
+        total: needed(&plan.model, Some(recipe), &plan.on) + plan.program,
+        ladder: ladder(&plan)?,
+        plan: &plan,
+        too_large,
+        measured,
+        gpu,
+        several,
     };
-    let group = |matrix: bool| {
-        let own = model.learning().filter(|p| p.is_matrix() == matrix);
-        own.fold((0, 0), |(n, size), p| (n + 1, size + p.region.len()))
-    };
-    let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
-    // this very process holds the program, the text and the tokenizer
-    let program = job.program;
-    let total = needed(model, Some(recipe), on) + program;
-    // what all blocks making more and more again would bring
-    let ladder = (0..KeepLevel::ALL.len())
-        .map(|level| Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer));
-    let ladder = less_memory(ladder.collect::<Result<Vec<Model>, _>>()?, |model| needed(model, Some(recipe), on));
-    if args.train.json {
-        let counted = gpu.as_ref().ok().and_then(Option::as_ref);
-        let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), on).into_iter().collect();
-        let scratch = scratch(&mut parts);
-        return show::json(&json!({
-            "preset": job.name, "config": config, "recipe": RunSettings { recipe: *recipe, options: job.options }, "parameters": model.parameter_count(), "learning": decayed + kept,
-            "decay": {"weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors, "not_decayed": kept},
-            "clip": {"max_norm": recipe.clip, "scope": "global"}, "tokens_per_step": tokens_step,
-            "train_tokens": corpus.train.len(), "validation_tokens": corpus.validation.len(),
-            "learning_rates": milestones.iter().map(|(s, r)| json!({"step": s, "rate": r})).collect::<Vec<_>>(),
-            "flops_per_step": flops, "memory_bytes": parts,
-            "scratch_bytes": scratch, "program_bytes": program, "total_memory_bytes": total, "memory_budget": args.train.memory,
-            "made_again": model.keeps().iter().map(|(blocks, keep)| json!({"blocks": blocks.len(), "what": keep.recomputes()})).collect::<Vec<_>>(),
-            "extra_work": extra_work(model, recipe),
-            "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.recomputes(),
-                "total_memory_bytes": needed(model, Some(recipe), on) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
-            "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
-            "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
-            "ranks": several.as_ref().map(Several::json), "gpu": counted.map(|(on, ..)| on),
-            "gpu_ops": counted.map(|(.., json)| json), "gpu_refuses": gpu.as_ref().err().map(|e| format!("{e:#}")),
-            "fits": too_large.is_none() && gpu.is_ok(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
-        }));
+    if args.train.json { show::json(&serde_json::to_value(estimate.json())?) } else { show::out(&estimate.text()) }
+}
+
+/// The learning rates of some steps, from 1.
+fn rates(recipe: &Recipe) -> Vec<(u64, f64)> {
+    let mut at =
+        vec![0, recipe.warmup_steps, recipe.steps / 4, recipe.steps / 2, 3 * recipe.steps / 4, recipe.steps - 1];
+    at.sort_unstable();
+    at.dedup();
+    at.into_iter().filter(|s| *s < recipe.steps).map(|s| (s + 1, recipe.rate(s))).collect()
+}
+
+/// What all blocks making more and more again would bring.
+fn ladder(plan: &TrainingPlan) -> Result<Vec<Model>> {
+    let TrainingPlan { model, config, recipe, on, .. } = plan;
+    let level = |level| Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer);
+    let models = (0..KeepLevel::ALL.len()).map(level).collect::<Result<Vec<Model>, _>>()?;
+    Ok(less_memory(models, |model| needed(model, Some(recipe), on)))
+}
+
+/// Which parameters that learn decay: matrices do, vectors do not.
+struct Decay {
+    matrices: usize,
+    decayed: usize,
+    vectors: usize,
+    kept: usize,
+}
+
+impl Decay {
+    fn of_model(model: &Model) -> Decay {
+        let group = |matrix: bool| {
+            let own = model.learning().filter(|p| p.is_matrix() == matrix);
+            own.fold((0, 0), |(n, size), p| (n + 1, size + p.region.len()))
+        };
+        let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
+        Decay { matrices, decayed, vectors, kept }
     }
-    let mut text = show::sentence(&format!("{}: {config}", job.name)) + "\n\n";
-    let mut section = |title: &str, rows: Vec<(&str, String)>| {
-        let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
-        text += &format!("{}\n{}\n", show::sentence(title), show::pairs(&rows));
-    };
-    let n = |n: usize| show::commas(n as u64);
-    section(
-        "Data",
+}
+
+/// What a training would be, and what it would cost.
+struct Estimate<'a> {
+    plan: &'a TrainingPlan,
+    name: String,
+    tokens_per_step: usize,
+    /// Of a step.
+    flops: f64,
+    roof: f64,
+    step_seconds: f64,
+    /// Of all steps.
+    seconds: f64,
+    rates: Vec<(u64, f64)>,
+    decay: Decay,
+    /// Bytes of memory, with the program's.
+    total: u64,
+    /// The same model with more and more recomputed.
+    ladder: Vec<Model>,
+    too_large: Option<TooLarge>,
+    measured: Result<Measured>,
+    gpu: Result<Option<Traffic>>,
+    several: Option<Several>,
+}
+
+/// An [`Estimate`] as JSON.
+#[derive(serde::Serialize)]
+struct EstimateJson<'a> {
+    preset: &'a str,
+    config: &'a Config,
+    recipe: RunSettings,
+    parameters: usize,
+    learning: usize,
+    decay: Value,
+    clip: Value,
+    tokens_per_step: usize,
+    train_tokens: usize,
+    validation_tokens: usize,
+    learning_rates: Vec<Value>,
+    flops_per_step: f64,
+    memory_bytes: BTreeMap<&'static str, u64>,
+    scratch_bytes: Option<u64>,
+    program_bytes: u64,
+    total_memory_bytes: u64,
+    memory_budget: Option<u64>,
+    made_again: Vec<Value>,
+    extra_work: f64,
+    ladder: Vec<Value>,
+    roof_flops: f64,
+    expected_seconds: f64,
+    seconds_per_step: f64,
+    share_of_roof: Option<f64>,
+    measured: Option<Value>,
+    not_measured: Option<String>,
+    ranks: Option<Value>,
+    gpu: Option<&'a str>,
+    gpu_ops: Option<&'a Value>,
+    gpu_refuses: Option<String>,
+    fits: bool,
+    would_fit: Vec<&'a str>,
+}
+
+impl Estimate<'_> {
+    /// Bytes of the memory of this training with another model.
+    fn takes(&self, model: &Model) -> u64 {
+        needed(model, Some(&self.plan.recipe), &self.plan.on) + self.plan.program
+    }
+
+    fn share(&self) -> Option<f64> {
+        share(self.flops / self.step_seconds, self.roof)
+    }
+
+    fn json(&self) -> EstimateJson<'_> {
+        let TrainingPlan { model, config, recipe, corpus, .. } = self.plan;
+        let Decay { matrices, decayed, vectors, kept } = self.decay;
+        let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), &self.plan.on).into_iter().collect();
+        let scratch = scratch(&mut parts);
+        let counted = self.gpu.as_ref().ok().and_then(Option::as_ref);
+        let again = |model: &Model| model.keeps()[0].1.recomputes();
+        EstimateJson {
+            preset: &self.name,
+            config,
+            recipe: RunSettings { recipe: *recipe, options: self.plan.options },
+            parameters: model.parameter_count(),
+            learning: decayed + kept,
+            decay: json!({
+                "weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors,
+                "not_decayed": kept,
+            }),
+            clip: json!({ "max_norm": recipe.clip, "scope": "global" }),
+            tokens_per_step: self.tokens_per_step,
+            train_tokens: corpus.train.len(),
+            validation_tokens: corpus.validation.len(),
+            learning_rates: self.rates.iter().map(|(s, r)| json!({ "step": s, "rate": r })).collect(),
+            flops_per_step: self.flops,
+            memory_bytes: parts,
+            scratch_bytes: scratch,
+            program_bytes: self.plan.program,
+            total_memory_bytes: self.total,
+            memory_budget: self.plan.memory,
+            made_again: (model.keeps().iter())
+                .map(|(blocks, keep)| json!({ "blocks": blocks.len(), "what": keep.recomputes() }))
+                .collect(),
+            extra_work: extra_work(model, recipe),
+            ladder: (self.ladder.iter())
+                .map(|model| {
+                    json!({
+                        "what": again(model), "total_memory_bytes": self.takes(model),
+                        "extra_work": extra_work(model, recipe),
+                    })
+                })
+                .collect(),
+            roof_flops: self.roof,
+            expected_seconds: self.seconds,
+            seconds_per_step: self.step_seconds,
+            share_of_roof: self.share(),
+            measured: (self.measured.as_ref().ok())
+                .map(|m| json!({ "steps": m.steps, "batch_size": m.batch_size, "context": m.context })),
+            not_measured: self.measured.as_ref().err().map(|e| format!("{e:#}")),
+            ranks: self.several.as_ref().map(Several::json),
+            gpu: counted.map(|(on, ..)| on.as_str()),
+            gpu_ops: counted.map(|(.., json)| json),
+            gpu_refuses: self.gpu.as_ref().err().map(|e| format!("{e:#}")),
+            fits: self.too_large.is_none() && self.gpu.is_ok(),
+            would_fit: self.too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags.as_str()).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let threads = show::plural(self.plan.machine.threads, "thread");
+        let mut text = show::sentence(&format!("{}: {}", self.name, self.plan.config)) + "\n\n";
+        let mut section = |title: &str, rows: Vec<(&str, String)>| {
+            let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+            text += &format!("{}\n{}\n", show::sentence(title), show::pairs(&rows));
+        };
+        section("Data", self.data());
+        section("Parameters", self.parameters());
+        section("Update", self.update());
+        section("Memory", self.memory());
+        section(
+            "Less memory by activation checkpointing (--memory SIZE chooses), if the backward pass recomputes",
+            self.less_memory(),
+        );
+        section("Work", self.work());
+        if let Some(several) = &self.several {
+            let title = format!(
+                "{} over {} Gbit/s, each on a machine like this one with {threads} (docs/scale.md)",
+                show::plural(several.processes, "process"),
+                several.network.gigabits(),
+            );
+            section(&title, several.rows(self.plan.recipe.accumulate));
+        }
+        match &self.gpu {
+            Ok(None) => {}
+            Ok(Some((on, lines, _))) => {
+                text += &format!(
+                    "A micro-batch, counted for {on}: what kernels read and write, and the least time on others (docs/gpu.md)\n"
+                );
+                text += &show::columns(&traffic_columns(), lines);
+            }
+            Err(error) => text += &format!("This model cannot be trained on the GPU: {error:#}\n"),
+        }
+        if let Some(too_large) = &self.too_large {
+            text += &format!("\n{}\n", too_large.text());
+        }
+        text
+    }
+
+    fn data(&self) -> Vec<(&'static str, String)> {
+        let TrainingPlan { recipe, corpus, .. } = self.plan;
+        let about = [Some(corpus.about.name.clone()), corpus.about.read.clone()];
+        let all = self.tokens_per_step.saturating_mul(recipe.steps as usize);
+        let times = self.tokens_per_step as f64 * recipe.steps as f64 / corpus.train.len() as f64;
         vec![
+            ("text", about.into_iter().flatten().collect::<Vec<_>>().join(": ")),
+            ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, count(corpus.tokenizer.vocab_size()))),
             (
-                "text",
-                [Some(corpus.about.name.clone()), corpus.about.read.clone()]
-                    .into_iter()
-                    .flatten()
-                    .collect::<Vec<_>>()
-                    .join(": "),
+                "tokens",
+                format!("{} to train on, {} to validate", count(corpus.train.len()), count(corpus.validation.len())),
             ),
-            ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, n(corpus.tokenizer.vocab_size()))),
-            ("tokens", format!("{} to train on, {} to validate", n(corpus.train.len()), n(corpus.validation.len()))),
             (
                 "a step",
                 format!(
@@ -307,137 +477,101 @@ pub fn run(args: Args) -> Result<()> {
                     recipe.batch_size,
                     recipe.context,
                     recipe.accumulate,
-                    n(tokens_step)
+                    count(self.tokens_per_step)
                 ),
             ),
-            (
-                "all steps",
-                format!(
-                    "{} tokens, the text {:.1} times over",
-                    n(tokens_step.saturating_mul(recipe.steps as usize)),
-                    tokens_step as f64 * recipe.steps as f64 / corpus.train.len() as f64
-                ),
-            ),
-        ],
-    );
-    section(
-        "Parameters",
-        model
-            .groups()
-            .into_iter()
-            .map(|(k, v)| (k, n(v)))
-            .chain([("total", n(model.parameter_count())), ("trained", n(decayed + kept))])
-            .collect(),
-    );
-    let clip = if recipe.clip > 0.0 { format!("global norm, to {}", recipe.clip) } else { "none".into() };
-    let mut loss = format!("{} over counted rows", recipe.reduction);
-    for (what, value) in [("label smoothing", recipe.label_smoothing), ("z-loss", recipe.z_loss)] {
-        if value > 0.0 {
-            loss += &format!(", {what} {value}");
-        }
+            ("all steps", format!("{} tokens, the text {times:.1} times over", count(all))),
+        ]
     }
-    let mut rule = match recipe.optimizer {
-        Method::Muon => {
-            format!("muon (momentum {}) for matrices inside the model, adamw for the rest", recipe.muon_momentum)
-        }
-        method => method.to_string(),
-    };
-    rule += &format!(" (beta1 {}, beta2 {}, eps {:e})", recipe.beta1, recipe.beta2, recipe.eps);
-    if recipe.ema > 0.0 {
-        rule += &format!(", weights averaged over about {:.0} steps", 1.0 / (1.0 - recipe.ema));
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        let (model, Decay { decayed, kept, .. }) = (&self.plan.model, &self.decay);
+        let groups = model.groups().into_iter().map(|(what, n)| (what, count(n)));
+        let all = [("total", count(model.parameter_count())), ("trained", count(decayed + kept))];
+        groups.chain(all).collect()
     }
-    let rates = milestones.iter().map(|(s, r)| format!("{r:.2e} at step {s}")).collect::<Vec<_>>().join(", ");
-    section(
-        "Update",
+
+    fn update(&self) -> Vec<(&'static str, String)> {
+        let (recipe, Decay { matrices, decayed, vectors, kept }) = (&self.plan.recipe, &self.decay);
+        let mut loss = format!("{} over counted rows", recipe.reduction);
+        for (what, value) in [("label smoothing", recipe.label_smoothing), ("z-loss", recipe.z_loss)] {
+            if value > 0.0 {
+                loss += &format!(", {what} {value}");
+            }
+        }
+        let mut rule = match recipe.optimizer {
+            Method::Muon => {
+                format!("muon (momentum {}) for matrices inside the model, adamw for the rest", recipe.muon_momentum)
+            }
+            method => method.to_string(),
+        };
+        rule += &format!(" (beta1 {}, beta2 {}, eps {:e})", recipe.beta1, recipe.beta2, recipe.eps);
+        if recipe.ema > 0.0 {
+            rule += &format!(", weights averaged over about {:.0} steps", 1.0 / (1.0 - recipe.ema));
+        }
+        let decay = format!(
+            "{} on {matrices} matrices ({} parameters); none on {vectors} biases, gains and offsets ({})",
+            recipe.weight_decay,
+            count(*decayed),
+            count(*kept)
+        );
+        let clip = if recipe.clip > 0.0 { format!("global norm, to {}", recipe.clip) } else { "none".into() };
+        let accumulated =
+            format!("{} micro-batches, each row weighted by all counted rows of the step", recipe.accumulate);
+        let rates = self.rates.iter().map(|(s, r)| format!("{r:.2e} at step {s}")).collect::<Vec<_>>().join(", ");
         vec![
             ("rule", rule),
-            (
-                "weight decay",
-                format!(
-                    "{} on {matrices} matrices ({} parameters); none on {vectors} biases, gains and offsets ({})",
-                    recipe.weight_decay,
-                    n(decayed),
-                    n(kept)
-                ),
-            ),
+            ("weight decay", decay),
             ("clipping", clip),
-            (
-                "gradient accumulation",
-                format!("{} micro-batches, each row weighted by all counted rows of the step", recipe.accumulate),
-            ),
+            ("gradient accumulation", accumulated),
             ("loss", loss),
             ("learning rate", format!("{}: {rates}", recipe.schedule)),
-        ],
-    );
-    let available = match memory::is_systems(on.device, model) {
-        true => {
+        ]
+    }
+
+    fn memory(&self) -> Vec<(&'static str, String)> {
+        let TrainingPlan { model, recipe, on, program, .. } = self.plan;
+        let available = if memory::is_systems(&on.machine, model) {
             crate::machine::memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default()
-        }
-        false => format!(
-            " of the {}'s own memory; its driver does not report how much there is, and refuses what does not fit",
-            on.device
-        ),
-    };
-    let parts = memory::parts(model, Some(recipe), on).into_iter();
-    let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| (what, show::bytes(bytes)));
-    let beside = (program > 0).then(|| ("program and text", show::bytes(program)));
-    let more = [("total", format!("{}{available}", show::bytes(total))), ("recomputed", recomputes(model, recipe))];
-    section("Memory", parts.chain(beside).chain(more).collect());
-    let recompute_level = |model: &Model| {
-        let takes = show::bytes(needed(model, Some(recipe), on) + program);
-        (model.keeps()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))
-    };
-    section(
-        "Less memory by activation checkpointing (--memory SIZE chooses), if the backward pass recomputes",
-        ladder.iter().map(recompute_level).collect(),
-    );
-    section(
-        "Work",
+        } else {
+            format!(
+                " of the {}'s own memory; its driver does not report how much there is, and refuses what does not fit",
+                on.machine.device
+            )
+        };
+        let parts = memory::parts(model, Some(recipe), on).into_iter();
+        let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| (what, show::bytes(bytes)));
+        let beside = (*program > 0).then(|| ("program and text", show::bytes(*program)));
+        let total = ("total", format!("{}{available}", show::bytes(self.total)));
+        parts.chain(beside).chain([total, ("recomputed", recomputes(model, recipe))]).collect()
+    }
+
+    fn less_memory(&self) -> Vec<(&'static str, String)> {
+        let level = |model: &Model| {
+            let (takes, more) = (show::bytes(self.takes(model)), extra_work(model, &self.plan.recipe));
+            (model.keeps()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * more))
+        };
+        self.ladder.iter().map(level).collect()
+    }
+
+    fn work(&self) -> Vec<(&'static str, String)> {
+        let Machine { threads, level, .. } = self.plan.machine;
+        let threads = show::plural(threads, "thread");
+        let share = self.share().map(|share| format!(", {:.0} % of the roof", 100.0 * share)).unwrap_or_default();
+        let (all, step) = (show::duration(self.seconds), show::duration(self.step_seconds));
+        let measured = match &self.measured {
+            Ok(m) => format!("now, {} steps of {} x {} tokens", m.steps, m.batch_size, m.context),
+            Err(error) => format!("no, a guess: {error:#}"),
+        };
         vec![
-            ("a step", format!("{}FLOP", show::count(flops))),
-            (
-                "roof",
-                format!("{}FLOP/s with {}, {level} (measured now)", show::count(roof), show::plural(threads, "thread")),
-            ),
-            (
-                "expected time",
-                format!(
-                    "about {}: {} a step{}",
-                    show::duration(seconds),
-                    show::duration(step_seconds),
-                    share.map(|share| format!(", {:.0} % of the roof", 100.0 * share)).unwrap_or_default()
-                ),
-            ),
-            (
-                "measured",
-                match &measured {
-                    Ok(m) => format!("now, {} steps of {} x {} tokens", m.steps, m.batch_size, m.context),
-                    Err(error) => format!("no, a guess: {error:#}"),
-                },
-            ),
-        ],
-    );
-    if let Some(several) = several {
-        let title = format!(
-            "{} over {} Gbit/s, each on a machine like this one with {} (docs/scale.md)",
-            show::plural(several.processes, "process"),
-            several.network.gigabits(),
-            show::plural(threads, "thread")
-        );
-        section(&title, several.rows(recipe.accumulate));
+            ("a step", format!("{}FLOP", show::count(self.flops))),
+            ("roof", format!("{}FLOP/s with {threads}, {level} (measured now)", show::count(self.roof))),
+            ("expected time", format!("about {all}: {step} a step{share}")),
+            ("measured", measured),
+        ]
     }
-    match gpu {
-        Ok(None) => {}
-        Ok(Some((on, lines, _))) => {
-            text += &format!(
-                "A micro-batch, counted for {on}: what kernels read and write, and the least time on others (docs/gpu.md)\n"
-            );
-            text += &show::columns(&traffic_columns(), &lines);
-        }
-        Err(error) => text += &format!("This model cannot be trained on the GPU: {error:#}\n"),
-    }
-    if let Some(too_large) = too_large {
-        text += &format!("\n{}\n", too_large.text());
-    }
-    show::out(&text)
+}
+
+fn count(n: usize) -> String {
+    show::commas(n as u64)
 }

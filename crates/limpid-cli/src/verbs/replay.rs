@@ -4,11 +4,11 @@ use crate::models::adapted;
 use crate::options::{Usage, read_settings, threads};
 use crate::show;
 use anyhow::{Context, Result, bail};
-use limpid::Lm;
 use limpid::config::parse_axis;
 use limpid::generate::FinishReason;
 use limpid::numeric::simd::Level;
 use limpid::receipt::{Receipt, ReceiptCause, Replay, VERSION, replay};
+use limpid::{Lm, Machine};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -52,14 +52,15 @@ pub fn run(args: Args) -> Result<()> {
     let text = read_settings(&args.receipt)?;
     let receipts = receipts(&text).with_context(|| args.receipt.display().to_string())?;
     let checkpoint = adapted(&args.model, args.adapter.as_deref(), !args.no_verify)?;
-    let mut lm = Lm::from(checkpoint).with_threads(threads(args.threads));
-    lm = lm.with_level(args.simd.unwrap_or_else(Level::best));
+    let machine = Machine { level: args.simd.unwrap_or_else(Level::best), ..Machine::cpu(threads(args.threads)) };
+    let mut lm = Lm::from(checkpoint);
     let (mut found, mut differs) = (vec![], vec![]);
     for (n, Answered { receipt, answer }) in receipts.iter().enumerate() {
         // what products multiplied is a choice and no property of a model: it is made again
         let precision = receipt.precision.split(' ').next().unwrap_or_default();
-        lm = lm.with_precision(parse_axis(precision).context("precision")?);
-        lm = lm.with_cache(parse_axis(&receipt.cache).context("cache")?)?;
+        let precision = parse_axis(precision).context("precision")?;
+        let cache = Machine::cache_element(parse_axis(&receipt.cache).context("cache")?)?;
+        lm = lm.with_machine(Machine { precision, cache, ..machine.clone() });
         let which = if receipts.len() > 1 { format!("answer {}: ", n + 1) } else { String::new() };
         let stopped = receipt.answer.finish_reason == FinishReason::Cancelled;
         if stopped && receipt.answer.tokens.is_empty() {

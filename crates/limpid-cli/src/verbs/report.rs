@@ -4,7 +4,7 @@ use crate::records::{page, read, seen};
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::train::RECENT;
-use limpid::units::{count, duration};
+use limpid_base::units::{count, duration};
 use limpid_report::{self as report, ReportError};
 use std::path::PathBuf;
 

@@ -2,11 +2,12 @@
 
 use crate::models::{self, WeightOptions};
 use crate::options::{self, MachineOptions, Usage};
-use crate::{glass, machine, show};
+use crate::{glass, show, signals};
 use anyhow::{Context, Result, bail};
+use limpid::Machine;
 use limpid::checkpoint::Checkpoint;
 use limpid::engine::EngineLimits;
-use limpid::matrix::Precision;
+use limpid::numeric::element::Element;
 use limpid::numeric::simd::Level;
 use limpid::ops::cache_blocks;
 use limpid_serve::{
@@ -49,7 +50,7 @@ pub struct Args {
     kv_memory: Option<u64>,
     /// Type of the KV cache: f32, or bf16 for twice as many positions in the same memory
     #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
-    kv_cache_dtype: Precision,
+    kv_cache_dtype: Element,
     /// Answers that may wait in the queue (n for each prompt of a request); beyond that, requests get 429 with Retry-After
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_queue: usize,
@@ -115,17 +116,14 @@ pub fn run(args: Args) -> Result<()> {
     }
     let mut options = options(&args)?;
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
-    models::suits(&checkpoint, &args.machine)?;
+    models::serves(&checkpoint, &args.machine)?;
     let how = ServedAs {
         id: args.served_name.clone().unwrap_or_else(|| models::name(&args.weights.model)),
-        device: args.machine.device.device(),
-        threads: args.machine.threads(),
-        precision: args.machine.precision,
-        cache: args.kv_cache_dtype,
+        machine: Machine { cache: args.kv_cache_dtype, level: Level::best(), ..args.machine.machine() },
         template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
     };
     models::needs_head(&checkpoint)?;
-    let halves = if how.cache == Precision::Bf16 { 2 } else { 1 };
+    let halves = if how.machine.cache == Element::Bf16 { 2 } else { 1 };
     let one = EngineLimits::of(&checkpoint.config, 1, usize::MAX).cache_bytes / halves;
     if let Some(asked) = args.kv_memory.filter(|asked| *asked < one) {
         let [asked, one] = [asked, one].map(show::bytes);
@@ -150,7 +148,7 @@ pub fn run(args: Args) -> Result<()> {
     let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;
     let stopper = server.stopper();
     let watched = !args.json && show::terminal();
-    machine::on_signal(move |urgent| {
+    signals::on_signal(move |urgent| {
         if urgent && watched {
             show::interrupted("the server ends");
         }
@@ -177,7 +175,7 @@ pub fn run(args: Args) -> Result<()> {
 fn options(args: &Args) -> Result<ServeOptions> {
     let mut keys: Vec<String> = args.api_key.iter().cloned().collect();
     if let Some(path) = &args.api_key_file {
-        let text = limpid::files::read_text(path, KEYS).with_context(|| path.display().to_string())?;
+        let text = limpid_base::files::read_text(path, KEYS).with_context(|| path.display().to_string())?;
         let before = keys.len();
         keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from));
         if keys.len() == before {

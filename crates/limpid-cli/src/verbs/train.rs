@@ -1,29 +1,29 @@
 //! `train`: from text to a model directory.
 
 use crate::dashboard::{Dashboard, Now};
-use crate::job::{JobArgs, SAMPLE, Workflow, recomputes, step_flops, too_large};
-use crate::machine::{READINGS, interrupt, peak_rss, share};
-use crate::models::{self, engine};
-use crate::options::{Interrupted, MachineOptions, Usage};
+use crate::machine::{READINGS, peak_rss, share};
+use crate::models;
+use crate::options::{Interrupted, Usage};
 use crate::show::{self, Progress};
+use crate::signals::interrupt;
+use crate::training::{TrainingArgs, Workflow, recomputes, step_flops, too_large};
 use crate::{find, llmc, ranks, records, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
-use limpid::checkpoint::{Checkpoint, Format, adapter};
+use limpid::checkpoint::{Checkpoint, Format};
 use limpid::config::Mask;
 use limpid::data::chat::END;
 use limpid::data::source::Corpus;
+use limpid::engine::EngineLimits;
 use limpid::generate::{Options, Sampler, generate, prompt_ids};
 use limpid::matrix::Precision;
-use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::ranks::{check, check_start};
-use limpid::train::{
-    AllReduce, Control, Objective, RECENT, Ranks, Recipe, Resumable, Run, Step, Summary, TrainError, TrainEvent, log,
-};
+use limpid::train::{AllReduce, Control, RECENT, Ranks, Recipe, Run, Step, Summary, TrainError, TrainEvent, log};
+use limpid::{Lm, Machine, TrainingPlan};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Train a model, or fine-tune one (--from).
@@ -34,14 +34,14 @@ use std::time::{Duration, Instant, SystemTime};
 #[group(id = "train")]
 pub struct Args {
     #[command(flatten)]
-    job: JobArgs,
+    training: TrainingArgs,
     /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
     #[arg(long, value_name = "SECONDS", default_value_t = 600, hide_short_help = true)]
     timeout: u64,
 }
 
 /// Where the model goes.
-fn folder(args: &JobArgs, name: &str) -> PathBuf {
+fn folder(args: &TrainingArgs, name: &str) -> PathBuf {
     // 20261120-130155 (UTC)
     let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let time = time.replace(['-', ':', 'Z'], "").replace('T', "-");
@@ -53,11 +53,8 @@ fn folder(args: &JobArgs, name: &str) -> PathBuf {
     args.asked().unwrap_or_else(named)
 }
 
-/// Refuses a folder that cannot be used, before the text is read. Gives what a run there goes on from.
-fn fits_folder(args: &JobArgs, folder: &Path) -> Result<Option<Resumable>> {
-    if args.resumed().is_some() {
-        return Ok(Some(Run::check(folder, args.resume_step)?));
-    }
+/// Refuses a folder that cannot be begun, before the text is read.
+fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
     let found = folder::look(folder);
     if args.resume.as_ref().is_some_and(|resume| resume != "auto") && found != FolderContents::Begun {
         bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
@@ -85,157 +82,178 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<Option<Resumable>> {
     {
         bail!("--from and --out are both {}: the original model is kept; choose another --out", folder.display());
     }
-    Ok(None)
+    Ok(())
 }
 
-pub fn run(Args { job: args, timeout }: Args) -> Result<()> {
+pub fn run(Args { training, timeout }: Args) -> Result<()> {
     let ranks = ranks::join(timeout)?;
     let (rank, size) = (ranks.rank(), ranks.size());
-    let done = train(args, ranks).map_err(|error| ranks::end_all(rank, size, error));
+    let done = train(&training, ranks).map_err(|error| ranks::end_all(rank, size, error));
     ranks::leave();
     done
 }
 
 /// Trains, in each of the processes that train together; process 0 has the folder and speaks.
-fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
+fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
     let (main, size) = (ranks.rank() == 0, ranks.size());
-    let asked = args.asked().filter(|_| !args.lr_find);
-    let goes_on = args.resumed().is_some();
-    if size > 1 {
-        if args.lr_find {
-            bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
-        }
-        check_start(&mut *ranks, goes_on).map_err(TrainError::from)?;
-        args.machine.processes = [size, ranks.here()];
+    if args.lr_find && size > 1 {
+        bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
     }
-    let resumed = asked.filter(|_| main).map(|folder| fits_folder(&args, &folder)).transpose()?.flatten();
-    let job = args.job()?;
+    if let Some(folder) = args.asked().filter(|_| main && !args.lr_find && args.resumed().is_none()) {
+        check_place(args, &folder)?;
+    }
+    let folder = folder(args, &args.name());
+    let plan = prepare(args, ranks, &folder).map_err(source::of_any)?;
     if args.workflow == Some(Workflow::Llmc) {
         if size > 1 || args.ui || args.json {
             bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui and --json".into()));
         }
-        return llmc::train(&job, &args.machine, args.out.as_deref());
+        return llmc::train(&plan, args.out.as_deref());
     }
-    let folder = folder(&args, &job.name);
-    if let Some(fit) = too_large(&job)? {
+    if let Some(fit) = too_large(&plan)? {
         bail!("{}", fit.text());
     }
-    // all look at how much memory is left before one takes of it. What they run on may change digits: another device, or `unfused`
-    let (device, unfused) = (job.on.device, !args.machine.level().is_exact());
-    let facts = [("device", format!("{device:?}")), ("simd unfused", unfused.to_string())];
-    check(&mut *ranks, &facts.map(|(name, value)| (name.into(), value))).map_err(TrainError::from)?;
     if args.lr_find {
-        return find::run(&job, &args.machine, args.json);
+        return find::run(&plan, args.json);
     }
-    let threads = args.machine.threads();
-    let (level, task, text) = (args.machine.level(), &job.task, &job.task.corpus.about);
-    let (recipe, corpus) = (task.recipe, &task.corpus);
-    let say = |text: String| {
-        if main && !args.json {
-            show::prose(text);
-        }
-    };
-    let (all, learning) = (job.model.parameter_count(), job.model.learning().map(|p| p.region.len()).sum::<usize>());
-    let parameters = match learning == all {
-        true => show::commas(all as u64),
-        false => format!("{} of {}", show::commas(learning as u64), show::commas(all as u64)),
-    };
-    let learn = if learning == all { "parameters" } else { "parameters learn" };
-    say(format!("{}: {}; {parameters} {learn}", job.name, task.config));
-    if let Some(read) = &text.read {
-        say(format!("{}: {read}", text.name));
+    let speaks = main && !args.json;
+    if speaks {
+        describe(args, &plan, size);
     }
-    if !text.unknown.is_empty() {
-        say(format!(
-            "{}: the tokenizer has no token for some of it, such as {:?}; such text counts as unknown",
-            text.name, text.unknown
-        ));
-    }
-    say(format!(
-        "{}: {} to train on, {} to validate; tokenizer {}; {}, {level}{}",
-        text.name,
-        show::plural(corpus.train.len(), "token"),
-        show::commas(corpus.validation.len() as u64),
-        corpus.tokenizer_name,
-        match size {
-            1 => show::plural(threads, "thread"),
-            _ => format!("{size} processes of {}", show::plural(threads, "thread")),
-        },
-        match args.machine.precision {
-            Precision::F32 => String::new(),
-            other => format!(", {other}"),
-        },
-    ));
-    let floor = text
-        .log_probability
-        .filter(|_| task.objective == Objective::NextToken)
-        .map(|p| -p / (corpus.validation.len().max(2) - 1) as f64);
-    job.said.iter().cloned().for_each(say);
-    if let Some(floor) = floor {
-        say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
-    }
-    if let Some(budget) = args.memory {
-        let (again, within) = (recomputes(&job.model, &recipe), show::bytes(budget));
-        say(format!("within {within} of memory; recomputed in the backward pass: {again}"));
-    }
-    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
+    let machine = &plan.machine;
+    let mut roof = Roof::multiply_adds(machine.threads, machine.level, machine.precision)?;
     if main {
         roof.measure(READINGS);
     }
-    let flops = step_flops(&job.model, &recipe);
-
-    let asked = interrupt()?;
-    let trainer = job.trainer(&args.machine)?.among(ranks)?;
-    let own = Some(folder.clone()).filter(|_| main);
-    let mut run = Run::new(trainer, own, &corpus.train, &corpus.validation, task.objective, &corpus.tokenizer)?;
-    run.options = job.options;
-    if let Some(resumed) = resumed {
-        if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
-            && let Some((path, Some(made_for))) = adapter::base(&folder)?
-            && base.fingerprint()? != made_for
-        {
-            bail!("{} cannot be resumed: the model {}, which it adapts, has changed", folder.display(), path.display());
-        }
-        let step = run.resume_from(resumed)?;
-        say(format!("going on with {} after step {step}", folder.display()));
-    } else if goes_on {
-        run.resume_with()?;
-    } else if main {
-        if args.resume.is_some() && folder::look(&folder) == FolderContents::Begun {
-            say(format!("{} was stopped before its first save: it begins again", folder.display()));
-        }
-        run.force = args.force;
-        let begins = Begins {
-            // a model that is trained on is no preset
-            preset: if job.base.is_none() { &job.name } else { "" },
-            from: job.base.as_ref(),
-            model: &job.model,
-            options: job.options,
-            precision: args.machine.precision,
-            memory: args.memory,
-            sample: (args.sample != SAMPLE).then_some(args.sample),
-        };
-        run.files = task.files(&begins).map_err(source::of_library)?;
-        run.carried = task.carried(&begins);
-        let rows = job.base.as_ref().map_or(vec![], |base| models::along(base, &run.carried, Format::Limpid, true));
-        if args.tuning.lora.is_none() {
-            rows.into_iter().for_each(|(what, names)| say(format!("{what}: {names}")));
-        }
-    }
-
+    let stop = interrupt()?;
+    let begins_again = args.resume.is_some() && folder::look(&folder) == FolderContents::Begun;
+    let mut run = plan.start().map_err(source::of_library)?;
     if !main {
         run.go(&mut |_| Control::Continue)?;
         return Ok(());
     }
-    let watched = args.ui && !args.json;
-    let dashboard = watched.then(|| Dashboard::open(&folder, recipe.steps, floor, asked.clone())).flatten();
-    let progress = Progress::new(recipe.steps, args.json || dashboard.is_some());
-    let flops = flops / size as f64;
-    let recent = recent(&folder);
-    let mut shown = Shown { recent, val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
-    let begins = Opening::new(corpus, &recipe)?;
-    let (mut sampled_at, mut sampling) = (Instant::now(), Duration::ZERO);
-    let summary = run.go(&mut |event| {
+    if speaks && plan.resumes() {
+        show::prose(format_args!("going on with {} after step {}", folder.display(), run.trainer.step));
+    } else if speaks {
+        if begins_again {
+            show::prose(format_args!("{} was stopped before its first save: it begins again", folder.display()));
+        }
+        if args.tuning.lora.is_none() {
+            let rows = plan.base().map_or(vec![], |base| models::along(base, &run.carried, Format::Limpid, true));
+            rows.into_iter().for_each(|(what, names)| show::prose(format!("{what}: {names}")));
+        }
+    }
+    let opening = Opening::new(&plan.corpus, &plan.recipe)?;
+    let flops = step_flops(&plan.model, &plan.recipe) / size as f64;
+    let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), &stop);
+    let summary = run.go(&mut |event| watch.hear(event));
+    watch.end();
+    let summary = Summary { entropy_floor: plan.entropy_floor(), peak_rss_bytes: peak_rss(), ..summary? };
+    if let Err(gone) = run.is_there() {
+        // nothing more is written into what may be somebody else's
+        args.json.then(|| show::json(&summary)).transpose()?;
+        return Err(gone.into());
+    }
+    finish(args, &plan, run, &opening, summary, &folder, &stop)
+}
+
+/// What the flags ask for, with everything decided.
+fn prepare(args: &TrainingArgs, ranks: Box<dyn Ranks>, folder: &Path) -> Result<TrainingPlan> {
+    let mut training = args.training()?.ranks(ranks);
+    if !args.lr_find {
+        training = training.folder(folder);
+    }
+    if args.force {
+        training = training.force();
+    }
+    if let Some(step) = args.resume_step {
+        training = training.resume_step(step);
+    }
+    Ok(training.check_folder()?.prepare()?)
+}
+
+/// What will be trained, on what, and how.
+fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
+    let (corpus, text, machine) = (&plan.corpus, &plan.corpus.about, &plan.machine);
+    let (all, learning) = (plan.model.parameter_count(), plan.model.learning().map(|p| p.region.len()).sum::<usize>());
+    let parameters = if learning == all {
+        format!("{} parameters", show::commas(all as u64))
+    } else {
+        format!("{} of {} parameters learn", show::commas(learning as u64), show::commas(all as u64))
+    };
+    show::prose(format!("{}: {}; {parameters}", args.name(), plan.config));
+    if let Some(read) = &text.read {
+        show::prose(format!("{}: {read}", text.name));
+    }
+    if !text.unknown.is_empty() {
+        show::prose(format!(
+            "{}: the tokenizer has no token for some of it, such as {:?}; such text counts as unknown",
+            text.name, text.unknown
+        ));
+    }
+    let threads = show::plural(machine.threads, "thread");
+    show::prose(format!(
+        "{}: {} to train on, {} to validate; tokenizer {}; {}, {}{}",
+        text.name,
+        show::plural(corpus.train.len(), "token"),
+        show::commas(corpus.validation.len() as u64),
+        corpus.tokenizer_name,
+        if processes == 1 { threads } else { format!("{processes} processes of {threads}") },
+        machine.level,
+        match machine.precision {
+            Precision::F32 => String::new(),
+            other => format!(", {other}"),
+        },
+    ));
+    if let Some(chat) = &plan.conversations
+        && let Ok(batches) = plan.recipe.batches(&corpus.train, plan.objective)
+    {
+        show::prose(chat.say(batches.long(), plan.recipe.context));
+    }
+    if let Some(floor) = plan.entropy_floor() {
+        show::prose(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
+    }
+    if let Some(budget) = plan.memory {
+        let (again, within) = (recomputes(&plan.model, &plan.recipe), show::bytes(budget));
+        show::prose(format!("within {within} of memory; recomputed in the backward pass: {again}"));
+    }
+}
+
+/// Shows how a run goes: a bar or lines, and the dashboard.
+struct Watch<'a> {
+    args: &'a TrainingArgs,
+    plan: &'a TrainingPlan,
+    folder: &'a Path,
+    opening: &'a Opening,
+    stop: &'a AtomicBool,
+    progress: Progress,
+    dashboard: Option<Dashboard>,
+    shown: Shown,
+    /// When the last sample was shown, and how long it took.
+    sampled_at: Instant,
+    sampling: Duration,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        args: &'a TrainingArgs,
+        plan: &'a TrainingPlan,
+        folder: &'a Path,
+        opening: &'a Opening,
+        (roof, flops): (Roof, f64),
+        stop: &'a Arc<AtomicBool>,
+    ) -> Watch<'a> {
+        let steps = plan.recipe.steps;
+        let watched = args.ui && !args.json;
+        let dashboard = watched.then(|| Dashboard::open(folder, steps, plan.entropy_floor(), stop.clone())).flatten();
+        let progress = Progress::new(steps, args.json || dashboard.is_some());
+        let shown = Shown { recent: recent(folder), val: None, rate: Rate::new(), roof, flops, steps };
+        let (sampled_at, sampling) = (Instant::now(), Duration::ZERO);
+        Watch { args, plan, folder, opening, stop, progress, dashboard, shown, sampled_at, sampling }
+    }
+
+    fn hear(&mut self, event: TrainEvent) -> Control {
+        let Watch { progress, dashboard, shown, .. } = self;
         match event {
             TrainEvent::Step(step, _) => {
                 shown.add(&step);
@@ -251,69 +269,85 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
                 let best_said = if best { " (best so far)" } else { "" };
                 let line = format!("step {step}: val loss {loss:.4} on {}{best_said}", show::plural(tokens, "token"));
                 progress.line(&line);
-                if let Some(d) = &dashboard {
+                if let Some(d) = dashboard {
                     d.validated(step, loss);
                     d.line(&line);
-                    // the best weights are in the folder: a sample of them, as long as samples take little of the time
-                    if best && args.sample > 0 && sampling * 50 <= sampled_at.elapsed() {
-                        sampled_at = Instant::now();
-                        let goes_on = &mut |_: &str| !asked.load(Ordering::Relaxed);
-                        if let Ok(Some((prompt, text))) = sample(&folder, args.sample, &args.machine, &begins, goes_on)
-                        {
-                            d.sample(step, &(prompt + &text));
-                        }
-                        sampling = sampled_at.elapsed();
+                    if best {
+                        self.show_sample(step);
                     }
                 }
-                shown.rate.pause();
+                self.shown.rate.pause();
             }
             TrainEvent::Saved(step) => {
                 shown.rate.pause();
                 dashboard.iter().for_each(|d| d.line(&format!("step {step}: saved")));
             }
             TrainEvent::Notice(what) => {
-                if args.json {
+                if self.args.json {
                     show::say(&what);
                 }
                 progress.line(&what);
                 dashboard.iter().for_each(|d| d.line(&what));
             }
         }
-        if asked.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
-    });
-    progress.done();
-    dashboard.into_iter().for_each(Dashboard::close);
-    let mut summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
-    if let Err(gone) = run.is_there() {
-        // nothing more is written into what may be somebody else's
-        args.json.then(|| show::json(&summary)).transpose()?;
-        return Err(gone.into());
+        if self.stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     }
+
+    /// A sample of the best weights, which are in the folder, on the dashboard, as long as samples take little of the time.
+    fn show_sample(&mut self, step: u64) {
+        if self.args.sample == 0 || self.sampling * 50 > self.sampled_at.elapsed() {
+            return;
+        }
+        self.sampled_at = Instant::now();
+        let goes_on = &mut |_: &str| !self.stop.load(Ordering::Relaxed);
+        let sampled = sample(self.folder, self.args.sample, &self.plan.machine, self.opening, goes_on);
+        if let (Ok(Some((prompt, text))), Some(dashboard)) = (sampled, &self.dashboard) {
+            dashboard.sample(step, &(prompt + &text));
+        }
+        self.sampling = self.sampled_at.elapsed();
+    }
+
+    fn end(self) {
+        self.progress.done();
+        self.dashboard.into_iter().for_each(Dashboard::close);
+    }
+}
+
+/// Writes and shows what a run came to, with a sample of its model.
+fn finish(
+    args: &TrainingArgs,
+    plan: &TrainingPlan,
+    run: Run,
+    opening: &Opening,
+    mut summary: Summary,
+    folder: &Path,
+    stop: &AtomicBool,
+) -> Result<()> {
     let mut log = run.into_log(); // the model's memory is free for the sample
+    let stopped = || stop.load(Ordering::Relaxed);
     let text = serde_json::to_string_pretty(&summary)? + "\n";
     if let Err(error) = limpid::checkpoint::write_text(&folder.join("summary.json"), &text) {
         summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
     }
     if !args.json {
-        report(&summary, &folder, task.chat_template.is_some());
+        report(&summary, folder, plan.chat_template.is_some());
     }
-    let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
+    let whole = !summary.stopped && summary.missing.is_empty() && !stopped();
     let (mut printed, mut flow) = (Ok(()), show::Flow::default());
-    let sampled = match whole && !args.json && args.sample > 0 {
-        true => {
-            let mut begun = false;
-            let print = &mut |text: &str| {
-                if !std::mem::replace(&mut begun, true) {
-                    show::say(format_args!("\n{}", begins.heading()));
-                }
-                if printed.is_ok() {
-                    printed = flow.out(text);
-                }
-                true // what cannot be printed is made all the same
-            };
-            sample(&folder, args.sample, &args.machine, &begins, print)
-        }
-        false => Ok(None),
+    let sampled = if whole && !args.json && args.sample > 0 {
+        let mut begun = false;
+        let print = &mut |text: &str| {
+            if !std::mem::replace(&mut begun, true) {
+                show::say(format_args!("\n{}", opening.heading()));
+            }
+            if printed.is_ok() {
+                printed = flow.out(text);
+            }
+            true // what cannot be printed is made all the same
+        };
+        sample(folder, args.sample, &plan.machine, opening, print)
+    } else {
+        Ok(None)
     };
     if let (Ok(Some((prompt, text))), Some(log)) = (&sampled, &mut log) {
         let line = serde_json::json!({ "step": summary.steps, "prompt": prompt, "sample": text });
@@ -321,7 +355,7 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
             summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
         }
     }
-    if let Err(error) = records::write(&folder) {
+    if let Err(error) = records::write(folder) {
         summary.missing.push(format!("{error:#}"));
     }
     if args.json {
@@ -332,7 +366,7 @@ fn train(mut args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     if !summary.missing.is_empty() {
         bail!("some files of the run could not be written: {}", summary.missing.join("; "));
     }
-    if summary.stopped || asked.load(Ordering::Relaxed) && !whole {
+    if summary.stopped || stopped() && !whole {
         bail!(Interrupted("stopped before the end"));
     }
     Ok(())
@@ -529,7 +563,7 @@ fn first_words(text: &str, most: usize) -> &str {
 fn sample(
     folder: &Path,
     max_tokens: usize,
-    machine: &MachineOptions,
+    machine: &Machine,
     opening: &Opening,
     tell: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Option<(String, String)>> {
@@ -538,7 +572,8 @@ fn sample(
         return Ok(None);
     }
     let Opening { seed, ids, text, question } = opening;
-    let mut engine = engine(&checkpoint, machine, (1, ids.len() + max_tokens))?;
+    let lm = Lm::from(checkpoint).with_machine(machine.clone());
+    let mut engine = lm.engine(&EngineLimits::of(lm.config(), 1, ids.len() + max_tokens))?;
     let sampler = Sampler { temperature: 0.8, seed: *seed, ..Sampler::default() };
     let stop = if *question { vec![END.into()] } else { vec![] };
     let options = Options { max_tokens, sampler, stop, ..Options::default() };

@@ -170,18 +170,18 @@ fn the_library_and_the_command_go_on_with_each_others_runs() {
                     .recipe(recipe),
             };
             let data = at("text.txt").display().to_string();
-            training.options(options).data(data).threads(1).memory(4_000_000_000).folder(folder)
+            training.options(options).data(data).machine(limpid::Machine::cpu(1)).memory(4_000_000_000).folder(folder)
         };
         // the command begins
         f.both(&format!("{flags} --steps 4 --out {}", begun.display()));
-        training(&begun).resume().run(|_| Control::Continue).unwrap();
+        training(&begun).resume().run().unwrap();
         assert!(left(&begun) == want, "{kind}: the library goes on");
         // the library begins, and stops between two saves
         let stop = |event| match event {
             TrainEvent::Step(step, _) if step.step == 3 => Control::Stop,
             _ => Control::Continue,
         };
-        assert!(training(&library).run(stop).unwrap().summary.stopped);
+        assert!(training(&library).run_telling(stop).unwrap().summary.stopped);
         f.both(&format!("train --resume {} --json", library.display()));
         assert!(left(&library) == want, "{kind}: the command goes on");
         let settings = |folder: &Path| {

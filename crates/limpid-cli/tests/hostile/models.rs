@@ -148,7 +148,7 @@ fn blocks(at: &Path) -> Trial {
         fs::write(&path, &bytes).unwrap();
         let lm = Lm::open(&path).map_err(|e| told(&e))?;
         let precision = if dice.below(2) == 0 { Precision::F32 } else { Precision::Int8 };
-        let lm = lm.with_threads(1).with_precision(precision);
+        let lm = lm.with_machine(limpid::Machine { precision, ..limpid::Machine::cpu(1) });
         let greedy = Options { max_tokens: 3, sampler: Sampler::GREEDY, ..Options::default() };
         match lm.generate_events(&[1, 2, 3], &greedy, &mut |_| true) {
             Ok(found) => match found.tokens.iter().all(|id| (*id as usize) < 24) {

@@ -8,7 +8,6 @@ pub mod cpu;
 pub mod reference;
 mod wrapper;
 
-use crate::config::axis;
 use crate::matrix::Precision;
 use crate::matrix::arena::Refused;
 use crate::model::{Model, WeightMap};
@@ -22,7 +21,7 @@ use limpid_base::plural::plural;
 use std::any::Any;
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 pub use cpu::Cpu;
 pub use reference::Reference;
@@ -81,7 +80,7 @@ pub enum BackendError {
         op: &'static str,
         /// The parameter.
         tensor: String,
-        /// How many sessions, traces and [`SharedWeights`] hold the weights beside this backend.
+        /// How many decoders, traces and [`SharedWeights`] hold the weights beside this backend.
         others: usize,
     },
     /// The shared weights do not fit this model.
@@ -159,27 +158,6 @@ impl BackendError {
     }
 }
 
-axis! {
-    /// Where a model runs: the one place that knows every backend by its name.
-    Device, "device" {
-        /// This processor: f32, several threads, its fastest instructions.
-        Cpu = "cpu",
-        /// Plain loops in f64 on one thread: slow; the other backends are judged by it.
-        Reference = "reference",
-        /// A GPU, in f32, in a program that has a backend for one ([`Device::bring_gpu`]).
-        Gpu = "gpu",
-    }
-}
-
-/// How a backend for a GPU starts, on weights of its own or on shared ones.
-pub type StartGpu = fn(&Model, BackendOptions, Option<&SharedWeights>) -> Result<Box<dyn Backend>>;
-
-/// What a model, and its training if there is one, take of a GPU's memory.
-pub type GpuTakes = fn(&Model, Option<&TrainingMemory>) -> Result<DeviceMemory>;
-
-/// Those of this program. This crate knows no GPU: whoever does brings it.
-static GPU: OnceLock<(StartGpu, GpuTakes)> = OnceLock::new();
-
 /// What a training keeps beside its model.
 #[derive(Clone, Copy, Debug)]
 pub struct TrainingMemory<'a> {
@@ -213,81 +191,7 @@ pub struct BackendOptions {
     pub precision: Precision,
 }
 
-impl Device {
-    /// Brings the backend that [`Device::Gpu`] starts, and what it takes of the GPU's memory; the first one stays.
-    pub fn bring_gpu(start: StartGpu, takes: GpuTakes) {
-        GPU.get_or_init(|| (start, takes));
-    }
-
-    /// Whether results are, to the bit, those of every other machine.
-    pub fn is_exact(self) -> bool {
-        self == Device::Cpu
-    }
-
-    /// Whether several backends can run on one copy of the weights ([`Backend::share`]).
-    pub fn can_share(self) -> bool {
-        self != Device::Reference
-    }
-
-    /// Whether models lie in memory of its own, not in the system's beside the program.
-    pub fn has_memory(self) -> bool {
-        self == Device::Gpu
-    }
-
-    /// What a model takes of the device's own memory, to train if something is said of that; `None` where it has none.
-    ///
-    /// # Errors
-    /// If there is no such device.
-    pub fn takes(self, model: &Model, training: Option<&TrainingMemory>) -> Option<Result<DeviceMemory>> {
-        self.has_memory().then(|| Device::gpu()?.1(model, training))
-    }
-
-    fn gpu() -> Result<(StartGpu, GpuTakes)> {
-        let what = "it was built without: build it with the feature `gpu`, or run on the cpu".into();
-        GPU.get().copied().ok_or(BackendError::NotSupported { op: "gpu", what })
-    }
-
-    /// A backend for `model` on this device.
-    ///
-    /// # Errors
-    /// If the system refuses memory or threads, or the device does not support the options.
-    pub fn start(self, model: &Model, how: BackendOptions) -> Result<Box<dyn Backend>> {
-        Ok(match self {
-            Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
-            Device::Reference if how.precision != Precision::F32 => {
-                let op = match how.precision {
-                    Precision::Bf16 => "products of bf16",
-                    Precision::F16 => "products of f16",
-                    _ => "products of int8",
-                };
-                return Err(BackendError::NotSupported { op, what: "the reference computes in f64".into() });
-            }
-            Device::Reference => Box::new(Reference::start(model)?),
-            Device::Gpu => Device::gpu()?.0(model, how, None)?,
-        })
-    }
-
-    /// A backend for `model` on this device that has no weights of its own, but runs on those that another backend
-    /// shares.
-    ///
-    /// # Errors
-    /// As [`Device::start`]; if the weights are another model's or another device's, or if their form does not suit
-    /// the model or `how`: weights packed for decoding serve neither training nor another precision or instruction
-    /// set.
-    pub fn start_with(self, model: &Model, how: BackendOptions, weights: &SharedWeights) -> Result<Box<dyn Backend>> {
-        match self {
-            Device::Cpu => Ok(Box::new(Cpu::start_with(model, how.threads, how.level, how.precision, weights)?)),
-            Device::Reference => {
-                let what = "the reference keeps weights of its own".into();
-                Err(BackendError::NotSupported { op: "shared weights", what })
-            }
-            Device::Gpu => Device::gpu()?.0(model, how, Some(weights)),
-        }
-    }
-}
-
-/// Weights in the memory of a backend ([`Backend::share`]), on which other backends of its device can run too
-/// ([`Device::start_with`]).
+/// Weights in the memory of a backend ([`Backend::share`]), on which other backends of its device can run too.
 ///
 /// The weights cannot be changed while more than one holds them; the last holder can change them again.
 #[derive(Clone)]
@@ -499,7 +403,7 @@ pub trait Backend: Send {
     /// Shares its weights, for other backends to run on. Until those backends and the value returned here are
     /// dropped, changing a weight is refused ([`BackendError::Shared`]).
     ///
-    /// The weights of a model built to decode are packed. Those of other models are not: a session on them takes
+    /// The weights of a model built to decode are packed. Those of other models are not: a decoder on them takes
     /// about seven times as long for a token and a fifth longer for a prompt, which is good enough for samples
     /// during training.
     ///

@@ -100,6 +100,24 @@ impl Decoder {
         (&self.model, &mut *self.backend)
     }
 
+    /// Copies the parameters of a model that was built for another mode, by name. What is in the cache was computed with the old ones.
+    ///
+    /// # Errors
+    /// If one is missing there or has another shape; nothing is then changed. Or if a backend fails.
+    pub fn take_parameters(&mut self, model: &Model, backend: &dyn Backend) -> Result<(), Error> {
+        let mut found = Vec::with_capacity(self.model.params.len());
+        for own in &self.model.params {
+            let other = |what| Error::OtherModel { what };
+            let theirs = model.param(&own.name).ok_or_else(|| other(format!("it has no `{}`", own.name)))?;
+            if theirs.region.shape() != own.region.shape() {
+                let what = format!("its `{}` is {:?}, not {:?}", own.name, theirs.region.shape(), own.region.shape());
+                return Err(other(what));
+            }
+            found.push((own.region, theirs.region));
+        }
+        found.iter().try_for_each(|(own, theirs)| Ok(self.backend.write(*own, &backend.read(*theirs)?)?))
+    }
+
     /// Checks that every token is in the vocabulary.
     ///
     /// # Errors

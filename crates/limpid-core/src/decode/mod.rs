@@ -1,6 +1,5 @@
 //! Sequences that grow token by token, without text: a [`Decoder`] runs rows of many sequences, whose keys and values
-//! lie in blocks that a [`BlockPool`] keeps account of; a [`Session`] keeps sequences for those who decide themselves
-//! what comes next; a [`Sampler`] chooses a token from logits.
+//! lie in blocks that a [`BlockPool`] keeps account of; a [`Sampler`] chooses a token from logits.
 //!
 //! All randomness comes from [`Sampler::seed`]. A sequence's logits depend neither on how its tokens were fed nor on
 //! which others are there. Read `decoder` first.
@@ -8,18 +7,17 @@
 mod blocks;
 mod decoder;
 mod sample;
-mod session;
 
 pub use blocks::{BlockPool, BlockTable};
 pub use decoder::{DecodeRows, Decoder, DecoderLimits};
 pub use sample::{Sampler, TokensBefore, likeliest, log_sum_exp};
-pub use session::{SequenceId, Session};
 
 use crate::backend::BackendError;
 use crate::config::{ConfigError, Mask};
 
 /// Why decoding failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// A configuration that cannot be built.
     #[error(transparent)]
@@ -56,24 +54,6 @@ pub enum DecodeError {
         more: usize,
         /// T.
         context: usize,
-    },
-    /// The sequence was closed, or belongs to another session.
-    #[error("sequence {id} is not open in this session")]
-    Sequence {
-        /// Its id.
-        id: SequenceId,
-    },
-    /// A call names one sequence twice.
-    #[error("sequence {id} is there twice: a call feeds each sequence once")]
-    Twice {
-        /// Its id.
-        id: SequenceId,
-    },
-    /// All sequences of the session are open.
-    #[error("all {sequences} sequences of this session are open: close one, or make a session with more")]
-    NoRoom {
-        /// How many there are.
-        sequences: usize,
     },
     /// There is no token to continue from.
     #[error(

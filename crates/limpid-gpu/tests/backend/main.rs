@@ -5,7 +5,6 @@
 mod common;
 #[path = "../device/mod.rs"]
 mod device;
-mod library;
 mod lost;
 mod ops;
 mod parity;

@@ -1,18 +1,21 @@
 //! Runs on a GPU: they learn as they do on the processor, to the same bits twice, killed and resumed; a run moves from one device to
 //! another; what is decoded is the whole forward's; and what a device cannot hold is refused by name before memory is taken.
 
+use crate::common::sequences::Sequences;
 use crate::device::device;
 use limpid::backend::{Backend, BackendError, Cpu};
 use limpid::config::{Config, Dropout};
+use limpid::data::source::Corpus;
 use limpid::data::source::TextSource;
-use limpid::generate::{Sampler, Session, TokensBefore};
+use limpid::generate::{Sampler, TokensBefore};
 use limpid::matrix::Precision;
 use limpid::model::init::{self, Init};
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::optimizer::Method;
-use limpid::task::{Given, Task};
+use limpid::train::Objective;
 use limpid::train::{Control, Divergence, Recipe, Run, RunOptions, Schedule, TrainEvent, Trainer};
+use limpid::{Training, TrainingPlan};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,10 +35,20 @@ fn small() -> (Config, Recipe) {
     (config, Recipe { batch_size: 2, warmup_steps: 10, ema: 0.9, val_fraction: 0.002, ..recipe })
 }
 
+/// What is trained, on what.
+struct Task {
+    config: Config,
+    recipe: Recipe,
+    corpus: Corpus,
+    objective: Objective,
+}
+
 fn task((config, recipe): (Config, Recipe), tokenizer: &str, steps: u64, seed: u64) -> Task {
     let mut source = TextSource::new("builtin:stories");
     source.tokenizer = Some(tokenizer.into());
-    Task::read(config, Recipe { steps, seed, ..recipe }, source, Given::default()).unwrap()
+    let training = Training::new(config, Recipe { steps, seed, ..recipe }).source(source);
+    let TrainingPlan { config, recipe, corpus, objective, .. } = training.prepare().unwrap();
+    Task { config, recipe, corpus, objective }
 }
 
 /// A processor, or a GPU.
@@ -305,7 +318,7 @@ fn decoding_samples_the_tokens_of_the_whole_forward() {
     let task = task(small(), "char", 100, 1);
     let trainer = train(&task, None, None, None).1;
     let (config, start) = (&task.config, |model: &Model| Gpu::start(&device, model));
-    let mut session = Session::new(config, 3, 16, |model| Ok(Box::new(start(model)?))).unwrap();
+    let mut session = Sequences::new(config, 3, 16, |model| Ok(Box::new(start(model)?))).unwrap();
     session.take_parameters(&trainer.model, &*trainer.backend).unwrap();
     let whole = Model::new(config, Mode::Inspect { batch: 1, context: 32 }).unwrap();
     let mut forward = start(&whole).unwrap();
@@ -315,7 +328,7 @@ fn decoding_samples_the_tokens_of_the_whole_forward() {
     }
     let sampler = Sampler { temperature: 0.9, top_k: 40, repetition_penalty: 1.1, seed: 5, ..Sampler::default() };
     let prompts = ["Once", "The fox sang all day long", "A"].map(|text| task.corpus.tokenizer.encode(text).unwrap());
-    let ids = [(); 3].map(|()| session.open().unwrap());
+    let ids = [(); 3].map(|()| session.open());
     let mut texts = prompts.clone();
     session.extend(&[(ids[0], &prompts[0]), (ids[1], &prompts[1]), (ids[2], &prompts[2])]).unwrap();
     let mut compared = 0;
@@ -328,7 +341,7 @@ fn decoding_samples_the_tokens_of_the_whole_forward() {
             forward.forward(whole.ops()).unwrap();
             let logits = forward.read(whole.logits().unwrap()).unwrap();
             let last = &logits[(texts[n].len() - 1) * config.vocab_size..][..config.vocab_size];
-            let decoded = session.logits(*id).unwrap();
+            let decoded = session.logits(*id);
             assert!(decoded.iter().zip(last).all(|(a, b)| a.to_bits() == b.to_bits()), "sequence {n}, step {step}");
             let [token, wanted] = [decoded, last].map(|l| sampler.pick(l, before, n as u64, step).unwrap());
             assert_eq!(token, wanted);

@@ -4,7 +4,7 @@ use limpid::config::Config;
 use limpid::data::chat;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::tokenizer::Tokenizer;
-use limpid::train::{Control, Recipe};
+use limpid::train::Recipe;
 use limpid::{Lm, Training};
 use limpid_serve::ServedModel;
 use limpid_serve::refusal::Refusal;
@@ -25,8 +25,8 @@ fn trained(tokenizer: &str, context: usize) -> Lm {
     };
     let recipe = Recipe { steps: 1, batch_size: 1, context: 16, ..Recipe::default() };
     let text = "to be or not to be, that is the question.\n".repeat(20);
-    let training = Training::new(config, recipe).text(text).tokenizer(tokenizer).threads(1);
-    training.run(|_| Control::Continue).unwrap().lm
+    let training = Training::new(config, recipe).text(text).tokenizer(tokenizer).machine(limpid::Machine::cpu(1));
+    training.run().unwrap().lm
 }
 
 pub fn served(tokenizer: &str, template: Option<&str>) -> Arc<ServedModel> {

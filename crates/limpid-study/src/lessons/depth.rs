@@ -5,10 +5,8 @@
 //! some of its ops; the list is then checked again.
 
 use super::{Topic, at_least, at_most, between, claim, grid, means};
-use crate::processor;
-use limpid::Error;
+use limpid::{Error, Machine};
 use limpid_core::config::{Activation, Config, Constants, NormPlace};
-use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model, init, init::Init};
 use limpid_core::numeric::random;
 use limpid_core::ops::{Batch, Op, Pass};
@@ -177,7 +175,7 @@ impl Setup {
     /// Norm of the gradient of each block's parameters, first block to last.
     fn gradients(&self, seed: u64) -> Result<Vec<f64>, Error> {
         let model = self.model()?;
-        let mut backend = processor(&model, (1, Precision::F32))?;
+        let mut backend = Machine::cpu(1).start(&model)?;
         let (scheme, std) = self.init;
         for param in &model.params {
             backend.fill(param.region, &init::value(&model, param, scheme, std, seed))?;

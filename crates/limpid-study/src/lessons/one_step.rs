@@ -1,11 +1,8 @@
 //! One step of training, weight by weight: new = old − η gradient.
 
 use super::{Class, Topic, at_most, between, claim, grid};
-use crate::processor;
-use limpid::Error;
-use limpid::task::{Given, Task};
+use limpid::{Error, Machine, Training, TrainingPlan};
 use limpid_core::config::{Config, Dropout};
-use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model};
 use limpid_core::optimizer::Method;
 use limpid_data::source::TextSource;
@@ -116,10 +113,10 @@ fn step(class: &Class, optimizer: Method, learning_rate: f64) -> Result<Found, E
         seed: class.seed,
         ..Recipe::preset("decoder-readme")?
     };
-    let Task { config, recipe, corpus, objective, .. } =
-        Task::read(config, recipe, TextSource::new("builtin:s3"), Given::default())?;
+    let training = Training::new(config, recipe).source(TextSource::new("builtin:s3")).machine(Machine::cpu(1));
+    let TrainingPlan { config, recipe, corpus, objective, .. } = training.prepare()?;
     let model = Model::new(&config, Mode::Train { batch: recipe.batch_size, context: recipe.context })?;
-    let backend = processor(&model, (1, Precision::F32))?;
+    let backend = Machine::cpu(1).start(&model)?;
     let mut trainer = Trainer::new(model, backend, recipe)?;
     let batches = recipe.batches(&corpus.train, objective)?;
     let read = |trainer: &Trainer, gradient: bool| -> Result<Vec<Vec<f32>>, Error> {

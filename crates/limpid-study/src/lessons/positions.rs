@@ -2,10 +2,8 @@
 
 use super::training::{Course, Study, Text, cell};
 use super::{Topic, at_least, at_most, claim, grid};
-use crate::processor;
-use limpid::Error;
+use limpid::{Error, Machine};
 use limpid_core::config::{Config, Positions};
-use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model, Tuning, init};
 use limpid_core::numeric::random;
 use limpid_core::ops::{Batch, IGNORE};
@@ -112,7 +110,7 @@ fn moved(positions: Positions, n_layer: usize, seed: u64) -> Result<f64, Error> 
     let context = 8;
     let config = Config { vocab_size: 20, context_length: context, positions, n_layer, ..Study::small(1)?.config };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context })?;
-    let mut backend = processor(&model, (1, Precision::F32))?;
+    let mut backend = Machine::cpu(1).start(&model)?;
     for param in &model.params {
         backend.fill(param.region, &init::value(&model, param, init::Init::Gpt2, 0.3, seed))?;
     }

@@ -1,11 +1,10 @@
 //! What the lessons share that train: a text, a small model, and the losses of its runs.
 
 use super::{Class, Tick};
-use crate::processor;
-use limpid::Error;
+use limpid::{Error, Machine};
 use limpid_core::config::Config;
-use limpid_core::matrix::Precision;
-use limpid_core::model::{Mode, Model, Tuning, tables};
+use limpid_core::model::tables;
+use limpid_core::model::{Mode, Model, Tuning};
 use limpid_data::{Tokens, stories};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid_train::evaluate::score;
@@ -112,7 +111,7 @@ impl Study {
         let (batch, context) = (recipe.batch_size, recipe.context);
         let config = Config { vocab_size: text.tokenizer.vocab_size(), context_length: context, ..self.config.clone() };
         let model = Model::tuned(&config, Mode::Train { batch, context }, &self.tuning)?;
-        let backend = processor(&model, (1, Precision::F32))?;
+        let backend = Machine::cpu(1).start(&model)?;
         let mut trainer = Trainer::new(model, backend, recipe)?;
         if self.sinusoids > 0.0 {
             let region = trainer.model.param("pos_embed.weight").expect("positions are a table").region;

@@ -5,12 +5,10 @@
 use super::{
     At, Figure, Made, Scene, SceneValues, ShapeRow, Show, Shown, Walk, WalkError, WalkStep, Write, printed, views,
 };
-use crate::processor;
 use limpid::generate::GenerateError;
-use limpid::{Error, Lm, Training, plural};
-use limpid_core::backend::Device;
+use limpid::{Error, Lm, Machine, Training};
+use limpid_base::plural;
 use limpid_core::config::{Config, Fields, Mask, Settings};
-use limpid_core::matrix::Precision;
 use limpid_core::model::tables::sinusoidal;
 use limpid_core::model::{Mode, Model, Param, init};
 use limpid_core::ops::{Batch, IGNORE};
@@ -312,8 +310,8 @@ impl Live {
         let batch = ready.batch(&config, sequences)?;
         let (b, t) = (batch.spans.len(), batch.spans.first().map_or(0, |span| span.rows));
         let model = Model::new(&config, Mode::Inspect { batch: b, context: t })?;
-        limpid::memory::fits(&model, None, (Device::Cpu, self.threads()))?;
-        let mut backend = processor(&model, (self.threads(), Precision::F32))?;
+        limpid::memory::fits(&model, None, &Machine::cpu(self.threads()))?;
+        let mut backend = Machine::cpu(self.threads()).start(&model)?;
         for param in &model.params {
             backend.write(param.region, &ready.values(&model, param, began.filter(|_| initial))?)?;
         }
@@ -409,12 +407,13 @@ impl Live {
         let RunSettings { recipe, options } = RunSettings::preset(&made.preset)?;
         let recipe = recipe.over(&[made.set.of(&recipe)])?;
         let options = options.over(&[made.set.of(&options)])?;
-        let mut training = Training::new(config, recipe).options(options).data(&made.data).threads(self.threads());
+        let mut training =
+            Training::new(config, recipe).options(options).data(&made.data).machine(Machine::cpu(self.threads()));
         if let Some(tokenizer) = &made.tokenizer {
             training = training.tokenizer(tokenizer);
         }
         let mut losses = vec![];
-        let trained = training.run(|event| {
+        let trained = training.run_telling(|event| {
             if let TrainEvent::Step(step, _) = event {
                 losses.extend(step.loss);
                 (self.tell)(made, step.step, recipe.steps);

@@ -465,7 +465,6 @@ mod tests {
     use limpid_core::numeric::element::Values;
     use limpid_core::ops::{Batch, Ops, Passes};
     use limpid_core::optimizer::Rule;
-    use limpid_core::optimizer::Rule;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -14,7 +14,8 @@ use crate::backend::BackendError;
 use crate::config::Config;
 use crate::generate::{DecodeError, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
 use crate::numeric::element::Element;
-use crate::ops::{BLOCK, cache_blocks};
+use crate::ops::BLOCK;
+use crate::ops::cache_blocks;
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
 use std::collections::{HashSet, VecDeque};
@@ -115,7 +116,7 @@ pub struct EngineLimits {
     pub sequences: usize,
     /// Rows of prompts in one run.
     pub prompt_rows: usize,
-    /// Bytes of the KV cache; it has room for at least one block of positions, and in [`Lm::engine`](crate::Lm::engine) for a whole context.
+    /// Bytes of the KV cache; it has room for at least one block of positions.
     pub cache_bytes: u64,
     /// The type of its elements: f32, or bf16 in half the memory. It changes the answers' last digits.
     pub cache: Element,
@@ -131,7 +132,8 @@ impl EngineLimits {
     }
 
     /// The same with room for at least one whole context.
-    pub(crate) fn whole(self, config: &Config) -> EngineLimits {
+    #[must_use]
+    pub fn with_whole_context(self, config: &Config) -> EngineLimits {
         let blocks = cache_blocks(config.context_length) as u64;
         let least = block_bytes(config, self.cache).saturating_mul(blocks);
         EngineLimits { cache_bytes: self.cache_bytes.max(least), ..self }

@@ -2,7 +2,7 @@
 //!
 //! [`Sampler`] chooses a token from logits. [`Writer`] turns tokens into text, and knows when to stop. An
 //! [`Engine`] joins them with a model, for many requests; [`generate`] and [`score`] are one
-//! request. [`Session`] is for those who decide themselves what comes next.
+//! request. A [`Decoder`](crate::engine::Decoder) is for those who decide themselves what comes next.
 //!
 //! Nothing here is random but by [`Sampler::seed`], and a sequence's logits do not depend on how its tokens were
 //! fed or on which others there are. Read `writer` first.
@@ -11,7 +11,7 @@ mod fill;
 mod writer;
 
 pub use fill::{Filled, fill};
-pub use limpid_core::decode::{DecodeError, Sampler, SequenceId, Session, TokensBefore};
+pub use limpid_core::decode::{DecodeError, Sampler, TokensBefore};
 pub use writer::{Candidate, Choice, FinishReason, GeneratedToken, Options, Overflow, Sample, Writer};
 
 use crate::backend::BackendError;
@@ -21,6 +21,7 @@ use crate::tokenizer::{self, Tokenizer};
 
 /// Why nothing can be generated.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GenerateError {
     /// The model, the sequence or the logits.
     #[error(transparent)]

@@ -3,7 +3,8 @@
 
 use crate::common;
 use crate::common::folder::Folder;
-use limpid::backend::{Backend, Cpu, Device};
+use limpid::Machine;
+use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::adapter::{self, Base};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{self, Checkpoint, Format, ModelData, safetensors_file, save};
@@ -409,7 +410,7 @@ fn blocks_train_adapters_with_the_bits_of_their_values() {
         let model = Model::tuned(&small.config, Mode::Train { batch: 2, context: TOKENS }, tuning).unwrap();
         assert!(Cpu::quantised(&model, Precision::Bf16).is_empty());
         let stays = Cpu::quantised(&model, Precision::F32);
-        let on = On::from((Device::Cpu, 1)).with_weights(&small, &model, Precision::F32);
+        let on = On::from(&Machine::cpu(1)).with_weights(&small, &model);
         let frozen = |p: &&limpid::model::Param| !p.region.learns() && stays.contains(&p.region);
         let plain: usize = model.params.iter().filter(frozen).map(|p| 4 * p.region.len()).sum();
         let bits = if quant == Quant::Q8_0 { 8.5 } else { 4.5 };
@@ -417,7 +418,7 @@ fn blocks_train_adapters_with_the_bits_of_their_values() {
         if quant != Quant::Q4_K {
             assert_eq!(on.quantised[1] as f64, plain as f64 / 32.0 * bits, "{quant}");
         }
-        let less = memory::needed(&model, None, (Device::Cpu, 1)) - memory::needed(&model, None, on);
+        let less = memory::needed(&model, None, &Machine::cpu(1)) - memory::needed(&model, None, &on);
         assert_eq!(less as usize, on.quantised[0] - on.quantised[1]);
     }
 }

@@ -2,13 +2,14 @@
 //! cut, whatever is in the cache, and on however many threads: the same bytes and the same log-probabilities.
 
 use crate::common::filled::fill;
+use crate::common::sequences::Sequences;
 use limpid::backend::{Backend, Cpu, Reference, Result};
 use limpid::config::{Config, Mask, Positions};
 use limpid::engine::{
     DecodeRows, Decoder, DecoderLimits, Engine, EngineCounts, EngineEvent, EngineLimits, EngineRequest, LogProbs,
     RequestId, TokenLogProb,
 };
-use limpid::generate::{GenerateError, Options, Overflow, Sample, Sampler, Session, generate, score};
+use limpid::generate::{GenerateError, Options, Overflow, Sample, Sampler, generate, score};
 use limpid::matrix::Precision;
 use limpid::model::Model;
 use limpid::numeric::element::Element;
@@ -309,7 +310,7 @@ fn a_known_beginning_is_not_run_again() {
 fn log_probs_are_those_of_the_logits() {
     let config = config(Positions::Rotary);
     let how = How { threads: 2, ..How::plain(2, 50, 2) };
-    let mut session = Session::on_cpu(&config, 1, 1).unwrap();
+    let mut session = Sequences::on_cpu(&config, 1, 1).unwrap();
     let (model, backend) = session.parts();
     fill(model, backend);
     let prompt: Vec<u32> = (0..100).map(|i| random::below(4, 9, i, 30) as u32).collect();
@@ -321,10 +322,10 @@ fn log_probs_are_those_of_the_logits() {
     let all: Vec<TokenLogProb> = told.prompt.unwrap().into_iter().chain(answer).collect();
     let tokens: Vec<u32> = prompt.iter().copied().chain(told.tokens.iter().map(|(token, ..)| *token)).collect();
     assert_eq!(all.len(), 99 + 6);
-    let id = session.open().unwrap();
+    let id = session.open();
     for (i, found) in all.iter().enumerate() {
         session.feed(id, &tokens[i..i + 1]).unwrap();
-        let logits = session.logits(id).unwrap();
+        let logits = session.logits(id);
         let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
         let want = |token: u32| f64::from(logits[token as usize]) - sum.ln();
         assert_eq!(found.token, tokens[i + 1]);

@@ -1,8 +1,14 @@
 //! The face: an [`Lm`] says what the parts say, from files and from memory; and the examples do what they are for.
 
 #[allow(dead_code)]
+#[path = "../../examples/chat.rs"]
+mod chat;
+#[allow(dead_code)]
 #[path = "../../examples/convert.rs"]
 mod convert;
+#[allow(dead_code)]
+#[path = "../../examples/fine_tune.rs"]
+mod fine_tune;
 #[allow(dead_code)]
 #[path = "../../examples/generate.rs"]
 mod generate;
@@ -13,23 +19,21 @@ mod look_inside;
 #[path = "../../examples/observer.rs"]
 mod observer;
 #[allow(dead_code)]
-#[path = "../../examples/own_text.rs"]
-mod own_text;
-#[allow(dead_code)]
-#[path = "../../examples/stream.rs"]
-mod stream;
+#[path = "../../examples/train.rs"]
+mod train;
 
-use limpid::backend::{Backend, Device, Reference};
+use limpid::backend::{Backend, Reference};
 use limpid::checkpoint::{Format, safetensors_file};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::source::TextSource;
+use limpid::engine::DecoderLimits;
 use limpid::generate::{FinishReason, Options, Sampler};
 use limpid::memory;
 use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::IGNORE;
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{Control, Ranks, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
-use limpid::{Error, Lm, Pooling, Trained, Training, normalized, trace};
+use limpid::{Device, Error, Lm, Machine, Pooling, Trained, Training, normalized, trace};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -62,11 +66,11 @@ fn training(steps: u64) -> Training {
     let RunSettings { recipe, options } = RunSettings::preset("nano").unwrap();
     let options = RunOptions { eval_every: 4, preflight: false, ..options };
     let recipe = Recipe { steps, batch_size: 4, ..recipe };
-    Training::new(config, recipe).options(options).text(TEXT.repeat(40)).tokenizer("char").threads(2)
+    Training::new(config, recipe).options(options).text(TEXT.repeat(40)).tokenizer("char").machine(Machine::cpu(2))
 }
 
 fn trained(training: Training) -> (Lm, Summary) {
-    let Trained { lm, summary, .. } = training.run(|_| Control::Continue).unwrap();
+    let Trained { lm, summary, .. } = training.run().unwrap();
     (lm, summary)
 }
 
@@ -89,7 +93,8 @@ fn a_model_is_the_same_in_memory_and_in_every_format() {
     let recipe = Recipe { val_fraction: 0.0, ..Recipe::preset("nano").unwrap() };
     // without validation the kept weights are the last ones
     let again = || training(6).recipe(Recipe { steps: 6, batch_size: 4, ..recipe });
-    let (held, opened) = (trained(again()).0.with_threads(1), (held, trained(again().folder(f.at("run"))).0).1);
+    let (held, opened) =
+        (trained(again()).0.with_machine(Machine::cpu(1)), (held, trained(again().folder(f.at("run"))).0).1);
     let own = logits(&held, "to be or");
     assert_eq!(own, logits(&opened, "to be or"));
     let formats = [("hf", Format::HuggingFace), ("m.gguf", Format::Gguf), ("limpid", Format::Limpid)];
@@ -108,13 +113,16 @@ fn generating_depends_on_the_prompt_and_options_alone() {
     let options = Options { max_tokens: 40, sampler: Sampler { seed: 3, ..Sampler::default() }, ..Options::default() };
     let first = lm.generate("to be", &options).unwrap();
     assert_eq!((first.tokens.len(), first.finish_reason), (40, FinishReason::Length));
-    let mut pieces = String::new();
-    let streamed = lm.stream("to be", &options, |piece| {
-        pieces += piece;
-        true
-    });
-    assert_eq!((streamed.unwrap(), &pieces), (first.clone(), &first.text));
-    let cut = lm.stream("to be", &options, |_| false).unwrap();
+    let pieces: Result<String, Error> = lm.stream("to be", &options).unwrap().collect();
+    assert_eq!(pieces.unwrap(), first.text);
+    assert_eq!(lm.stream("to be", &options).unwrap().sample().unwrap(), first);
+    // one that is dropped ends, and the next is not disturbed
+    assert!(lm.stream("to be", &options).unwrap().next().is_some());
+    let mut both = [lm.stream("to be", &options).unwrap(), lm.stream("to be", &options).unwrap()];
+    let [a, b] = both.each_mut().map(|one| one.next().unwrap().unwrap());
+    assert_eq!(a, b, "two at once");
+    drop(both);
+    let cut = lm.generate_events(&lm.encode("to be").unwrap(), &options, &mut |_| false).unwrap();
     assert_eq!(cut.finish_reason, FinishReason::Cancelled);
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..3).map(|_| scope.spawn(|| lm.generate("to be", &options).unwrap())).collect();
@@ -215,7 +223,7 @@ fn an_encoder_fills_and_embeds() {
     };
     let recipe = Recipe { steps: 300, batch_size: 8, context: 16, ..Recipe::preset("nano").unwrap() };
     let text = "to be or not to be\n".repeat(60);
-    let (lm, _) = trained(Training::new(config, recipe).text(text).tokenizer("word").threads(2));
+    let (lm, _) = trained(Training::new(config, recipe).text(text).tokenizer("word").machine(Machine::cpu(2)));
     let filled = lm.fill("to be or [MASK] to be").unwrap();
     assert_eq!((filled.text.as_str(), filled.masks.len(), filled.masks[0].0), ("to be or not to be", 1, 3));
     assert!(filled.masks[0].1.len() == 5 && filled.masks[0].1.is_sorted_by(|a, b| a.1 >= b.1));
@@ -245,7 +253,7 @@ fn training_tells_stops_and_goes_on() {
     let f = Scratch::new("resume");
     let whole = trained(training(8).folder(f.at("whole"))).0;
     let mut steps = vec![];
-    let stopped = training(8).folder(f.at("parts")).run(|event| match event {
+    let stopped = training(8).folder(f.at("parts")).run_telling(|event| match event {
         TrainEvent::Step(step, _) => {
             steps.push(step.step);
             if step.step == 5 { Control::Stop } else { Control::Continue }
@@ -254,7 +262,7 @@ fn training_tells_stops_and_goes_on() {
     });
     assert_eq!((steps, stopped.unwrap().summary.stopped), ((1..=5).collect(), true));
     let again = || training(8).folder(f.at("parts"));
-    assert!(matches!(again().run(|_| Control::Continue), Err(Error::Train(_))), "a run is not written over");
+    assert!(matches!(again().run(), Err(Error::Train(_))), "a run is not written over");
     let (resumed, summary) = trained(again().resume());
     assert_eq!((logits(&resumed, "to be"), summary.steps), (logits(&whole, "to be"), 8));
     assert!(f.at("parts/summary.json").exists());
@@ -272,28 +280,31 @@ fn training_tells_stops_and_goes_on() {
 fn memory_is_a_budget_and_a_guard() {
     let recipe = Recipe { steps: 3, batch_size: 16, context: 64, ..Recipe::preset("nano").unwrap() };
     let text = TEXT.repeat(60);
-    let run = || Training::preset("nano").unwrap().recipe(recipe).text(text.clone()).tokenizer("char").threads(1);
+    let run = || {
+        Training::preset("nano").unwrap().recipe(recipe).text(text.clone()).tokenizer("char").machine(Machine::cpu(1))
+    };
     let (free, summary) = trained(run());
     let vocab_size = free.config().vocab_size;
     let config = Config { vocab_size, ..Config::preset("nano").unwrap() };
     let model = Model::new(&config, Mode::Train { batch: 16, context: 64 }).unwrap();
-    let takes = memory::needed(&model, Some(&recipe), (Device::Cpu, 1));
+    let takes = memory::needed(&model, Some(&recipe), &Machine::cpu(1));
     let (less, budgeted) = trained(run().memory(memory::program() + takes * 3 / 4));
     assert_eq!(logits(&less, "to be"), logits(&free, "to be"));
     assert_eq!(budgeted.train_loss, summary.train_loss);
-    let refused = run().memory(1).run(|_| Control::Continue).unwrap_err();
+    let refused = run().memory(1).run().unwrap_err();
     assert!(matches!(refused, Error::Config(ConfigError::Budget { budget: 1, .. })), "{refused}");
 
     // caches of more sequences than the machine has memory for
     let cache = 4 * 2 * config.d_model * config.n_layer * config.context_length;
     let sequences = (memory::total().unwrap() as usize / cache).next_power_of_two();
-    let refused = free.session(sequences).err().expect("it has no room");
+    let decoder = |n| free.decoder(DecoderLimits::of_sequences(free.config(), n, 256));
+    let refused = decoder(sequences).err().expect("it has no room");
     let Error::Memory { needed, left, .. } = &refused else { panic!("{refused}") };
     assert!(*needed > *left && *needed >= (sequences * cache) as u64, "{refused}");
-    assert!(free.session(2).is_ok());
+    assert!(decoder(2).is_ok());
     // a budget of a device's own: f64 takes twice what f32 does, and no scratch
-    let reference = memory::needed(&model, Some(&recipe), (Device::Reference, 1));
-    let parts = memory::parts(&model, Some(&recipe), (Device::Cpu, 1));
+    let reference = memory::needed(&model, Some(&recipe), &Machine { device: Device::Reference, ..Machine::cpu(1) });
+    let parts = memory::parts(&model, Some(&recipe), &Machine::cpu(1));
     let part = |name: &str| parts.iter().find(|(what, _)| *what == name).unwrap().1;
     let (scratch, lists) = (part("threads' scratch"), part("lists of ops"));
     assert_eq!(reference - lists, 2 * (takes - scratch - lists));
@@ -306,16 +317,18 @@ fn an_adapter_is_trained_kept_and_opened() {
     let (held, _) = trained(training(4).folder(f.at("base")));
     let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.0, targets: vec!["attention".into()] };
     let tuning = || Tuning { lora: Some(lora.clone()), ..Tuning::default() };
-    let learn = |lm: Lm| Training::fine_tuning(lm).text("be not to be or to. ".repeat(60)).tuning(tuning()).threads(1);
+    let learn = |lm: Lm| {
+        Training::fine_tuning(lm).text("be not to be or to. ".repeat(60)).tuning(tuning()).machine(Machine::cpu(1))
+    };
     let recipe = Recipe { steps: 4, batch_size: 2, learning_rate: 0.05, warmup_steps: 0, ..Recipe::default() };
     let (adapted, _) = trained(learn(held).recipe(recipe).folder(f.at("adapter")));
     assert!(f.at("adapter/adapter_model.safetensors").exists() && !f.at("adapter/model.safetensors").exists());
     let base = || Lm::open(f.at("base")).unwrap();
     assert_ne!(logits(&adapted, "to be"), logits(&base(), "to be"), "it learned");
     let refused = [
-        learn(base()).run(|_| Control::Continue),
-        learn(trained(training(2)).0).folder(f.at("none")).run(|_| Control::Continue),
-        learn(adapted).folder(f.at("none")).run(|_| Control::Continue),
+        learn(base()).run(),
+        learn(trained(training(2)).0).folder(f.at("none")).run(),
+        learn(adapted).folder(f.at("none")).run(),
     ];
     for (refused, said) in refused.into_iter().zip(["name a folder", "save the model", "save it whole first"]) {
         let error = refused.unwrap_err().to_string();
@@ -351,7 +364,9 @@ fn processes_end_with_the_same_model() {
     let all = in_two(|rank| {
         let folder = f.at(&format!("whole-{}", rank.rank()));
         let options = RunOptions { eval_every: 1, preflight: false, ..RunOptions::default() };
-        trained(training(8).recipe(recipe).options(options).threads(1).folder(folder).ranks(Box::new(rank)))
+        trained(
+            training(8).recipe(recipe).options(options).machine(Machine::cpu(1)).folder(folder).ranks(Box::new(rank)),
+        )
     });
     assert!(all[0].1.best_step < 8, "the last weights are the best: this test shows nothing");
     assert!(!f.at("whole-1").exists(), "process 0 alone writes");
@@ -363,7 +378,7 @@ fn processes_end_with_the_same_model() {
         let base = Training::fine_tuning(Lm::open(f.at("whole-0")).unwrap()).text(TEXT.repeat(60)).tuning(tuning());
         let recipe = Recipe { learning_rate: 0.05, ..recipe };
         let folder = f.at(&format!("adapter-{}", rank.rank()));
-        trained(base.recipe(recipe).threads(1).folder(folder).ranks(Box::new(rank))).0
+        trained(base.recipe(recipe).machine(Machine::cpu(1)).folder(folder).ranks(Box::new(rank))).0
     });
     assert_ne!(logits(&all[0], "to be"), logits(&Lm::open(f.at("whole-0")).unwrap(), "to be"), "it learned");
     assert_eq!(logits(&all[0], "to be"), logits(&all[1], "to be"));
@@ -378,7 +393,7 @@ fn processes_that_do_not_see_the_run_are_refused() {
     let errors = in_two(|rank| {
         let folder = f.at(&rank.rank().to_string());
         let again = training(2).recipe(recipe).folder(folder).resume().ranks(Box::new(rank));
-        again.run(|_| Control::Continue).unwrap_err().to_string()
+        again.run().unwrap_err().to_string()
     });
     for error in errors {
         assert!(error.contains("process 1 ") && error.contains("no run that it sees"), "{error}");
@@ -404,7 +419,7 @@ fn the_memory_of_processes_is_counted_for_each_and_for_its_machine() {
     };
     let model = Model::new(&config, Mode::Train { batch: 1, context: 8 }).unwrap();
     let fits = |processes| {
-        let on = memory::On { processes, ..(Device::Cpu, 1).into() };
+        let on = memory::On { processes, ..(&Machine::cpu(1)).into() };
         memory::fits(&model, Some(&recipe), on)
     };
     assert!(fits([1, 1]).is_err());
@@ -430,7 +445,7 @@ fn what_cannot_be_done_is_said() {
     says(lm.encode("ü").unwrap_err(), &["\"ü\"", "not in the char vocabulary"]);
     says(lm.evaluate(&TextSource::new("no-such-file")).unwrap_err(), &["no-such-file"]);
     says(Training::preset("nanoo").unwrap_err(), &["nanoo"]);
-    says(training(2).text("").run(|_| Control::Continue).unwrap_err(), &["empty"]);
+    says(training(2).text("").run().unwrap_err(), &["empty"]);
     says(Lm::open("no-such-folder").unwrap_err(), &["no-such-folder"]);
     let bytes = limpid::tokenizer::Tokenizer::named("gpt2").unwrap();
     says(lm.with_tokenizer(bytes).unwrap_err(), &["50257", "do not belong together"]);
@@ -467,28 +482,36 @@ fn a_batch_to_look_at() {
     assert!(trace::batch_of(&encoder, &[one, other], Some(&[[0, 1, 1]]), None).is_err());
 }
 
-/// The six examples, one after the other: each works on what the first made.
+/// The examples, one after the other: each works on what the first made.
 #[test]
 fn the_examples_do_what_they_say() {
     let f = Scratch::new("examples");
-    let book = f.at("book.txt");
-    fs::write(&book, TEXT.repeat(60)).unwrap();
-    let mut told = vec![];
-    let trained = own_text::train(&book.display().to_string(), &f.at("run"), 60, |step, loss| told.push((step, loss)));
-    let lm = trained.unwrap().lm;
-    assert!(told.len() == 10 && told[9].1 < 0.5 * told[0].1, "{told:?}");
+    let place = |name: &str| f.at(name).display().to_string();
+    fs::write(f.at("book.txt"), TEXT.repeat(60)).unwrap();
+    let trained = train::train(&place("book.txt"), &place("run"), 60).unwrap();
+    assert!(trained.summary.steps == 60 && trained.summary.val_loss < Some(1.0), "{:?}", trained.summary);
+    let lm = trained.lm;
 
     let model: &Path = &f.at("run");
-    assert_eq!(generate::continued(model, "to be").unwrap().chars().count(), 50);
+    assert_eq!(generate::generate(&place("run"), "to be", |_| {}).unwrap().chars().count(), 50);
 
-    let mut pieces = String::new();
-    let reason = stream::line(&lm, "to be or", |piece| pieces += piece).unwrap();
-    assert_eq!((reason, pieces.contains('\n')), (FinishReason::Stop, false), "{pieces:?}");
+    for head in 0..lm.config().heads().n_head {
+        let tokens = look_inside::attends_to(&lm, "to be", 0, head).unwrap();
+        assert_eq!(tokens.len(), 5);
+        assert!(tokens.iter().enumerate().all(|(query, key)| *key <= query), "a causal model looks back");
+        let whole = lm.trace("to be", |trace| trace.get("blocks.0.attn.hook_pattern")).unwrap();
+        let own = |key: usize| whole.at(&[0, head, 4, key]).unwrap();
+        assert!((0..5).all(|key| own(key) <= own(tokens[4])), "head {head}");
+        assert!(whole.slice("head", 99).is_none() && whole.slice("pos", 0).is_none());
+    }
 
-    let looks = look_inside::looks_at(&lm, "to be").unwrap();
-    assert_eq!(looks.len(), 5 * lm.config().heads().n_head);
-    assert!(looks.iter().all(|(_, query, key)| key <= query), "a causal model looks back");
-    assert!(close(look_inside::alike(&lm, "to be", "to be").unwrap(), 1.0));
+    let line =
+        r#"{"messages": [{"role": "user", "content": "to be?"}, {"role": "assistant", "content": "or not to be"}]}"#;
+    fs::write(f.at("chat.jsonl"), format!("{line}\n").repeat(60)).unwrap();
+    let chats = train::train(&place("chat.jsonl"), &place("chats"), 60).unwrap().lm;
+    assert_eq!(chat::ask(&chats, "to be?", |_| {}).unwrap(), "or not to be");
+    let tuned = fine_tune::fine_tune(&place("chats"), &place("chat.jsonl"), &place("adapter"), 2).unwrap();
+    assert!(f.at("adapter/adapter_model.safetensors").exists() && logits(&tuned, "to") != logits(&chats, "to"));
 
     let written = convert::convert(model, &f.0).unwrap();
     assert!(

@@ -6,7 +6,6 @@ use crate::random_config::{BATCH, CONTEXT, axes_of, batch, configs, fill, pairs_
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::matrix::Precision;
-use limpid::matrix::Precision;
 use limpid::model::{Lora, Mode, Model, Placement, Tuning};
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;

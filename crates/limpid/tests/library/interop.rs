@@ -2,7 +2,7 @@
 //! (`reference/families.py`), every file of `fixtures/llmc` proved by llm.c itself (`reference/llmc.py`).
 
 use crate::common::folder::Folder;
-use limpid::backend::{Backend, BackendOptions, Cpu, Device, Reference};
+use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::{Axis, Config, Dropout};
@@ -1159,7 +1159,9 @@ fn what_another_program_cannot_say_is_named() {
 /// parameter too: queries, keys and values have tensors of their own in such files.
 #[test]
 fn quantised_weights_answer_as_their_values() {
-    use limpid::Lm;
+    use crate::common::sequences::Sequences;
+    use limpid::engine::DecoderLimits;
+    use limpid::{Lm, Machine};
     let folder = Folder::new("quantised");
     let sizes = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nano").unwrap() };
     let llama = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nano-llama").unwrap() };
@@ -1174,16 +1176,17 @@ fn quantised_weights_answer_as_their_values() {
         for quant in [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K] {
             let [small, wide] = ["small", "wide"].map(|n| folder.0.join(format!("{name}-{quant}-{n}.gguf")));
             save(&small, Format::Gguf, &Dtype::Blocks(quant), &source).unwrap();
-            let quantised = Lm::open(&small).unwrap().with_threads(2);
+            let quantised = Lm::open(&small).unwrap().with_machine(Machine::cpu(2));
             quantised.save_as(&wide, Format::Gguf, &Dtype::F32).unwrap();
-            let plain = Lm::open(&wide).unwrap().with_threads(1);
+            let plain = Lm::open(&wide).unwrap().with_machine(Machine::cpu(1));
             let ids: Vec<u32> = (0..13).map(|i| i * 29 % 70).collect();
             let logits = |lm: &Lm, parts: &[&[u32]]| -> Vec<Vec<f32>> {
-                let mut session = lm.session(1).unwrap();
-                let id = session.open().unwrap();
+                let decoder = lm.decoder(DecoderLimits::of_sequences(lm.config(), 1, 256)).unwrap();
+                let mut session = Sequences::on(decoder);
+                let id = session.open();
                 let mut after = |part: &&[u32]| {
                     session.feed(id, part).unwrap();
-                    session.logits(id).unwrap().to_vec()
+                    session.logits(id).to_vec()
                 };
                 parts.iter().map(&mut after).collect()
             };
@@ -1197,27 +1200,25 @@ fn quantised_weights_answer_as_their_values() {
 
             // rounded to eight bits: other digits, near these, and the same however they are computed
             let exact = logits(&quantised, &[&ids]);
-            let rounded = quantised.with_precision(Precision::Int8);
+            let machine = |threads| Machine { precision: Precision::Int8, ..Machine::cpu(threads) };
+            let rounded = quantised.with_machine(machine(2));
             let (one, of) = (run(&rounded), logits(&rounded, &[&ids]));
             assert!(bits(&of[0]) == one[3] && of != exact, "{name} {quant}");
             let spread = exact[0].iter().map(|v| v.abs()).fold(0.0, f32::max);
             let far = exact[0].iter().zip(&of[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(far < 0.05 * spread, "{name} {quant}: {far} of {spread}");
-            let mut quantised = rounded.with_threads(1);
+            let mut quantised = rounded.with_machine(machine(1));
             for level in Level::available() {
-                quantised = quantised.with_level(level);
+                quantised = quantised.with_machine(Machine { level, ..machine(1) });
                 assert!(run(&quantised) == one, "{name} {quant} at {level}");
             }
-            let refused = Device::Cpu.start(
-                &Model::new(&config, Mode::Train { batch: 1, context: 4 }).unwrap(),
-                BackendOptions { threads: 1, level: Level::best(), precision: Precision::Int8 },
-            );
+            let refused = machine(1).start(&Model::new(&config, Mode::Train { batch: 1, context: 4 }).unwrap());
             assert!(refused.err().unwrap().to_string().contains("training takes f32 or bf16"));
             for param in &model.params {
                 let [a, b] = [&quantised, &plain].map(|lm| lm.values(&model, param).unwrap().into_owned());
                 assert!(a == b, "{name} {quant}: {}", param.name);
             }
-            let refused = quantised.with_cache(Precision::Int8).unwrap_err().to_string();
+            let refused = Machine::cache_element(Precision::Int8).unwrap_err().to_string();
             assert!(
                 refused.starts_with("unknown type of a KV cache `int8`") && refused.contains("f32, bf16"),
                 "{refused}"

@@ -11,6 +11,8 @@ mod decode;
 mod documents;
 mod exact;
 mod face;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod gradients;
 mod inspect;
 mod interop;

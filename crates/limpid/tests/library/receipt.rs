@@ -8,8 +8,8 @@ use limpid::matrix::Precision;
 use limpid::numeric::simd::Level;
 use limpid::receipt::{Receipt, Replay, replay};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid::train::{Control, Recipe};
-use limpid::{Lm, Training};
+use limpid::train::Recipe;
+use limpid::{Lm, Machine, Training};
 use std::fs;
 
 const TEXT: &str = "to be or not to be, that is the question.\n";
@@ -19,7 +19,7 @@ fn trained(seed: u64) -> Lm {
     let config = Config { d_model: 32, d_ff: 64, n_head: 4, n_layer: 2, context_length: 32, ..gpt2 };
     let recipe = Recipe { steps: 30, batch_size: 4, seed, ..Recipe::preset("nano").unwrap() };
     let training = Training::new(config, recipe).text(TEXT.repeat(40)).tokenizer("char");
-    training.run(|_| Control::Continue).unwrap().lm
+    training.run().unwrap().lm
 }
 
 /// Every option away from what it is by default.
@@ -66,12 +66,12 @@ fn a_receipt_replays_on_every_level() {
     };
     for precision in [Precision::F32, Precision::Bf16] {
         for (n, made) in Level::available().into_iter().enumerate() {
-            lm = lm.with_precision(precision).with_level(made).with_threads(1 + n % 2);
+            lm = lm.with_machine(Machine { precision, level: made, ..Machine::cpu(1 + n % 2) });
             let receipts = [answered(&lm, &options()), answered(&lm, &Options { sample: 4, ..options() })];
             assert_ne!(receipts[0].answer, receipts[1].answer);
             for other in Level::available() {
-                lm = lm.with_level(other).with_threads(3 - n % 2);
-                assert_eq!(lm.level(), other);
+                lm = lm.with_machine(Machine { precision, level: other, ..Machine::cpu(3 - n % 2) });
+                assert_eq!(lm.machine().level, other);
                 for receipt in &receipts {
                     assert_eq!(replay(&lm, receipt).unwrap(), Replay::Same, "{precision}: {made} on {other}");
                     assert!(receipt.causes(&lm).unwrap().is_empty());
@@ -81,9 +81,9 @@ fn a_receipt_replays_on_every_level() {
     }
     // the level is what is run: one has other last digits, and a receipt says so
     let fused = bits(&lm);
-    lm = lm.with_precision(Precision::F32).with_level(Level::PORTABLE);
+    lm = lm.with_machine(Machine { level: Level::PORTABLE, ..Machine::cpu(2) });
     let (portable, receipt) = (bits(&lm), answered(&lm, &options()));
-    lm = lm.with_level(Level::UNFUSED);
+    lm = lm.with_machine(Machine { level: Level::UNFUSED, ..Machine::cpu(2) });
     assert!(fused.len() == portable.len() && portable != bits(&lm));
     let why = receipt.causes(&lm).unwrap();
     assert!(why.len() == 1 && (why[0].what, &*why[0].ours) == ("precision", "f32 unfused"), "{why:?}");

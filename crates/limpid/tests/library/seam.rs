@@ -2,13 +2,14 @@
 //! fails, at whatever op, training goes on to the same bytes and a session to the same logits.
 
 use crate::common::folder::Folder;
+use crate::common::sequences::{SequenceId, Sequences};
 use crate::common::{self, tiny};
 use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeights, Ticket, UpdateReport, Wrapper};
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
 use limpid::data::Tokens;
 use limpid::evaluate::score;
-use limpid::generate::{DecodeError, SequenceId, Session};
+use limpid::generate::DecodeError;
 use limpid::matrix::Precision;
 use limpid::model::{Mode, Model, init};
 use limpid::numeric::blocks::Quant;
@@ -471,8 +472,8 @@ fn a_backend_that_waits_changes_nothing() {
     assert!(prompt == slow);
 }
 
-fn session(told: &Arc<Told>) -> Session {
-    let mut session = Session::new(&one_block(), 3, 4, |model| {
+fn session(told: &Arc<Told>) -> Sequences {
+    let mut session = Sequences::new(&one_block(), 3, 4, |model| {
         let own = Box::new(Cpu::new(model, 1));
         Ok(Box::new(Wrapped { own, told: told.clone() }))
     })
@@ -485,22 +486,22 @@ fn session(told: &Arc<Told>) -> Session {
 }
 
 /// Two sequences that hold something, a third that is empty.
-fn opened(session: &mut Session) -> [SequenceId; 3] {
-    let ids = [(); 3].map(|()| session.open().unwrap());
+fn opened(session: &mut Sequences) -> [SequenceId; 3] {
+    let ids = [(); 3].map(|()| session.open());
     session.feed(ids[0], &[1, 2, 3]).unwrap();
     session.feed(ids[1], &[4, 5]).unwrap();
     ids
 }
 
 /// Tokens and logits of all, to the bit.
-fn seen(session: &Session, ids: &[SequenceId]) -> Vec<(Vec<u32>, Vec<u32>)> {
-    let bits = |id| session.logits(id).unwrap_or(&[]).iter().map(|v| v.to_bits()).collect();
-    ids.iter().map(|id| (session.tokens(*id).unwrap().to_vec(), bits(*id))).collect()
+fn seen(session: &Sequences, ids: &[SequenceId]) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let bits = |id| session.logits(id).iter().map(|v| v.to_bits()).collect();
+    ids.iter().map(|id| (session.tokens(*id).to_vec(), bits(*id))).collect()
 }
 
 #[test]
 fn a_decode_step_that_fails_at_any_op_changes_nothing_and_may_be_tried_again() {
-    type Grow = fn(&mut Session, &[SequenceId; 3]) -> Result<(), DecodeError>;
+    type Grow = fn(&mut Sequences, &[SequenceId; 3]) -> Result<(), DecodeError>;
     let ways: [(&str, Grow); 3] = [
         ("one token each", |s, ids| s.step(&[(ids[0], 6), (ids[1], 7)])),
         // more than one run of at most four rows: the first sequence is done when a later run fails
@@ -508,7 +509,7 @@ fn a_decode_step_that_fails_at_any_op_changes_nothing_and_may_be_tried_again() {
             s.extend(&[(ids[0], &[8, 9]), (ids[2], &[1, 2, 3, 4, 5, 6, 7]), (ids[1], &[3])])
         }),
         ("a full context", |s, ids| {
-            let room = s.room(ids[0])?;
+            let room = s.room(ids[0]);
             if room > 0 {
                 s.feed(ids[0], &vec![11; room])?;
             }
@@ -537,7 +538,7 @@ fn a_decode_step_that_fails_at_any_op_changes_nothing_and_may_be_tried_again() {
                 matches!(failed, Err(DecodeError::Backend(BackendError::Lost { .. }))),
                 "{what}, op {k} of {ops}: {failed:?}"
             );
-            if what != "a full context" || session.room(ids[0]).unwrap() > 0 {
+            if what != "a full context" || session.room(ids[0]) > 0 {
                 assert_eq!(seen(&session, &ids), before, "{what}, op {k} of {ops}");
             }
             grow(&mut session, &ids).unwrap();
@@ -547,7 +548,7 @@ fn a_decode_step_that_fails_at_any_op_changes_nothing_and_may_be_tried_again() {
             }
             assert_eq!(seen(&session, &ids), after, "{what}, op {k} of {ops}");
             for id in ids {
-                session.close(id).unwrap();
+                session.close(id);
             }
         }
     }

@@ -1,18 +1,19 @@
 //! Weights that several runs share: the bits are those of weights of one's own, nobody changes them under another, and they are in
 //! memory once.
 
+use crate::common::sequences::{SequenceId, Sequences};
 use crate::common::{alone, tiny};
 use crate::random_config::{configs, fill};
-use limpid::backend::{Backend, BackendError, BackendOptions, Cpu, Device, SharedWeights};
+use limpid::backend::{Backend, BackendError, Cpu, SharedWeights};
 use limpid::config::{Config, Mask};
 use limpid::data::Tokens;
-use limpid::generate::{SequenceId, Session};
 use limpid::matrix::Precision;
 use limpid::model::{Mode, Model, Tuning, init};
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::{Batch, Region};
 use limpid::train::{Batches, Objective, Recipe, TrainError, Trainer};
+use limpid::{Device, Machine};
 
 fn ids(n: u64) -> Vec<u32> {
     (0..n).map(|i| random::below(9, 1, i, 11) as u32).collect()
@@ -28,8 +29,8 @@ fn run(backend: &mut dyn Backend, model: &Model, regions: &[Region]) -> Vec<Vec<
     regions.iter().map(|region| bits(&backend.read(*region).unwrap())).collect()
 }
 
-fn with(how: BackendOptions, weights: &SharedWeights) -> impl Fn(&Model) -> Result<Box<dyn Backend>, BackendError> {
-    move |model| Device::Cpu.start_with(model, how, weights)
+fn with(how: Machine, weights: &SharedWeights) -> impl Fn(&Model) -> Result<Box<dyn Backend>, BackendError> {
+    move |model| how.start_with(model, weights)
 }
 
 /// The logits after every token of a sequence, and the session that holds it.
@@ -37,16 +38,16 @@ fn decoded(
     config: &Config,
     make: impl FnOnce(&Model) -> Result<Box<dyn Backend>, BackendError>,
     write: bool,
-) -> (Vec<Vec<u32>>, Session, SequenceId) {
-    let mut session = Session::new(config, 2, 3, make).unwrap();
+) -> (Vec<Vec<u32>>, Sequences, SequenceId) {
+    let mut session = Sequences::new(config, 2, 3, make).unwrap();
     if write {
         let (model, backend) = session.parts();
         fill(model, backend, 3);
     }
-    let id = session.open().unwrap();
+    let id = session.open();
     let logits = ids(5).into_iter().map(|token| {
         session.feed(id, &[token]).unwrap();
-        bits(session.logits(id).unwrap())
+        bits(session.logits(id))
     });
     (logits.collect(), session, id)
 }
@@ -58,7 +59,7 @@ fn shared_weights_give_the_same_bits() {
         let config = Config { mask: Mask::Causal, ..config.clone() };
         let levels = Level::available();
         let (level, precision) = (levels[i % levels.len()], [Precision::F32, Precision::Bf16][i / 2 % 2]);
-        let how = |threads| BackendOptions { threads, level, precision };
+        let how = |threads| Machine { level, precision, ..Machine::cpu(threads) };
         let inspect = Model::new(&config, Mode::Inspect { batch: 2, context: 5 }).unwrap();
         let score = Model::new(&config, Mode::Score { batch: 2, context: 5 }).unwrap();
         let tensors: Vec<Region> = inspect.tensors.iter().map(|tensor| tensor.region).collect();
@@ -70,7 +71,7 @@ fn shared_weights_give_the_same_bits() {
         let mut own = Cpu::with(&score, 1, level, precision);
         fill(&score, &mut own, 3);
         let scored = run(&mut own, &score, &losses);
-        let (logits, mut session, _) = decoded(&config, |model| Device::Cpu.start(model, how(1)), true);
+        let (logits, mut session, _) = decoded(&config, |model| how(1).start(model), true);
 
         let [packed, plain] = [session.parts().1.share().unwrap(), plain.share().unwrap()];
         for (kind, weights) in [("packed", &packed), ("plain", &plain)] {
@@ -117,15 +118,15 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
     (0..4).for_each(|_| _ = whole.step(&batches).unwrap());
     (0..2).for_each(|_| _ = lender.step(&batches).unwrap());
 
-    let mut copied = Session::on_cpu(&tiny(), 2, 1).unwrap();
+    let mut copied = Sequences::on_cpu(&tiny(), 2, 1).unwrap();
     copied.take_parameters(&lender.model, &*lender.backend).unwrap();
-    let copy = copied.open().unwrap();
-    let how = BackendOptions { threads: 2, level: Level::best(), precision: Precision::F32 };
+    let copy = copied.open();
+    let how = Machine::cpu(2);
     let weights = lender.backend.share().unwrap();
     let (logits, session, _) = decoded(&tiny(), with(how, &weights), false);
     for (token, logits) in ids(5).into_iter().zip(&logits) {
         copied.feed(copy, &[token]).unwrap();
-        assert!(bits(copied.logits(copy).unwrap()) == *logits);
+        assert!(bits(copied.logits(copy)) == *logits);
     }
 
     let before = state(&lender);
@@ -157,13 +158,13 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
 
 #[test]
 fn weights_that_do_not_fit_are_refused_by_name() {
-    let how = BackendOptions { threads: 1, level: Level::best(), precision: Precision::F32 };
+    let how = Machine::cpu(1);
     let session = |config: &Config| Model::new(config, Mode::Decode { rows: 2, outputs: 1, blocks: 1 }).unwrap();
     let packed = Cpu::new(&session(&tiny()), 1).share().unwrap();
-    let refused = |device: Device, model: &Model, how, weights: &SharedWeights| {
-        device.start_with(model, how, weights).map(drop).unwrap_err().to_string()
+    let refused = |machine: &Machine, model: &Model, weights: &SharedWeights| {
+        machine.start_with(model, weights).map(drop).unwrap_err().to_string()
     };
-    let said = |config: Config| refused(Device::Cpu, &session(&config), how, &packed);
+    let said = |config: Config| refused(&how, &session(&config), &packed);
     let named = said(Config { d_ff: 25, ..tiny() });
     assert!(named.ends_with("their `blocks.0.mlp.in.weight` is (40, 24), not (25, 24)"), "{named}");
     let named = said(Config { n_layer: 3, ..tiny() });
@@ -173,16 +174,15 @@ fn weights_that_do_not_fit_are_refused_by_name() {
 
     let train = Mode::Train { batch: 1, context: 12 };
     let model = Model::new(&tiny(), train).unwrap();
-    let training = refused(Device::Cpu, &model, how, &packed);
+    let training = refused(&how, &model, &packed);
     assert!(training.ends_with("they are packed for running: training needs its own"), "{training}");
-    let rounding =
-        refused(Device::Cpu, &session(&tiny()), BackendOptions { precision: Precision::Bf16, ..how }, &packed);
+    let rounding = refused(&Machine { precision: Precision::Bf16, ..how.clone() }, &session(&tiny()), &packed);
     assert!(rounding.contains("packed for f32 on") && rounding.contains("not for bf16 on"), "{rounding}");
-    let elsewhere = refused(Device::Reference, &session(&tiny()), how, &packed);
+    let elsewhere = refused(&Machine { device: Device::Reference, ..how.clone() }, &session(&tiny()), &packed);
     assert!(elsewhere.ends_with("the reference keeps weights of its own"), "{elsewhere}");
     let tuning = Tuning { freeze: vec!["embed.*".into()], ..Tuning::default() };
     let frozen = Cpu::new(&Model::tuned(&tiny(), train, &tuning).unwrap(), 1).share().unwrap();
-    let moved = refused(Device::Cpu, &session(&tiny()), how, &frozen);
+    let moved = refused(&how, &session(&tiny()), &frozen);
     assert!(moved.contains("their `embed.weight` lies elsewhere"), "{moved}");
     assert!(limpid::backend::Reference::new(&model).share().is_err());
 }
@@ -194,9 +194,10 @@ fn weights_that_do_not_fit_are_refused_by_name() {
 fn a_model_keeps_its_weights_once() {
     use limpid::checkpoint::{self, Format, ModelData, store::Dtype};
     use limpid::data::source::TextSource;
+    use limpid::engine::DecoderLimits;
     use limpid::generate::Options;
     use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-    use limpid::train::{Control, RunOptions};
+    use limpid::train::RunOptions;
     use limpid::{Lm, Pooling, Training};
     if !alone("shared::a_model_keeps_its_weights_once", "copies of trained weights") {
         return;
@@ -216,9 +217,10 @@ fn a_model_keeps_its_weights_once() {
     assert!(copy > 50e6);
 
     let copies = |lm: &Lm, before: f64| {
-        let mut sessions = [1, 2].map(|sequences| lm.session(sequences).unwrap());
+        let limits = |n| DecoderLimits::of_sequences(lm.config(), n, 256);
+        let mut sessions = [1, 2].map(|n| Sequences::on(lm.decoder(limits(n)).unwrap()));
         for session in &mut sessions {
-            let id = session.open().unwrap();
+            let id = session.open();
             session.feed(id, &lm.encode("to be").unwrap()).unwrap();
         }
         lm.generate("to be", &Options { max_tokens: 4, ..Options::default() }).unwrap();
@@ -233,7 +235,7 @@ fn a_model_keeps_its_weights_once() {
     let written = ModelData { tokenizer: Some(&tokenizer), ..ModelData::new(&config, &values) };
     checkpoint::save(&folder, Format::Limpid, &Dtype::F32, &written).unwrap();
     let before = held();
-    let lm = Lm::open(&folder).unwrap().with_threads(2);
+    let lm = Lm::open(&folder).unwrap().with_machine(Machine::cpu(2));
     let found = copies(&lm, before);
     drop(lm);
     std::fs::remove_dir_all(&folder).unwrap();
@@ -242,8 +244,9 @@ fn a_model_keeps_its_weights_once() {
     let recipe = Recipe { steps: 1, batch_size: 1, context: 16, ..Recipe::preset("nano").unwrap() };
     let options = RunOptions { preflight: false, ..RunOptions::default() };
     let before = held();
-    let training = Training::new(config, recipe).options(options).text(text.repeat(40)).tokenizer("char").threads(2);
-    let lm = training.run(|_| Control::Continue).unwrap().lm;
+    let training =
+        Training::new(config, recipe).options(options).text(text.repeat(40)).tokenizer("char").machine(Machine::cpu(2));
+    let lm = training.run().unwrap().lm;
     let found = copies(&lm, before);
     assert!((0.9..1.5).contains(&found), "{found:.2} copies of trained weights");
     println!("{found:.2} copies of trained weights");

@@ -9,6 +9,7 @@ use limpid::model::init::Init;
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::ops::{Batch, Pass, Passes, Region};
+use limpid::optimizer::Change;
 use limpid::optimizer::Method;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::ranks::threads::{ThreadRank, threads};
@@ -604,10 +605,10 @@ fn preflight_passes_fresh_weights_of_any_width() {
 }
 
 #[test]
-fn trainers_and_sessions_may_move_to_another_thread() {
+fn trainers_and_decoders_may_move_to_another_thread() {
     fn moves<T: Send>() {}
     moves::<Trainer>();
-    moves::<limpid::generate::Session>();
+    moves::<limpid::engine::Decoder>();
     moves::<Run>();
 }
 

@@ -12,13 +12,13 @@ use limpid::{Error, Pooling, Training};
 fn main() -> Result<(), Error> {
     let recipe = Recipe { steps: 5, batch_size: 2, context: 16, ..Recipe::preset("nano")? };
     let text = "to be or not to be, that is the question.\n".repeat(40);
-    let lm = Training::preset("nano")?.recipe(recipe).text(text).run(|_| Control::Continue)?.lm;
+    let lm = Training::preset("nano")?.recipe(recipe).text(text).run()?.lm;
     let sample = lm.generate("to be", &Options { max_tokens: 12, stop_at_end_of_text: false, ..Options::default() })?;
     let vector = lm.embed("to be", Pooling::Mean)?;
     println!("{} tokens, {} numbers", sample.tokens.len(), vector.len());
     for name in ["gpt2", "wordpiece.json", "rows.parquet"] {
         let error = match name {
-            "rows.parquet" => Training::preset("nano")?.data(name).run(|_| Control::Continue).err(),
+            "rows.parquet" => Training::preset("nano")?.data(name).run().err(),
             name => limpid::tokenizer::Tokenizer::known(name).err().map(Error::from),
         };
         println!("{}", error.map_or_else(|| "accepted".into(), |error| error.to_string()));

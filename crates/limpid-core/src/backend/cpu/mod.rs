@@ -214,10 +214,11 @@ impl Cpu {
         Cpu::build(model, threads, (level, precision), weights)
     }
 
-    /// [`Cpu::start`] on weights that another backend shares: see [`Device::start_with`](super::Device::start_with).
+    /// [`Cpu::start`] on weights that another backend shares.
     ///
     /// # Errors
-    /// As [`Device::start_with`](super::Device::start_with).
+    /// As [`Cpu::start`]; if the weights are another model's or another device's, or if their form does not suit the model, the
+    /// precision or the instruction set: weights packed for decoding serve neither training nor another precision or instruction set.
     pub fn start_with(
         model: &Model,
         threads: usize,
@@ -248,8 +249,7 @@ impl Cpu {
             return Err(BackendError::NotSupported { op: "this model", what });
         }
         if precision == Precision::F16 {
-            let what = "only GPUs with cooperative matrices of f16 compute them: on this processor choose bf16, which takes as many bytes"
-                .into();
+            let what = "they are for GPUs that have matrices of f16: here bf16 takes as many bytes".into();
             return Err(BackendError::NotSupported { op: "products of f16", what });
         }
         if precision == Precision::Int8 && matches!(model.mode, Mode::Train { .. }) {

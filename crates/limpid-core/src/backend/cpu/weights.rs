@@ -1,5 +1,5 @@
-//! The weights, on which several backends may run: sessions, traces and evaluations of one model, or a trainer and a
-//! session that samples during training. A backend may write weights that no other holds.
+//! The weights, on which several backends may run: decoders, traces and evaluations of one model, or a trainer and a
+//! decoder that samples during training. A backend may write weights that no other holds.
 
 use super::reserve;
 use super::team::ThreadTeam;

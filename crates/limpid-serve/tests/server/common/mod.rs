@@ -1,12 +1,10 @@
 //! What the tests of the server share: small models, servers on free ports, and a client that sends bytes as they are.
 #![allow(dead_code)] // each test file uses its own part
 
-use limpid::Training;
-use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Config;
-use limpid::matrix::Precision;
-use limpid::train::{Control, Recipe};
+use limpid::train::Recipe;
+use limpid::{Machine, Training};
 use limpid_serve::{Follow, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server, Stopper};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,7 +29,7 @@ pub fn train(name: &str, steps: u64) -> PathBuf {
     let recipe = Recipe { steps, batch_size: 2, context: 16, warmup_steps: 0, ..Recipe::preset("nano").unwrap() };
     let text = "to be or not to be, that is the question. ".repeat(40);
     let training = Training::new(config, recipe).text(text).tokenizer("char").folder(&folder);
-    training.run(|_| Control::Continue).unwrap();
+    training.run().unwrap();
     folder
 }
 
@@ -42,14 +40,7 @@ pub fn folder() -> &'static Path {
 }
 
 pub fn how() -> ServedAs {
-    ServedAs {
-        id: "m".into(),
-        device: Device::Cpu,
-        threads: 1,
-        precision: Precision::F32,
-        cache: Precision::F32,
-        template: None,
-    }
+    ServedAs { id: "m".into(), machine: Machine::cpu(1), template: None }
 }
 
 /// A server that ends with the test.

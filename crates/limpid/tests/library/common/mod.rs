@@ -5,6 +5,7 @@ pub mod counting;
 pub mod filled;
 pub mod folder;
 pub mod mutate;
+pub mod sequences;
 
 use limpid::backend::Backend;
 use limpid::config::Config;

@@ -1,5 +1,5 @@
-//! The common part of `train`, `plan` and `check`: the flags that say what to train, and the job made of them, with everything decided
-//! before memory is reserved; what the job costs, and what would fit if it is too large.
+//! The common part of `train`, `plan` and `check`: the flags that say what to train; what a training costs, and what would fit if it is
+//! too large.
 
 use crate::machine::fits_text;
 use crate::options::{self, Asked, MachineOptions, ModelOptions, TextOptions, TuningOptions, Usage};
@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Mask, Preset, axis, parse_axis};
 use limpid::matrix::Precision;
-use limpid::memory::{Limit, On, lacking, needed, outline, program_on, trainable};
+use limpid::memory::{Limit, lacking, needed};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Mode, Model, Tuning};
-use limpid::task::{Given, Task};
 use limpid::train::ranks::check_micros;
-use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
+use limpid::train::{Recipe, Run, RunOptions, RunSettings};
+use limpid::{Training, TrainingPlan};
 use std::path::{Path, PathBuf};
 
 /// Tokens of the sample at the end, where nothing else is said.
@@ -29,7 +29,7 @@ axis! {
 
 /// What is to be trained, and how.
 #[derive(clap::Args, Clone, Debug)]
-pub struct JobArgs {
+pub struct TrainingArgs {
     /// The text to train on: the same as --data
     #[arg(id = options::TEXT, value_name = "TEXT", conflicts_with = "data")]
     text: Option<String>,
@@ -101,126 +101,112 @@ pub struct JobArgs {
     pub machine: MachineOptions,
 }
 
-/// Everything that is decided before memory is reserved.
-pub struct Job {
-    /// The preset it began from.
-    pub name: String,
-    /// The text, and what is made of it.
-    pub task: Task,
-    /// How the run is carried out.
-    pub options: RunOptions,
-    /// A line to print about its conversations.
-    pub said: Option<String>,
-    /// The built list.
-    pub model: Model,
-    /// The model that it begins from; none where all weights come from a state.
-    pub base: Option<Checkpoint>,
-    /// Bytes that the process holds besides the model.
-    pub program: u64,
-    /// Where it runs, with the weights it begins from.
-    pub on: On,
-}
-
-impl Job {
-    /// A trainer with the weights it begins from.
-    pub fn trainer(&self, machine: &MachineOptions) -> Result<Trainer> {
-        let backend = machine.backend(&self.model)?;
-        Ok(match &self.base {
-            Some(base) => Trainer::from(base, self.model.clone(), backend, self.task.recipe)?,
-            None => Trainer::new(self.model.clone(), backend, self.task.recipe)?,
-        })
+impl TrainingArgs {
+    /// What the model is called: its preset, or the name of the one that is fine-tuned.
+    pub fn name(&self) -> String {
+        match (&self.tuning.from, self.workflow) {
+            (Some(from), _) => {
+                Path::new(from).file_stem().map_or(from.clone(), |name| name.to_string_lossy().into_owned())
+            }
+            (None, Some(Workflow::Llmc)) => self.model.clone().or("llmc-gpt2").name().into(),
+            (None, None) => self.model.name().into(),
+        }
     }
-}
 
-impl JobArgs {
-    /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
-    pub fn job(&self) -> Result<Job> {
+    /// All that `train`, `plan` and `check` decide before memory is reserved.
+    pub fn prepare(&self) -> Result<TrainingPlan> {
+        self.training()?.prepare().map_err(source::of_library)
+    }
+
+    /// What the flags ask for.
+    pub fn training(&self) -> Result<Training> {
         if self.machine.precision == Precision::Int8 {
             bail!(Usage("--precision int8: products of integers have no gradient; training takes f32 or bf16".into()));
         }
         fits_text(self.machine.threads())?;
         let (base, given) = self.base()?;
-        let (name, config, usual) = match (&given, &self.tuning.from) {
-            (Some(given), Some(from)) => {
-                let config = self.model.config_of(from, given)?;
-                let mut usual = match self.workflow {
-                    Some(Workflow::Llmc) => RunSettings::llmc(),
-                    None => RunSettings::fine_tuning(&config, self.tuning.lora.is_some()),
-                };
-                usual.recipe.context = self.model.over(given)?.context_length.min(usual.recipe.context);
-                let name = Path::new(from).file_stem().map_or(from.clone(), |name| name.to_string_lossy().into());
-                (name, config, usual)
-            }
-            _ => {
-                let (own, model) = match self.workflow {
-                    Some(Workflow::Llmc) => (Some(RunSettings::llmc()), self.model.clone().or("llmc-gpt2")),
-                    None => (None, self.model.clone()),
-                };
-                let name = model.name().to_string();
-                let usual = own.map_or_else(|| RunSettings::preset(&name), Ok)?;
-                (name, model.config()?, usual)
-            }
-        };
+        let (config, usual) = self.settings(given.as_ref())?;
         let (recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
         RunSettings { recipe, options }.check()?;
-        let own = base.as_ref().and_then(|base| base.tokenizer.clone());
         let resumed = self.resumed();
         if resumed.as_ref().is_none_or(|folder| !folder.join("tokenizer.json").exists()) {
-            match (&base, &own, &self.tokenizer) {
-                (_, Some(own), Some(_)) => {
-                    bail!(Usage(format!("--tokenizer cannot be chosen: the model comes with its own, {}", own.name())))
-                }
-                (Some(base), None, None) => {
-                    bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display())
-                }
-                _ => {}
-            }
+            self.check_tokenizer(base.as_ref())?;
         }
         let data = self.text.as_ref().unwrap_or(&self.data);
         let mut text = source::source(data, &self.reading, &self.machine);
         text.tokenizer.clone_from(&self.tokenizer);
-        text.default_tokenizer = default_tokenizer(data, &name).into();
-        // a run has its template in its folder
-        let template = self.chat_template.as_ref().filter(|_| resumed.is_none());
-        let template = template.map(|file| source::read_file(file)).transpose().context("--chat-template")?;
-        let chosen = ["whole_documents", "cross_documents"].into_iter().filter(|name| self.recipe.has(name));
-        let chosen = chosen.chain(self.model.has("vocab_size").then_some("vocab_size"));
-        let given = Given {
-            model: given.is_some(),
-            tokenizer: own,
-            chat_template: template.or(base.as_ref().and_then(|base| base.chat_template.clone())),
-            template_file: self.chat_template.clone(),
-            special_tokens: self.add_special_tokens.clone(),
-            resumed,
-            chosen: chosen.map(String::from).collect(),
+        text.default_tokenizer = default_tokenizer(data, &self.name()).into();
+        let chosen = ["whole_documents", "cross_documents", "warmup_steps"].into_iter();
+        let chosen = chosen.filter(|name| self.recipe.has(name));
+        let keeps_vocabulary = given.is_some() || self.model.has("vocab_size");
+        let machine = self.machine.clone();
+        let mut training = match base {
+            Some(base) => Training::fine_tuning(base.into()),
+            // a model that is trained on is no preset
+            None if given.is_some() => Training::new(config.clone(), recipe),
+            None => Training::new(config.clone(), recipe).noting("preset", self.name()),
         };
-        let mut task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
-        let tokenizer = &task.corpus.tokenizer;
-        let grew =
-            |base: &Checkpoint| base.tokenizer.as_ref().is_none_or(|own| own.vocab_size() < tokenizer.vocab_size());
-        let base = base.map(|base| match !self.add_special_tokens.is_empty() && grew(&base) {
-            true => base.with_more_tokens(tokenizer.clone()),
-            false => base,
-        });
+        training = training
+            .config(config)
+            .tuning(self.tuning.tuning())
+            .recipe(recipe)
+            .options(options)
+            .source(text)
+            .keeping(chosen.chain(keeps_vocabulary.then_some("vocab_size")))
+            .special_tokens(self.add_special_tokens.clone())
+            .machine(self.machine.machine())
+            .choose_machine(move |config, mode| {
+                machine.measure(config, mode);
+                machine.machine()
+            });
         if let Some(epochs) = self.epochs {
-            let Recipe { batch_size, accumulate, .. } = task.recipe;
-            let windows = task.recipe.batches(&task.corpus.train, task.objective)?.epoch() as f64;
-            let steps = (epochs * windows / (batch_size * accumulate) as f64).ceil().max(1.0);
-            let asked = self.recipe.clone().beneath("steps", steps.to_string());
-            let Recipe { steps, warmup_steps, .. } = asked.over(&usual.recipe)?;
-            task.recipe = Recipe { steps, warmup_steps, ..task.recipe };
-            task.recipe.check()?;
+            training = training.epochs(epochs);
         }
-        let mode = Mode::Train { batch: task.recipe.batch_size, context: task.recipe.context };
-        self.machine.measure(&task.config, mode);
-        let (program, on, tuning) = (program_on(self.machine.on().device), self.machine.on(), self.tuning.tuning());
-        let outline = outline(&task.config, &task.recipe, &tuning)?;
-        let on = base.as_ref().map_or(on, |base| on.with_weights(base, &outline, self.machine.precision));
-        let model = trainable(&task.config, &task.recipe, &tuning, on, (program, self.memory))?;
-        // an impossible text is said before memory is reserved
-        let long = task.recipe.batches(&task.corpus.train, task.objective)?.long();
-        let said = task.conversations.as_ref().map(|chat| chat.say(long, task.recipe.context));
-        Ok(Job { name, task, options, said, model, base, program, on })
+        if let Some(bytes) = self.memory {
+            training = training.memory(bytes);
+        }
+        if self.sample != SAMPLE {
+            training = training.noting("sample", self.sample.to_string());
+        }
+        if let Some(file) = &self.chat_template {
+            training = training.noting("chat_template", std::path::absolute(file)?.display().to_string());
+            // a run has its template in its folder
+            if resumed.is_none() {
+                training = training.chat_template(source::read_file(file).context("--chat-template")?);
+            }
+        }
+        Ok(match resumed {
+            Some(folder) => training.folder(folder).resume(),
+            None => training,
+        })
+    }
+
+    /// The configuration, and the settings that are usual for it: those of fine-tuning the `given` model, or of a preset.
+    fn settings(&self, given: Option<&Config>) -> Result<(Config, RunSettings)> {
+        let llmc = (self.workflow == Some(Workflow::Llmc)).then(RunSettings::llmc);
+        if let (Some(given), Some(from)) = (given, &self.tuning.from) {
+            let config = self.model.config_of(from, given)?;
+            let mut usual = llmc.unwrap_or_else(|| RunSettings::fine_tuning(&config, self.tuning.lora.is_some()));
+            usual.recipe.context = self.model.over(given)?.context_length.min(usual.recipe.context);
+            return Ok((config, usual));
+        }
+        let model = if llmc.is_some() { self.model.clone().or("llmc-gpt2") } else { self.model.clone() };
+        let usual = llmc.map_or_else(|| RunSettings::preset(model.name()), Ok)?;
+        Ok((model.config()?, usual))
+    }
+
+    /// Refuses another tokenizer for a model that has its own, and none for one that has none.
+    fn check_tokenizer(&self, base: Option<&Checkpoint>) -> Result<()> {
+        let own = base.and_then(|base| base.tokenizer.as_ref());
+        match (base, own, &self.tokenizer) {
+            (_, Some(own), Some(_)) => {
+                bail!(Usage(format!("--tokenizer cannot be chosen: the model comes with its own, {}", own.name())))
+            }
+            (Some(base), None, None) => {
+                bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The model to go on from, and its configuration. A run that goes on has all of a model in its own folder, unless it
@@ -319,13 +305,13 @@ impl TooLarge {
 
 /// Whether a training is too large for the memory that is available, and what of it would fit: with more recomputed, fewer
 /// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
-pub fn too_large(job: &Job) -> Result<Option<TooLarge>> {
-    let (on, Task { config, recipe, .. }) = (job.on, &job.task);
-    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), on) + job.program;
-    let Some((needed, limit)) = lacking(&job.model, Some(recipe), on) else { return Ok(None) };
+pub fn too_large(plan: &TrainingPlan) -> Result<Option<TooLarge>> {
+    let TrainingPlan { config, recipe, on, .. } = plan;
+    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), on) + plan.program;
+    let Some((needed, limit)) = lacking(&plan.model, Some(recipe), on) else { return Ok(None) };
     // a little is left to the system, and what is only reserved is no part of what a model takes
-    let budget = (limit.left - limit.left / 16 + job.program)
-        .saturating_sub((needed + job.program).saturating_sub(takes(&job.model, recipe)));
+    let budget = (limit.left - limit.left / 16 + plan.program)
+        .saturating_sub((needed + plan.program).saturating_sub(takes(&plan.model, recipe)));
     let mut fitting = vec![];
     let recompute_levels = |n_layer: usize| (0..KeepLevel::ALL.len()).map(move |level| level * n_layer);
     let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
@@ -351,7 +337,7 @@ pub fn too_large(job: &Job) -> Result<Option<TooLarge>> {
         }
         found
     };
-    let tuning = &job.model.tuning;
+    let tuning = &plan.model.tuning;
     let one = Recipe { batch_size: 1, accumulate: recipe.batch_size * recipe.accumulate, ..*recipe };
     let same_step = format!("--batch-size 1 --accumulate {}", one.accumulate);
     let shorter = |context: usize| {
@@ -378,7 +364,7 @@ pub fn too_large(job: &Job) -> Result<Option<TooLarge>> {
         if n_layer > 0 {
             offer(&format!("--n-layer {n_layer} {flags}"), &fewer(n_layer), &short, tuning);
         }
-        if job.base.is_none() {
+        if plan.base().is_none() {
             let adapter = TuningOptions { lora: Some(16), ..TuningOptions::default() }.tuning();
             offer(&format!("--from MODEL --lora 16 {flags}"), config, &short, &adapter);
         }

@@ -1,14 +1,13 @@
 //! A whole model on a GPU: what it writes, scores and shows is what the processor's does, to rounding; where the GPU is lost, the next
-//! call begins anew. Without a GPU, real or in software, it says so and passes, or fails where `GPU_REQUIRED` is set.
+//! call begins anew. Needs the feature `gpu`. Without a GPU, real or in software, it says so and passes, or fails where `GPU_REQUIRED` is set.
 
-use limpid::backend::Device;
 use limpid::data::source::TextSource;
 use limpid::engine::{EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{Options, Sampler};
+use limpid::gpu::{GpuChoice, GpuDevice};
 use limpid::receipt::Receipt;
-use limpid::train::{Control, Recipe};
-use limpid::{Error, Lm, Pooling, Training};
-use limpid_gpu as gpu;
+use limpid::train::Recipe;
+use limpid::{Device, Error, Lm, Machine, Pooling, Training};
 use std::fs;
 
 fn near(what: &str, gpu: &[f32], cpu: &[f32]) {
@@ -21,8 +20,8 @@ fn near(what: &str, gpu: &[f32], cpu: &[f32]) {
 
 #[test]
 fn a_model_is_itself_on_a_gpu() {
-    Device::bring_gpu(gpu::start, gpu::takes);
-    if let Err(error) = gpu::chosen() {
+    let gpu = || GpuDevice::shared(&GpuChoice::Best);
+    if let Err(error) = gpu() {
         assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");
         return println!("not tested: {error}");
     }
@@ -31,8 +30,9 @@ fn a_model_is_itself_on_a_gpu() {
     let recipe = Recipe { steps: 20, batch_size: 4, context: 32, ..Recipe::preset("nano").unwrap() };
     let text = "to be or not to be, that is the question. ".repeat(60);
     let training = Training::preset("nano").unwrap().recipe(recipe).tokenizer("char").text(text.clone());
-    training.folder(&folder).run(|_| Control::Continue).unwrap();
-    let [cpu, gpu_lm] = [Device::Cpu, Device::Gpu].map(|device| Lm::open(&folder).unwrap().with_device(device));
+    training.folder(&folder).run().unwrap();
+    let [cpu, gpu_lm] = [Device::Cpu, Device::Gpu]
+        .map(|device| Lm::open(&folder).unwrap().with_machine(Machine { device, ..Machine::default() }));
     let greedy =
         Options { max_tokens: 24, sampler: Sampler { temperature: 0.0, ..Sampler::default() }, ..Options::default() };
     let written = cpu.generate("to be", &greedy).unwrap();
@@ -82,7 +82,7 @@ fn a_model_is_itself_on_a_gpu() {
     let refused = Receipt::new(&gpu_lm, &prompt, &greedy, &sample).unwrap_err();
     assert!(matches!(refused, Error::NoReceipt(Device::Gpu)), "{refused}");
 
-    gpu::chosen().unwrap().lose();
+    gpu().unwrap().lose();
     let said = gpu_lm.generate("to be", &greedy).expect_err("its cache and its weights are gone");
     assert!(said.is_lost(), "{said}");
     assert_eq!(gpu_lm.generate("to be", &greedy).unwrap().tokens, written.tokens, "they are read again");

@@ -1,0 +1,213 @@
+//! Where and how a model runs: the device, threads, instructions and precision. Read `lm` next.
+
+use crate::backend::TrainingMemory;
+use crate::backend::{self, Backend, BackendError, BackendOptions, Cpu, DeviceMemory, Reference, SharedWeights};
+use crate::config::{Config, ConfigError, axis, unknown};
+use crate::engine::{Decoder, DecoderLimits};
+use crate::matrix::Precision;
+use crate::model::Model;
+use crate::numeric::element::Element;
+use crate::numeric::simd::Level;
+use crate::{Error, memory};
+use std::num::NonZero;
+
+axis! {
+    /// Where a model runs: the one place that knows every backend by its name.
+    Device, "device" {
+        /// This processor: f32, several threads, its fastest instructions.
+        Cpu = "cpu",
+        /// Plain loops in f64 on one thread: slow; the other backends are judged by it.
+        Reference = "reference",
+        /// A GPU, in f32, in builds with the feature `gpu`.
+        Gpu = "gpu",
+    }
+}
+
+impl Device {
+    /// Whether results are, to the bit, those of every other machine.
+    pub fn is_exact(self) -> bool {
+        self == Device::Cpu
+    }
+
+    /// Whether several backends can run on one copy of the weights ([`Backend::share`]).
+    pub fn can_share(self) -> bool {
+        self != Device::Reference
+    }
+
+    /// Whether models lie in memory of its own, not in the system's beside the program.
+    pub fn has_memory(self) -> bool {
+        self == Device::Gpu
+    }
+}
+
+/// Where and how a model runs.
+///
+/// ```
+/// use limpid::{Device, Machine, ops::linear::Precision};
+/// let machine = Machine { threads: 2, precision: Precision::Bf16, ..Machine::default() };
+/// assert_eq!(machine.device, Device::Cpu);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The device. Results of another than the processor are the processor's to rounding; a device that cannot run a model says so when
+    /// it is first used.
+    pub device: Device,
+    /// Which GPU, where the device is one: its number in the list of adapters or a part of its name; empty for the best.
+    pub gpu: String,
+    /// Threads of the processor. Results are the same on any number.
+    pub threads: usize,
+    /// Its instruction set. Results are the same on any but [`Level::UNFUSED`].
+    pub level: Level,
+    /// What matrix products multiply.
+    pub precision: Precision,
+    /// The type of the KV cache's elements: f32, or bf16 for half the memory and other last digits ([`Machine::cache_element`]).
+    pub cache: Element,
+}
+
+impl Default for Machine {
+    /// This processor with a thread for each core, its fastest instructions, all in f32.
+    fn default() -> Machine {
+        Machine::cpu(std::thread::available_parallelism().map_or(1, NonZero::get))
+    }
+}
+
+impl Machine {
+    /// This processor, with so many threads.
+    pub fn cpu(threads: usize) -> Machine {
+        Machine {
+            device: Device::Cpu,
+            gpu: String::new(),
+            threads,
+            level: Level::best(),
+            precision: Precision::F32,
+            cache: Element::F32,
+        }
+    }
+
+    /// The elements of a KV cache of that precision.
+    ///
+    /// # Errors
+    /// If no cache has that type: int8, f16.
+    pub fn cache_element(precision: Precision) -> Result<Element, ConfigError> {
+        match precision {
+            Precision::F32 => Ok(Element::F32),
+            Precision::Bf16 => Ok(Element::Bf16),
+            Precision::Int8 | Precision::F16 => {
+                Err(unknown("type of a KV cache", &precision.to_string(), &["f32", "bf16"]))
+            }
+        }
+    }
+
+    /// Whether weights that were made ready for one of the two serve the other: threads and cache may differ.
+    pub(crate) fn shares_weights_with(&self, other: &Machine) -> bool {
+        let how = |machine: &Machine| (machine.device, machine.level, machine.precision);
+        how(self) == how(other) && self.gpu == other.gpu
+    }
+
+    fn options(&self) -> BackendOptions {
+        BackendOptions { threads: self.threads.max(1), level: self.level, precision: self.precision }
+    }
+
+    /// A backend for `model`, all of whose weights are zero until they are written.
+    ///
+    /// # Errors
+    /// If the system refuses memory or threads, or the device does not support the precision or the model.
+    pub fn start(&self, model: &Model) -> backend::Result<Box<dyn Backend>> {
+        let how = self.options();
+        Ok(match self.device {
+            Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
+            Device::Reference if how.precision != Precision::F32 => {
+                let op = match how.precision {
+                    Precision::Bf16 => "products of bf16",
+                    Precision::F16 => "products of f16",
+                    _ => "products of int8",
+                };
+                return Err(BackendError::NotSupported { op, what: "the reference computes in f64".into() });
+            }
+            Device::Reference => Box::new(Reference::start(model)?),
+            Device::Gpu => gpu::start(&self.gpu, model, how, None)?,
+        })
+    }
+
+    /// A decoder all of whose weights are zero until they are written, if there is room for it.
+    ///
+    /// # Errors
+    /// As [`Machine::start`], and if there is no room.
+    pub fn decoder(&self, config: &Config, limits: DecoderLimits) -> Result<Decoder, Error> {
+        memory::fits(&limits.model(config)?, None, self)?;
+        Ok(Decoder::new(config, limits, |model| self.start(model))?)
+    }
+
+    /// A backend for `model` that has no weights of its own, but runs on those that another backend shares.
+    ///
+    /// # Errors
+    /// As [`Machine::start`]; if the weights are another model's or another device's, or if their form does not suit the model or this
+    /// machine: weights packed for decoding serve neither training nor another precision or instruction set.
+    pub fn start_with(&self, model: &Model, weights: &SharedWeights) -> backend::Result<Box<dyn Backend>> {
+        let how = self.options();
+        match self.device {
+            Device::Cpu => Ok(Box::new(Cpu::start_with(model, how.threads, how.level, how.precision, weights)?)),
+            Device::Reference => {
+                let what = "the reference keeps weights of its own".into();
+                Err(BackendError::NotSupported { op: "shared weights", what })
+            }
+            Device::Gpu => gpu::start(&self.gpu, model, how, Some(weights)),
+        }
+    }
+
+    /// What a model takes of the device's own memory, to train if something is said of that; `None` where it has none.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn takes(&self, model: &Model, training: Option<&TrainingMemory>) -> Option<backend::Result<DeviceMemory>> {
+        self.device.has_memory().then(|| gpu::takes(&self.gpu, model, training))
+    }
+}
+
+/// The backend of GPUs.
+#[cfg(feature = "gpu")]
+mod gpu {
+    use super::{Backend, BackendOptions, DeviceMemory, Model, SharedWeights, TrainingMemory, backend};
+    use limpid_gpu::GpuChoice;
+
+    fn choice(gpu: &str) -> GpuChoice {
+        gpu.parse().expect("every text is a choice")
+    }
+
+    pub fn start(
+        gpu: &str,
+        model: &Model,
+        how: BackendOptions,
+        weights: Option<&SharedWeights>,
+    ) -> backend::Result<Box<dyn Backend>> {
+        limpid_gpu::start(&choice(gpu), model, how, weights)
+    }
+
+    pub fn takes(gpu: &str, model: &Model, training: Option<&TrainingMemory>) -> backend::Result<DeviceMemory> {
+        limpid_gpu::takes(&choice(gpu), model, training)
+    }
+}
+
+/// A build without one.
+#[cfg(not(feature = "gpu"))]
+mod gpu {
+    use super::{Backend, BackendError, BackendOptions, DeviceMemory, Model, SharedWeights, TrainingMemory, backend};
+
+    fn missing<T>() -> backend::Result<T> {
+        let what = "it was built without: build it with the feature `gpu`, or run on the cpu".into();
+        Err(BackendError::NotSupported { op: "gpu", what })
+    }
+
+    pub fn start(
+        _: &str,
+        _: &Model,
+        _: BackendOptions,
+        _: Option<&SharedWeights>,
+    ) -> backend::Result<Box<dyn Backend>> {
+        missing()
+    }
+
+    pub fn takes(_: &str, _: &Model, _: Option<&TrainingMemory>) -> backend::Result<DeviceMemory> {
+        missing()
+    }
+}

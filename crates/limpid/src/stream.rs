@@ -1,0 +1,109 @@
+//! A sample as it is written, piece by piece.
+
+use crate::engine::{Engine, EngineEvent, EngineRequest, RequestId};
+use crate::generate::{GeneratedToken, Options, Sample};
+use crate::{Error, Lm};
+use std::collections::VecDeque;
+
+/// A sample that is being written: an iterator over its pieces of text, which are whole characters and never a part of a stop text.
+/// The model computes when the next piece is asked for. One that is dropped ends there.
+///
+/// ```no_run
+/// # use limpid::{Lm, generate::Options};
+/// let lm = Lm::open("runs/1")?;
+/// for piece in lm.stream("Once upon a time", &Options::default())? {
+///     print!("{}", piece?);
+/// }
+/// # Ok::<(), limpid::Error>(())
+/// ```
+#[must_use = "nothing is written before a piece is asked for"]
+pub struct Stream<'a> {
+    lm: &'a Lm,
+    /// Lent by the model until this ends.
+    engine: Option<Engine>,
+    id: RequestId,
+    pieces: VecDeque<String>,
+    sample: Option<Sample>,
+}
+
+impl<'a> Stream<'a> {
+    pub(crate) fn start(lm: &'a Lm, prompt: &[u32], options: &Options) -> Result<Stream<'a>, Error> {
+        let mut engine = lm.lend_engine()?;
+        let request = EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true };
+        match engine.submit(request) {
+            Ok(id) => Ok(Stream { lm, engine: Some(engine), id, pieces: VecDeque::new(), sample: None }),
+            Err(error) => {
+                lm.take_back(engine);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The whole sample, whose pieces need not have been taken.
+    ///
+    /// # Errors
+    /// As [`Lm::generate`].
+    pub fn sample(mut self) -> Result<Sample, Error> {
+        loop {
+            match self.next() {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error),
+                None => return self.sample.take().ok_or(Error::Stopped),
+            }
+        }
+    }
+
+    /// One run of the model.
+    fn round(&mut self, mut engine: Engine) -> Result<(), Error> {
+        let (pieces, sample) = (&mut self.pieces, &mut self.sample);
+        let mut failed = None;
+        let ran = engine.round(&mut |_, event| {
+            match event {
+                EngineEvent::Token { token: GeneratedToken { text, .. }, .. } if !text.is_empty() => {
+                    pieces.push_back(text);
+                }
+                EngineEvent::Done(done) => *sample = Some(done),
+                EngineEvent::Failed(error) => failed = Some(error),
+                _ => {}
+            }
+            true
+        });
+        if let Err(error) = ran {
+            engine.cancel(&[self.id].into());
+            let error = Error::from(error);
+            if !error.is_lost() {
+                self.lm.take_back(engine);
+            }
+            return Err(error);
+        }
+        if self.sample.is_some() || failed.is_some() {
+            self.lm.take_back(engine);
+        } else {
+            self.engine = Some(engine);
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+impl Iterator for Stream<'_> {
+    type Item = Result<String, Error>;
+
+    fn next(&mut self) -> Option<Result<String, Error>> {
+        while self.pieces.is_empty() {
+            let engine = self.engine.take()?;
+            if let Err(error) = self.round(engine) {
+                return Some(Err(error));
+            }
+        }
+        self.pieces.pop_front().map(Ok)
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        if let Some(mut engine) = self.engine.take() {
+            engine.cancel(&[self.id].into());
+            self.lm.take_back(engine);
+        }
+    }
+}
