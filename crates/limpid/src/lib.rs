@@ -75,7 +75,7 @@ mod training;
 pub use error::Error;
 pub use lm::{Lm, Pooling, normalized, objective};
 pub use machine::{Device, Machine};
-pub use stream::Stream;
+pub use stream::SampleStream;
 pub use training::{Trained, Training, TrainingPlan};
 
 use limpid_base::{files, units};

@@ -17,7 +17,7 @@ use crate::memory::{self, On};
 use crate::model::{Component, Mode, Model, Module, Param};
 use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
-use crate::stream::Stream;
+use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Trace};
@@ -319,12 +319,12 @@ impl Lm {
     ///
     /// # Errors
     /// As [`Lm::generate`].
-    pub fn stream(&self, prompt: &str, options: &Options) -> Result<Stream<'_>> {
+    pub fn stream(&self, prompt: &str, options: &Options) -> Result<SampleStream<'_>> {
         let ids = match prompt {
             "" => generate::start_ids(self.tokenizer()?).ok_or(GenerateError::NoStart)?,
             _ => self.encode(prompt)?,
         };
-        Stream::start(self, &ids, options)
+        SampleStream::start(self, &ids, options)
     }
 
     /// Answers the last message of a conversation, where the model was trained on conversations. The answer is text without special
@@ -340,12 +340,12 @@ impl Lm {
     ///
     /// # Errors
     /// As [`Lm::chat`].
-    pub fn chat_stream(&self, messages: &[Message], options: &Options) -> Result<Stream<'_>> {
+    pub fn chat_stream(&self, messages: &[Message], options: &Options) -> Result<SampleStream<'_>> {
         let template = self.template()?.ok_or(Error::NoChat)?;
         let ids = self.chat_ids(&template, messages)?;
         let mut options = Options { skip_special_tokens: true, ..options.clone() };
         options.stop.extend(self.chat_stops(&template)?);
-        Stream::start(self, &ids, &options)
+        SampleStream::start(self, &ids, &options)
     }
 
     /// How conversations with it are written, if its files say so. Another template for it is one of [`ChatTemplate::new`].

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 /// # Ok::<(), limpid::Error>(())
 /// ```
 #[must_use = "nothing is written before a piece is asked for"]
-pub struct Stream<'a> {
+pub struct SampleStream<'a> {
     lm: &'a Lm,
     /// Lent by the model until this ends.
     engine: Option<Engine>,
@@ -26,12 +26,12 @@ pub struct Stream<'a> {
     sample: Option<Sample>,
 }
 
-impl<'a> Stream<'a> {
-    pub(crate) fn start(lm: &'a Lm, prompt: &[u32], options: &Options) -> Result<Stream<'a>, Error> {
+impl<'a> SampleStream<'a> {
+    pub(crate) fn start(lm: &'a Lm, prompt: &[u32], options: &Options) -> Result<SampleStream<'a>, Error> {
         let mut engine = lm.lend_engine()?;
         let request = EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true };
         match engine.submit(request) {
-            Ok(id) => Ok(Stream { lm, engine: Some(engine), id, pieces: VecDeque::new(), sample: None }),
+            Ok(id) => Ok(SampleStream { lm, engine: Some(engine), id, pieces: VecDeque::new(), sample: None }),
             Err(error) => {
                 lm.take_back(engine);
                 Err(error.into())
@@ -85,7 +85,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-impl Iterator for Stream<'_> {
+impl Iterator for SampleStream<'_> {
     type Item = Result<String, Error>;
 
     fn next(&mut self) -> Option<Result<String, Error>> {
@@ -99,7 +99,7 @@ impl Iterator for Stream<'_> {
     }
 }
 
-impl Drop for Stream<'_> {
+impl Drop for SampleStream<'_> {
     fn drop(&mut self) {
         if let Some(mut engine) = self.engine.take() {
             engine.cancel(&[self.id].into());
