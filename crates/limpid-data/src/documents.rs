@@ -7,6 +7,7 @@
 
 use super::boundary::boundary;
 use super::corpus_error::{CorpusError, Place, at, bad};
+use super::lines::read_whole_line;
 use super::manifest::{file_hash, hex};
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -371,34 +372,6 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, CorpusError> {
         let line = bytes[..byte].iter().filter(|b| **b == b'\n').count() as u64 + 1;
         CorpusError::NotUtf8 { place: place(), byte: byte as u64, line, found: bytes[byte] }
     })
-}
-
-/// Reads a line into `to`, its end too, and stops one byte beyond `most`, since a line that is too long may have no end. Returns how many
-/// bytes were read: 0 at the end of the source, more than `to` got if the line is too long.
-///
-/// # Errors
-/// If the source fails.
-pub fn read_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io::Result<u64> {
-    read_whole_line(&mut source.take(most as u64 + 1), to, most)
-}
-
-/// The same, but reads a line that is too long to its end, so that the next one can follow.
-fn read_whole_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io::Result<u64> {
-    let mut found = 0;
-    loop {
-        let buffer = match source.fill_buf() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            buffer => buffer?,
-        };
-        let end = buffer.iter().position(|b| *b == b'\n').map(|at| at + 1);
-        let used = end.unwrap_or(buffer.len());
-        to.extend_from_slice(&buffer[..used.min(most - to.len())]);
-        source.consume(used);
-        found += used as u64;
-        if end.is_some() || used == 0 {
-            return Ok(found);
-        }
-    }
 }
 
 type TextSource = Box<dyn BufRead + Send>;

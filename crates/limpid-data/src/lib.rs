@@ -8,6 +8,7 @@ pub mod chat;
 mod corpus_error;
 mod documents;
 mod encode;
+mod lines;
 mod manifest;
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -22,8 +23,9 @@ pub mod toys;
 
 pub use boundary::boundary;
 pub use corpus_error::{CorpusError, Place};
-pub use documents::{DocumentReader, Input, LONGEST, TextFormat, UNIT, Unit, find, matching, read_line, read_text};
+pub use documents::{DocumentReader, Input, LONGEST, TextFormat, UNIT, Unit, find, matching, read_text};
 pub use encode::{Encoder, encode};
+pub use lines::read_line;
 pub use manifest::{Counts, File, Manifest, Part, PrepareSettings, Written};
 pub use prepare::{Plan, Progress, prepare};
 pub use shards::Shard;

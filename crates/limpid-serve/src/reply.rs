@@ -17,7 +17,7 @@ const JSON: &str = "application/json";
 const ALLOW_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
 /// An answer before it is sent.
-pub enum Reply {
+pub enum HttpReply {
     Json(Value),
     /// A text of this type; a document has a content security policy.
     Text {
@@ -40,25 +40,25 @@ pub enum Reply {
     },
 }
 
-impl From<LookReply> for Reply {
-    fn from(look: LookReply) -> Reply {
+impl From<LookReply> for HttpReply {
+    fn from(look: LookReply) -> HttpReply {
         match look {
-            LookReply::Whole(glass::Reply::Json(text)) => Reply::Text { kind: "application/json", text, csp: None },
-            LookReply::Whole(glass::Reply::File(kind, name, bytes)) => Reply::File(kind, name, bytes),
-            LookReply::Pieces(pieces) => Reply::Pieces(pieces),
+            LookReply::Whole(glass::Reply::Json(text)) => HttpReply::Text { kind: "application/json", text, csp: None },
+            LookReply::Whole(glass::Reply::File(kind, name, bytes)) => HttpReply::File(kind, name, bytes),
+            LookReply::Pieces(pieces) => HttpReply::Pieces(pieces),
         }
     }
 }
 
 /// What counts a request as being answered until its body is sent.
-pub type Held = (Busy, Counted);
+pub type HeldPlaces = (Busy, Counted);
 
-impl Reply {
+impl HttpReply {
     /// The answer, without the headers that all answers have.
-    pub fn into_response(self, held: Held) -> Response<ReplyBody> {
+    pub fn into_response(self, held: HeldPlaces) -> Response<ReplyBody> {
         match self {
-            Reply::Json(value) => whole(StatusCode::OK, JSON, value.to_string().into(), held),
-            Reply::Text { kind, text, csp } => {
+            HttpReply::Json(value) => whole(StatusCode::OK, JSON, value.to_string().into(), held),
+            HttpReply::Text { kind, text, csp } => {
                 let mut response = whole(StatusCode::OK, kind, text.into(), held);
                 if let Some(csp) = csp {
                     add(&mut response, header::CONTENT_SECURITY_POLICY, &csp);
@@ -67,20 +67,20 @@ impl Reply {
                 }
                 response
             }
-            Reply::Events(stream) => streamed("text/event-stream", ReplyBody::events(*stream, held)),
-            Reply::Pieces(Pieces { kind, first, rest, gone }) => {
+            HttpReply::Events(stream) => streamed("text/event-stream", ReplyBody::events(*stream, held)),
+            HttpReply::Pieces(Pieces { kind, first, rest, gone }) => {
                 streamed(kind, ReplyBody::pieces(first, (rest, gone), held))
             }
-            Reply::File(kind, name, bytes) => {
+            HttpReply::File(kind, name, bytes) => {
                 let mut response = whole(StatusCode::OK, kind, bytes.into(), held);
                 add(&mut response, header::CONTENT_DISPOSITION, &format!("attachment; filename=\"{name}\""));
                 response
             }
-            Reply::Health(state) => {
+            HttpReply::Health(state) => {
                 let status = if state == "ok" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 whole(status, JSON, json!({ "status": state }).to_string().into(), held)
             }
-            Reply::Preflight { headers, private_network } => {
+            HttpReply::Preflight { headers, private_network } => {
                 let mut response = Response::new(ReplyBody::whole(Bytes::new(), held));
                 *response.status_mut() = StatusCode::NO_CONTENT;
                 add(&mut response, header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE");
@@ -96,7 +96,7 @@ impl Reply {
 }
 
 /// A refusal of a request for a path of the table of routes.
-pub fn refused(refusal: &Refusal, path: &str, held: Held) -> Response<ReplyBody> {
+pub fn refused(refusal: &Refusal, path: &str, held: HeldPlaces) -> Response<ReplyBody> {
     let status = StatusCode::from_u16(refusal.status).unwrap_or_default();
     let mut response = whole(status, JSON, refusal.body().to_string().into(), held);
     if let Some(seconds) = refusal.retry_after {
@@ -117,7 +117,7 @@ pub fn refused(refusal: &Refusal, path: &str, held: Held) -> Response<ReplyBody>
     response
 }
 
-fn whole(status: StatusCode, kind: &str, bytes: Bytes, held: Held) -> Response<ReplyBody> {
+fn whole(status: StatusCode, kind: &str, bytes: Bytes, held: HeldPlaces) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::whole(bytes, held));
     *response.status_mut() = status;
     add(&mut response, header::CONTENT_TYPE, kind);

@@ -8,7 +8,7 @@ use crate::look;
 use crate::model::ServedLease;
 use crate::openai::{self, Ask};
 use crate::refusal::Refusal;
-use crate::reply::{Reply, add, refused};
+use crate::reply::{HttpReply, add, refused};
 use crate::routes::{self, Endpoint, Route};
 use crate::server::{Counted, PageOptions, Phase, ServeEvent, ServerState};
 use crate::threads::{Work, on_thread, read_body};
@@ -37,7 +37,7 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
         Ok(origin) => reply(&shared, request, origin.is_some()).await,
         Err(refusal) => Err(refusal.clone()),
     };
-    if let Ok(Reply::Events(stream)) = &mut done {
+    if let Ok(HttpReply::Events(stream)) = &mut done {
         let (shared, id) = (shared.clone(), id.clone());
         stream.report = Some(Box::new(move |refusal| log_fault(&shared, &id, path, refusal)));
     }
@@ -97,7 +97,7 @@ async fn reply(
     shared: &Arc<ServerState>,
     request: Request<Incoming>,
     from_other_origin: bool,
-) -> Result<Reply, Refusal> {
+) -> Result<HttpReply, Refusal> {
     check_head(&shared.options.limits, &request)?;
     if request.method() == Method::OPTIONS && from_other_origin {
         return Ok(preflight(request.headers()));
@@ -110,23 +110,26 @@ async fn reply(
         check_body_type(request.headers())?;
         let body = incoming::read(&shared.options.limits, request).await?;
         if route.endpoint == Endpoint::LookInto {
-            return look::post(shared, rest.into(), body).await.map(Reply::from);
+            return look::post(shared, rest.into(), body).await.map(HttpReply::from);
         }
         return post(shared, route.endpoint, model, body).await;
     }
     let query = look::query(request.uri().query().unwrap_or_default());
     match route.endpoint {
-        Endpoint::Look => look::ask(shared, rest.into(), query).await.map(Reply::from),
-        Endpoint::Forget => look::forget(shared, rest).map(Reply::from),
+        Endpoint::Look => look::ask(shared, rest.into(), query).await.map(HttpReply::from),
+        Endpoint::Forget => look::forget(shared, rest).map(HttpReply::from),
         endpoint => get(shared, endpoint, rest),
     }
 }
 
 /// Permission for a page of another origin to ask.
-fn preflight(headers: &HeaderMap) -> Reply {
+fn preflight(headers: &HeaderMap) -> HttpReply {
     let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).and_then(|asked| asked.to_str().ok());
     let private_network = headers.contains_key(REQUEST_PRIVATE_NETWORK);
-    Reply::Preflight { headers: asked.unwrap_or("authorization, content-type, x-request-id").into(), private_network }
+    HttpReply::Preflight {
+        headers: asked.unwrap_or("authorization, content-type, x-request-id").into(),
+        private_network,
+    }
 }
 
 /// Refuses a request without a key, with a query where there is none, or for what the server does not do now.
@@ -152,19 +155,19 @@ fn check_route(shared: &ServerState, route: &Route, request: &Request<Incoming>)
 }
 
 /// What is answered at once.
-fn get(shared: &ServerState, endpoint: Endpoint, rest: &str) -> Result<Reply, Refusal> {
+fn get(shared: &ServerState, endpoint: Endpoint, rest: &str) -> Result<HttpReply, Refusal> {
     let model = shared.model();
     Ok(match endpoint {
-        Endpoint::Health => Reply::Health(state(shared)),
-        Endpoint::Models => Reply::Json(tokens::models(&model)),
-        Endpoint::Model => Reply::Json(tokens::model(&model, &decoded(rest))?),
-        Endpoint::TokenizerInfo => Reply::Json(tokens::tokenizer_info(&model)?),
-        Endpoint::Metrics => Reply::Text { kind: "text/plain; version=0.0.4", text: measures(shared), csp: None },
+        Endpoint::Health => HttpReply::Health(state(shared)),
+        Endpoint::Models => HttpReply::Json(tokens::models(&model)),
+        Endpoint::Model => HttpReply::Json(tokens::model(&model, &decoded(rest))?),
+        Endpoint::TokenizerInfo => HttpReply::Json(tokens::tokenizer_info(&model)?),
+        Endpoint::Metrics => HttpReply::Text { kind: "text/plain; version=0.0.4", text: measures(shared), csp: None },
         Endpoint::OpenApi => {
             let text = openapi::document(!shared.options.keys.is_empty()).into();
-            Reply::Text { kind: "application/json", text, csp: None }
+            HttpReply::Text { kind: "application/json", text, csp: None }
         }
-        Endpoint::Docs => Reply::Text { kind: HTML, text: docs::page(), csp: Some(docs::CSP.into()) },
+        Endpoint::Docs => HttpReply::Text { kind: HTML, text: docs::page(), csp: Some(docs::CSP.into()) },
         Endpoint::Page => page(&shared.options.page)?,
         other => return Err(Refusal::engine_error(format!("{other:?} is not answered at once"))), // all others have a body
     })
@@ -181,7 +184,7 @@ fn state(shared: &ServerState) -> &'static str {
     }
 }
 
-fn page(options: &PageOptions) -> Result<Reply, Refusal> {
+fn page(options: &PageOptions) -> Result<HttpReply, Refusal> {
     let folder = match options {
         PageOptions::Off => return Err(Refusal::not_found("/")),
         PageOptions::Own => None,
@@ -189,7 +192,7 @@ fn page(options: &PageOptions) -> Result<Reply, Refusal> {
     };
     // the built-in page was made before the port opened; a folder's may be broken just now
     let page = ui::page(folder).map_err(Refusal::engine_error)?;
-    Ok(Reply::Text { kind: HTML, text: page.html, csp: Some(page.csp) })
+    Ok(HttpReply::Text { kind: HTML, text: page.html, csp: Some(page.csp) })
 }
 
 /// What is made of a body.
@@ -198,14 +201,14 @@ async fn post(
     endpoint: Endpoint,
     model: ServedLease,
     body: Bytes,
-) -> Result<Reply, Refusal> {
+) -> Result<HttpReply, Refusal> {
     let (work, name): (Work<Ask>, _) = match endpoint {
         Endpoint::Chat => (openai::chat, "chatcmpl"),
         Endpoint::Completions => (openai::completions, "cmpl"),
-        Endpoint::Tokenize => return read_body(shared, &model, &body, tokens::tokenize).await.map(Reply::Json),
-        Endpoint::Detokenize => return read_body(shared, &model, &body, tokens::detokenize).await.map(Reply::Json),
+        Endpoint::Tokenize => return read_body(shared, &model, &body, tokens::tokenize).await.map(HttpReply::Json),
+        Endpoint::Detokenize => return read_body(shared, &model, &body, tokens::detokenize).await.map(HttpReply::Json),
         Endpoint::ApplyTemplate => {
-            return read_body(shared, &model, &body, tokens::apply_template).await.map(Reply::Json);
+            return read_body(shared, &model, &body, tokens::apply_template).await.map(HttpReply::Json);
         }
         Endpoint::Embeddings => {
             let waits = shared.queue.places(&model, &[0])?;
@@ -213,7 +216,7 @@ async fn post(
                 drop(waits);
                 embeddings::embeddings(&model, &body, &|| gone.load(Ordering::Relaxed))
             };
-            return on_thread(shared, &shared.embedding, work).await.map(Reply::Json);
+            return on_thread(shared, &shared.embedding, work).await.map(HttpReply::Json);
         }
         _ => return Err(Refusal::engine_error("a path without an endpoint")), // no other has a body
     };
@@ -226,10 +229,10 @@ async fn post(
     let ready = answer.begin();
     let mut stream = Stream { answer, events, phase: shared.phase.subscribe(), ready, report: None };
     if stream.answer.streams() {
-        return Ok(Reply::Events(Box::new(stream)));
+        return Ok(HttpReply::Events(Box::new(stream)));
     }
     while stream.told().await.is_some() {}
-    stream.answer.whole().map(|text| Reply::Text { kind: "application/json", text, csp: None })
+    stream.answer.whole().map(|text| HttpReply::Text { kind: "application/json", text, csp: None })
 }
 
 /// The content of `/metrics`.

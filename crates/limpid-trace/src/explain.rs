@@ -5,6 +5,7 @@
 //! computed in f64 from the operands as the model has them, each with its place; what f32 made of it is the value, and the difference is
 //! called rounding. Read `layers` for where operands come from.
 
+use super::curve::ActivationCurve;
 use super::layers::LayerTrace;
 use super::table::short;
 use super::{TraceError, unknown};
@@ -137,26 +138,6 @@ pub struct SumStep {
     pub result: f64,
     /// Where the model has it, if it does.
     pub at: Option<Cell>,
-}
-
-/// An activation function as points of a curve.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ActivationCurve {
-    /// Its name.
-    pub function: &'static str,
-    /// From the least to the greatest.
-    pub x: Vec<f64>,
-    /// The function there.
-    pub y: Vec<f64>,
-}
-
-impl ActivationCurve {
-    /// 129 points of a function over a range.
-    pub fn over(f: Activation, k: Constants, (from, to): (f64, f64)) -> ActivationCurve {
-        let x: Vec<f64> = (0..=128).map(|i| from + (to - from) * f64::from(i) / 128.0).collect();
-        let y = x.iter().map(|x| activate::reference::value(f, k, *x)).collect();
-        ActivationCurve { function: f.name(), x, y }
-    }
 }
 
 /// Why a cell has its value.

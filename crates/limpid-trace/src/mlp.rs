@@ -3,7 +3,7 @@
 
 use super::TraceError;
 use super::attribution::direct_way;
-use super::explain::ActivationCurve;
+use super::curve::ActivationCurve;
 use super::layers::LayerTrace;
 use limpid_core::model::{Component, Module};
 use limpid_core::ops::Op;

@@ -25,6 +25,7 @@ use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::masked::MaskTable;
 use limpid::trace::palette::Palette;
 use limpid::trace::picture::{self, TensorPlot};
+use limpid::trace::ranking::{likeliest, nearest_rows};
 use limpid::trace::table::{self, Masks, TableOptions};
 use limpid::trace::view::{Grid, Labels, Paint, View, wrap};
 use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
@@ -439,7 +440,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     let similar = match &args.similar {
         Some(token) => {
             let id = token_id(token, tokenizer, model.config.vocab_size)?;
-            Some((id, nearest(&trace.get("embed.weight")?, id)))
+            Some((id, nearest_rows(&trace.get("embed.weight")?, id, NEAREST)))
         }
         None => None,
     };
@@ -465,7 +466,12 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
         rows = rows.into_iter().map(SummaryRow::heads_first).collect();
     }
     let next = if args.next {
-        trace.get("probs")?.values.chunks_exact(model.config.vocab_size).map(likeliest).collect()
+        trace
+            .get("probs")?
+            .values
+            .chunks_exact(model.config.vocab_size)
+            .map(|probs| likeliest(probs, LIKELIEST))
+            .collect()
     } else {
         vec![]
     };
@@ -822,25 +828,6 @@ fn token_id(token: &str, tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Re
             bail!("--similar: {token:?} is not one token of this model; `limpid tokenize` shows which tokens it is")
         }
     }
-}
-
-/// The rows of `table` (V,C) with the greatest cosine to row `id`, itself left out.
-fn nearest(table: &Labelled, id: u32) -> Vec<(u32, f64)> {
-    let width = table.values.len() / table.shape[0];
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-    let own = &table.values[id as usize * width..][..width];
-    let cosine = |row: &[f32]| dot(own, row) / (dot(own, own) * dot(row, row)).sqrt().max(f64::MIN_POSITIVE);
-    best((0..).zip(table.values.chunks_exact(width).map(cosine)).filter(|(other, _)| *other != id).collect(), NEAREST)
-}
-
-fn likeliest(probs: &[f32]) -> Vec<(u32, f64)> {
-    best((0..).zip(probs.iter().map(|p| f64::from(*p))).collect(), LIKELIEST)
-}
-
-fn best(mut all: Vec<(u32, f64)>, n: usize) -> Vec<(u32, f64)> {
-    all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    all.truncate(n);
-    all
 }
 
 // ---- text

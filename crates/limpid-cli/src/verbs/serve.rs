@@ -9,7 +9,6 @@ use limpid::checkpoint::Checkpoint;
 use limpid::engine::EngineLimits;
 use limpid::numeric::element::Element;
 use limpid::numeric::simd::Level;
-use limpid::ops::cache_blocks;
 use limpid_serve::{
     ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
 };
@@ -154,7 +153,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         stopper.stop();
     })?;
-    let full = server.counts().blocks / cache_blocks(context);
+    let full = server.counts().whole_sequences(context);
     if args.json {
         show::json(&serde_json::json!({
             "url": server.url(), "model": how.id, "fingerprint": fingerprint, "kv_memory": kv_memory, "full_sequences": full

@@ -173,6 +173,13 @@ pub struct EngineCounts {
     pub rows: usize,
 }
 
+impl EngineCounts {
+    /// How many sequences of `context_length` tokens the cache holds.
+    pub fn whole_sequences(&self, context_length: usize) -> usize {
+        self.blocks / cache_blocks(context_length)
+    }
+}
+
 /// A request, from its submission to its end.
 struct Request {
     id: RequestId,

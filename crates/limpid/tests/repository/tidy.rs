@@ -316,11 +316,10 @@ fn nobody_asks_whether_it_is_a_gpu() {
 fn the_command_and_the_server_come_in_by_the_front_door() {
     const VALUES: &[&str] = &[
         "backend::BackendError",
-        "ops::attend",
-        "ops::element::Element",
-        "ops::linear::Precision",
-        "ops::random",
-        "ops::simd::Level",
+        "matrix::Precision",
+        "numeric::element::Element",
+        "numeric::random",
+        "numeric::simd::Level",
     ];
     const LOOK_CLOSER: &[&str] = &[
         "devices.rs",
@@ -350,7 +349,10 @@ fn the_command_and_the_server_come_in_by_the_front_door() {
             for (made, files) in MADE {
                 assert!(is_one_of(files) || !code.contains(made), "{name}: {made}) belongs behind Lm or Training");
             }
-            for module in ["backend", "ops"].iter().filter(|_| !is_one_of(LOOK_CLOSER)) {
+            for module in ["backend", "kernels", "matrix", "numeric", "ops", "optimizer"]
+                .iter()
+                .filter(|_| !is_one_of(LOOK_CLOSER))
+            {
                 for used in code.split("limpid::").skip(1).filter(|rest| rest.starts_with(&format!("{module}::"))) {
                     let line = used.lines().next().unwrap_or_default();
                     assert!(VALUES.iter().any(|value| used.starts_with(value)), "{name} names {line}");
