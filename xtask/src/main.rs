@@ -6,8 +6,11 @@ mod source;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Every chore: its name, what it does, and the function.
-const CHORES: [(&str, &str, fn() -> bool); 9] = [
+/// A chore: its name, what it does, and the function that does it.
+type Chore = (&'static str, &'static str, fn() -> bool);
+
+/// Every chore.
+const CHORES: [Chore; 9] = [
     ("ci", "the gate: formatting, lints, documentation, tests, and the page in a browser", || ci() && ui()),
     ("ui", "the gate's part that needs Node and Chromium", ui),
     (

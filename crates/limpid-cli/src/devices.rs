@@ -215,8 +215,6 @@ fn seconds(config: &Config, mode: Mode, machine: &Machine) -> Result<f64> {
 #[cfg(all(test, feature = "gpu"))]
 mod tests {
     use super::*;
-    use limpid::matrix::Precision;
-    use limpid::numeric::simd::Level;
 
     /// What `auto` measures, on both devices and for both uses.
     #[test]

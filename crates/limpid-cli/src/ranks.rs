@@ -46,7 +46,7 @@ pub fn join(timeout: u64) -> Result<Box<dyn Ranks>> {
     // who is lost is told with the flags that mend it, as any error is
     let lost = |error: RanksError| {
         let error = Error::from(error);
-        last_words(&format!("error: {error}{}", crate::options::mending(&error)))
+        last_words(&format!("error: {error}{}", advice(&error)))
     };
     let Some((rank, n)) = launched() else { return Ok(Box::new(Solo)) };
     let ranks = MpiRanks::join(limit, lost)?.map_or_else(|| Box::new(Solo) as Box<dyn Ranks>, |ranks| Box::new(ranks));
@@ -110,7 +110,15 @@ pub fn end_all(rank: usize, size: usize, error: Error) -> Error {
         }
     }
     let who = if rank > 0 { format!("process {rank} of {size}: ") } else { String::new() };
-    last_words(&format!("error: {who}{error:#}{}", crate::options::mending(&error)))
+    last_words(&format!("error: {who}{error:#}{}", advice(&error)))
+}
+
+/// The flags of `train`, the verb that runs in several processes, that may mend an error.
+#[cfg(feature = "mpi")]
+fn advice(error: &Error) -> String {
+    use clap::CommandFactory;
+    let command = crate::Cli::command();
+    command.find_subcommand("train").map_or_else(String::new, |train| crate::options::mending(error, train))
 }
 
 /// Says why all processes end, and ends them when the launcher has had time to hand that on.

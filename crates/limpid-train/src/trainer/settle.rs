@@ -24,10 +24,9 @@ pub(super) enum Unfinished {
 impl Trainer {
     /// Finishes what is unfinished. The backend's memories are then those after step [`Trainer::step`], in every process.
     pub(crate) fn settle(&mut self) -> Result<(), TrainError> {
-        match self.drop_ahead() {
-            Err(error @ TrainError::Backend(BackendError::Lost { .. })) => return Err(error),
-            // any other error of the next step is reported when that step is done
-            Ok(()) | Err(_) => {}
+        // any other error of the next step is reported when that step is done
+        if let Err(error @ TrainError::Backend(BackendError::Lost { .. })) = self.drop_ahead() {
+            return Err(error);
         }
         self.settle_own()?;
         if self.unspread {
