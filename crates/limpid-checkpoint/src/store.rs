@@ -389,7 +389,7 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
     }
     let beyond = |i: usize| {
         if values[i].is_nan() {
-            format!("value {i} is NaN, which {dtype} cannot store: choose F32")
+            format!("value {i}, NaN, cannot be stored as {dtype}: choose F32")
         } else {
             format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i])
         }
