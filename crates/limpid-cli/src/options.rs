@@ -544,8 +544,10 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
             .or_else(tokenizer)
             .or_else(backend)
     };
-    let trained =
-        error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. })));
+    let trained = error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. }))
+            || cause.is::<limpid::tokenizer::TokenizerError>()
+    });
     let settings: Option<Vec<String>> = error.chain().filter_map(of).find(|settings| !settings.is_empty());
     let flag = |setting: String| {
         let (name, value) = setting.split_once(' ').map_or((&*setting, ""), |(name, value)| (name, value));

@@ -495,7 +495,8 @@ impl GpuDevice {
             None => Ok(()),
             Some(fault) => {
                 let what = format!(
-                    "{} computes wrongly, in {fault}; another version of its driver may do, and the cpu trains",
+                    "{} computes wrongly, in {fault}; another version of its driver may compute rightly (`limpid doctor --prove` lists every \
+                     fault), and the cpu trains",
                     self.adapter
                 );
                 Err(BackendError::NotSupported { op: "training", what })

@@ -15,7 +15,7 @@ use limpid_core::config::{Activation, Axis, Constants, NormKind, Positions};
 use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::dropout::{Draws, weight_index};
 use limpid_core::kernels::{activate, norm};
-use limpid_core::model::{Axes, Component};
+use limpid_core::model::{Axes, Component, ParamRole};
 use limpid_core::ops::Target;
 use limpid_core::ops::{Op, Region};
 
@@ -670,13 +670,18 @@ impl Scene<'_> {
         };
         // where the parts of a fused weight have names of their own
         let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
-        let part = self.trace.names().param(&weight).filter(|p| p.module.part == Component::Qkv).and_then(|param| {
-            let parts = heads.parts();
-            let which = parts.iter().position(|cols| cols.contains(&own))?;
-            let at = own - parts[which].start;
-            let d = heads.features(&parts[which]);
-            Some((param.module.part(Component::Attention), ["Q", "K", "V"][which], at / d, at % d))
-        });
+        let part = self
+            .trace
+            .names()
+            .param(&weight)
+            .filter(|p| (p.module.part, p.role) == (Component::Qkv, ParamRole::Weight))
+            .and_then(|param| {
+                let parts = heads.parts();
+                let which = parts.iter().position(|cols| cols.contains(&own))?;
+                let at = own - parts[which].start;
+                let d = heads.features(&parts[which]);
+                Some((param.module.part(Component::Attention), ["Q", "K", "V"][which], at / d, at % d))
+            });
         let weight_cell = |i: usize| match &part {
             Some((attn, letter, head, d)) => Cell { name: attn.named(&format!("W_{letter}")), at: vec![*head, i, *d] },
             None => Cell { name: weight.clone(), at: vec![own, i] },

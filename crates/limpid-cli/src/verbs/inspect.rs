@@ -217,14 +217,7 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(done) = elsewhere(&args)? {
         return Ok(done);
     }
-    if let (Some(path), Some(model)) = (&args.save, &args.model) {
-        let real = |path: &Path| path.canonicalize().ok();
-        let part = path.file_name().is_some_and(|name| is_part(&name.display().to_string()));
-        let (there, model) = (real(path), real(model));
-        if there.is_some() && (there == model || part && there.as_deref().and_then(Path::parent) == model.as_deref()) {
-            bail!("--save {} would replace a file of the model itself: give another name", path.display());
-        }
-    }
+    keeps_the_model(&args)?;
     let Ready { model, mut backend, batch, tokenizer } = ready(&args)?;
     if glances(&args) {
         return first(&args, Ready { model, backend, batch, tokenizer });
@@ -256,19 +249,7 @@ pub fn run(args: Args) -> Result<()> {
     // every name is looked up before anything is printed or written
     let seen = look(&args, &trace, tokenizer)?;
     if let Some(path) = &args.save {
-        let names: Vec<&str> = seen.names.iter().map(String::as_str).collect();
-        let saved = match &args.layout {
-            Some(_) => {
-                let arrays = llmc_arrays(&trace)?;
-                save(path, &arrays)?;
-                format!("{} of llm.c", show::plural(arrays.len(), "array"))
-            }
-            None => {
-                save(path, &tensors(&trace, &names)?)?;
-                if names.is_empty() { "all tensors".into() } else { show::plural(names.len(), "tensor") }
-            }
-        };
-        show::say(format_args!("saved {saved} to {}", path.display()));
+        save_tensors(&args, path, &trace, &seen.names)?;
     }
     let drawn = draws(&args) && !args.json;
     if args.json {
@@ -395,10 +376,39 @@ fn sound(
     bail!("`{first}` has NaN or infinite values, though the weights have none: the weights are too large")
 }
 
-/// Looks up all that was asked for.
-fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<Seen> {
-    let (model, causal) = (trace.model(), trace.model().config.mask == Mask::Causal);
-    let params: Vec<&str> = model.params.iter().map(|p| p.name.as_str()).collect();
+/// Refuses a --save that would replace a file of the model itself.
+fn keeps_the_model(args: &Args) -> Result<()> {
+    if let (Some(path), Some(model)) = (&args.save, &args.model) {
+        let real = |path: &Path| path.canonicalize().ok();
+        let part = path.file_name().is_some_and(|name| is_part(&name.display().to_string()));
+        let (there, model) = (real(path), real(model));
+        if there.is_some() && (there == model || part && there.as_deref().and_then(Path::parent) == model.as_deref()) {
+            bail!("--save {} would replace a file of the model itself: give another name", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// --save: the tensors that were asked for, or all.
+fn save_tensors(args: &Args, path: &Path, trace: &Trace, names: &[String]) -> Result<()> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let saved = match &args.layout {
+        Some(_) => {
+            let arrays = llmc_arrays(trace)?;
+            save(path, &arrays)?;
+            format!("{} of llm.c", show::plural(arrays.len(), "array"))
+        }
+        None => {
+            save(path, &tensors(trace, &names)?)?;
+            if names.is_empty() { "all tensors".into() } else { show::plural(names.len(), "tensor") }
+        }
+    };
+    show::say(format_args!("saved {saved} to {}", path.display()));
+    Ok(())
+}
+
+/// The tensors that --tensor names, as --head, --heads-first and --transpose want them.
+fn asked_tensors(args: &Args, trace: &Trace) -> Result<(Vec<String>, Vec<Labelled>)> {
     let (mut names, mut tensors) = (vec![], vec![]);
     for asked in &args.tensor {
         let found = trace.matching(asked)?;
@@ -420,6 +430,14 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
             bail!("no tensor that `{asked}` means has a gradient");
         }
     }
+    Ok((names, tensors))
+}
+
+/// Looks up all that was asked for.
+fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<Seen> {
+    let (model, causal) = (trace.model(), trace.model().config.mask == Mask::Causal);
+    let params: Vec<&str> = model.params.iter().map(|p| p.name.as_str()).collect();
+    let (names, tensors) = asked_tensors(args, trace)?;
     let mut labels = Labels::default();
     if !tensors.is_empty() || draws(args) {
         labels = trace.labels(&|id| tokenizer.and_then(|t| t.piece(id).ok()).unwrap_or_else(|| id.to_string()));

@@ -200,9 +200,9 @@ fn convert_says_which_types_and_tokens_there_are() {
     let value = f.json("convert m q.gguf --dtype q4_k --json");
     assert_eq!(value["dtype"], "Q8_0"); // rows of 32
     let said = f.ok("convert m q4.gguf --dtype q4_k");
-    assert!(said.contains("(gguf, Q8_0)") && said.contains("no matrix is Q4_K"), "{said}");
+    assert!(said.contains("(gguf, Q8_0)") && said.contains("no matrix is stored as Q4_K"), "{said}");
     assert_eq!(f.json("convert m f.gguf --json")["dtype"], "F32");
-    assert!(!f.ok("convert m q8.gguf --dtype q8_0").contains("no matrix is"));
+    assert!(!f.ok("convert m q8.gguf --dtype q8_0").contains("no matrix is stored as"));
     assert_eq!(f.json("convert q8.gguf same.gguf --json")["dtype"], "F32, Q8_0"); // a table of positions, too
     // what is said of types stays behind with them
     let (mut keys, store) = gguf::open(&f.0.join("q8.gguf")).unwrap();

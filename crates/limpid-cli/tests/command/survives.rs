@@ -148,7 +148,7 @@ fn finish_what_is_left(at: &Path, run: &str, more: &[&str]) {
         return finish(train(at, run, more));
     }
     let refused = train(at, run, more).output().unwrap();
-    assert!(said(&refused).contains("no state to go on from"), "{}", said(&refused));
+    assert!(said(&refused).contains("without a state to resume from"), "{}", said(&refused));
     let (code, _, said) = begin(at, &[&["--out", run, "--force"], more].concat());
     assert_eq!(code, Some(0), "{said}");
 }

@@ -27,7 +27,7 @@ mod training;
 mod underflow;
 
 use limpid::Error;
-use limpid_core::backend::Cpu;
+use limpid_core::backend::{BackendError, Cpu};
 use limpid_core::config::{ConfigError, unknown};
 use limpid_core::numeric::random;
 use limpid_trace::table::short;
@@ -249,17 +249,24 @@ impl Class<'_> {
             };
             iter::from_fn(begin).collect::<Vec<_>>()
         };
-        let mut done = thread::scope(|scope| {
+        let mut done = thread::scope(|scope| -> Result<Vec<_>, Error> {
             let work = &work;
-            let running: Vec<_> = iter::repeat_n(told, workers).map(|told| scope.spawn(move || work(told))).collect();
+            let start = |told| thread::Builder::new().spawn_scoped(scope, move || work(told));
+            // fewer are slower; with none nothing is done
+            let (running, refused): (Vec<_>, Vec<_>) =
+                iter::repeat_n(told, workers).map(start).partition(std::result::Result::is_ok);
+            if let (true, Some(Err(error))) = (running.is_empty(), refused.into_iter().next()) {
+                let what = error.to_string();
+                return Err(BackendError::Thread { thread: 1, threads: workers, what }.into());
+            }
             for (done, i) in (1..).zip(heard) {
                 let event = LessonEvent { done, total, run: of[i].0.clone() };
                 if (self.progress)(event) == Control::Stop {
                     stopped.store(true, Ordering::Relaxed);
                 }
             }
-            running.into_iter().flat_map(|run| run.join().expect("a run returns")).collect::<Vec<_>>()
-        });
+            Ok(running.into_iter().flatten().flat_map(|run| run.join().expect("a run returns")).collect())
+        })?;
         done.sort_by_key(|(i, _)| *i);
         done.into_iter().map(|(_, found)| found).collect()
     }
