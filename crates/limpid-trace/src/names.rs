@@ -237,7 +237,8 @@ pub fn describe(name: &str) -> Option<&'static str> {
 /// the symbol depends on the variant. The tilde of `X̃` is a combining mark: it takes no column.
 ///
 /// ```
-/// use limpid_core::{config::Config, names::symbol};
+/// use limpid_core::config::Config;
+/// use limpid_trace::names::symbol;
 /// let gpt2 = Config::preset("gpt2").unwrap();
 /// assert_eq!(symbol("blocks.1.attn.hook_pattern", &gpt2).unwrap(), "A_w⁽²⁾");
 /// assert_eq!(symbol("blocks.0.hook_resid_post", &Config::preset("openai-gpt").unwrap()).unwrap(), "X₁");

@@ -210,7 +210,7 @@ impl Lm {
     /// The same on another machine than this processor with all its cores, in f32.
     ///
     /// ```no_run
-    /// # use limpid::{Lm, Machine, ops::linear::Precision};
+    /// # use limpid::{Lm, Machine, matrix::Precision};
     /// let lm = Lm::open("runs/1")?.with_machine(Machine { precision: Precision::Bf16, ..Machine::cpu(4) });
     /// # Ok::<(), limpid::Error>(())
     /// ```

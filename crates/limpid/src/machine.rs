@@ -43,7 +43,7 @@ impl Device {
 /// Where and how a model runs.
 ///
 /// ```
-/// use limpid::{Device, Machine, ops::linear::Precision};
+/// use limpid::{Device, Machine, matrix::Precision};
 /// let machine = Machine { threads: 2, precision: Precision::Bf16, ..Machine::default() };
 /// assert_eq!(machine.device, Device::Cpu);
 /// ```

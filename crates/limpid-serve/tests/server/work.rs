@@ -392,11 +392,16 @@ fn an_answer_that_nobody_reads_gives_up_its_place() {
     server.until("four that wait to be read", |server| server.metric("limpid_looking") == 4.0);
     let reply = server.get(&format!("/inspect/v1/traces/{id}/tensors/hook_embed?at=0,0,1"));
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let (status, _) = deaf[0].head().unwrap();
-    let mut rest = vec![];
-    let _ = deaf[0].stream.read_to_end(&mut rest);
-    assert!(status == 200 && rest.len() < 64 << 20, "{status}: {} bytes", rest.len());
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "part of an answer looks like all of it");
+    // one of them made room; whoever is read before its turn came gets all of its answer, and part of one never looks like all of it
+    let mut broken = 0;
+    for client in &mut deaf {
+        let (status, _) = client.head().unwrap();
+        let mut rest = vec![];
+        let _ = client.stream.read_to_end(&mut rest);
+        assert_eq!((status, rest.ends_with(b"0\r\n\r\n")), (200, rest.len() > 64 << 20), "{} bytes", rest.len());
+        broken += usize::from(rest.len() < 64 << 20);
+    }
+    assert!(broken > 0, "nobody gave up a place");
     server.lives();
 }
 

@@ -180,7 +180,8 @@ impl Notation {
 /// has no word for it, or there is no such name.
 ///
 /// ```
-/// use limpid_core::{config::Config, names::{Notation, called}};
+/// use limpid_core::config::Config;
+/// use limpid_trace::names::{Notation, called};
 /// let gpt2 = Config::preset("gpt2").unwrap();
 /// assert_eq!(called("blocks.1.hook_resid_post", &gpt2, Notation::S2).unwrap(), "X₂");
 /// assert_eq!(called("blocks.1.attn.hook_pattern", &gpt2, Notation::Llmc).unwrap(), "att[1]");
