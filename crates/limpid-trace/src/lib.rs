@@ -181,6 +181,22 @@ impl Labelled {
         shape.remove(place);
         Some(Labelled { name: format!("{}, {axis} {at}", self.name), axes, shape, values })
     }
+    /// The same with the rows and columns of every table exchanged; heads stay tables of their own, and a vector becomes a column.
+    pub fn transposed(mut self) -> Labelled {
+        let n = self.shape.len();
+        if n == 1 {
+            // a vector is printed as a row
+            self.axes.push("1");
+            self.shape.push(1);
+            return self;
+        }
+        let mut order: Vec<usize> = (0..n).collect();
+        if n > 2 && self.axes.get(n - 2) == Some(&"head") {
+            order.swap(n - 3, n - 2);
+        }
+        order.swap(n - 2, n - 1);
+        self.permuted(&order)
+    }
     /// The same with its axes in another order: `order[i]` is the axis that becomes the i-th.
     ///
     /// # Panics

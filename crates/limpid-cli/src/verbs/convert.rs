@@ -133,7 +133,10 @@ pub fn run(args: Args) -> Result<()> {
         ..ModelData::of(&source.config, ModelValues::Read(&values))
     };
     save(&args.dst, format, &stored, &data).map_err(|error| match error {
-        CheckpointError::Tokenizer(error) => anyhow!("{error}; --tokenizer none leaves it out"),
+        CheckpointError::Tokenizer(error) => {
+            let train: String = error.settings().iter().map(|flag| format!(" (limpid train --{flag})")).collect();
+            anyhow!("{error}; --tokenizer none leaves it out{train}")
+        }
         error => error.into(),
     })?;
     let seconds = start.elapsed().as_secs_f64();

@@ -423,7 +423,7 @@ fn asked_tensors(args: &Args, trace: &Trace) -> Result<(Vec<String>, Vec<Labelle
                 tensor = one_head(tensor, head)?;
             }
             let tensor = if args.heads_first { tensor.heads_first() } else { tensor };
-            tensors.push(if args.transpose { transposed(tensor) } else { tensor });
+            tensors.push(if args.transpose { tensor.transposed() } else { tensor });
             names.push(name);
         }
         if names.len() == before {
@@ -807,24 +807,6 @@ fn one_head(tensor: Labelled, head: usize) -> Result<Labelled> {
     shape.remove(at);
     let values = values.chunks_exact(heads * size).flat_map(|all| &all[head * size..][..size]).copied().collect();
     Ok(Labelled { name: format!("{name}, head {head}"), axes, shape, values })
-}
-
-/// Rows and columns of every table exchanged; heads stay tables of their own.
-fn transposed(tensor: Labelled) -> Labelled {
-    let Labelled { name, mut axes, mut shape, values } = tensor;
-    if shape.len() == 1 {
-        // a vector is printed as a row: it becomes a column
-        axes.push("1");
-        shape.push(1);
-        return Labelled { name, axes, shape, values };
-    }
-    let n = shape.len();
-    let mut order: Vec<usize> = (0..n).collect();
-    if n > 2 && axes.get(n - 2) == Some(&"head") {
-        order.swap(n - 3, n - 2);
-    }
-    order.swap(n - 2, n - 1);
-    Labelled { name, axes, shape, values }.permuted(&order)
 }
 
 /// The token of that text or, if there is none, of that number.
