@@ -451,7 +451,7 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-cli/verbs/convert.rs: run", 141),
     ("limpid-cli/verbs/eval.rs: run", 106),
     ("limpid-cli/verbs/inspect.rs", 904),
-    ("limpid-cli/verbs/inspect.rs: run", 149),
+    ("limpid-cli/verbs/inspect.rs: run", 151),
     ("limpid-cli/verbs/params.rs: run", 89),
     ("limpid-cli/verbs/tokenize.rs: run", 113),
     ("limpid-cli/verbs/train.rs: train", 234),
