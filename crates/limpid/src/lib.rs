@@ -37,10 +37,9 @@
 //! # The parts
 //!
 //! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the order to read them:
-//! [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list; [`backend`] runs it; [`tokenizer`] and [`data`]
+//! [`config`] says which transformer; [`ops`] is what happens, [`kernels`] does it, over [`matrix`] and [`numeric`]; [`model`] builds the list; [`backend`] runs it; [`tokenizer`] and [`data`]
 //! bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with a backend; [`checkpoint`] keeps weights, [`names`]
-//! says what every tensor is called, [`report`] summarises runs, and [`lessons`] are short experiments that test common claims about
-//! transformers.
+//! says what every tensor is called. Reports of runs, walks and lessons are crates of their own.
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};

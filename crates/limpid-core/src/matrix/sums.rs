@@ -8,7 +8,7 @@ pub const CHAIN: usize = 64;
 /// In which order a product sums over k, ascending always.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sums {
-    /// c = (c + chain) + chain ..., each chain of multiply-adds over [`CHAIN`] neighbours of k begun at zero. An error grows with the square
+    /// c = (c + chain) + chain ..., each chain of multiply-adds over `CHAIN` neighbours of k begun at zero. An error grows with the square
     /// root of 64 and k / 64 rather than of k: as in PyTorch, or better (docs/decisions.md#every-sum-has-one-order).
     Blocks,
     /// One chain of multiply-adds begun at c, for products whose k is cut at places that must not matter: rows of a batch, keys.
