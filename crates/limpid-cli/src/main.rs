@@ -288,6 +288,7 @@ mod tests {
     use limpid::data::CorpusError;
     use limpid::tokenizer::TokenizerError;
     use limpid::train::{PreflightError, TrainError};
+    use limpid::{Device, Error};
 
     #[test]
     fn the_arguments_are_consistent() {
@@ -309,13 +310,15 @@ mod tests {
             CorpusError::Busy(path()).into(),
             CorpusError::Thread(std::io::ErrorKind::OutOfMemory.into()).into(),
             TokenizerError::NoSplit.into(),
+            Error::Memory { training: false, device: Device::Reference, needed: 2, left: 1, said: "left".into() }
+                .into(),
             TrainError::Spike { step: 3, loss: 9.0, usual: 3.0, deviations: 7.0 }.into(),
             TrainError::from(PreflightError::TooLarge { spread: 4.0, most: 1.0 }).into(),
             TrainError::Busy { path: path() }.into(),
         ];
         let (command, mut named) = (Cli::command(), 0);
         let flags = |text: &str| -> Vec<String> {
-            let words = text.split([' ', ',', '(', ')']).filter_map(|word| word.strip_prefix("--"));
+            let words = text.split([' ', ',', ';', '(', ')']).filter_map(|word| word.strip_prefix("--"));
             words.map(String::from).collect()
         };
         for error in &errors {

@@ -507,10 +507,15 @@ pub fn threads(asked: Option<impl Into<usize>>) -> usize {
 /// express are flags of `train`.
 pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     let own = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let has = |flag: &str| names(verb).any(|known| known == flag);
     if let Some(Error::Memory { training, device, .. }) = error.chain().find_map(|cause| cause.downcast_ref()) {
-        let saves = if *training { "; `limpid plan` shows what --memory can save" } else { "" };
-        let halves = if *device == Device::Reference { "; --device cpu takes half" } else { "" };
-        return format!(" (--batch-size, --context-length, --preset{saves}{halves})");
+        let smaller = ["batch-size", "context-length", "preset"].into_iter().filter(|flag| has(flag));
+        let smaller: Vec<String> = smaller.map(|flag| format!("--{flag}")).collect();
+        let saves = training.then_some("`limpid plan` shows what --memory can save");
+        let halves = (*device == Device::Reference && has("device")).then_some("--device cpu takes half");
+        let smaller = Some(smaller.join(", ")).filter(|flags| !flags.is_empty());
+        let advice: Vec<&str> = [smaller.as_deref(), saves, halves].into_iter().flatten().collect();
+        return if advice.is_empty() { String::new() } else { format!(" ({})", advice.join("; ")) };
     }
     if let Some(RanksError::Silent { .. }) = error.chain().find_map(of_ranks) {
         return " (--resume auto, --timeout)".into();
@@ -544,15 +549,13 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
             .or_else(tokenizer)
             .or_else(backend)
     };
-    let trained = error.chain().any(|cause| {
-        matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. }))
-            || cause.is::<limpid::tokenizer::TokenizerError>()
-    });
+    let trained =
+        error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. })));
     let settings: Option<Vec<String>> = error.chain().filter_map(of).find(|settings| !settings.is_empty());
     let flag = |setting: String| {
         let (name, value) = setting.split_once(' ').map_or((&*setting, ""), |(name, value)| (name, value));
         let name = name.replace('_', "-");
-        let takes = trained || names(verb).any(|known| known == name);
+        let takes = trained || has(&name);
         takes.then(|| format!("--{name} {value}").trim_end().to_string())
     };
     let flags: Vec<String> = settings.into_iter().flatten().filter_map(flag).collect();
