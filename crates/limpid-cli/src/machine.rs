@@ -74,7 +74,7 @@ pub fn ignores_closed_terminal() -> bool {
 
 /// Cores that this process may use.
 pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+    limpid::Machine::default().threads
 }
 
 #[cfg(test)]

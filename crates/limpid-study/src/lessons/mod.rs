@@ -26,7 +26,7 @@ mod stability;
 mod training;
 mod underflow;
 
-use limpid::Error;
+use limpid::{Error, Machine};
 use limpid_core::backend::{BackendError, Cpu};
 use limpid_core::config::{ConfigError, unknown};
 use limpid_core::numeric::random;
@@ -36,7 +36,7 @@ use limpid_train::Control;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::{iter, num::NonZero, thread};
+use std::{iter, thread};
 
 /// What a lesson is about; [`Topic::run`] measures it.
 #[derive(Clone, Copy, Debug)]
@@ -230,7 +230,7 @@ impl Class<'_> {
         total: u64,
         f: impl Fn(&T, Tick) -> Result<R, Error> + Sync,
     ) -> Result<Vec<R>, Error> {
-        let workers = thread::available_parallelism().map_or(1, NonZero::get).min(of.len());
+        let workers = Machine::default().threads.min(of.len());
         Cpu::can_start(workers)?;
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (told, heard) = mpsc::channel();

@@ -19,7 +19,6 @@ use limpid_trace::view::{Labels, View};
 use limpid_trace::{self, Labelled, Trace, TraceError};
 use limpid_train::{Control, Recipe, RunSettings, TrainEvent, log};
 use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -333,7 +332,7 @@ impl Live {
 
     fn threads(&self) -> usize {
         match self.options.threads {
-            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+            0 => Machine::default().threads,
             threads => threads,
         }
     }
