@@ -13,14 +13,13 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::BackendError;
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis, unknown};
+use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Sampler;
 use limpid::matrix::Precision;
 use limpid::model::{Lora, Mode, Tuning};
 use limpid::names::Notation;
-use limpid::numeric::element::Element;
 use limpid::numeric::simd::Level;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::{RanksError, Recipe, Run, RunOptions, RunSettings, TrainError};
@@ -456,8 +455,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// A type that a KV cache may have.
-pub fn stored(s: &str) -> Result<Element, ConfigError> {
-    Machine::cache_element(precision(s)?).map_err(|_| unknown("type of a KV cache", s, &["f32", "bf16"]))
+#[cfg(feature = "serve")]
+pub fn stored(s: &str) -> Result<limpid::numeric::element::Element, ConfigError> {
+    let unknown = |_| limpid::config::unknown("type of a KV cache", s, &["f32", "bf16"]);
+    Machine::cache_element(precision(s)?).map_err(unknown)
 }
 
 pub fn precision(s: &str) -> Result<Precision, ConfigError> {
