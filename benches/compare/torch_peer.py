@@ -1,6 +1,8 @@
 """PyTorch as people run it: fused attention, fused AdamW, autocast for bf16. compare.py calls this; one JSON line comes out.
 
   python benches/compare/torch_peer.py step --size nano --dtype bf16 --batch 12 --time 64 --steps 40
+  python benches/compare/torch_peer.py step --size gpt2 --dtype f16 --batch 8 --time 1024 --device cuda --compile
+  python benches/compare/torch_peer.py decode --size gpt2 --device cuda
   python benches/compare/torch_peer.py recipe --text FILE
 """
 import argparse, json, math, resource, statistics, time
@@ -44,7 +46,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(p)
 
     def forward(self, ids, targets):
-        x = self.drop(self.tok(ids) + self.pos(torch.arange(ids.shape[1])))
+        x = self.drop(self.tok(ids) + self.pos(torch.arange(ids.shape[1], device=ids.device)))
         logits = F.linear(self.norm(self.blocks(x)), self.tok.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
@@ -56,17 +58,24 @@ def adamw(model, rate):
 
 
 def draw(ids, batch, length):
-    at = torch.randint(len(ids) - length, (batch,))
+    at = torch.randint(len(ids) - length, (batch,)).tolist()
     return torch.stack([ids[i:i + length] for i in at]), torch.stack([ids[i + 1:i + length + 1] for i in at])
 
 
-def update(model, run, optimizer, ids, batch, length, dtype):
+TYPES = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def update(model, run, optimizer, ids, batch, length, dtype, scaler=None):
     x, y = draw(ids, batch, length)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+    with torch.autocast(ids.device.type, dtype=TYPES[dtype] or torch.bfloat16, enabled=dtype != "f32"):
         loss = run(x, y)
-    loss.backward()
+    (scaler.scale(loss) if scaler else loss).backward()
+    if scaler:
+        scaler.unscale_(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+    scaler.step(optimizer) if scaler else optimizer.step()
+    if scaler:
+        scaler.update()
     optimizer.zero_grad(set_to_none=True)
 
 
@@ -76,15 +85,66 @@ def peak():
 
 def step(args):
     """The median step, warm-up left out."""
-    model = GPT(args.size, dropout=args.dropout)
+    model = GPT(args.size, dropout=args.dropout).to(args.device)
     run = torch.compile(model) if args.compile else model
     optimizer, times = adamw(model, 1e-4), []
-    ids = torch.randint(min(SIZES[args.size][4], 50257), (args.batch * args.time + 10_000,))
+    ids = torch.randint(min(SIZES[args.size][4], 50257), (args.batch * args.time + 10_000,)).to(args.device)
+    scaler = torch.amp.GradScaler(args.device) if args.dtype == "f16" else None
     for _ in range(args.warmup + args.steps):
         start = time.perf_counter()
-        update(model, run, optimizer, ids, args.batch, args.time, args.dtype)
+        update(model, run, optimizer, ids, args.batch, args.time, args.dtype, scaler)
+        if args.device == "cuda":
+            torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - start))
     return {"ms_per_step": statistics.median(times[args.warmup:]), "first_ms": times[0], "peak_rss_bytes": peak()}
+
+
+def decode(args):
+    """transformers' GPT-2 with its cache: a prompt at once, then tokens one by one, the likeliest each time."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    kind = TYPES[args.dtype] or torch.float32
+    model = GPT2LMHeadModel(GPT2Config()).to(args.device, kind).eval()
+
+    def seconds(work):
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        out = work()
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start, out
+
+    with torch.inference_mode():
+        ids = torch.randint(50257, (1, args.time), device=args.device)
+        prompts = [seconds(lambda: model(ids))[0] for _ in range(args.warmup + 5)][args.warmup:]
+        out, steps = model(ids[:, :8], use_cache=True), []
+        for _ in range(args.warmup + args.steps):
+            next_one, cache = out.logits[:, -1:].argmax(-1), out.past_key_values
+            taken, out = seconds(lambda: model(next_one, past_key_values=cache, use_cache=True))
+            steps.append(taken)
+    return {"prefill_tok_s": args.time / statistics.median(prompts), "tok_s": 1 / statistics.median(steps[args.warmup:])}
+
+
+def roofs(args):
+    """A large copy, and a large product in each type."""
+    a = torch.randn(8192, 8192, device=args.device)
+    big = torch.randn(1 << 28, device=args.device)
+
+    def best(work, times=10):
+        taken = []
+        for _ in range(3 + times):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            work()
+            torch.cuda.synchronize()
+            taken.append(time.perf_counter() - start)
+        return min(taken[3:])
+
+    out = {"copy_gb_s": 8e-9 * len(big) / best(big.clone)}
+    for name, kind in TYPES.items():
+        b = a.to(kind or torch.float32)
+        out[f"{name}_tflop_s"] = 2e-12 * 8192**3 / best(lambda: b @ b)
+    return out
 
 
 def recipe(args):
@@ -116,9 +176,10 @@ def recipe(args):
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["step", "recipe"])
+parser.add_argument("what", choices=["step", "decode", "roofs", "recipe"])
 parser.add_argument("--size", default="nano", choices=SIZES)
-parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
+parser.add_argument("--dtype", default="f32", choices=TYPES)
+parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
 parser.add_argument("--compile", action="store_true")
 parser.add_argument("--batch", type=int, default=12)
 parser.add_argument("--time", type=int, default=64)
@@ -131,4 +192,4 @@ parser.add_argument("--seed", type=int, default=1337)
 args = parser.parse_args()
 torch.set_num_threads(args.threads)
 torch.manual_seed(args.seed)
-print(json.dumps({"step": step, "recipe": recipe}[args.what](args)))
+print(json.dumps({"step": step, "decode": decode, "roofs": roofs, "recipe": recipe}[args.what](args)))

@@ -656,6 +656,19 @@ impl GpuDevice {
         locked(&self.compiled).keys().any(|(kernel, _)| *kernel == entry)
     }
 
+    /// A kernel's text, read. wgpu adds a counter to every loop to end loops that never do; drivers then keep a kernel's registers in
+    /// memory, which made a step of GPT-2 5.5 times as slow on an H200 (docs/decisions.md#gpu-loops-end-by-themselves).
+    fn module(&self, label: &'static str, text: String) -> wgpu::ShaderModule {
+        let source = wgpu::ShaderSource::Wgsl(text.into());
+        let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
+        // SAFETY: all loops end. Every kernel is a text of this crate, and each of its loops counts, by a step that is at least one,
+        // to a bound far below the largest u32.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.raw.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: Some(label), source }, checks)
+        }
+    }
+
     /// A kernel, compiled.
     ///
     /// # Errors
@@ -667,10 +680,7 @@ impl GpuDevice {
         }
         let text = format!("{}{COMMON}{}", how.lines(), kernel.text);
         let made = contain(|| {
-            let module = self.raw.create_shader_module(wgpu::ShaderModuleDescriptor {
-                label: Some(kernel.entry),
-                source: wgpu::ShaderSource::Wgsl(text.into()),
-            });
+            let module = self.module(kernel.entry, text);
             self.raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
                 label: Some(kernel.entry),
                 layout: Some(&self.layouts[kernel.bindings].1),

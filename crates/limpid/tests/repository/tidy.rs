@@ -260,8 +260,8 @@ fn unsafe_lives_in_two_folders_and_four_files() {
         let opens = ["limpid-checkpoint/store.rs", "limpid-data/shards.rs"].contains(&name.as_str());
         let opens = opens && text.matches("unsafe {").count() == 1 && text.matches("unsafe").count() == 2;
         let allowed = opens || MAY.iter().any(|place| name.starts_with(place));
-        // the leave to use what wgpu calls experimental, and nothing else
-        let leave = name.starts_with("limpid-gpu/device.rs") && text.matches("unsafe").count() == 2;
+        // what wgpu calls experimental, kernels without counters in their loops, and nothing else
+        let leave = name.starts_with("limpid-gpu/device.rs") && text.matches("unsafe").count() == 4;
         assert!(allowed || leave || !text.contains("unsafe_code"), "{name} may not be unsafe");
     }
 }
