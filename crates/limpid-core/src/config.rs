@@ -138,16 +138,6 @@ pub enum ConfigError {
         /// The least bytes that the model needs.
         least: u64,
     },
-    /// A tensor is larger than a page of the backend's memory.
-    #[error("{tensor} has {elements} elements and no tensor may have more than {page}, a page of the device's memory")]
-    Page {
-        /// Its name.
-        tensor: String,
-        /// Its elements, with padding.
-        elements: usize,
-        /// Elements of a page.
-        page: usize,
-    },
     /// The model has no head, and logits are needed.
     #[error(
         "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"
