@@ -138,16 +138,6 @@ pub enum ConfigError {
         /// The least bytes that the model needs.
         least: u64,
     },
-    /// A tensor is larger than a page of the backend's memory.
-    #[error("{tensor} has {elements} elements and no tensor may have more than {page}, a page of the device's memory")]
-    Page {
-        /// Its name.
-        tensor: String,
-        /// Its elements, with padding.
-        elements: usize,
-        /// Elements of a page.
-        page: usize,
-    },
     /// The model has no head, and logits are needed.
     #[error(
         "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"
@@ -207,8 +197,20 @@ macro_rules! axis {
             type Err = $crate::config::ConfigError;
             fn from_str(s: &str) -> Result<$type, Self::Err> { $crate::config::parse_axis(s) }
         }
+        $crate::serde_as_text!($type);
+    };
+}
+pub use axis;
+
+/// Writes and reads a type as the text that it is shown as and parsed from.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! serde_as_text {
+    ($type:ident) => {
         impl serde::Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str($crate::config::Axis::name(*self)) }
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
         }
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
@@ -217,7 +219,6 @@ macro_rules! axis {
         }
     };
 }
-pub use axis;
 
 /// The value of an axis by its name; `_` and `-` are the same, case does not matter.
 pub fn parse_axis<A: Axis>(s: &str) -> Result<A, ConfigError> {
@@ -539,17 +540,7 @@ impl FromStr for LayerPattern {
     }
 }
 
-impl serde::Serialize for LayerPattern {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for LayerPattern {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<LayerPattern, D::Error> {
-        <String as serde::Deserialize>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(LayerPattern);
 
 /// A factor for each pair of features that rotary positions turn, in their order; at most 128. They are kept in place, so that a
 /// configuration stays plain data.
@@ -603,17 +594,7 @@ impl FromStr for PairFactors {
     }
 }
 
-impl serde::Serialize for PairFactors {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for PairFactors {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<PairFactors, D::Error> {
-        <String as serde::Deserialize>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(PairFactors);
 
 settings! {
     /// Scaling of the rotary angles, for contexts longer than those a model was trained on. A pair of features
@@ -1064,13 +1045,6 @@ impl fmt::Display for Config {
     }
 }
 
-impl FromStr for Config {
-    type Err = ConfigError;
-    fn from_str(name: &str) -> Result<Config, ConfigError> {
-        Config::preset(name)
-    }
-}
-
 /// What is wrong with a whole number where 64 bits of floating point are kept.
 const ROUNDED: &str =
     "is more than the 53 bits that this number keeps, and would become another: write the number that is meant";
@@ -1105,7 +1079,7 @@ mod tests {
 
     #[test]
     fn every_preset_can_be_built_and_written() {
-        for name in PRESETS {
+        for name in PRESETS.iter() {
             let config = Config::preset(name).unwrap();
             config.check().unwrap();
             assert_eq!(Config::from_json(&config.to_json()).unwrap(), config, "{name}");

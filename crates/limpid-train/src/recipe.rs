@@ -176,9 +176,10 @@ pub(crate) fn changeable() -> String {
 
 /// The defaults of `T` with a preset's own training settings.
 fn preset<T: Settings>(name: &str) -> Result<T, ConfigError> {
-    let (mut settings, training) = (T::default(), Preset::named(name)?.training);
+    let (mut settings, training) = (T::default(), &Preset::named(name)?.training);
     let known: Vec<&str> = T::default().fields().iter().map(|(setting, _)| setting.name).collect();
-    training.iter().filter(|(name, _)| known.contains(name)).try_for_each(|(name, text)| settings.set(name, text))?;
+    let mut own = training.iter().filter(|(name, _)| known.contains(&name.as_str()));
+    own.try_for_each(|(name, text)| settings.set(name, text))?;
     Ok(settings)
 }
 
@@ -419,9 +420,9 @@ mod tests {
     #[test]
     fn presets_say_what_there_is() {
         let names = serde_json::to_value(RunSettings::default()).unwrap();
-        for preset in Preset::ALL {
+        for preset in Preset::all() {
             RunSettings::preset(preset.name).unwrap().check().unwrap();
-            for (name, _) in preset.training {
+            for name in preset.training.keys() {
                 assert!(names.get(name).is_some(), "{}: {name}", preset.name);
             }
         }

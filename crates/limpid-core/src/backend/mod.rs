@@ -437,13 +437,6 @@ pub trait Backend: Send {
     fn fill(&mut self, region: Region, value: &(dyn Fn(usize) -> f32 + Sync)) -> Result<()> {
         self.write(region, &(0..region.len()).map(value).collect::<Vec<f32>>())
     }
-    /// Replaces the values of a tensor by the transposed ones, (cols, rows).
-    ///
-    /// # Errors
-    /// As [`Backend::feed`].
-    fn write_transposed(&mut self, region: Region, values: &[f32]) -> Result<()> {
-        self.upload(region, Values::of(values, Major::Columns))
-    }
 }
 
 /// Stands for values that were asked for ([`Backend::request`]).
@@ -492,6 +485,13 @@ impl Tickets {
         waiting.free.push(values);
         Ok(())
     }
+}
+
+/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and panics.
+fn pick<T, const N: usize>(memory: &mut [T], regions: [Region; N]) -> [&mut [T]; N] {
+    memory
+        .get_disjoint_mut(regions.map(Region::range))
+        .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
 }
 
 /// Transposes (rows, cols) to (cols, rows), in blocks that fit the nearest cache.

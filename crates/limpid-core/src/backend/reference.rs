@@ -1,7 +1,7 @@
 //! The reference backend: plain loops in f64, slow and obvious. Every other backend is judged by it. It is written
 //! to be read beside the formulas at the head of each op, and stays unoptimised.
 
-use super::{Backend, BackendError, Result, SharedWeights, Ticket, Tickets, UpdateReport};
+use super::{Backend, BackendError, Result, SharedWeights, Ticket, Tickets, UpdateReport, pick};
 use crate::kernels::dropout::{Draws, weight_index};
 use crate::kernels::embed::Lookup;
 use crate::kernels::{activate, add, attend, classify, embed, gather, linear, multiply, norm, rotate, scale};
@@ -37,13 +37,6 @@ fn zeros(op: &'static str, n: usize) -> Result<Vec<f64>> {
     };
     Vec::<f64>::new().try_reserve_exact(n).map_err(refused)?;
     Ok(vec![0.0; n])
-}
-
-/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and panics.
-fn pick<const N: usize>(memory: &mut [f64], regions: [Region; N]) -> [&mut [f64]; N] {
-    memory
-        .get_disjoint_mut(regions.map(Region::range))
-        .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
 }
 
 impl Reference {

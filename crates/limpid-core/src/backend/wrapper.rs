@@ -148,7 +148,7 @@ mod tests {
         }
         let [embed, frozen] = ["embed.weight", "blocks.0.mlp.in.weight"].map(|name| model.param(name).unwrap().region);
         let values: Vec<f32> = (0..embed.len()).map(|i| value(i + 7)).collect();
-        backend.write_transposed(embed, &values).unwrap();
+        backend.upload(embed, Values::of(&values, Major::Columns)).unwrap();
         let bytes: Vec<u8> = (0..frozen.len() / 32).flat_map(|i| [0, 0x28].into_iter().chain([i as u8; 32])).collect();
         let element = Element::Blocks(Quant::Q8_0);
         let blocks = |bytes| Values { element, bytes, major: Major::Rows };

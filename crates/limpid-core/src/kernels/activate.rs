@@ -248,7 +248,6 @@ pub struct Forward<'a> {
 }
 
 impl Kernel for Forward<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Forward { f, k, y, x } = self;
@@ -277,7 +276,6 @@ pub struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Backward { f, k, dx, add, dy, x } = self;

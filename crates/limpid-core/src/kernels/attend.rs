@@ -112,7 +112,6 @@ impl Keys<'_> {
 struct Widen<'a>(&'a mut [f32], &'a [u16]);
 
 impl Kernel for Widen<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         self.0.iter_mut().zip(self.1).for_each(|(to, from)| *to = widen_bf16(*from));
@@ -392,7 +391,6 @@ struct Bend<'a> {
 }
 
 impl Kernel for Bend<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Bend { pair, s, curve, mut steep } = self;
@@ -423,7 +421,6 @@ struct Steepen<'a> {
 }
 
 impl Kernel for Steepen<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         for (j, (ds, steep)) in self.ds.iter_mut().zip(self.steep).enumerate().take(self.pair.keys) {
@@ -453,7 +450,6 @@ struct Soften<'a> {
 }
 
 impl Kernel for Soften<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Soften { pair, s, scale, top, total, chances, from, mut y } = self;
@@ -533,9 +529,8 @@ struct OneScores<'a> {
     total: &'a mut f32,
 }
 
-impl Kernel for OneScores<'_> {
+impl Kernel<f32> for OneScores<'_> {
     /// The factor for what was summed relative to the greatest score before.
-    type Output = f32;
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f32 {
         let OneScores { q, k, keys, hidden, scale, curve, apart, s: to, top, total } = self;
@@ -607,7 +602,6 @@ impl OneSum<'_> {
 }
 
 impl Kernel for OneSum<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(mut self) {
         let d = self.y.len();
@@ -683,7 +677,6 @@ struct Slopes<'a> {
 }
 
 impl Kernel for Slopes<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Slopes { pair, p, dp, lse, dots, scale, chances, from, mut seen } = self;
@@ -724,8 +717,7 @@ impl Kernel for Slopes<'_> {
 
 /// The sum of dy y over a row.
 struct Dot<'a>(&'a [f32], &'a [f32]);
-impl Kernel for Dot<'_> {
-    type Output = f32;
+impl Kernel<f32> for Dot<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f32 {
         sum2(self.0, self.1, |a, b| a * b)
@@ -820,7 +812,6 @@ struct Shown<'a> {
 }
 
 impl Kernel for Shown<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let (vectors, rest) = self.s.as_chunks_mut::<LANES>();

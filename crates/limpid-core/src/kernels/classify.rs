@@ -61,8 +61,7 @@ pub struct Row<'a> {
     pub weight: Option<f32>,
 }
 
-impl Kernel for Row<'_> {
-    type Output = f32;
+impl Kernel<f32> for Row<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f32 {
         let Row { logits, target, terms: Terms { smoothing, z_loss }, weight } = self;

@@ -91,7 +91,6 @@ pub struct Apply<'a> {
 }
 
 impl Kernel for Apply<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Apply { mut to, add, mut from, draws, mut first } = self;

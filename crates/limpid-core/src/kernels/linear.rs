@@ -60,7 +60,6 @@ pub struct ColumnSums<'a> {
 }
 
 impl Kernel for ColumnSums<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         for dy in self.dy.chunks_exact(self.cols) {

@@ -124,7 +124,6 @@ pub struct QkForward<'a> {
 }
 
 impl Kernel for QkForward<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let QkForward { y, stats, x, gains, less_one, together, heads, kind, eps } = self;
@@ -169,7 +168,6 @@ pub struct QkBackwardInput<'a> {
 }
 
 impl Kernel for QkBackwardInput<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let QkBackwardInput { dx, add, dy, x, stats, gains, less_one, together, heads, kind, eps, g } = self;
@@ -205,7 +203,6 @@ pub struct QkBackwardParams<'a> {
 }
 
 impl Kernel for QkBackwardParams<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let QkBackwardParams { mut dgains, dy, x, stats, together, heads } = self;
@@ -242,7 +239,6 @@ pub struct Forward<'a> {
 }
 
 impl Kernel for Forward<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let c = 2 * self.x.len() / self.stats.len();
@@ -306,7 +302,6 @@ pub struct BackwardInput<'a> {
 }
 
 impl Kernel for BackwardInput<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let c = 2 * self.x.len() / self.stats.len();
@@ -354,7 +349,6 @@ pub struct BackwardParams<'a> {
 }
 
 impl Kernel for BackwardParams<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(mut self) {
         let c = 2 * self.x.len() / self.stats.len();

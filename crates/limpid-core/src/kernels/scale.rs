@@ -32,7 +32,6 @@ pub struct Bound<'a> {
 }
 
 impl Kernel for Bound<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         if self.cap > 0.0 {
@@ -52,7 +51,6 @@ pub struct Slope<'a> {
 }
 
 impl Kernel for Slope<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         if self.cap > 0.0 {
@@ -74,7 +72,6 @@ pub struct Forward<'a> {
 }
 
 impl Kernel for Forward<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Forward { y, x, factor, cap } = self;
@@ -100,7 +97,6 @@ pub struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Backward { dx, add, dy, y, factor, cap } = self;

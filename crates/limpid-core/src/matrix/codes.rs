@@ -185,7 +185,6 @@ pub(super) struct Widen<'a> {
 }
 
 impl Kernel for Widen<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Widen { to, panel, codes, ks, width } = self;
@@ -227,7 +226,6 @@ pub(super) struct WidenTurned<'a> {
 }
 
 impl Kernel for WidenTurned<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let WidenTurned { level, to, stride, panels, codes, ks, panel: (bytes, width), columns } = self;

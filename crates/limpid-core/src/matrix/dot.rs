@@ -52,7 +52,6 @@ pub struct Round<'a> {
 }
 
 impl Kernel for Round<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         // 1.5 * 2^23: what is added to it is rounded to an integer, ties to even, in the low bits
@@ -216,7 +215,6 @@ unsafe fn by_vectors(wide: bool, tile: Tile) {
 
 /// A tile in plain Rust.
 impl Kernel for Tile<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Tile { x, codes, panel, width, sums } = self;

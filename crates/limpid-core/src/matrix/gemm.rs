@@ -172,7 +172,6 @@ struct Pack<'a> {
 }
 
 impl Kernel for Pack<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Pack { level, form, to, b, width } = self;
@@ -226,8 +225,7 @@ struct Take<'a, 'b> {
     a: Mat<'a>,
 }
 
-impl<'b> Kernel for Take<'_, 'b> {
-    type Output = Mat<'b>;
+impl<'b> Kernel<Mat<'b>> for Take<'_, 'b> {
     #[inline(always)]
     fn run<M: MulAdd>(self) -> Mat<'b> {
         let Take { form, to, a } = self;
@@ -263,7 +261,6 @@ struct Unpack<'a> {
 }
 
 impl Kernel for Unpack<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         for (to, pairs) in self.to.chunks_exact_mut(2 * self.width).zip(self.pairs.chunks_exact(self.width)) {

@@ -238,7 +238,6 @@ struct Plain<'a> {
 }
 
 impl Kernel for Plain<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         match self.n {
@@ -319,7 +318,6 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], (start, bloc
 struct Widen<'s, I>(&'s mut [f32; 64], I);
 
 impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         for (a, row) in self.1 {

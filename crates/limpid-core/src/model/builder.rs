@@ -6,7 +6,7 @@
 
 mod parts;
 
-use super::{Axes, Component, Mode, Model, Module, ParamRole, Placement, Table, Tuning};
+use super::{Axes, Component, Mode, Model, Module, ParamRole, Table, Tuning};
 use crate::config::{Config, ConfigError, NormPlace, Parallel, Positions, QkNorm};
 use crate::ops::{ActiveRows, BLOCK, MemorySpace, Op, Region, Scoring};
 use parts::Builder;
@@ -16,7 +16,7 @@ pub fn build(
     mode: Mode,
     tuning: &Tuning,
     recompute_level: usize,
-    placement: Placement,
+    keep_gradients: usize,
 ) -> Result<Model, ConfigError> {
     let mut m = Builder::new(config, mode, tuning);
     let mut x = m.embed();
@@ -26,7 +26,7 @@ pub fn build(
         m.blocks.push(first..m.ops.len());
     }
     m.head(x);
-    m.finish(recompute_level, placement)
+    m.finish(recompute_level, keep_gradients)
 }
 
 impl Builder<'_> {

@@ -22,7 +22,7 @@ use crate::ops::{Access, BLOCK, Back, MemorySpace, Op, Ops, Pass, Passes, Progra
 use crate::optimizer::{Method, ParamGroup};
 pub use module::{Component, Module, in_block};
 pub use order::FeatureOrder;
-pub use plan::{Placement, activations};
+pub use plan::{KEEP_GRADIENTS, activations};
 use recompute::KeepLevel;
 use std::collections::HashMap;
 use std::fmt;
@@ -73,6 +73,19 @@ pub enum Mode {
         /// blocks of 64 positions that the KV cache has
         blocks: usize,
     },
+}
+
+impl Mode {
+    /// The sequences of a batch, and the tokens of each; in decoding every row is one of any sequence.
+    fn shape(self) -> [usize; 2] {
+        match self {
+            Mode::Train { batch, context }
+            | Mode::Score { batch, context }
+            | Mode::Inspect { batch, context }
+            | Mode::Layers { batch, context, .. } => [batch, context],
+            Mode::Decode { rows, .. } => [rows, 1],
+        }
+    }
 }
 
 /// The axes of a tensor, with the field's names in the field's order.
@@ -337,8 +350,8 @@ pub struct ModelParts {
     pub params: Vec<Param>,
     /// How many rows a batch may have.
     pub rows: usize,
-    /// What the backend asked of the layout of its memory.
-    pub placement: Placement,
+    /// Elements of activations up to which it keeps the inputs of gradients: see [`KEEP_GRADIENTS`].
+    pub keep_gradients: usize,
     /// How much the backward recomputes; 0 is nothing: see [`Model::at_recompute_level`].
     pub recompute_level: usize,
     /// The type of the elements of each memory space, by [`MemorySpace::ALL`].
@@ -379,57 +392,44 @@ impl Model {
         tuning: &Tuning,
         recompute_level: usize,
     ) -> Result<Model, ConfigError> {
-        Model::placed(config, mode, tuning, recompute_level, Placement::default())
+        Model::keeping(config, mode, tuning, recompute_level, KEEP_GRADIENTS)
     }
 
-    /// [`Model::at_recompute_level`] for a backend with its own [`Placement`]. Forward and backward give the same
-    /// bits; but an update may walk over other ranges of parameters, so the last bits of the gradient's norm may
-    /// differ.
+    /// [`Model::at_recompute_level`] with another limit than [`KEEP_GRADIENTS`]. Results are the same bits.
     ///
     /// # Errors
-    /// As [`Model::tuned`], and if a tensor is larger than a page.
-    pub fn placed(
+    /// As [`Model::tuned`].
+    pub fn keeping(
         config: &Config,
         mode: Mode,
         tuning: &Tuning,
         recompute_level: usize,
-        placement: Placement,
+        keep_gradients: usize,
     ) -> Result<Model, ConfigError> {
         config.check()?;
         if !config.lm_head && !matches!(mode, Mode::Inspect { .. } | Mode::Layers { .. }) {
             return Err(ConfigError::NoHead);
         }
-        let sizes = match mode {
-            Mode::Train { batch, context }
-            | Mode::Score { batch, context }
-            | Mode::Inspect { batch, context }
-            | Mode::Layers { batch, context, .. } => {
-                if context > config.context_length {
-                    return Err(ConfigError::Range {
-                        what: "context",
-                        found: context.to_string(),
-                        expected: "at most the model's context_length, the rows of its position table",
-                    });
-                }
-                vec![("batch size", batch), ("context", context)]
+        let [batch, context] = mode.shape();
+        if context > config.context_length {
+            let expected = "at most the model's context_length, the rows of its position table";
+            return Err(ConfigError::Range { what: "context", found: context.to_string(), expected });
+        }
+        let (sizes, most) = match mode {
+            // no row keeps its scores, and the cache has a row a position
+            Mode::Decode { rows, outputs, blocks } => {
+                let most = rows.max(outputs).max(blocks.saturating_mul(BLOCK));
+                (vec![("rows", rows), ("outputs", outputs), ("blocks", blocks)], most)
             }
-            Mode::Decode { rows, outputs, blocks } => vec![("rows", rows), ("outputs", outputs), ("blocks", blocks)],
+            _ => (vec![("batch size", batch), ("context", context)], batch),
         };
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
         }
-        let (rows, keys) = match mode {
-            Mode::Train { batch, context }
-            | Mode::Score { batch, context }
-            | Mode::Inspect { batch, context }
-            | Mode::Layers { batch, context, .. } => ([batch, context], context),
-            // no row keeps its scores, and the cache has a row a position
-            Mode::Decode { rows, outputs, blocks } => ([rows.max(outputs).max(blocks.saturating_mul(BLOCK)), 1], 1),
-        };
-        config.check_rows(rows, keys)?;
+        config.check_rows([most, context], context)?;
         let recompute_level =
             if matches!(mode, Mode::Train { .. }) { recompute_level.min(Model::recompute_levels(config)) } else { 0 };
-        builder::build(config, mode, tuning, recompute_level, placement)
+        builder::build(config, mode, tuning, recompute_level, keep_gradients)
     }
 
     /// The same model, with elements of another type in one memory space. A backend that has no such memory refuses it.
@@ -499,13 +499,7 @@ impl Model {
 
     /// How many sequences a batch may have.
     pub fn sequences(&self) -> usize {
-        match self.mode {
-            Mode::Train { batch, .. }
-            | Mode::Score { batch, .. }
-            | Mode::Inspect { batch, .. }
-            | Mode::Layers { batch, .. } => batch,
-            Mode::Decode { outputs, .. } => outputs,
-        }
+        if let Mode::Decode { outputs, .. } = self.mode { outputs } else { self.mode.shape()[0] }
     }
 
     /// What a batch may hold.
@@ -635,13 +629,7 @@ impl Model {
                 continue;
             }
             match groups.last_mut() {
-                Some(last)
-                    if last.decay == decay
-                        && last.matrix.is_none()
-                        && self.placement.together(&(last.range.start..region.range().end)) =>
-                {
-                    last.range.end = region.range().end;
-                }
+                Some(last) if last.decay == decay && last.matrix.is_none() => last.range.end = region.range().end,
                 _ => groups.push(ParamGroup { range: region.range(), decay, matrix: None }),
             }
         }

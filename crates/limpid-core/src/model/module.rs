@@ -3,90 +3,63 @@
 //! The builder says so once, with a [`Module`]. Here names are made from modules ([`Module::named`]), and the block is read from a
 //! name that comes as text from a user, a file or a table ([`in_block`]). Everyone else asks the module.
 
-/// A part of the model (the first and the last ones) or of each block.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Component {
-    /// All of it, the model or a block: what is of no smaller part, such as its residual stream.
-    Whole,
-    /// The token table.
-    Embed,
-    /// The product from an embedding with a width of its own to the stream.
-    EmbedProject,
-    /// The position table.
-    PosEmbed,
-    /// The segment table.
-    SegmentEmbed,
-    /// The norm of the embedding.
-    EmbedNorm,
-    /// The norm before attention; after the first sum in post-norm models.
-    FirstNorm,
-    /// The norm of what attention gives.
-    FirstPostNorm,
-    /// The norm before the feed-forward network; after the second sum in post-norm models.
-    SecondNorm,
-    /// The norm of what the feed-forward network gives.
-    SecondPostNorm,
-    /// Attention, but for what belongs to one of its products or norms.
-    Attention,
-    /// The product that gives queries, keys and values.
-    Qkv,
-    /// The norm of the queries.
-    QueryNorm,
-    /// The norm of the keys.
-    KeyNorm,
-    /// The product from the heads back to the stream.
-    AttentionOut,
-    /// The feed-forward network, but for what belongs to one of its products.
-    FeedForward,
-    /// The product into the gate.
-    FeedForwardGate,
-    /// The product into the feed-forward network.
-    FeedForwardIn,
-    /// The product out of it.
-    FeedForwardOut,
-    /// The norm before the head.
-    FinalNorm,
-    /// What BERT computes before the head's product.
-    Head,
-    /// The product of [`Component::Head`].
-    HeadDense,
-    /// The norm of [`Component::Head`].
-    HeadNorm,
-    /// The head's product: logits.
-    Unembed,
+use crate::config::{Axis, axis};
+
+axis! {
+    /// A part of the model (the first and the last ones) or of each block, by its name inside it.
+    Component, "part of the model" {
+        /// All of it, the model or a block: what is of no smaller part, such as its residual stream.
+        Whole = "",
+        /// The token table.
+        Embed = "embed",
+        /// The product from an embedding with a width of its own to the stream.
+        EmbedProject = "embed.project",
+        /// The position table.
+        PosEmbed = "pos_embed",
+        /// The segment table.
+        SegmentEmbed = "segment_embed",
+        /// The norm of the embedding.
+        EmbedNorm = "embed_norm",
+        /// The norm before attention; after the first sum in post-norm models.
+        FirstNorm = "ln1",
+        /// The norm of what attention gives.
+        FirstPostNorm = "ln1_post",
+        /// The norm before the feed-forward network; after the second sum in post-norm models.
+        SecondNorm = "ln2",
+        /// The norm of what the feed-forward network gives.
+        SecondPostNorm = "ln2_post",
+        /// Attention, but for what belongs to one of its products or norms.
+        Attention = "attn",
+        /// The product that gives queries, keys and values.
+        Qkv = "attn.qkv",
+        /// The norm of the queries.
+        QueryNorm = "attn.q_norm",
+        /// The norm of the keys.
+        KeyNorm = "attn.k_norm",
+        /// The product from the heads back to the stream.
+        AttentionOut = "attn.out",
+        /// The feed-forward network, but for what belongs to one of its products.
+        FeedForward = "mlp",
+        /// The product into the gate.
+        FeedForwardGate = "mlp.gate",
+        /// The product into the feed-forward network.
+        FeedForwardIn = "mlp.in",
+        /// The product out of it.
+        FeedForwardOut = "mlp.out",
+        /// The norm before the head.
+        FinalNorm = "ln_final",
+        /// What BERT computes before the head's product.
+        Head = "head",
+        /// The product of [`Component::Head`].
+        HeadDense = "head.dense",
+        /// The norm of [`Component::Head`].
+        HeadNorm = "head.ln",
+        /// The head's product: logits.
+        Unembed = "unembed",
+    }
 }
 
 impl Component {
-    /// Its name inside the model or the block.
-    fn name(self) -> &'static str {
-        match self {
-            Component::Whole => "",
-            Component::Embed => "embed",
-            Component::EmbedProject => "embed.project",
-            Component::PosEmbed => "pos_embed",
-            Component::SegmentEmbed => "segment_embed",
-            Component::EmbedNorm => "embed_norm",
-            Component::FirstNorm => "ln1",
-            Component::FirstPostNorm => "ln1_post",
-            Component::SecondNorm => "ln2",
-            Component::SecondPostNorm => "ln2_post",
-            Component::Attention => "attn",
-            Component::Qkv => "attn.qkv",
-            Component::QueryNorm => "attn.q_norm",
-            Component::KeyNorm => "attn.k_norm",
-            Component::AttentionOut => "attn.out",
-            Component::FeedForward => "mlp",
-            Component::FeedForwardGate => "mlp.gate",
-            Component::FeedForwardIn => "mlp.in",
-            Component::FeedForwardOut => "mlp.out",
-            Component::FinalNorm => "ln_final",
-            Component::Head => "head",
-            Component::HeadDense => "head.dense",
-            Component::HeadNorm => "head.ln",
-            Component::Unembed => "unembed",
-        }
-    }
-
     /// Whether it belongs to attention.
     pub fn is_attention(self) -> bool {
         matches!(

@@ -3,7 +3,6 @@
 //! None of them changes a result: a test runs compact and full plans and compares the bits.
 
 use super::{Mode, Param, Table, Tensor};
-use crate::config::ConfigError;
 use crate::ops::{Access, Back, Grad, MemorySpace, Op, Pass, Region};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -13,44 +12,10 @@ pub const ALIGN: usize = 64;
 /// The token table has room for a multiple of this many rows (50,257 in 50,304).
 pub const VOCAB_ALIGN: usize = 128;
 
-/// What a backend asks of the layout of its memory; values do not depend on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Placement {
-    /// Elements of activations ([`activations`]) up to which the inputs of all gradients of parameters are kept
-    /// until the backward ends, where a batch has several sequences. The backend may then run sequences apart and
-    /// compute gradients of parameters last.
-    pub keep_gradients: usize,
-    /// Elements of a page. No tensor crosses a multiple of it in its memory space, and no range of parameters that
-    /// an update walks over does. It must be at least as large as the largest tensor, and is rounded down to a
-    /// multiple of 64.
-    pub page: Option<usize>,
-}
-
-impl Default for Placement {
-    /// Models with at most 64 MiB of activations keep gradients, which costs them little memory; no pages.
-    fn default() -> Placement {
-        Placement { keep_gradients: 16 << 20, page: None }
-    }
-}
-
-impl Placement {
-    fn page(&self) -> Option<usize> {
-        self.page.map(|page| page / ALIGN * ALIGN)
-    }
-
-    /// The first place from `at` on at which `len` elements cross no page boundary.
-    fn place(&self, at: usize, len: usize) -> usize {
-        match self.page() {
-            Some(page) if !self.together(&(at..at + len)) => at.next_multiple_of(page),
-            _ => at,
-        }
-    }
-
-    /// Whether a range lies in one page.
-    pub(super) fn together(&self, stretch: &Range<usize>) -> bool {
-        self.page().is_none_or(|page| stretch.is_empty() || stretch.start / page == (stretch.end - 1) / page)
-    }
-}
+/// Elements of activations ([`activations`]) up to which the inputs of all gradients of parameters are kept until the backward ends,
+/// where a batch has several sequences: 64 MiB, so that it costs little memory. A backend may then run sequences apart and compute
+/// gradients of parameters last.
+pub const KEEP_GRADIENTS: usize = 16 << 20;
 
 /// Elements of all activations of a forward pass, as if none shared memory.
 pub fn activations(ops: &[Op]) -> usize {
@@ -66,7 +31,6 @@ pub(super) struct Plan {
     pub tensors: Vec<Tensor>,
     pub params: Vec<Param>,
     pub tables: Vec<(Region, Table)>,
-    pub placement: Placement,
     /// Whether the inputs of gradients of parameters are kept until the backward ends.
     pub keeps: bool,
     pub sizes: [usize; MemorySpace::ALL.len()],
@@ -131,24 +95,6 @@ fn room(param: &Param) -> usize {
     cols * if is_table { rows.next_multiple_of(VOCAB_ALIGN) } else { rows }
 }
 
-/// Checks that every tensor fits a page.
-///
-/// # Errors
-/// Names the largest tensor if it does not fit.
-pub(super) fn check(plan: &Plan, name: impl Fn(Region) -> String) -> Result<(), ConfigError> {
-    let Some(page) = plan.placement.page() else { return Ok(()) };
-    let params = plan.params.iter().map(|param| (param.region, room(param)));
-    let operands = |op: &Op| {
-        let mut op = *op;
-        op.operands().map(|(_, region)| (*region, region.len())).collect::<Vec<_>>()
-    };
-    let all = params.chain(plan.ops.iter().flat_map(operands));
-    match all.max_by_key(|(_, len)| *len).filter(|(_, len)| *len > page) {
-        Some((region, elements)) => Err(ConfigError::Page { tensor: name(region), elements, page }),
-        None => Ok(()),
-    }
-}
-
 /// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. Each kind is
 /// then one (L, ...) tensor, groups of one decay are few and long, and for GPT-2 it is the order of llm.c's file.
 /// Frozen parameters are placed in a memory of their own, and so are the tables.
@@ -164,9 +110,8 @@ pub(super) fn arrange(plan: &mut Plan) {
     let (mut ends, mut to) = ([0; MemorySpace::ALL.len()], HashMap::new());
     let mut put = |region: Region, room: usize| {
         let end = &mut ends[region.space as usize];
-        let at = plan.placement.place(*end, room);
-        to.insert(key(region), at);
-        *end = (at + room).next_multiple_of(ALIGN);
+        to.insert(key(region), *end);
+        *end = (*end + room).next_multiple_of(ALIGN);
     };
     plan.tables.iter().for_each(|(region, _)| put(*region, region.len()));
     plan.params.iter().for_each(|param| put(param.region, room(param)));
@@ -372,7 +317,7 @@ pub(super) fn compact(plan: &mut Plan, blocks: &[Range<usize>]) {
         let len = region.len().next_multiple_of(ALIGN);
         let memory = memories.entry(region.space).or_insert_with(Free::all);
         memory.release(first);
-        to.insert(key(region), memory.take(len, last, &plan.placement));
+        to.insert(key(region), memory.take(len, last));
     }
     relocate(plan, &to);
     for space in [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat] {
@@ -409,13 +354,11 @@ impl Free {
     }
 
     /// A place for `len` elements that are needed until the step `last`.
-    fn take(&mut self, len: usize, last: usize, placement: &Placement) -> usize {
-        let place = |start: usize| placement.place(start, len);
-        let fits = |(start, end): &(usize, usize)| place(*start).checked_add(len).is_some_and(|to| to <= *end);
-        let (start, end) = self.gaps.iter().map(|gap| (*gap.0, *gap.1)).find(fits).expect("the last gap has no end");
-        let at = place(start);
-        self.gaps.remove(&start);
-        self.gaps.extend([(start, at), (at + len, end)].into_iter().filter(|(start, end)| start < end));
+    fn take(&mut self, len: usize, last: usize) -> usize {
+        let fits = |(start, end): &(usize, usize)| end - start >= len;
+        let (at, end) = self.gaps.iter().map(|gap| (*gap.0, *gap.1)).find(fits).expect("the last gap has no end");
+        self.gaps.remove(&at);
+        self.gaps.extend(Some((at + len, end)).filter(|(start, end)| start < end));
         self.taken.entry(last).or_default().push(at..at + len);
         self.size = self.size.max(at + len);
         at
@@ -430,8 +373,7 @@ mod tests {
     /// Every tensor gets the lowest place at which it meets no other that is alive at the same time.
     #[test]
     fn tensors_get_the_first_gap_that_fits() {
-        for (seed, page) in [(1, None), (2, Some(4096)), (3, Some(1 << 20)), (4, None)] {
-            let placement = Placement { page, ..Placement::default() };
+        for seed in 1..=4 {
             let draw = |site, i, n| random::below(seed, site, i, n) as usize;
             let (mut memory, mut placed): (Free, Vec<(usize, usize, usize)>) = (Free::all(), vec![]);
             let mut first = 0;
@@ -441,12 +383,10 @@ mod tests {
                 let mut taken: Vec<(usize, usize)> =
                     placed.iter().filter(|(_, _, last)| first <= *last).map(|(at, end, _)| (*at, *end)).collect();
                 taken.sort_unstable();
-                let place = |at| placement.place(at, len);
-                let above =
-                    |at: usize, (from, end): &(usize, usize)| if at + len <= *from { at } else { place(at.max(*end)) };
-                let at = taken.iter().fold(place(0), above);
+                let above = |at: usize, (from, end): &(usize, usize)| if at + len <= *from { at } else { at.max(*end) };
+                let at = taken.iter().fold(0, above);
                 memory.release(first);
-                assert_eq!(memory.take(len, last, &placement), at, "tensor {i} of {len}, seed {seed}");
+                assert_eq!(memory.take(len, last), at, "tensor {i} of {len}, seed {seed}");
                 placed.push((at, at + len, last));
             }
             assert_eq!(memory.size, placed.iter().map(|(_, end, _)| *end).max().unwrap());

@@ -78,12 +78,10 @@ impl MulAdd for Unfused {
     }
 }
 
-/// A body to be compiled for every level. `run` must be `#[inline(always)]`, and so must what it calls.
-pub trait Kernel {
-    /// What it returns.
-    type Output;
+/// A body to be compiled for every level, which returns an `Output`. `run` must be `#[inline(always)]`, and so must what it calls.
+pub trait Kernel<Output = ()> {
     /// The body; `M` is how it multiplies and adds.
-    fn run<M: MulAdd>(self) -> Self::Output;
+    fn run<M: MulAdd>(self) -> Output;
 }
 
 impl Level {
@@ -168,7 +166,7 @@ impl Level {
 
     /// Runs the copy of `kernel` compiled for this level.
     #[inline]
-    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub fn run<Output>(self, kernel: impl Kernel<Output>) -> Output {
         match self.0 {
             Isa::Portable => kernel.run::<Computed>(),
             Isa::Unfused => kernel.run::<Unfused>(),
@@ -204,13 +202,13 @@ impl fmt::Display for Level {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn avx2<K: Kernel>(kernel: K) -> K::Output {
+fn avx2<Output>(kernel: impl Kernel<Output>) -> Output {
     kernel.run::<Fused>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f")]
-fn avx512<K: Kernel>(kernel: K) -> K::Output {
+fn avx512<Output>(kernel: impl Kernel<Output>) -> Output {
     kernel.run::<Fused>()
 }
 
@@ -290,8 +288,7 @@ mod tests {
     use super::*;
 
     struct Sum<'a>(&'a [f32]);
-    impl Kernel for Sum<'_> {
-        type Output = f32;
+    impl Kernel<f32> for Sum<'_> {
         #[inline(always)]
         fn run<M: MulAdd>(self) -> f32 {
             sum(self.0, |x| fma::<M>(x, x, 0.0))
@@ -312,7 +309,6 @@ mod tests {
     /// Sixteen multiply-adds.
     struct Each<'a>(&'a mut [f32; LANES], [[f32; LANES]; 3]);
     impl Kernel for Each<'_> {
-        type Output = ();
         #[inline(always)]
         fn run<M: MulAdd>(self) {
             let Each(to, [a, b, c]) = self;

@@ -47,19 +47,10 @@ pub enum MemorySpace {
 
 impl MemorySpace {
     /// All spaces, in the order of their numbers.
-    pub const ALL: [MemorySpace; 11] = [
-        MemorySpace::Const,
-        MemorySpace::Param,
-        MemorySpace::Grad,
-        MemorySpace::Moment1,
-        MemorySpace::Moment2,
-        MemorySpace::Average,
-        MemorySpace::Act,
-        MemorySpace::ActGrad,
-        MemorySpace::Stat,
-        MemorySpace::Cache,
-        MemorySpace::Table,
-    ];
+    pub const ALL: [MemorySpace; 11] = {
+        use MemorySpace::{Act, ActGrad, Average, Cache, Const, Grad, Moment1, Moment2, Param, Stat, Table};
+        [Const, Param, Grad, Moment1, Moment2, Average, Act, ActGrad, Stat, Cache, Table]
+    };
 }
 
 /// How many of a tensor's rows a batch uses.
@@ -462,39 +453,18 @@ impl Op {
 
     /// The tensor that the op computes.
     pub fn output(&self) -> Region {
-        match *self {
-            Op::Embed { y, .. }
-            | Op::Norm { y, .. }
-            | Op::Linear { y, .. }
-            | Op::QkNorm { y, .. }
-            | Op::Rotate { y, .. }
-            | Op::Attend { y, .. }
-            | Op::Activate { y, .. }
-            | Op::Add { y, .. }
-            | Op::Multiply { y, .. }
-            | Op::Scale { y, .. }
-            | Op::Dropout { y, .. }
-            | Op::Gather { y, .. } => y,
-            Op::Classify { losses, .. } => losses,
-        }
+        let mut op = *self;
+        let written =
+            |(access, region): (Access, &mut Region)| matches!(access, Access::Write { .. }).then_some(*region);
+        op.operands().find_map(written).expect("every op writes a tensor")
     }
 
     /// The activations the op's output is differentiable in, in the order of [`Back::dx`].
     pub fn inputs(&self) -> [Option<Region>; 2] {
-        match *self {
-            Op::Embed { .. } => [None, None],
-            Op::Add { a, b, .. } | Op::Multiply { a, b, .. } => [Some(a), Some(b)],
-            Op::Attend { qkv, .. } => [Some(qkv), None],
-            Op::Norm { x, .. }
-            | Op::Linear { x, .. }
-            | Op::QkNorm { x, .. }
-            | Op::Rotate { x, .. }
-            | Op::Activate { x, .. }
-            | Op::Scale { x, .. }
-            | Op::Dropout { x, .. }
-            | Op::Gather { x, .. }
-            | Op::Classify { x, .. } => [Some(x), None],
-        }
+        let mut op = *self;
+        let read = |(access, region): (Access, &mut Region)| matches!(access, Access::Read { .. }).then_some(*region);
+        let mut all = op.operands().filter_map(read);
+        [all.next(), all.next()]
     }
 
     /// Floating-point operations of the forward for `rows` rows that each attend to `keys` keys: two per

@@ -102,10 +102,9 @@ pub enum Flaw {
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a, T> {
     program: &'a Program,
-    /// The whole list.
+    /// The entries, and how many of the whole list come before them.
     list: &'a [T],
     start: usize,
-    end: usize,
 }
 
 /// Consecutive ops of a program's forward pass.
@@ -129,23 +128,18 @@ impl<'a, T> Slice<'a, T> {
             Bound::Excluded(n) => n + 1,
             Bound::Unbounded => 0,
         };
-        let end = match range.end_bound() {
-            Bound::Included(n) => n + 1,
-            Bound::Excluded(n) => *n,
-            Bound::Unbounded => self.len(),
-        };
-        let part = &self.as_slice()[start..end];
-        Slice { start: self.start + start, end: self.start + start + part.len(), ..*self }
+        let list = &self.list[(range.start_bound().cloned(), range.end_bound().cloned())];
+        Slice { list, start: self.start + start, ..*self }
     }
 
     /// The entries one at a time, each also as a slice of its own for a backend to run.
     pub fn each(self) -> impl DoubleEndedIterator<Item = (&'a T, Slice<'a, T>)> + ExactSizeIterator {
-        (0..self.len()).map(move |i| (&self.as_slice()[i], self.part(i..=i)))
+        (0..self.len()).map(move |i| (&self.list[i], self.part(i..=i)))
     }
 
     /// The entries as a slice that lives as long as the program, unlike that of [`Deref`].
     pub fn as_slice(&self) -> &'a [T] {
-        &self.list[self.start..self.end]
+        self.list
     }
 
     /// The entries.
@@ -172,7 +166,7 @@ impl<'a, T> IntoIterator for Slice<'a, T> {
 impl Passes<'_> {
     /// Whether no two entries add to the same gradient, so that each may be a task of its own.
     pub fn are_apart(&self) -> bool {
-        self.program.shares[self.start..self.end].iter().all(|shares| *shares <= self.start)
+        self.program.shares[self.start..][..self.len()].iter().all(|shares| *shares <= self.start)
     }
 }
 
@@ -231,8 +225,7 @@ impl Program {
     /// # Panics
     /// If the range is out of bounds, as slices do.
     pub fn forward(&self, range: impl RangeBounds<usize>) -> Ops<'_> {
-        let list = &self.draft.ops;
-        Slice { program: self, list, start: 0, end: list.len() }.part(range)
+        Slice { program: self, list: &self.draft.ops[..], start: 0 }.part(range)
     }
 
     /// Some entries of the backward pass.
@@ -240,8 +233,7 @@ impl Program {
     /// # Panics
     /// As [`Program::forward`].
     pub fn backward(&self, range: impl RangeBounds<usize>) -> Passes<'_> {
-        let list = &self.draft.back;
-        Slice { program: self, list, start: 0, end: list.len() }.part(range)
+        Slice { program: self, list: &self.draft.back[..], start: 0 }.part(range)
     }
 
     /// The parameters that learn, in the order of their memory.

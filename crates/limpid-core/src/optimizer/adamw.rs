@@ -56,7 +56,6 @@ pub struct Update<'a> {
 }
 
 impl Kernel for Update<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Update { rule, clip, decay, w, g, m, v } = self;

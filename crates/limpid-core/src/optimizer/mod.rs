@@ -114,8 +114,7 @@ pub struct Measure<'a> {
     pub g: &'a [f32],
 }
 
-impl Kernel for Measure<'_> {
-    type Output = [f32; 3];
+impl Kernel<[f32; 3]> for Measure<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) -> [f32; 3] {
         let moved = sum2(self.before, self.after, |a, b| (b - a) * (b - a));

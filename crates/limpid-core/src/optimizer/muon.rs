@@ -121,7 +121,6 @@ pub struct Momentum<'a> {
 }
 
 impl Kernel for Momentum<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let (beta, rest) = (self.beta as f32, (1.0 - self.beta) as f32);
@@ -146,7 +145,6 @@ pub struct Blend<'a> {
 }
 
 impl Kernel for Blend<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {

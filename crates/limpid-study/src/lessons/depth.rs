@@ -4,7 +4,7 @@
 //! limpid has no transformer without residual sums or norms. But a model is a list of ops, so this lesson replaces
 //! some of its ops; the list is then checked again.
 
-use super::{Topic, at_least, at_most, between, claim, grid, means};
+use super::{Topic, means};
 use limpid::{Error, Machine};
 use limpid_core::config::{Activation, Config, Constants, NormPlace};
 use limpid_core::model::{Mode, Model, init, init::Init};
@@ -57,44 +57,29 @@ pub(super) const TOPIC: Topic = Topic {
             [name.clone()].into_iter().chain(numbers.map(cell)).collect()
         };
         let headers = ["", "block 1", "block 8", "block 16", "first / last"];
-        let table = grid("Norm of the gradient by block", &headers, rows.iter().zip(&found).map(cells).collect());
+        class.table("Norm of the gradient by block", headers, rows.iter().zip(&found).map(cells));
         let both: Vec<f64> = ["Xavier", "He", "GPT-2's weights"]
             .into_iter()
             .flat_map(|init| ["pre", "post"].map(|place| of(&format!("{init}, residual, {place}-norm"))))
             .collect();
-        let claims = vec![
-            claim(
-                "Without residual sums and norms Xavier's weights make the gradient vanish, and He's make it explode",
-                vec![at_most("first / last, Xavier", of("Xavier"), 1e-4), at_least("He", of("He"), 1e4)],
-            ),
-            claim(
-                "With Xavier's weights either remedy alone brings it to the first block",
-                vec![
-                    between("first / last, Xavier, residual", of("Xavier, residual"), 0.05, 20.0),
-                    between("pre-norm", of("Xavier, pre-norm"), 0.05, 20.0),
-                ],
-            ),
-            claim(
-                "So do both with GELU and any of the three initial weights, in pre-norm and in post-norm: before the first step \
-                 neither is ahead",
-                vec![
-                    at_least(
-                        "least first / last of these six rows",
-                        both.iter().copied().fold(f64::INFINITY, f64::min),
-                        0.1,
-                    ),
-                    at_most("greatest", both.iter().copied().fold(0.0, f64::max), 10.0),
-                ],
-            ),
-            claim(
-                "With a sigmoid post-norm loses much of it on the way, pre-norm nothing",
-                vec![
-                    at_most("first / last, post-norm", of("He, residual, post-norm, sigmoid"), 0.4),
-                    at_least("pre-norm", of("He, residual, pre-norm, sigmoid"), 1.0),
-                ],
-            ),
-        ];
-        Ok((vec![table], claims))
+        class.claim(
+            "Without residual sums and norms Xavier's weights make the gradient vanish, and He's make it explode",
+        );
+        class.at_most("first / last, Xavier", of("Xavier"), 1e-4);
+        class.at_least("He", of("He"), 1e4);
+        class.claim("With Xavier's weights either remedy alone brings it to the first block");
+        class.between("first / last, Xavier, residual", of("Xavier, residual"), 0.05, 20.0);
+        class.between("pre-norm", of("Xavier, pre-norm"), 0.05, 20.0);
+        class.claim(
+            "So do both with GELU and any of the three initial weights, in pre-norm and in post-norm: before the first step \
+             neither is ahead",
+        );
+        class.at_least("least first / last of these six rows", both.iter().copied().fold(f64::INFINITY, f64::min), 0.1);
+        class.at_most("greatest", both.iter().copied().fold(0.0, f64::max), 10.0);
+        class.claim("With a sigmoid post-norm loses much of it on the way, pre-norm nothing");
+        class.at_most("first / last, post-norm", of("He, residual, post-norm, sigmoid"), 0.4);
+        class.at_least("pre-norm", of("He, residual, pre-norm, sigmoid"), 1.0);
+        Ok(())
     },
 };
 

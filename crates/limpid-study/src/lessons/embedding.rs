@@ -1,7 +1,7 @@
 //! What a dimension of the token table separates after training: the words along its first direction, and names apart from the rest.
 
+use super::Topic;
 use super::training::{Study, Text};
-use super::{Topic, at_least, claim, grid};
 use limpid_data::stories::GRAMMAR;
 use limpid_tokenizer::TokenizerKind;
 use limpid_trace::view::{View, label};
@@ -42,35 +42,23 @@ pub(super) const TOPIC: Topic = Topic {
             View::Sentence { text: format!("{title}: {one}  ...  {other}"), holds: None }
         };
         let best = seen[1].3;
-        let mut views = vec![
-            ends("The words at either end of the first direction before training", &seen[0].1),
-            ends("After training", &seen[1].1),
-            ends(
-                &format!("Along coordinate {best}, which separates names most, after training"),
-                &tables[1].column(best),
-            ),
-        ];
         let row = |(when, (share, _, apart, _)): (&str, &(f64, Vec<f64>, f64, usize))| {
-            vec![when.into(), format!("{:.1} %", 100.0 * share), format!("{apart:.2}")]
+            row![when, format!("{:.1} %", 100.0 * share), format!("{apart:.2}")]
         };
-        let rows = ["before", "after"].into_iter().zip(&seen).map(row).collect();
-        views.insert(0, grid("The token table", &["training", "share of the first direction", "names apart by"], rows));
+        let rows = ["before", "after"].into_iter().zip(&seen).map(row);
+        class.table("The token table", ["training", "share of the first direction", "names apart by"], rows);
+        class.show(ends("The words at either end of the first direction before training", &seen[0].1));
+        class.show(ends("After training", &seen[1].1));
+        let title = format!("Along coordinate {best}, which separates names most, after training");
+        class.show(ends(&title, &tables[1].column(best)));
         let [(share_before, _, apart_before, _), (share, along, apart, _)] = &seen;
-        let claims = vec![
-            claim(
-                "Training gathers variance: the first direction has more of it than before",
-                vec![at_least("share after / before", share / share_before, 2.0)],
-            ),
-            claim(
-                "The first direction is how frequent a word is",
-                vec![at_least("correlation with the logarithm of its count", correlation(along, &counts).abs(), 0.8)],
-            ),
-            claim(
-                "One coordinate separates names from other words more than any coordinate did before",
-                vec![at_least("deviations after less those before", apart - apart_before, 0.5)],
-            ),
-        ];
-        Ok((views, claims))
+        class.claim("Training gathers variance: the first direction has more of it than before");
+        class.at_least("share after / before", share / share_before, 2.0);
+        class.claim("The first direction is how frequent a word is");
+        class.at_least("correlation with the logarithm of its count", correlation(along, &counts).abs(), 0.8);
+        class.claim("One coordinate separates names from other words more than any coordinate did before");
+        class.at_least("deviations after less those before", apart - apart_before, 0.5);
+        Ok(())
     },
 };
 

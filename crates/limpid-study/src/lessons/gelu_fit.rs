@@ -1,6 +1,6 @@
 //! Where the numbers 0.7979 and 0.044715 of GELU by tanh come from: a fit of two numbers.
 
-use super::{Topic, at_least, at_most, between, claim, grid};
+use super::Topic;
 use limpid_core::numeric::math::reference::normal;
 
 /// Where 0.7979 and 0.044715 come from.
@@ -9,7 +9,7 @@ pub(super) const TOPIC: Topic = Topic {
     title: "Where do the numbers 0.7979 and 0.044715 of GELU come from?",
     about: "Fits ½(1 + tanh(β(x + γx³))) to the normal distribution Φ(x) on 801 points from −4 to 4 by least squares (Gauss and \
             Newton), and x times it to GELU, x Φ(x). Nothing is random: every seed gives the same numbers.",
-    teach: |_| {
+    teach: |class| {
         let held = (2.0 / std::f64::consts::PI).sqrt();
         let fits = [
             ("Φ", fit(|_| 1.0, None)),
@@ -22,39 +22,30 @@ pub(super) const TOPIC: Topic = Topic {
             let differences = points().map(|x| x * (normal(x) - curve(*beta, *gamma, x)));
             let (squares, most) = differences.fold((0.0, 0.0f64), |(sum, most), d| (sum + d * d, most.max(d.abs())));
             let root = (squares / points().count() as f64).sqrt();
-            let numbers = [format!("{beta:.4}"), format!("{gamma:.5}"), format!("{root:.1e}"), format!("{most:.1e}")];
-            rows.push([vec![name.to_string()], numbers.to_vec()].concat());
+            let [rms, greatest] = [root, most].map(|error| format!("{error:.1e}"));
+            rows.push(row![name, format!("{beta:.4}"), format!("{gamma:.5}"), rms, greatest]);
             errors.push((root, most));
         }
         let headers = ["fitted to", "β", "γ", "root mean square of GELU's error", "greatest"];
-        let table = grid("Least squares", &headers, rows);
+        class.table("Least squares", headers, rows);
         let (phi, gelu, only) = (fits[0].1, fits[1].1, fits[2].1);
         let off =
             [phi, gelu, only].map(|(_, gamma)| (gamma - 0.044_715).abs()).into_iter().fold(f64::INFINITY, f64::min);
-        let claims = vec![
-            claim(
-                "The best β is near √(2/π) = 0.7979, where the slope at 0 is Φ's",
-                vec![between("fitted to Φ", phi.0, 0.796, 0.801), between("to GELU", gelu.0, 0.796, 0.801)],
-            ),
-            claim(
-                "The best γ is near 0.0447",
-                vec![
-                    between("fitted to Φ", phi.1, 0.0430, 0.0460),
-                    between("to GELU", gelu.1, 0.0430, 0.0460),
-                    between("β held", only.1, 0.0440, 0.0450),
-                ],
-            ),
-            claim(
-                "0.044715 is near the best, not at it, and no fit here gives exactly this number. Its error is greater than that of \
-                 the fit, but nowhere large",
-                vec![
-                    at_least("least distance of a fitted γ from it", off, 1e-4),
-                    at_least("root mean square, as published / fitted", errors[3].0 / errors[1].0, 1.01),
-                    at_most("greatest error of GELU, as published", errors[3].1, 5e-4),
-                ],
-            ),
-        ];
-        Ok((vec![table], claims))
+        class.claim("The best β is near √(2/π) = 0.7979, where the slope at 0 is Φ's");
+        class.between("fitted to Φ", phi.0, 0.796, 0.801);
+        class.between("to GELU", gelu.0, 0.796, 0.801);
+        class.claim("The best γ is near 0.0447");
+        class.between("fitted to Φ", phi.1, 0.0430, 0.0460);
+        class.between("to GELU", gelu.1, 0.0430, 0.0460);
+        class.between("β held", only.1, 0.0440, 0.0450);
+        class.claim(
+            "0.044715 is near the best, not at it, and no fit here gives exactly this number. Its error is greater than that of \
+             the fit, but nowhere large",
+        );
+        class.at_least("least distance of a fitted γ from it", off, 1e-4);
+        class.at_least("root mean square, as published / fitted", errors[3].0 / errors[1].0, 1.01);
+        class.at_most("greatest error of GELU, as published", errors[3].1, 5e-4);
+        Ok(())
     },
 };
 

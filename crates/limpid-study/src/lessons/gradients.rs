@@ -2,13 +2,12 @@
 //! forward and backward by hand with limpid's ops in f64. Then the remedies: weights of the right size, another
 //! activation, residual sums, norms. Read `depth` next.
 
-use super::{Topic, at_least, at_most, between, claim, grid, means};
+use super::{Topic, means};
 use limpid_core::config::{Activation, Constants, NormKind};
 use limpid_core::kernels::activate::reference as f;
 use limpid_core::kernels::linear::reference as linear;
 use limpid_core::kernels::norm::reference as norm;
 use limpid_core::numeric::random;
-use limpid_trace::view::View;
 
 /// Gradients in a plain stack of layers.
 pub(super) const TOPIC: Topic = Topic {
@@ -80,7 +79,7 @@ pub(super) const TOPIC: Topic = Topic {
         let seeds = class.draws();
         let found = class.map(&all, |stack| Ok(Found::of(stack, seeds)))?;
         let of = |name: &str| &found[all.iter().position(|(known, _)| known == name).expect("a row's name")];
-        let table = |(title, rows): &(&str, Vec<(&str, Stack)>)| -> View {
+        for (title, rows) in &sections {
             let last = rows[0].1.layers - 1;
             let shown = [1, last * 6 / 19, last * 13 / 19, last];
             let cells = |(name, _): &(&str, Stack)| {
@@ -92,80 +91,50 @@ pub(super) const TOPIC: Topic = Topic {
                 };
                 let norms = shown.map(|layer| format!("{:.0e}", found.norms[layer]));
                 let (times, through) = (format!("{:.2}", found.times()), format!("{:.0e}", found.arrives()));
-                [&[name.to_string()], &norms[..], &[times, through, says.into()]].concat()
+                [row![name], norms.to_vec(), row![times, through, says]].concat()
             };
-            let [first, others @ ..] = shown.map(|layer| (layer + 1).to_string());
-            let first = format!("layer {first}");
-            let [a, b, c] = others.each_ref().map(String::as_str);
-            let headers = ["", &first, a, b, c, "times a layer", "second / last", "verdict"];
-            grid(title, &headers, rows.iter().map(cells).collect())
-        };
-        let mut views: Vec<View> = sections.iter().map(table).collect();
+            let [a, b, c, d] = shown.map(|layer| layer + 1);
+            let headers = row!["", format!("layer {a}"), b, c, d, "times a layer", "second / last", "verdict"];
+            class.table(*title, headers, rows.iter().map(cells));
+        }
         let leaks = [Norm::Layer, Norm::Batch].map(|norm| Stack { norm, ..RELU }.leak(seeds[0]));
-        let rows = ["layer norm", "batch norm"].iter().zip(leaks);
-        let rows = rows.map(|(name, leak)| vec![name.to_string(), format!("{:.0} %", 100.0 * leak)]).collect();
-        views.push(grid(
-            "All rows of the batch but one change: how far that one's output moves",
-            &["", "of its length"],
-            rows,
-        ));
+        let rows = ["layer norm", "batch norm"].into_iter().zip(leaks);
+        let rows = rows.map(|(name, leak)| row![name, format!("{:.0} %", 100.0 * leak)]);
+        let title = "All rows of the batch but one change: how far that one's output moves";
+        class.table(title, ["", "of its length"], rows);
 
-        let times = |what: &str, name: &str, least, most| between(what, of(name).times(), least, most);
-        let ratio = |a: &str, b: &str| of(a).times() / of(b).times();
+        let times = |name: &str| of(name).times();
+        let ratio = |a: &str, b: &str| times(a) / times(b);
         let third = ratio("relu, a third of He's", "relu, He");
         let three = ratio("relu, three times He's", "relu, He");
         let forgets = |kind: &str| ratio(&format!("{kind}, a third of He's"), &format!("{kind}, three times He's"));
         let both = of("100, layer norm and residual, He").arrives();
-        let claims = vec![
-            claim(
-                "A ReLU with He's weights hands the gradient on, a leaky one too",
-                vec![
-                    times("times a layer, relu", "relu, He", 0.85, 1.15),
-                    times("leaky relu", "leaky relu (0.2), He", 0.85, 1.2),
-                ],
-            ),
-            claim(
-                "With Xavier's weights a sigmoid lets it vanish: its slope is at most a quarter, and so is what a layer hands on; tanh's is at most 1",
-                vec![
-                    times("times a layer, sigmoid", "sigmoid, Xavier", 0.0, 0.26),
-                    times("tanh", "tanh, Xavier", 0.8, 1.0),
-                ],
-            ),
-            claim(
-                "A ReLU's gradient is proportional to the weights: a third of them is a third a layer, three times them three times",
-                vec![
-                    between("3 × a third", 3.0 * third, 1.0 - 1e-9, 1.0 + 1e-9),
-                    between("three times / 3", three / 3.0, 1.0 - 1e-9, 1.0 + 1e-9),
-                ],
-            ),
-            claim(
-                "Large weights, which saturate tanh, make its gradient grow from layer to layer",
-                vec![times("times a layer", "tanh, three times Xavier's", 1.15, f64::INFINITY)],
-            ),
-            claim(
-                "A norm makes the gradient forget how large the weights are",
-                vec![
-                    between("a third of He's / three times He's, layer norm", forgets("layer norm"), 0.99, 1.01),
-                    between("batch norm", forgets("batch norm"), 0.99, 1.01),
-                ],
-            ),
-            claim(
-                "Residual sums and a norm together carry it through 100 layers",
-                vec![between("second / last", both, 0.1, 100.0)],
-            ),
-            claim(
-                "A norm alone does not, nor does a sigmoid",
-                vec![
-                    at_least("second / last, norm alone / both", of("100, layer norm, He").arrives() / both, 1e4),
-                    at_most("sigmoid", of("100, sigmoid, Xavier").arrives(), 1e-50),
-                ],
-            ),
-            claim(
-                "Batch norm lets rows see each other: in a decoder they are other texts and later tokens. Layer norm does not",
-                vec![at_least("moved, batch norm", leaks[1], 0.1), between("layer norm", leaks[0], 0.0, 0.0)],
-            ),
-        ];
-        Ok((views, claims))
+        class.claim("A ReLU with He's weights hands the gradient on, a leaky one too");
+        class.between("times a layer, relu", times("relu, He"), 0.85, 1.15);
+        class.between("leaky relu", times("leaky relu (0.2), He"), 0.85, 1.2);
+        class.claim(
+            "With Xavier's weights a sigmoid lets it vanish: its slope is at most a quarter, and so is what a layer hands on; \
+             tanh's is at most 1",
+        );
+        class.between("times a layer, sigmoid", times("sigmoid, Xavier"), 0.0, 0.26);
+        class.between("tanh", times("tanh, Xavier"), 0.8, 1.0);
+        class.claim("A ReLU's gradient is proportional to the weights: a third of them is a third a layer, three times them three times");
+        class.between("3 × a third", 3.0 * third, 1.0 - 1e-9, 1.0 + 1e-9);
+        class.between("three times / 3", three / 3.0, 1.0 - 1e-9, 1.0 + 1e-9);
+        class.claim("Large weights, which saturate tanh, make its gradient grow from layer to layer");
+        class.at_least("times a layer", times("tanh, three times Xavier's"), 1.15);
+        class.claim("A norm makes the gradient forget how large the weights are");
+        class.between("a third of He's / three times He's, layer norm", forgets("layer norm"), 0.99, 1.01);
+        class.between("batch norm", forgets("batch norm"), 0.99, 1.01);
+        class.claim("Residual sums and a norm together carry it through 100 layers");
+        class.between("second / last", both, 0.1, 100.0);
+        class.claim("A norm alone does not, nor does a sigmoid");
+        class.at_least("second / last, norm alone / both", of("100, layer norm, He").arrives() / both, 1e4);
+        class.at_most("sigmoid", of("100, sigmoid, Xavier").arrives(), 1e-50);
+        class.claim("Batch norm lets rows see each other: in a decoder they are other texts and later tokens. Layer norm does not");
+        class.at_least("moved, batch norm", leaks[1], 0.1);
+        class.between("layer norm", leaks[0], 0.0, 0.0);
+        Ok(())
     },
 };
 

@@ -26,12 +26,13 @@ mod stability;
 mod training;
 mod underflow;
 
+use crate::grid;
 use limpid::{Error, Machine};
 use limpid_core::backend::{BackendError, Cpu};
 use limpid_core::config::{ConfigError, unknown};
 use limpid_core::numeric::random;
 use limpid_trace::table::short;
-use limpid_trace::view::{Grid, View};
+use limpid_trace::view::View;
 use limpid_train::Control;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,7 +48,7 @@ pub struct Topic {
     pub title: &'static str,
     /// What it does.
     pub about: &'static str,
-    teach: fn(&mut Class) -> Result<Taught, Error>,
+    teach: fn(&mut Class) -> Result<(), Error>,
 }
 
 /// All lessons, in the order in which to read them.
@@ -135,7 +136,9 @@ impl Topic {
     /// # Errors
     /// [`Error::Stopped`] if `progress` says stop; if the system refuses threads or memory.
     pub fn run(&self, seed: u64, mut progress: impl FnMut(LessonEvent) -> Control) -> Result<Lesson, Error> {
-        let (views, claims) = (self.teach)(&mut Class { seed, progress: &mut progress })?;
+        let mut class = Class { seed, progress: &mut progress, views: vec![], claims: vec![] };
+        (self.teach)(&mut class)?;
+        let Class { views, claims, .. } = class;
         Ok(Lesson { name: self.name, title: self.title, about: self.about, seed, views, claims })
     }
 }
@@ -149,9 +152,6 @@ impl Claim {
 }
 
 impl Measured {
-    fn holds(&self) -> bool {
-        (self.least..=self.most).contains(&self.value)
-    }
     fn text(&self) -> String {
         let [value, least, most] = [self.value, self.least, self.most].map(number);
         let bounds = match (self.least.is_finite(), self.most.is_finite()) {
@@ -177,37 +177,18 @@ fn number(v: f64) -> String {
 
 // ---- what lessons are made of
 
-/// What a lesson shows, and what it claims.
-type Taught = (Vec<View>, Vec<Claim>);
-
-fn claim(text: impl Into<String>, numbers: Vec<Measured>) -> Claim {
-    Claim { text: text.into(), holds: numbers.iter().all(Measured::holds), numbers }
-}
-fn between(what: impl Into<String>, value: f64, least: f64, most: f64) -> Measured {
-    Measured { what: what.into(), value, least, most }
-}
-fn at_least(what: impl Into<String>, value: f64, least: f64) -> Measured {
-    between(what, value, least, f64::INFINITY)
-}
-fn at_most(what: impl Into<String>, value: f64, most: f64) -> Measured {
-    between(what, value, f64::NEG_INFINITY, most)
-}
-
-/// A table of texts.
-fn grid(title: &str, headers: &[&str], rows: Vec<Vec<String>>) -> View {
-    View::Grid(Grid { title: title.into(), headers: headers.iter().map(ToString::to_string).collect(), rows })
-}
-
 /// The geometric mean of three draws, number by number.
 fn means(draws: &[Vec<f64>; 3]) -> Vec<f64> {
     let [a, b, c] = draws;
     a.iter().zip(b).zip(c).map(|((a, b), c)| ((a.ln() + b.ln() + c.ln()) / 3.0).exp()).collect()
 }
 
-/// A lesson under way: its seed, and who hears of it and may stop it.
+/// A lesson under way: its seed, who hears of it and may stop it, and what it has shown and claimed.
 struct Class<'a> {
     seed: u64,
     progress: &'a mut dyn FnMut(LessonEvent) -> Control,
+    views: Vec<View>,
+    claims: Vec<Claim>,
 }
 
 /// Says that a run is a step further.
@@ -217,6 +198,35 @@ struct Class<'a> {
 type Tick<'a> = &'a dyn Fn() -> Result<(), Error>;
 
 impl Class<'_> {
+    fn show(&mut self, view: View) {
+        self.views.push(view);
+    }
+
+    fn table<H: Into<String>>(
+        &mut self,
+        title: impl Into<String>,
+        headers: impl IntoIterator<Item = H>,
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) {
+        self.show(grid(title, headers, rows));
+    }
+
+    /// A claim; the numbers that it rests on follow.
+    fn claim(&mut self, text: impl Into<String>) {
+        self.claims.push(Claim { text: text.into(), holds: true, numbers: vec![] });
+    }
+    fn between(&mut self, what: impl Into<String>, value: f64, least: f64, most: f64) {
+        let claim = self.claims.last_mut().expect("a claim comes before its numbers");
+        claim.holds &= (least..=most).contains(&value);
+        claim.numbers.push(Measured { what: what.into(), value, least, most });
+    }
+    fn at_least(&mut self, what: impl Into<String>, value: f64, least: f64) {
+        self.between(what, value, least, f64::INFINITY);
+    }
+    fn at_most(&mut self, what: impl Into<String>, value: f64, most: f64) {
+        self.between(what, value, f64::NEG_INFINITY, most);
+    }
+
     /// Seeds of three draws, whose geometric mean says more than one.
     fn draws(&self) -> [u64; 3] {
         [0, 1, 2].map(|draw| random::bits(self.seed, random::site("draw"), draw))
@@ -285,13 +295,24 @@ impl Class<'_> {
 mod tests {
     use super::*;
 
+    /// The claim of a lesson that does this.
+    fn claimed(teach: impl FnOnce(&mut Class)) -> Claim {
+        let mut class = Class { seed: 1, progress: &mut |_| Control::Continue, views: vec![], claims: vec![] };
+        teach(&mut class);
+        class.claims.remove(0)
+    }
+
     #[test]
     fn a_claim_holds_where_all_its_numbers_are_within_their_bounds() {
         let nothing = f64::NAN;
         for (value, holds) in
             [(0.5, true), (1.0, true), (1.5, false), (0.0, false), (nothing, false), (f64::INFINITY, false)]
         {
-            let claim = claim("It is so", vec![at_least("a", 1.0, 0.0), between("b", value, 0.25, 1.0)]);
+            let claim = claimed(|class| {
+                class.claim("It is so");
+                class.at_least("a", 1.0, 0.0);
+                class.between("b", value, 0.25, 1.0);
+            });
             let said = if value.is_finite() { value.to_string() } else { "not finite".into() };
             assert_eq!(claim.holds, holds, "{value}");
             assert_eq!(
@@ -302,7 +323,14 @@ mod tests {
                 }
             );
         }
-        assert!(!claim("", vec![at_most("a", 1.5, 1.0)]).holds && !claim("", vec![at_least("a", -1.5, -1.0)]).holds);
+        let alone = |number: fn(&mut Class)| {
+            claimed(|class| {
+                class.claim("");
+                number(class);
+            })
+        };
+        assert!(!alone(|class| class.at_most("a", 1.5, 1.0)).holds);
+        assert!(!alone(|class| class.at_least("a", -1.5, -1.0)).holds);
     }
 
     #[test]
@@ -329,6 +357,8 @@ mod tests {
                 told += 1;
                 Control::Continue
             },
+            views: vec![],
+            claims: vec![],
         };
         let of: Vec<(String, u64)> = (0..200).map(|i| (i.to_string(), i)).collect();
         let fails = class.map(&of, |i| if *i == 3 { Err(Error::Empty) } else { Ok(*i) });

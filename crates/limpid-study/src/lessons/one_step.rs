@@ -1,6 +1,6 @@
 //! One step of training, weight by weight: new = old − η gradient.
 
-use super::{Class, Topic, at_most, between, claim, grid};
+use super::{Class, Topic};
 use limpid::{Error, Machine, Training, TrainingPlan};
 use limpid_core::config::{Config, Dropout};
 use limpid_core::model::{Mode, Model};
@@ -22,7 +22,10 @@ pub(super) const TOPIC: Topic = Topic {
         let [sgd, adam] =
             [(Method::Sgd, RATES[0]), (Method::AdamW, RATES[1])].map(|(method, rate)| step(class, method, rate));
         let (sgd, adam) = (sgd?, adam?);
-        let show = |found: &Found, rate: f64, minus: &str| {
+        for (found, rate, title) in [
+            (&sgd, RATES[0], "SGD, η = 0.1: of each tensor the weight with the greatest gradient"),
+            (&adam, RATES[1], "Adam's first step, η = 0.01: the same weights"),
+        ] {
             let row = |tensor: &Moved| {
                 // the element with the greatest gradient
                 let (at, g) = tensor.gradient.iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()))?;
@@ -31,8 +34,8 @@ pub(super) const TOPIC: Topic = Topic {
                 Some([format!("{}[{at}]", tensor.name)].into_iter().chain(cells).collect())
             };
             let headers = ["weight", "old", "gradient g", "−η g", "new − old", "new"];
-            grid(minus, &headers, found.tensors.iter().filter_map(row).collect())
-        };
+            class.table(title, headers, found.tensors.iter().filter_map(row));
+        }
         let rates = [0.001, 0.01, 0.1, 1.0, 10.0];
         let after = rates.map(|rate| step(class, Method::Sgd, rate).map(|found| found.after));
         let after: Vec<f64> = after.into_iter().collect::<Result<_, _>>()?;
@@ -42,11 +45,7 @@ pub(super) const TOPIC: Topic = Topic {
             [rate.to_string(), format!("{loss:.4}")].into_iter().chain(fall.map(|v| format!("{v:.4}"))).collect()
         };
         let title = format!("The loss of the batch was {:.4}. After a step of SGD", sgd.loss);
-        let views = vec![
-            show(&sgd, RATES[0], "SGD, η = 0.1: of each tensor the weight with the greatest gradient"),
-            show(&adam, RATES[1], "Adam's first step, η = 0.01: the same weights"),
-            grid(&title, &["η", "loss", "it fell by", "η |g|²"], rates.iter().zip(&after).map(row).collect()),
-        ];
+        class.table(title, ["η", "loss", "it fell by", "η |g|²"], rates.iter().zip(&after).map(row));
         let rate = f64::from(RATES[0] as f32);
         let off = sgd
             .each()
@@ -56,25 +55,18 @@ pub(super) const TOPIC: Topic = Topic {
             adam.each().filter(|(_, g, _)| g.abs() > 1e-5).map(|(old, g, new)| (old - new) / RATES[1] * g.signum());
         let (least, most) = sizes.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), s| (a.min(s), b.max(s)));
         let first = (sgd.loss - after[0]) / (rates[0] * squares);
-        let claims = vec![
-            claim(
-                format!("SGD: new = old − η g for all {} weights", sgd.each().count()),
-                vec![at_most("greatest difference, in units of f32's rounding", off, 1.0)],
-            ),
-            claim(
-                "Adam's first step is η long for every weight, against its gradient, however large that is (above 1e-5)",
-                vec![between("shortest, in η", least, 0.99, 1.01), between("longest", most, 0.99, 1.01)],
-            ),
-            claim(
-                "A small step lowers the loss by η |g|², as the gradient says",
-                vec![between("what it fell by at η = 0.001, as a share of that", first, 0.97, 1.03)],
-            ),
-            claim(
-                "The step of SGD lowers the loss of its batch",
-                vec![at_most("loss after less before", sgd.after - sgd.loss, -0.005)],
-            ),
-        ];
-        Ok((views, claims))
+        class.claim(format!("SGD: new = old − η g for all {} weights", sgd.each().count()));
+        class.at_most("greatest difference, in units of f32's rounding", off, 1.0);
+        class.claim(
+            "Adam's first step is η long for every weight, against its gradient, however large that is (above 1e-5)",
+        );
+        class.between("shortest, in η", least, 0.99, 1.01);
+        class.between("longest", most, 0.99, 1.01);
+        class.claim("A small step lowers the loss by η |g|², as the gradient says");
+        class.between("what it fell by at η = 0.001, as a share of that", first, 0.97, 1.03);
+        class.claim("The step of SGD lowers the loss of its batch");
+        class.at_most("loss after less before", sgd.after - sgd.loss, -0.005);
+        Ok(())
     },
 };
 

@@ -1,7 +1,7 @@
 //! What encodings of positions are worth, and what a model without any knows of the order of words.
 
+use super::Topic;
 use super::training::{Course, Study, Text, cell};
-use super::{Topic, at_least, at_most, claim, grid};
 use limpid::{Error, Machine};
 use limpid_core::config::{Config, Positions};
 use limpid_core::model::{Mode, Model, Tuning, init};
@@ -27,12 +27,10 @@ pub(super) const TOPIC: Topic = Topic {
         ];
         let by: Vec<f64> =
             cases.iter().map(|(_, positions, blocks)| moved(*positions, *blocks)).collect::<Result<_, _>>()?;
-        let rows = cases.iter().zip(&by).map(|((name, ..), by)| vec![name.to_string(), format!("{by:.0e}")]).collect();
-        let order = grid(
-            "Earlier words in another order: how far the last word's logits move, as a share of the greatest logit",
-            &["positions", "moved by"],
-            rows,
-        );
+        let rows = cases.iter().zip(&by).map(|((name, ..), by)| row![name, format!("{by:.0e}")]);
+        let title =
+            "Earlier words in another order: how far the last word's logits move, as a share of the greatest logit";
+        class.table(title, ["positions", "moved by"], rows);
 
         let text = Text::new(200_000, TokenizerKind::Char)?;
         use Positions::{Learned, None, Rotary, Sinusoidal, SinusoidalOneBased};
@@ -58,50 +56,34 @@ pub(super) const TOPIC: Topic = Topic {
         };
         let studies: Vec<_> = kinds.into_iter().map(study).collect::<Result<_, _>>()?;
         let losses: Vec<f64> = class.train(&text, &studies)?.iter().map(Course::end).collect();
-        let rows = studies.iter().zip(&losses).map(|((name, _), loss)| vec![name.clone(), cell(*loss)]).collect();
+        let rows = studies.iter().zip(&losses).map(|((name, _), loss)| row![name, cell(*loss)]);
         let title = format!("After {} steps, stories as characters", studies[0].1.recipe.steps);
-        let trained = grid(&title, &["positions", "validation loss"], rows);
+        class.table(title, ["positions", "validation loss"], rows);
         let [none, random, sinusoidal, one_based, small, learned, rotary] = losses[..] else {
             unreachable!("one loss a kind")
         };
-        let claims = vec![
-            claim(
-                "Without positions one block does not know the order of the words before: it sees a set",
-                vec![at_most("moved by rounding only", by[0], 1e-5), at_least("with learned positions", by[2], 1e-2)],
-            ),
-            claim(
-                "With two blocks the causal mask lets order in",
-                vec![at_least("moved without positions", by[1], 1e-3)],
-            ),
-            claim(
-                "In so short a training sinusoids of their own size, several times a token's vector, are behind learned positions",
-                vec![
-                    at_most("loss with learned ones less that with sinusoidal", learned - sinusoidal, -0.05),
-                    at_most("with sinusoidal-one-based", learned - one_based, -0.05),
-                ],
-            ),
-            claim(
-                "It is their size: sinusoids as small as the token vectors are not behind",
-                vec![at_most("loss with sinusoidal / 7 less that with learned ones", small - learned, 0.02)],
-            ),
-            claim(
-                "In so short a training no positions at all are ahead of learned, random and large sinusoidal ones",
-                vec![
-                    at_most("loss without less that with learned ones", none - learned, -0.005),
-                    at_most("with random ones", none - random, -0.01),
-                    at_most("with sinusoids", none - sinusoidal.min(one_based), -0.01),
-                ],
-            ),
-            claim(
-                "Rotary positions are ahead of all others",
-                vec![at_most(
-                    "loss with rotary ones less the least of the others",
-                    rotary - none.min(random).min(sinusoidal).min(one_based).min(small).min(learned),
-                    -0.03,
-                )],
-            ),
-        ];
-        Ok((vec![order, trained], claims))
+        class.claim("Without positions one block does not know the order of the words before: it sees a set");
+        class.at_most("moved by rounding only", by[0], 1e-5);
+        class.at_least("with learned positions", by[2], 1e-2);
+        class.claim("With two blocks the causal mask lets order in");
+        class.at_least("moved without positions", by[1], 1e-3);
+        class.claim("In so short a training sinusoids of their own size, several times a token's vector, are behind learned positions");
+        class.at_most("loss with learned ones less that with sinusoidal", learned - sinusoidal, -0.05);
+        class.at_most("with sinusoidal-one-based", learned - one_based, -0.05);
+        class.claim("It is their size: sinusoids as small as the token vectors are not behind");
+        class.at_most("loss with sinusoidal / 7 less that with learned ones", small - learned, 0.02);
+        class
+            .claim("In so short a training no positions at all are ahead of learned, random and large sinusoidal ones");
+        class.at_most("loss without less that with learned ones", none - learned, -0.005);
+        class.at_most("with random ones", none - random, -0.01);
+        class.at_most("with sinusoids", none - sinusoidal.min(one_based), -0.01);
+        class.claim("Rotary positions are ahead of all others");
+        class.at_most(
+            "loss with rotary ones less the least of the others",
+            rotary - none.min(random).min(sinusoidal).min(one_based).min(small).min(learned),
+            -0.03,
+        );
+        Ok(())
     },
 };
 

@@ -1,8 +1,8 @@
 //! Overfitting and its remedies: a model that is large for its text, with dropout, weight decay, label smoothing, an
 //! average of the weights, and early stopping.
 
+use super::Topic;
 use super::training::{Course, Study, Text, cell};
-use super::{Topic, at_least, at_most, claim, grid};
 use limpid_core::config::{Config, Dropout};
 use limpid_tokenizer::TokenizerKind;
 use limpid_train::Recipe;
@@ -43,50 +43,30 @@ pub(super) const TOPIC: Topic = Topic {
             [name.clone()].into_iter().chain(losses.map(cell)).chain([at.to_string()]).collect()
         };
         let headers = ["", "training", "validation", "gap", "best validation", "at step"];
-        let table = grid("Losses after 250 steps", &headers, studies.iter().zip(&courses).map(cells).collect());
+        class.table("Losses after 250 steps", headers, studies.iter().zip(&courses).map(cells));
         let [nothing, dropout, little, decay, smoothing, average] = &courses[..] else {
             unreachable!("a course a row")
         };
         let gap = |course: &Course| course.end() - course.train;
-        let narrows = |text: &str, course| {
-            claim(
-                text,
-                vec![
-                    at_most("gap / gap with nothing", gap(course) / gap(nothing), 0.8),
-                    at_most("validation loss less that with nothing", course.end() - nothing.end(), -0.05),
-                ],
-            )
+        let mut narrows = |text: &str, course| {
+            class.claim(text);
+            class.at_most("gap / gap with nothing", gap(course) / gap(nothing), 0.8);
+            class.at_most("validation loss less that with nothing", course.end() - nothing.end(), -0.05);
         };
         let lowest = courses.iter().map(|course| best(course).1);
         let (least, most) =
             lowest.fold((f64::INFINITY, 0.0f64), |(least, most), loss| (least.min(loss), most.max(loss)));
-        let claims = vec![
-            narrows("Dropout narrows the gap", dropout),
-            narrows("Weight decay narrows the gap, if it is ten times the usual 0.1", decay),
-            claim(
-                "The usual 0.1 does not in so few steps",
-                vec![at_least("gap / gap with nothing", gap(little) / gap(nothing), 0.85)],
-            ),
-            claim(
-                "Label smoothing and an average of the weights help",
-                vec![
-                    at_most(
-                        "validation loss less that with nothing, smoothing",
-                        smoothing.end() - nothing.end(),
-                        -0.005,
-                    ),
-                    at_most("average", average.end() - nothing.end(), -0.05),
-                ],
-            ),
-            claim(
-                "Stopping early helps as much: without a remedy the validation loss rises again",
-                vec![at_least("last validation loss less the best", nothing.end() - best(nothing).1, 0.1)],
-            ),
-            claim(
-                "At their best steps all are about the same",
-                vec![at_most("greatest less least of the best losses", most - least, 0.15)],
-            ),
-        ];
-        Ok((vec![table], claims))
+        narrows("Dropout narrows the gap", dropout);
+        narrows("Weight decay narrows the gap, if it is ten times the usual 0.1", decay);
+        class.claim("The usual 0.1 does not in so few steps");
+        class.at_least("gap / gap with nothing", gap(little) / gap(nothing), 0.85);
+        class.claim("Label smoothing and an average of the weights help");
+        class.at_most("validation loss less that with nothing, smoothing", smoothing.end() - nothing.end(), -0.005);
+        class.at_most("average", average.end() - nothing.end(), -0.05);
+        class.claim("Stopping early helps as much: without a remedy the validation loss rises again");
+        class.at_least("last validation loss less the best", nothing.end() - best(nothing).1, 0.1);
+        class.claim("At their best steps all are about the same");
+        class.at_most("greatest less least of the best losses", most - least, 0.15);
+        Ok(())
     },
 };

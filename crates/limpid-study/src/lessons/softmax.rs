@@ -1,9 +1,10 @@
 //! The softmax of attention: why scores are divided by √d, and what may stand where the mask hides.
 
-use super::{Topic, at_least, at_most, between, claim, grid};
+use super::Topic;
 use limpid_core::kernels::attend::reference::row;
 use limpid_core::numeric::random::{normal, site};
 use limpid_trace::view::{HeatScale, Matrix, View};
+use std::iter;
 
 /// Keys of a query.
 const KEYS: usize = 16;
@@ -55,8 +56,10 @@ pub(super) const SHARPNESS: Topic = Topic {
             slopes.push(row(steep.map(|slope| format!("{slope:.3}")).to_vec()));
             found.push((means, steep));
         }
-        let map = |(values, name): (Vec<f32>, &str)| {
-            View::Matrix(Matrix {
+        class.table("Means of 500 queries", ["d", "variance of q·k", "greatest weight", "scaled"], weights);
+        class.table("Slopes of 500 queries", ["d", "mean", "scaled", "median", "scaled"], slopes);
+        for (values, name) in maps.into_iter().zip(["softmax(q·k)", "softmax(q·k / √d)"]) {
+            class.show(View::Matrix(Matrix {
                 tensor: format!("weights of the first query, {name}"),
                 index: vec![],
                 size: [sizes.len(), KEYS],
@@ -66,43 +69,32 @@ pub(super) const SHARPNESS: Topic = Topic {
                 values,
                 hidden: vec![],
                 scale: HeatScale::Unit,
-            })
-        };
-        let mut views = vec![
-            grid("Means of 500 queries", &["d", "variance of q·k", "greatest weight", "scaled"], weights),
-            grid("Slopes of 500 queries", &["d", "mean", "scaled", "median", "scaled"], slopes),
-        ];
-        views.extend(maps.into_iter().zip(["softmax(q·k)", "softmax(q·k / √d)"]).map(map));
+            }));
+        }
         // the least and the greatest of the four sizes
         type Figures = ([f64; 3], [f64; 4]);
-        let each = |what: &str, of: &dyn Fn(f64, &Figures) -> f64, least, most| {
-            let all = || sizes.into_iter().zip(&found).map(|(d, found)| of(d as f64, found));
-            let ends = [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)];
-            [at_least(format!("least {what}"), ends[0], least), at_most(format!("greatest {what}"), ends[1], most)]
+        let ends = |of: &dyn Fn(f64, &Figures) -> f64| {
+            let all = sizes.into_iter().zip(&found).map(|(d, found)| of(d as f64, found));
+            all.fold([f64::INFINITY, 0.0], |[least, most], v| [least.min(v), most.max(v)])
         };
-        let claims = vec![
-            claim("The variance of q·k is d", each("variance / d", &|d, (means, _)| means[0] / d, 0.85, 1.15).to_vec()),
-            claim(
-                "Without the scale the softmax of a large d is nearly all on one key",
-                vec![at_least("greatest weight, d 256", found[3].0[1], 0.85), at_most("d 4", found[0].0[1], 0.6)],
-            ),
-            claim(
-                "Without the scale most queries of a large d get much less gradient, though a few, between two keys, get more",
-                vec![
-                    at_most("median slope, d 256, without / with", found[3].1[2] / found[3].1[3], 0.5),
-                    at_least("mean slope", found[3].1[0] / found[3].1[1], 1.5),
-                ],
-            ),
-            claim(
-                "With the scale it is the same for every d",
-                [
-                    each("mean of greatest weights", &|_, (means, _)| means[2], 0.2, 0.3),
-                    each("mean slope times √d", &|d, (_, steep)| d.sqrt() * steep[1], 0.8, 0.92),
-                ]
-                .concat(),
-            ),
-        ];
-        Ok((views, claims))
+        let variance = ends(&|d, (means, _)| means[0] / d);
+        let weight = ends(&|_, (means, _)| means[2]);
+        let slope = ends(&|d, (_, steep)| d.sqrt() * steep[1]);
+        class.claim("The variance of q·k is d");
+        class.at_least("least variance / d", variance[0], 0.85);
+        class.at_most("greatest variance / d", variance[1], 1.15);
+        class.claim("Without the scale the softmax of a large d is nearly all on one key");
+        class.at_least("greatest weight, d 256", found[3].0[1], 0.85);
+        class.at_most("d 4", found[0].0[1], 0.6);
+        class.claim("Without the scale most queries of a large d get much less gradient, though a few, between two keys, get more");
+        class.at_most("median slope, d 256, without / with", found[3].1[2] / found[3].1[3], 0.5);
+        class.at_least("mean slope", found[3].1[0] / found[3].1[1], 1.5);
+        class.claim("With the scale it is the same for every d");
+        class.at_least("least mean of greatest weights", weight[0], 0.2);
+        class.at_most("greatest mean of greatest weights", weight[1], 0.3);
+        class.at_least("least mean slope times √d", slope[0], 0.8);
+        class.at_most("greatest mean slope times √d", slope[1], 0.92);
+        Ok(())
     },
 };
 
@@ -125,7 +117,7 @@ pub(super) const FILL: Topic = Topic {
         };
         let fills = [f64::NEG_INFINITY, -1e9, -10.0];
         let [infinite, large, small] = fills.map(weights);
-        let map = View::Matrix(Matrix {
+        class.show(View::Matrix(Matrix {
             tensor: "weights, hidden scores are −∞".into(),
             index: vec![],
             size: [TOKENS; 2],
@@ -135,48 +127,32 @@ pub(super) const FILL: Topic = Topic {
             values: infinite.iter().map(|p| *p as f32).collect(),
             hidden: (0..TOKENS * TOKENS).map(above).collect(),
             scale: HeatScale::Unit,
-        });
-        let headers: Vec<String> =
-            std::iter::once(String::new()).chain((0..TOKENS).map(|j| format!("key {j}"))).collect();
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        let leaked = small.chunks_exact(TOKENS).enumerate().map(|(i, row)| {
-            std::iter::once(format!("query {i}")).chain(row.iter().map(|p| format!("{p:.6}"))).collect()
-        });
-        let leaked = grid("The weights, hidden scores are −10", &headers, leaked.collect());
-        let hidden = fills.map(|fill| softmax(&[fill; TOKENS]));
-        let line = |(name, row): (&str, &Vec<f64>)| {
-            std::iter::once(name.to_string()).chain(row.iter().map(|p| format!("{p:.2}"))).collect()
+        }));
+        let headers = || iter::once(String::new()).chain((0..TOKENS).map(|j| format!("key {j}")));
+        let line = |name: String, row: &[f64], digits: usize| {
+            iter::once(name).chain(row.iter().map(|p| format!("{p:.digits$}"))).collect()
         };
-        let lines = ["−∞", "−1e9", "−10"].into_iter().zip(&hidden).map(line).collect();
-        let views = vec![map, leaked, grid("A row that is hidden entirely, by what stands there", &headers, lines)];
+        let leaked = small.chunks_exact(TOKENS).enumerate().map(|(i, row)| line(format!("query {i}"), row, 6));
+        class.table("The weights, hidden scores are −10", headers(), leaked);
+        let hidden = fills.map(|fill| softmax(&[fill; TOKENS]));
+        let lines = ["−∞", "−1e9", "−10"].into_iter().zip(&hidden).map(|(name, row)| line(name.into(), row, 2));
+        class.table("A row that is hidden entirely, by what stands there", headers(), lines);
         let same = infinite.iter().zip(&large).filter(|(a, b)| a.to_bits() == b.to_bits()).count();
         let leak =
             |weights: &[f64]| (0..weights.len()).filter(|at| above(*at)).map(|at| weights[at]).fold(0.0, f64::max);
         let nan = hidden[0].iter().filter(|p| p.is_nan()).count();
         let far = hidden[1].iter().map(|p| (p - 1.0 / TOKENS as f64).abs()).fold(0.0, f64::max);
         let all = (TOKENS * TOKENS) as f64;
-        let claims = vec![
-            claim(
-                "−1e9 gives the same bits as −∞",
-                vec![between("weights that are the same, of 25", same as f64, all, all)],
-            ),
-            claim(
-                "With either a hidden weight is exactly 0",
-                vec![between("greatest", leak(&infinite).max(leak(&large)), 0.0, 0.0)],
-            ),
-            claim(
-                "−10 leaks: a query sees a little of what is hidden",
-                vec![at_least("greatest hidden weight", leak(&small), 1e-6)],
-            ),
-            claim(
-                "A row that is hidden entirely has no weights with −∞, and the same for every key with −1e9, so it sees what is hidden",
-                vec![
-                    between("weights that are NaN, of 5", nan as f64, TOKENS as f64, TOKENS as f64),
-                    // f64 rounds 1e9 by 1e-7
-                    at_most("greatest distance from 1/5 with −1e9", far, 1e-7),
-                ],
-            ),
-        ];
-        Ok((views, claims))
+        class.claim("−1e9 gives the same bits as −∞");
+        class.between("weights that are the same, of 25", same as f64, all, all);
+        class.claim("With either a hidden weight is exactly 0");
+        class.between("greatest", leak(&infinite).max(leak(&large)), 0.0, 0.0);
+        class.claim("−10 leaks: a query sees a little of what is hidden");
+        class.at_least("greatest hidden weight", leak(&small), 1e-6);
+        class.claim("A row that is hidden entirely has no weights with −∞, and the same for every key with −1e9, so it sees what is hidden");
+        class.between("weights that are NaN, of 5", nan as f64, TOKENS as f64, TOKENS as f64);
+        // f64 rounds 1e9 by 1e-7
+        class.at_most("greatest distance from 1/5 with −1e9", far, 1e-7);
+        Ok(())
     },
 };

@@ -1,8 +1,8 @@
 //! Stable training: gradient clipping, optimizers, warm-up and schedule, pre-norm against post-norm. One thing is
 //! changed at a time; data, seed and number of steps are the same. Read `regularisation` next.
 
+use super::Topic;
 use super::training::{Study, Text, cell};
-use super::{Topic, at_least, at_most, claim, grid};
 use limpid_core::config::NormPlace;
 use limpid_core::optimizer::Method;
 use limpid_tokenizer::TokenizerKind;
@@ -91,77 +91,42 @@ pub(super) const TOPIC: Topic = Topic {
         let of = |name: &str, rate: f64| {
             losses[studies.iter().position(|(known, _)| *known == run(name, &rate)).expect("a run's name")]
         };
-        let table = |(title, rates, rows): &(&str, &[f64], Vec<Row>)| {
-            let headers: Vec<String> = rates.iter().map(f64::to_string).collect();
-            let headers: Vec<&str> = iter::once("rate").chain(headers.iter().map(String::as_str)).collect();
+        for (title, rates, rows) in &sections {
+            let headers = iter::once("rate".to_string()).chain(rates.iter().map(f64::to_string));
             let cells = |(name, ..): &Row| {
                 iter::once(name.to_string()).chain(rates.iter().map(|rate| cell(of(name, *rate)))).collect()
             };
-            grid(title, &headers, rows.iter().map(cells).collect())
-        };
-        let views = sections.iter().map(table).collect();
-        let lower = |what: &str, (low, high): (f64, f64), by: f64| at_most(what, low - high, -by);
+            class.table(*title, headers, rows.iter().map(cells));
+        }
         let best = |name: &str| high.map(|rate| of(name, rate)).into_iter().fold(f64::INFINITY, f64::min);
         let later = |rate| of("cosine to 0", rate) - of("adam", rate);
-        let claims = vec![
-            claim(
-                "Clipping lets a model learn at a rate of 1; without it training breaks, or ends far behind",
-                vec![
-                    at_most("loss at 1, norm at most 0.25", of("gradient's norm at most 0.25", 1.0), 2.7),
-                    at_least(
-                        "not clipped less that",
-                        of("not clipped", 1.0) - of("gradient's norm at most 0.25", 1.0),
-                        0.3,
-                    ),
-                ],
-            ),
-            claim(
-                "At a small rate Adam is far ahead of SGD, at ten times that rate SGD is ahead of Adam",
-                vec![
-                    lower("loss at 0.003, adam less sgd", (of("adam", 3e-3), of("sgd", 3e-3)), 0.2),
-                    lower("loss at 0.03, sgd less adam", (of("sgd", 3e-2), of("adam", 3e-2)), 0.01),
-                ],
-            ),
-            claim(
-                "Muon is ahead of both, each at the best of these rates",
-                vec![lower("least loss, muon less the others", (best("muon"), best("sgd").min(best("adam"))), 0.03)],
-            ),
-            claim(
-                "In Adam's gradient a decay of 0.1 is far too strong; apart from the gradient, as in AdamW, the same number is much \
-                 weaker and costs nothing",
-                vec![
-                    at_least(
-                        "loss at 0.003, adam with decay less adam",
-                        of("adam, decay 0.1", 3e-3) - of("adam", 3e-3),
-                        0.1,
-                    ),
-                    at_most("adamw with decay less adam", of("adamw, decay 0.1", 3e-3) - of("adam", 3e-3), 0.02),
-                ],
-            ),
-            claim(
-                "A rate that is too large for the first steps is not for later ones: a warm-up helps",
-                vec![lower(
-                    "loss at 0.03 with warm-up less without",
-                    (of("20 steps of warm-up", 3e-2), of("adam", 3e-2)),
-                    0.01,
-                )],
-            ),
-            claim(
-                "In so few steps a cosine alone gains hardly anything, and costs where the rate is small",
-                vec![
-                    at_least("loss at 0.003, cosine less constant", later(3e-3), 0.02),
-                    at_least("at 0.01", later(1e-2), -0.1),
-                    at_least("at 0.03", later(3e-2), -0.1),
-                ],
-            ),
-            claim(
-                "At a rate of 0.01 six blocks in pre-norm still learn, and post-norm is behind",
-                vec![
-                    at_most("loss at 0.01, pre-norm", of("6 blocks, pre-norm", 1e-2), 2.8),
-                    lower("less post-norm", (of("6 blocks, pre-norm", 1e-2), of("6 blocks, post-norm", 1e-2)), 0.01),
-                ],
-            ),
-        ];
-        Ok((views, claims))
+        class.claim("Clipping lets a model learn at a rate of 1; without it training breaks, or ends far behind");
+        class.at_most("loss at 1, norm at most 0.25", of("gradient's norm at most 0.25", 1.0), 2.7);
+        class.at_least("not clipped less that", of("not clipped", 1.0) - of("gradient's norm at most 0.25", 1.0), 0.3);
+        class.claim("At a small rate Adam is far ahead of SGD, at ten times that rate SGD is ahead of Adam");
+        class.at_most("loss at 0.003, adam less sgd", of("adam", 3e-3) - of("sgd", 3e-3), -0.2);
+        class.at_most("loss at 0.03, sgd less adam", of("sgd", 3e-2) - of("adam", 3e-2), -0.01);
+        class.claim("Muon is ahead of both, each at the best of these rates");
+        class.at_most("least loss, muon less the others", best("muon") - best("sgd").min(best("adam")), -0.03);
+        class.claim(
+            "In Adam's gradient a decay of 0.1 is far too strong; apart from the gradient, as in AdamW, the same number is much \
+             weaker and costs nothing",
+        );
+        class.at_least("loss at 0.003, adam with decay less adam", of("adam, decay 0.1", 3e-3) - of("adam", 3e-3), 0.1);
+        class.at_most("adamw with decay less adam", of("adamw, decay 0.1", 3e-3) - of("adam", 3e-3), 0.02);
+        class.claim("A rate that is too large for the first steps is not for later ones: a warm-up helps");
+        class.at_most(
+            "loss at 0.03 with warm-up less without",
+            of("20 steps of warm-up", 3e-2) - of("adam", 3e-2),
+            -0.01,
+        );
+        class.claim("In so few steps a cosine alone gains hardly anything, and costs where the rate is small");
+        class.at_least("loss at 0.003, cosine less constant", later(3e-3), 0.02);
+        class.at_least("at 0.01", later(1e-2), -0.1);
+        class.at_least("at 0.03", later(3e-2), -0.1);
+        class.claim("At a rate of 0.01 six blocks in pre-norm still learn, and post-norm is behind");
+        class.at_most("loss at 0.01, pre-norm", of("6 blocks, pre-norm", 1e-2), 2.8);
+        class.at_most("less post-norm", of("6 blocks, pre-norm", 1e-2) - of("6 blocks, post-norm", 1e-2), -0.01);
+        Ok(())
     },
 };

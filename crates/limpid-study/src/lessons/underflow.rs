@@ -1,6 +1,6 @@
 //! Why a loss is a sum of logarithms: a product of probabilities is 0 in floating point after a few hundred tokens.
 
-use super::{Topic, at_most, between, claim, grid};
+use super::Topic;
 use limpid_core::numeric::random::{site, uniform};
 
 /// ln of the number below which f32 and f64 round to 0: half of the least that they have.
@@ -32,33 +32,27 @@ pub(super) const TOPIC: Topic = Topic {
             for (far, (at, least)) in far.iter_mut().zip(at.into_iter().zip(LEAST)) {
                 *far = far.max((f64::from(at) - least / ln).abs());
             }
-            rows.push(vec![v.to_string(), at[0].to_string(), at[1].to_string(), format!("{sum:.1}")]);
+            rows.push(row![v, at[0], at[1], format!("{sum:.1}")]);
         }
         let headers = ["V", "f32: 0 from n", "f64: 0 from n", "sum of logarithms there"];
-        let each = grid("Products of n probabilities 1/V", &headers, rows);
+        class.table("Products of n probabilities 1/V", headers, rows);
 
         let n = 5_000;
         let drawn: Vec<f64> = (0..n).map(|i| 1.0 - uniform(class.seed, site("probability"), i)).collect();
         let product: f64 = drawn.iter().product();
         let sum: f64 = drawn.iter().map(|p| p.ln()).sum();
         let loss = -sum / n as f64;
-        let row = vec![n.to_string(), product.to_string(), format!("{sum:.1}"), format!("{loss:.4}")];
-        let text = grid(
-            "A text whose probabilities are drawn",
-            &["tokens", "product", "sum of logarithms", "loss"],
-            vec![row],
-        );
-        let claims = vec![
-            claim(
-                "A product of n probabilities 1/V is 0 from about 104 / ln V tokens on in f32, 745 / ln V in f64",
-                vec![at_most("farthest from that in f32, in tokens", far[0], 1.5), at_most("in f64", far[1], 1.5)],
-            ),
-            claim("The sum of logarithms is still there", vec![at_most("greatest relative error", off, 1e-10)]),
-            claim(
-                "A product of 5,000 tokens says nothing, their mean logarithm does: of uniform draws its negative, the loss, is near 1",
-                vec![between("product", product, 0.0, 0.0), between("loss", loss, 0.93, 1.07)],
-            ),
-        ];
-        Ok((vec![each, text], claims))
+        let headers = ["tokens", "product", "sum of logarithms", "loss"];
+        let row = row![n, product, format!("{sum:.1}"), format!("{loss:.4}")];
+        class.table("A text whose probabilities are drawn", headers, [row]);
+        class.claim("A product of n probabilities 1/V is 0 from about 104 / ln V tokens on in f32, 745 / ln V in f64");
+        class.at_most("farthest from that in f32, in tokens", far[0], 1.5);
+        class.at_most("in f64", far[1], 1.5);
+        class.claim("The sum of logarithms is still there");
+        class.at_most("greatest relative error", off, 1e-10);
+        class.claim("A product of 5,000 tokens says nothing, their mean logarithm does: of uniform draws its negative, the loss, is near 1");
+        class.between("product", product, 0.0, 0.0);
+        class.between("loss", loss, 0.93, 1.07);
+        Ok(())
     },
 };

@@ -4,17 +4,16 @@
 
 use super::live::Run;
 use super::plain::{add, columns, concat, matmul, one_hot, project, segments, transpose, wide};
-use super::{At, Figure, Live, WalkError};
+use super::views::{Views, lacks, verdict};
+use super::worked::softmax;
+use super::{At, Figure, Live, Result};
 use limpid_core::backend::{Backend, Reference};
 use limpid_core::config::{Activation, Config, Constants, NormPlace, Positions};
 use limpid_core::kernels::{activate, classify, norm};
 use limpid_core::numeric::simd::Level;
 use limpid_core::ops::{Batch, Scoring, Target, Terms};
 use limpid_tokenizer::Tokenizer;
-use limpid_trace::view::View;
 use serde::{Deserialize, Serialize};
-
-type Result<T, E = WalkError> = std::result::Result<T, E>;
 
 /// An equality by its name.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -80,20 +79,20 @@ impl Both {
     }
 
     /// It in a sentence that says whether it holds: sums of single precision round.
-    fn sentence(&self) -> View {
+    fn sentence(&self) -> Figure {
         let (off, agree) = self.compare(1e-5);
         let of = self.other.len();
         let off = if off == 0.0 { "0".into() } else { format!("{off:.1e}") };
         let text = format!("{}: {agree} of {of} numbers agree, largest difference {off}", self.what);
-        View::Sentence { text, holds: Some(agree == of && of == self.one.len() && of > 0) }
+        verdict(text, agree == of && of == self.one.len() && of > 0)
     }
 }
 
 /// Both ways, compared: a sentence that says whether they agree.
-pub(super) fn equal(live: &mut Live, what: &Equal, at: &At) -> Result<Vec<Figure>> {
+pub(super) fn equal(live: &mut Live, what: &Equal, at: &At) -> Views {
     let by = match what {
-        Equal::StoiItos { tokenizer } => return Ok(vec![stoi_itos(&Tokenizer::named(tokenizer)?)?.sentence().into()]),
-        Equal::GradientIsASlope => return live.run(at, |run| Ok(vec![gradient_is_a_slope(run)?.into()])),
+        Equal::StoiItos { tokenizer } => return Ok(vec![stoi_itos(&Tokenizer::named(tokenizer)?)?.sentence()]),
+        Equal::GradientIsASlope => return live.run(at, gradient_is_a_slope),
         Equal::ReluByElement => relu_by_element,
         Equal::NormByRow => norm_by_row,
         Equal::OneHotIsLookup => one_hot_is_lookup,
@@ -110,7 +109,7 @@ pub(super) fn equal(live: &mut Live, what: &Equal, at: &At) -> Result<Vec<Figure
     live.run(at, |run| {
         let get = |name: &str| Ok(wide(&run.get(name)?.values));
         let both = by(&Seen { config: run.config(), batch: run.trace.batch(), get: &get })?;
-        Ok(both.iter().map(|both| both.sentence().into()).collect())
+        Ok(both.iter().map(Both::sentence).collect())
     })
 }
 
@@ -176,12 +175,11 @@ pub fn norm_by_row(seen: &Seen) -> Result<Vec<Both>> {
         false => ("hook_attn_sum", "hook_resid_mid"),
     };
     let (gain, offset) = (seen.bias(c.norm_gain, "ln1.weight")?, seen.bias(c.norm_offset, "ln1.bias")?);
-    let some = |v: &Vec<f64>| if v.is_empty() { None } else { Some(v.clone()) };
-    let (gain, offset) = (some(&gain), some(&offset));
+    let [gain, offset] = [gain, offset].map(|v| Some(v).filter(|v| !v.is_empty()));
+    let affine = (gain.as_deref(), offset.as_deref());
     let x = seen.block(x)?;
     let rows = x.chunks_exact(c.d_model).flat_map(|row| {
         let (mut y, mut stats) = (vec![0.0; row.len()], [0.0; 2]);
-        let affine = (gain.as_deref(), offset.as_deref());
         norm::reference::forward((&mut y, &mut stats), row, affine, (c.norm, f64::from(c.norm_eps as f32)));
         y
     });
@@ -227,7 +225,7 @@ pub fn same_token_same_row(seen: &Seen) -> Result<Vec<Both>> {
     let twice = (0..ids.len()).filter_map(|n| ids[..n].iter().position(|id| *id == ids[n]).map(|m| (m, n)));
     let (one, other): (Vec<_>, Vec<_>) = twice.map(|(m, n)| (row(m), row(n))).unzip();
     if one.is_empty() {
-        return Err(WalkError::Lacks("no token stands at two places here".into()));
+        return lacks("no token stands at two places here");
     }
     let what = "a token that stands at several places has one row";
     Ok(vec![Both::new(what, one.concat(), other.concat())])
@@ -240,7 +238,7 @@ pub fn same_token_same_row(seen: &Seen) -> Result<Vec<Both>> {
 pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
     let (config, (b, t), c) = (seen.config, seen.sizes(), seen.config.d_model);
     if config.positions == Positions::Rotary {
-        return Err(WalkError::Lacks("this model rotates queries and keys between W_Q, W_K and the scores".into()));
+        return lacks("this model rotates queries and keys between W_Q, W_K and the scores");
     }
     let (heads, d, wide) = (config.heads(), config.d_head(), config.d_value());
     let x = seen.input("ln1", "hook_resid_pre")?;
@@ -249,14 +247,10 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
         let bias = if bias.is_empty() { &[][..] } else { &bias[rows.clone()] };
         project(&x, &w[rows.start * c..rows.end * c], bias, c)
     };
-    let (q, k) = (heads.query_cols(), heads.key_cols());
+    let named = [("Q by W_Q alone", "hook_q"), ("K by W_K alone", "hook_k"), ("V by W_V alone", "hook_v")];
     let mut all = vec![];
-    for (what, name, rows) in [
-        ("Q by W_Q alone", "attn.hook_q", 0..q),
-        ("K by W_K alone", "attn.hook_k", q..q + k),
-        ("V by W_V alone", "attn.hook_v", q + k..heads.cols()),
-    ] {
-        all.push(Both::new(what, seen.block(name)?, part(rows)));
+    for ((what, name), rows) in named.into_iter().zip(heads.parts()) {
+        all.push(Both::new(what, seen.block(&format!("attn.{name}"))?, part(rows)));
     }
     let scoring = Scoring::of(config, 0);
     let head = |h: usize| -> Vec<f64> {
@@ -270,10 +264,8 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
                 let sees = scoring.sees(span, i).contains(&j);
                 *score = if sees { scoring.score(*score, distance) } else { f64::NEG_INFINITY };
             }
-            scores
-                .chunks_exact_mut(t)
-                .for_each(|row| _ = classify::reference::row(row, Target::None, Terms::default(), None));
-            matmul(&scores, v, t)
+            let weights: Vec<f64> = scores.chunks_exact(t).flat_map(softmax).collect();
+            matmul(&weights, v, t)
         };
         (0..b).flat_map(one).collect()
     };
@@ -292,7 +284,7 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
 pub fn feed_forward_by_position(seen: &Seen) -> Result<Vec<Both>> {
     let c = seen.config;
     if c.ffn_gated {
-        return Err(WalkError::Lacks("this model's feed-forward network is gated: it has three matrices".into()));
+        return lacks("this model's feed-forward network is gated: it has three matrices");
     }
     let (w1, w2) = (seen.block("mlp.in.weight")?, seen.block("mlp.out.weight")?);
     let (b1, b2) = (seen.bias(c.ffn_bias, "mlp.in.bias")?, seen.bias(c.ffn_bias, "mlp.out.bias")?);
@@ -344,7 +336,7 @@ pub fn one_hot_targets_are_indices(seen: &Seen) -> Result<Vec<Both>> {
         other.push(classify::reference::row(&mut row.to_vec(), Target::Soft(&soft), Terms::default(), None));
     }
     if one.is_empty() {
-        return Err(WalkError::Lacks("there is nothing to predict: no token here has a target".into()));
+        return lacks("there is nothing to predict: no token here has a target");
     }
     let what = "losses by one-hot targets are those by numbers";
     // a small loss is the difference of two numbers as large as logits
@@ -409,14 +401,14 @@ pub fn segments_are_a_look_up(seen: &Seen) -> Result<Vec<Both>> {
 }
 
 /// The loss with one weight moved by a little to both sides, in double precision, and the gradient of the run.
-fn gradient_is_a_slope(run: &mut Run) -> Result<View> {
+fn gradient_is_a_slope(run: &mut Run) -> Views {
     const NAME: &str = "blocks.0.attn.out.weight";
     const STEP: f64 = 1e-4;
     let (gradient, model) = (run.get(&format!("{NAME}.grad"))?, run.trace.model());
     let steepest = |a: &usize, b: &usize| gradient.values[*a].abs().total_cmp(&gradient.values[*b].abs());
     let at = (0..gradient.values.len()).max_by(steepest).unwrap_or(0);
     let (Some(losses), Some(param)) = (model.losses(), model.param(NAME)) else {
-        return Err(WalkError::Lacks("this model has no head, so no loss".into()));
+        return lacks("this model has no head, so no loss");
     };
     let mut reference = Reference::new(model);
     for param in &model.params {
@@ -437,5 +429,5 @@ fn gradient_is_a_slope(run: &mut Run) -> Result<View> {
         at / cols,
         at % cols
     );
-    Ok(View::Sentence { text, holds: Some(holds) })
+    Ok(vec![verdict(text, holds)])
 }

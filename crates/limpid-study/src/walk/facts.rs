@@ -1,7 +1,7 @@
 //! What is shown without a run: letters, vocabularies, tokens, functions, parameters, llm.c's memory.
 
-use super::views::{grid, lacks, said};
-use super::{At, Figure, Live, Run, Set, ShapeRow, Show, WalkError, printed};
+use super::views::{Views, grid, lacks, said, without_empty_end};
+use super::{At, Figure, Live, ParamsShown, Result, Run, Set, ShapeRow, TokensShown, WalkError, printed};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Activation, Axis, Config, Constants, Positions, Settings};
@@ -13,8 +13,7 @@ use limpid_trace::Labelled;
 use limpid_trace::names::{self, Notation};
 use limpid_trace::table::{self, short};
 use limpid_trace::view::{Labels, Matrix, View, label};
-
-type Views = Result<Vec<Figure>, WalkError>;
+use std::iter;
 
 /// Tokens of a large vocabulary that are shown.
 const MANY: usize = 36;
@@ -45,10 +44,9 @@ pub(super) fn letters(live: &mut Live) -> Views {
             "context_length" => "positions that the model has",
             _ => "",
         };
-        vec![letter.clone(), ready.size(axis).to_string(), axis.clone(), what.into()]
+        row![letter, ready.size(axis), axis, what]
     };
-    let rows = live.walk().letters.iter().map(row).collect();
-    Ok(vec![grid("", &["letter", "here", "limpid's name", "what it is"], rows)])
+    Ok(vec![grid("", ["letter", "here", "limpid's name", "what it is"], live.walk().letters.iter().map(row))])
 }
 
 pub(super) fn notations(symbols: &[String], shapes: &[ShapeRow], of: &[String], run: &Run) -> Figure {
@@ -58,21 +56,16 @@ pub(super) fn notations(symbols: &[String], shapes: &[ShapeRow], of: &[String], 
         let name = of.get(i).cloned().unwrap_or_default();
         let bare = name.split(" (").next().unwrap_or_default(); // without a word on it
         let called = names::called(bare, run.config(), run.notation).filter(|_| run.notation != Notation::S0);
-        vec![symbol.clone(), letters, sizes, name, called.unwrap_or_default()]
+        row![symbol, letters, sizes, name, called.unwrap_or_default()]
     };
-    let mut rows: Vec<Vec<String>> = symbols.iter().enumerate().map(row).collect();
-    let mut headers = vec!["symbol", "axes", "shape", "limpid's name", run.notation.name()];
-    if rows.iter().all(|row| row[4].is_empty()) {
-        headers.pop();
-        rows.iter_mut().for_each(|row| row.truncate(4));
-    }
-    grid("", &headers, rows)
+    let headers = ["symbol", "axes", "shape", "limpid's name", run.notation.name()];
+    without_empty_end(String::new(), headers, symbols.iter().enumerate().map(row).collect())
 }
 
 // ---- tokens
 
 /// A tokenizer by name; one that is learned, from the text.
-fn tokenizer_for(name: &str, text: &str) -> Result<Tokenizer, WalkError> {
+fn tokenizer_for(name: &str, text: &str) -> Result<Tokenizer> {
     Ok(match name {
         "char" => Tokenizer::train(TokenizerKind::Char, text, Order::Sorted, &[])?,
         "word" => Tokenizer::train(TokenizerKind::Word, text, Order::FirstAppearance, &[])?,
@@ -89,18 +82,16 @@ pub(super) fn vocabulary(live: &mut Live, name: Option<&str>, base: u32) -> View
     let size = tokenizer.vocab_size();
     let ids: Vec<u32> = (0..size.min(MANY) as u32).collect();
     let pieces = tokenizer.pieces(&ids)?;
-    let rows = ids.iter().zip(&pieces).map(|(id, piece)| vec![(id + base).to_string(), label(piece)]).collect();
+    let rows = ids.iter().zip(&pieces).map(|(id, piece)| row![id + base, label(piece)]);
     let shown = if size > MANY { format!(", of which {MANY} are shown") } else { String::new() };
-    Ok(vec![grid("", &["id", "token"], rows), said(format!("V = {}{shown}", counted(size)))])
+    Ok(vec![grid("", ["id", "token"], rows), said(format!("V = {}{shown}", counted(size)))])
 }
 
 /// One row for each token.
-fn cut(title: &str, tokenizer: &Tokenizer, ids: &[u32], base: u32) -> Result<Figure, WalkError> {
-    let pieces = tokenizer.pieces(ids)?;
-    let row = |(t, (id, piece)): (usize, (&u32, &String))| vec![t.to_string(), label(piece), (id + base).to_string()];
-    let rows = ids.iter().zip(&pieces).enumerate().map(row).collect();
+fn cut(title: &str, pieces: &[String], ids: &[u32], base: u32) -> Figure {
+    let rows = ids.iter().zip(pieces).enumerate().map(|(t, (id, piece))| row![t, label(piece), id + base]);
     let header = if base == 0 { "id".to_string() } else { format!("id, from {base}") };
-    Ok(grid(title, &["position", "token", &header], rows))
+    grid(title, ["position", "token", &header], rows)
 }
 
 /// Ids by number alone: `1 2 3`.
@@ -108,65 +99,56 @@ fn numbers(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
-pub(super) fn tokens(live: &mut Live, show: &Show) -> Views {
-    let Show::Tokens { of, sequence, base, tokenizer, tokenizers, text, golden, ids, statistics, at } = show else {
-        return Ok(vec![]);
-    };
-    if *statistics {
-        return used(live, tokenizer.as_deref());
-    }
-    if of.as_deref() == Some("corpus") {
-        return corpus(live, at, *base);
-    }
-    if let (Some(text), false) = (text, tokenizers.is_empty()) {
-        let row = |name: &String| {
+pub(super) fn tokens(live: &mut Live, wanted: &TokensShown) -> Views {
+    let TokensShown { of, sequence, base, tokenizer, tokenizers, text, at, .. } = wanted;
+    match (text, tokenizer) {
+        _ if wanted.statistics => used(live, tokenizer.as_deref()),
+        _ if of.as_deref() == Some("corpus") => corpus(live, at, *base),
+        (Some(text), _) if !tokenizers.is_empty() => {
+            let row = |name: &String| {
+                let tokenizer = tokenizer_for(name, text)?;
+                let ids = tokenizer.encode(text)?;
+                let pieces = tokenizer.pieces(&ids)?.iter().map(|piece| label(piece)).collect::<Vec<_>>().join(" ");
+                Ok(row![name, ids.len(), pieces, numbers(&ids)])
+            };
+            let rows = tokenizers.iter().map(row).collect::<Result<Vec<_>>>()?;
+            Ok(vec![grid(text, ["tokenizer", "tokens", "pieces", "ids"], rows)])
+        }
+        (Some(text), Some(name)) => {
             let tokenizer = tokenizer_for(name, text)?;
             let ids = tokenizer.encode(text)?;
-            let pieces = tokenizer.pieces(&ids)?.iter().map(|piece| label(piece)).collect::<Vec<_>>().join(" ");
-            Ok(vec![name.clone(), ids.len().to_string(), pieces, numbers(&ids)])
-        };
-        let rows = tokenizers.iter().map(row).collect::<Result<_, WalkError>>()?;
-        return Ok(vec![grid(text, &["tokenizer", "tokens", "pieces", "ids"], rows)]);
-    }
-    if let Some(name) = tokenizer {
-        let tokenizer = tokenizer_for(name, text.as_deref().unwrap_or_default())?;
-        if let Some(text) = text {
-            return Ok(vec![cut(text, &tokenizer, &tokenizer.encode(text)?, *base)?]);
+            Ok(vec![cut(text, &tokenizer.pieces(&ids)?, &ids, *base)])
         }
-        let printed = golden.as_deref().and_then(printed::golden);
-        if let Some(rows) =
-            printed.and_then(|value| value.as_array()).filter(|rows| rows.iter().all(|row| row.is_object()))
-        {
-            let row = |(b, row): (usize, &serde_json::Value)| {
-                let ids: Vec<u32> = serde_json::from_value(row["ids"].clone()).unwrap_or_default();
-                Ok(said(format!("{b}: {:?}", tokenizer.decode(&ids)?)))
+        (None, Some(name)) => decoded(&tokenizer_for(name, "")?, wanted),
+        (_, None) => live.run(at, |run| {
+            let only = sequence.map(|_| run.sequence(*sequence)).transpose()?;
+            let figure = |b: usize| {
+                let pieces: Vec<String> = run.ids(b).iter().map(|id| run.ready.piece(*id)).collect();
+                let title = if run.sequences > 1 { format!("sequence {b}") } else { String::new() };
+                cut(&title, &pieces, run.ids(b), *base)
             };
-            return rows.iter().enumerate().map(row).collect();
-        }
-        let ids =
-            printed.map_or_else(|| ids.clone(), |value| serde_json::from_value(value.clone()).unwrap_or_default());
-        let text = tokenizer.decode(&ids)?;
-        let again = tokenizer.encode(&text)?;
-        let returns = if again == ids { "the same again" } else { "others" };
-        let decoded = format!("decoded: {text:?}; encoded again: {}, {returns}", plural(again.len(), "id"));
-        return Ok(vec![cut("", &tokenizer, &ids, *base)?, said(decoded)]);
+            Ok((0..run.sequences).filter(|b| only.is_none_or(|only| only == *b)).map(figure).collect())
+        }),
     }
-    live.run(at, |run| {
-        let only = match sequence {
-            Some(_) => Some(run.sequence(*sequence)?),
-            None => None,
+}
+
+/// Ids as a tokenizer decodes them, given or printed; of several printed lists the texts alone.
+fn decoded(tokenizer: &Tokenizer, wanted: &TokensShown) -> Views {
+    let list = |value: &serde_json::Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap_or_default() };
+    let printed = wanted.golden.as_deref().and_then(printed::golden);
+    let rows = printed.and_then(|value| value.as_array()).filter(|rows| rows.iter().all(|row| row.is_object()));
+    if let Some(rows) = rows {
+        let row = |(b, row): (usize, &serde_json::Value)| {
+            Ok(said(format!("{b}: {:?}", tokenizer.decode(&list(&row["ids"]))?)))
         };
-        let shown = (0..run.sequences).filter(|b| only.is_none_or(|only| only == *b));
-        let figure = |b: usize| {
-            let row =
-                |(t, id): (usize, &u32)| vec![t.to_string(), label(&run.ready.piece(*id)), (id + base).to_string()];
-            let rows = run.ids(b).iter().enumerate().map(row).collect();
-            let title = if run.sequences > 1 { format!("sequence {b}") } else { String::new() };
-            let header = if *base == 0 { "id".to_string() } else { format!("id, from {base}") };
-            grid(title, &["position", "token", &header], rows)
-        };
-        Ok(shown.map(figure).collect())
-    })
+        return rows.iter().enumerate().map(row).collect();
+    }
+    let ids = printed.map_or_else(|| wanted.ids.clone(), list);
+    let text = tokenizer.decode(&ids)?;
+    let again = tokenizer.encode(&text)?;
+    let returns = if again == ids { "the same again" } else { "others" };
+    let sentence = format!("decoded: {text:?}; encoded again: {}, {returns}", plural(again.len(), "id"));
+    Ok(vec![cut("", &tokenizer.pieces(&ids)?, &ids, wanted.base), said(sentence)])
 }
 
 /// The documents that the walk's model learns.
@@ -175,9 +157,9 @@ fn corpus(live: &mut Live, at: &At, base: u32) -> Views {
     let ready = live.ready(at)?;
     let row = |(n, text): (usize, &&str)| {
         let ids = ready.ids(text).map(|ids| ids.iter().map(|id| id + base).collect::<Vec<_>>());
-        vec![n.to_string(), (*text).into(), ids.map_or_else(|_| "not in this vocabulary".into(), |ids| numbers(&ids))]
+        row![n, text, ids.map_or_else(|_| "not in this vocabulary".into(), |ids| numbers(&ids))]
     };
-    Ok(vec![grid("", &["sequence", "text", "ids"], toy.documents.iter().enumerate().map(row).collect())])
+    Ok(vec![grid("", ["sequence", "text", "ids"], toy.documents.iter().enumerate().map(row))])
 }
 
 /// How many of a tokenizer's ids the walk's text uses.
@@ -190,14 +172,15 @@ fn used(live: &mut Live, name: Option<&str>) -> Views {
     }
     let found = limpid_tokenizer::statistics(&tokenizer, &text, &ids)?;
     let greatest = found.max_id.unwrap_or(0);
+    let greatest = format!("{} ({:?})", commas(greatest.into()), found.max_piece.unwrap_or_default());
     let rows = [
-        ("tokens of the text", counted(found.tokens)),
-        ("different ones", counted(found.distinct)),
-        ("the greatest id", format!("{} ({:?})", commas(greatest.into()), found.max_piece.unwrap_or_default())),
-        ("ids of the encoding", counted(tokenizer.vocab_size())),
-        ("rows of this model's token table", counted(live.ready(&At::default())?.config.vocab_size)),
+        row!["tokens of the text", counted(found.tokens)],
+        row!["different ones", counted(found.distinct)],
+        row!["the greatest id", greatest],
+        row!["ids of the encoding", counted(tokenizer.vocab_size())],
+        row!["rows of this model's token table", counted(live.ready(&At::default())?.config.vocab_size)],
     ];
-    Ok(vec![grid("", &["", "how many"], rows.map(|(what, n)| vec![what.to_string(), n]).to_vec())])
+    Ok(vec![grid("", ["", "how many"], rows)])
 }
 
 /// One-hot rows of a text.
@@ -270,8 +253,7 @@ pub(super) fn function(wanted: &[String], at: &[f64], [minimum, difference, slop
         let cells = values.chain(slopes).map(|v| format!("{v:.6}"));
         [x.to_string()].into_iter().chain(cells).collect()
     };
-    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-    let mut all = vec![grid("", &headers, at.iter().map(row).collect())];
+    let mut all = vec![grid("", headers, at.iter().map(row))];
     if minimum {
         for f in functions.iter().filter(|f| f.name().starts_with("gelu")) {
             let (x, y) = least(|x| value(*f, k, x));
@@ -294,22 +276,22 @@ pub(super) fn function(wanted: &[String], at: &[f64], [minimum, difference, slop
 
 // ---- parameters
 
-fn built(config: &Config) -> Result<Model, WalkError> {
+fn built(config: &Config) -> Result<Model> {
     Ok(Model::new(config, Mode::Inspect { batch: 1, context: 1 })?)
 }
 
-pub(super) fn params(live: &mut Live, show: &Show) -> Views {
-    let Show::Params { on, preset, names, columns, sizes, groups, formula, list } = show else { return Ok(vec![]) };
+pub(super) fn params(live: &mut Live, wanted: &ParamsShown) -> Views {
+    let ParamsShown { on, preset, names, columns, sizes, groups, formula, list } = wanted;
     if !names.is_empty() {
         let row = |name: &String| {
             let config = Config::preset(name)?;
             let parameters = built(&config)?.parameter_count();
             let cell = |column: &String| if column == "n_layer" { config.n_layer } else { parameters };
-            Ok([vec![name.clone()], columns.iter().map(|column| counted(cell(column))).collect()].concat())
+            Ok(iter::once(name.clone()).chain(columns.iter().map(|column| counted(cell(column)))).collect())
         };
         let headers = columns.iter().map(|column| if column == "n_layer" { "blocks" } else { column });
-        let headers: Vec<&str> = ["model"].into_iter().chain(headers).collect();
-        return Ok(vec![grid("", &headers, names.iter().map(row).collect::<Result<_, WalkError>>()?)]);
+        let rows = names.iter().map(row).collect::<Result<Vec<_>>>()?;
+        return Ok(vec![grid("", iter::once("model").chain(headers), rows)]);
     }
     let at = At { on: on.clone(), ..At::default() };
     let config = match preset {
@@ -324,19 +306,18 @@ pub(super) fn params(live: &mut Live, show: &Show) -> Views {
     }
     if *groups {
         let total = model.parameter_count();
-        let row = |(name, n): &(&str, usize)| {
-            vec![name.to_string(), counted(*n), format!("{:.1}%", 100.0 * *n as f64 / total as f64)]
-        };
-        let mut rows: Vec<Vec<String>> = model.groups().iter().map(row).collect();
-        rows.push(vec!["total".into(), counted(total), String::new()]);
-        all.push(grid(format!("parameters of {what}"), &["group", "parameters", "share"], rows));
+        let share = |n: usize| format!("{:.1}%", 100.0 * n as f64 / total as f64);
+        let rows = model.groups().into_iter().map(|(name, n)| row![name, counted(n), share(n)]);
+        let rows = rows.chain([row!["total", counted(total), ""]]);
+        all.push(grid(format!("parameters of {what}"), ["group", "parameters", "share"], rows));
     }
     if !sizes.is_empty() {
         let row = |v: &usize| {
-            Ok(vec![counted(*v), counted(built(&Config { vocab_size: *v, ..config.clone() })?.parameter_count())])
+            let model = built(&Config { vocab_size: *v, ..config.clone() })?;
+            Ok(row![counted(*v), counted(model.parameter_count())])
         };
-        let rows = sizes.iter().map(row).collect::<Result<_, WalkError>>()?;
-        all.push(grid("by the size of the vocabulary", &["rows of the token table", "parameters"], rows));
+        let rows = sizes.iter().map(row).collect::<Result<Vec<_>>>()?;
+        all.push(grid("by the size of the vocabulary", ["rows of the token table", "parameters"], rows));
     }
     if *list {
         all.push(changes(live, &at, &model)?);
@@ -355,17 +336,14 @@ fn lambda(c: &Config, model: &Model) -> Figure {
         ("L·(HF + F + FH + H)", l * (h * f + f + f * h + h), "feed-forward"),
         ("L·4H", l * 4 * h, "norms"),
     ];
-    let row = |(formula, n, group): &(&str, usize, &str)| {
-        vec![formula.to_string(), counted(*n), group.to_string(), counted(found(group))]
-    };
-    let mut rows: Vec<Vec<String>> = lines.iter().map(row).collect();
     let sum: usize = lines.iter().map(|line| line.1).sum();
-    rows.push(vec!["λ".into(), counted(sum), "all".into(), counted(model.parameter_count())]);
-    grid("", &["formula", "gives", "group", "counted"], rows)
+    let rows = lines.into_iter().map(|(formula, n, group)| row![formula, counted(n), group, counted(found(group))]);
+    let all = row!["λ", counted(sum), "all", counted(model.parameter_count())];
+    grid("", ["formula", "gives", "group", "counted"], rows.chain([all]))
 }
 
 /// Every parameter, and how much training changed it.
-fn changes(live: &mut Live, at: &At, model: &Model) -> Result<Figure, WalkError> {
+fn changes(live: &mut Live, at: &At, model: &Model) -> Result<Figure> {
     let ready = live.ready(at)?;
     let row = |param: &Param| {
         let new = ready.values(model, param, None)?;
@@ -377,41 +355,18 @@ fn changes(live: &mut Live, at: &At, model: &Model) -> Result<Figure, WalkError>
             }
             None => "not known".into(),
         };
-        Ok(vec![param.name.clone(), joined(&param.shape()), counted(new.len()), changed])
+        Ok(row![param.name, joined(&param.shape()), counted(new.len()), changed])
     };
-    let mut rows = model.params.iter().map(row).collect::<Result<Vec<_>, WalkError>>()?;
-    rows.push(vec!["all".into(), String::new(), counted(model.parameter_count()), String::new()]);
-    Ok(grid("", &["parameter", "shape", "numbers", "changed by (root mean square)"], rows))
+    let mut rows = model.params.iter().map(row).collect::<Result<Vec<_>>>()?;
+    rows.push(row!["all", "", counted(model.parameter_count()), ""]);
+    Ok(grid("", ["parameter", "shape", "numbers", "changed by (root mean square)"], rows))
 }
 
 // ---- llm.c's memory
 
 /// llm.c's activations, in its order.
-const ACTS: [&str; 23] = [
-    "encoded",
-    "ln1",
-    "ln1_mean",
-    "ln1_rstd",
-    "qkv",
-    "atty",
-    "preatt",
-    "att",
-    "attproj",
-    "residual2",
-    "ln2",
-    "ln2_mean",
-    "ln2_rstd",
-    "fch",
-    "fch_gelu",
-    "fcproj",
-    "residual3",
-    "lnf",
-    "lnf_mean",
-    "lnf_rstd",
-    "logits",
-    "probs",
-    "losses",
-];
+const ACTS: &str = "encoded ln1 ln1_mean ln1_rstd qkv atty preatt att attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu \
+                    fcproj residual3 lnf lnf_mean lnf_rstd logits probs losses";
 
 pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, slices: bool) -> Views {
     let mut config = match preset {
@@ -427,13 +382,13 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
         let named = |param: &&Param| names::lookup(&param.name).is_some_and(|(entry, _)| entry.llmc == of);
         let row = |(l, param): (usize, &Param)| {
             let (n, shape) = (param.region.len(), joined(&param.shape()));
-            vec![param.name.clone(), shape, counted(l * n), counted((l + 1) * n - 1)]
+            row![param.name, shape, counted(l * n), counted((l + 1) * n - 1)]
         };
-        let rows: Vec<Vec<String>> = model.params.iter().filter(named).enumerate().map(row).collect();
+        let rows: Vec<_> = model.params.iter().filter(named).enumerate().map(row).collect();
         if rows.is_empty() {
             return lacks(format!("this model has nothing that llm.c calls {of}"));
         }
-        return Ok(vec![grid(format!("{of}, layer by layer"), &["parameter", "shape", "from", "to"], rows)]);
+        return Ok(vec![grid(format!("{of}, layer by layer"), ["parameter", "shape", "from", "to"], rows)]);
     }
     if of == "parameters" {
         let mut from = 0; // llm.c leaves no room between two tensors
@@ -446,46 +401,33 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
             let letters = Notation::Llmc.letters(&axes, &config).replace('T', "maxT");
             let called = called(&first).unwrap_or_default();
             from += stack.count;
-            let at = counted(from - stack.count);
-            vec![called, letters, joined(&shape), counted(stack.count), at, stack.name.clone()]
+            row![called, letters, joined(&shape), counted(stack.count), counted(from - stack.count), stack.name]
         };
-        let mut rows: Vec<Vec<String>> = model.layout().iter().map(row).collect();
-        let total = counted(model.parameter_count());
-        rows.push(["all", "", "", &total, "", ""].map(String::from).to_vec());
+        let mut rows: Vec<_> = model.layout().iter().map(row).collect();
+        rows.push(row!["all", "", "", counted(model.parameter_count()), "", ""]);
         let title = preset.map_or(String::new(), |name| format!("{name}, V = {}", counted(config.vocab_size)));
-        return Ok(vec![grid(title, &["llm.c", "axes", "shape", "numbers", "from", "limpid"], rows)]);
+        return Ok(vec![grid(title, ["llm.c", "axes", "shape", "numbers", "from", "limpid"], rows)]);
     }
     let (mut rows, mut total) = (vec![], 0);
-    for name in ACTS {
+    for name in ACTS.split(' ') {
         let is = |llmc: &str| llmc.trim_start_matches("1/") == name;
         let Some(entry) = names::TABLE.iter().find(|entry| is(entry.llmc)) else { continue };
         let first = entry.name.replace("{i}", "0");
         let Ok(tensor) = run.get(&first) else {
-            rows.push([name, "", "", "0", "this model has none"].map(String::from).to_vec());
+            rows.push(row![name, "", "", "0", "this model has none"]);
             continue;
         };
         let tensor = if name == "atty" { merged(tensor) } else { tensor };
-        let inside = first != entry.name;
-        let mut axes: Vec<&str> = tensor.axes.clone();
-        axes.retain(|axis| *axis != "1");
-        let mut shape: Vec<usize> =
-            tensor.axes.iter().zip(&tensor.shape).filter(|(axis, _)| **axis != "1").map(|(_, n)| *n).collect();
-        if inside {
-            axes.insert(0, "n_layer");
-            shape.insert(0, config.n_layer);
-        }
+        let own = tensor.axes.iter().copied().zip(tensor.shape).filter(|(axis, _)| *axis != "1");
+        let layers = (first != entry.name).then_some(("n_layer", config.n_layer));
+        let (axes, shape): (Vec<&str>, Vec<usize>) = layers.into_iter().chain(own).unzip();
         let count: usize = shape.iter().product();
         total += count;
-        rows.push(vec![
-            name.into(),
-            Notation::Llmc.letters(&axes, &config),
-            joined(&shape),
-            counted(count),
-            if entry.llmc == name { entry.name.into() } else { format!("1 / {}", entry.name) },
-        ]);
+        let limpid = if entry.llmc == name { entry.name.into() } else { format!("1 / {}", entry.name) };
+        rows.push(row![name, Notation::Llmc.letters(&axes, &config), joined(&shape), counted(count), limpid]);
     }
-    rows.push(vec!["all".into(), String::new(), String::new(), counted(total), String::new()]);
-    Ok(vec![grid("", &["llm.c", "axes", "shape", "numbers", "limpid"], rows)])
+    rows.push(row!["all", "", "", counted(total), ""]);
+    Ok(vec![grid("", ["llm.c", "axes", "shape", "numbers", "limpid"], rows)])
 }
 
 /// The context as llm.c keeps it: heads side by side.
@@ -498,8 +440,6 @@ fn merged(tensor: Labelled) -> Labelled {
 // ---- lessons
 
 pub(super) fn lessons(claims: &[(String, String)]) -> Figure {
-    let row = |(claim, lesson): &(String, String)| {
-        vec![claim.clone(), if lesson.is_empty() { "none".into() } else { lesson.clone() }]
-    };
-    grid("", &["what is claimed", "lessons"], claims.iter().map(row).collect())
+    let lesson = |lesson: &String| if lesson.is_empty() { "none".into() } else { lesson.clone() };
+    grid("", ["what is claimed", "lessons"], claims.iter().map(|(claim, of)| row![claim, lesson(of)]))
 }

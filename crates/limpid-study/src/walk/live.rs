@@ -2,12 +2,14 @@
 //!
 //! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read from such runs.
 
+use super::views::{lacks, said};
 use super::{
-    At, Figure, Made, Scene, SceneValues, ShapeRow, Show, Shown, Walk, WalkError, WalkStep, Write, printed, views,
+    At, Figure, Made, Result, Scene, SceneValues, ShapeRow, Show, Shown, Walk, WalkError, WalkStep, Write, printed,
+    views,
 };
 use limpid::generate::GenerateError;
 use limpid::{Error, Lm, Machine, Training};
-use limpid_base::plural;
+use limpid_base::plural::plural;
 use limpid_core::config::{Config, Fields, Mask, Settings};
 use limpid_core::model::tables::sinusoidal;
 use limpid_core::model::{Mode, Model, Param, init};
@@ -15,7 +17,7 @@ use limpid_core::ops::{Batch, IGNORE};
 use limpid_data::toys::Toy;
 use limpid_tokenizer::{Tokenizer, TokenizerError};
 use limpid_trace::names::{self, Derived, Notation};
-use limpid_trace::view::{Labels, View};
+use limpid_trace::view::Labels;
 use limpid_trace::{self, Labelled, Trace, TraceError};
 use limpid_train::{Control, Recipe, RunSettings, TrainEvent, log};
 use std::collections::BTreeMap;
@@ -100,7 +102,7 @@ impl Run<'_> {
     }
 
     /// A tensor, a parameter or a gradient of this run.
-    pub fn get(&self, name: &str) -> Result<Labelled, WalkError> {
+    pub fn get(&self, name: &str) -> Result<Labelled> {
         Ok(self.trace.get(name)?)
     }
 
@@ -116,15 +118,12 @@ impl Run<'_> {
     }
 
     /// A sequence, checked: `WalkError::Lacks` if there are not so many.
-    pub fn sequence(&self, wanted: Option<usize>) -> Result<usize, WalkError> {
+    pub fn sequence(&self, wanted: Option<usize>) -> Result<usize> {
         let (at, count) = (wanted.unwrap_or(0), self.sequences);
         if at < count {
             return Ok(at);
         }
-        Err(WalkError::Lacks(format!(
-            "there is no sequence {at}: this model is shown on {}",
-            plural::plural(count, "sequence")
-        )))
+        lacks(format!("there is no sequence {at}: this model is shown on {}", plural(count, "sequence")))
     }
 }
 
@@ -151,7 +150,7 @@ impl Live {
     ///
     /// # Errors
     /// If a model cannot be made, opened or run.
-    pub fn step(&mut self, step: &WalkStep) -> Result<Shown, WalkError> {
+    pub fn step(&mut self, step: &WalkStep) -> Result<Shown> {
         let number = self.walk.steps.iter().position(|own| own.id == step.id).map_or(0, |at| at + 1);
         if self.is_other() {
             self.ready(&At::default())?; // what is wrong with the user's model or texts is no step's
@@ -177,7 +176,7 @@ impl Live {
     ///
     /// # Errors
     /// If the model cannot be made or opened.
-    pub fn other_texts(&mut self) -> Result<Vec<String>, WalkError> {
+    pub fn other_texts(&mut self) -> Result<Vec<String>> {
         Ok(if self.is_other() { self.ready(&At::default())?.notes.clone() } else { vec![] })
     }
 
@@ -186,7 +185,7 @@ impl Live {
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub fn differences(&mut self) -> Result<Vec<String>, WalkError> {
+    pub fn differences(&mut self) -> Result<Vec<String>> {
         let mut lines = self.other_texts()?;
         for (line, steps) in self.compared()? {
             let steps: Vec<String> = steps.iter().map(usize::to_string).collect();
@@ -203,15 +202,15 @@ impl Live {
     ///
     /// # Errors
     /// If there is none of that name, or it cannot be made or opened.
-    pub fn model(&mut self, id: &str) -> Result<&Lm, WalkError> {
+    pub fn model(&mut self, id: &str) -> Result<&Lm> {
         if !self.walk.models.iter().any(|made| made.id == id) {
-            return Err(WalkError::Lacks(format!("this walk has no model `{id}`")));
+            return lacks(format!("this walk has no model `{id}`"));
         }
         self.ready(&At { on: Some(id.into()), ..At::default() })?;
         let own = if self.options.model.is_some() { "" } else { id };
         match self.ready.get(own).map(|ready| &ready.weights) {
             Some(Weights::Trained(lm)) => Ok(lm),
-            _ => Err(WalkError::Lacks(format!("`{id}` is not trained"))),
+            _ => lacks(format!("`{id}` is not trained")),
         }
     }
 
@@ -221,7 +220,7 @@ impl Live {
     }
 
     /// What stands in the place of a view that this model cannot have.
-    fn lacking(&self, error: WalkError) -> Result<Figure, WalkError> {
+    fn lacking(&self, error: WalkError) -> Result<Figure> {
         let text = match error {
             WalkError::Lacks(text) => text,
             WalkError::Run(Error::Trace(TraceError::Unknown { name, known, .. })) => {
@@ -240,11 +239,11 @@ impl Live {
             ) if self.is_other() => error.to_string(),
             error => return Err(error),
         };
-        Ok(Figure { lacks: true, ..View::Sentence { text, holds: None }.into() })
+        Ok(Figure { lacks: true, ..said(text) })
     }
 
     /// The shapes that a step speaks of, in numbers, on the model that its first view is of.
-    pub(super) fn shapes(&mut self, step: &WalkStep) -> Result<Vec<ShapeRow>, WalkError> {
+    pub(super) fn shapes(&mut self, step: &WalkStep) -> Result<Vec<ShapeRow>> {
         if step.shapes.is_empty() {
             return Ok(vec![]);
         }
@@ -268,11 +267,7 @@ impl Live {
     // ---- runs
 
     /// Runs a model on its sequences, or on the prompt that `at` has, and lets `look` see it.
-    pub(super) fn run<T>(
-        &mut self,
-        at: &At,
-        look: impl FnOnce(&mut Run) -> Result<T, WalkError>,
-    ) -> Result<T, WalkError> {
+    pub(super) fn run<T>(&mut self, at: &At, look: impl FnOnce(&mut Run) -> Result<T>) -> Result<T> {
         let ready = self.ready(at)?;
         let sequences = match &at.prompt {
             Some(prompt) => vec![ready.shown(prompt).0],
@@ -291,8 +286,8 @@ impl Live {
         &mut self,
         at: &At,
         sequences: &[Vec<u32>],
-        look: impl FnOnce(&mut Run) -> Result<T, WalkError>,
-    ) -> Result<T, WalkError> {
+        look: impl FnOnce(&mut Run) -> Result<T>,
+    ) -> Result<T> {
         let ready = self.ready(at)?;
         let (mut config, mut began) = (ready.config.clone(), ready.began);
         for (name, value) in &at.set.0 {
@@ -304,7 +299,7 @@ impl Live {
         let initial = at.initial || self.options.initial;
         if initial && began.is_none() {
             let why = "this model has no limpid.toml, so with which weights its training began is not known";
-            return Err(WalkError::Lacks(why.into()));
+            return lacks(why);
         }
         let batch = ready.batch(&config, sequences)?;
         let (b, t) = (batch.spans.len(), batch.spans.first().map_or(0, |span| span.rows));
@@ -341,37 +336,33 @@ impl Live {
 
     /// The model that `at` names, made or opened if it is not there yet: a scene; the user's, if there is one, where it stands for that of the
     /// walk; or the walk's.
-    pub(super) fn ready(&mut self, at: &At) -> Result<Rc<Ready>, WalkError> {
+    pub(super) fn ready(&mut self, at: &At) -> Result<Rc<Ready>> {
         let scene = at.on.as_ref().and_then(|on| self.walk.scenes.iter().find(|scene| scene.id == *on)).cloned();
         if let (None, Some(path)) = (&scene, self.options.model.clone()) {
-            let users = match self.ready.get("") {
-                Some(users) => users.clone(),
-                None => self.keep("", |live| live.opened(&path))?, // no model of a walk has this name
-            };
+            let users = self.kept("", |live| live.opened(&path))?; // no model of a walk has this name
             if at.on.as_ref().is_none_or(|on| self.walk.like(&users.config).id == *on) {
                 return Ok(users);
             }
         }
         let id = at.on.clone().unwrap_or_else(|| self.walk.default_model().id.clone());
-        match (self.ready.get(&id), scene) {
-            (Some(ready), _) => Ok(ready.clone()),
-            (None, Some(scene)) => self.keep(&id, |live| live.written(&scene)),
-            (None, None) => self.keep(&id, |live| live.made(&id)),
+        match scene {
+            Some(scene) => self.kept(&id, |live| live.written(&scene)),
+            None => self.kept(&id, |live| live.made(&id)),
         }
     }
 
-    fn keep(
-        &mut self,
-        id: &str,
-        make: impl FnOnce(&mut Live) -> Result<Ready, WalkError>,
-    ) -> Result<Rc<Ready>, WalkError> {
+    /// The model of that name, made if it is not there yet.
+    fn kept(&mut self, id: &str, make: impl FnOnce(&mut Live) -> Result<Ready>) -> Result<Rc<Ready>> {
+        if let Some(ready) = self.ready.get(id) {
+            return Ok(ready.clone());
+        }
         let ready = Rc::new(make(self)?);
         self.ready.insert(id.into(), ready.clone());
         Ok(ready)
     }
 
     /// Shows a model on the user's texts, which are refused if they do not fit, or on the walk's, for which others stand then.
-    fn show(&self, ready: &mut Ready, made: &Made) -> Result<(), WalkError> {
+    fn show(&self, ready: &mut Ready, made: &Made) -> Result<()> {
         if self.options.prompts.is_empty() {
             ready.show(&self.texts(made));
             ready.continued = made.continued && ready.notes.is_empty();
@@ -399,7 +390,7 @@ impl Live {
     }
 
     /// A model of the walk, trained as its command trains it.
-    fn made(&mut self, id: &str) -> Result<Ready, WalkError> {
+    fn made(&mut self, id: &str) -> Result<Ready> {
         let made = self.walk.models.iter().find(|made| made.id == id).cloned();
         let made = &made.ok_or_else(|| WalkError::Lacks(format!("this walk has no model `{id}`")))?;
         let config = made.config()?;
@@ -426,7 +417,7 @@ impl Live {
     }
 
     /// The user's model, shown on the walk's texts.
-    fn opened(&self, path: &Path) -> Result<Ready, WalkError> {
+    fn opened(&self, path: &Path) -> Result<Ready> {
         let mut ready = Ready { began: began(path), losses: losses(path), ..Ready::of(Lm::open(path)?) };
         let made = self.walk.like(&ready.config);
         ready.segments.clone_from(&made.segments);
@@ -435,13 +426,8 @@ impl Live {
     }
 
     /// A model with its initial weights, and those that its scene writes.
-    fn written(&mut self, scene: &Scene) -> Result<Ready, WalkError> {
-        let id = scene.of.clone();
-        if !self.ready.contains_key(&id) {
-            let made = Rc::new(self.made(&id)?);
-            self.ready.insert(id.clone(), made);
-        }
-        let of = &self.ready[&id];
+    fn written(&mut self, scene: &Scene) -> Result<Ready> {
+        let of = self.kept(&scene.of, |live| live.made(&scene.of))?;
         let config = of.config.over(&[scene.set.of(&of.config)])?;
         let recipe = of.began.unwrap_or_default();
         let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 })?;
@@ -453,17 +439,10 @@ impl Live {
         for write in &scene.writes {
             sequences.extend(write.into(&model, &mut values));
         }
-        let mut ready = Ready {
-            config,
-            tokenizer: of.tokenizer.clone().filter(|_| scene.writes.is_empty()), // ids stand for rows that are written
-            sequences,
-            segments: vec![],
-            began: of.began,
-            losses: vec![],
-            notes: vec![],
-            weights: Weights::Written(values),
-            continued: false,
-        };
+        // ids stand for rows that are written
+        let tokenizer = of.tokenizer.clone().filter(|_| scene.writes.is_empty());
+        let ready = Ready::new(config, tokenizer, Weights::Written(values));
+        let mut ready = Ready { sequences, began: of.began, ..ready };
         if !scene.prompts.is_empty() {
             ready.show(&scene.prompts);
         }
@@ -471,7 +450,7 @@ impl Live {
     }
 
     /// How the user's model differs from the walk's.
-    fn compared(&mut self) -> Result<&[(String, Vec<usize>)], WalkError> {
+    fn compared(&mut self) -> Result<&[(String, Vec<usize>)]> {
         if self.differences.is_none() {
             let all = if self.options.model.is_some() { self.compare()? } else { vec![] };
             self.differences = Some(all);
@@ -479,7 +458,7 @@ impl Live {
         Ok(self.differences.as_deref().unwrap_or_default())
     }
 
-    fn compare(&mut self) -> Result<Vec<(String, Vec<usize>)>, WalkError> {
+    fn compare(&mut self) -> Result<Vec<(String, Vec<usize>)>> {
         let own = self.ready(&At::default())?;
         let made = self.walk.like(&own.config);
         let theirs = made.config()?;
@@ -531,13 +510,9 @@ impl Walk {
     /// The model of the walk that is most like another: with the fewest choices that differ, sizes aside.
     fn like(&self, config: &Config) -> &Made {
         let kinds = |config: &Config| -> Vec<_> {
-            let kind = |name: &str| KINDS.iter().any(|(kind, _)| *kind == name);
-            config
-                .fields()
-                .into_iter()
-                .filter(|(setting, _)| kind(setting.name))
-                .map(|(_, value)| value.json())
-                .collect()
+            let fields = config.fields().into_iter();
+            let is_kind = |name: &str| KINDS.iter().any(|(kind, _)| *kind == name);
+            fields.filter(|(setting, _)| is_kind(setting.name)).map(|(_, value)| value.json()).collect()
         };
         let own = kinds(config);
         let apart = |made: &&Made| match made.config() {
@@ -567,18 +542,13 @@ fn losses(folder: &Path) -> Vec<f64> {
 }
 
 impl Ready {
+    fn new(config: Config, tokenizer: Option<Tokenizer>, weights: Weights) -> Ready {
+        let (sequences, segments, losses, notes) = (vec![], vec![], vec![], vec![]);
+        Ready { config, tokenizer, sequences, segments, began: None, losses, notes, weights, continued: false }
+    }
+
     fn of(lm: Lm) -> Ready {
-        Ready {
-            config: lm.config().clone(),
-            tokenizer: lm.tokenizer().ok().cloned(),
-            sequences: vec![],
-            segments: vec![],
-            began: None,
-            losses: vec![],
-            notes: vec![],
-            weights: Weights::Trained(lm.into()),
-            continued: false,
-        }
+        Ready::new(lm.config().clone(), lm.tokenizer().ok().cloned(), Weights::Trained(lm.into()))
     }
 
     /// The texts that it is shown on: cut to the context and to the shortest.
@@ -591,7 +561,7 @@ impl Ready {
         }
         let length = self.sequences.iter().map(Vec::len).min().unwrap_or(0);
         if self.sequences.iter().any(|ids| ids.len() > length) {
-            let tokens = plural::plural(length, "token");
+            let tokens = plural(length, "token");
             notes.push(format!("the texts are not equally long in this model's tokens: {tokens} of each are shown"));
         }
         self.sequences.iter_mut().for_each(|ids| ids.truncate(length));
@@ -631,7 +601,7 @@ impl Ready {
     }
 
     /// The ids of a text.
-    pub fn ids(&self, text: &str) -> Result<Vec<u32>, WalkError> {
+    pub fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let tokenizer = self.tokenizer.as_ref().ok_or(Error::NoTokenizer)?;
         Ok(limpid::generate::prompt_ids(tokenizer, self.config.mask, text)?)
     }
@@ -660,7 +630,7 @@ impl Ready {
     }
 
     /// A parameter's values; those before training, if it is said how that began.
-    pub fn values(&self, model: &Model, param: &Param, began: Option<Recipe>) -> Result<Vec<f32>, WalkError> {
+    pub fn values(&self, model: &Model, param: &Param, began: Option<Recipe>) -> Result<Vec<f32>> {
         match (&self.weights, began) {
             (Weights::Trained(_), Some(recipe)) => {
                 Ok(init::values(model, param, recipe.init, recipe.init_std, recipe.seed))
@@ -671,7 +641,7 @@ impl Ready {
     }
 
     /// Sequences as a batch, with the segments and targets of this model.
-    fn batch(&self, config: &Config, sequences: &[Vec<u32>]) -> Result<Batch, WalkError> {
+    fn batch(&self, config: &Config, sequences: &[Vec<u32>]) -> Result<Batch> {
         let length = sequences.first().map_or(0, Vec::len);
         let (mut tokens, mut targets, mut segments) = (vec![], vec![], vec![]);
         for (b, ids) in sequences.iter().enumerate() {

@@ -215,38 +215,40 @@ pub struct Erratum {
 
 /// On what a view is taken: by default on the walk's default model, as trained, and on its prompts.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct At {
     /// Another of the walk's models, or a scene.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
     /// Its weights before training.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub initial: bool,
     /// Settings that are changed while the weights stay.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub set: Set,
     /// Another text, alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
 }
 
 /// Which part of a tensor is shown, and how.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct TensorPart {
     /// One sequence, counted from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,
     /// One head, counted from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<usize>,
     /// Heads side by side as (pos, d_model).
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub merged: bool,
     /// Rows as columns.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub transpose: bool,
     /// Digits after the point.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub decimals: Option<u8>,
 }
 
@@ -259,45 +261,14 @@ pub enum Show {
     Letters,
     /// The tokens of a tokenizer by their ids, counted from `base`.
     Vocabulary {
-        #[serde(default)]
         tokenizer: Option<String>,
         #[serde(default)]
         base: u32,
     },
-    /// Texts as tokens, with ids counted from `base`: of the model's prompts, or of one; of the text it learned (`of = "corpus"`); or
-    /// of `text`, of the `ids` or of a document's printed ids (`golden`) by the `tokenizer` named, or by several.
-    Tokens {
-        #[serde(default)]
-        of: Option<String>,
-        #[serde(default)]
-        sequence: Option<usize>,
-        #[serde(default)]
-        base: u32,
-        #[serde(default)]
-        tokenizer: Option<String>,
-        #[serde(default)]
-        tokenizers: Vec<String>,
-        #[serde(default)]
-        text: Option<String>,
-        #[serde(default)]
-        golden: Option<String>,
-        #[serde(default)]
-        ids: Vec<u32>,
-        /// How many ids are used, of the text that the model learned.
-        #[serde(default)]
-        statistics: bool,
-        #[serde(flatten)]
-        at: At,
-    },
+    /// Texts as tokens.
+    Tokens(TokensShown),
     /// Rows of zeros with a one, of the prompts or of a text.
-    OneHot {
-        #[serde(default)]
-        tokenizer: Option<String>,
-        #[serde(default)]
-        text: Option<String>,
-        #[serde(default)]
-        sequence: Option<usize>,
-    },
+    OneHot { tokenizer: Option<String>, text: Option<String>, sequence: Option<usize> },
     /// A tensor as numbers. `input` with `targets` has beside each token the one that it predicts; `sparse` shows the ids that the
     /// tokenizer had before they were made dense.
     Table {
@@ -322,11 +293,7 @@ pub enum Show {
     /// The first rows of a kind of position table.
     Positions { kind: Positions, rows: usize },
     /// The mask in its forms: `binary`, `additive`, `multiplicative`, `function`; for the prompts' length or for `n`.
-    Masks {
-        forms: Vec<String>,
-        #[serde(default)]
-        n: Option<usize>,
-    },
+    Masks { forms: Vec<String>, n: Option<usize> },
     /// A printed table beside the live tensor.
     Printed {
         golden: String,
@@ -384,9 +351,7 @@ pub enum Show {
     /// The likeliest next tokens after each token; after every block (`after = "every block"`), after the last token only, or for
     /// masked tokens.
     Next {
-        #[serde(default)]
         sequence: Option<usize>,
-        #[serde(default)]
         after: Option<String>,
         #[serde(default)]
         last: bool,
@@ -404,30 +369,11 @@ pub enum Show {
     },
     /// Losses in their forms: `each`, `mean`, `sum`, `initial`, `product`, `log-sum`, `negative`, `without-log`.
     Losses { forms: Vec<String> },
-    /// Parameters by group, of the model, of a preset (with other `sizes` of its vocabulary), or of several presets.
-    Params {
-        #[serde(default)]
-        on: Option<String>,
-        #[serde(default)]
-        preset: Option<String>,
-        #[serde(default)]
-        names: Vec<String>,
-        #[serde(default)]
-        columns: Vec<String>,
-        #[serde(default)]
-        sizes: Vec<usize>,
-        #[serde(default)]
-        groups: bool,
-        #[serde(default)]
-        formula: bool,
-        /// Each parameter with its shape, and how much training changed it.
-        #[serde(default)]
-        list: bool,
-    },
+    /// Parameters, counted or listed.
+    Params(ParamsShown),
     /// llm.c's memory: `parameters`, `activations`, or one of its tensors layer by layer; of the model, or of a preset.
     Layout {
         of: String,
-        #[serde(default)]
         preset: Option<String>,
         #[serde(default)]
         sizes: Set,
@@ -436,7 +382,6 @@ pub enum Show {
     },
     /// Norms of gradients, of parameters, by `block`, or of what `llmc` keeps in one array.
     Gradients {
-        #[serde(default)]
         by: Option<String>,
         #[serde(flatten)]
         at: At,
@@ -451,15 +396,59 @@ pub enum Show {
     },
     /// A picture of the document's: what it is, with its row in docs/contract.md; the document's own words for it, which mark its place; the
     /// command that draws it; and what shows the same here, or nothing where the views above have it.
-    Picture {
-        name: String,
-        words: String,
-        command: String,
-        #[serde(default)]
-        now: Option<Box<Show>>,
-    },
+    Picture { name: String, words: String, command: String, now: Option<Box<Show>> },
     /// What a document claims, and the lessons that measure it; none where the second is empty.
     Lessons { claims: Vec<(String, String)> },
+}
+
+/// Texts as tokens: of the model's prompts, or of one; of the text it learned (`of = "corpus"`); or of `text`, of the `ids` or of a
+/// document's printed ids (`golden`) by the `tokenizer` named, or by several.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct TokensShown {
+    /// `corpus`: the text that the model learned.
+    pub of: Option<String>,
+    /// One sequence, counted from 0.
+    pub sequence: Option<usize>,
+    /// From where ids are counted.
+    pub base: u32,
+    /// A tokenizer.
+    pub tokenizer: Option<String>,
+    /// Several, for one `text`.
+    pub tokenizers: Vec<String>,
+    /// A text.
+    pub text: Option<String>,
+    /// The key of printed ids.
+    pub golden: Option<String>,
+    /// Ids.
+    pub ids: Vec<u32>,
+    /// How many ids are used, of the text that the model learned.
+    pub statistics: bool,
+    /// On what it is taken.
+    #[serde(flatten)]
+    pub at: At,
+}
+
+/// Parameters by group, of the model, of a preset (with other `sizes` of its vocabulary), or of several presets.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct ParamsShown {
+    /// Another of the walk's models.
+    pub on: Option<String>,
+    /// A preset, instead of a model.
+    pub preset: Option<String>,
+    /// Several presets, a line each.
+    pub names: Vec<String>,
+    /// What these lines have: `n_layer`, `parameters`.
+    pub columns: Vec<String>,
+    /// Rows of the token table.
+    pub sizes: Vec<usize>,
+    /// How many each group has.
+    pub groups: bool,
+    /// The document's formula beside what is counted.
+    pub formula: bool,
+    /// Each parameter with its shape, and how much training changed it.
+    pub list: bool,
 }
 
 /// A line of a document's program.
@@ -548,6 +537,8 @@ impl From<View> for Figure {
     }
 }
 
+type Result<T, E = WalkError> = std::result::Result<T, E>;
+
 /// Why a step cannot be shown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -619,7 +610,7 @@ impl Show {
     /// On what it is taken, where that can be chosen.
     fn at(&self) -> Option<&At> {
         match self {
-            Show::Tokens { at, .. }
+            Show::Tokens(TokensShown { at, .. })
             | Show::Table { at, .. }
             | Show::Heat { at, .. }
             | Show::Printed { at, .. }
@@ -636,7 +627,7 @@ impl Show {
     /// The model or scene that it names.
     fn on(&self) -> Option<&str> {
         match self {
-            Show::Params { on, .. } => on.as_deref(),
+            Show::Params(params) => params.on.as_deref(),
             other => other.at().and_then(|at| at.on.as_deref()),
         }
     }
@@ -655,7 +646,7 @@ impl Walk {
     ///
     /// # Errors
     /// If there is none.
-    pub fn named(name: &str) -> Result<Walk, WalkError> {
+    pub fn named(name: &str) -> Result<Walk> {
         let (mut walks, own) = (Walk::all(), name.to_lowercase().replace('_', "-"));
         match walks.iter().position(|walk| walk.name == own || walk.also.contains(&own)) {
             Some(at) => Ok(walks.swap_remove(at)),
@@ -671,7 +662,7 @@ impl Walk {
     ///
     /// # Errors
     /// If there is none.
-    pub fn find(&self, name: &str) -> Result<usize, WalkError> {
+    pub fn find(&self, name: &str) -> Result<usize> {
         let (own, count) = (name.trim().to_lowercase(), self.steps.len());
         let first = |is: &dyn Fn(&WalkStep) -> bool| self.steps.iter().position(is);
         let number = || own.parse().ok().filter(|n| (1..=count).contains(n)).map(|n: usize| n - 1);

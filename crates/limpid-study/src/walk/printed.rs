@@ -2,11 +2,11 @@
 //!
 //! A step's [`Printed`] names a place in `printed.json`. [`Live::checks`] computes the numbers that belong there again: by the walk's models and
 //! scenes, by its tokenizers and presets, by limpid's own operations; none is read out of the file that it is compared with. What the
-//! file has under `given` a document gives as the input of others.
+//! file has under `given` a document gives as the input of others; under `shapes` are the tensors whose shapes are printed.
 
 use super::live::Run;
 use super::plain::{concat, diag, one_hot, segments, stack, wide};
-use super::{At, Live, Show, WalkError, WalkStep, Worked, worked};
+use super::{At, Live, Result, Show, WalkError, WalkStep, Worked, worked};
 use limpid_base::units::commas;
 use limpid_core::backend::{Backend, Reference};
 use limpid_core::config::{Activation, Config, Constants, DropoutScale, Mask, NormKind};
@@ -20,8 +20,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-
-type Result<T, E = WalkError> = std::result::Result<T, E>;
 
 /// A number, or a table of them, that a document prints.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -242,17 +240,17 @@ pub(super) fn columns() -> Vec<usize> {
     numbers("s1.columns").iter().map(|column| *column as usize).collect()
 }
 
-fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<Leaf> {
+fn words(words: impl IntoIterator<Item = impl Into<String>>) -> Vec<Leaf> {
     words.into_iter().map(|word| Leaf::Word(word.into())).collect()
 }
 fn reals(numbers: impl IntoIterator<Item = f64>) -> Vec<Leaf> {
     numbers.into_iter().map(Leaf::Number).collect()
 }
-fn counts<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> Vec<Leaf> {
-    reals(numbers.into_iter().map(|n| *n as f64))
+fn counts(numbers: impl IntoIterator<Item = usize>) -> Vec<Leaf> {
+    reals(numbers.into_iter().map(|n| n as f64))
 }
-fn ids<'a>(ids: impl IntoIterator<Item = &'a u32>) -> Vec<Leaf> {
-    reals(ids.into_iter().copied().map(f64::from))
+fn ids(ids: impl IntoIterator<Item = u32>) -> Vec<Leaf> {
+    reals(ids.into_iter().map(f64::from))
 }
 
 fn on(name: &str) -> At {
@@ -262,26 +260,24 @@ fn on(name: &str) -> At {
 /// The numbers of a key, computed again.
 fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
     let here = At::default();
+    if let Some(of) = all()["shapes"].get(key) {
+        return shapes(live, of);
+    }
     Ok(match key {
         // ---- ids and words
-        "s0.vocabulary" | "s3.vocabulary" => {
-            let ready = live.ready(&here)?;
-            let tokenizer = ready.tokenizer.as_ref().ok_or(limpid::Error::NoTokenizer)?;
-            match key {
-                "s0.vocabulary" => {
-                    let all: Vec<u32> = (0..tokenizer.vocab_size() as u32).collect();
-                    words(tokenizer.pieces(&all)?.iter().map(String::as_str))
-                }
-                _ => ids(&tokenizer.encode("around cat dog helping is jumps man")?),
-            }
+        "s0.vocabulary" => {
+            let tokenizer = own_tokenizer(live)?;
+            let all: Vec<u32> = (0..tokenizer.vocab_size() as u32).collect();
+            words(tokenizer.pieces(&all)?)
         }
+        "s3.vocabulary" => ids(own_tokenizer(live)?.encode("around cat dog helping is jumps man")?),
         "s0.ids_from_0" | "s0.ids_from_1" => {
             let ready = live.ready(&here)?;
             let toy = limpid_data::toys::Toy::named("s0").map_or(&[][..], |toy| toy.documents);
             let zero = toy.iter().map(|text| ready.ids(text)).collect::<Result<Vec<_>>>()?.concat();
-            if key == "s0.ids_from_0" { ids(&zero) } else { ids(&to_one_based(&zero)?) }
+            ids(if key == "s0.ids_from_0" { zero } else { to_one_based(&zero)? })
         }
-        "s0.three" => ids(&Tokenizer::named("s0-three")?.encode("cat dog mouse")?),
+        "s0.three" => ids(Tokenizer::named("s0-three")?.encode("cat dog mouse")?),
         "s0.one_hot" => {
             let tokenizer = Tokenizer::named("s0-three")?;
             reals(one_hot(&tokenizer.encode("mouse dog")?, tokenizer.vocab_size()))
@@ -294,45 +290,38 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
                 |own: &[f64]| table.chunks_exact(c).position(|row| row == own).map_or(f64::NAN, |at| at as f64 + 1.0);
             Ok(reals(picked.chunks_exact(c).map(row)))
         })?,
-        "s1.chapter.ids" => ids(&chapter()?),
-        "s1.chapter.pieces" => words(Tokenizer::named("cl100k_base")?.pieces(&chapter()?)?.iter().map(String::as_str)),
+        "s1.chapter.ids" => ids(chapter()?),
+        "s1.chapter.pieces" => words(cl100k()?.pieces(&chapter()?)?),
         "s1.chapter.printed_ids" => {
             // a lone space before each of the last three
-            let (own, space) = (chapter()?, Tokenizer::named("cl100k_base")?.encode(" ")?);
+            let (own, space) = (chapter()?, cl100k()?.encode(" ")?);
             let (first, last) = own.split_at(own.len() - 3);
-            ids(first.iter().chain(last.iter().flat_map(|id| space.iter().chain([id]))))
+            ids(first.iter().chain(last.iter().flat_map(|id| space.iter().chain([id]))).copied())
         }
-        "s1.cl100k.size" => counts(&[Tokenizer::named("cl100k_base")?.vocab_size()]),
+        "s1.cl100k.size" => counts([cl100k()?.vocab_size()]),
         "s1.cl100k.greatest_rank" => {
-            let tokenizer = Tokenizer::named("cl100k_base")?;
+            let tokenizer = cl100k()?;
             let special: Vec<u32> = tokenizer.specials().iter().map(|(_, id)| *id).collect();
             let unused = |id: u32| tokenizer.piece(id).is_ok_and(|piece| piece == format!("<unused {id}>"));
             let ordinary = |id: &u32| !special.contains(id) && !unused(*id);
-            ids((0..tokenizer.vocab_size() as u32).rev().find(ordinary).iter())
+            ids((0..tokenizer.vocab_size() as u32).rev().find(ordinary))
         }
-        "s1.cl100k.id_100069" => words([Tokenizer::named("cl100k_base")?.decode(&[100_069])?.as_str()]),
+        "s1.cl100k.id_100069" => words([cl100k()?.decode(&[100_069])?]),
         _ if key.starts_with("s1.rows.") => {
             let (at, part) = key[8..].split_once('.').unwrap_or(("", ""));
             let at: usize = at.parse().unwrap_or(usize::MAX);
-            let (ready, tokenizer) = (live.ready(&here)?, Tokenizer::named("cl100k_base")?);
             // the window as the model has it, by its own tokenizer
-            let window = ready.sequences.get(at).cloned().unwrap_or_default();
-            let text = ready.tokenizer.as_ref().ok_or(limpid::Error::NoTokenizer)?.decode(&window)?;
-            if part == "ids" { ids(&tokenizer.encode(&text)?) } else { words([text.as_str()]) }
+            let window = live.ready(&here)?.sequences.get(at).cloned().unwrap_or_default();
+            let text = own_tokenizer(live)?.decode(&window)?;
+            if part == "ids" { ids(cl100k()?.encode(&text)?) } else { words([text]) }
         }
         "s3.byte_pairs" => {
             let text = "dog jumps around cat man is helping cat";
-            let of = |name| -> Result<_> { Ok(ids(&Tokenizer::named(name)?.encode(text)?)) };
-            [of("cl100k_base")?, of("gpt2")?].concat()
+            ids([cl100k()?.encode(text)?, Tokenizer::named("gpt2")?.encode(text)?].concat())
         }
-        "s3.inputs" => live.run(&here, |run| Ok(ids(&run.trace.batch().tokens)))?,
-        "s3.targets" => live.run(&here, |run| {
-            Ok(ids(run.trace.batch().targets.iter().filter(|target| **target != limpid_core::ops::IGNORE)))
-        })?,
-        "s3.generated.words"
-        | "s3.generated.index_of_jumps"
-        | "s3.generated.printed_index_of_jumps"
-        | "s3.generated.shapes" => generated(live, key)?,
+        "s3.inputs" => live.run(&here, |run| Ok(ids(run.trace.batch().tokens.clone())))?,
+        "s3.targets" => live.run(&here, |run| Ok(ids((0..run.sequences).flat_map(|b| run.targets(b)).flatten())))?,
+        _ if key.starts_with("s3.generated.") => generated(live, key)?,
 
         // ---- embeddings and positions
         "s0.positions" => {
@@ -352,7 +341,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
                 cells.map(|(t, row)| (row[k] - f64::from(live.values[t * width + c])).powi(2)).sum::<f64>()
             };
             let nearest = |k: usize| (0..width).min_by(|a, b| off(k, *a).total_cmp(&off(k, *b))).unwrap_or(0);
-            Ok(counts(&(0..printed.first().map_or(0, Vec::len)).map(nearest).collect::<Vec<_>>()))
+            Ok(counts((0..printed.first().map_or(0, Vec::len)).map(nearest)))
         })?,
         "s1.embedding" => table_of(live, &on("printed-embedding"), "hook_embed", 0)?,
         _ if key.starts_with("s1.sums.batch") => {
@@ -366,7 +355,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
                 let (head, own) = worked::split(&config, feature);
                 [d_model, n_head, head * config.d_head() + own, head, own]
             };
-            counts(&[[64, 4, 37], [6, 3, 5], [768, 12, 700]].map(one).concat())
+            counts([[64, 4, 37], [6, 3, 5], [768, 12, 700]].into_iter().flat_map(one))
         }
         "s0.mask.binary" => reals(mask(1.0, 0.0)),
         "s0.mask.additive" => reals(mask(0.0, f64::NEG_INFINITY)),
@@ -380,7 +369,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
             let seen =
                 |i: &usize| Span { row: 0, rows: 3, past: 0, valid: 3, ..Span::default() }.reach(Mask::Causal, *i);
             let row = |printed: &Vec<f64>| (0..3).find(|i| seen(i) == printed.len());
-            counts(&rows("s1.attention.weights").iter().filter_map(row).collect::<Vec<_>>())
+            counts(rows("s1.attention.weights").iter().filter_map(row))
         }
         "s1.attention.scores" | "s1.attention.weights" => live.run(&on("printed-scores"), |run| {
             let name = if key.ends_with("scores") { "hook_raw_scores" } else { "hook_pattern" };
@@ -392,9 +381,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
         })?,
         "s1.attention_ends" => {
             let scores = given(key, "scores");
-            let weights =
-                scores.iter().zip(&rows(key)).flat_map(|(s, p)| worked::end_weights(s, p)).collect::<Vec<_>>();
-            reals(weights)
+            reals(scores.iter().zip(&rows(key)).flat_map(|(s, p)| worked::end_weights(s, p)))
         }
 
         // ---- norms, activations, dropout, softmax, losses, updates
@@ -465,69 +452,46 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
             reals([config.d_ff as f64 / config.d_model as f64])
         }
         "s1.blocks" => {
-            let presets = ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"];
-            counts(&presets.map(Config::preset).into_iter().map(|c| Ok(c?.n_layer)).collect::<Result<Vec<_>>>()?)
-        }
-        "s1.heads.of_width" => shapes(live, &here, &[("hook_embed_sum", Whole), ("blocks.0.attn.hook_q", Whole)])?,
-        "s1.heads.joined" => {
-            let z = "blocks.0.attn.hook_z";
-            shapes(live, &here, &[(z, HeadsFirst), (z, Whole), ("blocks.0.hook_attn_out", Whole)])?
+            let presets = ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"].map(Config::preset);
+            counts(presets.into_iter().map(|config| Ok(config?.n_layer)).collect::<Result<Vec<_>>>()?)
         }
         "s1.heads.logits" => {
             // the textbook's vocabulary is the preset's
             let (ready, preset) = (live.ready(&here)?, Config::preset("zero-to-hero")?);
-            counts(&[ready.sequences.len(), ready.sequences.first().map_or(0, Vec::len), preset.vocab_size])
-        }
-        "s3.shapes.embedding" => {
-            shapes(live, &here, &[("embed.weight", Whole), ("pos_embed.weight", Whole), ("hook_embed_sum", Whole)])?
-        }
-        "s3.shapes.attention" => {
-            let of = |name: &'static str| ("blocks.0.attn.".to_string() + name, Head);
-            let [q, pattern, z] = ["hook_q", "hook_pattern", "hook_z"].map(of);
-            let inner = [(q.0.as_str(), Head), (pattern.0.as_str(), Head), (z.0.as_str(), Head)];
-            let (x, out) = (("blocks.0.ln1.hook_out", Whole), ("blocks.0.hook_attn_out", Whole));
-            shapes(live, &here, &[x, inner[0], inner[1], inner[2], out])?
-        }
-        "s3.shapes.reduced" => {
-            let of = [
-                ("hook_embed_sum", Sequence),
-                ("blocks.0.attn.W_Q", Sequence),
-                ("blocks.0.attn.hook_pattern", SequenceHead),
-                ("blocks.0.attn.hook_z", SequenceHead),
-            ];
-            shapes(live, &on("reduced"), &of)?
-        }
-        "s3.shapes.feed_forward" => {
-            let at = At { prompt: Some("dog jumps around cat".into()), ..At::default() };
-            let of = ["blocks.0.ln2.hook_out", "blocks.0.mlp.hook_post", "blocks.0.hook_mlp_out"];
-            shapes(live, &at, &of.map(|name| (name, Whole)))?
+            counts([ready.size("batch"), ready.size("pos"), preset.vocab_size])
         }
         "s3.shapes.flat" => live.run(&here, |run| {
             let (model, batch) = (run.trace.model(), run.trace.batch());
             let logits = model.logits().map_or((0, 0), |region| region.of(batch).shape());
-            Ok(counts(&[logits.0, logits.1, batch.targets.len()]))
+            Ok(counts([logits.0, logits.1, batch.targets.len()]))
         })?,
-        "s3.parameters" => counts(&[built(&live.ready(&here)?.config)?.parameter_count()]),
+        "s3.parameters" => counts([built(&live.ready(&here)?.config)?.parameter_count()]),
         _ if key.starts_with("s2.parameters.") => {
-            let preset = &key["s2.parameters.".len()..];
-            counts(&[built(&Config::preset(preset)?)?.parameter_count()])
+            counts([built(&Config::preset(&key["s2.parameters.".len()..])?)?.parameter_count()])
         }
-        "s4.parameters" => counts(&[built(&Config::preset("llmc-gpt2")?)?.program.size(MemorySpace::Param)]),
+        "s4.parameters" => counts([built(&Config::preset("llmc-gpt2")?)?.program.size(MemorySpace::Param)]),
         "s4.layout" => {
             let model = built(&Config::preset("llmc-gpt2")?)?;
-            let starts = model.params.iter().filter(|p| p.module.block.is_none_or(|block| block == 0));
-            let starts: Vec<usize> = starts.map(|p| p.region.at).collect();
-            let ends = starts.iter().skip(1).copied().chain([model.program.size(MemorySpace::Param)]);
-            counts(&starts.iter().zip(ends).flat_map(|(from, to)| [to - from, *from]).collect::<Vec<_>>())
+            let starts = model.layout().into_iter().map(|stack| stack.at);
+            let starts: Vec<usize> = starts.chain([model.program.size(MemorySpace::Param)]).collect();
+            counts(starts.windows(2).flat_map(|ends| [ends[1] - ends[0], ends[0]]))
         }
-        "s4.activations" => counts(&[activations(&Config::preset("llmc-gpt2")?, 4, 64, false)]),
-        "s4.activations_with_4c" => counts(&[activations(&Config::preset("llmc-gpt2")?, 4, 64, true)]),
+        "s4.activations" => counts([activations(&Config::preset("llmc-gpt2")?, 4, 64, false)]),
+        "s4.activations_with_4c" => counts([activations(&Config::preset("llmc-gpt2")?, 4, 64, true)]),
         _ => return Err(WalkError::Lacks(format!("nothing here computes the printed `{key}`"))),
     })
 }
 
+fn own_tokenizer(live: &mut Live) -> Result<Tokenizer> {
+    Ok(live.ready(&At::default())?.tokenizer.clone().ok_or(limpid::Error::NoTokenizer)?)
+}
+
+fn cl100k() -> Result<Tokenizer> {
+    Ok(Tokenizer::named("cl100k_base")?)
+}
+
 fn chapter() -> Result<Vec<u32>> {
-    Ok(Tokenizer::named("cl100k_base")?.encode("Chapter 1: Building Rapport and Capturing")?)
+    Ok(cl100k()?.encode("Chapter 1: Building Rapport and Capturing")?)
 }
 
 /// The printed columns of a (B, 16, 64) tensor, for one sequence.
@@ -537,7 +501,7 @@ fn table_of(live: &mut Live, at: &At, name: &str, sequence: usize) -> Result<Vec
         let (t, width) = (tensor.shape[1], tensor.shape[2]);
         let own = wide(&tensor.values);
         let rows = own.chunks_exact(width).skip(sequence * t).take(t);
-        Ok(reals(rows.flat_map(|row| columns.iter().map(|c| row[*c])).collect::<Vec<_>>()))
+        Ok(reals(rows.flat_map(|row| columns.iter().map(|c| row[*c]))))
     })
 }
 
@@ -604,43 +568,43 @@ fn generated(live: &mut Live, key: &str) -> Result<Vec<Leaf>> {
     sizes.push(vec![1, last.len()]);
     let pieces: Vec<String> = last.iter().map(|id| ready.piece(*id)).collect();
     Ok(match key {
-        "s3.generated.words" => words(pieces.iter().map(String::as_str)),
-        "s3.generated.shapes" => counts(&sizes.concat()),
-        "s3.generated.index_of_jumps" => ids(&ready.ids("jumps")?),
+        "s3.generated.words" => words(pieces),
+        "s3.generated.shapes" => counts(sizes.concat()),
+        "s3.generated.index_of_jumps" => ids(ready.ids("jumps")?),
         // it stands at place 1 of what is written
-        _ => counts(pieces.iter().position(|piece| piece == "jumps").iter()),
+        _ => counts(pieces.iter().position(|piece| piece == "jumps")),
     })
 }
 
-use Cut::{Head, HeadsFirst, Sequence, SequenceHead, Whole};
-
-/// Which part of a tensor has the shape that is printed.
-#[derive(Clone, Copy)]
-enum Cut {
-    Whole,
-    HeadsFirst,
-    /// Without the axis of heads.
-    Head,
-    /// Without that of sequences, or of heads where there is one alone.
-    Sequence,
-    SequenceHead,
+/// The tensors that printed shapes are of, and on what.
+#[derive(Deserialize)]
+struct Shapes {
+    #[serde(flatten)]
+    at: At,
+    of: Vec<Shape>,
 }
 
-fn shapes(live: &mut Live, at: &At, of: &[(&str, Cut)]) -> Result<Vec<Leaf>> {
-    live.run(at, |run| {
+#[derive(Deserialize)]
+struct Shape {
+    name: String,
+    #[serde(default)]
+    heads_first: bool,
+    /// Axes that the document leaves out: that of heads, or of sequences where there is one alone.
+    #[serde(default)]
+    without: Vec<String>,
+}
+
+fn shapes(live: &mut Live, of: &Value) -> Result<Vec<Leaf>> {
+    let Shapes { at, of } = Shapes::deserialize(of).expect("printed.json is well written: a test reads it");
+    live.run(&at, |run| {
         let mut all = vec![];
-        for (name, cut) in of {
+        for Shape { name, heads_first, without } in &of {
             let tensor = run.get(name)?;
-            let tensor = if matches!(cut, Cut::HeadsFirst) { tensor.heads_first() } else { tensor };
-            let left_out: &[&str] = match cut {
-                Cut::Whole | Cut::HeadsFirst => &[],
-                Cut::Head => &["head"],
-                Cut::Sequence | Cut::SequenceHead => &["batch", "head"],
-            };
-            let axes = tensor.axes.iter().zip(&tensor.shape);
-            all.extend(axes.filter(|(axis, _)| !left_out.contains(axis)).map(|(_, size)| *size));
+            let tensor = if *heads_first { tensor.heads_first() } else { tensor };
+            let axes = tensor.axes.iter().zip(tensor.shape);
+            all.extend(axes.filter(|(axis, _)| !without.iter().any(|out| out == *axis)).map(|(_, size)| size));
         }
-        Ok(counts(&all))
+        Ok(counts(all))
     })
 }
 

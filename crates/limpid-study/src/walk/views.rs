@@ -1,7 +1,8 @@
 //! What is shown of a run: tensors, shapes, losses, what comes next. `facts` has what needs no run.
 
+use super::plain::wide;
 use super::{
-    At, Figure, Line, Live, Picture, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked,
+    At, Figure, Line, Live, Picture, Result, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked,
 };
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
@@ -13,16 +14,18 @@ use limpid_tokenizer::Tokenizer;
 use limpid_trace::diagram::Diagram;
 use limpid_trace::names::{self, Notation};
 use limpid_trace::table::{self, short};
-use limpid_trace::view::{Grid, HeatScale, Matrix, View, label};
+use limpid_trace::view::{HeatScale, Matrix, View, label};
 use limpid_trace::{Labelled, SummaryRow};
 use limpid_train::Recipe;
+use std::iter;
 
 /// Tokens that are named after each token.
 const LIKELIEST: usize = 5;
 /// Rows of a vocabulary that are shown whole; of a larger one those of the texts.
 const MANY: usize = 256;
 
-type Views = Result<Vec<Figure>, WalkError>;
+/// What a view shows.
+pub(super) type Views = Result<Vec<Figure>>;
 
 /// One view of a step.
 pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
@@ -32,7 +35,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         Show::Equal { what, at } => equal::equal(live, what, at),
         Show::Letters => facts::letters(live),
         Show::Vocabulary { tokenizer, base } => facts::vocabulary(live, tokenizer.as_deref(), *base),
-        Show::Tokens { .. } => facts::tokens(live, show),
+        Show::Tokens(wanted) => facts::tokens(live, wanted),
         Show::OneHot { tokenizer, text, sequence } => match (tokenizer, text) {
             (Some(tokenizer), Some(text)) => facts::one_hot_of(&Tokenizer::named(tokenizer)?, text),
             _ => live.run(&default, |run| one_hot(run, *sequence)),
@@ -67,7 +70,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         }),
         Show::Generate { prompt, tokens, logits } => generate(live, prompt, *tokens, *logits),
         Show::Losses { forms } => losses(live, forms),
-        Show::Params { .. } => facts::params(live, show),
+        Show::Params(wanted) => facts::params(live, wanted),
         Show::Layout { of, preset, sizes, slices } => {
             live.run(&default, |run| facts::layout(run, of, preset.as_deref(), sizes, *slices))
         }
@@ -96,7 +99,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
 }
 
 /// What a command draws of a run, as SVG: its diagrams, and its plots if they are asked for.
-fn drawn(run: &Run, command: &str, plots: bool) -> Result<Vec<String>, WalkError> {
+fn drawn(run: &Run, command: &str, plots: bool) -> Result<Vec<String>> {
     let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('"')).collect();
     let mut all = vec![];
     for pair in words.windows(2) {
@@ -120,22 +123,25 @@ pub(super) fn said(text: impl Into<String>) -> Figure {
 }
 
 /// A sentence that says whether something holds.
-pub(super) fn holds(text: impl Into<String>, holds: bool) -> Figure {
+pub(super) fn verdict(text: impl Into<String>, holds: bool) -> Figure {
     View::Sentence { text: text.into(), holds: Some(holds) }.into()
 }
 
 /// Lines of texts.
-pub(super) fn grid(title: impl Into<String>, headers: &[&str], rows: Vec<Vec<String>>) -> Figure {
-    let headers = headers.iter().map(ToString::to_string).collect();
-    View::Grid(Grid { title: title.into(), headers, rows }).into()
+pub(super) fn grid<H: Into<String>>(
+    title: impl Into<String>,
+    headers: impl IntoIterator<Item = H>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> Figure {
+    crate::grid(title, headers, rows).into()
 }
 
 /// Why a view is not there.
-pub(super) fn lacks<T>(why: impl Into<String>) -> Result<T, WalkError> {
+pub(super) fn lacks<T>(why: impl Into<String>) -> Result<T> {
     Err(WalkError::Lacks(why.into()))
 }
 
-fn needs_head(config: &Config) -> Result<(), WalkError> {
+fn needs_head(config: &Config) -> Result<()> {
     if config.lm_head { Ok(()) } else { lacks(ConfigError::NoHead.to_string()) }
 }
 
@@ -263,9 +269,8 @@ fn position_similarity(run: &Run) -> Views {
     let rows: Vec<&[f32]> = table.values.chunks_exact(run.config().d_embed()).take(run.length).collect();
     let map = cosines(&caption(run, "hook_pos_embed", false, &At::default()), "pos", &rows, vec![]);
     let View::Matrix(matrix) = &map.view else { return Ok(vec![map]) };
-    let row = |(t, cosine): (usize, &f32)| vec![t.to_string(), format!("{cosine:.4}")];
-    let first = matrix.values.iter().take(rows.len()).enumerate().map(row).collect();
-    let numbers = grid("its row 0 in numbers", &["position", "cosine with position 0"], first);
+    let first = matrix.values[..rows.len()].iter().enumerate().map(|(t, cosine)| row![t, format!("{cosine:.4}")]);
+    let numbers = grid("its row 0 in numbers", ["position", "cosine with position 0"], first);
     Ok(vec![map, numbers])
 }
 
@@ -288,12 +293,12 @@ fn targets(run: &Run) -> Vec<Figure> {
     let mut rows = vec![];
     for b in 0..run.sequences {
         for (t, (id, target)) in run.ids(b).iter().zip(run.targets(b)).enumerate() {
-            let shown = |id: u32| vec![label(&run.ready.piece(id)), id.to_string()];
-            let target = target.map_or_else(|| vec!["none".into(), "-".into()], shown);
-            rows.push([vec![b.to_string(), t.to_string()], shown(*id), target].concat());
+            let shown = |id: u32| row![label(&run.ready.piece(id)), id];
+            let target = target.map_or_else(|| row!["none", "-"], shown);
+            rows.push([row![b, t], shown(*id), target].concat());
         }
     }
-    vec![grid("", &["sequence", "position", "token", "id", "predicts", "its id"], rows)]
+    vec![grid("", ["sequence", "position", "token", "id", "predicts", "its id"], rows)]
 }
 
 /// The ids that the tokenizer had before they were made dense.
@@ -333,10 +338,9 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
                 let sees = |i: usize, j: usize| j <= i && (window == 0 || i - j < window);
                 let cell = |i: usize, j: usize| if sees(i, j) { format!("x_{i},{j}") } else { "−∞".to_string() };
                 let n = n.unwrap_or(run.length);
-                let row = |i: usize| [vec![i.to_string()], (0..n).map(|j| cell(i, j)).collect()].concat();
-                let headers: Vec<String> = [String::new()].into_iter().chain((0..n).map(|j| j.to_string())).collect();
-                let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-                all.push(grid("Mask(x)", &headers, (0..n).map(row).collect()));
+                let rows = (0..n).map(|i| iter::once(i.to_string()).chain((0..n).map(|j| cell(i, j))).collect());
+                let headers = iter::once(String::new()).chain((0..n).map(|j| j.to_string()));
+                all.push(grid("Mask(x)", headers, rows));
                 continue;
             }
             _ => return lacks(format!("a mask has no form {form}")),
@@ -399,8 +403,15 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
     );
     // another model need not meet them
     let met = met == cells && cells > 0;
-    all.push(if run.other && !met { said(text) } else { holds(text, met) });
+    all.push(if run.other && !met { said(text) } else { verdict(text, met) });
     Ok(all)
+}
+
+/// A table of five columns, without the last one where that is empty.
+pub(super) fn without_empty_end(title: String, headers: [&str; 5], mut rows: Vec<Vec<String>>) -> Figure {
+    let columns = if rows.iter().all(|row| row[4].is_empty()) { 4 } else { 5 };
+    rows.iter_mut().for_each(|row| row.truncate(columns));
+    grid(title, headers.into_iter().take(columns), rows)
 }
 
 /// Tensors with symbol, shape, and formula or what they are.
@@ -410,7 +421,7 @@ fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], a
         let Ok(SummaryRow { symbol, letters, shape, formula, .. }) =
             run.trace.row(name).map(|row| row.in_notation(model, run.notation))
         else {
-            return vec![name.clone(), "none".into(), String::new(), String::new(), "this model has none".into()];
+            return row![name, "none", "", "", "this model has none"];
         };
         // the context is called by what its heads come to, side by side
         let together = match run.notation {
@@ -426,25 +437,21 @@ fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], a
             _ => (letters, shape),
         };
         let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
-        let last = match () {
-            () if formulas => formula,
-            () if about && run.config().positions == Positions::Rotary => {
-                names::describe(name).unwrap_or_default().into()
-            }
-            // nothing is rotated here
-            () if about => names::describe(name).unwrap_or_default().trim_end_matches("; before any rotation").into(),
-            () => String::new(),
+        let what = names::describe(name).unwrap_or_default();
+        let last = if formulas {
+            &formula
+        } else if about && run.config().positions == Positions::Rotary {
+            what
+        } else if about {
+            what.trim_end_matches("; before any rotation") // nothing is rotated here
+        } else {
+            ""
         };
-        vec![name.clone(), symbol, letters, sizes.join(" "), last]
+        row![name, symbol, letters, sizes.join(" "), last]
     };
-    let mut rows: Vec<Vec<String>> = of.iter().map(row).collect();
-    let mut headers = vec!["tensor", "symbol", "axes", "shape", if formulas { "formula" } else { "what it is" }];
-    if rows.iter().all(|row| row[4].is_empty()) {
-        headers.pop();
-        rows.iter_mut().for_each(|row| row.truncate(4));
-    }
     let title = at.on.as_ref().map_or(String::new(), |on| format!("of the model {on}"));
-    vec![grid(title, &headers, rows)]
+    let headers = ["tensor", "symbol", "axes", "shape", if formulas { "formula" } else { "what it is" }];
+    vec![without_empty_end(title, headers, of.iter().map(row).collect())]
 }
 
 fn lines(run: &Run, rows: &[Line]) -> Vec<Figure> {
@@ -483,9 +490,9 @@ fn listing(model: &Model, one_block: bool) -> Figure {
     if let (true, Some(first)) = (one_block, rows.iter().position(other)) {
         rows.retain(|row| !other(row));
         let blocks = model.config.n_layer - 1;
-        rows.insert(first, ["...", &format!("{} more", plural(blocks, "block")), "", ""].map(String::from).to_vec());
+        rows.insert(first, row!["...", format!("{} more", plural(blocks, "block")), "", ""]);
     }
-    grid("", &["op", "makes", "rows x columns", "from"], rows)
+    grid("", ["op", "makes", "rows x columns", "from"], rows)
 }
 
 // ---- predictions
@@ -513,7 +520,7 @@ fn next(run: &Run, sequence: Option<usize>, [last, masked]: [bool; 2], at: &At) 
         let of = &probs.values[b * run.length * v..][..run.length * v];
         let row = |(t, (id, probs)): (usize, (&u32, &[f32]))| {
             let shown = !(last && t + 1 < run.length || masked && Some(*id) != mask);
-            let token = vec![t.to_string(), label(&run.ready.piece(*id))];
+            let token = row![t, label(&run.ready.piece(*id))];
             shown.then(|| [token, likeliest(run, probs, LIKELIEST)].concat())
         };
         let rows: Vec<_> = run.ids(b).iter().zip(of.chunks_exact(v)).enumerate().filter_map(row).collect();
@@ -521,7 +528,7 @@ fn next(run: &Run, sequence: Option<usize>, [last, masked]: [bool; 2], at: &At) 
             continue;
         }
         let headers = ["position", "token", "likeliest", "second", "third", "fourth", "fifth"];
-        let headers = &headers[..2 + LIKELIEST.min(v)];
+        let headers = headers.into_iter().take(2 + LIKELIEST.min(v));
         let title = match &at.prompt {
             Some(prompt) => format!("after {prompt:?}"),
             None if run.sequences > 1 => format!("sequence {b}"),
@@ -535,16 +542,14 @@ fn next(run: &Run, sequence: Option<usize>, [last, masked]: [bool; 2], at: &At) 
 /// What the head would say after every block.
 fn after_blocks(run: &mut Run, sequence: Option<usize>) -> Views {
     let (b, v, layers) = (run.sequence(sequence)?, run.config().vocab_size, run.config().n_layer);
-    let mut rows: Vec<Vec<String>> =
-        run.ids(b).iter().enumerate().map(|(t, id)| vec![t.to_string(), label(&run.ready.piece(*id))]).collect();
+    let mut rows: Vec<_> = run.ids(b).iter().enumerate().map(|(t, id)| row![t, label(&run.ready.piece(*id))]).collect();
     for i in 0..layers {
         let probs = run.trace.lens(&Module::block(i).named("hook_resid_post"))?;
         let of = probs.values[b * run.length * v..].chunks_exact(v);
         rows.iter_mut().zip(of).for_each(|(row, probs)| row.extend(likeliest(run, probs, 1)));
     }
-    let blocks: Vec<String> = (0..layers).map(|i| format!("after block {i}")).collect();
-    let headers: Vec<&str> = ["position", "token"].into_iter().chain(blocks.iter().map(String::as_str)).collect();
-    Ok(vec![grid("", &headers, rows)])
+    let blocks = (0..layers).map(|i| format!("after block {i}"));
+    Ok(vec![grid("", row!["position", "token"].into_iter().chain(blocks), rows)])
 }
 
 /// A prompt continued, each time with the likeliest token.
@@ -562,51 +567,29 @@ fn generate(live: &mut Live, prompt: &str, tokens: usize, logits: bool) -> Views
             all.push(said(format!("the context is full: {full}")));
             break;
         }
-        let (v, texts) = (ready.config.vocab_size, label_all(&ready.tokenizer, &ids));
+        let (n, v) = (ids.len(), ready.config.vocab_size);
         let (last, probs) = live.run_on(&at, &[ids.clone()], |run| {
-            let tail = |name: &str| Ok::<_, WalkError>(run.get(name)?.values[(ids.len() - 1) * v..].to_vec());
+            let tail = |name: &str| Ok::<_, WalkError>(run.get(name)?.values[(n - 1) * v..].to_vec());
             Ok((tail("logits")?, tail("probs")?))
         })?;
         let best = (0..v).max_by(|a, b| last[*a].total_cmp(&last[*b]).then(b.cmp(a))).unwrap_or(0);
-        let piece = label(&ready.piece(best as u32));
-        let shape = format!("(1, {})", ids.len());
-        let whole = format!("(1, {}, {v})", ids.len());
-        let chosen = format!("{:.1}%", 100.0 * probs[best]);
-        rows.push(vec![
-            round.to_string(),
-            texts,
-            shape,
-            whole,
-            piece,
-            best.to_string(),
-            format!("{:.4}", last[best]),
-            chosen,
-        ]);
+        let word = |id: usize| label(&ready.piece(id as u32));
+        let texts = ids.iter().map(|id| word(*id as usize)).collect::<Vec<_>>().join(" ");
+        let (logit, chosen) = (format!("{:.4}", last[best]), format!("{:.1}%", 100.0 * probs[best]));
+        let shapes = [format!("(1, {n})"), format!("(1, {n}, {v})")];
+        rows.push(row![round, texts, shapes[0], shapes[1], word(best), best, logit, chosen]);
         if logits {
             let mut order: Vec<usize> = (0..v).collect();
             order.sort_by(|a, b| last[*b].total_cmp(&last[*a]));
-            let row = |i: &usize| {
-                let piece = label(&ready.piece(*i as u32));
-                vec![piece, i.to_string(), format!("{:.4}", last[*i]), format!("{:.4}", probs[*i])]
-            };
-            let rows = order.iter().take(10).map(row).collect();
-            all.push(grid(
-                format!("round {round}: the last of {}", plural(ids.len(), "row")),
-                &["token", "id", "logit", "probability"],
-                rows,
-            ));
+            let row = |i: &usize| row![word(*i), i, format!("{:.4}", last[*i]), format!("{:.4}", probs[*i])];
+            let title = format!("round {round}: the last of {}", plural(n, "row"));
+            all.push(grid(title, ["token", "id", "logit", "probability"], order.iter().take(10).map(row)));
         }
         ids.push(best as u32);
     }
     let headers = ["round", "input", "ids", "logits", "next", "its id", "its logit", "its probability"];
-    all.insert(0, grid("", &headers, rows));
+    all.insert(0, grid("", headers, rows));
     Ok(all)
-}
-
-fn label_all(tokenizer: &Option<Tokenizer>, ids: &[u32]) -> String {
-    let piece =
-        |id: &u32| tokenizer.as_ref().and_then(|tokenizer| tokenizer.piece(*id).ok()).unwrap_or_else(|| id.to_string());
-    ids.iter().map(|id| label(&piece(id))).collect::<Vec<_>>().join(" ")
 }
 
 // ---- losses and gradients
@@ -621,7 +604,7 @@ struct Counted {
 }
 
 /// Every token that has a target.
-fn counted(run: &Run) -> Result<Vec<Counted>, WalkError> {
+fn counted(run: &Run) -> Result<Vec<Counted>> {
     needs_head(run.config())?;
     let losses = run.get("losses")?;
     let mut all = vec![];
@@ -651,12 +634,12 @@ fn losses(live: &mut Live, forms: &[String]) -> Views {
             "each" => {
                 let row = |own: &Counted| {
                     let [token, target] = [own.token, own.target].map(|id| label(&ready.piece(id)));
-                    let numbers = [(-own.loss).exp(), own.loss].map(|v| format!("{v:.4}"));
-                    [vec![own.sequence.to_string(), own.position.to_string(), token, target], numbers.to_vec()].concat()
+                    let [p, loss] = [(-own.loss).exp(), own.loss].map(|v| format!("{v:.4}"));
+                    row![own.sequence, own.position, token, target, p, loss]
                 };
                 let headers = ["sequence", "position", "token", "next", "its probability", "loss"];
                 let title = if initial { "before training" } else { "" };
-                grid(title, &headers, all.iter().map(row).collect())
+                grid(title, headers, all.iter().map(row))
             }
             "mean" => said(format!("{when}the mean of the losses of {n} is {mean:.6}")),
             "sum" => said(format!("{when}the sum of the losses of {n} is {sum:.6}")),
@@ -677,11 +660,11 @@ fn losses(live: &mut Live, forms: &[String]) -> Views {
             "product" => {
                 let row = |what: String, own: &dyn Fn(&Counted) -> bool| {
                     let sum: f64 = all.iter().filter(|counted| own(counted)).map(|counted| counted.loss).sum();
-                    vec![what, short((-sum).exp()), format!("{:.6}", -sum), format!("{sum:.6}")]
+                    row![what, short((-sum).exp()), format!("{:.6}", -sum), format!("{sum:.6}")]
                 };
                 let each = (0..sequences).map(|b| row(format!("sequence {b}"), &|own| own.sequence == b));
-                let rows = each.chain([row("all".into(), &|_| true)]).collect();
-                grid("", &["of", "product of probabilities", "sum of logarithms", "its negative"], rows)
+                let rows = each.chain([row("all".into(), &|_| true)]);
+                grid("", ["of", "product of probabilities", "sum of logarithms", "its negative"], rows)
             }
             "log-sum" | "negative" | "before-training" => continue, // beside the product; of all
             _ => return lacks(format!("losses have no form {form}")),
@@ -709,13 +692,10 @@ fn gradients(run: &Run, by: Option<&str>, at: &At) -> Views {
     }
     let all: f64 = rows.iter().map(|row| row.1).sum();
     rows.push(("all".into(), all, String::new()));
-    let row = |(name, squares, shape): (String, f64, String)| {
-        let norm = short(squares.sqrt());
-        if by.is_some() { vec![name, norm] } else { vec![name, norm, shape] }
-    };
-    let headers = if by.is_some() { &["gradient of", "norm"][..] } else { &["gradient of", "norm", "shape"] };
-    let title = if at.initial { "before training" } else { "" };
-    Ok(vec![grid(title, headers, rows.into_iter().map(row).collect())])
+    let columns = if by.is_some() { 2 } else { 3 };
+    let rows = rows.iter().map(|(name, squares, shape)| row![name, short(squares.sqrt()), shape][..columns].to_vec());
+    let headers = ["gradient of", "norm", "shape"].into_iter().take(columns);
+    Ok(vec![grid(if at.initial { "before training" } else { "" }, headers, rows)])
 }
 
 /// A parameter before and after one step.
@@ -727,19 +707,15 @@ fn one_step(run: &Run, optimizer: &str, rate: f64, parameter: &str) -> Views {
     let beta1 = if *method == Method::Sgd { 0.0 } else { Recipe::DEFAULT.beta1 };
     let rule = Recipe { optimizer: *method, beta1, clip: 0.0, ..Recipe::DEFAULT }.rule(rate, 1);
     let (old, gradient) = (run.get(parameter)?, run.get(&format!("{parameter}.grad"))?);
-    let of = |tensor: &Labelled| tensor.values.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
-    let (mut new, g) = (of(&old), of(&gradient));
+    let (mut new, g) = (wide(&old.values), wide(&gradient.values));
     let (mut m, mut v) = (vec![0.0; g.len()], vec![0.0; g.len()]);
     update(&rule, 1.0, 0.0, &mut new, &g, &mut m, &mut v);
-    let word = |i: usize| match old.shape[..] == [run.config().vocab_size] {
-        true => run.labels.vocabulary[i].clone(),
-        false => i.to_string(),
-    };
-    let row = |i: usize| {
-        let numbers = [f64::from(old.values[i]), g[i], new[i]].map(|v| format!("{v:.6}"));
-        [vec![word(i)], numbers.to_vec()].concat()
-    };
-    let rows: Vec<Vec<String>> = (0..new.len().min(MANY)).map(row).collect();
+    let is_vocabulary = old.shape[..] == [run.config().vocab_size];
+    let rows = (0..new.len().min(MANY)).map(|i| {
+        let word = if is_vocabulary { run.labels.vocabulary[i].clone() } else { i.to_string() };
+        let [old, g, new] = [f64::from(old.values[i]), g[i], new[i]].map(|v| format!("{v:.6}"));
+        row![word, old, g, new]
+    });
     let title = format!("{parameter}, one step of {optimizer}, learning rate {rate}");
-    Ok(vec![grid(title, &["", "old", "gradient", "new"], rows)])
+    Ok(vec![grid(title, ["", "old", "gradient", "new"], rows)])
 }

@@ -3,7 +3,8 @@
 
 use super::live::Run;
 use super::plain::{concat, diag, one_hot, stack, wide};
-use super::{At, Figure, Live, WalkError, printed};
+use super::views::{Views, grid, lacks, said, verdict};
+use super::{At, Figure, Live, Result, WalkError, printed};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Activation, Config, Constants, DropoutScale, Mask, NormKind, NormPlace};
@@ -13,15 +14,14 @@ use limpid_core::kernels::{activate, norm};
 use limpid_core::model::{Mode, Model, Module};
 use limpid_core::ops::{DropoutSpec, MemorySpace};
 use limpid_core::ops::{Target, Terms};
-use limpid_core::optimizer::{Method, Rule, adamw};
+use limpid_core::optimizer::{Method, adamw};
 use limpid_trace::Labelled;
 use limpid_trace::names;
 use limpid_trace::table::TableOptions;
 use limpid_trace::view::{Grid, HeatScale, Matrix, View, label};
 use limpid_train::Recipe;
 use serde::{Deserialize, Serialize};
-
-type Result<T, E = WalkError> = std::result::Result<T, E>;
+use std::iter;
 
 /// A computation by its name, and what it takes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -29,67 +29,37 @@ type Result<T, E = WalkError> = std::result::Result<T, E>;
 #[expect(missing_docs, reason = "the fields are what the toml files write")]
 pub enum Worked {
     /// One element of a product of two matrices, written out.
-    Product {
-        a: String,
-        b: String,
-        element: [usize; 2],
-        sequence: usize,
-    },
-    Diag {
-        x: Vec<f64>,
-    },
-    Stack {
-        x: Vec<f64>,
-        n: usize,
-    },
-    Concat {
-        x: Vec<Vec<Vec<f64>>>,
-    },
+    Product { a: String, b: String, element: [usize; 2], sequence: usize },
+    /// The matrix with these numbers on its diagonal.
+    Diag { x: Vec<f64> },
+    /// A row, n times.
+    Stack { x: Vec<f64>, n: usize },
+    /// Matrices side by side.
+    Concat { x: Vec<Vec<Vec<f64>>> },
     /// Which feature of which head a feature is.
-    Split {
-        features: Vec<usize>,
-    },
+    Split { features: Vec<usize> },
     /// (B, T, n) as (B·T, n).
-    Flatten {
-        of: String,
-    },
+    Flatten { of: String },
     /// One feature of one head: every weight times its value, and the sum.
-    ValueStep {
-        sequence: usize,
-        head: usize,
-        feature: usize,
-    },
+    ValueStep { sequence: usize, head: usize, feature: usize },
     /// Scores times a mask of 1 and −∞.
     MultipliedMask {
         #[serde(default)]
         scores: Vec<Vec<f64>>,
-        #[serde(default)]
         of: Option<String>,
         #[serde(default)]
         head: usize,
     },
-    Dropout {
-        x: Vec<f64>,
-        mask: Vec<f64>,
-        p: f64,
-    },
+    /// A row with a mask, in both scalings.
+    Dropout { x: Vec<f64>, mask: Vec<f64>, p: f64 },
     /// One step of an optimizer on one weight.
-    Update {
-        w: f64,
-        g: f64,
-        learning_rate: f64,
-        optimizers: Vec<String>,
-    },
+    Update { w: f64, g: f64, learning_rate: f64, optimizers: Vec<String> },
     /// Rows normalised by several kinds of norm.
-    Norms {
-        rows: Vec<Vec<f64>>,
-        eps: f64,
-        kinds: Vec<String>,
-    },
+    Norms { rows: Vec<Vec<f64>>, eps: f64, kinds: Vec<String> },
+    /// Rows of scores as probabilities.
     Softmax {
         #[serde(default)]
         scores: Vec<Vec<f64>>,
-        #[serde(default)]
         golden: Option<String>,
         #[serde(default)]
         labels: Vec<String>,
@@ -97,10 +67,7 @@ pub enum Worked {
         targets: bool,
     },
     /// Printed scores divided once more, and what weights that would give.
-    PrintedDivided {
-        golden: String,
-        by: f64,
-    },
+    PrintedDivided { golden: String, by: f64 },
     /// The last rows of a printed head, of which some columns are printed.
     PrintedEnds,
     /// What changes when one token is another.
@@ -111,90 +78,65 @@ pub enum Worked {
         to: String,
     },
     /// The tokens whose embeddings are nearest to one's.
-    Similar {
-        token: String,
-    },
+    Similar { token: String },
     /// One token's row of two tensors and of their sum, and of what is made of it.
-    Sum {
-        of: Vec<String>,
-        sequence: usize,
-        position: usize,
-    },
+    Sum { of: Vec<String>, sequence: usize, position: usize },
     /// One token's row through the first norm: as it is, normalised, gain, offset, and what they come to.
-    NormRow {
-        position: usize,
-    },
+    NormRow { position: usize },
     /// What training keeps beside the parameters.
     Memory,
     /// Two models side by side.
-    CompareModels {
-        models: Vec<String>,
-    },
+    CompareModels { models: Vec<String> },
     /// The losses of the training that made the model.
     Curve,
     /// Mean and deviation of each row.
-    Moments {
-        of: String,
-    },
+    Moments { of: String },
 }
 
 /// What the computation comes to.
-pub(super) fn worked(live: &mut Live, work: &Worked, at: &At) -> Result<Vec<Figure>> {
-    let views = match work {
-        Worked::Product { a, b, element, sequence } => live.run(at, |run| product(run, [a, b], *element, *sequence))?,
-        Worked::Diag { x } => vec![plain("diag(x)", x.len(), diag(x))],
-        Worked::Stack { x, n } => vec![plain("Stack(x)", x.len(), stack(*n, x))],
-        Worked::Concat { x } => concatenated(x),
-        Worked::Split { features } => live.run(at, |run| split_features(run, features))?,
-        Worked::Flatten { of } => live.run(at, |run| flatten(run, of))?,
+pub(super) fn worked(live: &mut Live, work: &Worked, at: &At) -> Views {
+    match work {
+        Worked::Product { a, b, element, sequence } => live.run(at, |run| product(run, [a, b], *element, *sequence)),
+        Worked::Diag { x } => Ok(vec![plain("diag(x)", x.len(), diag(x))]),
+        Worked::Stack { x, n } => Ok(vec![plain("Stack(x)", x.len(), stack(*n, x))]),
+        Worked::Concat { x } => Ok(concatenated(x)),
+        Worked::Split { features } => live.run(at, |run| split_features(run, features)),
+        Worked::Flatten { of } => live.run(at, |run| flatten(run, of)),
         Worked::ValueStep { sequence, head, feature } => {
-            live.run(at, |run| value_step(run, *sequence, *head, *feature))?
+            live.run(at, |run| value_step(run, *sequence, *head, *feature))
         }
-        Worked::MultipliedMask { scores, of, head } => match of {
-            Some(of) => live.run(at, |run| Ok(multiplied(&head_rows(run, of, *head)?, "the live head")))?,
-            None => multiplied(scores, "an example"),
-        },
-        Worked::Dropout { x, mask, p } => vec![dropped(x, mask, *p)],
-        Worked::Update { w, g, learning_rate, optimizers } => vec![updated([*w, *g, *learning_rate], optimizers)?],
-        Worked::Norms { rows, eps, kinds } => return norms(rows, *eps, kinds),
+        Worked::MultipliedMask { scores, of: None, .. } => Ok(multiplied(scores, "an example")),
+        Worked::MultipliedMask { of: Some(of), head, .. } => {
+            live.run(at, |run| Ok(multiplied(&head_rows(run, of, *head)?, "the live head")))
+        }
+        Worked::Dropout { x, mask, p } => Ok(vec![dropped(x, mask, *p)]),
+        Worked::Update { w, g, learning_rate, optimizers } => updated([*w, *g, *learning_rate], optimizers),
+        Worked::Norms { rows, eps, kinds } => norms(rows, *eps, kinds),
         Worked::Softmax { scores, golden, labels, targets } => {
             let printed = golden.iter().map(|key| printed::numbers(key));
-            let rows: Vec<Vec<f64>> = scores.iter().cloned().chain(printed).collect();
-            rows.iter().map(|row| distribution(row, labels, *targets)).collect()
+            let rows = scores.iter().cloned().chain(printed);
+            Ok(rows.map(|row| distribution(&row, labels, *targets)).collect())
         }
-        Worked::PrintedDivided { golden, by } => divided(golden, *by),
-        Worked::PrintedEnds => ends(),
-        Worked::Change { sequence, position, to } => change(live, at, [*sequence, *position], to)?,
-        Worked::Similar { token } => live.run(at, |run| similar(run, token))?,
-        Worked::Sum { of, sequence, position } => live.run(at, |run| sum(run, of, *sequence, *position))?,
-        Worked::NormRow { position } => live.run(at, |run| norm_row(run, *position))?,
-        Worked::Memory => live.run(at, |run| memory(run.config()))?,
-        Worked::CompareModels { models } => compare_models(live, models)?,
-        Worked::Curve => curve(&live.ready(at)?.losses),
-        Worked::Moments { of } => live.run(at, |run| moments(run, of))?,
-    };
-    Ok(views.into_iter().map(captioned).collect())
+        Worked::PrintedDivided { golden, by } => Ok(divided(golden, *by)),
+        Worked::PrintedEnds => Ok(ends()),
+        Worked::Change { sequence, position, to } => change(live, at, [*sequence, *position], to),
+        Worked::Similar { token } => live.run(at, |run| similar(run, token)),
+        Worked::Sum { of, sequence, position } => live.run(at, |run| sum(run, of, *sequence, *position)),
+        Worked::NormRow { position } => live.run(at, |run| norm_row(run, *position)),
+        Worked::Memory => live.run(at, |run| memory(run.config())),
+        Worked::CompareModels { models } => compare_models(live, models),
+        Worked::Curve => Ok(curve(&live.ready(at)?.losses)),
+        Worked::Moments { of } => live.run(at, |run| moments(run, of)),
+    }
 }
 
-// ---- views
+// ---- figures
 
-/// Numbers without words are of an example, of a size of its own.
-fn captioned(view: View) -> Figure {
-    let caption = match &view {
-        View::Matrix(matrix) if matrix.axes == PLAIN => {
-            format!("{}, an example of {} x {}", matrix.tensor, matrix.size[0], matrix.size[1])
-        }
-        _ => String::new(),
-    };
-    Figure { caption, ..view.into() }
-}
-
-/// The axes of an example.
-const PLAIN: [&str; 2] = ["row", "column"];
-
-/// A matrix of numbers without words.
-fn plain(title: &str, cols: usize, values: Vec<f64>) -> View {
-    View::Matrix(matrix(title, PLAIN, cols, values))
+/// An example: a matrix of numbers without words, of a size of its own.
+fn plain(title: &str, cols: usize, values: Vec<f64>) -> Figure {
+    let matrix = matrix(title, ["row", "column"], cols, values);
+    let caption = format!("{title}, an example of {} x {cols}", matrix.size[0]);
+    Figure { caption, ..View::Matrix(matrix).into() }
 }
 
 fn matrix(title: &str, axes: [&'static str; 2], cols: usize, values: Vec<f64>) -> Matrix {
@@ -212,18 +154,15 @@ fn matrix(title: &str, axes: [&'static str; 2], cols: usize, values: Vec<f64>) -
     }
 }
 
-fn grid(title: &str, headers: &[&str], rows: Vec<Vec<String>>) -> View {
-    View::Grid(Grid { title: title.into(), headers: headers.iter().map(ToString::to_string).collect(), rows })
-}
-
-fn sentence(text: String, holds: bool) -> View {
-    View::Sentence { text, holds: Some(holds) }
-}
-
 /// A number with as many digits as a table has; −0 is 0.
 fn number(v: f64) -> String {
     let v = v + 0.0;
     if v.fract() == 0.0 && v.abs() < 1e6 { format!("{v}") } else { format!("{v:.4}") }
+}
+
+/// Numbers in one cell.
+fn joined(values: &[f64], text: impl Fn(f64) -> String) -> String {
+    values.iter().map(|v| text(*v)).collect::<Vec<_>>().join("  ")
 }
 
 /// A sequence's tokens.
@@ -248,7 +187,7 @@ fn nth<T: Copy>(of: &[T], at: usize, what: &str) -> Result<T> {
 
 // ---- matrices
 
-fn product(run: &mut Run, [a, b]: [&String; 2], [row, column]: [usize; 2], sequence: usize) -> Result<Vec<View>> {
+fn product(run: &mut Run, [a, b]: [&String; 2], [row, column]: [usize; 2], sequence: usize) -> Views {
     let by = run.get(b)?;
     let (inner, cols) = (by.shape[0], by.shape.last().copied().unwrap_or(1));
     let left = match a.as_str() {
@@ -260,31 +199,31 @@ fn product(run: &mut Run, [a, b]: [&String; 2], [row, column]: [usize; 2], seque
         _ => of_sequence(&run.get(a)?, sequence)?.chunks_exact(inner).nth(row).map(<[f64]>::to_vec).unwrap_or_default(),
     };
     if left.len() != inner || column >= cols {
-        return Err(WalkError::Lacks(format!("{a} times {b} has no element {row}, {column}")));
+        return lacks(format!("{a} times {b} has no element {row}, {column}"));
     }
     let right: Vec<f64> = by.values.iter().skip(column).step_by(cols).copied().map(f64::from).collect();
     let products: Vec<f64> = left.iter().zip(&right).map(|(a, b)| a * b).collect();
     // of a long sum, what is not 0
     let shown = (0..inner).filter(|k| inner <= 32 || products[*k] != 0.0);
-    let mut rows: Vec<Vec<String>> =
-        shown.map(|k| vec![k.to_string(), number(left[k]), number(right[k]), number(products[k])]).collect();
+    let rows = shown.map(|k| row![k, number(left[k]), number(right[k]), number(products[k])]);
     let total: f64 = products.iter().sum();
-    rows.push(vec!["sum".into(), String::new(), String::new(), number(total)]);
+    let rows = rows.chain([row!["sum", "", "", number(total)]]);
     let word = |name: &String| names::called(name, run.config(), run.notation).unwrap_or_else(|| name.clone());
     let left_word = if a == "one-hot" { "X^ohe".into() } else { word(a) };
     let title = format!("element ({row}, {column}) of {left_word} times {}: {inner} products", word(b));
-    let mut views = vec![grid(&title, &["k", &format!("a_{row}k"), &format!("b_k{column}"), "product"], rows)];
+    let headers = ["k", &format!("a_{row}k"), &format!("b_k{column}"), "product"];
+    let mut views = vec![grid(title, headers, rows)];
     if a == "one-hot" {
         let looked = of_sequence(&run.get("hook_embed")?, sequence)?[row * cols + column];
-        views.push(sentence(format!("looked up it is {}: the same", number(looked)), looked == total));
+        views.push(verdict(format!("looked up it is {}: the same", number(looked)), looked == total));
     }
     Ok(views)
 }
 
-fn concatenated(parts: &[Vec<Vec<f64>>]) -> Vec<View> {
+fn concatenated(parts: &[Vec<Vec<f64>>]) -> Vec<Figure> {
     let d = parts.first().and_then(|part| part.first()).map_or(1, Vec::len);
     let flat: Vec<Vec<f64>> = parts.iter().map(|part| part.concat()).collect();
-    let mut views: Vec<View> =
+    let mut views: Vec<Figure> =
         flat.iter().zip(1..).map(|(part, k)| plain(&format!("X_{k}"), d, part.clone())).collect();
     views.push(plain("Concat", d * parts.len(), concat(&flat, d)));
     views
@@ -295,30 +234,23 @@ pub(super) fn split(config: &Config, feature: usize) -> (usize, usize) {
     (feature / config.d_head(), feature % config.d_head())
 }
 
-fn split_features(run: &mut Run, features: &[usize]) -> Result<Vec<View>> {
+fn split_features(run: &mut Run, features: &[usize]) -> Views {
     let (q, d) = (run.get("blocks.0.attn.hook_q")?, run.config().d_head());
     let (row, mut rows) = (of_sequence(&q, 0)?, vec![]);
     for feature in features.iter().filter(|feature| **feature < run.config().heads().query_cols()) {
         let (head, own) = split(run.config(), *feature);
         let (there, here) = (q.at(&[0, 0, head, own]).unwrap_or(f32::NAN), row[*feature]);
         let rule = format!("{feature} = {head} · {d} + {own}");
-        rows.push(vec![
-            feature.to_string(),
-            head.to_string(),
-            own.to_string(),
-            rule,
-            number(here),
-            number(there.into()),
-        ]);
+        rows.push(row![feature, head, own, rule, number(here), number(there.into())]);
     }
     let same = rows.iter().all(|row| row[4] == row[5]) && !rows.is_empty();
     let headers = ["feature d", "head h", "its feature d_q", "rule", "Q[0, 0, d]", "Q[0, h, 0, d_q]"];
-    Ok(vec![grid("", &headers, rows), sentence("both places hold the same number".into(), same)])
+    Ok(vec![grid("", headers, rows), verdict("both places hold the same number", same)])
 }
 
-fn flatten(run: &mut Run, of: &str) -> Result<Vec<View>> {
+fn flatten(run: &mut Run, of: &str) -> Views {
     let tensor = run.get(of)?;
-    let (b, t) = (run.labels.tokens.len(), run.labels.tokens.first().map_or(1, Vec::len));
+    let (b, t) = (run.sequences, run.length);
     let cols = tensor.values.len() / (b * t).max(1);
     let mut flat = matrix(of, ["batch · pos", "d_vocab"], cols, wide(&tensor.values));
     let words = run.labels.tokens.iter().enumerate().flat_map(|(b, words)| words.iter().map(move |word| (b, word)));
@@ -327,18 +259,18 @@ fn flatten(run: &mut Run, of: &str) -> Result<Vec<View>> {
     let own = |n: usize| (0..cols).all(|j| tensor.at(&[n / t, n % t, j]) == Some(flat.values[n * cols + j]));
     let holds = (0..b * t).all(own);
     let text = format!("row n of ({}, {cols}) is row n mod {t} of sequence n div {t} of ({b}, {t}, {cols})", b * t);
-    let mut views = vec![View::Matrix(flat), sentence(text, holds)];
+    let mut views = vec![View::Matrix(flat).into(), verdict(text, holds)];
     if of == "logits" {
         let target = |target: Option<u32>| target.map_or("-".into(), |id| id.to_string());
         let targets: Vec<String> = (0..b).flat_map(|b| run.targets(b)).map(target).collect();
-        views.push(View::Sentence { text: format!("targets ({}): {}", b * t, targets.join(" ")), holds: None });
+        views.push(said(format!("targets ({}): {}", b * t, targets.join(" "))));
     }
     Ok(views)
 }
 
 // ---- attention
 
-fn value_step(run: &mut Run, sequence: usize, head: usize, feature: usize) -> Result<Vec<View>> {
+fn value_step(run: &mut Run, sequence: usize, head: usize, feature: usize) -> Views {
     let (pattern, v) = (run.get("blocks.0.attn.hook_pattern")?, run.get("blocks.0.attn.hook_v")?);
     let (z, words, own) =
         (run.get("blocks.0.attn.hook_z")?, tokens(run, sequence), head / run.config().heads().group());
@@ -362,7 +294,7 @@ fn value_step(run: &mut Run, sequence: usize, head: usize, feature: usize) -> Re
     products.index = vec![("batch", sequence), ("head", head), ("d_head", feature)];
     let d = run.config().d_head();
     let text = format!("the sums are column {} of atty: {t} of them", head * d + feature);
-    Ok(vec![View::Matrix(products), sentence(text, same)])
+    Ok(vec![View::Matrix(products).into(), verdict(text, same)])
 }
 
 /// One head's rows of the first sequence.
@@ -373,30 +305,28 @@ fn head_rows(run: &mut Run, of: &str, head: usize) -> Result<Vec<Vec<f64>>> {
     Ok(own.chunks_exact(t).map(<[f64]>::to_vec).collect())
 }
 
-fn multiplied(scores: &[Vec<f64>], whose: &str) -> Vec<View> {
+fn multiplied(scores: &[Vec<f64>], whose: &str) -> Vec<Figure> {
     let n = scores.len();
     let mask = |at: usize| if at % n > at / n { f64::NEG_INFINITY } else { 1.0 };
     let times: Vec<f64> = scores.concat().iter().enumerate().map(|(at, score)| score * mask(at)).collect();
-    let text = |values: &[f64]| -> Vec<String> {
-        values
-            .iter()
-            .map(|v| if v.is_infinite() { format!("{}∞", if *v > 0.0 { "+" } else { "−" }) } else { number(*v) })
-            .collect()
+    let cell = |v: f64| match v {
+        f64::INFINITY => "+∞".into(),
+        f64::NEG_INFINITY => "−∞".into(),
+        v => number(v),
     };
+    let text = |values: &[f64]| joined(values, cell);
     let (mut rows, mut lost) = (vec![], 0);
     for (i, (own, times)) in scores.iter().zip(times.chunks_exact(n)).enumerate() {
         let weights = super::plain::softmax(times, n);
         lost += usize::from(weights.iter().any(|w| w.is_nan()));
-        rows.push(vec![i.to_string(), text(own).join("  "), text(times).join("  "), text(&weights).join("  ")]);
+        rows.push(row![i, text(own), text(times), text(&weights)]);
     }
     let note = format!("{lost} of {n} rows are not distributions: e^∞ / e^∞ and 0 · ∞ are NaN");
-    vec![
-        grid(&format!("scores times 1 or −∞: {whose}"), &["row", "scores", "scores ⊙ mask", "softmax"], rows),
-        View::Sentence { text: note, holds: None },
-    ]
+    let title = format!("scores times 1 or −∞: {whose}");
+    vec![grid(title, ["row", "scores", "scores ⊙ mask", "softmax"], rows), said(note)]
 }
 
-fn divided(key: &str, by: f64) -> Vec<View> {
+fn divided(key: &str, by: f64) -> Vec<Figure> {
     let weights = printed::rows("s1.attention.weights");
     let mut rows = vec![];
     let (mut as_printed, mut again) = (true, true);
@@ -408,13 +338,13 @@ fn divided(key: &str, by: f64) -> Vec<View> {
         let [own, other] = [1.0, by].map(|by| softmax(&scores.iter().map(|s| s / by).collect::<Vec<f64>>()));
         as_printed &= near(&own);
         again &= near(&other);
-        let text = |row: &[f64]| row.iter().map(|v| format!("{v:.4}")).collect::<Vec<_>>().join("  ");
-        rows.push(vec![i.to_string(), text(scores), text(printed), text(&own), text(&other)]);
+        let text = |row: &[f64]| joined(row, |v| format!("{v:.4}"));
+        rows.push(row![i, text(scores), text(printed), text(&own), text(&other)]);
     }
     let other = format!("softmax of scores / {by}");
     let text =
         format!("the printed weights are the softmax of the scores as they are, and not of the scores over {by}");
-    vec![grid("", &["row", "scores", "weights printed", "softmax", &other], rows), sentence(text, as_printed && !again)]
+    vec![grid("", ["row", "scores", "weights printed", "softmax", &other], rows), verdict(text, as_printed && !again)]
 }
 
 /// Weights of a row of which some scores are printed: the others share what the printed weights leave.
@@ -425,7 +355,7 @@ pub(super) fn end_weights(scores: &[f64], printed: &[f64]) -> Vec<f64> {
     softmax(&row)[..scores.len()].to_vec()
 }
 
-fn ends() -> Vec<View> {
+fn ends() -> Vec<Figure> {
     let [columns, scores] = ["columns", "scores"].map(|part| printed::given("s1.attention_ends", part));
     let weights = printed::rows("s1.attention_ends");
     let near = |ours: Vec<f64>, printed: &[f64]| {
@@ -437,18 +367,12 @@ fn ends() -> Vec<View> {
         let again: Vec<f64> = scores.iter().map(|score| score / 4.0).collect();
         holds &= near(ours.clone(), printed) && !near(end_weights(&again, printed), printed);
         for (((column, score), printed), ours) in columns.iter().zip(scores).zip(printed).zip(&ours) {
-            rows.push(vec![
-                (13 + i).to_string(),
-                number(*column),
-                number(*score),
-                number(*printed),
-                format!("{ours:.4}"),
-            ]);
+            rows.push(row![13 + i, number(*column), number(*score), number(*printed), format!("{ours:.4}")]);
         }
     }
     let headers = ["row", "column", "score", "weight printed", "weight of these scores"];
     let text = "rows 13 to 15, as far as printed: within rounding these weights are of these scores, and not of the scores over 4; what the columns between share is 1 less the printed weights";
-    vec![grid("", &headers, rows), sentence(text.into(), holds)]
+    vec![grid("", headers, rows), verdict(text, holds)]
 }
 
 // ---- softmax, norms, dropout, steps
@@ -466,42 +390,41 @@ pub(super) fn losses(logits: &[f64]) -> Vec<f64> {
     (0..logits.len()).map(loss).collect()
 }
 
-fn distribution(scores: &[f64], labels: &[String], targets: bool) -> View {
+fn distribution(scores: &[f64], labels: &[String], targets: bool) -> Figure {
     let (p, loss) = (softmax(scores), losses(scores));
     let row = |i: usize| {
         let word = labels.get(i).cloned().unwrap_or_else(|| i.to_string());
-        let loss = if targets { vec![format!("{:.4}", loss[i])] } else { vec![] };
-        [vec![word, number(scores[i]), format!("{:.4}", p[i])], loss].concat()
+        row![word, number(scores[i]), format!("{:.4}", p[i]), format!("{:.4}", loss[i])]
     };
-    let mut rows: Vec<Vec<String>> = (0..scores.len()).map(row).collect();
+    let sum = row!["sum", "", format!("{:.4}", p.iter().sum::<f64>()), ""];
     let plain: f64 = scores.iter().map(|s| s.exp()).sum();
-    let note = if plain.is_finite() { String::new() } else { "the sum of e^score is infinite without it".into() };
-    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let title =
-        if note.is_empty() { note } else { format!("the greatest, {}, is taken away first: {note}", number(top)) };
-    let headers: &[&str] = if targets { &["word", "score", "P", "−log P"] } else { &["", "score", "P"] };
-    let end = if targets { vec![String::new()] } else { vec![] };
-    rows.push([vec!["sum".into(), String::new(), format!("{:.4}", p.iter().sum::<f64>())], end].concat());
-    grid(&title, headers, rows)
+    let top = number(scores.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    let title = if plain.is_finite() {
+        String::new()
+    } else {
+        format!("the greatest, {top}, is taken away first: the sum of e^score is infinite without it")
+    };
+    let columns = if targets { 4 } else { 3 };
+    let headers = if targets { ["word", "score", "P", "−log P"] } else { ["", "score", "P", ""] };
+    let rows = (0..scores.len()).map(row).chain([sum]).map(|row| row[..columns].to_vec());
+    grid(title, headers.into_iter().take(columns), rows)
 }
 
 /// Rows, and each kind of norm of them.
-fn norms(rows: &[Vec<f64>], eps: f64, kinds: &[String]) -> Result<Vec<Figure>> {
+fn norms(rows: &[Vec<f64>], eps: f64, kinds: &[String]) -> Views {
     let cols = rows.first().map_or(1, Vec::len);
-    let figure = |caption: &str, title: &str, values| Figure {
-        caption: caption.into(),
-        ..Figure::from(plain(title, cols, values))
-    };
-    let one = |name: &String| {
+    let figure = |caption: &str, title: &str, values| Figure { caption: caption.into(), ..plain(title, cols, values) };
+    let mut figures = vec![figure("rows to normalise", "rows", rows.concat())];
+    for name in kinds {
         let kind = name.parse()?;
         let caption = match kind {
             NormKind::Layer => "less their mean, over √(σ² + ε)",
             NormKind::LayerStd => "less their mean, over σ + ε",
             NormKind::Rms => "over √(the mean of their squares + ε)",
         };
-        Ok(figure(caption, name, normalised(rows, eps, kind)))
-    };
-    [Ok(figure("rows to normalise", "rows", rows.concat()))].into_iter().chain(kinds.iter().map(one)).collect()
+        figures.push(figure(caption, name, normalised(rows, eps, kind)));
+    }
+    Ok(figures)
 }
 
 /// Rows normalised, without gain and offset.
@@ -521,10 +444,10 @@ pub(super) fn kept(scale: DropoutScale, p: f64) -> [f64; 2] {
     [factor(Some(1)), factor(None)]
 }
 
-fn dropped(x: &[f64], mask: &[f64], p: f64) -> View {
+fn dropped(x: &[f64], mask: &[f64], p: f64) -> Figure {
     let text = |name: &str, row: Vec<f64>| {
         let mean = row.iter().sum::<f64>() / row.len().max(1) as f64;
-        [vec![name.to_string()], row.into_iter().map(number).collect(), vec![number(mean)]].concat()
+        [vec![name.to_string()], row.into_iter().chain([mean]).map(number).collect()].concat()
     };
     let masked = |by: f64| x.iter().zip(mask).map(|(x, m)| x * m * by).collect::<Vec<f64>>();
     let mut rows = vec![text("X", x.to_vec()), text("M", mask.to_vec())];
@@ -533,50 +456,27 @@ fn dropped(x: &[f64], mask: &[f64], p: f64) -> View {
         rows.push(text(&format!("{scale}, training"), masked(training)));
         rows.push(text(&format!("{scale}, evaluation"), x.iter().map(|x| x * evaluation).collect()));
     }
-    let places = (0..x.len()).map(|i| i.to_string());
-    let headers: Vec<String> = ["".to_string()].into_iter().chain(places).chain(["mean".to_string()]).collect();
-    View::Grid(Grid { title: format!("dropout with p {p}"), headers, rows })
+    let places: Vec<String> = (0..x.len()).map(|i| i.to_string()).collect();
+    grid(format!("dropout with p {p}"), [row![""], places, row!["mean"]].concat(), rows)
 }
 
 /// A weight after the first step of an optimizer.
 pub(super) fn stepped([w, g, rate]: [f64; 3], method: Method) -> f64 {
-    let Recipe { beta1, beta2, eps, .. } = Recipe::default();
-    let rule = Rule {
-        method,
-        rate,
-        beta1,
-        beta2,
-        momentum: 0.0,
-        eps,
-        step: 1,
-        max_norm: f64::INFINITY,
-        norm: None,
-        most_loss: None,
-    };
+    let rule = Recipe { optimizer: method, clip: 0.0, ..Recipe::DEFAULT }.rule(rate, 1);
     let mut w = [w];
     adamw::reference::update(&rule, 1.0, 0.0, &mut w, &[g], &mut [0.0], &mut [0.0]);
     w[0]
 }
 
-fn updated([w, g, rate]: [f64; 3], optimizers: &[String]) -> Result<View> {
+fn updated([w, g, rate]: [f64; 3], optimizers: &[String]) -> Views {
     let mut rows = vec![];
     for name in optimizers {
         let method: Method = name.parse()?;
         let new = stepped([w, g, rate], method);
-        let rule = match method {
-            Method::Sgd => "W − η g",
-            _ => "W − η m̂ / (√v̂ + ε)",
-        };
-        rows.push(vec![
-            name.clone(),
-            rule.into(),
-            number(w),
-            number(g),
-            format!("{:.9}", w - new),
-            format!("{new:.9}"),
-        ]);
+        let rule = if method == Method::Sgd { "W − η g" } else { "W − η m̂ / (√v̂ + ε)" };
+        rows.push(row![name, rule, number(w), number(g), format!("{:.9}", w - new), format!("{new:.9}")]);
     }
-    Ok(grid(&format!("one step with η = {rate}"), &["", "rule", "W", "gradient", "step", "new W"], rows))
+    Ok(vec![grid(format!("one step with η = {rate}"), ["", "rule", "W", "gradient", "step", "new W"], rows)])
 }
 
 /// Where an activation is least, left of 0, and how much it is there.
@@ -591,7 +491,7 @@ pub(super) fn least(f: Activation) -> [f64; 2] {
 
 // ---- the live model
 
-fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) -> Result<Vec<View>> {
+fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) -> Views {
     let logits = |run: &mut Run| Ok((run.get("logits")?, run.config().mask, run.config().vocab_size));
     let (before, mask, v) = live.run(at, logits)?;
     let ready = live.ready(at)?;
@@ -602,7 +502,7 @@ fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) 
     let sequence = sequence.min(ids.len().saturating_sub(1));
     let t = ids.get(sequence).map_or(0, Vec::len);
     if t == 0 {
-        return Err(WalkError::Lacks("there are no tokens to change".into()));
+        return lacks("there are no tokens to change");
     }
     let position = position.min(t - 1);
     let old = ids[sequence][position];
@@ -619,28 +519,29 @@ fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) 
     let same: Vec<bool> = (0..t).map(|i| bits(row(&before, i)) == bits(row(&after, i))).collect();
     let causal = mask == Mask::Causal;
     let rows = (0..t).map(|i| {
-        let word = label(&ready.piece(if i == position { new } else { ids[sequence][i] }));
-        vec![i.to_string(), word, if same[i] { "same bits".into() } else { format!("{:.4}", off(i)) }]
+        let change = if same[i] { "same bits".into() } else { format!("{:.4}", off(i)) };
+        row![i, label(&ready.piece(ids[sequence][i])), change]
     });
     let (was, is) = (label(&ready.piece(old)), label(&ready.piece(new)));
     let title = format!("{was} at position {position} becomes {is}: the greatest change of a logit");
     let kept = same.iter().filter(|same| **same).count();
     let holds = (0..t).all(|i| same[i] == (causal && i < position));
-    let rows_before = plural(position, "row");
+    let kept_before = match position {
+        1 => "the row before it keeps every bit".into(),
+        _ => format!("the {} before it keep every bit", plural(position, "row")),
+    };
     let text = match (holds, causal, position, t - position) {
         (false, ..) => format!("{kept} of {} keep every bit", plural(t, "row")),
         (_, false, ..) => "every row changes, those before it too".into(),
         (_, _, 0, 1) => "it is the only row, and changes".into(),
         (_, _, 0, _) => "no row is before it: all change".into(),
-        (_, _, 1, 1) => "the row before it keeps every bit, only the last changes".into(),
-        (_, _, _, 1) => format!("the {rows_before} before it keep every bit, only the last changes"),
-        (_, _, 1, _) => "the row before it keeps every bit, it and all later ones change".into(),
-        _ => format!("the {rows_before} before it keep every bit, it and all later ones change"),
+        (_, _, _, 1) => format!("{kept_before}, only the last changes"),
+        _ => format!("{kept_before}, it and all later ones change"),
     };
-    Ok(vec![grid(&title, &["", "token", "change"], rows.collect()), sentence(text, holds)])
+    Ok(vec![grid(title, ["", "token", "change"], rows), verdict(text, holds)])
 }
 
-fn similar(run: &mut Run, token: &str) -> Result<Vec<View>> {
+fn similar(run: &mut Run, token: &str) -> Views {
     let (table, c) = (run.get("embed.weight")?, run.config().d_embed());
     let id = run.ready.ids(token).ok().and_then(|ids| ids.first().copied()).unwrap_or(0) as usize;
     let rows: Vec<Vec<f64>> = table.values.chunks_exact(c).map(wide).collect();
@@ -649,10 +550,9 @@ fn similar(run: &mut Run, token: &str) -> Result<Vec<View>> {
     let cosine = |row: &Vec<f64>| dot(own, row) / (dot(own, own) * dot(row, row)).sqrt();
     let mut near: Vec<(usize, f64)> = rows.iter().map(cosine).enumerate().filter(|(other, _)| *other != id).collect();
     near.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let cells =
-        |(id, cosine): &(usize, f64)| vec![label(&run.ready.piece(*id as u32)), id.to_string(), format!("{cosine:.4}")];
-    let title = format!("nearest to {}", label(&run.ready.piece(id as u32)));
-    Ok(vec![grid(&title, &["token", "id", "cosine"], near.iter().take(10).map(cells).collect())])
+    let word = |id: usize| label(&run.ready.piece(id as u32));
+    let rows = near.iter().take(10).map(|(id, cosine)| row![word(*id), id, format!("{cosine:.4}")]);
+    Ok(vec![grid(format!("nearest to {}", word(id)), ["token", "id", "cosine"], rows)])
 }
 
 /// One token's rows of tensors, a row for each name, which it is called by. A parameter's vector is the same for every token.
@@ -682,9 +582,9 @@ fn rows_of(run: &Run, of: &[String], [sequence, position]: [usize; 2]) -> Result
     Ok(rows)
 }
 
-fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result<Vec<View>> {
+fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Views {
     let [_, _, sum, ..] = of else {
-        return Err(WalkError::Lacks("a sum is of three tensors: two parts and what they add up to".into()));
+        return lacks("a sum is of three tensors: two parts and what they add up to");
     };
     // in post-norm the stream is the sum's norm, and the sum has a name of its own
     let mut of = of.to_vec();
@@ -697,11 +597,11 @@ fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result
     // single precision rounds once
     let holds = a.iter().zip(b).zip(sum).all(|((a, b), sum)| (a + b).to_bits() == sum.to_bits());
     let text = format!("{} = {} + {}, to the bit: {c} numbers", rows.rows[2], rows.rows[0], rows.rows[1]);
-    Ok(vec![View::Matrix(rows), sentence(text, holds)])
+    Ok(vec![View::Matrix(rows).into(), verdict(text, holds)])
 }
 
 /// The first norm, which reads and makes what `equal::norm_by_row` names.
-fn norm_row(run: &mut Run, position: usize) -> Result<Vec<View>> {
+fn norm_row(run: &mut Run, position: usize) -> Views {
     let (x, y) = match run.config().norm_place == NormPlace::Pre {
         true => ("hook_resid_pre", "ln1.hook_out"),
         false => ("hook_attn_sum", "hook_resid_mid"),
@@ -714,10 +614,10 @@ fn norm_row(run: &mut Run, position: usize) -> Result<Vec<View>> {
     let holds = (0..c).all(|j| (gain[j] * normalised[j] + offset[j] - y[j]).abs() <= 1e-6 * top);
     let [_, normalised, gain, offset, y] = &rows.rows[..] else { unreachable!("a row for each of five names") };
     let text = format!("{normalised} times {gain} plus {offset} is {y}: {c} numbers");
-    Ok(vec![View::Matrix(rows), sentence(text, holds)])
+    Ok(vec![View::Matrix(rows).into(), verdict(text, holds)])
 }
 
-fn memory(config: &Config) -> Result<Vec<View>> {
+fn memory(config: &Config) -> Views {
     let model = Model::new(config, Mode::Train { batch: 1, context: config.context_length })?;
     let spaces = [
         ("parameters", "params_memory", MemorySpace::Param),
@@ -726,18 +626,15 @@ fn memory(config: &Config) -> Result<Vec<View>> {
         ("second moments", "v_memory", MemorySpace::Moment2),
     ];
     let sizes = spaces.map(|(.., space)| model.program.size(space));
-    let row = |((what, name, _), n): (&(&str, &str, MemorySpace), usize)| {
-        vec![what.to_string(), name.to_string(), commas(n as u64)]
-    };
-    let mut rows: Vec<Vec<String>> = spaces.iter().zip(sizes).map(row).collect();
+    let rows = spaces.iter().zip(sizes).map(|((what, name, _), n)| row![what, name, commas(n as u64)]);
     let all = sizes.iter().sum::<usize>();
-    rows.push(vec!["all".into(), String::new(), commas(all as u64)]);
-    let text = "four stretches of memory of the same length".to_string();
+    let rows = rows.chain([row!["all", "", commas(all as u64)]]);
     let title = "numbers kept in training, before activations";
-    Ok(vec![grid(title, &["", "in llm.c", "in limpid's memory"], rows), sentence(text, all == 4 * sizes[0])])
+    let table = grid(title, ["", "in llm.c", "in limpid's memory"], rows);
+    Ok(vec![table, verdict("four stretches of memory of the same length", all == 4 * sizes[0])])
 }
 
-fn compare_models(live: &mut Live, ids: &[String]) -> Result<Vec<View>> {
+fn compare_models(live: &mut Live, ids: &[String]) -> Views {
     let mut models = vec![];
     for id in ids {
         let at = At { on: Some(id.clone()), ..At::default() };
@@ -747,7 +644,7 @@ fn compare_models(live: &mut Live, ids: &[String]) -> Result<Vec<View>> {
             let one = |name: &String| {
                 let row = run.trace.row(name)?;
                 let called = names::called(name, run.config(), run.notation);
-                Ok((called.unwrap_or_else(|| name.clone()), row.mean, row.deviation))
+                Ok((called.unwrap_or_else(|| name.clone()), row.deviation))
             };
             names.iter().map(one).collect::<Result<Vec<_>>>()
         })?;
@@ -756,40 +653,35 @@ fn compare_models(live: &mut Live, ids: &[String]) -> Result<Vec<View>> {
     let Some((first, streams)) = models.first() else { return Ok(vec![]) };
     let fields: Vec<_> = models.iter().map(|(config, _)| limpid_core::config::Fields::fields(config)).collect();
     let differ = (0..fields[0].len()).filter(|i| fields.iter().any(|f| f[*i].1.json() != fields[0][*i].1.json()));
-    let setting = |i: usize| {
+    let settings = differ.map(|i| {
         let values = fields.iter().map(|fields| fields[i].1.json().to_string().replace('"', ""));
-        [fields[0][i].0.name.to_string()].into_iter().chain(values).collect::<Vec<String>>()
-    };
-    let settings: Vec<Vec<String>> = differ.map(setting).collect();
-    let headers: Vec<&str> = [""].into_iter().chain(ids.iter().map(String::as_str)).collect();
-    let stream = |i: usize| {
-        let values = models.iter().map(|(_, streams)| streams.get(i).map_or(String::new(), |s| format!("{:.4}", s.2)));
-        [streams[i].0.clone()].into_iter().chain(values).collect::<Vec<String>>()
-    };
-    let rows = (0..=first.n_layer).map(stream).collect();
+        iter::once(fields[0][i].0.name.to_string()).chain(values).collect()
+    });
+    let deviations = (0..=first.n_layer).map(|i| {
+        let values = models.iter().map(|(_, streams)| streams.get(i).map_or(String::new(), |s| format!("{:.4}", s.1)));
+        iter::once(streams[i].0.clone()).chain(values).collect()
+    });
+    let headers = || iter::once("").chain(ids.iter().map(String::as_str));
     Ok(vec![
-        grid("settings that differ", &headers, settings),
-        grid("deviation of the stream's numbers", &headers, rows),
+        grid("settings that differ", headers(), settings),
+        grid("deviation of the stream's numbers", headers(), deviations),
     ])
 }
 
-fn curve(losses: &[f64]) -> Vec<View> {
+fn curve(losses: &[f64]) -> Vec<Figure> {
     let (n, top) = (losses.len(), losses.iter().copied().fold(0.0, f64::max));
     if n == 0 {
-        return vec![View::Sentence {
-            text: "this model was not trained here, so its losses are not known".into(),
-            holds: None,
-        }];
+        return vec![said("this model was not trained here, so its losses are not known")];
     }
     let mut steps: Vec<usize> = (0..10).map(|k| k * (n - 1) / 9).collect();
     steps.dedup();
     // all equally wide, so that they begin in one column
     let bar = |loss: f64| format!("{:<20}", "█".repeat((20.0 * loss / top.max(f64::MIN_POSITIVE)).round() as usize));
-    let row = |i: &usize| vec![(i + 1).to_string(), format!("{:.4}", losses[*i]), bar(losses[*i])];
-    vec![grid("loss while training", &["step", "loss", ""], steps.iter().map(row).collect())]
+    let rows = steps.into_iter().map(|i| row![i + 1, format!("{:.4}", losses[i]), bar(losses[i])]);
+    vec![grid("loss while training", ["step", "loss", ""], rows)]
 }
 
-fn moments(run: &mut Run, of: &str) -> Result<Vec<View>> {
+fn moments(run: &mut Run, of: &str) -> Views {
     let (tensor, scale) = (run.get(of)?, run.get(&of.replace("hook_normalized", "hook_scale"))?);
     let (c, eps) = (tensor.shape.last().copied().unwrap_or(1), f64::from(run.config().norm_eps as f32));
     let words = run.labels.tokens.concat();
@@ -802,11 +694,12 @@ fn moments(run: &mut Run, of: &str) -> Result<Vec<View>> {
         let left = 1.0 - eps / f64::from(*scale).powi(2);
         holds &= mean.abs() < 1e-5 && (variance - left).abs() < 1e-4;
         let mean = (1e6 * mean).round() / 1e6 + 0.0;
-        rows.push(vec![word.clone(), format!("{mean:.6}"), format!("{:.6}", variance.sqrt())]);
+        rows.push(row![word, format!("{mean:.6}"), format!("{:.6}", variance.sqrt())]);
     }
     let text = format!("every row has mean 0 and, but for ε, deviation 1: {} rows", rows.len());
     let holds = holds && !rows.is_empty();
     let headers = ["token", "mean", "deviation"].map(String::from).to_vec();
     let few = TableOptions { max_rows: 16, edge_rows: 4, ..TableOptions::default() };
-    Ok(vec![View::Grid(Grid { title: of.into(), headers, rows }.ends(&few)), sentence(text, holds)])
+    let table = View::Grid(Grid { title: of.into(), headers, rows }.ends(&few));
+    Ok(vec![table.into(), verdict(text, holds)])
 }

@@ -1011,7 +1011,7 @@ fn parameter_counts() {
     let sparse = decode(&Config { vocab_size: 100_070, ..hero });
     assert_eq!(sparse.param("embed.weight").unwrap().region.len(), 6_404_480); // E1-02: id 100069 needs 100070 rows
 
-    for name in PRESETS {
+    for name in PRESETS.iter() {
         let c = of(name);
         let (v, n, h, f, l) = (c.vocab_size, c.context_length, c.d_model, c.d_ff, c.n_layer);
         let there = |yes: bool, n: usize| if yes { n } else { 0 };

@@ -4,12 +4,12 @@
 use crate::common::tiny;
 use crate::random_config::{BATCH, CONTEXT, axes_of, batch, configs, fill, pairs_covered};
 use limpid::backend::{Backend, Cpu, Reference};
-use limpid::config::{Config, ConfigError, Mask};
+use limpid::config::{Config, Mask};
 use limpid::matrix::Precision;
-use limpid::model::{Lora, Mode, Model, Placement, Tuning};
+use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
-use limpid::ops::{Batch, MemorySpace, Op, Pass, Region, Span};
+use limpid::ops::{Batch, MemorySpace, Op, Region, Span};
 use limpid::optimizer::{Change, Method, Rule};
 
 fn mean_loss(model: &Model, reference: &Reference, batch: &Batch) -> f64 {
@@ -342,8 +342,7 @@ fn bits_depend_on_neither_threads_nor_watchers() {
             Config { d_model: 48, n_head: 4, d_ff: 200, vocab_size: 300, context_length: 80, ..config.clone() };
         let mode = Mode::Train { batch: 3, context: 80 };
         let model = Model::new(&config, mode).unwrap();
-        let never = Placement { keep_gradients: 0, page: None };
-        let shared = Model::placed(&config, mode, &Tuning::default(), 0, never).unwrap();
+        let shared = Model::keeping(&config, mode, &Tuning::default(), 0, 0).unwrap();
         let ids = |site| (0..240).map(|j| random::below(i as u64, site, j, 300) as u32).collect::<Vec<_>>();
         let mut batch = Batch::of_sequences(ids(1), ids(2), 80);
         batch.seed = Some(5);
@@ -479,79 +478,13 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
     }
 }
 
-/// Where a backend has pages no tensor crosses one, and what is computed is the same bits; a tensor that no page holds is named.
-#[test]
-fn tensors_cross_no_page_and_nothing_else_changes() {
-    let mut padded = 0;
-    let decode = Mode::Decode { rows: 4, outputs: 3, blocks: 3 };
-    let [train, score, inspect] = [
-        Mode::Train { batch: BATCH, context: CONTEXT },
-        Mode::Score { batch: BATCH, context: CONTEXT },
-        Mode::Inspect { batch: BATCH, context: CONTEXT },
-    ];
-    for (i, config) in configs().iter().enumerate() {
-        let mode = [train, score, inspect, decode][i % 4];
-        if mode == decode && config.mask != Mask::Causal {
-            continue;
-        }
-        let recompute_level = if i % 8 == 0 { 1 } else { 0 };
-        let placed = |page: Option<usize>| {
-            let placement = Placement { page, ..Placement::default() };
-            Model::placed(config, mode, &Tuning::default(), recompute_level, placement)
-        };
-        let plain = placed(None).unwrap();
-        let Err(ConfigError::Page { tensor, elements, page: 64 }) = placed(Some(100)) else { panic!("{config:?}") };
-        let named = plain.params.iter().any(|p| p.name == tensor) || plain.tensor(&tensor).is_some();
-        assert!(elements > 64 && (named || tensor.starts_with("cache@")), "{tensor}, {elements}: {config:?}");
-        let page = elements.next_multiple_of(64);
-        let model = placed(Some(page)).unwrap();
-        let check =
-            |region: &Region| assert_eq!(region.at / page, (region.range().end - 1) / page, "{region:?}: {config:?}");
-        let draft = model.program.draft();
-        let ops = draft.ops.iter().chain(draft.back.iter().map(|pass| match pass {
-            Pass::Recompute(op) => op,
-            Pass::Back(back) => &back.op,
-        }));
-        ops.for_each(|op| op.touched().iter().for_each(check));
-        let backs = draft.back.iter().filter_map(Pass::back);
-        backs.for_each(|back| back.dy.iter().chain(back.dx.iter().flatten().map(|g| &g.region)).for_each(check));
-        model.params.iter().for_each(|param| check(&param.region));
-        let groups = model.update_groups(0.1, Method::AdamW);
-        assert!(groups.iter().all(|g| g.range.start / page == (g.range.end - 1) / page), "{config:?}");
-        let bytes = |model: &Model| model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>();
-        // activations share memory: with gaps they may chance to lie closer
-        for ((what, with), (_, without)) in model.memory().into_iter().zip(plain.memory()) {
-            let apart = ["parameters", "gradients", "cache", "tables"].contains(&what);
-            assert!(!apart || with >= without, "{what}: {with} and {without}: {config:?}");
-        }
-        padded += usize::from(bytes(&model) > bytes(&plain));
-        if mode != train {
-            continue;
-        }
-        let bits = |model: &Model| {
-            let mut cpu = Cpu::new(model, 2);
-            fill(model, &mut cpu, 1);
-            cpu.feed(&batch(config, i as u64)).unwrap();
-            cpu.forward(model.body()).unwrap();
-            cpu.backward(model.back()).unwrap();
-            let regions = model.params.iter().map(|p| p.region.grad()).chain(model.losses());
-            regions.flat_map(|region| cpu.read(region).unwrap()).map(f32::to_bits).collect::<Vec<_>>()
-        };
-        assert!(bits(&model) == bits(&plain), "{config:?}");
-    }
-    assert!(padded > 10, "only {padded} plans have gaps");
-}
-
 /// The plan of a small model keeps what threads need that go their own way; that of a larger one does not.
 #[test]
 fn a_plan_keeps_gradients_where_it_is_told_to() {
     for config in configs() {
         let mode = Mode::Train { batch: BATCH, context: CONTEXT };
         let model = Model::new(&config, mode).unwrap();
-        let at_most = |keep_gradients| {
-            let placement = Placement { keep_gradients, page: None };
-            Model::placed(&config, mode, &Tuning::default(), 0, placement).unwrap()
-        };
+        let at_most = |keep_gradients| Model::keeping(&config, mode, &Tuning::default(), 0, keep_gradients).unwrap();
         let all = limpid::model::activations(&model.ops());
         assert!(model.program.keeps(), "{config:?}");
         assert_eq!(at_most(all).program.draft(), model.program.draft(), "{config:?}");

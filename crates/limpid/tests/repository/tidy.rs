@@ -458,7 +458,7 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-core/backend/reference.rs: forward_op", 92),
     ("limpid-serve/openai.rs: ask", 85),
     ("limpid-serve/saved.rs: page", 114),
-    ("limpid-study/walk/printed.rs: computed", 250),
+    ("limpid-study/walk/printed.rs: computed", 207),
     ("limpid-trace/attribution.rs: walk", 86),
     ("limpid-trace/diagram.rs", 936),
     ("limpid-trace/explain.rs", 821),

@@ -16,7 +16,7 @@ mod team;
 mod update;
 mod weights;
 
-use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport};
+use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport, pick};
 use crate::kernels::classify;
 use crate::matrix::Precision;
 use crate::matrix::arena::Arena;
@@ -93,13 +93,6 @@ struct BatchShard {
     stat: Arena,
 }
 
-/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and panics.
-fn pick<const N: usize>(memory: &mut [f32], regions: [Region; N]) -> [&mut [f32]; N] {
-    memory
-        .get_disjoint_mut(regions.map(Region::range))
-        .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
-}
-
 /// The rows of some matrix, and its columns.
 type Table<'a> = (&'a [f32], usize);
 
@@ -145,7 +138,7 @@ fn chunk(model: &Model) -> usize {
     })
 }
 
-/// Into how many shards `threads` threads split the sequences: those of a small model (`Placement::keep_gradients`), where what a thread
+/// Into how many shards `threads` threads split the sequences: those of a small model (`KEEP_GRADIENTS`), where what a thread
 /// works on stays in its caches (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
 fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
@@ -153,11 +146,7 @@ fn shards(model: &Model, threads: usize) -> usize {
         Mode::Score { .. } => true,
         Mode::Inspect { .. } | Mode::Layers { .. } | Mode::Decode { .. } => false,
     };
-    if apart && activations(&model.ops()) <= model.placement.keep_gradients {
-        threads.min(model.sequences())
-    } else {
-        1
-    }
+    if apart && activations(&model.ops()) <= model.keep_gradients { threads.min(model.sequences()) } else { 1 }
 }
 
 /// Whether threads sometimes work alone: on shards, and in training on Muon's matrices.

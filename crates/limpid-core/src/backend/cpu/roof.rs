@@ -168,8 +168,7 @@ registers!(
 /// In plain Rust, for the levels without a body of their own.
 struct Chains(usize);
 
-impl Kernel for Chains {
-    type Output = f64;
+impl Kernel<f64> for Chains {
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f64 {
         const CHAINS: usize = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
@@ -188,8 +187,7 @@ impl Kernel for Chains {
 }
 
 struct Sum<'a>([&'a [f32]; 2]);
-impl Kernel for Sum<'_> {
-    type Output = f32;
+impl Kernel<f32> for Sum<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f32 {
         // four independent vectors, so that memory is the limit and not the adder

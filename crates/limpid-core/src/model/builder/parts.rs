@@ -1,7 +1,7 @@
 //! What the transformer is put together from: norms, products, sums; places in memory, names, and the finished model.
 
 use super::super::order::FeatureOrders;
-use super::super::plan::{self, Placement, Plan};
+use super::super::plan::{self, Plan};
 use super::super::{
     Axes, Component, Mode, Model, ModelParts, Module, Names, Param, ParamRole, Table, Tensor, Tuning, recompute,
 };
@@ -38,13 +38,8 @@ pub struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     pub fn new(c: &'a Config, mode: Mode, tuning: &'a Tuning) -> Builder<'a> {
-        let (rows, keys) = match mode {
-            Mode::Train { batch, context }
-            | Mode::Score { batch, context }
-            | Mode::Inspect { batch, context }
-            | Mode::Layers { batch, context, .. } => (batch * context, context),
-            Mode::Decode { rows, .. } => (rows, c.context_length),
-        };
+        let [batch, keys] = mode.shape();
+        let rows = batch * keys;
         let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
         let (active, used, named) = (ActiveRows::Rows, Default::default(), HashSet::new());
         let axes = Axes::Model;
@@ -262,7 +257,7 @@ impl<'a> Builder<'a> {
         self.name(module, hook, region, 0..region.cols, Axes::Model);
     }
 
-    pub fn finish(self, recompute_level: usize, placement: Placement) -> Result<Model, ConfigError> {
+    pub fn finish(self, recompute_level: usize, keep_gradients: usize) -> Result<Model, ConfigError> {
         self.tuning.check(&self.params)?;
         let mut plan = Plan {
             mode: self.mode,
@@ -271,7 +266,6 @@ impl<'a> Builder<'a> {
             tensors: self.tensors,
             params: self.params,
             tables: self.tables,
-            placement,
             keeps: false,
             sizes: self.used,
         };
@@ -283,12 +277,11 @@ impl<'a> Builder<'a> {
         };
         // no two tensors share a region yet, so a region still identifies its tensor
         let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
-        plan::check(&plan, name)?;
         let orders = FeatureOrders::of(&plan.ops, self.c.rotary_pairs);
         plan.tensors.iter_mut().for_each(|t| t.order = orders.get(plan::key(t.region), t.cols.start, t.cols.len()));
         plan.params.iter_mut().for_each(|p| p.order = orders.get(plan::key(p.region), 0, p.shape()[0]));
         let several = matches!(plan.mode, Mode::Train { batch, .. } if batch > 1);
-        plan.keeps = recompute_level == 0 && several && plan::activations(&plan.ops) <= placement.keep_gradients;
+        plan.keeps = recompute_level == 0 && several && plan::activations(&plan.ops) <= keep_gradients;
         plan::arrange(&mut plan);
         plan::differentiate(&mut plan);
         if recompute_level > 0 {
@@ -297,15 +290,14 @@ impl<'a> Builder<'a> {
         }
         plan::compact(&mut plan, &self.blocks);
         let Plan { mode, ops, back, tensors, params, tables, sizes, .. } = plan;
-        let (rows, outputs, context, cache) = match mode {
-            Mode::Decode { rows, outputs, blocks } => (rows, outputs, reach(self.c, mode), Some(blocks)),
-            Mode::Layers { batch, context, outputs } => (batch * context, outputs, context, None),
-            Mode::Train { context, .. } | Mode::Score { context, .. } | Mode::Inspect { context, .. } => {
-                (self.rows, self.rows, context, None)
-            }
+        let (rows, context) = (mode.shape().iter().product(), reach(self.c, mode));
+        let (outputs, blocks) = match mode {
+            Mode::Decode { outputs, blocks, .. } => (outputs, Some(blocks)),
+            Mode::Layers { outputs, .. } => (outputs, None),
+            Mode::Train { .. } | Mode::Score { .. } | Mode::Inspect { .. } => (rows, None),
         };
         let (vocab_size, segments) = (self.c.vocab_size, self.c.n_segment.max(1));
-        let limits = Limits { rows, outputs, context, blocks: cache, vocab_size, segments };
+        let limits = Limits { rows, outputs, context, blocks, vocab_size, segments };
         let learning = params.iter().map(|p| p.region).filter(|region| region.learns()).collect();
         let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
         Ok(Model(ModelParts {
@@ -316,7 +308,7 @@ impl<'a> Builder<'a> {
             tensors,
             params,
             rows,
-            placement,
+            keep_gradients,
             recompute_level,
             elements: [Element::F32; MemorySpace::ALL.len()],
             blocks: self.blocks,
@@ -330,9 +322,6 @@ impl<'a> Builder<'a> {
 fn reach(c: &Config, mode: Mode) -> usize {
     match mode {
         Mode::Decode { blocks, .. } => blocks.saturating_mul(BLOCK).min(c.context_length),
-        Mode::Train { context, .. }
-        | Mode::Score { context, .. }
-        | Mode::Inspect { context, .. }
-        | Mode::Layers { context, .. } => context,
+        _ => mode.shape()[1],
     }
 }
