@@ -2,7 +2,7 @@
 
 use crate::{GlassError, Reply, Result, Subject};
 use limpid_core::config::Mask;
-use limpid_core::model::{Mode, Model};
+use limpid_core::model::{Mode, Model, Param};
 use limpid_trace::letter;
 use limpid_trace::names;
 use serde_json::{Value, json};
@@ -16,45 +16,39 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
     let subject = subjects.first().ok_or_else(|| GlassError::Model(String::new(), String::new()))?;
     let c = subject.lm.config();
     let model = Model::new(c, Mode::Inspect { batch: 1, context: 1 }).map_err(limpid::Error::from)?;
-    let params: Vec<Value> = model
-        .params
-        .iter()
-        .map(|param| json!({ "name": param.name, "shape": param.shape(), "group": param.group() }))
-        .collect();
-    let groups: Vec<Value> =
-        model.groups().iter().map(|(group, count)| json!({ "group": group, "count": count })).collect();
-    Ok(Reply::Json(
-        json!({
-            "id": subject.name,
-            "fingerprint": subject.fingerprint,
-            "step": subject.step,
-            "parameters": model.parameter_count(),
-            "n_layer": c.n_layer,
-            "n_head": c.n_head,
-            "n_kv_head": c.heads().n_kv_head,
-            "d_model": c.d_model,
-            "d_embed": c.d_embed,
-            "d_head": c.d_head(),
-            "d_ff": c.d_ff,
-            "context_length": c.context_length,
-            "vocab_size": c.vocab_size,
-            "causal": c.mask == Mask::Causal,
-            "lm_head": c.lm_head,
-            "norm_place": c.norm_place.to_string(),
-            "final_norm": c.final_norm,
-            "activation": c.activation.to_string(),
-            "example": example(subject),
-            "models": subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>(),
-            "config": c,
-            "params": params,
-            "groups": groups,
-            "notation": notation(&model),
-            "precision": subject.lm.machine().precision.to_string(),
-            "device": "cpu",
-            "memory": memory,
-        })
-        .to_string(),
-    ))
+    let param = |param: &Param| json!({ "name": param.name, "shape": param.shape(), "group": param.group() });
+    let params: Vec<Value> = model.params.iter().map(param).collect();
+    let groups: Vec<Value> = model.groups().iter().map(|(group, n)| json!({ "group": group, "count": n })).collect();
+    Ok(json!({
+        "id": subject.name,
+        "fingerprint": subject.fingerprint,
+        "step": subject.step,
+        "parameters": model.parameter_count(),
+        "n_layer": c.n_layer,
+        "n_head": c.n_head,
+        "n_kv_head": c.heads().n_kv_head,
+        "d_model": c.d_model,
+        "d_embed": c.d_embed,
+        "d_head": c.d_head(),
+        "d_ff": c.d_ff,
+        "context_length": c.context_length,
+        "vocab_size": c.vocab_size,
+        "causal": c.mask == Mask::Causal,
+        "lm_head": c.lm_head,
+        "norm_place": c.norm_place.to_string(),
+        "final_norm": c.final_norm,
+        "activation": c.activation.to_string(),
+        "example": example(subject),
+        "models": subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>(),
+        "config": c,
+        "params": params,
+        "groups": groups,
+        "notation": notation(&model),
+        "precision": subject.lm.machine().precision.to_string(),
+        "device": "cpu",
+        "memory": memory,
+    })
+    .into())
 }
 
 /// A text that the tokenizer knows, or ids.

@@ -34,11 +34,8 @@ impl<'a> AskedQuery<'a> {
     /// A whole number below `end`, or the `usual` one.
     pub fn number(&self, name: &'static str, usual: usize, end: usize) -> Result<usize> {
         let Some(found) = self.text(name) else { return Ok(usual) };
-        found.parse().ok().filter(|n| *n < end).ok_or_else(|| GlassError::Parameter {
-            name,
-            expected: format!("a whole number below {end}"),
-            found: shown(found),
-        })
+        let number = found.parse().ok().filter(|n| *n < end);
+        number.ok_or_else(|| refusal(name, &format!("a whole number below {end}"), found))
     }
 
     /// Whether something is wanted; it is not if it is left out.
@@ -46,9 +43,7 @@ impl<'a> AskedQuery<'a> {
         match self.text(name) {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => {
-                Err(GlassError::Parameter { name, expected: "1 or true, 0 or false".into(), found: shown(other) })
-            }
+            Some(other) => Err(refusal(name, "1 or true, 0 or false", other)),
         }
     }
 }
@@ -119,9 +114,14 @@ pub fn shown(text: &str) -> String {
     text.chars().flat_map(char::escape_debug).take(64).collect()
 }
 
+/// What a parameter must be, and is not.
+pub fn refusal(name: &'static str, expected: &str, found: &str) -> GlassError {
+    GlassError::Parameter { name, expected: expected.into(), found: shown(found) }
+}
+
 /// What a field must be, and is not.
 pub fn wrong(name: &'static str, expected: &str, found: &Value) -> GlassError {
-    GlassError::Parameter { name, expected: expected.into(), found: shown(&found.to_string()) }
+    refusal(name, expected, &found.to_string())
 }
 
 fn whole(value: &Value) -> Option<usize> {

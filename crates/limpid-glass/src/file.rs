@@ -1,8 +1,8 @@
 //! Part of a tensor as a file for other programs.
 
-use crate::asked::shown;
-use crate::{GlassError, Reply, Result};
-use limpid_trace::Labelled;
+use crate::asked::refusal;
+use crate::{Reply, Result};
+use limpid_trace::{Labelled, index_of};
 use std::ops::Range;
 
 /// `part` as csv, npy or safetensors; `places` say which part of the tensor it is.
@@ -13,13 +13,9 @@ pub fn file(format: &str, part: &Labelled, places: &[Range<usize>]) -> Result<Re
         "csv" => {
             let mut text = part.axes.join(",") + ",value\n";
             for (flat, value) in part.values.iter().enumerate() {
-                let (mut rest, mut index) = (flat, vec![]);
-                for range in places.iter().rev() {
-                    index.push((range.start + rest % range.len()).to_string());
-                    rest /= range.len();
-                }
-                index.reverse();
-                text += &format!("{},{value}\n", index.join(","));
+                let index = index_of(flat, &part.shape);
+                let place = places.iter().zip(index).map(|(range, i)| (range.start + i).to_string());
+                text += &format!("{},{value}\n", place.collect::<Vec<_>>().join(","));
             }
             Reply::File("text/csv; charset=utf-8", name, text.into_bytes())
         }
@@ -43,9 +39,6 @@ pub fn file(format: &str, part: &Labelled, places: &[Range<usize>]) -> Result<Re
             let file = (header.len() as u64).to_le_bytes().into_iter().chain(header.into_bytes()).chain(bytes);
             Reply::File("application/octet-stream", name, file.collect())
         }
-        other => {
-            let expected = "json, csv, npy, safetensors or f32".into();
-            return Err(GlassError::Parameter { name: "format", expected, found: shown(other) });
-        }
+        other => return Err(refusal("format", "json, csv, npy, safetensors or f32", other)),
     })
 }

@@ -15,8 +15,6 @@ use asked::{AskedFields, AskedQuery, shown};
 use limpid::{Error, Lm};
 use limpid_base::budget::{Budget, Spent};
 use limpid_base::units;
-use limpid_checkpoint::CheckpointError;
-use limpid_core::backend::BackendError;
 use limpid_trace::TraceError;
 use limpid_trace::layers::LayerTrace;
 use serde_json::{Value, json};
@@ -195,18 +193,6 @@ impl From<Error> for GlassError {
     }
 }
 
-impl From<BackendError> for GlassError {
-    fn from(error: BackendError) -> GlassError {
-        Error::from(error).into()
-    }
-}
-
-impl From<CheckpointError> for GlassError {
-    fn from(error: CheckpointError) -> GlassError {
-        Error::from(error).into()
-    }
-}
-
 impl GlassError {
     /// What a program goes by.
     pub fn code(&self) -> &'static str {
@@ -247,6 +233,12 @@ pub enum Reply {
     Json(String),
     /// A file to keep: its type, its name, its bytes.
     File(&'static str, String, Vec<u8>),
+}
+
+impl From<Value> for Reply {
+    fn from(value: Value) -> Reply {
+        Reply::Json(value.to_string())
+    }
 }
 
 /// The parameters of a question, as they stand after `?`.
@@ -413,8 +405,11 @@ impl Glass {
     }
 
     fn list(&self) -> Reply {
-        let of = |opened: &Arc<Opened>| json!({ "id": opened.id, "model": opened.subject.name, "tokens": opened.ids.len(), "bytes": opened.reserved.bytes });
-        Reply::Json(json!({ "traces": self.opened().iter().map(of).collect::<Vec<_>>() }).to_string())
+        let of = |opened: &Arc<Opened>| {
+            let Opened { id, subject, ids, reserved, .. } = &**opened;
+            json!({ "id": id, "model": subject.name, "tokens": ids.len(), "bytes": reserved.bytes })
+        };
+        json!({ "traces": self.opened().iter().map(of).collect::<Vec<_>>() }).into()
     }
 
     // ---- parts

@@ -1,15 +1,17 @@
 //! Questions about a trace that has run, or is running: tensors, parts of them, pictures, predictions.
 
-use crate::asked::{AskedFields, AskedQuery, shown, wrong};
+use crate::asked::{AskedFields, AskedQuery, refusal, shown, wrong};
 use crate::stream::{piece, predicted};
+use crate::why::needs_head;
 use crate::{Glass, GlassError, MOST_VALUES, Opened, Query, Reply, Result};
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::model::Model;
 use limpid_trace::names::{self, Notation};
+use limpid_trace::predict::NextToken;
 use limpid_trace::sheet::Sheet;
 use limpid_trace::tiles::{Code, DEEPEST, Extent, Tile, TilePool};
 use limpid_trace::view::numbers;
-use limpid_trace::{Labelled, TraceError, letter};
+use limpid_trace::{Labelled, TraceError, index_of, letter};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -96,7 +98,7 @@ fn listing(opened: &Opened, budget: &Arc<Budget>) -> Result<Reply> {
     };
     let all: Vec<Value> = tensors.iter().map(|name| line(name)).collect::<Result<_>>()?;
     let params: Vec<Value> = model.params.iter().map(|param| line(&param.name)).collect::<Result<_>>()?;
-    Ok(Reply::Json(json!({ "tensors": all, "params": params, "ops": ops(&model) }).to_string()))
+    Ok(json!({ "tensors": all, "params": params, "ops": ops(&model) }).into())
 }
 
 /// The list of ops.
@@ -157,59 +159,43 @@ fn sheet(
     let Some(other) = other else { return Ok(own) };
     let other = glass.find(other)?;
     let other = other.trace(budget).sheet(name, index, rows)?;
-    let shapes = [[own.rows, own.cols], [other.rows, other.cols]].map(|shape| shape.to_vec());
-    own.minus(other).ok_or_else(|| {
-        let [own, other] = shapes;
-        GlassError::Differ { name: name.into(), own, other }
-    })
+    let [here, there] = [&own, &other].map(|sheet| vec![sheet.rows, sheet.cols]);
+    own.minus(other).ok_or_else(|| GlassError::Differ { name: name.into(), own: here, other: there })
 }
 
 fn values(glass: &Glass, opened: &Opened, name: &str, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     let (axes, sizes) = opened.trace(budget).shape(name)?;
     let texts: Vec<&str> = query.text("at").map_or(vec![], |at| at.split(',').collect());
     if !texts.is_empty() && texts.len() != axes.len() {
-        return Err(GlassError::Parameter {
-            name: "at",
-            expected: format!("an entry for each of the axes {}", axes.join(", ")),
-            found: shown(&texts.join(",")),
-        });
+        let expected = format!("an entry for each of the axes {}", axes.join(", "));
+        return Err(refusal("at", &expected, &texts.join(",")));
     }
-    let text = |i: usize| texts.get(i).copied().unwrap_or("*");
-    let all: Vec<Range<usize>> = axes
-        .iter()
-        .zip(&sizes)
-        .enumerate()
-        .map(|(i, (axis, n))| range(name, axis, *n, text(i)))
-        .collect::<Result<_>>()?;
+    let texts = texts.into_iter().chain(std::iter::repeat("*"));
+    let asked = axes.iter().zip(&sizes).zip(texts);
+    let all = asked.map(|((axis, n), text)| range(name, axis, *n, text)).collect::<Result<Vec<Range<usize>>>>()?;
     let count = all.iter().map(Range::len).fold(1usize, usize::saturating_mul);
     if count > MOST_VALUES {
         return Err(GlassError::TooMany { name: name.into(), values: count, most: MOST_VALUES });
     }
     let (want_stats, format) = (query.flag("stats")?, query.text("format").unwrap_or("json"));
-    let leading = all.len().saturating_sub(2);
-    let (rows, cols) = match all.len() {
-        0 => (0..1, 0..1),
-        1 => (0..1, all[0].clone()),
-        n => (all[n - 2].clone(), all[n - 1].clone()),
+    let (leading, rows, cols) = match &all[..] {
+        [] => (&[][..], 0..1, 0..1),
+        [cols] => (&[][..], 0..1, cols.clone()),
+        [leading @ .., rows, cols] => (leading, rows.clone(), cols.clone()),
     };
     let spent = spent(name);
     budget.take_bytes(WRITTEN * count as u64).map_err(&spent)?;
     let mut values = Vec::with_capacity(count);
-    // every index of the leading axes, the last one fastest; of an empty part none
-    let mut index: Vec<usize> = all[..leading].iter().map(|range| range.start).collect();
-    let mut left = count > 0;
-    while left {
-        let place = (name, &index[..]);
-        let sheet = sheet(glass, opened, place, Some(rows.clone()), query.text("other"), budget)?;
+    let lengths: Vec<usize> = leading.iter().map(Range::len).collect();
+    // an empty part is looked at nowhere
+    let places: usize = if count > 0 { lengths.iter().product() } else { 0 };
+    for place in 0..places {
+        let index: Vec<usize> =
+            leading.iter().zip(index_of(place, &lengths)).map(|(range, i)| range.start + i).collect();
+        let sheet = sheet(glass, opened, (name, &index), Some(rows.clone()), query.text("other"), budget)?;
         let strip = sheet.strip(cols.clone(), budget).map_err(&spent)?;
         for from in rows.clone().step_by(BAND) {
             values.extend(strip.band(from..rows.end.min(from + BAND)).map_err(&spent)?);
-        }
-        let next = (0..leading).rev().find(|i| index[*i] + 1 < all[*i].end);
-        left = next.is_some();
-        if let Some(next) = next {
-            index[next] += 1;
-            (next + 1..leading).for_each(|i| index[i] = all[i].start);
         }
     }
     let stats = if want_stats { stats(opened, name, budget)? } else { None };
@@ -319,16 +305,13 @@ impl<'a> Wanted<'a> {
 // ---- predictions
 
 fn predictions(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
-    if !opened.subject.lm.config().lm_head {
-        return Err(GlassError::NotThis("this model has no head, so it predicts no tokens"));
-    }
+    needs_head(opened)?;
     let n = opened.ids.len();
     let (position, k) = (query.number("position", n - 1, n)?, query.number("k", 20, 1001)?);
     let all = opened.trace(budget).predictions(position..position + 1, k)?;
     let Some(prediction) = all.first() else { return Err(TraceError::Batch { what: "no such row".into() }.into()) };
     let mut value = predicted(&opened.subject, prediction);
-    let candidate =
-        |best: &limpid_trace::predict::NextToken| json!([best.id, piece(&opened.subject, best.id), best.p, best.logit]);
+    let candidate = |best: &NextToken| json!([best.id, piece(&opened.subject, best.id), best.p, best.logit]);
     value["top"] = prediction.top.iter().map(candidate).collect();
-    Ok(Reply::Json(value.to_string()))
+    Ok(value.into())
 }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use limpid_core::config::Mask;
 use limpid_core::model::Module;
-use limpid_trace::heads::{HEAD_SCORES, HeadLook, look};
+use limpid_trace::heads::{HeadLook, look};
 use limpid_trace::layers::OUTPUTS;
 use limpid_trace::predict::Prediction;
 use limpid_trace::sheet::AttentionHead;
@@ -151,11 +151,6 @@ fn layer(opened: &Opened) -> Result<Value> {
         (0..config.n_head).map(|head| trace.head(block, 0, head)).collect();
     drop(trace);
     let looks = looks(heads?, &opened.ids, opened.subject.lm.machine().threads);
-    let scores = |look: &HeadLook| -> Value {
-        let named = HEAD_SCORES.iter().zip(look.scores.values()).map(|(name, value)| (name.to_string(), json!(value)));
-        let kind = look.scores.kind.map(|kind| json!({ "score": kind.score, "value": kind.value }));
-        named.chain([("kind".to_string(), json!(kind))]).collect()
-    };
     let cells = looks.iter().flat_map(|look| &look.thumbnail);
     let byte = |v: &f32| match *v {
         f32::NEG_INFINITY => MASKED,
@@ -167,7 +162,7 @@ fn layer(opened: &Opened) -> Result<Value> {
         "event": "layer",
         "layer": block,
         "norms": norms,
-        "heads": looks.iter().map(scores).collect::<Vec<_>>(),
+        "heads": looks.iter().map(|look| look.scores).collect::<Vec<_>>(),
         "thumbnails": BASE64_STANDARD.encode(thumbnails),
     }))
 }

@@ -1,12 +1,12 @@
 //! Questions about why: the sum behind a number, what wrote a logit, what each stage would have said, what a unit does.
 
-use crate::asked::{AskedQuery, shown};
+use crate::asked::{AskedQuery, refusal};
 use crate::read::range;
 use crate::stream::{piece, predicted};
 use crate::{GlassError, Opened, Reply, Result};
 use limpid_base::budget::Budget;
-use limpid_trace::attribution::{AttributionBar, AttributionUnit, attribute};
-use limpid_trace::explain::{Cell, Explanation, Operand, SumPart, SumStep, SumTerm, explain};
+use limpid_trace::attribution::{AttributionUnit, attribute};
+use limpid_trace::explain::explain;
 use limpid_trace::lens::{LENS_NOTE, LensCell, LensRow, lens, stages};
 use limpid_trace::mlp::{MlpLook, MlpUnit, look_at_mlp};
 use serde_json::{Value, json};
@@ -17,73 +17,21 @@ pub fn number(v: f64) -> Value {
     if v.is_finite() { v.into() } else { v.to_string().into() }
 }
 
-fn cell(cell: &Cell) -> Value {
-    json!({ "name": cell.name, "at": cell.at })
-}
-
-fn operand(operand: &Operand) -> Value {
-    json!({ "value": number(operand.value), "to": operand.at.as_ref().map(cell) })
-}
-
-fn term(term: &SumTerm) -> Value {
-    let right = term.right.as_ref().map(operand);
-    json!({ "label": term.label, "left": operand(&term.left), "right": right, "value": number(term.value) })
-}
-
-fn part(part: &SumPart) -> Value {
-    let terms: Vec<Value> = part.terms.iter().map(term).collect();
-    json!({ "label": part.label, "value": number(part.value), "of": part.of, "terms": terms })
-}
-
-fn step(step: &SumStep) -> Value {
-    json!({
-        "operation": step.operation.name(),
-        "label": step.label,
-        "by": step.by.as_ref().map(operand),
-        "result": number(step.result),
-        "to": step.at.as_ref().map(cell),
-    })
-}
-
 /// The sum behind a cell.
 pub fn why(opened: &Opened, name: &str, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     let text = query.text("at").unwrap_or_default();
     let all = text.split(',').filter(|_| !text.is_empty());
     let at: Option<Vec<usize>> = all.map(|part| part.trim().parse().ok()).collect();
-    let at = at.ok_or_else(|| GlassError::Parameter {
-        name: "at",
-        expected: "a whole number for each axis".into(),
-        found: shown(text),
-    })?;
-    let Explanation { cell, value, op, formula, words, parts, shown, of, remainder, steps, exact, rounding, curve } =
-        explain(&mut opened.trace(budget), name, &at)?;
-    let curve = curve.map(|curve| json!({ "function": curve.function, "x": curve.x, "y": curve.y }));
-    Ok(Reply::Json(
-        json!({
-            "name": cell.name,
-            "at": cell.at,
-            "value": number(value.into()),
-            "op": op,
-            "formula": formula,
-            "words": words,
-            "parts": parts.iter().map(part).collect::<Vec<_>>(),
-            "shown": shown,
-            "of": of,
-            "remainder": number(remainder),
-            "steps": steps.iter().map(step).collect::<Vec<_>>(),
-            "exact": number(exact),
-            "rounding": number(rounding),
-            "curve": curve,
-        })
-        .to_string(),
-    ))
+    let at = at.ok_or_else(|| refusal("at", "a whole number for each axis", text))?;
+    Ok(json!(explain(&mut opened.trace(budget), name, &at)?).into())
 }
 
 fn token(opened: &Opened, id: u32) -> Value {
     json!([id, piece(&opened.subject, id)])
 }
 
-fn needs_head(opened: &Opened) -> Result<()> {
+/// That the model predicts tokens.
+pub fn needs_head(opened: &Opened) -> Result<()> {
     match opened.subject.lm.config().lm_head {
         true => Ok(()),
         false => Err(GlassError::NotThis("this model has no head, so it predicts no tokens")),
@@ -122,7 +70,7 @@ pub fn lens_of(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Res
     };
     let positions: Vec<Value> = all.iter().map(row).collect();
     let stages = stages(opened.subject.lm.config().n_layer);
-    Ok(Reply::Json(json!({ "stages": stages, "positions": positions, "note": LENS_NOTE }).to_string()))
+    Ok(json!({ "stages": stages, "positions": positions, "note": LENS_NOTE }).into())
 }
 
 /// Rows of logits of one answer.
@@ -150,29 +98,22 @@ pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) ->
         "component" => AttributionUnit::Component,
         "head" => AttributionUnit::Head,
         "neuron" => AttributionUnit::Neuron,
-        other => {
-            let expected = "component, head or neuron".into();
-            return Err(GlassError::Parameter { name: "unit", expected, found: shown(other) });
-        }
+        other => return Err(refusal("unit", "component, head or neuron", other)),
     };
     let all = attribute(&mut trace, row, (target as u32, foil.map(|id| id as u32)), unit, BARS)?;
     drop(trace);
-    let bar =
-        |bar: &AttributionBar| json!({ "name": bar.name, "value": number(bar.value), "to": bar.at.as_ref().map(cell) });
-    Ok(Reply::Json(
-        json!({
-            "position": row,
-            "target": token(opened, all.target),
-            "foil": all.foil.map(|id| token(opened, id)),
-            "value": number(all.value),
-            "bars": all.bars.iter().map(bar).collect::<Vec<_>>(),
-            "rest": number(all.rest),
-            "remainder": number(all.remainder),
-            "additive": all.additive,
-            "note": all.note,
-        })
-        .to_string(),
-    ))
+    Ok(json!({
+        "position": row,
+        "target": token(opened, all.target),
+        "foil": all.foil.map(|id| token(opened, id)),
+        "value": number(all.value),
+        "bars": all.bars,
+        "rest": number(all.rest),
+        "remainder": number(all.remainder),
+        "additive": all.additive,
+        "note": all.note,
+    })
+    .into())
 }
 
 /// A feed-forward network at one position.
@@ -186,19 +127,17 @@ pub fn mlp(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<
             unit.tokens.iter().map(|(id, logit)| json!([id, piece(&opened.subject, *id), logit])).collect();
         json!({ "unit": unit.unit, "pre": unit.pre, "post": unit.post, "write_norm": unit.write_norm, "tokens": tokens })
     };
-    Ok(Reply::Json(
-        json!({
-            "layer": layer,
-            "position": row,
-            "activation": curve.function,
-            "curve": { "x": curve.x, "y": curve.y },
-            "edges": edges,
-            "counts": counts,
-            "all": all,
-            "units": units.iter().map(unit).collect::<Vec<_>>(),
-            "dead": dead,
-            "d_ff": d_ff,
-        })
-        .to_string(),
-    ))
+    Ok(json!({
+        "layer": layer,
+        "position": row,
+        "activation": curve.function,
+        "curve": { "x": curve.x, "y": curve.y },
+        "edges": edges,
+        "counts": counts,
+        "all": all,
+        "units": units.iter().map(unit).collect::<Vec<_>>(),
+        "dead": dead,
+        "d_ff": d_ff,
+    })
+    .into())
 }

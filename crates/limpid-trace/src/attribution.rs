@@ -9,11 +9,13 @@
 use super::TraceError;
 use super::explain::Cell;
 use super::layers::LayerTrace;
+use super::view::number;
 use limpid_core::config::{NormKind, NormPlace};
 use limpid_core::kernels::dropout::Draws;
 use limpid_core::kernels::norm;
 use limpid_core::model::{Component, Module, in_block};
 use limpid_core::ops::{Op, Region};
+use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
 /// How finely writes are told apart.
@@ -28,13 +30,15 @@ pub enum AttributionUnit {
 }
 
 /// What one component adds to the logit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttributionBar {
     /// `L9H6`, `L9 MLP`, `L9 MLP unit 17`, `embed`.
     pub name: String,
     /// Its part.
+    #[serde(serialize_with = "number")]
     pub value: f64,
     /// The first cell of what it is made of, or of what it wrote.
+    #[serde(rename = "to")]
     pub at: Option<Cell>,
 }
 
@@ -142,7 +146,7 @@ impl Way<'_> {
                 if let Some(b) = b {
                     let bias = self.trace.table_rows(b, 0..1)?;
                     let value = f64::from(bias[target]) - foil.map_or(0.0, |foil| f64::from(bias[foil]));
-                    self.bar("head bias", value, Some(Cell { name: self.trace.names().name_of(b), at: vec![target] }));
+                    self.bar("head bias", value, Cell { name: self.trace.names().name_of(b), at: vec![target] });
                 }
                 self.pass(x, direction);
                 continue;
@@ -151,11 +155,8 @@ impl Way<'_> {
             match op {
                 // what is before the last block of a post-norm model, or not linear
                 _ if post && before.contains(&i) => {
-                    self.whole(
-                        op.output(),
-                        format!("stream before block {}", self.trace.names().blocks.len() - 1),
-                        &direction,
-                    )?;
+                    let last = self.trace.names().blocks.len() - 1;
+                    self.whole(op.output(), format!("stream before block {last}"), &direction)?;
                     additive = false;
                 }
                 Op::Activate { y, .. } => {
@@ -165,11 +166,7 @@ impl Way<'_> {
                 Op::Norm { kind, x, gain, offset, less_one, scale, .. } => {
                     let name = scale.map_or(String::new(), |scale| self.trace.names().name_of(scale));
                     let scale = f64::from(self.trace.stored_row(&name, self.row)?[0]);
-                    if let Some(offset) = offset {
-                        let values = self.trace.table_rows(offset, 0..1)?;
-                        let cell = Cell { name: self.trace.names().name_of(offset), at: vec![0] };
-                        self.bar(&format!("{} offset", norm_name(&name)), dot(&direction, &values), Some(cell));
-                    }
+                    self.bias(offset, &format!("{} offset", norm_name(&name)), &direction)?;
                     let gains = gains(self.trace, gain, less_one)?;
                     self.pass(x, through_norm(direction, gains.as_deref(), scale, kind, true));
                 }
@@ -195,20 +192,15 @@ impl Way<'_> {
                         let segment = self.trace.batch().segments.get(self.row).map_or(0, |id| *id as usize);
                         let values = self.trace.table_rows(table, segment..segment + 1)?;
                         let cell = Cell { name: self.trace.names().name_of(table), at: vec![segment, 0] };
-                        self.bar("segment_embed", dot(&direction, &values), Some(cell));
+                        self.bar("segment_embed", dot(&direction, &values), cell);
                     }
                 }
-                // no model has these on the way
-                Op::Rotate { y, .. }
-                | Op::QkNorm { y, .. }
-                | Op::Attend { y, .. }
-                | Op::Multiply { y, .. }
-                | Op::Scale { y, .. }
-                | Op::Gather { y, .. } => {
+                // no model has another on the way
+                other => {
+                    let y = other.output();
                     self.whole(y, self.trace.names().name_of(y), &direction)?;
                     additive = false;
                 }
-                Op::Classify { .. } => {}
             }
         }
         Ok(additive)
@@ -221,8 +213,8 @@ impl Way<'_> {
         }
     }
 
-    fn bar(&mut self, name: &str, value: f64, at: Option<Cell>) {
-        self.bars.push(AttributionBar { name: name.into(), value, at });
+    fn bar(&mut self, name: &str, value: f64, at: Cell) {
+        self.bars.push(AttributionBar { name: name.into(), value, at: Some(at) });
     }
 
     /// The cell of a column of a tensor, at this row.
@@ -236,7 +228,7 @@ impl Way<'_> {
         let name = self.trace.names().name_of(region);
         let values = self.trace.stored_row(&name, self.row)?;
         let cell = self.cell(&name, 0);
-        self.bar(&label, dot(direction, &values), Some(cell));
+        self.bar(&label, dot(direction, &values), cell);
         Ok(())
     }
 
@@ -274,7 +266,7 @@ impl Way<'_> {
                     format!("L{block}H{n}")
                 }
             };
-            self.bars.push(AttributionBar { name, value: dot(read, values), at: Some(at) });
+            self.bar(&name, dot(read, values), at);
         }
         self.bias(b, &format!("L{block} {what} bias"), direction)
     }
@@ -293,7 +285,7 @@ impl Way<'_> {
         let Some(bias) = bias else { return Ok(()) };
         let values = self.trace.table_rows(bias, 0..1)?;
         let cell = Cell { name: self.trace.names().name_of(bias), at: vec![0] };
-        self.bar(label, dot(direction, &values), Some(cell));
+        self.bar(label, dot(direction, &values), cell);
         Ok(())
     }
 
@@ -316,14 +308,14 @@ fn kept(draws: Draws, row: usize, cols: usize) -> impl Iterator<Item = f64> {
     (0..cols).map(move |col| f64::from(draws.factor((row * cols + col) as u64)))
 }
 
-/// A norm with its mean and scale as they are is linear: y = (x - mean(x)) gain / scale. What it makes of a vector, or, backwards, of a
-/// direction.
 /// A norm's gains as they are applied.
 fn gains(trace: &LayerTrace, gain: Option<Region>, less_one: bool) -> Result<Option<Vec<f32>>, TraceError> {
     let applied = |gains: Vec<f32>| gains.into_iter().map(|gain| norm::applied(gain, less_one)).collect();
     Ok(gain.map(|gain| trace.table_rows(gain, 0..1)).transpose()?.map(applied))
 }
 
+/// A norm with its mean and scale as they are is linear: y = (x - mean(x)) gain / scale. What it makes of a vector, or, backwards, of a
+/// direction.
 fn through_norm(mut v: Vec<f64>, gain: Option<&[f32]>, scale: f64, kind: NormKind, backwards: bool) -> Vec<f64> {
     let stretch = |v: &mut Vec<f64>| {
         v.iter_mut().enumerate().for_each(|(i, v)| *v *= gain.map_or(1.0, |gain| f64::from(gain[i])) / scale);
@@ -367,11 +359,9 @@ pub(super) fn direct_way(
     for op in ops.into_iter().filter(|op| matches!(op, Op::Classify { .. }) || ways.contains(&op.output())) {
         let next = match op {
             Op::Add { a, b, scale, .. } => {
-                let parts: Vec<(Vec<Vec<f64>>, f64)> = [(a, 1.0), (b, f64::from(scale))]
-                    .into_iter()
-                    .filter_map(|(x, scale)| Some((at.get(&x)?.clone(), scale)))
-                    .collect();
-                parts.into_iter().map(|(vectors, scale)| scaled(vectors, |_| scale)).reduce(|mut a, b| {
+                let terms = [(a, 1.0), (b, f64::from(scale))].into_iter();
+                let parts = terms.filter_map(|(x, scale)| Some(scaled(at.get(&x)?.clone(), |_| scale)));
+                parts.reduce(|mut a, b| {
                     a.iter_mut().flatten().zip(b.into_iter().flatten()).for_each(|(a, b)| *a += b);
                     a
                 })

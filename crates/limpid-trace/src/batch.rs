@@ -30,11 +30,9 @@ pub fn batch_of<T: AsRef<[u32]>, S: AsRef<[u32]>>(
     let (mut tokens, mut targets): (Vec<u32>, Vec<u32>) = (vec![], vec![]);
     for (b, ids) in sequences.iter().map(AsRef::as_ref).enumerate() {
         if ids.len() != length {
-            let (first, other) = (plural(length, "token"), ids.len());
-            return wrong(format!(
-                "sequence 0 has {first} and sequence {b} has {other}: sequences beside each other are equally long; \
-                 lengthen one or shorten the other"
-            ));
+            let found = format!("sequence 0 has {} and sequence {b} has {}", plural(length, "token"), ids.len());
+            let mend = "sequences beside each other are equally long; lengthen one or shorten the other";
+            return wrong(format!("{found}: {mend}"));
         }
         tokens.extend(ids);
         match config.mask {
@@ -51,8 +49,8 @@ pub fn batch_of<T: AsRef<[u32]>, S: AsRef<[u32]>>(
         (Some(_), 0) => return wrong("this model has no segment vectors (n_segment is 0): give no segments".into()),
         (Some(segments), _) => {
             for (b, ids) in sequences.iter().enumerate() {
-                let (given, tokens) =
-                    (segments.get(b).map_or(0, |segments| segments.as_ref().len()), ids.as_ref().len());
+                let given = segments.get(b).map_or(0, |segments| segments.as_ref().len());
+                let tokens = ids.as_ref().len();
                 if given != tokens {
                     return wrong(format!("there are {given} segments for {tokens} tokens: give one for each"));
                 }

@@ -20,17 +20,14 @@ pub struct TraceComparison {
 /// # Errors
 /// As [`LayerTrace::logits`], and if the runs do not have the same number of sequences and tokens.
 pub fn compare(a: &mut LayerTrace, b: &mut LayerTrace) -> Result<TraceComparison, TraceError> {
-    let size = |trace: &LayerTrace| (trace.batch().spans.len(), trace.batch().spans[0].rows);
-    let (own, other) = (size(a), size(b));
-    if own != other {
-        let what = format!(
-            "runs are compared token by token: one has {} of {}, the other {} of {}",
-            own.0, own.1, other.0, other.1
-        );
+    let size = |trace: &LayerTrace| [trace.batch().spans.len(), trace.batch().spans[0].rows];
+    let ([n, t], [other, length]) = (size(a), size(b));
+    if [n, t] != [other, length] {
+        let what = format!("runs are compared token by token: one has {n} of {t}, the other {other} of {length}");
         return Err(TraceError::Batch { what });
     }
     let (first, second) = (a.names().config.clone(), b.names().config.clone());
-    let (c, v, rows) = (first.d_model, first.vocab_size, own.0 * own.1);
+    let (c, v, rows) = (first.d_model, first.vocab_size, n * t);
     let mut stream = (c == second.d_model).then(Vec::new);
     if let Some(stages) = &mut stream {
         for stage in 0..=first.n_layer.min(second.n_layer) {
@@ -41,8 +38,8 @@ pub fn compare(a: &mut LayerTrace, b: &mut LayerTrace) -> Result<TraceComparison
                 let size = x.iter().map(|x| f64::from(*x)).fold(0.0, square);
                 if off == 0.0 { 0.0 } else { (off / size).sqrt() }
             };
-            stages
-                .push(before.values.chunks_exact(c).zip(after.values.chunks_exact(c)).map(change).collect::<Vec<_>>());
+            let rows = before.values.chunks_exact(c).zip(after.values.chunks_exact(c));
+            stages.push(rows.map(change).collect::<Vec<_>>());
         }
     }
     let heads = first.lm_head && second.lm_head && v == second.vocab_size;

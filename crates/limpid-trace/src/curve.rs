@@ -2,9 +2,10 @@
 
 use limpid_core::config::{Activation, Axis, Constants};
 use limpid_core::kernels::activate;
+use serde::Serialize;
 
 /// An activation function as points of a curve.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ActivationCurve {
     /// Its name.
     pub function: &'static str,

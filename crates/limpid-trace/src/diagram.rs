@@ -2,72 +2,45 @@
 //! ops, so they are true of every variant; symbols, names and letters are those of `names`.
 
 use super::picture::scene::{Fill, Mark, Scene, Side, Text, text_width};
+use super::ranking::greatest;
+use super::table::cut;
 use super::view::{Labels, label};
 use super::{Trace, TraceError};
-use crate::names::{self, Derived, Notation, makes};
+use crate::names::{self, Notation, makes};
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
-use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace};
+use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, axis};
 use limpid_core::model::{Mode, Model, Module};
 use limpid_core::ops::{Access, IGNORE, Op, Region, Scoring};
 
-/// A diagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Diagram {
-    /// From token ids to probabilities.
-    Model,
-    /// A step of training.
-    Training,
-    /// Every tensor of one block.
-    Block,
-    /// One head of attention.
-    Head,
-    /// All heads and what becomes of them.
-    Attention,
-    /// Matrix products of attention.
-    Products,
-    /// A batch of tokens.
-    Input,
-    /// The loss of a few tokens.
-    Loss,
-    /// What each layer reads and writes.
-    Layers,
-    /// Attention with (B, C, T) instead of (B, T, C).
-    Sketch,
+axis! {
+    /// A diagram.
+    Diagram, "diagram" {
+        /// From token ids to probabilities.
+        Model = "model",
+        /// A step of training.
+        Training = "training",
+        /// Every tensor of one block.
+        Block = "block",
+        /// One head of attention.
+        Head = "head",
+        /// All heads and what becomes of them.
+        Attention = "attention",
+        /// Matrix products of attention.
+        Products = "products",
+        /// A batch of tokens.
+        Input = "input",
+        /// The loss of a few tokens.
+        Loss = "loss",
+        /// What each layer reads and writes.
+        Layers = "layers",
+        /// Attention with (B, C, T) instead of (B, T, C).
+        Sketch = "sketch",
+    }
 }
 
 impl Diagram {
-    /// All.
-    pub const ALL: [Diagram; 10] = [
-        Diagram::Model,
-        Diagram::Training,
-        Diagram::Block,
-        Diagram::Head,
-        Diagram::Attention,
-        Diagram::Products,
-        Diagram::Input,
-        Diagram::Loss,
-        Diagram::Layers,
-        Diagram::Sketch,
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Diagram::Model => "model",
-            Diagram::Training => "training",
-            Diagram::Block => "block",
-            Diagram::Head => "head",
-            Diagram::Attention => "attention",
-            Diagram::Products => "products",
-            Diagram::Input => "input",
-            Diagram::Loss => "loss",
-            Diagram::Layers => "layers",
-            Diagram::Sketch => "sketch",
-        }
-    }
-
     /// What it shows.
     pub fn about(self) -> &'static str {
         match self {
@@ -89,11 +62,10 @@ impl Diagram {
     /// # Errors
     /// What there is, and the nearest.
     pub fn named(name: &str) -> Result<Diagram, String> {
-        let own = |diagram: &Diagram| diagram.name() == name;
-        Diagram::ALL.into_iter().find(own).ok_or_else(|| {
-            let names = Diagram::ALL.map(Diagram::name);
-            let near = nearest(name, names).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            format!("there are {}, and `list`{near}", names.join(", "))
+        Diagram::ALL.iter().copied().find(|diagram| diagram.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Diagram::ALL.iter().map(|diagram| diagram.name()).collect();
+            let near = nearest(name, names.iter().copied()).map(|near| format!("; did you mean `{near}`?"));
+            format!("there are {}, and `list`{}", names.join(", "), near.unwrap_or_default())
         })
     }
 
@@ -114,7 +86,7 @@ impl Diagram {
     /// axes are called as `notation` does.
     pub fn of_model(self, model: &Model, notation: Notation) -> Option<String> {
         let Mode::Inspect { batch, context } = model.mode else { return None };
-        let sheet = Sheet::new(model, notation, [batch, context]);
+        let sheet = Sheet::new(model, notation, (batch, context));
         (!self.needs_run()).then(|| sheet.draw(self))
     }
 
@@ -123,7 +95,7 @@ impl Diagram {
     /// # Errors
     /// If the run has not what it shows.
     pub fn of_run(self, trace: &Trace, labels: &Labels, notation: Notation) -> Result<String, TraceError> {
-        let mut sheet = Sheet::new(trace.model, notation, [trace.sequences, trace.length]);
+        let mut sheet = Sheet::new(trace.model, notation, trace.size());
         match self {
             Diagram::Input => sheet.input(trace, labels),
             Diagram::Loss => sheet.loss(trace, labels)?,
@@ -169,7 +141,7 @@ type Shape<'a> = &'a [(&'static str, usize)];
 type Row = [String; 3];
 
 impl<'a> Sheet<'a> {
-    fn new(model: &'a Model, notation: Notation, [b, t]: [usize; 2]) -> Sheet<'a> {
+    fn new(model: &'a Model, notation: Notation, (b, t): (usize, usize)) -> Sheet<'a> {
         Sheet { model, c: &model.config, notation, b, t, marks: vec![], size: [0.0, 0.0] }
     }
 
@@ -292,7 +264,7 @@ impl<'a> Sheet<'a> {
             let at = y + 38.0 + LINE * i as f64;
             let room = w - 24.0 - column;
             // where there is no room for all, the letters go, and then the name, which a symbol stands for
-            let sizes = shape.split_once(" = ").map_or(shape.as_str(), |(_, sizes)| sizes);
+            let sizes = sizes_of(shape);
             let fits = |name: &str, shape: &str| text_width(name, SMALL) + text_width(shape, SMALL) + 8.0 <= room;
             let (name, shape) = match () {
                 () if fits(name, shape) => (name.as_str(), shape.as_str()),
@@ -305,6 +277,12 @@ impl<'a> Sheet<'a> {
             self.mono([x + w - 12.0, at], Side::End, shape);
         }
         y + high
+    }
+
+    /// A box below what ends at `y`, with an arrow to it; where it ends.
+    fn below(&mut self, [x, y, w]: [f64; 3], fill: Fill, title: &str, note: &str, rows: &[Row]) -> f64 {
+        self.arrow(&[[x + w / 2.0, y], [x + w / 2.0, y + GAP]]);
+        self.node([x, y + GAP, w], fill, title, note, rows)
     }
 
     // ---- what is known of tensors
@@ -355,26 +333,14 @@ impl<'a> Sheet<'a> {
     fn shape(&self, name: &str) -> String {
         // a norm's mean is as large as what it divides by, and no op's own
         let stored = name.replace("hook_mean", "hook_scale");
-        let (axes, sizes): (Vec<&'static str>, Vec<usize>) = match (self.model.tensor(&stored), self.model.param(name))
-        {
-            _ if name == "input" => (vec!["batch", "pos"], vec![self.b, self.t]),
-            // what these call it is the heads side by side
-            (Some(tensor), _)
-                if name.ends_with("hook_z")
-                    && matches!(self.notation, Notation::S0 | Notation::S2 | Notation::S3 | Notation::Llmc) =>
-            {
-                (vec!["batch", "pos", "d_model"], vec![self.b, self.t, tensor.cols.len()])
-            }
-            (Some(tensor), _) => {
-                let sizes = super::sizes(self.c, tensor.axes, tensor.cols.len(), (self.b, self.t));
-                (tensor.axes.names().to_vec(), sizes)
-            }
-            (_, Some(param)) => (names::axes(name, self.c), param.shape()),
-            _ => match names::derivation(self.model, name) {
-                Some(Derived::Scaled { of, .. }) => return self.shape(&of),
-                _ => return String::new(),
-            },
+        let Some((mut axes, mut sizes)) = super::shape(self.model, &stored, (self.b, self.t)) else {
+            return String::new();
         };
+        // what these call it is the heads side by side
+        let joined = matches!(self.notation, Notation::S0 | Notation::S2 | Notation::S3 | Notation::Llmc);
+        if joined && name.ends_with("hook_z") {
+            (axes, sizes) = (vec!["batch", "pos", "d_model"], vec![self.b, self.t, sizes[2] * sizes[3]]);
+        }
         if axes.len() != sizes.len() {
             return format!("({})", sizes.iter().map(|n| commas(*n as u64)).collect::<Vec<_>>().join(", "));
         }
@@ -392,6 +358,11 @@ impl<'a> Sheet<'a> {
 
     fn row(&self, name: &str) -> Row {
         [self.symbol(name), names::within(name, Some(0)).into(), self.shape(name)]
+    }
+
+    /// That of a tensor of attention with a shape of its own: of one head.
+    fn row_of(&self, name: &str, shape: Shape) -> Row {
+        [self.symbol(&format!("blocks.0.attn.{name}")), name.into(), self.shape_of(shape)]
     }
 
     /// Parameters that an op reads.
@@ -436,16 +407,10 @@ impl<'a> Sheet<'a> {
     fn whole(&mut self) {
         let [before, _, after] = self.ops();
         let (x, w) = (0.0, 620.0);
-        let middle = x + w / 2.0;
         let ids = [self.row("input")];
         let mut y = self.node([x, 0.0, w], PLAIN, "token ids", "", &ids);
-        let mut next = |sheet: &mut Sheet, fill, title: &str, note: &str, rows: &[Row]| {
-            sheet.arrow(&[[middle, y], [middle, y + GAP]]);
-            y = sheet.node([x, y + GAP, w], fill, title, note, rows);
-            y
-        };
         for op in &before {
-            next(self, kind(op), title(op, self.c), "", &self.rows(op));
+            y = self.below([x, y, w], kind(op), title(op, self.c), "", &self.rows(op));
         }
         let [inside, outside] = ["blocks.0.hook_attn_out", "blocks.0.hook_mlp_out"].map(|name| self.row(name));
         let last = Module::block(self.c.n_layer - 1).named("hook_resid_post");
@@ -462,19 +427,17 @@ impl<'a> Sheet<'a> {
             NormPlace::Branch => "each: attention, norm, +, feed-forward network, norm, +",
             NormPlace::Both => "each: norm, attention, norm, +, norm, feed-forward network, norm, +",
         };
-        let end = next(self, MIXES, &plural(self.c.n_layer, "block"), note, &rows);
+        let end = self.below([x, y, w], MIXES, &plural(self.c.n_layer, "block"), note, &rows);
+        y = end;
         let top = end - 32.0 - LINE * 4.0;
         // sheets behind the box: there are several
         for i in 1..=self.c.n_layer.clamp(1, 4) - 1 {
             let d = 5.0 * i as f64;
-            self.line(
-                &[[x + w, top + d], [x + w + d, top + d], [x + w + d, end + d], [x + d, end + d], [x + d, end]],
-                false,
-                0,
-            );
+            let (right, low) = (x + w + d, end + d);
+            self.line(&[[x + w, top + d], [right, top + d], [right, low], [x + d, low], [x + d, end]], false, 0);
         }
         for op in &after {
-            next(self, kind(op), title(op, self.c), "", &self.rows(op));
+            y = self.below([x, y, w], kind(op), title(op, self.c), "", &self.rows(op));
         }
         self.room(x + w + 20.0, y);
     }
@@ -503,13 +466,7 @@ impl<'a> Sheet<'a> {
                 if beside {
                     self.arrow(&[[middle, y], [middle, top]]);
                 }
-                y = self.node(
-                    [edge, top, full],
-                    if matches!(op, Op::Add { .. }) { STREAM } else { kind(op) },
-                    title(op, self.c),
-                    "",
-                    &rows,
-                );
+                y = self.node([edge, top, full], kind(op), title(op, self.c), "", &rows);
                 stream.push(op.output());
                 (from, beside) = (y, false);
                 continue;
@@ -539,10 +496,8 @@ impl<'a> Sheet<'a> {
         for i in 0..3 {
             self.arrow(&[[at(i) + w / 2.0, y], [at(i) + w / 2.0, top]]);
             let head = if i == 2 { (head.0, v) } else { head };
-            let [weight, made] = [(weights[i], [model, head]), (rows[i], [tokens, head])].map(|(name, shape)| {
-                [self.symbol(&format!("blocks.0.attn.{name}")), name.into(), self.shape_of(&shape)]
-            });
-            self.node([at(i), top, w], MAPS, names[i], "", &[weight, made]);
+            let made = [self.row_of(weights[i], &[model, head]), self.row_of(rows[i], &[tokens, head])];
+            self.node([at(i), top, w], MAPS, names[i], "", &made);
         }
         y = top + 68.0;
         let pair = 2.0 * w + gap;
@@ -550,9 +505,9 @@ impl<'a> Sheet<'a> {
         let mask =
             if self.c.mask == Mask::Causal { "a query sees no later key: -inf there" } else { "hides nothing here" };
         let steps = [
-            (MIXES, "scores", scale.as_str(), vec!["hook_raw_scores"]),
-            (PLAIN, "mask", mask, vec!["hook_attn_scores"]),
-            (BENDS, "softmax of each row", "every row sums to 1", vec!["hook_pattern"]),
+            (MIXES, "scores", scale.as_str(), "hook_raw_scores"),
+            (PLAIN, "mask", mask, "hook_attn_scores"),
+            (BENDS, "softmax of each row", "every row sums to 1", "hook_pattern"),
         ];
         let seen = [("query_pos", t), ("key_pos", t)];
         for (i, (fill, title, note, made)) in steps.into_iter().enumerate() {
@@ -560,11 +515,7 @@ impl<'a> Sheet<'a> {
             for x in if i == 0 { vec![w / 2.0, w + gap + w / 2.0] } else { vec![pair / 2.0] } {
                 self.arrow(&[[x, y], [x, top]]);
             }
-            let made: Vec<Row> = made
-                .into_iter()
-                .map(|hook| [self.symbol(&format!("blocks.0.attn.{hook}")), hook.into(), self.shape_of(&seen)])
-                .collect();
-            y = self.node([0.0, top, pair], fill, title, note, &made);
+            y = self.node([0.0, top, pair], fill, title, note, &[self.row_of(made, &seen)]);
         }
         let end = y + GAP;
         self.arrow(&[[pair / 2.0, y], [pair / 2.0, end]]);
@@ -613,20 +564,16 @@ impl<'a> Sheet<'a> {
         let z = [self.row("blocks.0.attn.hook_z")];
         let heads = format!("{} heads x {d} = {} columns", c.n_head, c.n_head * d);
         let mut y = self.node([0.0, top + high + GAP, w], PLAIN, "heads side by side", &heads, &z);
-        self.arrow(&[[w / 2.0, y], [w / 2.0, y + GAP]]);
         let mut rows = vec![self.row("blocks.0.attn.out.weight")];
         if self.model.param("blocks.0.attn.out.bias").is_some() {
             rows.push(self.row("blocks.0.attn.out.bias"));
         }
         rows.push(self.row(self.projected()));
-        y = self.node([0.0, y + GAP, w], MAPS, "output projection", "mixes the heads", &rows);
+        y = self.below([0.0, y, w], MAPS, "output projection", "mixes the heads", &rows);
         let kv = c.heads().n_kv_head;
         if kv != c.n_head {
-            self.soft(
-                [0.0, y + LINE],
-                Side::Start,
-                format!("{} query heads share {kv} heads of keys and values", c.n_head),
-            );
+            let text = format!("{} query heads share {kv} heads of keys and values", c.n_head);
+            self.soft([0.0, y + LINE], Side::Start, text);
         }
     }
 
@@ -680,18 +627,13 @@ impl<'a> Sheet<'a> {
         };
         let (k, w_o) = (format!("{}ᵀ", names::factor(&k)), self.factor("blocks.0.attn.out.weight"));
         let mut y = 14.0;
-        y = self.product(
-            y,
-            "queries of one sequence; keys and values likewise",
-            &[([t, m], PLAIN, &x), ([m, all], MAPS, &w_q), ([t, all], MIXES, &q)],
-        );
+        let words = "queries of one sequence; keys and values likewise";
+        y = self.product(y, words, &[([t, m], PLAIN, &x), ([m, all], MAPS, &w_q), ([t, all], MIXES, &q)]);
         let split = format!("cut into {heads} heads of {} columns; then for each head", d.1);
         y = self.product(y, &split, &[([t, d], MIXES, &q), ([d, t], MIXES, &k), ([t, t], BENDS, &scores)]);
-        y = self.product(
-            y,
-            "scaled, masked, softmax of each row; then for each head",
-            &[([t, t], BENDS, &weights), ([t, of_value], MIXES, &v), ([t, of_value], MIXES, &context)],
-        );
+        let words = "scaled, masked, softmax of each row; then for each head";
+        let parts = [([t, t], BENDS, &*weights), ([t, of_value], MIXES, &*v), ([t, of_value], MIXES, &*context)];
+        y = self.product(y, words, &parts);
         let join = format!("the {heads} heads side by side; then");
         self.product(y, &join, &[([t, joined], MIXES, &z), ([joined, m], MAPS, &w_o), ([t, m], PLAIN, &out)]);
     }
@@ -719,9 +661,8 @@ impl<'a> Sheet<'a> {
             self.rect([x, y, w, high], fill);
             self.bold([x + 12.0, y + 22.0], Side::Start, title);
             self.say([x + 12.0, y + 46.0], Side::Start, words);
-            let sizes =
-                shape.split_once(" = ").filter(|_| text_width(&shape, SMALL) > w - 20.0).map(|(_, sizes)| sizes);
-            self.mono([x + 12.0, y + 70.0], Side::Start, sizes.unwrap_or(&shape));
+            let shown = if text_width(&shape, SMALL) > w - 20.0 { sizes_of(&shape) } else { &shape };
+            self.mono([x + 12.0, y + 70.0], Side::Start, shown);
         }
         let middle = high / 2.0;
         for i in 0..2 {
@@ -754,10 +695,7 @@ impl<'a> Sheet<'a> {
         let (mid, gap) = (170.0, 34.0);
         // llm.c keeps the reciprocal of what a norm divides by
         let call = |sheet: &Sheet, name: &str| sheet.call(name).trim_start_matches("1/").to_string();
-        let sizes = |sheet: &Sheet, name: &str| {
-            let shape = sheet.shape(name);
-            shape.split_once(" = ").map_or(shape.clone(), |(_, sizes)| sizes.into())
-        };
+        let sizes = |sheet: &Sheet, name: &str| sizes_of(&sheet.shape(name)).to_string();
         // both columns as wide as the widest line needs
         let all = [before.as_slice(), block.as_slice(), after.as_slice()].concat();
         let every = all.iter().flat_map(|op| self.params(op).into_iter().map(String::from).chain(self.written(op)));
@@ -800,16 +738,10 @@ impl<'a> Sheet<'a> {
             }
             if part == 1 {
                 let right = 2.0 * w + mid + 2.0 * gap;
-                self.soft(
-                    [0.0, top + 20.0],
-                    Side::Start,
-                    format!("the first of {}; each has its own", plural(self.c.n_layer, "block")),
-                );
-                self.line(
-                    &[[-10.0, top + 4.0], [right + 10.0, top + 4.0], [right + 10.0, y], [-10.0, y], [-10.0, top + 4.0]],
-                    false,
-                    1,
-                );
+                let text = format!("the first of {}; each has its own", plural(self.c.n_layer, "block"));
+                self.soft([0.0, top + 20.0], Side::Start, text);
+                let (left, right, top) = (-10.0, right + 10.0, top + 4.0);
+                self.line(&[[left, top], [right, top], [right, y], [left, y], [left, top]], false, 1);
                 y += 14.0;
             }
         }
@@ -827,20 +759,16 @@ impl<'a> Sheet<'a> {
             .map(|hook| self.call(&format!("blocks.0.attn.{hook}")));
         let products = format!("{weights} · value");
         let channels = commas(model.1 as u64);
+        let weighted = format!("a weight times a value vector, for each two tokens: {channels} cards, one a channel");
         // what it is called, in words, its shape with the card's rows and columns last
-        let steps: [(&str, String, Shape, Fill); 7] = [
-            (&qkv, "queries, keys and values, above each other".into(), &[batch, ("features", wide), tokens], MAPS),
-            ("query of one head", "its rows of those of all heads".into(), &[batch, heads, head, tokens], MIXES),
-            (&scores, "each query with each key, for each head".into(), &[batch, heads, from, to], BENDS),
-            (&weights, "softmax: the weights of each query sum to 1".into(), &[batch, heads, from, to], BENDS),
-            ("value of one head", "a vector for each token".into(), &[batch, heads, value, tokens], MIXES),
-            (
-                &products,
-                format!("a weight times a value vector, for each two tokens: {channels} cards, one a channel"),
-                &[batch, model, from, to],
-                MIXES,
-            ),
-            (&z, "each row summed: heads above each other again".into(), &[batch, model, tokens], STREAM),
+        let steps: [(&str, &str, Shape, Fill); 7] = [
+            (&qkv, "queries, keys and values, above each other", &[batch, ("features", wide), tokens], MAPS),
+            ("query of one head", "its rows of those of all heads", &[batch, heads, head, tokens], MIXES),
+            (&scores, "each query with each key, for each head", &[batch, heads, from, to], BENDS),
+            (&weights, "softmax: the weights of each query sum to 1", &[batch, heads, from, to], BENDS),
+            ("value of one head", "a vector for each token", &[batch, heads, value, tokens], MIXES),
+            (&products, &weighted, &[batch, model, from, to], MIXES),
+            (&z, "each row summed: heads above each other again", &[batch, model, tokens], STREAM),
         ];
         let mut y = 16.0;
         let last = steps.len() - 1;
@@ -870,11 +798,9 @@ impl<'a> Sheet<'a> {
         }
         let [lies, drawn] =
             [[batch, tokens, model], [batch, model, tokens]].map(|shape| self.letters(&shape.map(|(axis, _)| axis)));
-        self.say(
-            [0.0, y + 4.0],
-            Side::Start,
-            format!("Only the drawing is ({drawn}): in memory the numbers of a token lie beside each other, ({lies})."),
-        );
+        let text =
+            format!("Only the drawing is ({drawn}): in memory the numbers of a token lie beside each other, ({lies}).");
+        self.say([0.0, y + 4.0], Side::Start, text);
     }
 
     /// Words, ids and positions of a batch, and the tables that they are looked up in.
@@ -883,7 +809,7 @@ impl<'a> Sheet<'a> {
         let word = |row: usize, at: usize| {
             let own = labels.tokens.get(row).and_then(|words| words.get(at)).cloned();
             let id = trace.batch.tokens[row * self.t + at];
-            [own.unwrap_or_else(|| label(&id.to_string())), format!("id {id}")].map(|text| super::table::cut(&text, 14))
+            [own.unwrap_or_else(|| label(&id.to_string())), format!("id {id}")].map(|text| cut(&text, 14))
         };
         let words: Vec<Vec<[String; 2]>> = (0..b).map(|row| (0..t).map(|at| word(row, at)).collect()).collect();
         let longest = words.iter().flatten().map(|[word, _]| text_width(word, 12.0)).fold(56.0, f64::max);
@@ -891,15 +817,9 @@ impl<'a> Sheet<'a> {
         let rest = |shown: usize, all: usize, what: &str| {
             if all > shown { format!(", the first {shown} of {} {what}", commas(all as u64)) } else { String::new() }
         };
-        let heading = format!(
-            "{} sequences of {} tokens, {}{}{}",
-            self.b,
-            self.t,
-            self.shape("input"),
-            rest(b, self.b, "sequences"),
-            rest(t, self.t, "tokens")
-        );
-        let heading = if self.b == 1 { heading.replacen("1 sequences", "1 sequence", 1) } else { heading };
+        let several = if self.b == 1 { "sequence" } else { "sequences" };
+        let first = [rest(b, self.b, "sequences"), rest(t, self.t, "tokens")].concat();
+        let heading = format!("{} {several} of {} tokens, {}{first}", self.b, self.t, self.shape("input"));
         self.bold([0.0, 4.0], Side::Start, heading);
         let mut y = 22.0;
         for at in 0..t {
@@ -917,25 +837,16 @@ impl<'a> Sheet<'a> {
             y += h + 6.0;
         }
         let right = (left + t as f64 * w).max(560.0);
-        let middle = right / 2.0;
-        let tokens: Vec<Row> = ["embed.weight", "hook_embed"].into_iter().map(|name| self.row(name)).collect();
-        self.arrow(&[[middle, y], [middle, y + GAP]]);
-        y = self.node([0.0, y + GAP, right], MAPS, "each id is a row of the token table", "", &tokens);
+        let tokens = ["embed.weight", "hook_embed"].map(|name| self.row(name));
+        y = self.below([0.0, y, right], MAPS, "each id is a row of the token table", "", &tokens);
         if self.model.tensor("hook_pos_embed").is_some() {
             let learned = self.model.param("pos_embed.weight").map(|_| self.row("pos_embed.weight"));
             let rows: Vec<Row> = learned.into_iter().chain([self.row("hook_pos_embed")]).collect();
-            self.arrow(&[[middle, y], [middle, y + GAP]]);
-            y = self.node(
-                [0.0, y + GAP, right],
-                EVENS,
-                "each position its own row, the same in every sequence",
-                "+",
-                &rows,
-            );
+            let title = "each position its own row, the same in every sequence";
+            y = self.below([0.0, y, right], EVENS, title, "+", &rows);
         }
         let sum = [self.row("blocks.0.hook_resid_pre")];
-        self.arrow(&[[middle, y], [middle, y + GAP]]);
-        self.node([0.0, y + GAP, right], STREAM, "what the first block reads", "=", &sum);
+        self.below([0.0, y, right], STREAM, "what the first block reads", "=", &sum);
     }
 
     /// For each of the first tokens the likeliest next ones, the true one, and its -ln p.
@@ -947,9 +858,8 @@ impl<'a> Sheet<'a> {
         let counted: Vec<usize> =
             (0..losses.values.len()).filter(|n| targets.get(*n).is_some_and(|target| *target != IGNORE)).collect();
         if counted.is_empty() {
-            return Err(TraceError::Expression {
-                what: "the diagram `loss` needs a next token: give at least two tokens".into(),
-            });
+            let what = "the diagram `loss` needs a next token: give at least two tokens".into();
+            return Err(TraceError::Expression { what });
         }
         let word = |id: usize| labels.vocabulary.get(id).cloned().unwrap_or_else(|| format!("id {id}"));
         let columns = [0.0, 130.0, 270.0, 360.0, 450.0, 620.0];
@@ -962,9 +872,7 @@ impl<'a> Sheet<'a> {
         for n in counted.iter().copied().take(SHOWN) {
             let (p, z) = (&probs.values[n * v..][..v], &logits.values[n * v..][..v]);
             let target = targets[n] as usize;
-            let mut order: Vec<usize> = (0..v).collect();
-            order.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
-            let mut shown: Vec<usize> = order.into_iter().take(LIKELIEST).collect();
+            let mut shown = greatest(p, LIKELIEST);
             if !shown.contains(&target) {
                 shown.pop();
                 shown.push(target);
@@ -972,11 +880,11 @@ impl<'a> Sheet<'a> {
             let high = 14.0 + LINE * shown.len() as f64;
             self.rect([-10.0, y, 770.0, high], PLAIN);
             let own = trace.batch.tokens[n] as usize;
-            self.say([columns[0] + 4.0, y + high / 2.0 + 4.0], Side::Start, super::table::cut(&word(own), 16));
+            self.say([columns[0] + 4.0, y + high / 2.0 + 4.0], Side::Start, cut(&word(own), 16));
             for (i, id) in shown.iter().enumerate() {
                 let at = y + 20.0 + LINE * i as f64;
                 let is_true = *id == target;
-                let text = super::table::cut(&word(*id), 16);
+                let text = cut(&word(*id), 16);
                 if is_true {
                     self.bold([columns[1], at], Side::Start, text)
                 } else {
@@ -986,37 +894,28 @@ impl<'a> Sheet<'a> {
                 self.mono([columns[3], at], Side::Start, format!("{:.4}", p[*id]));
                 let long = (f64::from(p[*id]) * 150.0).max(0.5);
                 let fill = Fill::Series(usize::from(is_true));
-                self.marks.push(Mark::Rect {
-                    at: [columns[4], at - 9.0, long, 10.0],
-                    fill,
-                    edge: false,
-                    hint: String::new(),
-                });
+                self.marks.push(Mark::rect([columns[4], at - 9.0, long, 10.0], fill));
             }
-            self.mono(
-                [columns[5], y + high / 2.0 + 4.0],
-                Side::Start,
-                format!("-ln {:.4} = {:.4}", p[target], losses.values[n]),
-            );
+            let text = format!("-ln {:.4} = {:.4}", p[target], losses.values[n]);
+            self.mono([columns[5], y + high / 2.0 + 4.0], Side::Start, text);
             y += high + 8.0;
         }
         let sum: f64 = counted.iter().map(|n| f64::from(losses.values[*n])).sum();
         let mean = sum / counted.len() as f64;
-        let all = if counted.len() > SHOWN { format!(" (the first {SHOWN} are above)") } else { String::new() };
-        let text = format!(
-            "loss = mean over {} tokens{all} = {sum:.4} / {} = {mean:.4}; perplexity e^{mean:.4} = {:.3}",
-            counted.len(),
-            counted.len(),
-            mean.exp()
-        );
-        self.bold([0.0, y + 18.0], Side::Start, text);
-        self.say(
-            [0.0, y + 40.0],
-            Side::Start,
-            format!("Every token equally likely would be ln V = ln {} = {:.4}.", commas(v as u64), (v as f64).ln()),
-        );
+        let (n, perplexity) = (counted.len(), mean.exp());
+        let all = if n > SHOWN { format!(" (the first {SHOWN} are above)") } else { String::new() };
+        let means = format!("{sum:.4} / {n} = {mean:.4}; perplexity e^{mean:.4} = {perplexity:.3}");
+        self.bold([0.0, y + 18.0], Side::Start, format!("loss = mean over {n} tokens{all} = {means}"));
+        let (tokens, even) = (commas(v as u64), (v as f64).ln());
+        let text = format!("Every token equally likely would be ln V = ln {tokens} = {even:.4}.");
+        self.say([0.0, y + 40.0], Side::Start, text);
         Ok(())
     }
+}
+
+/// A shape without its letters: `(1, 4, 6)` of `(B,T,C) = (1, 4, 6)`.
+fn sizes_of(shape: &str) -> &str {
+    shape.split_once(" = ").map_or(shape, |(_, sizes)| sizes)
 }
 
 /// A side of a rectangle for so many rows or columns.

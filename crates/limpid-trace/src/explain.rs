@@ -8,6 +8,7 @@
 use super::curve::ActivationCurve;
 use super::layers::LayerTrace;
 use super::table::short;
+use super::view::number;
 use super::{TraceError, unknown};
 use crate::names::{self, Derived};
 use limpid_base::plural::plural;
@@ -16,14 +17,14 @@ use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::dropout::{Draws, weight_index};
 use limpid_core::kernels::{activate, norm};
 use limpid_core::model::{Axes, Component, ParamRole};
-use limpid_core::ops::Target;
-use limpid_core::ops::{Op, Region};
+use limpid_core::ops::{Op, Region, Target};
+use serde::{Serialize, Serializer};
 
 /// The most terms that an explanation shows, all parts together.
 pub const TERMS: usize = 64;
 
 /// One number of a tensor: its index has the order of [`LayerTrace::shape`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
     /// The tensor's name.
     pub name: String,
@@ -32,16 +33,18 @@ pub struct Cell {
 }
 
 /// A number that another is computed from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Operand {
     /// It.
+    #[serde(serialize_with = "number")]
     pub value: f64,
     /// Where it is found; none for a constant.
+    #[serde(rename = "to")]
     pub at: Option<Cell>,
 }
 
 /// A term of a sum.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SumTerm {
     /// Which one: `unit 17`.
     pub label: String,
@@ -50,15 +53,17 @@ pub struct SumTerm {
     /// The other factor, if it is a product.
     pub right: Option<Operand>,
     /// What it adds. If it is neither `left` nor the product, the sentence says what it is.
+    #[serde(serialize_with = "number")]
     pub value: f64,
 }
 
 /// Terms that belong together: those of a head.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SumPart {
     /// What it is: `head 5`, `bias`.
     pub label: String,
     /// The sum of all of its terms.
+    #[serde(serialize_with = "number")]
     pub value: f64,
     /// How many terms it has.
     pub of: usize,
@@ -125,8 +130,14 @@ impl Operation {
     }
 }
 
+impl Serialize for Operation {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(self.name())
+    }
+}
+
 /// A step after the sum.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SumStep {
     /// What is done.
     pub operation: Operation,
@@ -135,17 +146,21 @@ pub struct SumStep {
     /// That number.
     pub by: Option<Operand>,
     /// What comes out.
+    #[serde(serialize_with = "number")]
     pub result: f64,
     /// Where the model has it, if it does.
+    #[serde(rename = "to")]
     pub at: Option<Cell>,
 }
 
-/// Why a cell has its value.
-#[derive(Clone, Debug, PartialEq)]
+/// Why a cell has its value. In JSON the cell's name and place stand among the other fields.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The cell.
+    #[serde(flatten)]
     pub cell: Cell,
     /// Its value.
+    #[serde(serialize_with = "number")]
     pub value: f32,
     /// The op that made it: `linear`; `parameter` or `input` for what no op makes.
     pub op: &'static str,
@@ -160,12 +175,15 @@ pub struct Explanation {
     /// How many there are.
     pub of: usize,
     /// The sum of the terms that are not shown.
+    #[serde(serialize_with = "number")]
     pub remainder: f64,
     /// What is done with the sum.
     pub steps: Vec<SumStep>,
     /// What comes out, in f64.
+    #[serde(serialize_with = "number")]
     pub exact: f64,
     /// The value minus that.
+    #[serde(serialize_with = "number")]
     pub rounding: f64,
     /// The curve of an activation function, on which the cell is a point.
     pub curve: Option<ActivationCurve>,
@@ -203,7 +221,8 @@ pub fn explain(trace: &mut LayerTrace, name: &str, at: &[usize]) -> Result<Expla
 struct Draft {
     what: String,
     parts: Vec<(String, Vec<SumTerm>)>,
-    steps: Vec<(Operation, &'static str, Option<Operand>, Option<Cell>)>,
+    /// Without their results.
+    steps: Vec<SumStep>,
     curve: Option<ActivationCurve>,
 }
 
@@ -224,9 +243,19 @@ impl Draft {
         self.part(label, vec![term])
     }
 
-    fn step(mut self, operation: Operation, label: &'static str, by: Option<Operand>, at: Option<Cell>) -> Draft {
-        self.steps.push((operation, label, by, at));
+    /// A step with a second number; `at` is where the model has its result.
+    fn step_to(mut self, operation: Operation, label: &'static str, by: Option<Operand>, at: Option<Cell>) -> Draft {
+        self.steps.push(SumStep { operation, label, by, result: 0.0, at });
         self
+    }
+
+    fn step(self, operation: Operation, label: &'static str, by: Operand) -> Draft {
+        self.step_to(operation, label, Some(by), None)
+    }
+
+    /// A function of one number.
+    fn apply(self, function: Operation) -> Draft {
+        self.step_to(function, "", None, None)
     }
 
     /// Bounded by cap tanh(x / cap), where there is a bound.
@@ -234,10 +263,9 @@ impl Draft {
         if cap == 0.0 {
             return self;
         }
-        let cap = || Some(constant(cap.into()));
         let tanh = Operation::Activation(Activation::Tanh, Constants::USUAL);
-        let draft = self.step(Operation::Over, "the bound", cap(), None).step(tanh, "", None, None);
-        draft.step(Operation::Times, "the bound", cap(), None)
+        let draft = self.step(Operation::Over, "the bound", constant(cap)).apply(tanh);
+        draft.step(Operation::Times, "the bound", constant(cap))
     }
 
     fn finish(self, cell: Cell, value: f32, op: &'static str, formula: Option<String>) -> Explanation {
@@ -255,26 +283,20 @@ impl Draft {
             room -= fits;
             parts.push(SumPart { label, value: sum, of: count, terms });
         }
-        let mut exact = match parts.is_empty() {
-            true => f64::from(value),
-            false => parts.iter().map(|part| part.value).sum(),
-        };
+        let sum = parts.iter().map(|part| part.value).sum();
+        let mut exact = if parts.is_empty() { f64::from(value) } else { sum };
         let mut words = self.what;
         let said = sentence(&parts, exact, of, self.steps.is_empty());
         if !said.is_empty() {
             words += &format!(" {said}");
         }
-        let mut steps = vec![];
-        for (operation, label, by, at) in self.steps {
-            exact = operation.of(exact, by.as_ref().map_or(0.0, |by| by.value));
-            let with = by.as_ref().map_or(String::new(), |by| format!(" {label} {}", short(by.value)));
-            words += &format!(
-                "{} {}{with}: {}",
-                if steps.is_empty() { " Then" } else { "," },
-                operation.name(),
-                short(exact)
-            );
-            steps.push(SumStep { operation, label, by, result: exact, at });
+        let mut steps = self.steps;
+        for (i, step) in steps.iter_mut().enumerate() {
+            exact = step.operation.of(exact, step.by.as_ref().map_or(0.0, |by| by.value));
+            step.result = exact;
+            let begin = if i == 0 { " Then" } else { "," };
+            let with = step.by.as_ref().map_or(String::new(), |by| format!(" {} {}", step.label, short(by.value)));
+            words += &format!("{begin} {}{with}: {}", step.operation.name(), short(exact));
         }
         if !steps.is_empty() {
             words.push('.');
@@ -322,13 +344,17 @@ fn one_more(gain: Operand, less_one: bool) -> Operand {
     if less_one { constant(1.0 + gain.value) } else { gain }
 }
 
-fn constant(value: f64) -> Operand {
-    Operand { value, at: None }
+fn constant(value: impl Into<f64>) -> Operand {
+    Operand { value: value.into(), at: None }
 }
 
 fn found(value: impl Into<f64>, at: Cell) -> Operand {
     Operand { value: value.into(), at: Some(at) }
 }
+
+/// What is said of a number that a factor stretches.
+const FACTOR: &str = "A number times a factor of the configuration.";
+const LOG_SUM: &str = "the log of the sum of exponentials";
 
 /// The row that a cell is in.
 struct Scene<'a> {
@@ -384,17 +410,15 @@ impl Scene<'_> {
                 let wide = (1.25 * x.value.abs()).max(4.0);
                 let curve = Some(ActivationCurve::over(f, k, (-wide, wide)));
                 let draft = Draft::new(format!("The activation function {} of one number.", f.name()));
-                let draft = draft.term("before", x, None).step(Operation::Activation(f, k), "", None, None);
-                Draft { curve, ..draft }
+                Draft { curve, ..draft.term("before", x, None).apply(Operation::Activation(f, k)) }
             }
             Op::Add { a, b, scale, .. } => {
-                let factor = (scale != 1.0).then(|| constant(scale.into()));
+                let factor = (scale != 1.0).then(|| constant(scale));
                 let (a, b) = (self.operand(a, col)?, self.operand(b, col)?);
                 let label = |x: &Operand| x.at.as_ref().map_or(String::new(), |cell| last(&cell.name).to_string());
                 let (first, second) = (label(&a), label(&b));
-                let what =
-                    format!("`{first}` plus `{second}`{}.", if factor.is_some() { " times a factor" } else { "" });
-                Draft::new(what).term(first, a, None).term(second, b, factor)
+                let times = if factor.is_some() { " times a factor" } else { "" };
+                Draft::new(format!("`{first}` plus `{second}`{times}.")).term(first, a, None).term(second, b, factor)
             }
             Op::Multiply { a, b, .. } => {
                 let (a, b) = (self.operand(a, col)?, self.operand(b, col)?);
@@ -402,17 +426,13 @@ impl Scene<'_> {
             }
             Op::Scale { x, factor, cap, .. } => {
                 let x = self.operand(x, col)?;
-                let draft = Draft::new("A number times a factor of the configuration.");
-                draft.term("scaled", x, Some(constant(factor.into()))).bounded(cap)
+                Draft::new(FACTOR).term("scaled", x, Some(constant(factor))).bounded(cap)
             }
             Op::Dropout { x, drop, y } => {
                 let factor = Draws::new(drop, self.trace.batch().seed).factor((self.row * y.cols + col) as u64);
                 let x = self.operand(x, col)?;
-                Draft::new("Dropout: outside training a number is kept, or scaled as its mean was in training.").term(
-                    "kept",
-                    x,
-                    Some(constant(factor.into())),
-                )
+                let what = "Dropout: outside training a number is kept, or scaled as its mean was in training.";
+                Draft::new(what).term("kept", x, Some(constant(factor)))
             }
             Op::Gather { x, .. } => Draft::new("A copy.").term("copied", self.operand(x, col)?, None),
             Op::Classify { x, w, b: bias, cap, logits, probs, .. } => match () {
@@ -420,15 +440,10 @@ impl Scene<'_> {
                 () if Some(region) == probs => {
                     let logits = self.trace.stored_row("logits", self.row)?;
                     let cell = Cell { name: "logits".into(), at: vec![b, pos, col] };
-                    Draft::new(format!("The probability of token {col}: its share of the exponentials of all logits."))
-                        .term(format!("logit of token {col}"), found(logits[col], cell), None)
-                        .step(
-                            Operation::Minus,
-                            "the log of the sum of exponentials",
-                            Some(constant(lse(&logits))),
-                            None,
-                        )
-                        .step(Operation::Exp, "", None, None)
+                    let what = format!("The probability of token {col}: its share of the exponentials of all logits.");
+                    let logit = found(logits[col], cell);
+                    let draft = Draft::new(what).term(format!("logit of token {col}"), logit, None);
+                    draft.step(Operation::Minus, LOG_SUM, constant(lse(&logits))).apply(Operation::Exp)
                 }
                 () => self.loss()?,
             },
@@ -455,9 +470,9 @@ impl Scene<'_> {
             }
             Derived::Scaled { of, factor } => {
                 let (value, ..) = self.draft(&of, at)?;
-                let draft = Draft::new("A number times a factor of the configuration.");
                 let operand = found(value, Cell { name: of, at: at.to_vec() });
-                Ok((value * factor, "scale", draft.term("scaled", operand, Some(constant(factor.into())))))
+                let draft = Draft::new(FACTOR).term("scaled", operand, Some(constant(factor)));
+                Ok((value * factor, "scale", draft))
             }
             Derived::Mean { stats, .. } => {
                 let op = self.trace.names().ops()[self.trace.maker(stats)];
@@ -559,32 +574,29 @@ impl Scene<'_> {
             return Ok(Draft::new(what).term("the table's", of_table(self, table, id)?, None));
         }
         if position == Some(region) {
-            let (one_based, wave) = match places {
+            let even = col.is_multiple_of(2);
+            let (place, exponent, wave) = match places {
                 Positions::Learned => {
-                    let table = positions.map(|table| of_table(self, table, t)).transpose()?;
-                    let draft = Draft::new(format!(
-                        "Position {t} has row {t} of the position table; this is its column {col}."
-                    ));
-                    return Ok(table.into_iter().fold(draft, |draft, row| draft.term("the table's", row, None)));
+                    let what = format!("Position {t} has row {t} of the position table; this is its column {col}.");
+                    let row = positions.map(|table| of_table(self, table, t)).transpose()?;
+                    return Ok(match row {
+                        Some(row) => Draft::new(what).term("the table's", row, None),
+                        None => Draft::new(what),
+                    });
                 }
-                Positions::SinusoidalOneBased => {
-                    (1, if col.is_multiple_of(2) { (col, false) } else { (col + 1, true) })
-                }
-                _ => (0, (col / 2 * 2, col.is_multiple_of(2))),
+                Positions::SinusoidalOneBased if even => (t + 1, col, Operation::Cosine),
+                Positions::SinusoidalOneBased => (t + 1, col + 1, Operation::Sine),
+                _ if even => (t, col, Operation::Sine),
+                _ => (t, col - 1, Operation::Cosine),
             };
-            let (place, (exponent, sine)) = (t + one_based, wave);
             let frequency = 10_000f64.powf(-(exponent as f64) / c as f64);
-            let (operation, name) = if sine { (Operation::Sine, "sine") } else { (Operation::Cosine, "cosine") };
-            let draft = Draft::new(format!(
-                "The {name} of {place} / 10000^({exponent}/{c}), for position {t} and column {col}."
-            ));
-            return Ok(draft
-                .term("angle", constant(place as f64), Some(constant(frequency)))
-                .step(operation, "", None, None));
+            let name = wave.name();
+            let what = format!("The {name} of {place} / 10000^({exponent}/{c}), for position {t} and column {col}.");
+            let draft = Draft::new(what).term("angle", constant(place as f64), Some(constant(frequency)));
+            return Ok(draft.apply(wave));
         }
-        let mut draft = Draft::new(format!(
-            "What token {id}, position {t} and its segment add up to, as far as the model has these."
-        ));
+        let what = format!("What token {id}, position {t} and its segment add up to, as far as the model has these.");
+        let mut draft = Draft::new(what);
         for (label, region) in [("token", token), ("position", position)] {
             if let Some(region) = region {
                 draft = draft.term(label, self.operand(region, col)?, None);
@@ -615,9 +627,8 @@ impl Scene<'_> {
         let place = |i: usize| found(xs[i], self.cell(x, i));
         let Some(region) = region else {
             let terms = each(&|i| term(label(i), place(i), Some(constant(1.0 / n))));
-            return Ok(
-                Draft::new(format!("The mean of the {n} values of `{of}` at position {pos}.")).part("mean", terms)
-            );
+            let what = format!("The mean of the {n} values of `{of}` at position {pos}.");
+            return Ok(Draft::new(what).part("mean", terms));
         };
         if scale == Some(region) {
             let centre = mean.as_ref().map_or(0.0, |mean| mean.value);
@@ -626,36 +637,29 @@ impl Scene<'_> {
                 SumTerm { label: label(i), value: (left.value - centre).powi(2) / n, left, right: None }
             });
             let less = if mean.is_some() { format!(" less their mean {}", short(centre)) } else { String::new() };
-            let draft = Draft::new(format!("The mean of the squares of the {n} values of `{of}`{less}, and its root."));
-            let eps = Some(constant(eps.into()));
-            let (draft, plus) = (draft.part("mean square", terms), (Operation::Plus, "epsilon"));
+            let what = format!("The mean of the squares of the {n} values of `{of}`{less}, and its root.");
+            let (draft, eps) = (Draft::new(what).part("mean square", terms), constant(eps));
             return Ok(match kind {
-                NormKind::LayerStd => draft.step(Operation::Sqrt, "", None, None).step(plus.0, plus.1, eps, None),
-                _ => draft.step(plus.0, plus.1, eps, None).step(Operation::Sqrt, "", None, None),
+                NormKind::LayerStd => draft.apply(Operation::Sqrt).step(Operation::Plus, "epsilon", eps),
+                _ => draft.step(Operation::Plus, "epsilon", eps).apply(Operation::Sqrt),
             });
         }
-        let mut draft =
-            Draft::new(format!("A value of `{of}`, centred and scaled by what its position's values are like."));
-        if mean.is_none() {
-            draft = Draft::new(format!("A value of `{of}`, scaled by what its position's values are like."));
-        }
-        draft = draft.term("value", place(col), None);
+        let done = if mean.is_some() { "centred and scaled" } else { "scaled" };
+        let what = format!("A value of `{of}`, {done} by what its position's values are like.");
+        let mut draft = Draft::new(what).term("value", place(col), None);
         if let Some(mean) = mean {
-            draft = draft.step(Operation::Minus, "the mean", Some(mean), None);
+            draft = draft.step(Operation::Minus, "the mean", mean);
         }
         let scale = found(self.trace.stored_row(&format!("{base}hook_scale"), self.row)?[0], near("hook_scale", 0));
-        let normal = near("hook_normalized", col);
-        draft = draft.step(Operation::Over, "the scale", Some(scale), (normalized != Some(region)).then_some(normal));
-        if normalized != Some(region) {
-            for (operation, label, param) in
-                [(Operation::Times, "the gain", gain), (Operation::Plus, "the offset", offset)]
-            {
-                if let Some(param) = param {
-                    let by = self.element(param, col)?;
-                    let by = if operation == Operation::Times { one_more(by, less_one) } else { by };
-                    draft = draft.step(operation, label, Some(by), None);
-                }
-            }
+        if normalized == Some(region) {
+            return Ok(draft.step(Operation::Over, "the scale", scale));
+        }
+        draft = draft.step_to(Operation::Over, "the scale", Some(scale), Some(near("hook_normalized", col)));
+        if let Some(gain) = gain {
+            draft = draft.step(Operation::Times, "the gain", one_more(self.element(gain, col)?, less_one));
+        }
+        if let Some(offset) = offset {
+            draft = draft.step(Operation::Plus, "the offset", self.element(offset, col)?);
         }
         Ok(draft)
     }
@@ -670,18 +674,14 @@ impl Scene<'_> {
         };
         // where the parts of a fused weight have names of their own
         let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
-        let part = self
-            .trace
-            .names()
-            .param(&weight)
-            .filter(|p| (p.module.part, p.role) == (Component::Qkv, ParamRole::Weight))
-            .and_then(|param| {
-                let parts = heads.parts();
-                let which = parts.iter().position(|cols| cols.contains(&own))?;
-                let at = own - parts[which].start;
-                let d = heads.features(&parts[which]);
-                Some((param.module.part(Component::Attention), ["Q", "K", "V"][which], at / d, at % d))
-            });
+        let fused = self.trace.names().param(&weight);
+        let fused = fused.filter(|p| (p.module.part, p.role) == (Component::Qkv, ParamRole::Weight));
+        let part = fused.and_then(|param| {
+            let (letter, rows) =
+                ["Q", "K", "V"].into_iter().zip(heads.parts()).find(|(_, rows)| rows.contains(&own))?;
+            let (at, d) = (own - rows.start, heads.features(&rows));
+            Some((param.module.part(Component::Attention), letter, at / d, at % d))
+        });
         let weight_cell = |i: usize| match &part {
             Some((attn, letter, head, d)) => Cell { name: attn.named(&format!("W_{letter}")), at: vec![*head, i, *d] },
             None => Cell { name: weight.clone(), at: vec![own, i] },
@@ -696,12 +696,9 @@ impl Scene<'_> {
         };
         let by_head = from.ends_with("attn.hook_z");
         let wide = if by_head { heads.d_value } else { xs.len() };
-        let what = format!(
-            "The {} of `{from}` at position {}, each times its weight{}.",
-            plural(xs.len(), "value"),
-            self.pos,
-            if bias.is_some() { ", plus the bias" } else { "" }
-        );
+        let (values, plus) = (plural(xs.len(), "value"), if bias.is_some() { ", plus the bias" } else { "" });
+        let pos = self.pos;
+        let what = format!("The {values} of `{from}` at position {pos}, each times its weight{plus}.");
         let mut draft = Draft::new(what);
         for first in (0..xs.len()).step_by(wide.max(1)) {
             let label = if by_head { format!("head {}", first / wide) } else { format!("{unit}s") };
@@ -731,18 +728,16 @@ impl Scene<'_> {
         let own: Vec<f64> = values[part.clone()].iter().map(|v| f64::from(*v)).collect();
         let (mut normal, mut stats) = (vec![0.0; own.len()], [0.0; 2]);
         norm::reference::forward((&mut normal, &mut stats), &own, (None, None), (kind, f64::from(eps)));
-        let what = match together {
-            true => "A value, scaled by what those of all heads at this position are like.",
-            false => "A value, scaled by what its head's values at this position are like.",
-        };
+        let whose = if together { "those of all heads" } else { "its head's values" };
+        let what = format!("A value, scaled by what {whose} at this position are like.");
         let mut draft = Draft::new(what).term("value", place, None);
         if kind != NormKind::Rms {
-            draft = draft.step(Operation::Minus, "the mean", Some(constant(stats[0])), None);
+            draft = draft.step(Operation::Minus, "the mean", constant(stats[0]));
         }
-        draft = draft.step(Operation::Over, "the scale", Some(constant(1.0 / stats[1])), None);
+        draft = draft.step(Operation::Over, "the scale", constant(1.0 / stats[1]));
         if let Some(gain) = if key { k_gain } else { q_gain } {
             let gain = one_more(self.element(gain, col - part.start)?, less_one);
-            draft = draft.step(Operation::Times, "the gain", Some(gain), None);
+            draft = draft.step(Operation::Times, "the gain", gain);
         }
         Ok(draft)
     }
@@ -762,10 +757,9 @@ impl Scene<'_> {
         let turn = self.trace.table_rows(angles, position..position + 1)?;
         let (cos, sin) = (f64::from(turn[first % d]), f64::from(turn[first % d + 1]));
         let [a, b] = if col == first { [cos, -sin] } else { [sin, cos] };
+        let [cos, sin] = [cos, sin].map(short);
         let what = format!(
-            "A pair of dimensions, turned by the angle of position {position}, whose cosine is {} and whose sine {}.",
-            short(cos),
-            short(sin)
+            "A pair of dimensions, turned by the angle of position {position}, whose cosine is {cos} and whose sine {sin}."
         );
         let draft = Draft::new(what).term("first of the pair", place(self, first), Some(constant(a)));
         Ok(draft.term("second of the pair", place(self, first + 1), Some(constant(b))))
@@ -816,11 +810,11 @@ impl Scene<'_> {
         let span = self.trace.batch().spans[self.b];
         let seen = scoring.sees(&span, query);
         if raw == Some(region) {
-            let (draft, scale) = (self.products(op, head, query, key)?, constant(scoring.scale.into()));
-            let draft = draft.step(Operation::Times, "the scale", Some(scale), None).bounded(scoring.cap);
+            let draft = self.products(op, head, query, key)?;
+            let draft = draft.step(Operation::Times, "the scale", constant(scoring.scale)).bounded(scoring.cap);
             let far = constant(scoring.distance(&span, query, key, [head, heads.n_head]));
             let label = "the head's slope times the distance";
-            return Ok(if scoring.alibi { draft.step(Operation::Minus, label, Some(far), None) } else { draft });
+            return Ok(if scoring.alibi { draft.step(Operation::Minus, label, far) } else { draft });
         }
         if scores == Some(region) {
             let before = self.stage(op, Stage::Raw, (head, query), key..key + 1)?.remove(0);
@@ -828,18 +822,17 @@ impl Scene<'_> {
                 () if seen.contains(&key) => {
                     format!("The query of position {query} may see position {key}: the score as it was.")
                 }
-                () if key < seen.start => format!(
-                    "Position {key} lies before the window of the query of position {query}, which sees {}.",
-                    plural(seen.len(), "key")
-                ),
+                () if key < seen.start => {
+                    let keys = plural(seen.len(), "key");
+                    format!(
+                        "Position {key} lies before the window of the query of position {query}, which sees {keys}."
+                    )
+                }
                 () => format!("The mask hides position {key} from the query of position {query}."),
             };
             let draft = Draft::new(what).term("score", before, None);
-            let hidden = Some(constant(f64::NEG_INFINITY));
-            return Ok(match seen.contains(&key) {
-                true => draft,
-                false => draft.step(Operation::Plus, "the mask", hidden, None),
-            });
+            let hidden = constant(f64::NEG_INFINITY);
+            return Ok(if seen.contains(&key) { draft } else { draft.step(Operation::Plus, "the mask", hidden) });
         }
         if lse == region {
             let keys = self.stage(op, Stage::Masked, (head, query), seen.clone())?;
@@ -854,12 +847,7 @@ impl Scene<'_> {
                 short(top)
             );
             let draft = Draft::new(what).part("exponentials", seen.zip(keys).map(one).collect());
-            return Ok(draft.step(Operation::Ln, "", None, None).step(
-                Operation::Plus,
-                "the greatest",
-                Some(constant(top)),
-                None,
-            ));
+            return Ok(draft.apply(Operation::Ln).step(Operation::Plus, "the greatest", constant(top)));
         }
         let score = self.stage(op, Stage::Masked, (head, query), key..key + 1)?.remove(0);
         let name = score.at.as_ref().map_or(String::new(), |cell| cell.name.replace("hook_attn_scores", "hook_lse"));
@@ -870,12 +858,7 @@ impl Scene<'_> {
             plural(seen.len(), "key")
         );
         let draft = Draft::new(what).term("score", score, None);
-        Ok(draft.step(Operation::Minus, "the log of the sum of exponentials", Some(sum), None).step(
-            Operation::Exp,
-            "",
-            None,
-            None,
-        ))
+        Ok(draft.step(Operation::Minus, LOG_SUM, sum).apply(Operation::Exp))
     }
 
     /// What attention gives on: values by their weights.
@@ -914,9 +897,7 @@ impl Scene<'_> {
         let wanted: Vec<(usize, f64)> = match batch.target(row, vocab) {
             Target::None => return Ok(Draft::new("This position has no target, so no loss.")),
             Target::Token(id) => vec![(id, 1.0)],
-            Target::Soft(y) => {
-                y.iter().enumerate().filter(|(_, y)| **y != 0.0).map(|(id, y)| (id, f64::from(*y))).collect()
-            }
+            Target::Soft(y) => (0..).zip(y.iter().copied().map(f64::from)).filter(|(_, y)| *y != 0.0).collect(),
         };
         let mass: f64 = wanted.iter().map(|(_, y)| y).sum();
         let what = match wanted[..] {

@@ -9,9 +9,10 @@
 use super::sheet::{AttentionHead, Sheet};
 use limpid_core::kernels::attend::Stage;
 use limpid_core::ops::BLOCK;
+use serde::Serialize;
 
 /// How sharply a head attends, and to what. None where there is nothing to average.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HeadScores {
     /// Entropy of the weights, -sum p ln p, divided by the logarithm of the number of keys: 0 is one key, 1 is all alike.
     pub entropy: Option<f64>,
@@ -33,8 +34,8 @@ pub struct HeadScores {
     pub kind: Option<HeadKind>,
 }
 
-/// What a head is called after: one of [`HEAD_SCORES`], and its value. `entropy` is even attention.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What a head is called after: the name of one of its [`HeadScores`], and its value. `entropy` is even attention.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeadKind {
     /// Which score.
     pub score: &'static str,
@@ -48,18 +49,6 @@ const CLEAR: f64 = 0.3;
 const EVEN: f64 = 0.95;
 /// Queries that a share must be the mean of to name a head.
 const EVIDENCE: usize = 4;
-
-/// The names of the eight, in the order of the fields.
-pub const HEAD_SCORES: [&str; 8] =
-    ["entropy", "previous", "current", "first", "duplicate", "induction", "distance", "max"];
-
-impl HeadScores {
-    /// The eight, by [`HEAD_SCORES`].
-    pub fn values(&self) -> [Option<f64>; 8] {
-        let HeadScores { entropy, previous, current, first, duplicate, induction, distance, max, .. } = *self;
-        [entropy, previous, current, first, duplicate, induction, distance, max]
-    }
-}
 
 /// A head's scores, and its weights reduced to the greatest of each square of cells: `side` squares a row, at most as many as there are
 /// tokens.
@@ -108,8 +97,11 @@ impl MeanShare {
     }
 }
 
+/// The shares that can name a head.
+const SHARES: [&str; 5] = ["first", "current", "previous", "duplicate", "induction"];
+
 /// What a head is called after: even attention, or the share that stands out most.
-fn kind(entropy: &Mean, shares: [(&'static str, &MeanShare); 5]) -> Option<HeadKind> {
+fn kind(entropy: &Mean, shares: &[MeanShare; 5]) -> Option<HeadKind> {
     let even = entropy.value().filter(|value| entropy.1 >= EVIDENCE && *value >= EVEN);
     if let Some(value) = even {
         return Some(HeadKind { score: "entropy", value });
@@ -118,7 +110,7 @@ fn kind(entropy: &Mean, shares: [(&'static str, &MeanShare); 5]) -> Option<HeadK
         let by = own.stands_out().filter(|by| *by >= CLEAR)?;
         Some((by, HeadKind { score, value: own.share.value()? }))
     };
-    shares.into_iter().filter_map(clear).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kind)| kind)
+    SHARES.into_iter().zip(shares).filter_map(clear).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kind)| kind)
 }
 
 /// For each token the earlier places of equal ones.
@@ -141,7 +133,7 @@ pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
     let lse = |t: usize| f64::from(head.lse.values[(head.span.row + t) * head.heads.n_head + head.head]);
     let mut thumbnail = vec![f32::NEG_INFINITY; side * side];
     let [mut entropy, mut distance] = [(); 2].map(|()| Mean::default());
-    let [mut previous, mut current, mut first, mut duplicate, mut induction] = [(); 5].map(|()| MeanShare::default());
+    let mut shares = [(); 5].map(|()| MeanShare::default());
     let mut max = None::<f64>;
     for from in (0..n).step_by(BLOCK) {
         let rows = from..(from + BLOCK).min(n);
@@ -161,46 +153,31 @@ pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
                 continue;
             }
             let at = |j: usize| p.get(j).map_or(0.0, |p| f64::from(*p));
-            let sum = |of: &mut dyn Iterator<Item = usize>| of.fold((0.0, 0), |(sum, n), j| (sum + at(j), n + 1));
+            let one = |j: usize| (at(j), usize::from(seen.contains(&j)));
             // ln p = s - lse
             let spread: f64 = p.iter().zip(s).map(|(p, s)| f64::from(*p) * (lse(t) - f64::from(*s))).sum();
             if seen.len() > 1 {
                 entropy.add(spread / (seen.len() as f64).ln());
             }
-            let count = seen.len();
-            previous.add(at(t - 1), usize::from(seen.contains(&(t - 1))), count);
-            current.add(at(t), usize::from(seen.contains(&t)), count);
-            first.add(at(0), usize::from(seen.contains(&0)), count);
             distance.add(p.iter().enumerate().map(|(j, p)| f64::from(*p) * t.abs_diff(j) as f64).sum());
             let equal = &earlier[t];
-            if let (mass, of @ 1..) = sum(&mut equal.iter().copied()) {
-                duplicate.add(mass, of, count);
-            }
-            if let (mass, of @ 1..) = sum(&mut equal.iter().map(|j| j + 1)) {
-                induction.add(mass, of, count);
+            let several = |next: usize| {
+                (!equal.is_empty()).then(|| (equal.iter().fold(0.0, |sum, j| sum + at(j + next)), equal.len()))
+            };
+            let all = [Some(one(0)), Some(one(t)), Some(one(t - 1)), several(0), several(1)];
+            for (share, found) in shares.iter_mut().zip(all) {
+                if let Some((mass, of)) = found {
+                    share.add(mass, of, seen.len());
+                }
             }
             let greatest = p.iter().copied().fold(0.0, f32::max);
             max = Some(max.unwrap_or(0.0).max(f64::from(greatest)));
         }
     }
-    let shares = [
-        ("first", &first),
-        ("current", &current),
-        ("previous", &previous),
-        ("duplicate", &duplicate),
-        ("induction", &induction),
-    ];
-    let scores = HeadScores {
-        kind: kind(&entropy, shares),
-        entropy: entropy.value(),
-        previous: previous.share.value(),
-        current: current.share.value(),
-        first: first.share.value(),
-        duplicate: duplicate.share.value(),
-        induction: induction.share.value(),
-        distance: distance.value(),
-        max,
-    };
+    let kind = kind(&entropy, &shares);
+    let [first, current, previous, duplicate, induction] = shares.map(|share| share.share.value());
+    let (entropy, distance) = (entropy.value(), distance.value());
+    let scores = HeadScores { entropy, previous, current, first, duplicate, induction, distance, max, kind };
     HeadLook { scores, side, thumbnail }
 }
 
@@ -215,17 +192,10 @@ mod tests {
 
     #[test]
     fn a_head_is_named_by_what_stands_out_and_is_seen_often_enough() {
-        let none = MeanShare::default();
         let named = |entropy: f64, previous: MeanShare, induction: MeanShare| {
-            let entropy = Mean(entropy * 20.0, 20);
-            let shares = [
-                ("first", &none),
-                ("current", &none),
-                ("previous", &previous),
-                ("duplicate", &none),
-                ("induction", &induction),
-            ];
-            kind(&entropy, shares).map(|kind| kind.score)
+            let none = MeanShare::default;
+            let shares = [none(), none(), previous, none(), induction];
+            kind(&Mean(entropy * 20.0, 20), &shares).map(|kind| kind.score)
         };
         for (entropy, previous, induction, want) in [
             // three queries, of which even attention has 0.36 on the token before

@@ -73,15 +73,13 @@ impl Matrix {
 
     /// What the shades mean, and what else there is to know, in lines of `width`; colours are said above each map.
     pub fn legend(&self, paint: Paint, width: usize) -> String {
-        let shades = || {
-            let of = |(from, shade): (f64, char)| format!("{shade} {from}");
-            format!("{} and more", SHADES.map(of).join("  "))
+        let of = match self.scale {
+            HeatScale::Unit => "",
+            HeatScale::Positive => " of the greatest",
+            HeatScale::Signed => " of the greatest magnitude",
         };
-        let shades = (paint == Paint::Shades).then(|| match self.scale {
-            HeatScale::Unit => shades(),
-            HeatScale::Positive => format!("{} of the greatest", shades()),
-            HeatScale::Signed => format!("{} of the greatest magnitude", shades()),
-        });
+        let shades = || SHADES.map(|(from, shade)| format!("{shade} {from}")).join("  ");
+        let shades = (paint == Paint::Shades).then(|| format!("{} and more{of}", shades()));
         let hidden = (!self.hidden.is_empty()).then(|| format!("{HIDDEN} hidden by the mask"));
         let axes = self.axes == ["query_pos", "key_pos"];
         let axes = axes.then(|| "a row is a query, its columns are the keys".to_string());

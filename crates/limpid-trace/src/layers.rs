@@ -8,7 +8,7 @@
 //! So a trace of T tokens takes memory for T, not for T squared, and opening a block costs what the block costs.
 
 use super::sheet::{AttentionHead, Sheet, float_bytes};
-use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, unknown};
+use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, shape, unknown};
 use crate::names::{self, Derived};
 use limpid_base::budget::Budget;
 use limpid_core::backend::Backend;
@@ -16,8 +16,7 @@ use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::classify::Row;
 use limpid_core::model::{Axes, Component, Mode, Model, Module};
 use limpid_core::numeric::simd::Level;
-use limpid_core::ops::Terms;
-use limpid_core::ops::{ActiveRows, Batch, Op, Region};
+use limpid_core::ops::{ActiveRows, Batch, Op, Region, Terms};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -158,41 +157,13 @@ impl LayerTrace {
             }
             return Ok((axes, sizes));
         }
-        let c = &self.named.config;
-        let (b, t) = (self.batch.spans.len(), self.length);
-        let scores = || (Axes::Scores.names().to_vec(), vec![b, c.n_head, t, t]);
-        if let Some(tensor) = self.named.tensor(name) {
-            let wide = tensor.cols.len();
-            let axes = tensor.axes.names().to_vec();
-            return Ok(match tensor.axes {
-                Axes::Scores => scores(),
-                Axes::Heads | Axes::Values => {
-                    let d = if tensor.axes == Axes::Heads { c.d_head() } else { c.d_value() };
-                    (vec!["batch", "head", "pos", "d_head"], vec![b, wide / d, t, d])
-                }
-                Axes::Position => (axes, vec![b, t]),
-                _ => (axes, vec![b, t, wide]),
-            });
+        let size = (self.batch.spans.len(), self.length);
+        let (mut axes, mut sizes) = shape(&self.named, name, size).ok_or_else(|| unknown(&self.named, name))?;
+        if axes == Axes::Heads.names() {
+            axes.swap(1, 2);
+            sizes.swap(1, 2);
         }
-        if let Some(param) = self.named.param(name) {
-            return Ok((names::axes(name, &self.named.config), param.shape()));
-        }
-        if name == "input" {
-            return Ok((Axes::Position.names().to_vec(), vec![b, t]));
-        }
-        Ok(match names::derivation(&self.named, name).ok_or_else(|| unknown(&self.named, name))? {
-            Derived::Unscaled { .. } => scores(),
-            Derived::Scaled { of, .. } => return self.shape(&of),
-            Derived::Mean { .. } => (Axes::One.names().to_vec(), vec![b, t, 1]),
-            Derived::Lse { lse } => (vec!["batch", "pos", "head"], vec![b, t, lse.cols]),
-            Derived::Part { param, rows } => {
-                let d = c.heads().features(&rows);
-                match self.named.param(&param).filter(|param| param.is_matrix()) {
-                    Some(param) => (vec!["head", "d_model", "d_head"], vec![rows.len() / d, param.region.cols, d]),
-                    None => (vec!["head", "d_head"], vec![rows.len() / d, d]),
-                }
-            }
-        })
+        Ok((axes, sizes))
     }
 
     /// The matrix of a tensor's last two axes, at an index of the others; of a tensor with the rows of each head together
@@ -425,26 +396,17 @@ impl LayerTrace {
             Place::Block(block) => self.hold(block)?,
             Place::Kept => {}
         }
-        // statistics have no name in the list
-        if let Some((at, column)) = self.statistics(name) {
-            let values = self.backend.read(at.of(&self.batch))?;
-            return Ok(match column {
-                Some(column) => {
-                    let values = values.into_iter().skip(column).step_by(at.cols).collect();
-                    labelled(&self.named.config, (b, t), name, Axes::One, values)
-                }
-                None => {
-                    let (axes, shape) = (vec!["batch", "pos", "head"], vec![b, t, at.cols]);
-                    Labelled { name: name.into(), axes, shape, values }
-                }
-            });
-        }
+        let statistics = self.statistics(name);
         let (model, backend, batch) = (&self.model, &mut *self.backend, Cow::Borrowed(&self.batch));
-        Trace { model, backend, batch, backward: false, sequences: b, length: t, mask: None }.get(name)
+        let run = Trace { model, backend, batch, backward: false, length: t, mask: None };
+        match statistics {
+            Some(derived) => run.derived(name, derived),
+            None => run.get(name),
+        }
     }
 
-    /// The statistics that a name is read out of, as they lie in the model that runs, and which column of them.
-    fn statistics(&self, name: &str) -> Option<(Region, Option<usize>)> {
+    /// The statistics that a name is read out of, as they lie in the model that runs: its list has no name for them.
+    fn statistics(&self, name: &str) -> Option<Derived> {
         if self.named.tensor(name).is_some() {
             return None;
         }
@@ -457,8 +419,8 @@ impl LayerTrace {
         // the model that runs has one op more where the head begins
         let after = usize::from(self.named.blocks.last().is_some_and(|last| maker >= last.end));
         match self.model.ops()[maker + after] {
-            Op::Norm { stats, .. } => Some((stats, Some(0))),
-            Op::Attend { lse, .. } => Some((lse, None)),
+            Op::Norm { stats, x, .. } => Some(Derived::Mean { stats, x }),
+            Op::Attend { lse, .. } => Some(Derived::Lse { lse }),
             _ => None,
         }
     }
@@ -473,16 +435,15 @@ impl LayerTrace {
     ) -> Result<(), TraceError> {
         let head = self.model.blocks.last().map_or(0, |last| last.end);
         let Op::Gather { y, .. } = self.model.ops()[head] else { return Err(unknown(&self.named, name)) };
-        let stats = self.statistics(name);
-        let region = match (stats, self.model.tensor(name)) {
-            (Some((stats, _)), _) => stats,
-            (None, Some(tensor)) => tensor.region,
-            (None, None) => return Err(unknown(&self.named, name)),
+        let (region, is_mean) = match (self.statistics(name), self.model.tensor(name)) {
+            (Some(Derived::Mean { stats, .. }), _) => (stats, true),
+            (_, Some(tensor)) => (tensor.region, false),
+            (_, None) => return Err(unknown(&self.named, name)),
         };
         debug_assert_eq!(region.active, ActiveRows::Outputs);
         self.chunks_on(vectors, (head + 1, y, region), |first, mut values| {
-            if let Some((_, Some(column))) = stats {
-                values = values.into_iter().skip(column).step_by(region.cols).collect();
+            if is_mean {
+                values = values.into_iter().step_by(region.cols).collect();
             }
             each(first, &mut values);
         })

@@ -45,7 +45,7 @@ use limpid_core::finite::{NotFinite, bad_output, bad_params};
 use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::dropout::{Draws, weight_index};
 use limpid_core::model::{Axes, Mode, Model, Module, Param, Tensor};
-use limpid_core::ops::{Batch, Op, Region, Scoring, Span, Target};
+use limpid_core::ops::{Batch, IGNORE, Op, Region, Scoring, Span, Target};
 use masked::MaskTable;
 use sheet::{AttentionHead, Sheet};
 use std::borrow::Cow;
@@ -233,6 +233,16 @@ impl Labelled {
     }
 }
 
+/// The index of an element of a tensor with these sizes, by its place row after row.
+pub fn index_of(place: usize, sizes: &[usize]) -> Vec<usize> {
+    let (mut rest, mut index) = (place, vec![0; sizes.len()]);
+    for (at, size) in index.iter_mut().zip(sizes).rev() {
+        *at = rest % size;
+        rest /= size;
+    }
+    index
+}
+
 /// The letter for an axis (the glossary of `ops`).
 pub fn letter(axis: &str) -> &'static str {
     Notation::Limpid.letter(axis)
@@ -276,40 +286,37 @@ impl SummaryRow {
     fn of(model: &Model, batch: &Batch, tensor: &Labelled) -> SummaryRow {
         let name = tensor.name.as_str();
         let masked_scores = name.ends_with(".hook_attn_scores");
-        let mut row = SummaryRow {
+        let vocab_size = model.config.vocab_size;
+        let idle = |n| name == "losses" && batch.target(n, vocab_size) == Target::None;
+        let [mut masked, mut nan, mut infinite, mut without_target] = [0; 4];
+        let mut finite = vec![];
+        for (n, v) in tensor.values.iter().copied().enumerate() {
+            match v {
+                _ if idle(n) => without_target += 1,
+                v if v.is_nan() => nan += 1,
+                f32::NEG_INFINITY if masked_scores => masked += 1,
+                v if v.is_infinite() => infinite += 1,
+                v => finite.push(v),
+            }
+        }
+        let n = finite.len().max(1) as f64;
+        let mean = finite.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
+        SummaryRow {
             name: name.to_string(),
             symbol: names::symbol(name, &model.config).unwrap_or_default(),
             formula: names::formula(model, name).unwrap_or_default(),
             letters: tensor.letters(),
             shape: tensor.shape.clone(),
-            mean: 0.0,
-            deviation: 0.0,
-            min: f32::NAN,
-            max: f32::NAN,
-            masked: 0,
-            nan: 0,
-            infinite: 0,
-            without_target: 0,
+            mean,
+            deviation: (finite.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n).sqrt(),
+            min: finite.iter().copied().fold(f32::NAN, f32::min),
+            max: finite.iter().copied().fold(f32::NAN, f32::max),
+            masked,
+            nan,
+            infinite,
+            without_target,
             same_as: None,
-        };
-        let mut finite = vec![];
-        let vocab_size = model.config.vocab_size;
-        let idle = |n| name == "losses" && batch.target(n, vocab_size) == Target::None;
-        for (n, v) in tensor.values.iter().copied().enumerate() {
-            match v {
-                _ if idle(n) => row.without_target += 1,
-                v if v.is_nan() => row.nan += 1,
-                f32::NEG_INFINITY if masked_scores => row.masked += 1,
-                v if v.is_infinite() => row.infinite += 1,
-                v => finite.push(v),
-            }
         }
-        let n = finite.len().max(1) as f64;
-        row.mean = finite.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
-        row.deviation = (finite.iter().map(|v| (f64::from(*v) - row.mean).powi(2)).sum::<f64>() / n).sqrt();
-        row.min = finite.iter().copied().fold(f32::NAN, f32::min);
-        row.max = finite.iter().copied().fold(f32::NAN, f32::max);
-        row
     }
 
     /// As [`Labelled::heads_first`]: `B T H D` becomes `B H T D`.
@@ -343,7 +350,7 @@ pub struct Trace<'a> {
     backend: &'a mut dyn Backend,
     batch: Cow<'a, Batch>,
     backward: bool,
-    sequences: usize,
+    /// Of each sequence.
     length: usize,
     /// What stood in place of the model's mask.
     mask: Option<MaskTable>,
@@ -374,9 +381,12 @@ impl<'a> Trace<'a> {
             }
             backend.backward(model.back())?;
         }
-        let sequences = batch.spans.len();
-        let batch = Cow::Owned(batch.clone());
-        Ok(Trace { model, backend, batch, backward, sequences, length, mask: None })
+        Ok(Trace { model, backend, batch: Cow::Owned(batch.clone()), backward, length, mask: None })
+    }
+
+    /// How many sequences ran, and how long each is.
+    fn size(&self) -> (usize, usize) {
+        (self.batch.spans.len(), self.length)
     }
 
     /// The model that ran.
@@ -434,19 +444,13 @@ impl<'a> Trace<'a> {
     /// # Errors
     /// If the backend cannot read one.
     pub fn rows(&self) -> Result<Vec<SummaryRow>, TraceError> {
-        let places: Vec<(&str, Region, std::ops::Range<usize>)> =
-            self.model.tensors.iter().map(|t| (t.name.as_str(), t.region, t.cols.clone())).collect();
-        self.names()
-            .map(|name| {
-                let mut row = self.row(&name)?;
-                let mine = places.iter().position(|(n, ..)| **n == name);
-                let same = |i: usize| {
-                    places[..i].iter().find(|(_, region, cols)| (region, cols) == (&places[i].1, &places[i].2))
-                };
-                row.same_as = mine.and_then(same).map(|(name, ..)| name.to_string());
-                Ok(row)
-            })
-            .collect()
+        let first = |own: &Tensor| {
+            let mut all = self.model.tensors.iter().take_while(|other| other.name != own.name);
+            all.find(|other| (other.region, &other.cols) == (own.region, &own.cols)).map(|other| other.name.clone())
+        };
+        let row =
+            |name: String| Ok(SummaryRow { same_as: self.model.tensor(&name).and_then(first), ..self.row(&name)? });
+        self.names().map(row).collect()
     }
 
     /// The line of one tensor, parameter or gradient.
@@ -596,7 +600,7 @@ impl<'a> Trace<'a> {
             }
             // p = exp(score - lse)
             Derived::Lse { lse } => {
-                let (b, t, h) = (self.sequences, self.length, self.model.config.n_head);
+                let ((b, t), h) = (self.size(), self.model.config.n_head);
                 let (axes, shape) = (vec!["batch", "pos", "head"], vec![b, t, h]);
                 if !is_gradient {
                     let values = self.backend.read(lse.of(&self.batch))?;
@@ -691,12 +695,41 @@ impl<'a> Trace<'a> {
     }
 
     fn labelled(&self, name: &str, axes: Axes, values: Vec<f32>) -> Labelled {
-        labelled(&self.model.config, (self.sequences, self.length), name, axes, values)
+        labelled(&self.model.config, self.size(), name, axes, values)
     }
 
     fn unknown(&self, name: &str) -> TraceError {
         unknown(self.model, name)
     }
+}
+
+/// The axes and sizes of what [`Trace::get`] gives for a name in a run of B sequences of T tokens; `model` was built for
+/// [`Mode::Inspect`].
+fn shape(model: &Model, name: &str, (b, t): (usize, usize)) -> Option<(Vec<&'static str>, Vec<usize>)> {
+    let c = &model.config;
+    let of = |axes: Axes, wide: usize| (axes.names().to_vec(), sizes(c, axes, wide, (b, t)));
+    if name == "input" {
+        return Some(of(Axes::Position, 1));
+    }
+    if let Some(tensor) = model.tensor(name) {
+        return Some(of(tensor.axes, tensor.cols.len()));
+    }
+    if let Some(param) = model.param(name) {
+        return Some((names::axes(name, c), param.shape()));
+    }
+    Some(match names::derivation(model, name)? {
+        Derived::Unscaled { .. } => of(Axes::Scores, 0),
+        Derived::Scaled { of, .. } => return shape(model, &of, (b, t)),
+        Derived::Mean { .. } => of(Axes::One, 1),
+        Derived::Lse { lse } => (vec!["batch", "pos", "head"], vec![b, t, lse.cols]),
+        Derived::Part { param, rows } => {
+            let d = c.heads().features(&rows);
+            match model.param(&param).filter(|param| param.is_matrix()) {
+                Some(param) => (vec!["head", "d_model", "d_head"], vec![rows.len() / d, param.region.cols, d]),
+                None => (vec!["head", "d_head"], vec![rows.len() / d, d]),
+            }
+        }
+    })
 }
 
 /// A tensor's shape: `wide` columns of B sequences of T tokens.
@@ -752,19 +785,13 @@ fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, TraceErro
     if length == 0 {
         return wrong("the batch has no tokens".into());
     }
-    if length > context || batch.spans.len() > most {
-        let sizes = (batch.spans.len(), length);
-        return wrong(format!(
-            "{} sequences of {} tokens do not fit a model built to inspect {most} of {context}",
-            sizes.0, sizes.1
-        ));
+    let sequences = batch.spans.len();
+    if length > context || sequences > most {
+        let given = format!("{sequences} sequences of {length} tokens");
+        return wrong(format!("{given} do not fit a model built to inspect {most} of {context}"));
     }
-    let regular =
-        |(b, span): (usize, &limpid_core::ops::Span)| (span.row, span.rows, span.past) == (b * length, length, 0);
-    if !batch.spans.iter().enumerate().all(regular)
-        || rows != length * batch.spans.len()
-        || batch.positions.len() != rows
-    {
+    let regular = |(b, span): (usize, &Span)| (span.row, span.rows, span.past) == (b * length, length, 0);
+    if !batch.spans.iter().enumerate().all(regular) || rows != length * sequences || batch.positions.len() != rows {
         return wrong("the sequences of a trace are equally long and follow one another: pad the shorter ones".into());
     }
     let beyond = |what: &str, ids: &[u32], n: usize, size: &str| match ids.iter().find(|id| **id as usize >= n) {
@@ -777,7 +804,7 @@ fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, TraceErro
     if backward && model.losses().is_none() {
         return wrong("this model has no head, so there is no loss to go back from".into());
     }
-    let targets: Vec<u32> = batch.targets.iter().copied().filter(|t| *t != limpid_core::ops::IGNORE).collect();
+    let targets: Vec<u32> = batch.targets.iter().copied().filter(|t| *t != IGNORE).collect();
     beyond("target", &targets, c.vocab_size, "vocabulary")?;
     let soft = batch.soft_targets.len();
     let counts = [batch.targets.len(), batch.segments.len(), soft / c.vocab_size];

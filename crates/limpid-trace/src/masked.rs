@@ -42,29 +42,22 @@ impl FromStr for MaskTable {
         }
         let mut sees = vec![];
         for (line, number) in lines.iter().zip(1..) {
+            let here = format!("line {number} of the mask");
             for c in line.chars().filter(|c| !c.is_whitespace() && *c != ',') {
                 match c {
                     '1' | 'x' => sees.push(true),
                     '0' | '.' => sees.push(false),
-                    c => {
-                        return wrong(format!(
-                            "line {number} of the mask has {c:?}: it is made of 0 and 1, or of . and x"
-                        ));
-                    }
+                    c => return wrong(format!("{here} has {c:?}: it is made of 0 and 1, or of . and x")),
                 }
             }
             let row = &sees[(sees.len().min((number - 1) * n))..];
-            if row.len() != n {
-                let has = row.len();
-                return wrong(format!(
-                    "line {number} of the mask has {has} of the {n} that its {n} lines ask for: it is square"
-                ));
+            let has = row.len();
+            if has != n {
+                return wrong(format!("{here} has {has} of the {n} that its {n} lines ask for: it is square"));
             }
             if !row.contains(&true) {
-                return wrong(format!(
-                    "line {number} of the mask hides every key: a softmax over nothing would be 0 / 0; let the query see one \
-                     key, itself for instance"
-                ));
+                let why = "a softmax over nothing would be 0 / 0; let the query see one key, itself for instance";
+                return wrong(format!("{here} hides every key: {why}"));
             }
         }
         Ok(MaskTable { n, sees })
@@ -94,8 +87,7 @@ impl<'a> Trace<'a> {
             backend.forward(alone)?;
             attend(op, backend, batch, &mask)?;
         }
-        let (batch, sequences) = (batch.clone(), batch.spans.len());
-        Ok(Trace { model, backend, batch: Cow::Owned(batch), backward: false, sequences, length, mask: Some(mask) })
+        Ok(Trace { model, backend, batch: Cow::Owned(batch.clone()), backward: false, length, mask: Some(mask) })
     }
 }
 
@@ -106,11 +98,10 @@ fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -
     let x = &x[..];
     let (n_head, all) = (heads.n_head, heads.cols());
     let draws = drop.map(|drop| Draws::new(drop, batch.seed));
-    let mut made = [Some(y), Some(lse), raw, scores, pattern]
-        .into_iter()
-        .flatten()
-        .map(|region| Ok((region.of(batch), backend.read(region.of(batch))?)))
-        .collect::<Result<Vec<(Region, Vec<f32>)>, TraceError>>()?;
+    let mut made: Vec<(Region, Vec<f32>)> = vec![];
+    for region in [Some(y), Some(lse), raw, scores, pattern].into_iter().flatten() {
+        made.push((region.of(batch), backend.read(region.of(batch))?));
+    }
     for span in &batch.spans {
         for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
             let (at, [query, key, value]) = (span.row + i, heads.starts(h));

@@ -5,6 +5,7 @@ use super::TraceError;
 use super::attribution::direct_way;
 use super::curve::ActivationCurve;
 use super::layers::LayerTrace;
+use super::ranking::greatest;
 use limpid_core::model::{Component, Module};
 use limpid_core::ops::Op;
 
@@ -111,14 +112,7 @@ pub fn look_at_mlp(
     if let Some(vectors) = way {
         let vectors: Vec<f32> = vectors.into_iter().flatten().map(|v| v as f32).collect();
         trace.read_by_head(&vectors, |n, raised| {
-            let mut ids: Vec<usize> = (0..raised.len()).collect();
-            let by_size = |a: &usize, b: &usize| raised[*b].total_cmp(&raised[*a]).then(a.cmp(b));
-            if tokens < ids.len() {
-                ids.select_nth_unstable_by(tokens, by_size);
-                ids.truncate(tokens);
-            }
-            ids.sort_by(by_size);
-            promoted[n] = ids.into_iter().map(|id| (id as u32, raised[id])).collect();
+            promoted[n] = greatest(raised, tokens).into_iter().map(|id| (id as u32, raised[id])).collect();
         })?;
     }
     let units = order.into_iter().zip(promoted).map(|(unit, tokens)| {

@@ -9,15 +9,27 @@ pub fn nearest_rows(table: &Labelled, id: u32, n: usize) -> Vec<(u32, f64)> {
     let own = &table.values[id as usize * width..][..width];
     let cosine = |row: &[f32]| dot(own, row) / (dot(own, own) * dot(row, row)).sqrt().max(f64::MIN_POSITIVE);
     let rows = (0..).zip(table.values.chunks_exact(width).map(cosine));
-    greatest(rows.filter(|(other, _)| *other != id).collect(), n)
+    first(rows.filter(|(other, _)| *other != id).collect(), n)
 }
 
 /// The `n` tokens of the greatest probabilities, the likeliest first.
 pub fn likeliest(probs: &[f32], n: usize) -> Vec<(u32, f64)> {
-    greatest((0..).zip(probs.iter().map(|p| f64::from(*p))).collect(), n)
+    first((0..).zip(probs.iter().map(|p| f64::from(*p))).collect(), n)
 }
 
-fn greatest(mut all: Vec<(u32, f64)>, n: usize) -> Vec<(u32, f64)> {
+/// The places of the `n` greatest, the greatest first, of equal ones the first.
+pub(super) fn greatest(values: &[f32], n: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..values.len()).collect();
+    let by_size = |a: &usize, b: &usize| values[*b].total_cmp(&values[*a]).then(a.cmp(b));
+    if n < places.len() {
+        places.select_nth_unstable_by(n, by_size);
+        places.truncate(n);
+    }
+    places.sort_by(by_size);
+    places
+}
+
+fn first(mut all: Vec<(u32, f64)>, n: usize) -> Vec<(u32, f64)> {
     all.sort_by(|a, b| b.1.total_cmp(&a.1));
     all.truncate(n);
     all

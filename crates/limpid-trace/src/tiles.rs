@@ -231,13 +231,8 @@ impl Tile {
             *shown = match self.pool {
                 _ if *taken == 0 => v,
                 TilePool::Max => shown.max(v),
-                TilePool::AbsMax => {
-                    if v.abs() > shown.abs() {
-                        v
-                    } else {
-                        *shown
-                    }
-                }
+                TilePool::AbsMax if v.abs() > shown.abs() => v,
+                TilePool::AbsMax => *shown,
                 TilePool::Mean => *shown + v,
             };
             *taken += 1;

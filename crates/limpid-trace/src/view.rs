@@ -5,10 +5,10 @@
 
 use super::masked::MaskTable;
 use super::table::{TableOptions, columns, pad, some};
-use super::{Labelled, Trace};
+use super::{Labelled, Trace, index_of};
 use limpid_base::units::commas;
 use limpid_core::model::in_block;
-use limpid_core::ops::IGNORE;
+use limpid_core::ops::{IGNORE, Span};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 
@@ -67,6 +67,12 @@ pub fn numbers<S: Serializer>(values: &[f32], out: S) -> Result<S::Ok, S::Error>
     out.collect_seq(
         values.iter().map(|v| if v.is_finite() { Written::Number(*v) } else { Written::Word(v.to_string()) }),
     )
+}
+
+/// Writes a number, or its word likewise.
+pub(super) fn number<S: Serializer>(value: &(impl Copy + Into<f64>), out: S) -> Result<S::Ok, S::Error> {
+    let value: f64 = (*value).into();
+    if value.is_finite() { out.serialize_f64(value) } else { out.serialize_str(&value.to_string()) }
 }
 
 /// What the colours or shades of a heat map stand for.
@@ -177,7 +183,8 @@ impl Labelled {
         let n = tensor.shape.len();
         // one without a name is an adapter's
         let at = |i: usize| tensor.axes.get(i).copied().unwrap_or("axis");
-        let lead: Vec<(&'static str, usize)> = (0..n.saturating_sub(2)).map(|i| (at(i), tensor.shape[i])).collect();
+        let lead: Vec<&'static str> = (0..n.saturating_sub(2)).map(at).collect();
+        let sizes = tensor.shape[..lead.len()].to_vec();
         let size = [if n > 1 { tensor.shape[n - 2] } else { 1 }, tensor.shape.last().copied().unwrap_or(1)];
         let axes = [if n > 1 { at(n - 2) } else { "1" }, if n > 0 { at(n - 1) } else { "1" }];
         let scale = match () {
@@ -186,13 +193,8 @@ impl Labelled {
             () => HeatScale::Positive,
         };
         let only = (tensor.axes.contains(&"batch") && labels.tokens.len() == 1).then_some(0);
-        (0..lead.iter().map(|(_, size)| size).product::<usize>()).map(move |k| {
-            let mut rest = k;
-            let mut index: Vec<(&'static str, usize)> = vec![];
-            for (axis, size) in lead.iter().rev() {
-                index.insert(0, (*axis, rest % size));
-                rest /= size;
-            }
+        (0..sizes.iter().product::<usize>()).map(move |k| {
+            let index: Vec<(&'static str, usize)> = lead.iter().copied().zip(index_of(k, &sizes)).collect();
             let sequence = index.iter().find(|(axis, _)| *axis == "batch").map_or(only, |(_, i)| Some(*i));
             let [rows, columns] = [0, 1].map(|i| labels.of(axes[i], sequence, size[i]));
             let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
@@ -248,33 +250,29 @@ impl Trace<'_> {
         piece: Option<&dyn Fn(u32) -> String>,
         other: Option<(&str, &dyn Fn(u32) -> u32)>,
     ) -> Vec<Grid> {
-        let (batch, targets) = (self.batch(), self.batch().targets.iter().any(|target| *target != IGNORE));
+        let (batch, has_targets) = (self.batch(), self.batch().targets.iter().any(|target| *target != IGNORE));
         let cells = |id: u32| -> Vec<String> {
             let (text, other) = (piece.map(|piece| piece(id)), other.map(|(_, other)| other(id).to_string()));
             text.into_iter().chain([id.to_string()]).chain(other).collect()
         };
-        let other = other.map(|(name, _)| name.to_string());
-        let headers = |what: &str, id: &str| -> Vec<String> {
-            let text = piece.map(|_| what.to_string());
-            text.into_iter().chain([id.to_string()]).chain(other.clone()).collect()
+        let names = |what: &str, id: &str| -> Vec<String> {
+            let (text, other) = (piece.map(|_| what.to_string()), other.map(|(name, _)| name.to_string()));
+            text.into_iter().chain([id.to_string()]).chain(other).collect()
         };
-        let (token, target) =
-            (headers("token", "id"), headers("target", if piece.is_some() { "id" } else { "target" }));
+        let target = names("target", if piece.is_some() { "id" } else { "target" });
+        let none = vec!["-".to_string(); target.len()];
+        let mut headers = [vec!["pos".to_string()], names("token", "id")].concat();
+        headers.extend(target.into_iter().filter(|_| has_targets));
         let line = |row: usize, first: usize| -> Vec<String> {
-            let predicts = match batch.targets.get(row) {
-                Some(id) if *id != IGNORE => cells(*id),
-                _ => target.iter().map(|_| "-".to_string()).collect(),
-            };
-            let predicts = predicts.into_iter().filter(|_| targets);
-            [(row - first).to_string()].into_iter().chain(cells(batch.tokens[row])).chain(predicts).collect()
+            let predicted = batch.targets.get(row).filter(|id| **id != IGNORE);
+            let predicted = predicted.map_or_else(|| none.clone(), |id| cells(*id));
+            let mut line = [vec![(row - first).to_string()], cells(batch.tokens[row])].concat();
+            line.extend(predicted.into_iter().filter(|_| has_targets));
+            line
         };
-        let grid = |(b, span): (usize, &limpid_core::ops::Span)| Grid {
+        let grid = |(b, span): (usize, &Span)| Grid {
             title: if batch.spans.len() > 1 { format!("sequence {b}:") } else { String::new() },
-            headers: ["pos".to_string()]
-                .into_iter()
-                .chain(token.clone())
-                .chain(target.iter().filter(|_| targets).cloned())
-                .collect(),
+            headers: headers.clone(),
             rows: (span.row..span.row + span.rows).map(|row| line(row, span.row)).collect(),
         };
         batch.spans.iter().enumerate().map(grid).collect()
@@ -326,15 +324,24 @@ impl Grid {
         self
     }
 
+    /// The title in lines of `width`, where there is one.
+    fn heading(&self, width: usize) -> String {
+        if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) }
+    }
+
+    /// The widest cell of a column, or its header.
+    fn widest(&self, j: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(j)).chain(self.headers.get(j));
+        cells.map(|cell| columns(cell)).max().unwrap_or(0)
+    }
+
     /// Aligned columns, the first to the left. Where a line would be longer than `width` (0 for any), all but two are left out, the last
     /// first, and then the beginnings of what is in the first; where too little would be left of it, every cell has lines of its own.
     pub fn text(&self, width: usize) -> String {
-        let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
-        let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
         // so are all columns of words; numbers stand to the right
         let words = |j: usize| j == 0 || !self.rows.iter().filter_map(|row| row.get(j)).all(|cell| is_number(cell));
         let left: Vec<bool> = (0..self.headers.len()).map(words).collect();
-        let mut widths: Vec<usize> = (0..self.headers.len()).map(widest).collect();
+        let mut widths: Vec<usize> = (0..self.headers.len()).map(|j| self.widest(j)).collect();
         let over = |widths: &[usize]| match width {
             0 => 0,
             _ => widths.iter().map(|w| w + 2).sum::<usize>().saturating_sub(width + 2),
@@ -349,7 +356,7 @@ impl Grid {
             }
             *first -= over;
         }
-        let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
+        let mut text = self.heading(width);
         for row in std::iter::once(&self.headers).chain(&self.rows) {
             let cells = widths.iter().zip(row).enumerate();
             let cells: Vec<String> = cells.map(|(j, (width, cell))| pad(&end(cell, *width), *width, left[j])).collect();
@@ -361,11 +368,9 @@ impl Grid {
 
     /// [`Grid::text`] with nothing left out: cells of columns for which a line has no room stand below their row, each with its header.
     pub fn whole(&self, width: usize) -> String {
-        let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
-        let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
         let mut used = 0;
         let room = |j: &usize| {
-            used += widest(*j) + 2;
+            used += self.widest(*j) + 2;
             width == 0 || used <= width + 2
         };
         let fit = (0..self.headers.len()).take_while(room).count();
@@ -393,11 +398,10 @@ impl Grid {
 
     /// The first cell of each row, and below it all others by their headers.
     fn cell_by_cell(&self, width: usize) -> String {
-        let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
+        let mut text = self.heading(width);
         for row in &self.rows {
-            for (n, (header, cell)) in
-                self.headers.iter().zip(row).enumerate().filter(|(_, (_, cell))| !cell.is_empty())
-            {
+            let cells = self.headers.iter().zip(row).enumerate();
+            for (n, (header, cell)) in cells.filter(|(_, (_, cell))| !cell.is_empty()) {
                 let (margin, colon) = (if n == 0 { "" } else { "  " }, if header.is_empty() { "" } else { ": " });
                 text += margin;
                 text += &wrap(&format!("{header}{colon}{cell}"), 4, width.saturating_sub(margin.len()).max(1));

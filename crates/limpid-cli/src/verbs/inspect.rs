@@ -12,7 +12,7 @@ use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::{Checkpoint, is_part};
-use limpid::config::{Config, ConfigError, Fields, Mask, Preset};
+use limpid::config::{Axis, Config, ConfigError, Fields, Mask, Preset};
 use limpid::data::check_ids;
 use limpid::memory;
 use limpid::model::{Mode, Model, Module, Param, init};
@@ -201,8 +201,8 @@ fn diagram(name: &str) -> Result<DiagramName, String> {
 pub fn run(args: Args) -> Result<()> {
     let outs = plot_files(&args)?;
     if args.diagram.iter().any(|name| matches!(name, DiagramName::List)) {
-        let rows = Diagram::ALL.map(|one| vec![one.name().to_string(), one.about().to_string()]);
-        let all = grid(String::new(), &["diagram", "what it shows"], rows.into_iter());
+        let rows = Diagram::ALL.iter().map(|one| vec![one.name().to_string(), one.about().to_string()]);
+        let all = grid(String::new(), &["diagram", "what it shows"], rows);
         let options = TableOptions { width: show::table_width(), ..TableOptions::default() };
         return show::out(&all.text(None, &options));
     }

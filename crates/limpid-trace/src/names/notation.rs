@@ -123,15 +123,8 @@ impl Notation {
     /// What an axis is called; limpid's letter where the notation has none.
     pub fn letter(self, axis: &str) -> &'static str {
         let Some(row) = LETTERS.iter().find(|row| row[0] == axis) else { return "·" };
-        let own = match self {
-            Notation::TransformerLens => row[0],
-            Notation::Limpid => row[1],
-            Notation::S0 => row[2],
-            Notation::S1 => row[3],
-            Notation::S2 => row[4],
-            Notation::S3 => row[5],
-            Notation::Llmc => row[6],
-        };
+        // the columns of the others stand in their order
+        let own = if self == Notation::TransformerLens { row[0] } else { row[1 + self as usize] };
         if own.is_empty() { row[1] } else { own }
     }
 

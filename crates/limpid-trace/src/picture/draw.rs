@@ -96,12 +96,10 @@ impl Page {
         let range = ranges.fold((f64::INFINITY, f64::NEG_INFINITY), |a, b| (a.0.min(b.0), a.1.max(b.1)));
         let range = if range.0 > range.1 { (0.0, 0.0) } else { range };
         let heads = all.iter().filter(|matrix| matrix.tensor == all[0].tensor).count();
-        let across = if all.len() <= 4 {
-            all.len()
-        } else if heads > 1 && heads <= 16 {
-            heads
-        } else {
-            4
+        let across = match all.len() {
+            few @ ..=4 => few,
+            _ if (2..=16).contains(&heads) => heads,
+            _ => 4,
         };
         let room = if all.len() == 1 { ALONE } else { (AMONG / across as f64 - GAP).clamp(64.0, 300.0) };
         let mut part = Part::default();
@@ -148,12 +146,8 @@ impl Page {
         let mut say = |fill: Option<Fill>, text: &str, y: &mut f64| {
             *y += 20.0;
             let x = if fill.is_some() { 20.0 } else { 0.0 };
-            marks.extend(fill.map(|fill| Mark::Rect {
-                at: [0.0, *y - 10.0, 12.0, 12.0],
-                fill,
-                edge: fill == Fill::Paper,
-                hint: String::new(),
-            }));
+            let at = [0.0, *y - 10.0, 12.0, 12.0];
+            marks.extend(fill.map(|fill| Mark::Rect { at, fill, edge: fill == Fill::Paper, hint: String::new() }));
             marks.push(Mark::Text(Text { fill: Fill::Soft, ..Text::new([x, *y], NOTE, text) }));
         };
         if self.hidden {
@@ -245,12 +239,9 @@ impl Map {
         let (matrix, [w, h]) = (&self.pooled.matrix, self.cell);
         let [rows, cols] = matrix.size;
         let [left, top] = self.from;
-        let entries: Vec<Option<u8>> = matrix
-            .values
-            .iter()
-            .enumerate()
-            .map(|(at, v)| (!matrix.is_hidden(at) && v.is_finite()).then(|| entry(f64::from(*v), self.range)))
-            .collect();
+        let colour =
+            |(at, v): (usize, &f32)| (!matrix.is_hidden(at) && v.is_finite()).then(|| entry(f64::from(*v), self.range));
+        let entries: Vec<Option<u8>> = matrix.values.iter().enumerate().map(colour).collect();
         let place = |at: usize| [left + (at % cols) as f64 * w, top + (at / cols) as f64 * h];
         let numbered = w >= 40.0;
         let (mut cells, mut marks) = (vec![], vec![]);
@@ -292,12 +283,12 @@ impl Map {
         all.extend(marks);
         let [wide, high] = [cols as f64 * w, rows as f64 * h];
         let frame = [[left, top], [left + wide, top], [left + wide, top + high], [left, top + high], [left, top]];
-        all.push(Mark::Line { points: frame.to_vec(), fill: Fill::Line, width: 1.0, dashes: 0, arrow: false });
+        all.push(Mark::line(frame.to_vec(), Fill::Line, 1.0));
         if left > 0.0 {
             self.labels(&mut all);
         }
-        let over =
-            if self.slanted { self.sides[1].last().map_or(0.0, |word| text_width(word, LABEL) * 0.71) } else { 0.0 };
+        let last = self.sides[1].last().filter(|_| self.slanted);
+        let over = last.map_or(0.0, |word| text_width(word, LABEL) * 0.71);
         Part { size: [left + wide + (over - w / 2.0).max(0.0), top + high], marks: all }
     }
 
@@ -364,8 +355,8 @@ impl Chart {
         let label =
             |v: &f64| if v.abs() >= 1e5 || *v != 0.0 && v.abs() < 1e-3 { format!("{v:e}") } else { v.to_string() };
         let left = shown.iter().map(|v| text_width(&label(v), LABEL)).fold(0.0, f64::max) + 10.0;
-        let left =
-            if slanted { left.max(words.first().map_or(0.0, |word| text_width(word, LABEL) * 0.71)) } else { left };
+        let first = words.first().filter(|_| slanted);
+        let left = first.map_or(left, |word| left.max(text_width(word, LABEL) * 0.71));
         let top = 30.0;
         let x = |v: f64| left + (v - x0) / (x1 - x0) * FIELD[0];
         let y = |v: f64| top + FIELD[1] - (v - y0) / (y1 - y0) * FIELD[1];
@@ -376,22 +367,19 @@ impl Chart {
             side,
             ..Text::new(at, LABEL, text)
         };
-        let line = |points: Vec<[f64; 2]>, fill: Fill, width: f64, dashes: usize| Mark::Line {
+        let across = |v: f64| vec![[left, y(v)], [left + FIELD[0], y(v)]];
+        let curve = |points: Vec<[f64; 2]>, i: usize, width: f64| Mark::Line {
             points,
-            fill,
+            fill: Fill::Series(i),
             width,
-            dashes,
+            dashes: i,
             arrow: false,
         };
         let axis_of_y = Text::new([left, 26.0], LABEL, self.axes[1].clone());
         marks.push(Mark::Text(Text { fill: Fill::Soft, ..axis_of_y }));
         for v in &shown {
-            marks.push(line(
-                vec![[left, y(*v)], [left + FIELD[0], y(*v)]],
-                Fill::Line,
-                if *v == 0.0 { 1.2 } else { 0.5 },
-                0,
-            ));
+            let width = if *v == 0.0 { 1.2 } else { 0.5 };
+            marks.push(Mark::line(across(*v), Fill::Line, width));
             marks.push(Mark::Text(small([left - 6.0, y(*v) + 4.0], Side::End, label(v))));
         }
         let mut low = top + FIELD[1];
@@ -415,11 +403,8 @@ impl Chart {
             }
         }
         low += 16.0;
-        marks.push(Mark::Text(Text {
-            fill: Fill::Soft,
-            side: Side::Middle,
-            ..Text::new([left + FIELD[0] / 2.0, low], LABEL, self.axes[0].clone())
-        }));
+        let axis_of_x = Text::new([left + FIELD[0] / 2.0, low], LABEL, self.axes[0].clone());
+        marks.push(Mark::Text(Text { fill: Fill::Soft, side: Side::Middle, ..axis_of_x }));
         for (i, series) in self.series.iter().enumerate() {
             let points = || series.points.iter().filter(|(_, y)| y.is_finite());
             if self.bars && i == 0 {
@@ -428,25 +413,19 @@ impl Chart {
                     let (a, b) = (x(px - step * (0.5 - gap)), x(px + step * (0.5 - gap)));
                     let (top, bottom) = (y(py.max(0.0)), y(py.min(0.0)));
                     let word = self.words.get(n).cloned().unwrap_or_else(|| label(px));
-                    marks.push(Mark::Rect {
-                        at: [a, top, b - a, bottom - top],
-                        fill: Fill::Series(0),
-                        edge: false,
-                        hint: format!("{word}: {py}"),
-                    });
+                    let (at, hint) = ([a, top, b - a, bottom - top], format!("{word}: {py}"));
+                    marks.push(Mark::Rect { at, fill: Fill::Series(0), edge: false, hint });
                     if slot >= 34.0 {
-                        marks.push(Mark::Text(Text {
-                            fill: Fill::Text,
-                            ..small([(a + b) / 2.0, top - 4.0], Side::Middle, number(*py))
-                        }));
+                        let digits = small([(a + b) / 2.0, top - 4.0], Side::Middle, number(*py));
+                        marks.push(Mark::Text(Text { fill: Fill::Text, ..digits }));
                     }
                 }
                 continue;
             }
-            marks.push(line(points().map(|(px, py)| [x(*px), y(*py)]).collect(), Fill::Series(i), 2.0, i));
+            marks.push(curve(points().map(|(px, py)| [x(*px), y(*py)]).collect(), i, 2.0));
         }
         for (i, (name, v)) in self.lines.iter().enumerate() {
-            marks.push(line(vec![[left, y(*v)], [left + FIELD[0], y(*v)]], Fill::Series(1 + i), 1.5, 1 + i));
+            marks.push(curve(across(*v), 1 + i, 1.5));
             let text = Text::new([left + FIELD[0], y(*v) - 5.0], LABEL, format!("{name}: {}", number(*v)));
             marks.push(Mark::Text(Text { side: Side::End, fill: Fill::Series(1 + i), ..text }));
         }
@@ -458,7 +437,7 @@ impl Chart {
                 if at > left && at + long > wide {
                     (at, low) = (left, low + 18.0);
                 }
-                marks.push(line(vec![[at, low - 4.0], [at + 26.0, low - 4.0]], Fill::Series(i), 2.0, i));
+                marks.push(curve(vec![[at, low - 4.0], [at + 26.0, low - 4.0]], i, 2.0));
                 marks.push(Mark::Text(Text::new([at + 32.0, low], LABEL, series.label.clone())));
                 at += long;
             }

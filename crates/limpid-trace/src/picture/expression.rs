@@ -7,7 +7,7 @@ use super::{Chart, PlotPart, Series, TensorPlot};
 use crate::names;
 use crate::view::{HeatScale, Labels, Matrix};
 use crate::{Trace, TraceError};
-use limpid_core::config::{Activation, Constants};
+use limpid_core::config::{Activation, Constants, Mask};
 use limpid_core::kernels::activate::reference::value;
 use limpid_core::ops::IGNORE;
 use std::ops::Range;
@@ -36,17 +36,15 @@ impl Trace<'_> {
         if asked == "loss" {
             return self.loss(labels);
         }
-        let (of, inside) = match () {
-            () if inner("cos").is_some() => (Of::Cosines, inner("cos")),
-            () if inner("curves").is_some() => (Of::Curves, inner("curves")),
-            () => (Of::Values, None),
+        let (of, inside) = match (inner("cos"), inner("curves")) {
+            (Some(inside), _) => (Of::Cosines, inside),
+            (_, Some(inside)) => (Of::Curves, inside),
+            (None, None) => (Of::Values, asked),
         };
-        let matrices = self.parts(inside.unwrap_or(asked).trim(), labels)?;
-        if matrices.len() > MAPS {
-            return wrong(
-                asked,
-                format_args!("it is {} heat maps, {MAPS} at most are drawn: choose by an index", matrices.len()),
-            );
+        let matrices = self.parts(inside.trim(), labels)?;
+        let n = matrices.len();
+        if n > MAPS {
+            return wrong(asked, format!("it is {n} heat maps, {MAPS} at most are drawn: choose by an index"));
         }
         let mut parts = vec![];
         for (matrix, is_row) in matrices {
@@ -61,16 +59,15 @@ impl Trace<'_> {
             (Of::Cosines, _) => {
                 "cosine of the angle between each two rows: 1 the same direction, 0 at right angles, -1 opposite".into()
             }
-            (_, Some(PlotPart::Matrix(matrix))) => {
-                let [rows, columns] = matrix.axes;
-                let [m, n] = matrix.size;
-                let what = names::describe(&matrix.tensor).map(|what| format!("{what}; ")).unwrap_or_default();
-                match matrix.axes {
-                    ["query_pos", "key_pos"] => format!(
-                        "{what}a row is the token that looks (query), a column one that is looked at (key); {m} x {n}"
-                    ),
-                    _ => format!("{what}rows: {rows}, columns: {columns}; {m} x {n}"),
-                }
+            (_, Some(PlotPart::Matrix(Matrix { tensor, axes, size: [m, n], .. }))) => {
+                let what = names::describe(tensor).map(|what| format!("{what}; ")).unwrap_or_default();
+                let axes = match axes {
+                    ["query_pos", "key_pos"] => {
+                        "a row is the token that looks (query), a column one that is looked at (key)".to_string()
+                    }
+                    [rows, columns] => format!("rows: {rows}, columns: {columns}"),
+                };
+                format!("{what}{axes}; {m} x {n}")
             }
             _ => names::describe(asked.split('[').next().unwrap_or_default()).unwrap_or_default().into(),
         };
@@ -92,29 +89,26 @@ impl Trace<'_> {
         all.extend(derived.iter().map(|(name, _)| name.as_str()));
         if !base.contains(['*', '?']) {
             // TransformerLens's names of parameters: W_pos, embed.W_E
-            let lens = names::TABLE.iter().find(|entry| {
-                entry.is_param()
-                    && !entry.lens.is_empty()
-                    && (entry.lens == base || entry.lens.rsplit('.').next() == Some(base))
-            });
+            let own = |lens: &str| !lens.is_empty() && (lens == base || lens.rsplit('.').next() == Some(base));
+            let lens = names::TABLE.iter().find(|entry| entry.is_param() && own(entry.lens));
             let name = if all.contains(&base) { base } else { lens.map_or(base, |entry| entry.name) };
             return Ok(vec![format!("{name}{suffix}")]);
         }
         let pattern = match glob::Pattern::new(base) {
             Ok(pattern) => pattern,
-            Err(error) => return wrong(asked, format_args!("the pattern cannot be read: {error}")),
+            Err(error) => return wrong(asked, format!("the pattern cannot be read: {error}")),
         };
-        let found: Vec<String> =
-            all.into_iter().filter(|name| pattern.matches(name)).map(|name| format!("{name}{suffix}")).collect();
-        if found.is_empty() {
-            return match self.unknown(&base.replace('*', "0")) {
-                TraceError::Unknown { nearest: Some(near), .. } => {
-                    wrong(asked, format_args!("no tensor matches; did you mean `{near}{suffix}`?"))
-                }
-                _ => wrong(asked, "no tensor matches; `limpid inspect` lists all"),
-            };
+        let found = all.into_iter().filter(|name| pattern.matches(name));
+        let found: Vec<String> = found.map(|name| format!("{name}{suffix}")).collect();
+        if !found.is_empty() {
+            return Ok(found);
         }
-        Ok(found)
+        match self.unknown(&base.replace('*', "0")) {
+            TraceError::Unknown { nearest: Some(near), .. } => {
+                wrong(asked, format!("no tensor matches; did you mean `{near}{suffix}`?"))
+            }
+            _ => wrong(asked, "no tensor matches; `limpid inspect` lists all"),
+        }
     }
 
     /// The matrices of `NAME` or `NAME[INDEX]`, and whether each is one row that was asked for.
@@ -132,16 +126,10 @@ impl Trace<'_> {
             let axes: Vec<&str> =
                 (0..tensor.shape.len()).map(|i| tensor.axes.get(i).copied().unwrap_or("axis")).collect();
             let entries: Vec<&str> = index.map_or(vec![], |index| index.split(',').map(str::trim).collect());
-            if entries.len() > axes.len() {
-                return wrong(
-                    asked,
-                    format_args!(
-                        "the index has {} numbers, `{name}` has {} axes: [{}]",
-                        entries.len(),
-                        axes.len(),
-                        axes.join(" ")
-                    ),
-                );
+            let (given, n) = (entries.len(), axes.len());
+            if given > n {
+                let axes = axes.join(" ");
+                return wrong(asked, format!("the index has {given} numbers, `{name}` has {n} axes: [{axes}]"));
             }
             let mut chosen: Vec<(&str, Range<usize>, bool)> = vec![];
             for (i, (axis, size)) in axes.iter().zip(&tensor.shape).enumerate() {
@@ -178,7 +166,7 @@ impl Trace<'_> {
             if at.is_empty() {
                 continue;
             }
-            let causal = self.model.config.mask == limpid_core::config::Mask::Causal;
+            let causal = self.model.config.mask == Mask::Causal;
             let word = |t: &usize| {
                 let id = targets[b * length + t];
                 let own = labels.tokens.get(b).and_then(|words| words.get(if causal { t + 1 } else { *t }));
@@ -188,12 +176,9 @@ impl Trace<'_> {
             let mean = points.iter().map(|(_, loss)| loss).sum::<f64>() / points.len() as f64;
             let vocab_size = self.model.config.vocab_size;
             let even = (vocab_size as f64).ln();
+            let all = "how surprised the model is by each token";
             parts.push(PlotPart::Chart(Chart {
-                title: if self.sequences > 1 {
-                    format!("sequence {b}")
-                } else {
-                    "how surprised the model is by each token".into()
-                },
+                title: if self.batch.spans.len() > 1 { format!("sequence {b}") } else { all.into() },
                 axes: ["the token that is predicted".into(), "-ln p, nats".into()],
                 words: at.iter().map(word).collect(),
                 bars: true,
@@ -204,11 +189,8 @@ impl Trace<'_> {
         if parts.is_empty() {
             return wrong("loss", "no token has a target: give at least two tokens");
         }
-        Ok(TensorPlot {
-            title: "cross-entropy loss".into(),
-            about: names::describe("losses").unwrap_or_default().into(),
-            parts,
-        })
+        let about = names::describe("losses").unwrap_or_default().into();
+        Ok(TensorPlot { title: "cross-entropy loss".into(), about, parts })
     }
 
     /// What goes into the activations of all blocks.
@@ -240,10 +222,10 @@ fn range(asked: &str, entry: &str, axis: &str, size: usize) -> Result<(Range<usi
     };
     match read() {
         None => wrong(asked, format_args!("`{entry}` is no index of the axis {axis}: give a number, a:b or *")),
-        Some((found, _)) if found.start >= found.end || found.end > size => wrong(
-            asked,
-            format_args!("the axis {axis} has {size} places, 0 to {}; `{entry}` is outside", size.saturating_sub(1)),
-        ),
+        Some((found, _)) if found.start >= found.end || found.end > size => {
+            let last = size.saturating_sub(1);
+            wrong(asked, format!("the axis {axis} has {size} places, 0 to {last}; `{entry}` is outside"))
+        }
         Some(found) => Ok(found),
     }
 }
@@ -302,15 +284,10 @@ fn row(matrix: &Matrix) -> Chart {
 
 /// Each column as a curve over the rows.
 fn curves(asked: &str, matrix: Matrix) -> Result<Chart, TraceError> {
-    let n = matrix.size[1];
+    let (n, axis) = (matrix.size[1], matrix.axes[1]);
     if n > CURVES {
-        return wrong(
-            asked,
-            format_args!(
-                "it has {n} columns ({}), and a chart has room for {CURVES} curves: choose some by an index, as in curves(W_pos[*,4:8])",
-                matrix.axes[1]
-            ),
-        );
+        let has = format!("it has {n} columns ({axis}), and a chart has room for {CURVES} curves");
+        return wrong(asked, format!("{has}: choose some by an index, as in curves(W_pos[*,4:8])"));
     }
     let turned = turned(matrix);
     Ok(Chart { bars: false, words: vec![], ..row(&turned) })
@@ -320,12 +297,8 @@ fn curves(asked: &str, matrix: Matrix) -> Result<Chart, TraceError> {
 fn cosines(asked: &str, matrix: Matrix) -> Result<Matrix, TraceError> {
     let [m, n] = matrix.size;
     if m > COSINES {
-        return wrong(
-            asked,
-            format_args!(
-                "{m} rows have {m} x {m} cosines, at most {COSINES} rows are compared: choose some by an index, as in cos(embed.weight[0:1000])"
-            ),
-        );
+        let has = format!("{m} rows have {m} x {m} cosines, at most {COSINES} rows are compared");
+        return wrong(asked, format!("{has}: choose some by an index, as in cos(embed.weight[0:1000])"));
     }
     let dot = |i: usize, j: usize| -> f64 {
         let [a, b] = [i, j].map(|i| &matrix.values[i * n..(i + 1) * n]);
@@ -373,9 +346,9 @@ pub fn gelu(before: &[f32]) -> TensorPlot {
     if !seen.is_empty() {
         let bins = 80;
         let mut counts = vec![0.0; bins];
-        seen.iter()
-            .filter(|v| v.abs() < end)
-            .for_each(|v| counts[((v + end) / (2.0 * end) * bins as f64) as usize] += 1.0);
+        for v in seen.iter().filter(|v| v.abs() < end) {
+            counts[((v + end) / (2.0 * end) * bins as f64) as usize] += 1.0;
+        }
         let outside = seen.iter().filter(|v| v.abs() >= end).count();
         let middle = |i: usize| -end + (i as f64 + 0.5) * 2.0 * end / bins as f64;
         let points = counts.iter().enumerate().map(|(i, count)| (middle(i), count / seen.len() as f64)).collect();

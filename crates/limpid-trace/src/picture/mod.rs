@@ -152,12 +152,10 @@ impl Chart {
         }
         let mut text = wrap(&self.title, 2, width);
         for (i, line) in field.iter().enumerate() {
-            let label = if i == 0 {
-                &labels[0]
-            } else if i + 1 == LINES {
-                &labels[1]
-            } else {
-                ""
+            let label = match i {
+                0 => &labels[0],
+                _ if i + 1 == LINES => &labels[1],
+                _ => "",
             };
             text += format!("{} │{}", pad(label, side, false), line.iter().collect::<String>()).trim_end();
             text.push('\n');

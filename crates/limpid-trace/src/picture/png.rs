@@ -2,6 +2,8 @@
 
 use super::scene::{DASHES, Fill, Mark, Scene, Side, Text};
 use crate::palette::Palette;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use miniz_oxide::deflate::compress_to_vec_zlib;
 
 /// Pixels of a unit.
@@ -57,16 +59,7 @@ fn crc(bytes: &[u8]) -> u32 {
 
 /// Bytes as letters, for `data:` addresses.
 pub fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let four = |three: &[u8]| {
-        let all = (0..3).fold(0, |all, i| all << 8 | u32::from(three.get(i).copied().unwrap_or(0)));
-        let letter = |i: usize| match i > three.len() {
-            true => '=',
-            false => char::from(LETTERS[(all >> (18 - 6 * i) & 63) as usize]),
-        };
-        [0, 1, 2, 3].map(letter)
-    };
-    bytes.chunks(3).flat_map(four).collect()
+    BASE64_STANDARD.encode(bytes)
 }
 
 impl Scene {
@@ -222,14 +215,4 @@ fn letter(c: char) -> [u8; 5] {
 }
 
 /// The characters from space to `~`: two hexadecimal digits a column.
-#[rustfmt::skip]
-const FONT: &str = "\
-    000000000000005f00000007000700147f147f14242a7f2a12231308646236495620500008070300001c2241000041221c002a1c7f1c2a\
-    08083e080800807030000808080808000060600020100804023e5149453e00427f400072494949462141494d331814127f102745454539\
-    3c4a49493141211109073649494936464949291e0000140000004034000000081422411414141414004122140802015909063e415d594e\
-    7c1211127c7f494949363e414141227f4141413e7f494949417f090909013e414151737f0808087f00417f41002040413f017f08142241\
-    7f404040407f021c027f7f0408107f3e4141413e7f090909063e4151215e7f09192946264949493203017f01033f4040403f1f2040201f\
-    3f4038403f631408146303047804036159494d43007f4141410204081020004141417f0402010204404040404000030708002054547840\
-    7f284444383844444428384444287f385454541800087e090218a4a49c787f0804047800447d40002040403d007f1028440000417f4000\
-    7c047804787c080404783844444438fc1824241818242418fc7c08040408485454542404043f44243c4040207c1c2040201c3c4030403c\
-    44281028444c9090907c4464544c440008364100000077000000413608000201020402";
+const FONT: &str = include_str!("font.hex");

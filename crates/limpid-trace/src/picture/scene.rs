@@ -2,7 +2,7 @@
 //! follow the reader's light or dark mode; `png` paints them in the light ones.
 
 use super::png;
-use crate::palette::Palette;
+use crate::palette::{Palette, rgb};
 use std::fmt::Write;
 
 /// A colour by what it is for.
@@ -50,6 +50,18 @@ pub(crate) enum Mark {
     },
     /// Cells that are dark on light paper, and the other way round where the reader's page is dark.
     Ink(Vec<Mark>),
+}
+
+impl Mark {
+    /// A rectangle without an edge or a hint.
+    pub fn rect(at: [f64; 4], fill: Fill) -> Mark {
+        Mark::Rect { at, fill, edge: false, hint: String::new() }
+    }
+
+    /// A line without dashes.
+    pub fn line(points: Vec<[f64; 2]>, fill: Fill, width: f64) -> Mark {
+        Mark::Line { points, fill, width, dashes: 0, arrow: false }
+    }
 }
 
 /// A line of text; `at` is its beginning, middle or end, on the line that letters stand on.
@@ -136,11 +148,13 @@ impl Fill {
 
     /// Its light colour.
     pub(super) fn light(self) -> [u8; 3] {
-        let hex = |text: &str| [1, 3, 5].map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap_or_default());
         match self {
             Fill::Rgb(rgb) => rgb,
-            Fill::NotFinite => hex(MAGENTA),
-            _ => COLOURS.iter().find(|(class, ..)| *class == self.class()).map_or([0; 3], |(_, light, _)| hex(light)),
+            Fill::NotFinite => rgb(&MAGENTA[1..]),
+            _ => {
+                let own = COLOURS.iter().find(|(class, ..)| *class == self.class());
+                own.map_or([0; 3], |(_, light, _)| rgb(&light[1..]))
+            }
         }
     }
 
@@ -247,32 +261,23 @@ impl Mark {
                 let mut class = text.fill.paint(false);
                 // names of lines have paper round their letters: bars may be behind them
                 let named = matches!(text.fill, Fill::Series(_));
-                for (is, name) in [(text.bold, "b"), (text.mono, "m"), (named, "h")] {
-                    let with = || {
-                        if class.starts_with("class") {
-                            class.replace("class=\"", &format!("class=\"{name} "))
-                        } else {
-                            format!("{class} class=\"{name}\"")
-                        }
+                for (_, name) in [(text.bold, "b"), (text.mono, "m"), (named, "h")].into_iter().filter(|(is, _)| *is) {
+                    class = match class.strip_prefix("class=\"") {
+                        Some(others) => format!("class=\"{name} {others}"),
+                        None => format!("{class} class=\"{name}\""),
                     };
-                    class = if is { with() } else { class };
                 }
                 let side = match text.side {
                     Side::Start => "",
                     Side::Middle => " text-anchor=\"middle\"",
                     Side::End => " text-anchor=\"end\"",
                 };
-                let turn = if text.turn == 0.0 {
-                    String::new()
-                } else {
-                    format!(" transform=\"rotate({} {x} {y})\"", text.turn)
+                let turn = match text.turn {
+                    0.0 => String::new(),
+                    turn => format!(" transform=\"rotate({turn} {x} {y})\""),
                 };
-                writeln!(
-                    out,
-                    "<text x=\"{x}\" y=\"{y}\" font-size=\"{}\"{side}{turn} {class}>{}</text>",
-                    text.size,
-                    escape(&text.text)
-                )
+                let (size, text) = (text.size, escape(&text.text));
+                writeln!(out, "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{side}{turn} {class}>{text}</text>")
             }
             Mark::Image { at, columns, palette, cells } => {
                 let [x, y, w, h] = at.map(round);
@@ -293,23 +298,17 @@ impl Mark {
 }
 
 /// Marks elsewhere.
-pub(crate) fn moved(marks: Vec<Mark>, by: [f64; 2]) -> Vec<Mark> {
-    let [dx, dy] = by;
-    let one = |mark: Mark| match mark {
-        Mark::Rect { at: [x, y, w, h], fill, edge, hint } => {
-            Mark::Rect { at: [x + dx, y + dy, w, h], fill, edge, hint }
+pub(crate) fn moved(mut marks: Vec<Mark>, by: [f64; 2]) -> Vec<Mark> {
+    let shift = |[x, y]: [&mut f64; 2]| (*x, *y) = (*x + by[0], *y + by[1]);
+    for mark in &mut marks {
+        match mark {
+            Mark::Rect { at: [x, y, ..], .. } | Mark::Image { at: [x, y, ..], .. } => shift([x, y]),
+            Mark::Line { points, .. } => points.iter_mut().for_each(|point| shift(point.each_mut())),
+            Mark::Text(text) => shift(text.at.each_mut()),
+            Mark::Ink(inside) => *inside = moved(std::mem::take(inside), by),
         }
-        Mark::Line { points, fill, width, dashes, arrow } => {
-            let points = points.into_iter().map(|[x, y]| [x + dx, y + dy]).collect();
-            Mark::Line { points, fill, width, dashes, arrow }
-        }
-        Mark::Text(text) => Mark::Text(Text { at: [text.at[0] + dx, text.at[1] + dy], ..text }),
-        Mark::Image { at: [x, y, w, h], columns, palette, cells } => {
-            Mark::Image { at: [x + dx, y + dy, w, h], columns, palette, cells }
-        }
-        Mark::Ink(marks) => Mark::Ink(moved(marks, by)),
-    };
-    marks.into_iter().map(one).collect()
+    }
+    marks
 }
 
 /// The head of an arrow at the end of a line.

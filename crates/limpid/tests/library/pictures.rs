@@ -321,7 +321,7 @@ fn every_diagram_is_of_the_model() {
     for name in ["gpt2", "zero-to-hero", "decoder-readme", "formulated-bert", "nano"] {
         let config = Config::preset(name).unwrap();
         let model = Model::new(&config, Mode::Inspect { batch: 2, context: config.context_length }).unwrap();
-        let all = Diagram::ALL.into_iter().filter(|diagram| !diagram.needs_run());
+        let all = Diagram::ALL.iter().copied().filter(|diagram| !diagram.needs_run());
         for (diagram, notation) in
             all.flat_map(|diagram| Notation::ALL.iter().map(move |notation| (diagram, *notation)))
         {

@@ -459,13 +459,10 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-serve/openai.rs: ask", 85),
     ("limpid-serve/saved.rs: page", 114),
     ("limpid-study/walk/printed.rs: computed", 207),
-    ("limpid-trace/attribution.rs: walk", 86),
-    ("limpid-trace/diagram.rs", 936),
-    ("limpid-trace/explain.rs", 821),
-    ("limpid-trace/explain.rs: draft", 96),
-    ("limpid-trace/mlp.rs: look_at_mlp", 83),
+    ("limpid-trace/diagram.rs", 832),
+    ("limpid-trace/explain.rs: draft", 85),
     ("limpid-trace/names.rs: right_side", 111),
-    ("limpid-trace/picture/draw.rs: draw", 117),
+    ("limpid-trace/picture/draw.rs: draw", 105),
 ];
 
 #[test]
