@@ -193,7 +193,7 @@ fn used(live: &mut Live, name: Option<&str>) -> Views {
     let rows = [
         ("tokens of the text", counted(found.tokens)),
         ("different ones", counted(found.distinct)),
-        ("the greatest id", format!("{} ({:?})", commas(greatest.into()), found.max_piece.unwrap_or_default())),
+        ("the greatest id", format!("{} ({:?})", commas(greatest), found.max_piece.unwrap_or_default())),
         ("ids of the encoding", counted(tokenizer.vocab_size())),
         ("rows of this model's token table", counted(live.ready(&At::default())?.config.vocab_size)),
     ];
