@@ -11,8 +11,8 @@ pub fn bytes(n: u64) -> String {
 }
 
 /// 1234567 as 1,234,567.
-pub fn commas(n: u64) -> String {
-    let digits = n.to_string();
+pub fn commas(n: impl TryInto<u64>) -> String {
+    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
     let mut number = String::new();
     for (i, digit) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {

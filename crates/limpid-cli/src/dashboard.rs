@@ -44,7 +44,9 @@ impl Now {
 }
 
 #[cfg(feature = "ui")]
-pub use drawn::Dashboard;
+pub use drawn::{Dashboard, active, restore};
+#[cfg(not(feature = "ui"))]
+pub use none::{Dashboard, active, restore};
 
 #[cfg(feature = "ui")]
 mod drawn {
@@ -177,9 +179,6 @@ mod drawn {
                 screen.lines.pop_front();
             }
         }
-
-        /// Gives the terminal back.
-        pub fn close(self) {}
     }
 
     impl Drop for Dashboard {
@@ -418,10 +417,8 @@ mod drawn {
         if all == 0 || room == 0 {
             return;
         }
-        let shown: Vec<usize> = match all <= room {
-            true => (0..all).collect(),
-            false => (0..room).map(|i| i * (all - 1) / (room - 1).max(1)).collect(),
-        };
+        let rows = all.min(room);
+        let shown: Vec<usize> = (0..rows).map(|i| i * (all - 1) / (rows - 1).max(1)).collect();
         let name = shown.iter().map(|i| screen.layers[*i].layer.chars().count()).max().unwrap_or(0).max(5);
         let bar = usize::from(area.width).saturating_sub(name + 28).min(20);
         let greatest = screen.layers.iter().map(|l| l.grad_norm).fold(f64::MIN_POSITIVE, f64::max);
@@ -557,16 +554,15 @@ mod drawn {
     }
 }
 
-/// None: this binary was built without it.
-#[cfg(not(feature = "ui"))]
-pub enum Dashboard {}
-
 #[cfg(not(feature = "ui"))]
 mod none {
-    use super::{Dashboard, Now};
+    use super::Now;
     use limpid::train::{LayerUpdate, Step};
     use std::path::Path;
     use std::sync::{Arc, atomic::AtomicBool};
+
+    /// None: this binary was built without it.
+    pub enum Dashboard {}
 
     impl Dashboard {
         /// None.
@@ -583,21 +579,13 @@ mod none {
         pub fn sample(&self, _: u64, _: &str) {}
         /// Nobody is told.
         pub fn line(&self, _: &str) {}
-        /// There is nothing to give back.
-        pub fn close(self) {}
     }
-}
 
-/// Whether a dashboard has the terminal.
-pub fn active() -> bool {
-    #[cfg(feature = "ui")]
-    return drawn::active();
-    #[cfg(not(feature = "ui"))]
-    false
-}
+    /// No dashboard has the terminal.
+    pub fn active() -> bool {
+        false
+    }
 
-/// Gives the terminal back, if it was taken.
-pub fn restore() {
-    #[cfg(feature = "ui")]
-    drawn::restore();
+    /// There is nothing to give back.
+    pub fn restore() {}
 }

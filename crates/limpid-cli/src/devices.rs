@@ -66,21 +66,8 @@ impl DeviceChoice {
     }
 }
 
-/// What a step costs by kinds of ops, where the device is a GPU: which one, a table of texts, and the same as JSON.
-pub type Traffic = (String, Vec<Vec<String>>, Value);
-
-/// The columns of [`traffic`].
-pub fn traffic_columns() -> Vec<&'static str> {
-    let known: &[&str] = &[
-        #[cfg(feature = "gpu")]
-        limpid::gpu::KNOWN[0].name,
-        #[cfg(feature = "gpu")]
-        limpid::gpu::KNOWN[1].name,
-        #[cfg(feature = "gpu")]
-        limpid::gpu::KNOWN[2].name,
-    ];
-    [&["op", "way", "kernels", "bytes", "of the least", "FLOP"], known].concat()
-}
+/// What a step costs by kinds of ops, where the device is a GPU: which one, a table, and the same as JSON.
+pub type Traffic = (String, String, Value);
 
 /// Counts them, without running a step. The batch is made where there is something to count.
 #[cfg(feature = "gpu")]
@@ -108,6 +95,8 @@ pub fn traffic(
         ];
         own.into_iter().chain(KNOWN.iter().map(|gpu| format!("{:.2} ms", 1e3 * t.floor(gpu)))).collect()
     };
+    let columns = ["op", "way", "kernels", "bytes", "of the least", "FLOP"].into_iter();
+    let columns: Vec<&str> = columns.chain(KNOWN.iter().map(|gpu| gpu.name)).collect();
     let json = |t: &OpTraffic| {
         let floors: serde_json::Map<_, _> = KNOWN.iter().map(|gpu| (gpu.name.into(), t.floor(gpu).into())).collect();
         serde_json::json!({
@@ -115,7 +104,8 @@ pub fn traffic(
             "floor_seconds": floors,
         })
     };
-    Ok(Some((on.to_string(), found.iter().map(line).collect(), found.iter().map(json).collect())))
+    let table = show::columns(&columns, &found.iter().map(line).collect::<Vec<_>>());
+    Ok(Some((on.to_string(), table, found.iter().map(json).collect())))
 }
 #[cfg(not(feature = "gpu"))]
 pub fn traffic(

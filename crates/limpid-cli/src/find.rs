@@ -7,9 +7,10 @@ use crate::source;
 use anyhow::{Result, bail};
 use limpid::TrainingPlan;
 use limpid::train::lr_finder;
+use serde_json::json;
 use std::sync::atomic::Ordering;
 
-pub fn run(plan: &TrainingPlan, json: bool) -> Result<()> {
+pub fn run(plan: &TrainingPlan, as_json: bool) -> Result<()> {
     let recipe = &plan.recipe;
     let batches = recipe.batches(&plan.corpus.train, plan.objective)?;
     let asked = interrupt()?;
@@ -19,7 +20,7 @@ pub fn run(plan: &TrainingPlan, json: bool) -> Result<()> {
         &batches,
         recipe,
         &mut |rate, step, loss| {
-            if step == steps && !json {
+            if step == steps && !as_json {
                 let loss = loss.map_or("none".into(), |loss| format!("{loss:.4}"));
                 show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss}"));
             }
@@ -27,22 +28,19 @@ pub fn run(plan: &TrainingPlan, json: bool) -> Result<()> {
         },
     )?;
     let Some(suggested) = found.suggested else { bail!(Interrupted("stopped before a rate was found")) };
-    if json {
-        return show::json(&serde_json::json!({
-            "suggested": suggested, "steps": steps,
-            "tried": found.tried.iter().map(|(rate, loss)| serde_json::json!({"rate": rate, "loss": loss})).collect::<Vec<_>>(),
-        }));
+    if as_json {
+        let tried: Vec<_> = found.tried.iter().map(|(rate, loss)| json!({ "rate": rate, "loss": loss })).collect();
+        return show::json(&json!({ "suggested": suggested, "steps": steps, "tried": tried }));
     }
     let finite = || found.tried.iter().map(|(_, loss)| *loss).filter(|loss| loss.is_finite());
     let (least, most) = finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), l| (a.min(l), b.max(l)));
     let mut text = format!("learning rate    loss  (mean of the last {} of {steps} steps)\n", steps.div_ceil(4));
     for (rate, loss) in &found.tried {
-        text += &match loss.is_finite() {
-            true => {
-                let bar = "#".repeat(1 + (39.0 * (loss - least) / (most - least).max(1e-9)) as usize);
-                format!("{rate:>13.1e}  {loss:>6.4}  {bar}\n")
-            }
-            false => format!("{rate:>13.1e}  diverged\n"),
+        text += &if loss.is_finite() {
+            let bar = "#".repeat(1 + (39.0 * (loss - least) / (most - least).max(1e-9)) as usize);
+            format!("{rate:>13.1e}  {loss:>6.4}  {bar}\n")
+        } else {
+            format!("{rate:>13.1e}  diverged\n")
         };
     }
     show::out(&format!(

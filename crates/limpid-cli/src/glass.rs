@@ -40,7 +40,8 @@ pub struct GlassOptions {
 
 /// A model to look into.
 fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Result<ServedModel> {
-    models::serves(&checkpoint, machine)?;
+    models::shares(machine)?;
+    models::suits(&checkpoint, machine)?;
     Ok(ServedModel::new(checkpoint, &ServedAs { id, machine: machine.machine(), template: None })?)
 }
 
@@ -62,10 +63,8 @@ pub fn open(
     machine: &MachineOptions,
 ) -> Result<()> {
     if checkpoint.tokenizer.is_none() {
-        bail!(
-            "{} has no tokenizer, and in the page a prompt is a text: put its tokenizer.json beside it",
-            dir.display()
-        );
+        let dir = dir.display();
+        bail!("{dir} has no tokenizer, and in the page a prompt is a text: put its tokenizer.json beside it");
     }
     let model = served(checkpoint, models::name(dir), machine)?;
     let options = ServeOptions {

@@ -15,8 +15,8 @@ use limpid::generate::start_ids;
 use limpid::memory::{self, On};
 use limpid::model::{Mode, Model, Param};
 use limpid::names;
-use limpid::ops::{Batch, Region};
-use limpid::optimizer::{Method, ParamGroup};
+use limpid::ops::Batch;
+use limpid::optimizer::Method;
 use limpid::tokenizer::Tokenizer;
 use limpid::train::evaluate::Score;
 use limpid::train::{Batches, Recipe, Trainer, WindowOrder};
@@ -83,13 +83,10 @@ pub fn train(plan: &TrainingPlan, out: Option<&Path>) -> Result<()> {
     let validation = (corpus.validation.len() > recipe.context)
         .then(|| in_order.batches(&corpus.validation, plan.objective))
         .transpose()?;
-    let number = |tokens: usize| tokens / (recipe.batch_size * recipe.context);
-    show::out(&format!(
-        "{}train dataset num_batches: {}\nval dataset num_batches: {}\n",
-        sizes(&plan.model),
-        number(corpus.train.len()),
-        number(corpus.validation.len())
-    ))?;
+    let [train, val] =
+        [&corpus.train, &corpus.validation].map(|part| part.len() / (recipe.batch_size * recipe.context));
+    let sizes = sizes(&plan.model);
+    show::out(&format!("{sizes}train dataset num_batches: {train}\nval dataset num_batches: {val}\n"))?;
     let (asked, mut trainer) = (interrupt()?, plan.trainer().map_err(source::of_library)?);
     let start = start_ids(&corpus.tokenizer).unwrap_or_else(|| vec![corpus.train.id(0)]);
     let mut coin = Coin(1337);
@@ -114,12 +111,8 @@ pub fn train(plan: &TrainingPlan, out: Option<&Path>) -> Result<()> {
         let own = trainer.model.param(&param.name).expect("they are one model");
         trainer.backend.read(own.region).expect("the backend has just trained")
     };
-    let template = plan.chat_template.as_deref();
-    let source = ModelData {
-        tokenizer: Some(&corpus.tokenizer),
-        chat_template: template,
-        ..ModelData::new(&plan.config, &values)
-    };
+    let (tokenizer, chat_template) = (Some(&corpus.tokenizer), plan.chat_template.as_deref());
+    let source = ModelData { tokenizer, chat_template, ..ModelData::new(&plan.config, &values) };
     save(out, Format::Limpid, &Dtype::F32, &source)?;
     show::say(format_args!("the model is in {}", out.display()));
     Ok(())
@@ -217,12 +210,12 @@ pub fn test(model: &Path, state: &Path, machine: &MachineOptions, json: bool) ->
     let (header, _) = open(model).context("--against compares a .bin of llm.c")?;
     let state = open_state(state, &header)?;
     let opened = Checkpoint::open(model)?;
-    let (mut text, mut found) = (String::new(), vec![]);
-    let built = Model::new(&opened.config, Mode::Inspect { batch: state.batch_size, context: state.context })?;
-    text += &sizes(&built);
-    text += &format!("[State]\nbatch_size: {}\nseq_len: {}\n", state.batch_size, state.context);
+    let DebugState { batch_size, context, .. } = state;
+    let built = Model::new(&opened.config, Mode::Inspect { batch: batch_size, context })?;
+    let mut text = format!("{}[State]\nbatch_size: {batch_size}\nseq_len: {context}\n", sizes(&built));
+    let mut found = vec![];
     let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
-    let batch = Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context);
+    let batch = Batch::of_sequences(ids(&state.inputs), ids(&state.targets), context);
     let mut passed = first_pass(&built, &opened, &batch, &header, &state, machine, (&mut text, &mut found))?;
     let steps = steps(&opened, &batch, machine)?;
     // the ten losses are of one model on one batch
@@ -235,12 +228,11 @@ pub fn test(model: &Path, state: &Path, machine: &MachineOptions, json: bool) ->
         text += &format!("step {step}: loss {loss:.6} (took {took:.6} ms){ok}\n");
     }
     text += &format!("overall okay: {}\n", u8::from(passed));
-    match json {
-        true => {
-            let losses: Vec<f32> = steps.iter().map(|(loss, _)| *loss).collect();
-            show::json(&serde_json::json!({ "passed": passed, "tensors": found, "losses": losses }))?;
-        }
-        false => show::out(&text)?,
+    if json {
+        let losses: Vec<f32> = steps.iter().map(|(loss, _)| *loss).collect();
+        show::json(&serde_json::json!({ "passed": passed, "tensors": found, "losses": losses }))?;
+    } else {
+        show::out(&text)?;
     }
     Ok(passed)
 }
@@ -260,7 +252,7 @@ fn first_pass(
     let mut backend = machine.machine().start(model)?;
     opened.load(model, &mut *backend)?;
     let rows = losses(model, &mut *backend, batch)?;
-    let loss = (rows.iter().map(|loss| f64::from(*loss)).sum::<f64>() / rows.len() as f64) as f32;
+    let loss = mean(&rows);
     backend.backward(model.back())?;
     let theirs = |name: &str| -> Result<Vec<f32>> {
         let tensor = state.store.get(name).with_context(|| format!("the state has no {name}"))?;
@@ -285,13 +277,9 @@ fn first_pass(
     let ok = (loss - state.loss).abs() < FORWARD;
     *text += &format!("LOSS {}: {loss:.6} {:.6}\n", if ok { "OK" } else { "MISMATCH" }, state.loss);
     add("loss", (loss - state.loss).abs(), ok);
-    let mut kinds: Vec<String> = vec![];
-    for (name, _) in header.tensors() {
-        let kind = name.split('.').next().unwrap_or(&name).to_string();
-        if kinds.last() != Some(&kind) {
-            kinds.push(kind);
-        }
-    }
+    let kind = |(name, _): (String, _)| name.split('.').next().unwrap_or(&name).to_string();
+    let mut kinds: Vec<String> = header.tensors().into_iter().map(kind).collect();
+    kinds.dedup();
     for kind in kinds {
         let (mut own, mut want) = (vec![], vec![]);
         for param in model.params.iter().filter(|p| names::lookup(&p.name).is_some_and(|(e, _)| e.llmc == kind)) {
@@ -322,9 +310,9 @@ fn steps(opened: &Checkpoint, batch: &Batch, machine: &MachineOptions) -> Result
     let mut backend = machine.machine().start(&model)?;
     opened.load(&model, &mut *backend)?;
     // llm.c's weights decay all alike, gains and biases too
-    let groups = model.update_groups(0.0, Method::AdamW).into_iter().map(|group| ParamGroup { decay: 0.01, ..group });
-    let groups: Vec<ParamGroup> = groups.collect();
-    let losses: Region = model.losses().context("the model has no losses")?;
+    let mut groups = model.update_groups(0.0, Method::AdamW);
+    groups.iter_mut().for_each(|group| group.decay = 0.01);
+    let losses = model.losses().context("the model has no losses")?;
     let mut steps = vec![];
     for step in 1..=STEPS {
         let began = Instant::now();
@@ -332,12 +320,15 @@ fn steps(opened: &Checkpoint, batch: &Batch, machine: &MachineOptions) -> Result
         backend.forward(model.body())?;
         backend.backward(model.back())?;
         let rows = backend.read(losses.of(batch))?;
-        let loss = rows.iter().map(|loss| f64::from(*loss)).sum::<f64>() / rows.len() as f64;
         let took = milliseconds(began);
         backend.update(&groups, &recipe.rule(recipe.learning_rate, step), &mut [])?;
-        steps.push((loss as f32, took));
+        steps.push((mean(&rows), took));
     }
     Ok(steps)
+}
+
+fn mean(losses: &[f32]) -> f32 {
+    (losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64) as f32
 }
 
 fn apart(own: &[f32], want: &[f32]) -> f32 {

@@ -6,7 +6,7 @@
 use crate::models;
 use crate::options::{self, MachineOptions, Usage};
 use crate::show;
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use limpid::Machine;
 use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{GenerateError, Options, Overflow, Sampler};
@@ -79,7 +79,7 @@ const STEADY: f64 = 2.0;
 pub fn run(args: &LoadArgs) -> Result<()> {
     models::shares(&args.machine)?;
     let checkpoint = models::adapted(&args.model, None, !args.machine.no_verify)?;
-    models::serves(&checkpoint, &args.machine)?;
+    models::suits(&checkpoint, &args.machine)?;
     let machine = Machine { cache: args.kv_cache_dtype, ..args.machine.machine() };
     let how = ServedAs { id: "model".into(), machine, template: None };
     let model = ServedModel::new(checkpoint, &how)?;
@@ -146,7 +146,7 @@ fn measure(args: &LoadArgs, tokenizer: &Tokenizer, url: &str, mut engine: Option
             spread = spread.max(spread_of_rounds);
             report
         };
-        let (served, alone) = (median(served), if alone.is_empty() { None } else { Some(median(alone)) });
+        let (served, alone) = (median(served), (!alone.is_empty()).then(|| median(alone)));
         rows.push(Row { clients, served, alone });
     }
     Ok((rows, spread))
@@ -300,10 +300,8 @@ impl Load {
 
     /// How many requests are under way at most.
     fn clients(&self) -> usize {
-        match self.arrivals {
-            Arrivals::Closed(clients) => clients.min(self.prompts.len()),
-            Arrivals::Poisson(_) => self.prompts.len(),
-        }
+        let clients = if let Arrivals::Closed(clients) = self.arrivals { clients } else { usize::MAX };
+        clients.min(self.prompts.len())
     }
 }
 
@@ -312,9 +310,9 @@ impl Load {
 /// Sends a load to the server at `url` (`http://host:port`), with `key` if it needs one.
 fn send(url: &str, key: Option<&str>, load: &Load) -> Result<Report> {
     let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').trim_end_matches("/v1"));
-    let address = address.filter(|address| !address.is_empty() && !address.contains('/'));
-    let address =
-        address.with_context(|| format!("{url:?} is no address of a server: write it as http://127.0.0.1:8080"))?;
+    let Some(address) = address.filter(|address| !address.is_empty() && !address.contains('/')) else {
+        bail!("{url:?} is no address of a server: write it as http://127.0.0.1:8080");
+    };
     let (next, times) = (AtomicUsize::new(0), load.times());
     let all = Mutex::new((Report::default(), None));
     let began = Instant::now();
@@ -476,9 +474,7 @@ struct Chunks {
 impl Chunks {
     /// Reads the rest of the body, after the last event.
     fn finish(&mut self) -> std::io::Result<()> {
-        if self.chunked {
-            while self.read(&mut [0; 256])? > 0 {}
-        }
+        while self.chunked && self.read(&mut [0; 256])? > 0 {}
         Ok(())
     }
 
@@ -537,24 +533,22 @@ fn engine_alone(engine: &mut Engine, load: &Load) -> Result<Report> {
             return Ok(Report { seconds: began.elapsed().as_secs_f64(), ..report });
         }
         let mut failed = None;
-        engine
-            .round(&mut |id, event| {
-                match event {
-                    EngineEvent::Token { .. } => {
-                        let (last, begun) = open.get_mut(&id).expect("it was asked for");
-                        let seconds = std::mem::replace(last, Instant::now()).elapsed().as_secs_f64();
-                        let times =
-                            if std::mem::replace(begun, true) { &mut report.between } else { &mut report.first };
-                        times.push(seconds);
-                        report.tokens += 1;
-                    }
-                    EngineEvent::Done(_) => drop(open.remove(&id)),
-                    EngineEvent::Failed(error) => failed = Some(error),
-                    EngineEvent::Prompt { .. } | EngineEvent::Cropped { .. } => {}
+        let mut hear = |id, event| {
+            match event {
+                EngineEvent::Token { .. } => {
+                    let (last, begun) = open.get_mut(&id).expect("it was asked for");
+                    let seconds = std::mem::replace(last, Instant::now()).elapsed().as_secs_f64();
+                    let times = if std::mem::replace(begun, true) { &mut report.between } else { &mut report.first };
+                    times.push(seconds);
+                    report.tokens += 1;
                 }
-                true
-            })
-            .map_err(GenerateError::from)?;
+                EngineEvent::Done(_) => drop(open.remove(&id)),
+                EngineEvent::Failed(error) => failed = Some(error),
+                EngineEvent::Prompt { .. } | EngineEvent::Cropped { .. } => {}
+            }
+            true
+        };
+        engine.round(&mut hear).map_err(GenerateError::from)?;
         if let Some(error) = failed {
             return Err(error.into());
         }

@@ -10,6 +10,12 @@ pub const READINGS: usize = 60;
 /// Readings of a roof of reads, a pass over half a gigabyte each.
 pub const PASSES: usize = 6;
 
+/// The middle one of some times.
+pub fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
 /// A rate as a share of a roof that was measured beside it. None where it is above that roof: other programs disturbed the measurement.
 pub fn share(rate: f64, roof: f64) -> Option<f64> {
     Some(rate / roof).filter(|share| *share <= 1.0)
@@ -21,29 +27,18 @@ pub fn fits_text(threads: usize) -> Result<()> {
     // glibc gives threads heaps of 64 MiB, eight for each core at most
     let heaps = threads.min(8 * cores()) as u64;
     let needed = (96 << 20) + threads as u64 * (3 << 20) + heaps * (64 << 20);
-    match memory::limits().into_iter().find(|limit| limit.of_addresses && limit.left < needed) {
-        None => Ok(()),
-        Some(Limit { left, said, .. }) => bail!(
-            "reading a text on {} needs {} of memory and {} are {said}: fewer --threads need less",
-            show::plural(threads, "thread"),
-            show::bytes(needed),
-            show::bytes(left)
-        ),
+    let limit = memory::limits().into_iter().find(|limit| limit.of_addresses && limit.left < needed);
+    if let Some(Limit { left, said, .. }) = limit {
+        let (threads, needed, left) = (show::plural(threads, "thread"), show::bytes(needed), show::bytes(left));
+        bail!("reading a text on {threads} needs {needed} of memory and {left} are {said}: fewer --threads need less");
     }
+    Ok(())
 }
 
-/// What the system says of its memory, in bytes.
-pub struct Memory {
-    /// In all.
-    pub total: u64,
-    /// Free for the asking.
-    pub available: u64,
-}
-
-/// Where the system says it.
-pub fn memory() -> Option<Memory> {
+/// Bytes of memory, in all and free for the asking, where the system says it.
+pub fn memory() -> Option<[u64; 2]> {
     let available = memory::limits().iter().map(|limit| limit.left).min()?;
-    Some(Memory { total: memory::total()?, available })
+    Some([memory::total()?, available])
 }
 
 /// The most bytes that the stack of the first thread may have, where Linux says so.

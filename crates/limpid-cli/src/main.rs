@@ -153,16 +153,15 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     let near = limpid_base::nearest::nearest(&word, known.iter().map(String::as_str));
     let takes = |flag: &str| options::names(verb).any(|name| name == flag);
     let file = !word.starts_with('-') && Path::new(&word).exists();
-    let tip = match () {
-        () if word == "--model" && verb.get_positionals().any(|arg| arg.get_id() == "model") => {
-            format!("the model needs no flag: limpid {} MODEL", verb.get_name())
-        }
-        () if file && takes("data") => one_text.into(),
-        () if file && takes("model") => format!("a model has its flag: --model {}", show::quoted(&word)),
-        () => {
-            near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
-            return error.into();
-        }
+    let tip = if word == "--model" && verb.get_positionals().any(|arg| arg.get_id() == "model") {
+        format!("the model needs no flag: limpid {} MODEL", verb.get_name())
+    } else if file && takes("data") {
+        one_text.into()
+    } else if file && takes("model") {
+        format!("a model has its flag: --model {}", show::quoted(&word))
+    } else {
+        near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
+        return error.into();
     };
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error.into()
@@ -192,10 +191,8 @@ fn main() -> ExitCode {
     match std::thread::Builder::new().name("main".into()).stack_size(STACK).spawn(command) {
         Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         Err(error) => {
-            show::say(format_args!(
-                "error: the system refuses a thread with {} of stack: {error}",
-                show::bytes(STACK as u64)
-            ));
+            let stack = show::bytes(STACK as u64);
+            show::say(format_args!("error: the system refuses a thread with {stack} of stack: {error}"));
             ExitCode::FAILURE
         }
     }

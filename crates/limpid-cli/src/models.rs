@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const SHOWN: usize = 8;
 
 /// Refuses products of integers for weights that are none, and decides `--device auto`.
-fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
+pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
     if machine.precision == Precision::Int8 && !checkpoint.is_quantised() {
         bail!(Usage(format!(
             "--precision int8 is for quantised weights, which {} has none of: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
@@ -157,13 +157,6 @@ pub fn sharing(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
     on_machine(checkpoint, machine)
 }
 
-/// Refuses what a server cannot do with a model, and decides `--device auto`.
-#[cfg(feature = "serve")]
-pub fn serves(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
-    shares(machine)?;
-    suits(checkpoint, machine)
-}
-
 /// The files of a model that was opened here.
 pub fn files(lm: &Lm) -> &Checkpoint {
     lm.checkpoint().expect("it was opened from files")
@@ -178,10 +171,10 @@ pub fn name(model: &Path) -> String {
 
 /// Refuses an encoder that has no head, before anything else about it is asked for.
 pub fn needs_head(checkpoint: &Checkpoint) -> Result<()> {
-    match checkpoint.config.lm_head {
-        true => Ok(()),
-        false => bail!("{}: {}", checkpoint.path.display(), ConfigError::NoHead),
+    if !checkpoint.config.lm_head {
+        bail!("{}: {}", checkpoint.path.display(), ConfigError::NoHead);
     }
+    Ok(())
 }
 
 /// The ids of a prompt, as the model expects it.
@@ -214,11 +207,9 @@ pub fn parted(source: &Checkpoint, carried: &Carried, format: Format, same: bool
 }
 
 /// What goes along when a model becomes one of that format, and what does not: lines for people.
-pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool) -> Vec<(String, String)> {
-    let nowhere = match format.is_folder() {
-        true => "limpid does not read them".to_string(),
-        false => format!("limpid does not read them, or {format} has no place for them"),
-    };
+pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool) -> Vec<(&'static str, String)> {
+    let no_place = if format.is_folder() { String::new() } else { format!(", or {format} has no place for them") };
+    let nowhere = format!("limpid does not read them{no_place}");
     let unsaid = match format {
         Format::Gguf => "they speak of the types that tensors had",
         _ => "limpid writes them to GGUF only",
@@ -231,7 +222,7 @@ pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool)
         ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
     ];
     let lists = lists.into_iter().filter(|(_, names, _)| !names.is_empty());
-    lists.map(|(what, names, why)| (what.into(), format!("{}: {why}", list(&names)))).collect()
+    lists.map(|(what, names, why)| (what, format!("{}: {why}", list(&names)))).collect()
 }
 
 /// The first few of many names.

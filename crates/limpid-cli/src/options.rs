@@ -13,7 +13,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::BackendError;
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis};
+use limpid::config::{Config, ConfigError, Fields, Positions, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Sampler;
@@ -21,6 +21,7 @@ use limpid::matrix::Precision;
 use limpid::model::{Lora, Mode, Tuning};
 use limpid::names::Notation;
 use limpid::numeric::simd::Level;
+use limpid::tokenizer::TokenizerError;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::{RanksError, Recipe, Run, RunOptions, RunSettings, TrainError};
 use limpid::{Device, Error, Machine};
@@ -31,24 +32,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 /// Wrong usage: exit 2.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Usage(pub String);
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-impl std::error::Error for Usage {}
 
 /// Stopped by the user before the end: exit 130.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Interrupted(pub &'static str);
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-impl std::error::Error for Interrupted {}
 
 /// A struct of settings whose fields are flags.
 pub trait Flags: Settings + 'static {
@@ -119,8 +110,7 @@ impl<S: Flags> FromArgMatches for Asked<S> {
         let places = |name: &str| matches.indices_of(name).into_iter().flatten();
         let ends: Vec<usize> = places(LAYER).collect();
         let mut layers = vec![vec![]; ends.len() + 1];
-        let groups = S::groups().iter().map(|group| group.setting.name);
-        for name in groups.chain(S::default().fields().iter().filter(|(s, _)| s.chosen).map(|(s, _)| s.name)) {
+        for (&Setting { name, .. }, _) in choices(&S::default()) {
             for (place, text) in places(name).zip(matches.get_raw(name).into_iter().flatten()) {
                 let layer = ends.partition_point(|end| *end < place);
                 layers[layer].push((name, text.to_string_lossy().into_owned()));
@@ -240,17 +230,18 @@ impl ModelOptions {
         let tables = [base, &asked].map(|config| config.positions == Positions::Learned) == [false; 2];
         let mut said = vec![];
         for (name, value, was) in changes(base, &asked) {
-            match FREE.contains(&name.as_str()) || tables && name == "positions" {
-                true => said.push([format!("{name} {was}"), format!("{name} {value}")]),
-                false => bail!(Usage(format!(
+            if !FREE.contains(&name.as_str()) && !(tables && name == "positions") {
+                let free = FREE.join(", --");
+                bail!(Usage(format!(
                     "--{name} is {value}, but the model {from} has {was}, and its weights are for that: what may be looked at with \
-                     the same weights is another --{}, or --positions that are not learned",
-                    FREE.join(", --")
-                ))),
+                     the same weights is another --{free}, or --positions that are not learned"
+                )));
             }
+            said.push((format!("{name} {was}"), format!("{name} {value}")));
         }
         if !said.is_empty() {
-            let [was, is] = [0, 1].map(|i| said.iter().map(|both| both[i].as_str()).collect::<Vec<_>>().join(", "));
+            let (was, is): (Vec<String>, Vec<String>) = said.into_iter().unzip();
+            let (was, is) = (was.join(", "), is.join(", "));
             show::say(format_args!("note: {from} was trained with {was}; here it runs with {is} and the same weights"));
         }
         Ok(asked)
@@ -524,46 +515,34 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     if let Some(RanksError::Micros { mend: (accumulate, batch_size, _), .. }) = error.chain().find_map(of_ranks) {
         return format!(" (--accumulate {accumulate} --batch-size {batch_size})");
     }
+    let library = |error: &Error| error.backend().map_or_else(|| error.settings(), backend_settings);
+    let train = |error: &TrainError| match error {
+        TrainError::Backend(backend) => backend_settings(backend),
+        other => other.settings(),
+    };
     let of = |cause: &(dyn std::error::Error + 'static)| {
-        let library = cause.downcast_ref().map(|error: &Error| match error.backend() {
-            Some(backend) => backend_settings(backend),
-            None => error.settings(),
-        });
-        let backend = || cause.downcast_ref().map(backend_settings);
-        let train = || {
-            cause.downcast_ref().map(|error| match error {
-                TrainError::Backend(backend) => backend_settings(backend),
-                other => other.settings(),
-            })
-        };
-        let data = || cause.downcast_ref().map(DataError::settings);
-        let corpus = || cause.downcast_ref().map(|error: &CorpusError| own(error.settings()));
-        let checkpoint = || cause.downcast_ref().map(CheckpointError::settings);
-        let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::TokenizerError| own(error.settings()));
-        let source = || cause.downcast_ref().map(SourceError::settings);
-        library
-            .or_else(train)
-            .or_else(data)
-            .or_else(corpus)
-            .or_else(source)
-            .or_else(checkpoint)
-            .or_else(tokenizer)
-            .or_else(backend)
+        (cause.downcast_ref().map(library))
+            .or_else(|| cause.downcast_ref().map(train))
+            .or_else(|| cause.downcast_ref().map(DataError::settings))
+            .or_else(|| cause.downcast_ref().map(|error: &CorpusError| own(error.settings())))
+            .or_else(|| cause.downcast_ref().map(SourceError::settings))
+            .or_else(|| cause.downcast_ref().map(CheckpointError::settings))
+            .or_else(|| cause.downcast_ref().map(|error: &TokenizerError| own(error.settings())))
+            .or_else(|| cause.downcast_ref().map(backend_settings))
     };
     let trained =
         error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. })));
     let settings: Option<Vec<String>> = error.chain().filter_map(of).find(|settings| !settings.is_empty());
     let flag = |setting: String| {
-        let (name, value) = setting.split_once(' ').map_or((&*setting, ""), |(name, value)| (name, value));
+        let (name, value) = setting.split_once(' ').unwrap_or((&setting, ""));
         let name = name.replace('_', "-");
-        let takes = trained || has(&name);
-        takes.then(|| format!("--{name} {value}").trim_end().to_string())
+        (trained || has(&name)).then(|| format!("--{name} {value}").trim_end().to_string())
     };
     let flags: Vec<String> = settings.into_iter().flatten().filter_map(flag).collect();
-    match (flags.is_empty(), trained) {
-        (true, _) => String::new(),
-        (false, true) => format!(" (limpid train {})", flags.join(" ")),
-        (false, false) => format!(" ({})", flags.join(", ")),
+    match &flags[..] {
+        [] => String::new(),
+        flags if trained => format!(" (limpid train {})", flags.join(" ")),
+        flags => format!(" ({})", flags.join(", ")),
     }
 }
 
@@ -648,9 +627,8 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
         // what was chosen anew when it went on before stays chosen
         let from = flag("resume-step").and_then(|step| step.to_str()?.parse().ok());
         if let Some(RunSettings { recipe, options }) = Run::settings(&folder, from) {
-            let last =
-                recipe.fields().into_iter().filter(|(setting, _)| setting.name == "steps").chain(options.fields());
-            for (setting, value) in last {
+            let steps = recipe.fields().into_iter().filter(|(setting, _)| setting.name == "steps");
+            for (setting, value) in steps.chain(options.fields()) {
                 let word = file.iter_mut().find(|word| word.name.replace('-', "_") == setting.name);
                 word.into_iter().for_each(|word| word.value = Some(plain(&value.json()).into()));
             }
@@ -663,10 +641,9 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
     // other
     let arg = |name: &str| verb.get_arguments().find(|arg| arg.get_long() == Some(name));
     let excludes = |a: &str, b: &str| {
-        let [a, b] = [(a, b), (b, a)].map(|(of, other)| {
+        [(a, b), (b, a)].into_iter().any(|(of, other)| {
             arg(of).is_some_and(|of| verb.get_arg_conflicts_with(of).iter().any(|arg| arg.get_long() == Some(other)))
-        });
-        a || b
+        })
     };
     let stands = |word: &Word, higher: &[&Vec<Word>]| {
         let again = |other: &Word| other.name == word.name && !is_setting(word);
@@ -682,11 +659,8 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
             bail!(Usage(format!("{whence}: {said}")));
         }
         for word in layer.iter().filter(|word| stands(word, higher)) {
-            let of = if whence == path {
-                format!("{} in {path}", word.name.replace('-', "_"))
-            } else {
-                variable(&word.name)
-            };
+            let key = word.name.replace('-', "_");
+            let of = if whence == path { format!("{key} in {path}") } else { variable(&word.name) };
             origins.push((word.text().to_string_lossy().into_owned(), of));
             before.push(word.text());
         }
@@ -710,11 +684,10 @@ fn is_unicode(words: &[OsString], verb: &Command) -> Result<()> {
             verb.get_arguments().find(|arg| all_names(arg).any(|own| own == name))
         };
         let before = at.checked_sub(1).and_then(|at| words[at].to_str());
-        let flag = match text.starts_with("--") {
-            true => named(&text),
-            false => {
-                before.filter(|word| !word.contains('=')).and_then(named).filter(|arg| arg.get_action().takes_values())
-            }
+        let flag = if text.starts_with("--") {
+            named(&text)
+        } else {
+            before.filter(|word| !word.contains('=')).and_then(named).filter(|arg| arg.get_action().takes_values())
         };
         let what = match flag {
             Some(arg) if takes_any(arg) => continue,
@@ -785,10 +758,8 @@ fn from_environment(verb: &Command) -> Result<Vec<Word>> {
         let found = all_names(arg).map(variable).find_map(|name| Some((std::env::var_os(&name)?, name)));
         if let Some((value, name)) = found {
             if value.to_str().is_none() && !takes_any(arg) {
-                bail!(Usage(format!(
-                    "{name} is `{}` in the environment, which is not UTF-8 and must be",
-                    value.display()
-                )));
+                let value = value.display();
+                bail!(Usage(format!("{name} is `{value}` in the environment, which is not UTF-8 and must be")));
             }
             words.extend(word(arg, value, &name)?);
         }
@@ -903,11 +874,11 @@ fn numbers(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     joined
 }
 
+/// A flag's name with `-` for `_`.
 fn dashes(arg: OsString) -> OsString {
     let Some(text) = arg.to_str().filter(|a| a.starts_with("--") && a.len() > 2) else { return arg };
-    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-    let name = name.replace('_', "-");
-    value.map_or_else(|| name.clone().into(), |value| format!("{name}={value}").into())
+    let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+    (name.replace('_', "-") + value).into()
 }
 
 /// A file of settings as text: a regular one, of at most 16 MiB.
@@ -917,48 +888,35 @@ pub fn read_settings(path: &Path) -> Result<String> {
 
 /// A TOML or JSON file as flags.
 fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
-    let text = read_settings(path)?;
+    let (text, file) = (read_settings(path)?, path.display());
     let table: toml::Table = if path.extension().is_some_and(|e| e == "json") {
-        serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", path.display()))?
+        serde_json::from_str(&text).map_err(|e| anyhow!("{file}: {e}"))?
     } else {
-        text.parse().map_err(|e: toml::de::Error| anyhow!("{}: {e}", path.display()))?
+        text.parse().map_err(|e: toml::de::Error| anyhow!("{file}: {e}"))?
     };
     let mut words: Vec<Word> = vec![];
     for (key, value) in table {
         let name = key.replace('_', "-");
         let found = verb.get_arguments().filter(|arg| !arg.is_hide_set()).find(|arg| all_names(arg).any(|n| n == name));
-        let Some(arg) = found.filter(|_| !["help", "config", "json", "resume"].contains(&name.as_str())) else {
-            if let Some(arg) = found {
-                let flag = arg.get_long().unwrap_or_default();
-                return Err(Usage(format!(
-                    "{}: `{key}` cannot be set in a file: use the flag --{flag}",
-                    path.display()
-                ))
-                .into());
-            }
+        let Some(arg) = found else {
             let near = nearest(&name, names(verb)).map(|n| format!(": did you mean `{}`?", n.replace('-', "_")));
-            return Err(Usage(format!("{}: unknown key `{key}`{}", path.display(), near.unwrap_or_default())).into());
+            bail!(Usage(format!("{file}: unknown key `{key}`{}", near.unwrap_or_default())));
         };
+        if ["help", "config", "json", "resume"].contains(&name.as_str()) {
+            let flag = arg.get_long().unwrap_or_default();
+            bail!(Usage(format!("{file}: `{key}` cannot be set in a file: use the flag --{flag}")));
+        }
         let value = match value {
             toml::Value::String(s) => s,
             toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => value.to_string(),
-            other => return Err(Usage(format!("{}: `{key}` is {other}: it must be one value", path.display())).into()),
+            other => bail!(Usage(format!("{file}: `{key}` is {other}: it must be one value"))),
         };
-        let Some(word) = word(arg, value.into(), &format!("{}: `{key}`", path.display()))? else { continue };
+        let Some(word) = word(arg, value.into(), &format!("{file}: `{key}`"))? else { continue };
         if words.iter().any(|other| other.name == word.name) {
             let own = word.name.replace('-', "_");
-            return Err(Usage(format!(
-                "{}: `{key}` is another name for `{own}`, which the file also sets",
-                path.display()
-            ))
-            .into());
+            bail!(Usage(format!("{file}: `{key}` is another name for `{own}`, which the file also sets")));
         }
         words.push(word);
     }
     Ok(words)
-}
-
-/// The presets, for help.
-pub fn presets() -> String {
-    PRESETS.join(", ")
 }

@@ -81,14 +81,9 @@ fn columns_of(terminal: &console::Term) -> Option<usize> {
 }
 
 /// Stdout cannot be written. A closed pipe is no failure: whoever read has enough, and `main` takes it for an end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("standard output cannot be written: {}", limpid_base::words::system(.0))]
 pub struct Stdout(std::io::Error);
-impl std::fmt::Display for Stdout {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "standard output cannot be written: {}", limpid_base::words::system(&self.0))
-    }
-}
-impl std::error::Error for Stdout {}
 
 /// Prints data to stdout: to a terminal with its control characters spelled, elsewhere as it is.
 pub fn out(text: &str) -> anyhow::Result<()> {
@@ -207,11 +202,17 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Stdout>().is_some_and(|e| e.0.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
+/// What a verb found: the one JSON object of `--json`, or [`pairs`].
+pub fn found<L: AsRef<str>>(as_json: bool, facts: &impl serde::Serialize, rows: &[(L, String)]) -> anyhow::Result<()> {
+    if as_json { json(facts) } else { out(&pairs(rows)) }
+}
+
 /// Rows of label and value, labels padded; a value that is longer than a line goes on below itself, if there is room for words.
-pub fn pairs(rows: &[(String, String)]) -> String {
-    let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+pub fn pairs<L: AsRef<str>>(rows: &[(L, String)]) -> String {
+    let width = rows.iter().map(|(label, _)| label.as_ref().chars().count()).max().unwrap_or(0);
     let (most, before) = (table_width(), width + 4);
-    let row = |(label, value): &(String, String)| {
+    let row = |(label, value): &(L, String)| {
+        let label = label.as_ref();
         let most = if most >= before + 20 { most - before } else { 0 };
         let value = broken(value, most).replace('\n', &format!("\n{}", " ".repeat(before)));
         format!("  {label:<width$}  {value}\n")
@@ -221,10 +222,18 @@ pub fn pairs(rows: &[(String, String)]) -> String {
 
 /// Aligned columns, the first to the left; where a line would be too long, the last are left out.
 pub fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
+    columns_within(headers, lines, table_width())
+}
+
+/// The same with all columns, however long lines become.
+pub fn whole_columns(headers: &[&str], lines: &[Vec<String>]) -> String {
+    columns_within(headers, lines, 0)
+}
+
+fn columns_within(headers: &[&str], lines: &[Vec<String>], most: usize) -> String {
     let column = |j: usize| lines.iter().map(move |line| line.get(j).map_or("", String::as_str));
     let widths = headers.iter().enumerate().map(|(j, header)| column(j).chain([*header]).map(text_width).max());
     let mut widths: Vec<usize> = widths.map(|width| width.unwrap_or(0)).collect();
-    let most = table_width();
     while most > 0 && widths.len() > 3 && widths.iter().map(|w| w + 2).sum::<usize>() > most + 2 {
         widths.pop();
     }

@@ -13,15 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub fn interrupt() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     let flag = asked.clone();
-    on_signal(move |urgent| match flag.swap(true, Ordering::Relaxed) {
+    on_signal(move |urgent| {
+        let again = flag.swap(true, Ordering::Relaxed);
         // a closed terminal sends SIGHUP two or three times: nobody is in a hurry there
-        true if !urgent => {}
-        true => {
+        if again && urgent {
             dashboard::restore();
             std::process::exit(130);
         }
-        false if dashboard::active() => {}
-        false => show::interrupted("stopping after this step; once more to stop at once"),
+        if !again && !dashboard::active() {
+            show::interrupted("stopping after this step; once more to stop at once");
+        }
     })?;
     Ok(asked)
 }
@@ -31,9 +32,11 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
 pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     let (flag, terminal) = (asked.clone(), std::io::stdin().is_terminal());
-    on_signal(move |urgent| match urgent && terminal {
-        true => flag.store(true, Ordering::Relaxed),
-        false => std::process::exit(130),
+    on_signal(move |urgent| {
+        if !urgent || !terminal {
+            std::process::exit(130);
+        }
+        flag.store(true, Ordering::Relaxed);
     })?;
     Ok(asked)
 }

@@ -3,8 +3,10 @@
 use crate::options::{DataOptions, MachineOptions, TextOptions};
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
+use limpid::data::read_line;
 use limpid::data::source::{HELD, Reading, SourceError, TextSource};
-use std::io::Read as _;
+use std::io::{BufRead, Read as _};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// A source with what `--field`, `--skip-bad` and `--parse-special` say.
@@ -42,14 +44,33 @@ pub fn of_library(error: limpid::Error) -> anyhow::Error {
     }
 }
 
-/// The same of any error.
-pub fn of_any(error: anyhow::Error) -> anyhow::Error {
-    error.downcast().map_or_else(|error| error, of_library)
-}
-
 /// A text file; one that is not UTF-8 is an error that says where.
 pub fn read_file(path: &Path) -> Result<String> {
     Ok(limpid::data::read_text(path, HELD)?)
+}
+
+/// Calls `each` with every line of `input` and its place in `name`, until one is the last. `too_long` is told of a line of more than `most`
+/// bytes, behind its place.
+pub fn lines(
+    input: &mut dyn BufRead,
+    name: &str,
+    (most, too_long): (usize, &str),
+    mut each: impl FnMut(&str, &str) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let mut bytes = vec![];
+    for n in 1.. {
+        bytes.clear();
+        let size = read_line(input, &mut bytes, most).with_context(|| name.to_string())?;
+        let place = format!("{name}, line {n}");
+        if size > bytes.len() as u64 {
+            bail!("{place} is longer than {too_long}");
+        }
+        let line = std::str::from_utf8(&bytes).with_context(|| place.clone())?;
+        if size == 0 || each(line, &place)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// `--prompt`: text, or `@FILE` or `-` for standard input, which end with a newline that is not meant: the last one of a

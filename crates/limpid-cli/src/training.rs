@@ -293,8 +293,7 @@ impl TooLarge {
     /// What `plan` says and `train` refuses with.
     pub fn text(&self) -> String {
         let (needed, available) = (show::bytes(self.needed), show::bytes(self.limit.left));
-        let fitting: Vec<(String, String)> =
-            self.fitting.iter().map(|(flags, bytes)| (flags.clone(), show::bytes(*bytes))).collect();
+        let fitting: Vec<_> = self.fitting.iter().map(|(flags, bytes)| (flags, show::bytes(*bytes))).collect();
         let would = match &fitting[..] {
             [] => "a smaller model would fit (--n-layer, --d-model, --preset)".into(),
             _ => format!("with one of these it would fit:\n{}", show::pairs(&fitting).trim_end()),
@@ -325,17 +324,14 @@ pub fn too_large(plan: &TrainingPlan) -> Result<Option<TooLarge>> {
         let may = |recompute_level| {
             Model::at_recompute_level(config, mode, tuning, recompute_level).is_ok_and(|model| takes(&model) <= budget)
         };
-        let model = recompute_levels(config.n_layer)
-            .any(may)
-            .then(|| Model::within(config, mode, tuning, budget, takes).ok())
-            .flatten();
-        let found = model.is_some();
-        if let Some(model) = model {
-            let again =
-                if model.recompute_level > 0 { format!(" --memory {}M", budget / 1_000_000) } else { String::new() };
-            fitting.push((format!("{flags}{again}").trim().to_string(), takes(&model)));
+        if !recompute_levels(config.n_layer).any(may) {
+            return false;
         }
-        found
+        let Ok(model) = Model::within(config, mode, tuning, budget, takes) else { return false };
+        let again =
+            if model.recompute_level > 0 { format!(" --memory {}M", budget / 1_000_000) } else { String::new() };
+        fitting.push((format!("{flags}{again}").trim().to_string(), takes(&model)));
+        true
     };
     let tuning = &plan.model.tuning;
     let one = Recipe { batch_size: 1, accumulate: recipe.batch_size * recipe.accumulate, ..*recipe };

@@ -192,7 +192,7 @@ pub enum Replay {
 }
 
 /// Something that answers depend on, and that is not as it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReceiptCause {
     /// `weights`, `configuration`, `tokenizer`, `version`, `precision` or `cache`.
     pub what: &'static str,

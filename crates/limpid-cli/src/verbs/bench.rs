@@ -1,11 +1,12 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
-use crate::machine::{PASSES, READINGS, peak_rss, share};
+use crate::machine::{PASSES, READINGS, median, peak_rss, share};
 use crate::models;
 use crate::options::{self, Asked, MachineOptions, ModelOptions, Usage};
 use crate::show;
 use crate::training::{extra_work, step_flops};
 use anyhow::{Result, bail};
+use limpid::Machine;
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::store::Dtype;
 use limpid::config::Config;
@@ -16,7 +17,9 @@ use limpid::memory::{self, program_on, trainable};
 use limpid::model::{Component, Mode, Model, Param, init};
 use limpid::numeric::element::Element;
 use limpid::numeric::random;
+use limpid::tokenizer::Tokenizer;
 use limpid::train::{Batches, Objective, Recipe, Trainer};
+use serde_json::json;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -34,9 +37,10 @@ enum What {
     /// Steps of training
     Train(TrainArgs),
     /// Prefill: a prompt processed at once
-    Prefill(PrefillArgs),
+    #[command(mut_arg("tokens", |arg| arg.help("Tokens of the prompt [default: 256, or as many as fit the context]")))]
+    Prefill(InferenceArgs),
     /// Decoding: tokens one by one
-    Decode(DecodeArgs),
+    Decode(InferenceArgs),
     /// Text to ids, on one thread and on all
     Encode(EncodeArgs),
     /// A server with many clients: tokens a second, time to the first token and between tokens
@@ -78,32 +82,12 @@ struct EncodeArgs {
 
 /// What is measured: the weights of a model, or random ones.
 #[derive(clap::Args, Debug)]
-struct Subject {
+struct InferenceArgs {
     /// A model whose weights to use; quantised weights stay quantised [default: random weights of a preset]
     #[arg(long = "model", value_name = "DIR|FILE", conflicts_with = "preset")]
     path: Option<PathBuf>,
     #[command(flatten)]
     model: ModelOptions,
-}
-
-#[derive(clap::Args, Debug)]
-struct PrefillArgs {
-    #[command(flatten)]
-    subject: Subject,
-    /// Tokens of the prompt [default: 256, or as many as fit the context]
-    #[arg(long, value_name = "N")]
-    tokens: Option<usize>,
-    #[command(flatten)]
-    machine: MachineOptions,
-    /// Print the result as JSON on stdout
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(clap::Args, Debug)]
-struct DecodeArgs {
-    #[command(flatten)]
-    subject: Subject,
     /// Tokens to generate [default: 64, or as many as fit the context]
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
@@ -125,11 +109,6 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 fn ids(n: usize, vocab_size: usize) -> Vec<u32> {
     (0..n as u64).map(|i| random::below(1, 0, i, vocab_size as u64) as u32).collect()
 }
@@ -142,18 +121,11 @@ fn train(args: &TrainArgs) -> Result<()> {
     recipe.check()?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     args.machine.measure(&config, Mode::Train { batch: recipe.batch_size, context: recipe.context });
-    let model = trainable(
-        &config,
-        &recipe,
-        &Default::default(),
-        &args.machine.machine(),
-        (program_on(args.machine.device.device()), args.memory),
-    )?;
     let machine = args.machine.machine();
+    let memory = (program_on(machine.device), args.memory);
+    let model = trainable(&config, &recipe, &Default::default(), &machine, memory)?;
     memory::fits(&model, Some(&recipe), &machine)?;
-    let (threads, level) = (args.machine.threads(), args.machine.level());
-    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
-    roof.measure(READINGS);
+    let mut roof = roof(&machine)?;
     let flops = step_flops(&model, &recipe);
     let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
@@ -169,31 +141,36 @@ fn train(args: &TrainArgs) -> Result<()> {
     let (seconds, top) = (median(times), roof.measure(READINGS));
     let (tok_s, rate) = ((recipe.batch_size * recipe.context * recipe.accumulate) as f64 / seconds, flops / seconds);
     let rss = peak_rss();
-    if args.json {
-        return show::json(&serde_json::json!({ "ms_per_step": 1e3 * seconds, "tok_s": tok_s, "gflops": rate / 1e9,
-            "roof_gflops": top / 1e9, "share_of_roof": share(rate, top), "peak_rss_bytes": rss,
-            "extra_work": extra_work(&model, &recipe) }));
-    }
-    show::out(&show::pairs(&[
-        ("a step".into(), format!("{:.2} ms (median)", 1e3 * seconds)),
-        ("tokens a second".into(), show::count(tok_s)),
-        (
-            "work".into(),
-            format!("{:.1} GFLOP/s of {:.0} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top)),
-        ),
-        ("peak memory".into(), rss.map_or("unknown".into(), show::bytes)),
-    ]))
+    let facts = json!({
+        "ms_per_step": 1e3 * seconds, "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9,
+        "share_of_roof": share(rate, top), "peak_rss_bytes": rss, "extra_work": extra_work(&model, &recipe),
+    });
+    let rows = [
+        ("a step", format!("{:.2} ms (median)", 1e3 * seconds)),
+        ("tokens a second", show::count(tok_s)),
+        ("work", work(rate, top)),
+        ("peak memory", rss.map_or("unknown".into(), show::bytes)),
+    ];
+    show::found(args.json, &facts, &rows)
+}
+
+/// The roof of multiply-adds of a machine, measured for the first time.
+fn roof(machine: &Machine) -> Result<Roof> {
+    let mut roof = Roof::multiply_adds(machine.threads, machine.level, machine.precision)?;
+    roof.measure(READINGS);
+    Ok(roof)
 }
 
 /// Rows of one run.
 const ROWS: usize = 256;
 
 /// A decoder for one sequence, and the bytes of each parameter of its model.
-fn decoder(subject: &Subject, machine: &MachineOptions) -> Result<(Decoder, Vec<usize>)> {
+fn decoder(args: &InferenceArgs) -> Result<(Decoder, Vec<usize>)> {
+    let machine = &args.machine;
     let each = if machine.precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
-    if let Some(path) = &subject.path {
+    if let Some(path) = &args.path {
         let checkpoint = models::adapted(path, None, !machine.no_verify)?;
-        subject.model.config_of(&path.display().to_string(), &checkpoint.config)?;
+        args.model.config_of(&path.display().to_string(), &checkpoint.config)?;
         let model = Model::new(&checkpoint.config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 })?;
         let bytes = |param: &Param| -> usize {
             let cols = if param.is_matrix() { param.region.cols } else { 1 };
@@ -208,7 +185,7 @@ fn decoder(subject: &Subject, machine: &MachineOptions) -> Result<(Decoder, Vec<
         let lm = models::sharing(checkpoint, machine)?;
         return Ok((lm.decoder(limits)?, bytes));
     }
-    let config = subject.model.config()?;
+    let config = args.model.config()?;
     let limits = DecoderLimits::of_sequences(&config, 1, ROWS);
     machine.measure(&config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
     let mut decoder = machine.machine().decoder(&config, limits)?;
@@ -229,20 +206,18 @@ fn sequence(decoder: &mut Decoder) -> BlockTable {
 /// Refuses more tokens than a model has room for.
 fn within(asked: Option<usize>, usual: usize, most: usize) -> Result<usize> {
     let tokens = asked.unwrap_or(usual.min(most));
-    match (1..=most).contains(&tokens) {
-        true => Ok(tokens),
-        false => bail!(Usage(format!("--tokens is {tokens}: this model has room for 1 to {most} (--context-length)"))),
+    if !(1..=most).contains(&tokens) {
+        bail!(Usage(format!("--tokens is {tokens}: this model has room for 1 to {most} (--context-length)")));
     }
+    Ok(tokens)
 }
 
-fn prefill(args: &PrefillArgs) -> Result<()> {
-    let (threads, level) = (args.machine.threads(), args.machine.level());
-    let (mut decoder, _) = decoder(&args.subject, &args.machine)?;
+fn prefill(args: &InferenceArgs) -> Result<()> {
+    let (mut decoder, _) = decoder(args)?;
     let Config { context_length, vocab_size, .. } = decoder.model().config;
     let tokens = ids(within(args.tokens, 256, context_length)?, vocab_size);
     let body: f64 = decoder.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
-    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
-    roof.measure(READINGS);
+    let mut roof = roof(&args.machine.machine())?;
     let (mut times, total) = (vec![], tokens.len());
     for round in 0..6 {
         let table = sequence(&mut decoder);
@@ -262,27 +237,18 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     let head = 2.0 * (vocab_size * decoder.model().config.d_unembed()) as f64;
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
     let tok_s = tokens.len() as f64 / seconds;
-    if args.json {
-        return show::json(
-            &serde_json::json!({ "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": share(rate, top) }),
-        );
-    }
-    show::out(&show::pairs(&[
-        ("tokens a second".into(), show::count(tok_s)),
-        (
-            "work".into(),
-            format!("{:.1} GFLOP/s of {:.0} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top)),
-        ),
-    ]))
+    let facts = json!({
+        "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": share(rate, top),
+    });
+    show::found(args.json, &facts, &[("tokens a second", show::count(tok_s)), ("work", work(rate, top))])
 }
 
-fn decode(args: &DecodeArgs) -> Result<()> {
-    let (threads, level) = (args.machine.threads(), args.machine.level());
-    let (mut decoder, stored) = decoder(&args.subject, &args.machine)?;
+fn decode(args: &InferenceArgs) -> Result<()> {
+    let (mut decoder, stored) = decoder(args)?;
     let Config { context_length, vocab_size, .. } = decoder.model().config;
     // the first position holds what is begun with
     let tokens = within(args.tokens, 64, context_length.saturating_sub(1).max(1))?;
-    let mut roof = Roof::reads(threads, level)?;
+    let mut roof = Roof::reads(args.machine.threads(), args.machine.level())?;
     roof.measure(PASSES);
     let table = sequence(&mut decoder);
     decoder.run([DecodeRows { table: &table, past: 0, tokens: &[0], outputs: 1 }])?;
@@ -304,18 +270,16 @@ fn decode(args: &DecodeArgs) -> Result<()> {
     let read = model.params.iter().zip(stored).filter(|(param, _)| !is_table(param)).map(|(_, bytes)| bytes);
     let bytes = read.sum::<usize>() as f64;
     let rate = bytes / seconds;
-    if args.json {
-        return show::json(
-            &serde_json::json!({ "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": share(rate, top) }),
-        );
-    }
-    show::out(&show::pairs(&[
-        ("tokens a second".into(), format!("{:.1}", 1.0 / seconds)),
-        (
-            "weights read".into(),
-            format!("{:.1} GB/s of {:.1} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top)),
-        ),
-    ]))
+    let facts = json!({
+        "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": share(rate, top),
+    });
+    let read = format!("{:.1} GB/s of {:.1} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top));
+    show::found(args.json, &facts, &[("tokens a second", format!("{:.1}", 1.0 / seconds)), ("weights read", read)])
+}
+
+/// A rate of multiply-adds beside its roof.
+fn work(rate: f64, top: f64) -> String {
+    format!("{:.1} GFLOP/s of {:.0} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top))
 }
 
 /// A rate in hundredths of a roof.
@@ -328,8 +292,7 @@ fn percent(rate: f64, top: f64) -> String {
 fn encode(args: EncodeArgs) -> Result<()> {
     let text = limpid::data::source::text(&args.data)?;
     let threads = options::threads(args.threads);
-    let tokenizer =
-        limpid::tokenizer::Tokenizer::for_texts(&args.tokenizer, &|| vec![text.as_str().into()], &[], threads)?;
+    let tokenizer = Tokenizer::for_texts(&args.tokenizer, &|| vec![text.as_str().into()], &[], threads)?;
     let megabytes = text.len() as f64 / 1e6;
     tokenizer.encode("the tables are made")?;
     let rate = |threads: usize| -> Result<(f64, usize)> {
@@ -343,15 +306,13 @@ fn encode(args: EncodeArgs) -> Result<()> {
     };
     let ((one, tokens), (all, _)) = (rate(1)?, rate(threads)?);
     if args.json {
-        return show::json(&serde_json::json!({
+        return show::json(&json!({
             "tokenizer": tokenizer.name(), "bytes": text.len(), "tokens": tokens, "threads": threads,
             "one_thread_mb_s": one, "all_threads_mb_s": all
         }));
     }
+    let (name, tokens, threads) = (tokenizer.name(), show::commas(tokens), show::plural(threads, "thread"));
     show::out(&format!(
-        "{}: {megabytes:.1} MB, {} tokens; one thread {one:.1} MB/s, {} {all:.1} MB/s\n",
-        tokenizer.name(),
-        show::commas(tokens as u64),
-        show::plural(threads, "thread")
+        "{name}: {megabytes:.1} MB, {tokens} tokens; one thread {one:.1} MB/s, {threads} {all:.1} MB/s\n"
     ))
 }

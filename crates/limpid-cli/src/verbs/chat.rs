@@ -2,22 +2,22 @@
 
 use crate::models::{adapted, needs_head, sharing, template};
 use crate::options::{Interrupted, MachineOptions, SamplingOptions};
-use crate::show;
 use crate::signals::interrupted_answer;
+use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::backend::BackendError;
 use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
-use limpid::data::read_line;
 use limpid::data::template::ChatTemplate;
 use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest};
-use limpid::generate::{FinishReason, Options, Overflow, Sample};
+use limpid::generate::{FinishReason, Options, Overflow, Sample, Sampler};
 use limpid_base::files;
 use serde_json::json;
 #[cfg(not(feature = "chat"))]
 use std::io::BufRead;
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,27 +101,15 @@ pub fn run(args: Args) -> Result<()> {
     let (messages, stop) = (vec![], interrupted_answer()?);
     let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json };
     if !std::io::stdin().is_terminal() {
-        let (mut input, mut bytes) = (std::io::stdin().lock(), vec![]);
-        for n in 1.. {
-            bytes.clear();
-            let size = read_line(&mut input, &mut bytes, LONGEST).context("standard input")?;
-            if size == 0 {
-                break;
-            }
-            if size > bytes.len() as u64 {
-                bail!(
-                    "standard input, line {n} is longer than {}, the most that a message may have",
-                    show::bytes(LONGEST as u64)
-                );
-            }
-            let line = std::str::from_utf8(&bytes).with_context(|| format!("standard input, line {n}"))?;
+        let too_long = format!("{}, the most that a message may have", show::bytes(LONGEST as u64));
+        return source::lines(&mut std::io::stdin().lock(), "standard input", (LONGEST, &too_long), |line, _| {
             match talk.takes(line)? {
                 Line::Answered => talk.spaced("\n")?,
                 Line::Taken => {}
-                Line::End => break,
+                Line::End => return Ok(ControlFlow::Break(())),
             }
-        }
-        return Ok(());
+            Ok(ControlFlow::Continue(()))
+        });
     }
     show::prose(format_args!("{}: {}. /help lists the commands, Ctrl-D ends", args.model.display(), talk.lm.config()));
     let mut input = Input::new()?;
@@ -178,11 +166,10 @@ impl Talk {
                 show::say(if value.is_empty() { "no system message" } else { "the system message is set" });
             }
             "temperature" => {
-                let mut sampler = self.options.sampler;
                 let Ok(temperature) = value.parse() else {
                     bail!("/temperature takes a number, 0 or more, found {value:?}")
                 };
-                sampler.temperature = temperature;
+                let sampler = Sampler { temperature, ..self.options.sampler };
                 sampler.check()?;
                 self.options.sampler = sampler;
                 show::say(format_args!("the temperature is {temperature}"));
@@ -205,17 +192,14 @@ impl Talk {
     fn answers(&mut self, text: &str) -> Result<()> {
         let before = self.messages.len();
         self.messages.push(Message { role: Role::User, content: text.into() });
-        match self.written() {
-            Ok(sample) if sample.text.is_empty() && sample.finish_reason == FinishReason::Cancelled => {
-                self.messages.truncate(before);
+        let written = self.written();
+        match &written {
+            Ok(Sample { text, finish_reason, .. }) if !text.is_empty() || *finish_reason != FinishReason::Cancelled => {
+                self.messages.push(Message { role: Role::Assistant, content: text.clone() });
             }
-            Ok(sample) => self.messages.push(Message { role: Role::Assistant, content: sample.text }),
-            Err(error) => {
-                self.messages.truncate(before);
-                return Err(error);
-            }
+            _ => self.messages.truncate(before),
         }
-        Ok(())
+        written.map(drop)
     }
 
     fn written(&mut self) -> Result<Sample> {

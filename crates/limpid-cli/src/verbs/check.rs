@@ -29,6 +29,7 @@ pub struct Args {
     against: Option<PathBuf>,
 }
 
+#[derive(serde::Serialize)]
 struct Verdict {
     name: &'static str,
     passed: bool,
@@ -50,19 +51,14 @@ pub fn run(args: Args) -> Result<()> {
     let model = Model::new(&plan.config, Mode::Train { batch: 2, context })?;
     let machine = &args.train.machine;
     memory::fits(&model, Some(&plan.recipe), &machine.machine())?;
-    let verdicts = [gradients(&plan)?, preflight(&plan, &model, machine)?, overfit(&plan, &model, machine)?];
+    let verdicts =
+        [gradients(&plan)?, preflight(&plan, &model, context, machine)?, overfit(&plan, &model, context, machine)?];
     let passed = verdicts.iter().all(|v| v.passed);
     if args.train.json {
-        let list: Vec<_> = verdicts
-            .iter()
-            .map(|v| serde_json::json!({"name": v.name, "passed": v.passed, "found": v.found}))
-            .collect();
-        show::json(&serde_json::json!({ "passed": passed, "checks": list }))?;
+        show::json(&serde_json::json!({ "passed": passed, "checks": verdicts }))?;
     } else {
-        let rows: Vec<(String, String)> = verdicts
-            .iter()
-            .map(|v| (v.name.to_string(), format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found)))
-            .collect();
+        let row = |v: &Verdict| (v.name, format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found));
+        let rows = verdicts.each_ref().map(row);
         show::out(&format!("{}: {}\n\n{}", args.train.name(), plan.config, show::pairs(&rows)))?;
     }
     if passed { Ok(()) } else { bail!("this configuration failed a check: see above") }
@@ -108,13 +104,11 @@ fn gradients(plan: &TrainingPlan) -> Result<Verdict> {
     for param in &model.params {
         let grads = reference.exact(param.region.grad()).to_vec();
         for i in (0..grads.len()).step_by(1 + grads.len() / 6) {
-            let keep = reference.exact(param.region)[i];
-            let h = 1e-5;
-            let exact = |reference: &Reference| reference.exact(losses).iter().sum::<f64>() * f64::from(batch.weight);
+            let (keep, h) = (reference.exact(param.region)[i], 1e-5);
             let mut at = |value: f64| -> Result<f64> {
                 reference.exact_mut(param.region)[i] = value;
                 reference.forward(model.ops())?;
-                Ok(exact(&reference))
+                Ok(reference.exact(losses).iter().sum::<f64>() * f64::from(batch.weight))
             };
             let slope = (at(keep + h)? - at(keep - h)?) / (2.0 * h);
             at(keep)?;
@@ -138,17 +132,10 @@ fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Tr
     Ok(Trainer::new(model.clone(), machine.machine().start(model)?, recipe)?)
 }
 
-fn batches<'a>(plan: &'a TrainingPlan, model: &Model) -> Result<Batches<'a>> {
-    let context = match model.mode {
-        Mode::Train { context, .. } => context,
-        _ => plan.recipe.context,
-    };
+fn preflight(plan: &TrainingPlan, model: &Model, context: usize, machine: &MachineOptions) -> Result<Verdict> {
     let recipe = Recipe { batch_size: 2, accumulate: 1, context, ..plan.recipe };
-    Ok(recipe.batches(&plan.corpus.train, plan.objective)?)
-}
-
-fn preflight(plan: &TrainingPlan, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
-    let seen = limpid::train::preflight(&mut trainer(model, machine, plan.recipe)?, &batches(plan, model)?);
+    let batches = recipe.batches(&plan.corpus.train, plan.objective)?;
+    let seen = limpid::train::preflight(&mut trainer(model, machine, plan.recipe)?, &batches);
     if let Err(PreflightError::Backend(error)) = seen {
         return Err(error.into());
     }
@@ -162,7 +149,7 @@ fn preflight(plan: &TrainingPlan, model: &Model, machine: &MachineOptions) -> Re
     Ok(Verdict { name: "preflight", passed: seen.is_ok(), found })
 }
 
-fn overfit(plan: &TrainingPlan, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
+fn overfit(plan: &TrainingPlan, model: &Model, context: usize, machine: &MachineOptions) -> Result<Verdict> {
     let recipe = Recipe {
         learning_rate: 3e-3,
         schedule: Schedule::Constant,
@@ -176,18 +163,12 @@ fn overfit(plan: &TrainingPlan, model: &Model, machine: &MachineOptions) -> Resu
     let model = Model::new(&config, model.mode)?;
     let mut trainer = trainer(&model, machine, recipe)?;
     // one window, twice: the same batch at every step
-    let context = match model.mode {
-        Mode::Train { context, .. } => context,
-        _ => plan.recipe.context,
-    };
     let mut text = vec![];
     plan.corpus.train.copy(0..plan.corpus.train.len().min(context + 1), &mut text);
     let context = context.min(text.len() - 1);
     let text = Tokens::of(text);
     let batches = Batches::new(&text, 2, context, plan.recipe.seed, plan.objective)?;
-    let mut first = None;
-    let mut last = f64::INFINITY;
-    let mut steps = 0;
+    let (mut first, mut last, mut steps) = (None, f64::INFINITY, 0);
     while steps < 300 && last > 0.1 * first.unwrap_or(f64::INFINITY).min(1e9) {
         let Some(loss) = trainer.step(&batches)?.loss else { bail!("the training text has no token to predict") };
         last = loss;

@@ -102,12 +102,10 @@ pub fn run(args: Args) -> Result<()> {
         Some("none") => None,
         Some(name) => Some(Tokenizer::known(name)?),
     };
-    if let Some(t) = tokenizer.as_ref().filter(|t| t.vocab_size() > source.config.vocab_size) {
-        bail!(
-            "the tokenizer has {} tokens, the model's vocab_size is {}: they do not belong together",
-            t.vocab_size(),
-            source.config.vocab_size
-        );
+    let vocab_size = source.config.vocab_size;
+    let tokens = tokenizer.as_ref().map_or(vocab_size, Tokenizer::vocab_size);
+    if tokens > vocab_size {
+        bail!("the tokenizer has {tokens} tokens, the model's vocab_size is {vocab_size}: they do not belong together");
     }
     let carried = match args.tokenizer {
         None => source.carried.clone(),
@@ -150,8 +148,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut types = if format == Format::Gguf { types(&args.dst)? } else { vec![stored.to_string()] };
     types.retain(|name| as_they_were || *name != Dtype::F32.to_string());
     let all_types = types.join(", ");
-    let tokens = tokenizer.as_ref().map_or(source.config.vocab_size, Tokenizer::vocab_size);
-    let rows_without = source.config.vocab_size - tokens;
+    let rows_without = vocab_size - tokens;
     if args.json {
         let [along, behind, unsaid] = parted(&source, &carried, format, same);
         show::json(&serde_json::json!({
@@ -165,28 +162,28 @@ pub fn run(args: Args) -> Result<()> {
         }))?;
     } else {
         let mut rows = vec![
-            ("read".to_string(), format!("{} ({}): {}", args.src.display(), source.format, source.config)),
-            ("wrote".into(), format!("{} ({format}, {all_types}) in {}", args.dst.display(), show::duration(seconds))),
+            ("read", format!("{} ({}): {}", args.src.display(), source.format, source.config)),
+            ("wrote", format!("{} ({format}, {all_types}) in {}", args.dst.display(), show::duration(seconds))),
         ];
         if !source.left_out.is_empty() {
-            rows.push(("left out".into(), format!("{}: limpid computes nothing with them", list(&source.left_out))));
+            rows.push(("left out", format!("{}: limpid computes nothing with them", list(&source.left_out))));
         }
         rows.extend(along(&source, &carried, format, same));
         if let Some(asked @ Dtype::Blocks(_)) = &args.dtype
             && !types.contains(&asked.to_string())
         {
             rows.push((
-                "types".into(),
+                "types",
                 format!("no matrix is stored as {asked}: no matrix has rows that are whole blocks of it"),
             ));
         }
         if rows_without > 0 {
-            let all = source.config.vocab_size;
-            let what = format!("has {tokens} tokens, and the model rows for {all}: {rows_without} of them have none");
-            rows.push(("tokenizer".into(), what));
+            let what =
+                format!("has {tokens} tokens, and the model rows for {vocab_size}: {rows_without} of them have none");
+            rows.push(("tokenizer", what));
         }
         if let Some(why) = &unfit {
-            rows.push(("tokenizer".into(), format!("not written: {why}")));
+            rows.push(("tokenizer", format!("not written: {why}")));
         }
         if format == Format::Gguf
             && let Some(Ok(table)) = tokenizer.as_ref().map(Tokenizer::table)
@@ -195,38 +192,36 @@ pub fn run(args: Args) -> Result<()> {
             let once = "llama.cpp puts a blank before every text and after every special token, and this tokenizer only before a text \
                         that begins with none: other texts have other ids there";
             let told = [(table.nfc, nfc), (table.blank_once, once)].into_iter().filter(|(is, _)| *is);
-            rows.extend(told.map(|(_, what)| ("tokenizer".to_string(), what.to_string())));
+            rows.extend(told.map(|(_, what)| ("tokenizer", what.to_string())));
         }
         if format == Format::Gguf
             && tokenizer.as_ref().is_some_and(|t| t.end_of_text().is_none() && t.name() != "wordpiece")
         {
             let what = "it has no token that ends a text, which GGUF cannot say: llama.cpp ends a generation at token 11, or at 2 of SentencePiece's";
-            rows.push(("tokenizer".into(), what.into()));
+            rows.push(("tokenizer", what.into()));
         }
         if tokenizer.is_none() {
             let piece = SENTENCE_PIECE.iter().find(|name| args.tokenizer.is_none() && source.path.join(name).exists());
             let none = "none: --tokenizer NAME|FILE puts one in".to_string();
-            rows.push(("tokenizer".into(), piece.map_or(none, |name| sentence_piece(name))));
+            rows.push(("tokenizer", piece.map_or(none, |name| sentence_piece(name))));
         }
         if let Some(proof) = &proof {
             let (apart, largest, tokens) = (proof.apart, proof.largest, proof.tokens);
             let found =
                 format!("{} differ by at most {apart:.2e} over {tokens} tokens (they reach {largest:.3})", proof.of);
-            rows.push(("compared".into(), found));
+            rows.push(("compared", found));
             if proof.texts > 0 {
-                let nfc = match proof.composed {
-                    0 => String::new(),
-                    n => format!(", of {n} after NFC"),
-                };
-                rows.push(("".into(), format!("ids and text of {} samples are the same{nfc}", proof.texts)));
+                let n = proof.composed;
+                let nfc = if n > 0 { format!(", of {n} after NFC") } else { String::new() };
+                rows.push(("", format!("ids and text of {} samples are the same{nfc}", proof.texts)));
             }
         }
         show::out(&show::pairs(&rows))?;
     }
-    match proof.and_then(|p| p.wrong) {
-        Some(wrong) => bail!("the two models differ: {wrong}"),
-        None => Ok(()),
+    if let Some(wrong) = proof.and_then(|p| p.wrong) {
+        bail!("the two models differ: {wrong}");
     }
+    Ok(())
 }
 
 /// What files of programs end in: a folder, or another program's file, of such a name would be taken for one.
@@ -278,11 +273,9 @@ fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
 fn resolved(path: &Path) -> Result<PathBuf> {
     let whole = std::path::absolute(path).with_context(|| path.display().to_string())?;
     let known = whole.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    let rest = |above: &Path| whole.strip_prefix(above).map(Path::to_path_buf).unwrap_or_default();
-    Ok(known.map_or(whole.clone(), |(above, real)| match rest(above) {
-        rest if rest.as_os_str().is_empty() => real,
-        rest => real.join(rest),
-    }))
+    let Some((above, real)) = known else { return Ok(whole) };
+    let rest = whole.strip_prefix(above)?;
+    Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
 }
 
 /// The types of the matrices in a GGUF file.

@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use limpid::data::{self, CorpusError, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
 use limpid::numeric::random;
 use limpid::tokenizer::Tokenizer;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -101,11 +102,11 @@ fn prepare(args: Prepare) -> Result<()> {
     if !(0.0..1.0).contains(&args.val_fraction) || args.shard_tokens == 0 {
         bail!(Usage("--val-fraction must be at least 0 and less than 1, --shard-tokens at least 1".into()));
     }
-    crate::machine::fits_text(options::threads(args.threads))?;
+    let threads = options::threads(args.threads);
+    crate::machine::fits_text(threads)?;
     let tokenizer = Tokenizer::known(&args.tokenizer)?;
     let inputs = data::find(&args.inputs, args.reading.documents.stdin())?;
     let total: u64 = inputs.iter().map(|input| input.bytes).sum();
-    let threads = options::threads(args.threads);
     if !args.json {
         let (files, threads) = (show::plural(inputs.len(), "file"), show::plural(threads, "thread"));
         show::say(format_args!("{files}, {}; tokenizer {}; {threads}", show::bytes(total), args.tokenizer));
@@ -143,19 +144,15 @@ fn prepare(args: Prepare) -> Result<()> {
     let seconds = start.elapsed().as_secs_f64();
     let all = manifest.all();
     if args.json {
-        return show::json(&serde_json::json!({
+        return show::json(&json!({
             "documents": all.documents, "tokens": all.tokens, "bytes": all.bytes, "empty": manifest.empty, "bad": manifest.bad,
             "train": manifest.train.all, "val": manifest.val.all, "seconds": seconds, "encoded_tokens": last.encoded,
             "tok_s": last.encoded as f64 / seconds, "bytes_s": last.encoded_bytes as f64 / seconds, "peak_rss_bytes": peak_rss(),
         }));
     }
     let left = data::source::left_out(manifest.empty, manifest.bad, &complaints);
-    show::say(format_args!(
-        "{}, {}, {} of text{left}",
-        show::plural(all.documents, "document"),
-        show::plural(all.tokens, "token"),
-        show::bytes(all.bytes)
-    ));
+    let (documents, tokens) = (show::plural(all.documents, "document"), show::plural(all.tokens, "token"));
+    show::say(format_args!("{documents}, {tokens}, {} of text{left}", show::bytes(all.bytes)));
     if last.encoded > 0 {
         let memory = peak_rss().map(|b| format!("; peak memory {}", show::bytes(b))).unwrap_or_default();
         let (tokens, bytes) = (last.encoded as f64 / seconds, last.encoded_bytes as f64 / seconds);
@@ -169,17 +166,18 @@ fn prepare(args: Prepare) -> Result<()> {
 
 fn info(args: &Info) -> Result<()> {
     let folder = Path::new(&args.data);
-    let files = if Manifest::exists(folder) { vec![] } else { data::source::shard_files(&args.data) };
+    let is_prepared = Manifest::exists(folder);
+    let files = if is_prepared { vec![] } else { data::source::shard_files(&args.data) };
     if let Some(tokenizer) = args.tokenizer.as_ref().filter(|_| files.is_empty()) {
         bail!(Usage(format!("--tokenizer {tokenizer}: it is for .bin files, and {} has none", args.data)));
     }
     let reading = &args.reading;
     let documents_only = [("--field", reading.field.is_some()), ("--skip-bad", reading.skip_bad)];
-    let is_documents = files.is_empty() && !Manifest::exists(folder);
-    if let Some((flag, _)) = documents_only.iter().find(|(_, given)| *given && !is_documents) {
+    let has_tokens = is_prepared || !files.is_empty();
+    if let Some((flag, _)) = documents_only.iter().find(|(_, given)| *given && has_tokens) {
         bail!(Usage(format!("{flag}: it is for documents, and {} has tokens", args.data)));
     }
-    if Manifest::exists(folder) {
+    if is_prepared {
         return prepared(args, folder);
     }
     if args.check {
@@ -199,14 +197,12 @@ fn prepared(args: &Info, folder: &Path) -> Result<()> {
     let samples = samples(args, &parts[0].1, &tokenizer)?;
     let shards = manifest.train.shards.len() + manifest.val.shards.len();
     let counts = manifest.all();
-    if args.json {
-        return show::json(&serde_json::json!({
-            "complete": manifest.complete, "documents": counts.documents, "tokens": counts.tokens, "bytes": counts.bytes,
-            "empty": manifest.empty, "bad": manifest.bad, "longest_document": longest, "shards": shards,
-            "train": manifest.train.all, "val": manifest.val.all, "settings": manifest.settings,
-            "sources": manifest.sources, "checked": args.check, "samples": samples,
-        }));
-    }
+    let facts = json!({
+        "complete": manifest.complete, "documents": counts.documents, "tokens": counts.tokens, "bytes": counts.bytes,
+        "empty": manifest.empty, "bad": manifest.bad, "longest_document": longest, "shards": shards,
+        "train": manifest.train.all, "val": manifest.val.all, "settings": manifest.settings,
+        "sources": manifest.sources, "checked": args.check,
+    });
     let row = |c: &Counts| {
         let parts = if c.parts == c.documents { String::new() } else { format!(" in {} parts", show::commas(c.parts)) };
         let (documents, tokens, bytes) = (show::commas(c.documents), show::commas(c.tokens), show::bytes(c.bytes));
@@ -223,31 +219,34 @@ fn prepared(args: &Info, folder: &Path) -> Result<()> {
         ("all", row(&counts)),
         ("train", row(&manifest.train.all)),
         ("val", row(&manifest.val.all)),
-        ("longest document", format!("{} tokens", show::commas(longest as u64))),
+        ("longest document", format!("{} tokens", show::commas(longest))),
         ("bytes a token", format!("{:.2}", counts.bytes as f64 / counts.tokens.max(1) as f64)),
-        ("tokenizer", format!("{} with {} tokens", settings.tokenizer, show::commas(settings.vocab_size as u64))),
+        ("tokenizer", format!("{} with {} tokens", settings.tokenizer, show::commas(settings.vocab_size))),
         ("shards", format!("{shards} of about {} tokens, {}", show::commas(settings.shard_tokens), settings.ids)),
         ("made from", sources(&manifest)),
     ];
     if manifest.empty + manifest.bad > 0 {
         rows.push(("left out", format!("{} empty, {} bad", manifest.empty, manifest.bad)));
     }
-    print(&args.data, rows, &samples)
+    print(args, facts, &rows, &samples)
 }
 
 fn sources(manifest: &Manifest) -> String {
     let bytes = manifest.sources.iter().map(|s| s.bytes).sum();
     match manifest.sources.as_slice() {
         [one] => format!("{} ({})", one.path, show::bytes(bytes)),
-        many => format!("{} files ({})", show::commas(many.len() as u64), show::bytes(bytes)),
+        many => format!("{} files ({})", show::commas(many.len()), show::bytes(bytes)),
     }
 }
 
-fn print(data: &str, rows: Vec<(&str, String)>, samples: &[String]) -> Result<()> {
-    let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
-    let mut text = format!("{data}\n{}", show::pairs(&rows));
-    samples.iter().for_each(|sample| text += &format!("\n{sample}\n"));
-    show::out(&text)
+/// Prints what was found, with the beginnings of some documents.
+fn print(args: &Info, mut facts: Value, rows: &[(&str, String)], samples: &[String]) -> Result<()> {
+    if args.json {
+        facts["samples"] = json!(samples);
+        return show::json(&facts);
+    }
+    let samples: String = samples.iter().map(|sample| format!("\n{sample}\n")).collect();
+    show::out(&format!("{}\n{}{samples}", args.data, show::pairs(rows)))
 }
 
 fn longest(tokens: &Tokens) -> usize {
@@ -278,20 +277,16 @@ fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
     let tokens = Tokens::of_shards(opened.into_iter().enumerate().map(|(i, s)| s.ended_by(end, i == last)).collect());
     tokens.check_ids(tokenizer.vocab_size())?;
     let (documents, longest) = (tokens.documents(), longest(&tokens));
-    let samples = samples(args, &tokens, &tokenizer)?;
-    if args.json {
-        return show::json(&serde_json::json!({
-            "shards": files.len(), "documents": documents, "tokens": tokens.len(), "longest_document": longest, "samples": samples,
-        }));
-    }
-    let n = |n: usize| show::commas(n as u64);
+    let facts = json!({
+        "shards": files.len(), "documents": documents, "tokens": tokens.len(), "longest_document": longest,
+    });
     let rows = vec![
-        ("shards", n(files.len())),
-        ("documents", format!("{} (as the end of text of {name} divides them)", n(documents))),
-        ("tokens", n(tokens.len())),
-        ("longest document", format!("{} tokens", n(longest))),
+        ("shards", show::commas(files.len())),
+        ("documents", format!("{} (as the end of text of {name} divides them)", show::commas(documents))),
+        ("tokens", show::commas(tokens.len())),
+        ("longest document", format!("{} tokens", show::commas(longest))),
     ];
-    print(&args.data, rows, &samples)
+    print(args, facts, &rows, &samples(args, &tokens, &tokenizer)?)
 }
 
 fn documents(args: &Info) -> Result<()> {
@@ -308,10 +303,10 @@ fn documents(args: &Info) -> Result<()> {
                 let name = DocumentReader::place(read.documents.inputs(), &unit);
                 format!("{name}: {}", unit.text.chars().take(SHOWN.1).collect::<String>().trim_end())
             };
-            match kept.len() < args.sample {
-                true => kept.push((documents, shown())),
-                false if place < args.sample => kept[place] = (documents, shown()),
-                false => {}
+            if kept.len() < args.sample {
+                kept.push((documents, shown()));
+            } else if place < args.sample {
+                kept[place] = (documents, shown());
             }
         }
         (bytes, here) = (bytes + unit.bytes as u64, here + unit.bytes as u64);
@@ -323,11 +318,9 @@ fn documents(args: &Info) -> Result<()> {
     kept.sort();
     let samples: Vec<String> = kept.into_iter().map(|k| k.1).collect();
     let DocumentReader { empty, bad, .. } = read.documents;
-    if args.json {
-        return show::json(&serde_json::json!({
-            "documents": documents, "bytes": bytes, "empty": empty, "bad": bad, "longest_document_bytes": longest, "samples": samples,
-        }));
-    }
+    let facts = json!({
+        "documents": documents, "bytes": bytes, "empty": empty, "bad": bad, "longest_document_bytes": longest,
+    });
     let said = read.said(documents, bytes).unwrap_or_else(|| "read 1 text".into());
     let rows = vec![
         ("documents", show::commas(documents)),
@@ -335,5 +328,5 @@ fn documents(args: &Info) -> Result<()> {
         ("longest document", show::bytes(longest)),
         ("files", said),
     ];
-    print(&args.data, rows, &samples)
+    print(args, facts, &rows, &samples)
 }

@@ -1,7 +1,6 @@
 //! `doctor`: what limpid finds on this machine and will use.
 
-use crate::machine::cores;
-use crate::machine::{PASSES, READINGS, memory};
+use crate::machine::{PASSES, READINGS, cores, memory};
 use crate::options::MachineOptions;
 use crate::show;
 use anyhow::{Result, bail};
@@ -45,16 +44,13 @@ pub fn run(args: Args) -> Result<()> {
     let gpus = gpus()?;
     let there: Vec<Device> =
         Device::ALL.iter().copied().filter(|device| !gpus.is_empty() || *device != Device::Gpu).collect();
-    if args.json {
-        return show::json(&serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"), "cpu": name, "cores": cores(), "threads": threads,
-            "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
-            "roof_flops_bf16": half,
-            "read_roof_bytes_s": read, "memory_total_bytes": memory.as_ref().map(|m| m.total),
-            "memory_available_bytes": memory.as_ref().map(|m| m.available), "device": args.machine.device.to_string(), "devices": there,
-            "gpus": gpus.iter().map(|gpu| &gpu.json).collect::<Vec<_>>(),
-        }));
-    }
+    let facts = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"), "cpu": name, "cores": cores(), "threads": threads,
+        "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
+        "roof_flops_bf16": half, "read_roof_bytes_s": read, "memory_total_bytes": memory.map(|[total, _]| total),
+        "memory_available_bytes": memory.map(|[_, available]| available), "device": args.machine.device.to_string(),
+        "devices": there, "gpus": gpus.iter().map(|gpu| &gpu.json).collect::<Vec<_>>(),
+    });
     let used = show::plural(threads, "thread");
     let mut rows = vec![
         ("limpid", env!("CARGO_PKG_VERSION").to_string()),
@@ -66,8 +62,8 @@ pub fn run(args: Args) -> Result<()> {
         ("multiply-add roof, bf16", format!("{:.0} GFLOP/s on {used}", half / 1e9)),
         ("memory read roof", format!("{:.1} GB/s on {used}", read / 1e9)),
     ];
-    if let Some(memory) = memory {
-        rows.push(("memory", format!("{}, {} available", show::bytes(memory.total), show::bytes(memory.available))));
+    if let Some([total, available]) = memory.map(|both| both.map(show::bytes)) {
+        rows.push(("memory", format!("{total}, {available} available")));
     }
     let devices = there.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     rows.push(("device in use", format!("{} (available: {devices})", args.machine.device)));
@@ -76,7 +72,7 @@ pub fn run(args: Args) -> Result<()> {
         rows.push(("gpu".into(), "none: the system has no GPU, or no driver for one (docs/gpu.md)".into()));
     }
     rows.extend(gpus.into_iter().flat_map(|gpu| gpu.rows));
-    show::out(&show::pairs(&rows))
+    show::found(args.json, &facts, &rows)
 }
 
 /// A GPU, as it is shown.

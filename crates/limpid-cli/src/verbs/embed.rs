@@ -47,10 +47,9 @@ pub fn run(args: Args) -> Result<()> {
             };
             Ok((ids.len(), cut, lm.embed_ids(&ids, pooling)?))
         };
-        let (tokens, cut, vector) = match lines {
-            true => embedded().with_context(|| format!("line {}", n + 1))?,
-            false => embedded()?,
-        };
+        let embedded = embedded();
+        let (tokens, cut, vector) =
+            if lines { embedded.with_context(|| format!("line {}", n + 1))? } else { embedded? };
         let raw = args.raw || stated.as_ref().is_some_and(|(recipe, _)| !recipe.normalized);
         let vector = if raw { vector } else { normalized(vector) };
         let mut line = json!({ "tokens": tokens, "embedding": vector });

@@ -137,9 +137,6 @@ pub fn run(args: Args) -> Result<()> {
         unknown: text.unknown,
         entropy_floor: floor,
     };
-    if args.json {
-        return show::json(&found);
-    }
     let [of, among] =
         if objective == Objective::NextToken { ["token", ""] } else { ["masked token", " of masked tokens"] };
     let bits = match (found.bits_per_byte, found.why_no_bits_per_byte) {
@@ -147,11 +144,11 @@ pub fn run(args: Args) -> Result<()> {
         (None, why) => format!("none: {}", why.unwrap_or_default()),
     };
     let mut rows = vec![
-        ("loss".to_string(), format!("{:.4} nats a {of}", found.loss)),
-        ("perplexity".to_string(), format!("{:.4}{among}", found.perplexity)),
-        ("bits per byte".to_string(), bits),
-        ("tokens predicted".to_string(), format!("{} in windows of {context}", show::commas(found.tokens as u64))),
-        ("bytes".to_string(), show::commas(found.bytes as u64)),
+        ("loss", format!("{:.4} nats a {of}", found.loss)),
+        ("perplexity", format!("{:.4}{among}", found.perplexity)),
+        ("bits per byte", bits),
+        ("tokens predicted", format!("{} in windows of {context}", show::commas(found.tokens))),
+        ("bytes", show::commas(found.bytes)),
     ];
     if unknown_tokens > 0 {
         let words: Vec<String> = found.unknown.iter().map(|word| format!("{word:?}")).collect();
@@ -159,21 +156,17 @@ pub fn run(args: Args) -> Result<()> {
         let share = 100.0 * found.unknown_share;
         let what = format!(
             "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and predicting `unknown` counts as right",
-            show::commas(unknown_tokens as u64),
+            show::commas(unknown_tokens),
             show::commas(all)
         );
-        rows.push(("unknown tokens".into(), what));
+        rows.push(("unknown tokens", what));
     }
     if let Some(floor) = floor {
-        rows.push((
-            "entropy floor".into(),
-            format!(
-                "{floor:.4} nats a token: no model can do better on this text ({:.4} above it)",
-                found.loss - floor
-            ),
-        ));
+        let above = loss - floor;
+        let what = format!("{floor:.4} nats a token: no model can do better on this text ({above:.4} above it)");
+        rows.push(("entropy floor", what));
     }
-    show::out(&show::pairs(&rows))
+    show::found(args.json, &found, &rows)
 }
 
 /// How likely a continuation is: logarithms of each token's probability and their sum.
@@ -190,14 +183,12 @@ fn likelihood(args: &Args, lm: &Lm, prompt: &str, continuation: &str) -> Result<
     let mut engine = lm.engine(&EngineLimits::of(lm.config(), 1, prompt.len() + ids.len()))?;
     let found = generate::score(&mut engine, &prompt, &ids)?;
     let pieces = tokenizer.pieces(&ids)?;
-    if args.json {
-        return show::json(&serde_json::json!({
-            "log_probs": found.log_probs, "total": found.total, "tokens": ids, "pieces": pieces
-        }));
-    }
     let row =
         |(piece, log): (&String, &f64)| (format!("{piece:?}"), format!("{log:>10.4}  {:>6.2}%", 100.0 * log.exp()));
     let mut rows: Vec<(String, String)> = pieces.iter().zip(&found.log_probs).map(row).collect();
     rows.push((format!("all {}", ids.len()), format!("{:>10.4}  nats", found.total)));
-    show::out(&show::pairs(&rows))
+    let facts = serde_json::json!({
+        "log_probs": found.log_probs, "total": found.total, "tokens": ids, "pieces": pieces
+    });
+    show::found(args.json, &facts, &rows)
 }

@@ -16,6 +16,7 @@ use limpid::generate::{
 };
 use limpid::receipt::Receipt;
 use limpid_base::files;
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,14 +136,13 @@ pub fn run(args: Args) -> Result<()> {
         write_receipts(file, &lm, &prompt, &options, &samples.made)?;
     }
     if args.json {
-        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": samples.found }));
+        return show::json(&json!({ "prompt_tokens": prompt.len(), "samples": samples.found }));
     }
     show::out("\n")?;
     samples.say_what_was_full(lm.config().context_length, options.overflow);
     if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {
-        show::say(
-            "note: this model was trained on conversations: ask it with --chat TEXT, which uses its chat template",
-        );
+        let mend = "ask it with --chat TEXT, which uses its chat template";
+        show::say(format_args!("note: this model was trained on conversations: {mend}"));
     }
     Ok(())
 }
@@ -152,13 +152,11 @@ fn options(args: &Args) -> Result<Options> {
     let options = Options {
         max_tokens: args.max_tokens,
         sampler: args.sampling.sampler(),
-        sample: 0,
         stop: args.sampling.stop.clone(),
-        stop_at_end_of_text: true,
         skip_special_tokens: args.chat.is_some(),
         overflow: args.overflow.unwrap_or(if args.chat.is_some() { Overflow::Stop } else { Overflow::SlideHalf }),
-        logit_bias: [].into(),
         trace: args.trace,
+        ..Options::default()
     };
     options.check()?;
     if args.num_samples == 0 {
@@ -187,10 +185,8 @@ fn shorten(config: &mut Config, context: usize) -> Result<()> {
             bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")))
         }
         Positions::Rotary if (context..own).contains(&scaling.context) && scaling.kind == RotaryKind::Longrope => {
-            let original = scaling.context;
-            bail!(
-                "this model's angles are those of texts of more than {original} tokens: its context cannot be shorter"
-            )
+            let most = scaling.context;
+            bail!("this model's angles are those of texts of more than {most} tokens: its context cannot be shorter")
         }
         Positions::Learned if context < own => {
             bail!("this model's positions are a table of {own} rows: its context cannot be shortened")
@@ -256,7 +252,7 @@ struct Samples<'a> {
     cropped: bool,
     cut: bool,
     /// All of them as JSON, and as receipts need them, if that is asked for.
-    found: Vec<serde_json::Value>,
+    found: Vec<Value>,
     made: Vec<Sample>,
 }
 
@@ -346,9 +342,9 @@ impl Samples<'_> {
             show::out(&ids.join(","))?;
         }
         if self.args.json {
-            let mut one = serde_json::json!({ "text": text, "tokens": tokens, "finish_reason": finish_reason.name() });
+            let mut one = json!({ "text": text, "tokens": tokens, "finish_reason": finish_reason.name() });
             if self.args.trace {
-                one["trace"] = choices.iter().map(explained).collect();
+                one["trace"] = json!(choices);
             }
             self.found.push(one);
         }
@@ -391,22 +387,13 @@ fn candidate(c: &Candidate) -> String {
     format!("{:?} (id {}, logit {:.3}, {:.1}%)", c.piece, c.token, c.logit, 100.0 * c.probability)
 }
 
-/// How a token was chosen, as JSON. `chance` is the sampler's probability.
-fn explained(choice: &Choice) -> serde_json::Value {
-    let one = |c: &Candidate| serde_json::json!({ "id": c.token, "piece": c.piece, "logit": c.logit, "probability": c.probability, "chance": c.chance });
-    let candidates: Vec<_> = choice.candidates.iter().map(one).collect();
-    serde_json::json!({ "input_len": choice.input_len, "chosen": one(&choice.chosen), "candidates": candidates })
-}
-
 /// A question as a conversation.
 fn asked(message: &str, system: Option<&str>) -> Result<Vec<Message>> {
     if message == "-" && system == Some("-") {
         bail!(Usage("--chat and --system cannot both be standard input".into()));
     }
-    let system =
-        system.map(|text| anyhow::Ok(Message { role: Role::System, content: source::prompt(text)? })).transpose()?;
-    let user = Message { role: Role::User, content: source::prompt(message)? };
-    Ok(system.into_iter().chain([user]).collect())
+    let said = system.map(|text| (Role::System, text)).into_iter().chain([(Role::User, message)]);
+    said.map(|(role, text)| Ok(Message { role, content: source::prompt(text)? })).collect()
 }
 
 /// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.
@@ -422,11 +409,9 @@ fn fill(args: &Args, lm: &Lm, prompt: &[u32]) -> Result<()> {
     let filled = lm.fill_ids(prompt)?;
     let (text, found) = (filled.text, filled.masks);
     if args.json {
-        let masks: Vec<_> =
-            found.iter().map(|(n, best)| serde_json::json!({ "position": n, "candidates": best })).collect();
-        let sample =
-            serde_json::json!({ "text": text, "tokens": filled.tokens, "finish_reason": "filled", "masks": masks });
-        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": [sample] }));
+        let masks: Vec<_> = found.iter().map(|(n, best)| json!({ "position": n, "candidates": best })).collect();
+        let sample = json!({ "text": text, "tokens": filled.tokens, "finish_reason": "filled", "masks": masks });
+        return show::json(&json!({ "prompt_tokens": prompt.len(), "samples": [sample] }));
     }
     let mut lines = format!("{text}\n");
     for (n, best) in found {

@@ -27,7 +27,7 @@ use limpid::trace::palette::Palette;
 use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::ranking::{likeliest, nearest_rows};
 use limpid::trace::table::{self, Masks, TableOptions};
-use limpid::trace::view::{Grid, Labels, Paint, View, wrap};
+use limpid::trace::view::{Grid, Labels, Paint, wrap};
 use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
 use limpid::train::{Recipe, Windows};
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ pub struct Args {
     plot: Vec<String>,
     /// Draw a diagram of the model with its own shapes, as SVG; list: all of them
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append, value_parser = diagram)]
-    diagram: Vec<DiagramName>,
+    diagram: Vec<Option<Diagram>>,
     /// File for a picture: FILE.svg or FILE.png (PNG text is ASCII only; diagrams are SVG). Give it once for each --plot, then for each
     /// --diagram
     #[arg(long, value_name = "FILE", action = clap::ArgAction::Append)]
@@ -184,27 +184,17 @@ struct Seen {
     diagrams: Vec<String>,
 }
 
-/// A diagram, or all their names.
-#[derive(Clone, Copy, Debug)]
-enum DiagramName {
-    One(Diagram),
-    List,
-}
-
-fn diagram(name: &str) -> Result<DiagramName, String> {
-    match name {
-        "list" => Ok(DiagramName::List),
-        _ => Diagram::named(name).map(DiagramName::One),
-    }
+/// A diagram by its name; none for `list`.
+fn diagram(name: &str) -> Result<Option<Diagram>, String> {
+    if name == "list" { Ok(None) } else { Diagram::named(name).map(Some) }
 }
 
 pub fn run(args: Args) -> Result<()> {
     let outs = plot_files(&args)?;
-    if args.diagram.iter().any(|name| matches!(name, DiagramName::List)) {
-        let rows = Diagram::ALL.iter().map(|one| vec![one.name().to_string(), one.about().to_string()]);
-        let all = grid(String::new(), &["diagram", "what it shows"], rows);
-        let options = TableOptions { width: show::table_width(), ..TableOptions::default() };
-        return show::out(&all.text(None, &options));
+    if args.diagram.contains(&None) {
+        let rows = Diagram::ALL.map(|one| vec![one.name().to_string(), one.about().to_string()]);
+        let all = grid(String::new(), &["diagram", "what it shows"], rows.into_iter());
+        return show::out(&all.text(show::table_width()));
     }
     if alone(&args) {
         // neither a model nor a run is needed
@@ -237,9 +227,9 @@ pub fn run(args: Args) -> Result<()> {
             bail!(Usage("--mask-file: gradients are computed with the model's own mask alone".into()))
         }
         Some(file) => {
-            let mask: MaskTable = source::read_file(file)?.parse().with_context(|| file.display().to_string())?;
+            let (mask, file, own) = (source::read_file(file)?, file.display(), model.config.mask);
+            let mask: MaskTable = mask.parse().with_context(|| file.to_string())?;
             let trace = Trace::run_masked(&model, &mut *backend, &batch, mask)?;
-            let (file, own) = (file.display(), model.config.mask);
             show::say(format_args!(
                 "note: {file} decides which tokens see which; the model's own mask ({own}) does not apply"
             ));
@@ -281,7 +271,7 @@ pub fn run(args: Args) -> Result<()> {
         };
         parts.push(heading + &tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options }));
         let inputs = seen.inputs.iter().filter(|_| name == "input");
-        parts.extend(inputs.map(|grid| View::Grid(grid.clone().ends(&options)).text(None, &options)));
+        parts.extend(inputs.map(|grid| grid.clone().ends(&options).text(options.width)));
     }
     if let Some(masks) = &seen.masks {
         let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, &options));
@@ -293,11 +283,10 @@ pub fn run(args: Args) -> Result<()> {
         parts.push(format!("M^-inf, added to the scores:\n{additive}"));
         parts.push(format!("as a function of the scores x:\n{}", masks.function));
     }
-    let mut views = vec![];
     if let Some((id, near)) = &seen.similar {
         let line = |(id, cosine): &(u32, f64)| vec![piece(tokenizer, *id), id.to_string(), format!("{cosine:.4}")];
         let title = format!("nearest to {} (id {id}):", piece(tokenizer, *id));
-        views.push(grid(title, &["token", "id", "cosine"], near.iter().map(line)));
+        parts.push(grid(title, &["token", "id", "cosine"], near.iter().map(line)).text(options.width));
     }
     if args.next {
         let best = |(id, p): &(u32, f64)| format!("{} {:.1}%", piece(tokenizer, *id), 100.0 * p);
@@ -307,17 +296,16 @@ pub fn run(args: Args) -> Result<()> {
                 [t.to_string(), piece(tokenizer, ids[t])].into_iter().chain(best_of.iter().map(best)).collect()
             };
             let title = if sequences.len() > 1 { format!("sequence {b}:") } else { String::new() };
-            views.push(grid(title, &headers, next.iter().enumerate().map(line)));
+            parts.push(grid(title, &headers, next.iter().enumerate().map(line)).text(options.width));
         }
     }
-    parts.extend(views.iter().map(|view| view.text(None, &options)));
     if table {
         let mut text = String::new();
         for (b, ids) in sequences.iter().enumerate().filter(|_| tokenizer.is_some()) {
             let pieces: Vec<String> = ids.iter().map(|id| piece(tokenizer, *id)).collect();
             let of = if sequences.len() > 1 { format!("sequence {b}, ") } else { String::new() };
             let said = format!("{of}{}: {}", show::plural(ids.len(), "token"), pieces.join(" "));
-            text += &View::Sentence { text: said, holds: None }.text(None, &options);
+            text += &wrap(&said, 0, options.width);
             text += if b + 1 == sequences.len() { "\n" } else { "" };
         }
         parts.push(text + &table::summary_table(&seen.rows, width));
@@ -325,21 +313,21 @@ pub fn run(args: Args) -> Result<()> {
     if args.backward && (table || !named) {
         let line = |g: &Gradient| {
             let shape: Vec<String> = g.shape.iter().map(usize::to_string).collect();
-            let symbol =
-                args.words.notation.map(|notation| names::called(&g.name, &model.config, notation).unwrap_or_default());
             let [norm, mean, min, max] = [g.norm, g.mean, g.min, g.max].map(short);
-            let cells =
-                [Some(g.name.clone()), symbol, Some(norm), Some(shape.join(" ")), Some(mean), Some(min), Some(max)];
-            cells.into_iter().flatten().collect()
+            let mut cells = vec![g.name.clone(), norm, shape.join(" "), mean, min, max];
+            if let Some(notation) = args.words.notation {
+                cells.insert(1, names::called(&g.name, &model.config, notation).unwrap_or_default());
+            }
+            cells
         };
-        let symbol = args.words.notation.map(|_| "symbol");
-        let headers =
-            [Some("gradient of"), symbol, Some("norm"), Some("shape"), Some("mean"), Some("min"), Some("max")];
-        let headers: Vec<&str> = headers.into_iter().flatten().collect();
+        let mut headers = vec!["gradient of", "norm", "shape", "mean", "min", "max"];
+        if args.words.notation.is_some() {
+            headers.insert(1, "symbol");
+        }
         let each = grid(String::new(), &headers, seen.gradients.iter().map(line));
         let line = |(name, norm): &(String, f64)| vec![name.clone(), short(*norm)];
         let layers = grid(String::new(), &["gradient of the parameters of", "norm"], seen.layers.iter().map(line));
-        parts.extend([each, layers].map(|view| view.text(None, &options)));
+        parts.extend([each, layers].map(|grid| grid.text(options.width)));
     }
     let text = parts.join("\n");
     // nothing but what is painted has styles, and it has no names but the model's and labels, which are spelled
@@ -420,7 +408,7 @@ fn asked_tensors(args: &Args, trace: &Trace) -> Result<(Vec<String>, Vec<Labelle
                 tensor => tensor?,
             };
             if let Some(head) = args.head {
-                tensor = one_head(tensor, head)?;
+                tensor = one_head(&tensor, head)?;
             }
             let tensor = if args.heads_first { tensor.heads_first() } else { tensor };
             tensors.push(if args.transpose { tensor.transposed() } else { tensor });
@@ -483,26 +471,19 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     if args.heads_first {
         rows = rows.into_iter().map(SummaryRow::heads_first).collect();
     }
-    let next = if args.next {
-        trace
-            .get("probs")?
-            .values
-            .chunks_exact(model.config.vocab_size)
-            .map(|probs| likeliest(probs, LIKELIEST))
-            .collect()
-    } else {
-        vec![]
-    };
+    let mut next = vec![];
+    if args.next {
+        let probs = trace.get("probs")?.values;
+        next.extend(probs.chunks_exact(model.config.vocab_size).map(|probs| likeliest(probs, LIKELIEST)));
+    }
     let window = (0..model.config.n_layer).map(|block| model.config.window_of(block)).max().unwrap_or(0);
     let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows, window));
     let plots = args.plot.iter().map(|asked| trace.plot(asked, &labels)).collect::<Result<_, _>>()?;
-    let drawn = |name: &DiagramName| match name {
-        DiagramName::One(diagram) => {
-            Some(diagram.of_run(trace, &labels, args.words.notation.unwrap_or(diagram.notation())))
-        }
-        DiagramName::List => None,
+    let drawn = |diagram: &Diagram| {
+        let notation = args.words.notation.unwrap_or(diagram.notation());
+        diagram.of_run(trace, &labels, notation)
     };
-    let diagrams = args.diagram.iter().filter_map(drawn).collect::<Result<_, _>>()?;
+    let diagrams = args.diagram.iter().flatten().map(drawn).collect::<Result<_, _>>()?;
     Ok(Seen { rows, names, tensors, inputs, labels, gradients, layers, masks, next, similar, plots, diagrams })
 }
 
@@ -546,9 +527,8 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
         all["listing"] = trace.model().to_string().into();
     }
     if args.backward {
-        let gradient = |g: &Gradient| json!({ "name": g.name, "shape": g.shape, "norm": g.norm, "mean": g.mean, "min": g.min, "max": g.max });
         let layer = |(name, norm): &(String, f64)| json!({ "name": name, "norm": norm });
-        all["gradients"] = seen.gradients.iter().map(gradient).collect();
+        all["gradients"] = json!(seen.gradients);
         all["layers"] = seen.layers.iter().map(layer).collect();
     }
     if let Some(masks) = &seen.masks {
@@ -573,14 +553,14 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
 /// Whether nothing is asked for but a look.
 fn glances(args: &Args) -> bool {
     let run = args.model.is_some() || !args.prompt.is_empty() || args.tokens.is_some();
-    let named = !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || draws(args);
-    let listed = args.table || args.params || args.listing || args.next || args.masks || args.backward;
-    run && !(named
-        || listed
-        || args.json
-        || args.heads_first
-        || args.mask_file.is_some()
-        || args.words.notation.is_some())
+    let otherwise = args.heads_first || args.mask_file.is_some() || args.words.notation.is_some();
+    run && !(tells(args) || draws(args) || otherwise)
+}
+
+/// Whether tensors, or tables of them, are asked for.
+fn tells(args: &Args) -> bool {
+    let named = !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || args.json;
+    named || args.table || args.params || args.listing || args.next || args.masks || args.backward
 }
 
 /// The text with the surprise of each token, what each block would have said, and what heads attend to.
@@ -590,37 +570,25 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
     let (causal, head, sequences) = (model.config.mask == Mask::Causal, model.config.lm_head, batch.spans.len());
     let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
     let (mut text, mut numbers) = (String::new(), true);
+    let prose = |text: &str| wrap(text, 0, width);
     for sequence in 0..sequences {
         let glance = glance(&mut trace, sequence, &|id| piece(tokenizer.as_ref(), id))?;
         let of = if sequences > 1 { format!("sequence {sequence}, ") } else { String::new() };
         let tokens = show::plural(glance.tokens.len(), "token");
         numbers &= glance.loss().is_none_or(f64::is_finite);
-        let loss = match glance.loss() {
-            Some(loss) if causal => {
-                format!(": loss {loss:.4} nats a token. Under each token how surprising it was, in nats:")
-            }
-            Some(loss) => format!(
-                ": loss {loss:.4} nats a token. Under each token how unlikely it was in its own place, in nats:"
-            ),
-            None => String::new(),
-        };
-        text += &wrap(&format!("{of}{tokens}{loss}"), 0, width);
+        let below = if causal { "surprising it was" } else { "unlikely it was in its own place" };
+        let said = |loss: f64| format!(": loss {loss:.4} nats a token. Under each token how {below}, in nats:");
+        text += &prose(&format!("{of}{tokens}{}", glance.loss().map(said).unwrap_or_default()));
         text += &format!("\n{}\n", glance.text(causal, width));
         if head {
-            text += &wrap(
-                "What the head would say after each block (the logit lens); * marks from where that stays:",
-                0,
-                width,
-            );
+            text += &prose("What the head would say after each block (the logit lens); * marks from where that stays:");
             text += &format!("{}\n", glance.lens(width).text(width));
         }
-        text += &wrap("What each head attends to most, and with how much of its weight:", 0, width);
+        text += &prose("What each head attends to most, and with how much of its weight:");
         text += &format!("{}\n", glance.heads().whole(width));
     }
-    text += &wrap(
+    text += &prose(
         "More: --table lists every tensor, --tensor NAME prints one, --next shows what was likely, --open shows all in a browser.",
-        0,
-        width,
     );
     show::out(&text)?;
     let broken = |tensor: &Labelled| tensor.values.iter().any(|v| !v.is_finite());
@@ -638,7 +606,7 @@ fn elsewhere(args: &Args) -> Result<Option<()>> {
     let Some(dir) = args.model.as_deref().filter(|_| args.glass.open || args.glass.html.is_some()) else {
         return Ok(None);
     };
-    let checkpoint = models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)?;
+    let checkpoint = open(args, dir)?;
     let prompts = prompts(args)?;
     let ids = args.tokens.as_deref().and_then(<[Vec<u32>]>::first).map(Vec::as_slice);
     if prompts.len() > 1 || args.tokens.as_ref().is_some_and(|all| all.len() > 1) {
@@ -669,26 +637,17 @@ fn alone(args: &Args) -> bool {
 /// Diagrams of a model that need no run, if nothing else was asked for: of one sequence as long as the context.
 fn shapes_only(args: &Args) -> Result<Option<Vec<String>>> {
     let given = args.tokens.is_some() || !args.prompt.is_empty() || args.data.is_some();
-    let others = args.save.is_some() || !args.tensor.is_empty() || !args.plot.is_empty() || args.json;
-    let more =
-        args.table || args.params || args.listing || args.next || args.masks || args.backward || args.similar.is_some();
     let model = args.model.is_some() != args.preset.preset.is_some();
-    if given || others || more || !model || args.diagram.is_empty() {
+    if given || tells(args) || !args.plot.is_empty() || !model || args.diagram.is_empty() {
         return Ok(None);
     }
     let config = match &args.model {
-        Some(dir) => args.preset.config_seen(
-            &dir.display().to_string(),
-            &models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)?.config,
-        )?,
+        Some(dir) => args.preset.config_seen(&dir.display().to_string(), &open(args, dir)?.config)?,
         None => args.preset.config()?,
     };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: config.context_length })?;
-    let drawn = |name: &DiagramName| match name {
-        DiagramName::One(diagram) => diagram.of_model(&model, args.words.notation.unwrap_or(diagram.notation())),
-        DiagramName::List => None,
-    };
-    Ok(args.diagram.iter().map(drawn).collect())
+    let drawn = |diagram: &Diagram| diagram.of_model(&model, args.words.notation.unwrap_or(diagram.notation()));
+    Ok(args.diagram.iter().flatten().map(drawn).collect())
 }
 
 /// Where each picture goes, before anything is run: nowhere, or each to a file whose ending says how it is drawn.
@@ -749,6 +708,7 @@ fn pictures(args: &Args, outs: &[PathBuf], plots: Vec<TensorPlot>, diagrams: Vec
 // ---- what is made of tensors
 
 /// A gradient on one line.
+#[derive(serde::Serialize)]
 struct Gradient {
     name: String,
     shape: Vec<usize>,
@@ -763,7 +723,7 @@ fn gradients_of(trace: &Trace, names: &[&str]) -> Result<Vec<Gradient>> {
     let mut all = vec![];
     for name in names {
         let tensor = match trace.get(&format!("{name}.grad")) {
-            Err(trace::TraceError::NoGradient { .. }) => continue,
+            Err(TraceError::NoGradient { .. }) => continue,
             found => found?,
         };
         let values = || tensor.values.iter().map(|v| f64::from(*v));
@@ -794,19 +754,13 @@ fn by_layer(model: &Model, params: &[Gradient]) -> Vec<(String, f64)> {
     layers.chain([("all".into(), all)]).map(|(name, squares): (String, f64)| (name, squares.sqrt())).collect()
 }
 
-fn one_head(tensor: Labelled, head: usize) -> Result<Labelled> {
-    let Labelled { name, mut axes, mut shape, values } = tensor;
+fn one_head(tensor: &Labelled, head: usize) -> Result<Labelled> {
+    let Labelled { name, axes, shape, .. } = tensor;
     let Some(at) = axes.iter().position(|axis| *axis == "head") else {
         bail!("`{name}` has no heads: its axes are [{}]; leave --head out", axes.join(" "));
     };
-    let (heads, size) = (shape[at], shape[at + 1..].iter().product::<usize>());
-    if head >= heads {
-        bail!("--head {head}: `{name}` has {heads} heads, 0 to {}", heads - 1);
-    }
-    axes.remove(at);
-    shape.remove(at);
-    let values = values.chunks_exact(heads * size).flat_map(|all| &all[head * size..][..size]).copied().collect();
-    Ok(Labelled { name: format!("{name}, head {head}"), axes, shape, values })
+    let heads = shape[at];
+    tensor.slice("head", head).with_context(|| format!("--head {head}: `{name}` has {heads} heads, 0 to {}", heads - 1))
 }
 
 /// The token of that text or, if there is none, of that number.
@@ -850,8 +804,8 @@ fn short(v: f64) -> String {
 }
 
 /// Lines of texts to look at.
-fn grid(title: String, headers: &[&str], rows: impl Iterator<Item = Vec<String>>) -> View {
-    View::Grid(Grid { title, headers: headers.iter().map(|header| header.to_string()).collect(), rows: rows.collect() })
+fn grid(title: String, headers: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Grid {
+    Grid { title, headers: headers.iter().map(|header| header.to_string()).collect(), rows: rows.collect() }
 }
 
 // ---- the model and its input
@@ -893,7 +847,7 @@ fn ready(args: &Args) -> Result<Ready> {
         }
         return Ok(Ready { model, backend, batch, tokenizer });
     };
-    let mut checkpoint = models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)?;
+    let mut checkpoint = open(args, dir)?;
     if let Some(preset) = &args.preset.preset {
         bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
     }
@@ -920,12 +874,19 @@ fn ready(args: &Args) -> Result<Ready> {
     };
     let tokenizer = checkpoint.tokenizer.clone();
     let (model, backend) = if args.initial {
-        untrained(&config, mode(args, &batch), &began(dir)?, machine)?
+        let unknown =
+            || format!("{} has no limpid.toml, so the initial weights of its training are unknown", dir.display());
+        untrained(&config, mode(args, &batch), &recipe(dir)?.with_context(unknown)?, machine)?
     } else {
         checkpoint.config = config;
         models::on_machine(checkpoint, machine)?.start(mode(args, &batch))?
     };
     Ok(Ready { model, backend, batch, tokenizer })
+}
+
+/// The model in `dir`, with the adapter if one is given.
+fn open(args: &Args, dir: &Path) -> Result<Checkpoint> {
+    models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)
 }
 
 /// The texts of `--prompt`.
@@ -1009,14 +970,6 @@ fn untrained(
     Ok((model, backend))
 }
 
-/// How a run's weights began, as its limpid.toml says.
-fn began(dir: &Path) -> Result<Recipe> {
-    match recipe(dir)? {
-        Some(recipe) => Ok(recipe),
-        None => bail!("{} has no limpid.toml, so the initial weights of its training are unknown", dir.display()),
-    }
-}
-
 /// How a model was trained, as the limpid.toml in its folder says, if there is one.
 fn recipe(dir: &Path) -> Result<Option<Recipe>> {
     let path = dir.join("limpid.toml");
@@ -1045,12 +998,12 @@ fn check(ids: &[u32], config: &Config) -> Result<()> {
     if ids.is_empty() {
         bail!("the prompt is empty: there is nothing to look at");
     }
-    if ids.len() > config.context_length {
+    let (tokens, most) = (ids.len(), config.context_length);
+    if tokens > most {
+        let over = tokens - most;
         bail!(
-            "the prompt has {} tokens, {} more than the model's context_length of {}: shorten it, or look at its end with --last",
-            ids.len(),
-            ids.len() - config.context_length,
-            config.context_length
+            "the prompt has {tokens} tokens, {over} more than the model's context_length of {most}: shorten it, or look at its end \
+             with --last"
         );
     }
     Ok(())

@@ -6,8 +6,9 @@ use crate::show::{self, Progress};
 use crate::signals::interrupt;
 use crate::{source, tokenizers};
 use anyhow::{Result, bail};
+use limpid::data::DocumentReader;
 use limpid::data::source::left_out;
-use limpid::tokenizer::{Learn, Learner, LearnerOptions, Split, Tokenizer, TokenizerKind};
+use limpid::tokenizer::{Learn, Learner, LearnerOptions, Split, TokenizerKind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -125,31 +126,19 @@ pub fn run(args: Args) -> Result<()> {
     let Some(tokenizer) = found else { return stopped() };
     let written = tokenizers::write(&tokenizer, &args.out, format)?;
     let (size, seconds) = (tokenizer.vocab_size(), start.elapsed().as_secs_f64());
+    let written: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
+    let DocumentReader { empty, bad, complaints, .. } = &read.documents;
     if args.json {
-        let written: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
         return show::json(&serde_json::json!({
-            "vocab_size": size, "files": files, "bytes": bytes, "empty": read.documents.empty, "bad": read.documents.bad,
-            "seconds": seconds, "written": written
+            "vocab_size": size, "files": files, "bytes": bytes, "empty": empty, "bad": bad, "seconds": seconds, "written": written,
         }));
     }
-    let left = left_out(read.documents.empty, read.documents.bad, &read.documents.complaints);
-    let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
-    show::out(&format!(
-        "{} from {} of text in {}: {}{left}\n{}",
-        show::plural(size, "token"),
-        show::bytes(bytes),
-        show::duration(seconds),
-        names.join(", "),
-        sentence(&tokenizer, args.vocab_size)
-    ))
-}
-
-/// Why there are fewer tokens than asked for, if there are.
-fn sentence(tokenizer: &Tokenizer, asked: Option<usize>) -> String {
-    match asked.filter(|asked| tokenizer.vocab_size() < *asked) {
-        Some(asked) => {
-            format!("(no more pairs are frequent enough for {}: give more text or --min-frequency 1)\n", asked)
-        }
-        None => String::new(),
+    let left = left_out(*empty, *bad, complaints);
+    let (tokens, text, time) = (show::plural(size, "token"), show::bytes(bytes), show::duration(seconds));
+    show::out(&format!("{tokens} from {text} of text in {time}: {}{left}\n", written.join(", ")))?;
+    // fewer tokens than asked for have a reason
+    if let Some(asked) = args.vocab_size.filter(|asked| size < *asked) {
+        show::out(&format!("(no more pairs are frequent enough for {asked}: give more text or --min-frequency 1)\n"))?;
     }
+    Ok(())
 }

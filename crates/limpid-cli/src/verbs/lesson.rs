@@ -56,10 +56,7 @@ pub fn run(args: Args) -> Result<()> {
 
 /// All lessons.
 fn list(json: bool) -> Result<()> {
-    if json {
-        let one = |topic: &Topic| serde_json::json!({ "name": topic.name, "title": topic.title, "about": topic.about });
-        return show::json(&ALL.iter().map(one).collect::<Vec<_>>());
-    }
-    let rows: Vec<(String, String)> = ALL.iter().map(|topic| (topic.name.into(), topic.title.into())).collect();
-    show::out(&show::pairs(&rows))
+    let one = |topic: &Topic| serde_json::json!({ "name": topic.name, "title": topic.title, "about": topic.about });
+    let rows: Vec<_> = ALL.iter().map(|topic| (topic.name, topic.title.to_string())).collect();
+    show::found(json, &ALL.iter().map(one).collect::<Vec<_>>(), &rows)
 }

@@ -1,17 +1,18 @@
 //! `params`: how large a model is, where its parameters are, and what a choice would change.
 
-use crate::options::{self, Asked, NotationOptions, Usage};
+use crate::options::{Asked, NotationOptions, Usage};
 use crate::{models, show};
 use anyhow::{Context, Result, bail};
-use limpid::config::{Config, Mask, Positions, Settings};
+use limpid::config::{Config, Mask, PRESETS, Positions, Settings};
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
-use serde_json::{Value, json};
+use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Parameters of a preset or a model by group, its memory and its FLOPs; with other sizes and choices if flags say so.
 #[derive(clap::Args, Debug)]
-#[command(after_help = format!("Presets: {}", options::presets()))]
+#[command(after_help = format!("Presets: {}", PRESETS.join(", ")))]
 pub struct Args {
     /// A preset, or a model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(value_name = "PRESET|DIR", conflicts_with = "model")]
@@ -54,65 +55,52 @@ pub fn run(mut args: Args) -> Result<()> {
             (dir.display().to_string(), checkpoint.config)
         }
         (None, Some(_), Some(Ok(_))) if args.check => {
-            bail!(Usage(
-                "--check looks at the values of a model, and a preset has none: give a model's folder or file".into()
-            ))
+            let why = "--check looks at the values of a model, and a preset has none: give a model's folder or file";
+            bail!(Usage(why.into()))
         }
         (None, Some(name), Some(preset)) => (
             name.clone(),
             preset.with_context(|| format!("there is no file or folder {name} here, and no preset of that name"))?,
         ),
-        _ => bail!(Usage(format!("name a preset or a model's folder or file; presets: {}", options::presets()))),
+        _ => bail!(Usage(format!("name a preset or a model's folder or file; presets: {}", PRESETS.join(", ")))),
     };
     let config = args.asked.over(&config)?;
     let model = counted(&config)?;
     let (total, groups) = (model.parameter_count(), model.groups());
+    let share = |n: usize| 100.0 * n as f64 / total as f64;
     // the keys that a token of a full context sees, on average
     let keys = if config.mask == Mask::Causal { config.context_length.div_ceil(2) } else { config.context_length };
     let flops = 3.0 * model.flops(1, keys);
     let variants = if args.variants { variants(&config, total)? } else { vec![] };
     if args.json {
-        let by_name = |groups: &[(&'static str, usize)]| -> Value {
-            groups.iter().map(|(name, n)| (name.to_string(), Value::from(*n))).collect::<serde_json::Map<_, _>>().into()
-        };
+        let groups: BTreeMap<_, _> = groups.into_iter().collect();
         let mut all = json!({
-            "total": total, "groups": by_name(&groups), "bytes_f32": 4 * total, "training_bytes_f32": 16 * total,
+            "total": total, "groups": groups, "bytes_f32": 4 * total, "training_bytes_f32": 16 * total,
             "training_flops_per_token": flops, "config": config,
         });
         if args.variants {
-            let one = |v: &Variant| json!({ "flag": v.flag, "total": v.total, "groups": by_name(&v.groups) });
-            all["variants"] = variants.iter().map(one).collect();
+            all["variants"] = json!(variants);
         }
         if args.layout {
-            let one = |row: &Row| json!({ "name": row.name, "symbol": row.symbol, "axes": row.axes, "shape": row.shape, "count": row.count, "at": row.at });
-            all["layout"] = layout(&args, &model).iter().map(one).collect();
+            all["layout"] = json!(layout(&args, &model));
         }
         return show::json(&all);
     }
-    let mut rows: Vec<(String, String)> = groups
-        .iter()
-        .map(|(name, n)| {
-            (name.to_string(), format!("{:>15}  {:>5.1} %", show::commas(*n as u64), 100.0 * *n as f64 / total as f64))
-        })
-        .collect();
-    rows.push(("total".into(), format!("{:>15}", show::commas(total as u64))));
+    let group = |(name, n)| (name, format!("{:>15}  {:>5.1} %", show::commas(n), share(n)));
+    let sum = ("total", format!("{:>15}", show::commas(total)));
+    let rows: Vec<_> = groups.into_iter().map(group).chain([sum]).collect();
+    let (training, context) = (show::bytes(16 * total as u64), show::commas(config.context_length));
     let facts = [
-        ("weights in f32".to_string(), show::bytes(4 * total as u64)),
-        (
-            "to train, before activations".to_string(),
-            format!("{} (weights, gradients, two moments)", show::bytes(16 * total as u64)),
-        ),
-        (
-            "training FLOPs a token".to_string(),
-            format!("{} (in a context of {})", show::count(flops), show::commas(config.context_length as u64)),
-        ),
+        ("weights in f32", show::bytes(4 * total as u64)),
+        ("to train, before activations", format!("{training} (weights, gradients, two moments)")),
+        ("training FLOPs a token", format!("{} (in a context of {context})", show::count(flops))),
     ];
     let mut text = format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts));
     if args.variants {
         let line = |v: &Variant| {
             let sign = if v.total < total { '-' } else { '+' };
-            let change = format!("{sign}{}", show::commas(v.total.abs_diff(total) as u64));
-            vec![v.flag.clone(), show::commas(v.total as u64), change]
+            let change = format!("{sign}{}", show::commas(v.total.abs_diff(total)));
+            vec![v.flag.clone(), show::commas(v.total), change]
         };
         let lines: Vec<_> = variants.iter().map(line).collect();
         text += &format!("\n{}", show::columns(&["with", "parameters", "change"], &lines));
@@ -120,7 +108,7 @@ pub fn run(mut args: Args) -> Result<()> {
     if args.layout {
         let line = |row: &Row| {
             let shape: Vec<String> = row.shape.iter().map(usize::to_string).collect();
-            let [count, at] = [row.count, row.at].map(|n| show::commas(n as u64));
+            let [count, at] = [row.count, row.at].map(|n| show::commas(n));
             vec![row.name.clone(), row.symbol.clone(), row.axes.clone(), shape.join(" "), count, at]
         };
         let lines: Vec<_> = layout(&args, &model).iter().map(line).collect();
@@ -134,17 +122,19 @@ fn counted(config: &Config) -> Result<Model> {
 }
 
 /// The same model with one choice changed.
+#[derive(serde::Serialize)]
 struct Variant {
     /// What asks for it.
     flag: String,
     total: usize,
-    groups: Vec<(&'static str, usize)>,
+    groups: BTreeMap<&'static str, usize>,
 }
 
 /// Every variant of which the number of parameters is not `total`.
 fn variants(config: &Config, total: usize) -> Result<Vec<Variant>> {
     let c = config;
     let other = |is: bool| (!is).to_string();
+    let learned = c.positions == Positions::Learned;
     let choices = [
         ("bias", other(c.norm_offset || c.attention_bias || c.ffn_bias)),
         ("attention_bias", other(c.attention_bias)),
@@ -158,10 +148,7 @@ fn variants(config: &Config, total: usize) -> Result<Vec<Variant>> {
         ("head_transform", other(c.head_transform)),
         ("ffn_gated", other(c.ffn_gated)),
         ("n_segment", if c.n_segment == 0 { "2" } else { "0" }.to_string()),
-        (
-            "positions",
-            if c.positions == Positions::Learned { Positions::Sinusoidal } else { Positions::Learned }.to_string(),
-        ),
+        ("positions", if learned { Positions::Sinusoidal } else { Positions::Learned }.to_string()),
         ("vocab_size", c.vocab_size.next_multiple_of(128).to_string()), // as llm.c pads it
     ];
     let mut all = vec![];
@@ -171,13 +158,15 @@ fn variants(config: &Config, total: usize) -> Result<Vec<Variant>> {
         let model = counted(&changed)?;
         if model.parameter_count() != total {
             let flag = format!("--{} {value}", name.replace('_', "-"));
-            all.push(Variant { flag, total: model.parameter_count(), groups: model.groups() });
+            let groups = model.groups().into_iter().collect();
+            all.push(Variant { flag, total: model.parameter_count(), groups });
         }
     }
     Ok(all)
 }
 
 /// All parameters of one kind.
+#[derive(serde::Serialize)]
 struct Row {
     name: String,
     symbol: String,

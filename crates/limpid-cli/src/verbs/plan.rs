@@ -1,12 +1,11 @@
 //! `plan`: what `train` with the same flags would do.
 
-use crate::devices::{DeviceChoice, Traffic, traffic, traffic_columns};
-use crate::machine::{READINGS, share};
-use crate::show;
+use crate::devices::{DeviceChoice, Traffic, traffic};
+use crate::machine::{READINGS, median, share};
+use crate::show::{self, commas};
 use crate::training::{TooLarge, TrainingArgs, extra_work, keys, recomputes, step_flops, too_large};
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
-use limpid::config::Config;
 use limpid::memory::{self, needed, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Model, init};
@@ -17,8 +16,10 @@ use limpid::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use limpid::train::ranks::shards::Uses;
 use limpid::train::{Recipe, RunSettings};
 use limpid::{Machine, TrainingPlan};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Instant;
 
 /// Estimate memory, time and parameter groups of a training run without running it. Nothing is written: a few steps are timed and then
@@ -43,11 +44,13 @@ const REACHED: f64 = 0.4;
 const LONGEST: f64 = 1.5;
 
 /// Steps that were measured.
+#[derive(Serialize)]
 struct Measured {
     steps: usize,
     batch_size: usize,
     context: usize,
     /// Of a step of the plan's: of all its gradients, and of its update.
+    #[serde(skip)]
     seconds: (f64, f64),
 }
 
@@ -87,26 +90,11 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
         times.push((gradient, step.elapsed().as_secs_f64() - gradient));
     }
     times.remove(0); // memory is touched for the first time
-    let middle = |mut times: Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
     let (gradients, updates) = times.iter().copied().unzip();
     let work = |model: &Model, recipe: &Recipe| (1.0 + extra_work(model, recipe)) * step_flops(model, recipe);
     let more = work(&plan.model, &plan.recipe) / work(&model, &recipe);
-    let seconds = (more * middle(gradients), middle(updates));
+    let seconds = (more * median(gradients), median(updates));
     Ok(Measured { steps: times.len(), batch_size, context, seconds })
-}
-
-/// Of models that recompute more and more those that take less memory than all before them: no other is worth its work.
-fn less_memory(models: Vec<Model>, takes: impl Fn(&Model) -> u64) -> Vec<Model> {
-    let mut least = u64::MAX;
-    let less = |model: &Model| {
-        let (takes, before) = (takes(model), least);
-        least = least.min(takes);
-        takes < before
-    };
-    models.into_iter().filter(less).collect()
 }
 
 /// What a micro-batch costs on a GPU, where one is chosen: counted of one that could be trained on.
@@ -182,40 +170,27 @@ impl Several {
         let parts: Vec<String> = parts.map(|(what, n)| format!("{what} {}", show::bytes(*n))).collect();
         let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
         let time = |s: f64| if s < 10.0 { format!("{:.1} ms", 1e3 * s) } else { show::duration(s) };
+        let [all, computing, waiting, on_network] = [self.cost.seconds(), compute, network - hidden, network].map(time);
+        let step =
+            format!("{all}: {computing} of computing, {waiting} of waiting for the network, which takes {on_network}");
+        let (speed, times) = (commas(self.speed as u64), self.efficiency * self.processes as f64);
+        let percent = 100.0 * self.efficiency;
+        let speed = format!("{speed} tokens a second, {times:.2} times one process: {percent:.0} % efficiency");
+        let micros_of_step = show::plural(accumulate, "micro-batch");
         let worth = match self.worth {
             n if n == accumulate || !accumulate.is_power_of_two() => {
-                format!(
-                    "up to {n}, the most that a step of {} can use (--accumulate)",
-                    show::plural(accumulate, "micro-batch")
-                )
+                format!("up to {n}, the most that a step of {micros_of_step} can use (--accumulate)")
             }
             n => format!("up to {n}: beyond that, doubling the processes gives less than 1.3 times the speed"),
         };
         vec![
             ("each runs", format!("{} of the step's {accumulate}", show::plural(micros, "micro-batch"))),
-            ("each updates", format!("at most {} parameters", show::commas(share as u64))),
+            ("each updates", format!("at most {} parameters", commas(share))),
             ("each takes", format!("{} of memory{parts}", show::bytes(self.total))),
             ("each sends", format!("{} a step, and receives as much", show::bytes(sent))),
-            (
-                "a step",
-                format!(
-                    "{}: {} of computing, {} of waiting for the network, which takes {}",
-                    time(self.cost.seconds()),
-                    time(compute),
-                    time(network - hidden),
-                    time(network)
-                ),
-            ),
+            ("a step", step),
             ("all steps", format!("about {}", show::duration(self.cost.seconds() * self.steps as f64))),
-            (
-                "speed",
-                format!(
-                    "{} tokens a second, {:.2} times one process: {:.0} % efficiency",
-                    show::commas(self.speed as u64),
-                    self.efficiency * self.processes as f64,
-                    100.0 * self.efficiency
-                ),
-            ),
+            ("speed", speed),
             ("worth it", worth),
         ]
     }
@@ -243,7 +218,8 @@ pub fn run(args: Args) -> Result<()> {
         step_seconds: gradients + update,
         seconds: (gradients + update) * recipe.steps as f64,
         rates: rates(recipe),
-        decay: Decay::of_model(&plan.model),
+        matrices: learning(&plan.model, true),
+        vectors: learning(&plan.model, false),
         // this very process holds the program, the text and the tokenizer
         total: needed(&plan.model, Some(recipe), &plan.on) + plan.program,
         ladder: ladder(&plan)?,
@@ -253,7 +229,7 @@ pub fn run(args: Args) -> Result<()> {
         gpu,
         several,
     };
-    if args.train.json { show::json(&serde_json::to_value(estimate.json())?) } else { show::out(&estimate.text()) }
+    if args.train.json { show::json(&estimate.json()) } else { show::out(&estimate.text()) }
 }
 
 /// The learning rates of some steps, from 1.
@@ -265,31 +241,26 @@ fn rates(recipe: &Recipe) -> Vec<(u64, f64)> {
     at.into_iter().filter(|s| *s < recipe.steps).map(|s| (s + 1, recipe.rate(s))).collect()
 }
 
-/// What all blocks making more and more again would bring.
+/// What all blocks making more and more again would bring: of these models those that take less memory than all before them, because
+/// no other is worth its work.
 fn ladder(plan: &TrainingPlan) -> Result<Vec<Model>> {
     let TrainingPlan { model, config, recipe, on, .. } = plan;
-    let level = |level| Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer);
-    let models = (0..KeepLevel::ALL.len()).map(level).collect::<Result<Vec<Model>, _>>()?;
-    Ok(less_memory(models, |model| needed(model, Some(recipe), on)))
-}
-
-/// Which parameters that learn decay: matrices do, vectors do not.
-struct Decay {
-    matrices: usize,
-    decayed: usize,
-    vectors: usize,
-    kept: usize,
-}
-
-impl Decay {
-    fn of_model(model: &Model) -> Decay {
-        let group = |matrix: bool| {
-            let own = model.learning().filter(|p| p.is_matrix() == matrix);
-            own.fold((0, 0), |(n, size), p| (n + 1, size + p.region.len()))
-        };
-        let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
-        Decay { matrices, decayed, vectors, kept }
+    let (mut ladder, mut least) = (vec![], u64::MAX);
+    for level in 0..KeepLevel::ALL.len() {
+        let model = Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer)?;
+        let takes = needed(&model, Some(recipe), on);
+        if takes < least {
+            least = takes;
+            ladder.push(model);
+        }
     }
+    Ok(ladder)
+}
+
+/// The matrices, or the vectors, that learn: how many there are, and how many parameters these have. Only matrices decay.
+fn learning(model: &Model, matrices: bool) -> (usize, usize) {
+    let own = model.learning().filter(|param| param.is_matrix() == matrices);
+    own.fold((0, 0), |(n, size), param| (n + 1, size + param.region.len()))
 }
 
 /// What a training would be, and what it would cost.
@@ -304,7 +275,9 @@ struct Estimate<'a> {
     /// Of all steps.
     seconds: f64,
     rates: Vec<(u64, f64)>,
-    decay: Decay,
+    /// As [`learning`] has them.
+    matrices: (usize, usize),
+    vectors: (usize, usize),
     /// Bytes of memory, with the program's.
     total: u64,
     /// The same model with more and more recomputed.
@@ -313,43 +286,6 @@ struct Estimate<'a> {
     measured: Result<Measured>,
     gpu: Result<Option<Traffic>>,
     several: Option<Several>,
-}
-
-/// An [`Estimate`] as JSON.
-#[derive(serde::Serialize)]
-struct EstimateJson<'a> {
-    preset: &'a str,
-    config: &'a Config,
-    recipe: RunSettings,
-    parameters: usize,
-    learning: usize,
-    decay: Value,
-    clip: Value,
-    tokens_per_step: usize,
-    train_tokens: usize,
-    validation_tokens: usize,
-    learning_rates: Vec<Value>,
-    flops_per_step: f64,
-    memory_bytes: BTreeMap<&'static str, u64>,
-    scratch_bytes: Option<u64>,
-    program_bytes: u64,
-    total_memory_bytes: u64,
-    memory_budget: Option<u64>,
-    made_again: Vec<Value>,
-    extra_work: f64,
-    ladder: Vec<Value>,
-    roof_flops: f64,
-    expected_seconds: f64,
-    seconds_per_step: f64,
-    share_of_roof: Option<f64>,
-    measured: Option<Value>,
-    not_measured: Option<String>,
-    ranks: Option<Value>,
-    gpu: Option<&'a str>,
-    gpu_ops: Option<&'a Value>,
-    gpu_refuses: Option<String>,
-    fits: bool,
-    would_fit: Vec<&'a str>,
 }
 
 impl Estimate<'_> {
@@ -362,67 +298,66 @@ impl Estimate<'_> {
         share(self.flops / self.step_seconds, self.roof)
     }
 
-    fn json(&self) -> EstimateJson<'_> {
-        let TrainingPlan { model, config, recipe, corpus, .. } = self.plan;
-        let Decay { matrices, decayed, vectors, kept } = self.decay;
+    fn json(&self) -> Value {
+        let TrainingPlan { model, config, recipe, corpus, options, .. } = self.plan;
+        let ((matrices, decayed), (vectors, kept)) = (self.matrices, self.vectors);
         let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), &self.plan.on).into_iter().collect();
         let scratch = scratch(&mut parts);
-        let counted = self.gpu.as_ref().ok().and_then(Option::as_ref);
-        let again = |model: &Model| model.keeps()[0].1.recomputes();
-        EstimateJson {
-            preset: &self.name,
-            config,
-            recipe: RunSettings { recipe: *recipe, options: self.plan.options },
-            parameters: model.parameter_count(),
-            learning: decayed + kept,
-            decay: json!({
-                "weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors,
-                "not_decayed": kept,
-            }),
-            clip: json!({ "max_norm": recipe.clip, "scope": "global" }),
-            tokens_per_step: self.tokens_per_step,
-            train_tokens: corpus.train.len(),
-            validation_tokens: corpus.validation.len(),
-            learning_rates: self.rates.iter().map(|(s, r)| json!({ "step": s, "rate": r })).collect(),
-            flops_per_step: self.flops,
-            memory_bytes: parts,
-            scratch_bytes: scratch,
-            program_bytes: self.plan.program,
-            total_memory_bytes: self.total,
-            memory_budget: self.plan.memory,
-            made_again: (model.keeps().iter())
-                .map(|(blocks, keep)| json!({ "blocks": blocks.len(), "what": keep.recomputes() }))
-                .collect(),
-            extra_work: extra_work(model, recipe),
-            ladder: (self.ladder.iter())
-                .map(|model| {
-                    json!({
-                        "what": again(model), "total_memory_bytes": self.takes(model),
-                        "extra_work": extra_work(model, recipe),
-                    })
-                })
-                .collect(),
-            roof_flops: self.roof,
-            expected_seconds: self.seconds,
-            seconds_per_step: self.step_seconds,
-            share_of_roof: self.share(),
-            measured: (self.measured.as_ref().ok())
-                .map(|m| json!({ "steps": m.steps, "batch_size": m.batch_size, "context": m.context })),
-            not_measured: self.measured.as_ref().err().map(|e| format!("{e:#}")),
-            ranks: self.several.as_ref().map(Several::json),
-            gpu: counted.map(|(on, ..)| on.as_str()),
-            gpu_ops: counted.map(|(.., json)| json),
-            gpu_refuses: self.gpu.as_ref().err().map(|e| format!("{e:#}")),
-            fits: self.too_large.is_none() && self.gpu.is_ok(),
-            would_fit: self.too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags.as_str()).collect(),
-        }
+        let (measured, gpu) = (self.measured.as_ref(), self.gpu.as_ref());
+        let counted = gpu.ok().and_then(Option::as_ref);
+        let rate = |(step, rate): &(u64, f64)| json!({ "step": step, "rate": rate });
+        let again =
+            |(blocks, keep): &(Range<usize>, KeepLevel)| json!({ "blocks": blocks.len(), "what": keep.recomputes() });
+        let rung = |model: &Model| {
+            let (what, work) = (model.keeps()[0].1.recomputes(), extra_work(model, recipe));
+            json!({ "what": what, "total_memory_bytes": self.takes(model), "extra_work": work })
+        };
+        let facts = [
+            ("preset", json!(self.name)),
+            ("config", json!(config)),
+            ("recipe", json!(RunSettings { recipe: *recipe, options: *options })),
+            ("parameters", json!(model.parameter_count())),
+            ("learning", json!(decayed + kept)),
+            (
+                "decay",
+                json!({
+                    "weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors, "not_decayed": kept,
+                }),
+            ),
+            ("clip", json!({ "max_norm": recipe.clip, "scope": "global" })),
+            ("tokens_per_step", json!(self.tokens_per_step)),
+            ("train_tokens", json!(corpus.train.len())),
+            ("validation_tokens", json!(corpus.validation.len())),
+            ("learning_rates", self.rates.iter().map(rate).collect()),
+            ("flops_per_step", json!(self.flops)),
+            ("memory_bytes", json!(parts)),
+            ("scratch_bytes", json!(scratch)),
+            ("program_bytes", json!(self.plan.program)),
+            ("total_memory_bytes", json!(self.total)),
+            ("memory_budget", json!(self.plan.memory)),
+            ("made_again", model.keeps().iter().map(again).collect()),
+            ("extra_work", json!(extra_work(model, recipe))),
+            ("ladder", self.ladder.iter().map(rung).collect()),
+            ("roof_flops", json!(self.roof)),
+            ("expected_seconds", json!(self.seconds)),
+            ("seconds_per_step", json!(self.step_seconds)),
+            ("share_of_roof", json!(self.share())),
+            ("measured", json!(measured.ok())),
+            ("not_measured", json!(measured.err().map(|error| format!("{error:#}")))),
+            ("ranks", json!(self.several.as_ref().map(Several::json))),
+            ("gpu", json!(counted.map(|(on, ..)| on))),
+            ("gpu_ops", json!(counted.map(|(.., json)| json))),
+            ("gpu_refuses", json!(gpu.err().map(|error| format!("{error:#}")))),
+            ("fits", json!(self.too_large.is_none() && self.gpu.is_ok())),
+            ("would_fit", self.too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags.as_str()).collect()),
+        ];
+        facts.into_iter().collect()
     }
 
     fn text(&self) -> String {
         let threads = show::plural(self.plan.machine.threads, "thread");
         let mut text = show::sentence(&format!("{}: {}", self.name, self.plan.config)) + "\n\n";
         let mut section = |title: &str, rows: Vec<(&str, String)>| {
-            let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
             text += &format!("{}\n{}\n", show::sentence(title), show::pairs(&rows));
         };
         section("Data", self.data());
@@ -444,11 +379,11 @@ impl Estimate<'_> {
         }
         match &self.gpu {
             Ok(None) => {}
-            Ok(Some((on, lines, _))) => {
+            Ok(Some((on, table, _))) => {
                 text += &format!(
                     "A micro-batch, counted for {on}: what kernels read and write, and the least time on others (docs/gpu.md)\n"
                 );
-                text += &show::columns(&traffic_columns(), lines);
+                text += table;
             }
             Err(error) => text += &format!("This model cannot be trained on the GPU: {error:#}\n"),
         }
@@ -460,39 +395,32 @@ impl Estimate<'_> {
 
     fn data(&self) -> Vec<(&'static str, String)> {
         let TrainingPlan { recipe, corpus, .. } = self.plan;
+        let Recipe { batch_size, context, accumulate, .. } = recipe;
         let about = [Some(corpus.about.name.clone()), corpus.about.read.clone()];
         let all = self.tokens_per_step.saturating_mul(recipe.steps as usize);
         let times = self.tokens_per_step as f64 * recipe.steps as f64 / corpus.train.len() as f64;
         vec![
             ("text", about.into_iter().flatten().collect::<Vec<_>>().join(": ")),
-            ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, count(corpus.tokenizer.vocab_size()))),
+            ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, commas(corpus.tokenizer.vocab_size()))),
             (
                 "tokens",
-                format!("{} to train on, {} to validate", count(corpus.train.len()), count(corpus.validation.len())),
+                format!("{} to train on, {} to validate", commas(corpus.train.len()), commas(corpus.validation.len())),
             ),
-            (
-                "a step",
-                format!(
-                    "{} x {} x {} = {} tokens",
-                    recipe.batch_size,
-                    recipe.context,
-                    recipe.accumulate,
-                    count(self.tokens_per_step)
-                ),
-            ),
-            ("all steps", format!("{} tokens, the text {times:.1} times over", count(all))),
+            ("a step", format!("{batch_size} x {context} x {accumulate} = {} tokens", commas(self.tokens_per_step))),
+            ("all steps", format!("{} tokens, the text {times:.1} times over", commas(all))),
         ]
     }
 
     fn parameters(&self) -> Vec<(&'static str, String)> {
-        let (model, Decay { decayed, kept, .. }) = (&self.plan.model, &self.decay);
-        let groups = model.groups().into_iter().map(|(what, n)| (what, count(n)));
-        let all = [("total", count(model.parameter_count())), ("trained", count(decayed + kept))];
+        let model = &self.plan.model;
+        let groups = model.groups().into_iter().map(|(what, n)| (what, commas(n)));
+        let all = [("total", commas(model.parameter_count())), ("trained", commas(self.matrices.1 + self.vectors.1))];
         groups.chain(all).collect()
     }
 
     fn update(&self) -> Vec<(&'static str, String)> {
-        let (recipe, Decay { matrices, decayed, vectors, kept }) = (&self.plan.recipe, &self.decay);
+        let recipe = &self.plan.recipe;
+        let ((matrices, decayed), (vectors, kept)) = (self.matrices, self.vectors);
         let mut loss = format!("{} over counted rows", recipe.reduction);
         for (what, value) in [("label smoothing", recipe.label_smoothing), ("z-loss", recipe.z_loss)] {
             if value > 0.0 {
@@ -512,8 +440,8 @@ impl Estimate<'_> {
         let decay = format!(
             "{} on {matrices} matrices ({} parameters); none on {vectors} biases, gains and offsets ({})",
             recipe.weight_decay,
-            count(*decayed),
-            count(*kept)
+            commas(decayed),
+            commas(kept)
         );
         let clip = if recipe.clip > 0.0 { format!("global norm, to {}", recipe.clip) } else { "none".into() };
         let accumulated =
@@ -532,12 +460,11 @@ impl Estimate<'_> {
     fn memory(&self) -> Vec<(&'static str, String)> {
         let TrainingPlan { model, recipe, on, program, .. } = self.plan;
         let available = if memory::is_systems(&on.machine, model) {
-            crate::machine::memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default()
+            let all = crate::machine::memory();
+            all.map(|[_, available]| format!(" of {} available", show::bytes(available))).unwrap_or_default()
         } else {
-            format!(
-                " of the {}'s own memory; its driver does not report how much there is, and refuses what does not fit",
-                on.machine.device
-            )
+            let unknown = "its driver does not report how much there is, and refuses what does not fit";
+            format!(" of the {}'s own memory; {unknown}", on.machine.device)
         };
         let parts = memory::parts(model, Some(recipe), on).into_iter();
         let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| (what, show::bytes(bytes)));
@@ -570,8 +497,4 @@ impl Estimate<'_> {
             ("measured", measured),
         ]
     }
-}
-
-fn count(n: usize) -> String {
-    show::commas(n as u64)
 }

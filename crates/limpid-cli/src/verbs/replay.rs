@@ -94,18 +94,17 @@ pub fn run(args: Args) -> Result<()> {
                 (json!({ "same": false, "error": error.to_string() }), Some(said))
             }
         };
-        let why: Vec<_> = why.iter().map(|c| json!({ "what": c.what, "theirs": c.theirs, "ours": c.ours })).collect();
-        result["not_as_it_was"] = why.into();
+        result["not_as_it_was"] = json!(why);
         found.push(result);
         differs.extend(said);
     }
     if args.json {
         show::json(&json!({ "answers": found }))?;
     }
-    match differs.is_empty() {
-        true => Ok(()),
-        false => bail!("{}", differs.join("\n")),
+    if !differs.is_empty() {
+        bail!("{}", differs.join("\n"));
     }
+    Ok(())
 }
 
 /// The receipts of a file: one, a list, or in an answer of the server.
@@ -183,13 +182,13 @@ fn difference(lm: &Lm, at: usize, theirs: Option<u32>, ours: Option<u32>, why: &
         (None, None) => "all tokens are the same, the text or why it ended is not".into(),
         _ => format!("token {} of the answer differs: by the receipt {}, now {}", at + 1, token(theirs), token(ours)),
     };
-    match why.is_empty() {
-        false => format!("{}: {what}", causes(why)),
-        true => format!(
-            "{what}: weights, tokenizer, version, precision and cache are those of the receipt, so either the receipt was changed, or \
-             this is a fault of limpid {VERSION}: then please report it, with the receipt"
-        ),
+    if !why.is_empty() {
+        return format!("{}: {what}", causes(why));
     }
+    format!(
+        "{what}: weights, tokenizer, version, precision and cache are those of the receipt, so either the receipt was changed, or \
+         this is a fault of limpid {VERSION}: then please report it, with the receipt"
+    )
 }
 
 /// What is not as it was, in words.

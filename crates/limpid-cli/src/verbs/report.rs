@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use limpid::train::RECENT;
 use limpid_base::units::{count, duration};
 use limpid_report::{self as report, ReportError};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Show the results of runs, finished or not: a page with their curves, which any browser opens, and a table.
@@ -61,14 +62,11 @@ pub fn run(args: Args) -> Result<()> {
             result["folder"] = folder.display().to_string().into();
             Ok(result)
         });
-        let results: Vec<serde_json::Value> = results.collect::<Result<_>>()?;
+        let results: Vec<Value> = results.collect::<Result<_>>()?;
         let passed: Vec<_> = passed.iter().map(|(folder, _)| folder.display().to_string()).collect();
-        return show::json(
-            &serde_json::json!({ "page": out, "runs": results, "differs": differing, "passed_over": passed }),
-        );
+        return show::json(&json!({ "page": out, "runs": results, "differs": differing, "passed_over": passed }));
     }
-    let head =
-        ["", "steps", "train loss", "val loss", "bits/byte", "best step", "tokens", "tok/s", "time"].map(String::from);
+    let head = ["", "steps", "train loss", "val loss", "bits/byte", "best step", "tokens", "tok/s", "time"];
     let rows = runs.iter().map(|run| {
         let r = &run.results;
         let [train, val, bits] =
@@ -77,12 +75,12 @@ pub fn run(args: Args) -> Result<()> {
         let (tokens, speed) = (count(r.tokens as f64), count(r.tok_s));
         vec![run.name.clone(), steps, train, val, bits, best, tokens, speed, duration(r.seconds)]
     });
-    let mut text = table(std::iter::once(head.to_vec()).chain(rows).collect());
+    let mut text = show::whole_columns(&head, &rows.collect::<Vec<_>>());
     if !differing.is_empty() {
-        let names = std::iter::once("differs").chain(runs.iter().map(|run| run.name.as_str()));
-        let rows = differing.iter().map(|(key, values)| std::iter::once(key).chain(values).copied().collect());
-        let all = std::iter::once(names.collect::<Vec<_>>()).chain(rows);
-        text += &format!("\n{}", table(all.map(|row| row.into_iter().map(String::from).collect()).collect()));
+        let names: Vec<_> = std::iter::once("differs").chain(runs.iter().map(|run| run.name.as_str())).collect();
+        let row =
+            |(key, values): (&&str, &Vec<&str>)| std::iter::once(key).chain(values).map(ToString::to_string).collect();
+        text += &format!("\n{}", show::whole_columns(&names, &differing.iter().map(row).collect::<Vec<_>>()));
     }
     show::out(&text)?;
     show::say(format_args!(
@@ -91,18 +89,4 @@ pub fn run(args: Args) -> Result<()> {
     report::caution(&runs).into_iter().for_each(show::prose);
     show::say(format_args!("the curves are in {}", out.display()));
     Ok(())
-}
-
-/// Rows of cells, the first column left, the others right.
-fn table(rows: Vec<Vec<String>>) -> String {
-    let wide = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(wide).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, w))| match i {
-            0 => format!("{cell:<w$}"),
-            _ => format!("{cell:>w$}"),
-        });
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }

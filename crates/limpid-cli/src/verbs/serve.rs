@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let mut options = options(&args)?;
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
-    models::serves(&checkpoint, &args.machine)?;
+    models::suits(&checkpoint, &args.machine)?;
     let how = ServedAs {
         id: args.served_name.clone().unwrap_or_else(|| models::name(&args.weights.model)),
         machine: Machine { cache: args.kv_cache_dtype, level: Level::best(), ..args.machine.machine() },
@@ -160,12 +160,10 @@ pub fn run(args: Args) -> Result<()> {
         }))?;
     }
     let step = step.map(|step| format!(", step {step}")).unwrap_or_default();
+    let (url, memory, full) = (server.url(), show::bytes(kv_memory), show::plural(full, "sequence"));
     show::say(format_args!(
-        "{}{step} is served at {}; {} of KV memory hold {} of {context} tokens",
-        how.id,
-        server.url(),
-        show::bytes(kv_memory),
-        show::plural(full, "sequence")
+        "{}{step} is served at {url}; {memory} of KV memory hold {full} of {context} tokens",
+        how.id
     ));
     Ok(server.wait()?)
 }
@@ -203,14 +201,12 @@ fn options(args: &Args) -> Result<ServeOptions> {
             ..ConnectionLimits::default()
         },
         inspect: (!args.no_inspect).then(|| usize::try_from(args.inspect_memory).unwrap_or(usize::MAX)),
-        against: vec![],
-        look_only: false,
-        look_time: ServeOptions::default().look_time,
         page: match &args.ui_dir {
             Some(folder) => PageOptions::Folder(folder.clone()),
             None if args.no_ui => PageOptions::Off,
             None => PageOptions::Own,
         },
+        ..ServeOptions::default()
     })
 }
 

@@ -55,11 +55,8 @@ fn page(cli: &Command) -> Result<String> {
             let shown = arg.get_action().takes_values() && !default.is_empty() && !arg.is_hide_default_value_set();
             let default = if shown { format!(" [default: {}]", default.join(",")) } else { String::new() };
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            let row = format!("`{}` | VERBS | {}{default}", options::variable(long), cell(&help));
-            let row = format!(
-                "`--{}` | {row}",
-                [&[long], &arg.get_all_aliases().unwrap_or_default()[..]].concat().join("`, `--")
-            );
+            let names = [&[long], &arg.get_all_aliases().unwrap_or_default()[..]].concat().join("`, `--");
+            let row = format!("`--{names}` | `{}` | VERBS | {}{default}", options::variable(long), cell(&help));
             match rows.iter_mut().find(|(known, _)| *known == row) {
                 Some((_, verbs)) => verbs.push(name),
                 None => rows.push((row, vec![name])),
@@ -77,9 +74,8 @@ fn page(cli: &Command) -> Result<String> {
 fn verbs<'a>(command: &'a Command, before: &str) -> Vec<(String, &'a Command)> {
     let below = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
     let named = below.map(|verb| (format!("{before}{}", verb.get_name()), verb));
-    let leaves = |(name, verb): (String, &'a Command)| match verb.has_subcommands() {
-        true => verbs(verb, &format!("{name} ")),
-        false => vec![(name, verb)],
+    let leaves = |(name, verb): (String, &'a Command)| {
+        if verb.has_subcommands() { verbs(verb, &format!("{name} ")) } else { vec![(name, verb)] }
     };
     named.flat_map(leaves).collect()
 }
@@ -101,11 +97,10 @@ fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String
         };
         let group = S::groups().iter().find(|group| group.setting.name == setting.name);
         let default = match (group, setting.otherwise) {
-            (Some(group), _) => group.sets.join(", "),
+            (Some(group), _) => format!("sets {}", group.sets.join(", ")),
             (None, Some(otherwise)) => otherwise.into(),
             (None, None) => options::plain(&value.json()),
         };
-        let default = if group.is_some() { format!("sets {default}") } else { default };
         let (name, help, aliases) = (setting.name, cell(setting.line()), setting.aliases.join(", ").replace('-', "_"));
         text += &format!("| `{name}` | {help} | {values} | {default} | {aliases} |\n");
     }

@@ -4,10 +4,11 @@ use crate::options::Usage;
 use crate::tokenizers::{FORMATS, format, split, write};
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
-use limpid::data::{LONGEST, read_line};
+use limpid::data::LONGEST;
 use limpid::tokenizer::{Order, Split, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
 use std::io::BufRead;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Encode text, decode ids, or train a tokenizer, pieces beside ids; `tokenize train` learns a tokenizer.
@@ -77,32 +78,22 @@ fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Res
         _ => Box::new(std::io::BufReader::new(std::fs::File::open(file).with_context(|| file.to_string())?)),
     };
     let mut out = String::new();
-    let mut bytes = vec![];
-    for n in 1.. {
-        bytes.clear();
-        let size = read_line(input.as_mut(), &mut bytes, LONGEST).with_context(|| file.to_string())?;
-        if size == 0 {
-            break;
-        }
-        if size > bytes.len() as u64 {
-            bail!("{file}, line {n} is longer than {LONGEST} bytes, the most that one line may have");
-        }
-        let line = String::from_utf8(std::mem::take(&mut bytes)).with_context(|| format!("{file}, line {n}"))?;
+    let too_long = format!("{LONGEST} bytes, the most that one line may have");
+    source::lines(input.as_mut(), file, (LONGEST, &too_long), |line, place| {
         if decode {
-            let ids: Vec<u32> =
-                serde_json::from_str(&line).with_context(|| format!("{file}, line {n}: no list of ids"))?;
-            out += &serde_json::to_string(&tokenizer.decode(&ids).with_context(|| format!("{file}, line {n}"))?)?;
+            let ids: Vec<u32> = serde_json::from_str(line).with_context(|| format!("{place}: no list of ids"))?;
+            out += &serde_json::to_string(&tokenizer.decode(&ids).with_context(|| place.to_string())?)?;
         } else {
-            let text: String =
-                serde_json::from_str(&line).with_context(|| format!("{file}, line {n}: no JSON string"))?;
+            let text: String = serde_json::from_str(line).with_context(|| format!("{place}: no JSON string"))?;
             let ids = if ordinary { tokenizer.encode_ordinary(&text) } else { tokenizer.encode(&text) };
-            out += &serde_json::to_string(&ids.with_context(|| format!("{file}, line {n}"))?)?;
+            out += &serde_json::to_string(&ids.with_context(|| place.to_string())?)?;
         }
         out.push('\n');
         if out.len() >= 1 << 16 {
             show::out(&std::mem::take(&mut out))?;
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })?;
     show::out(&out)
 }
 
@@ -132,10 +123,9 @@ pub fn run(args: Args) -> Result<()> {
                     "a {kind} tokenizer is learned from a text: {mode}, give its file with --tokenizer tokenizer.json or --model DIR"
                 );
             };
-            let (kind, order) = if kind == "char" {
-                (TokenizerKind::Char, Order::Sorted)
-            } else {
-                (TokenizerKind::Word, Order::FirstAppearance)
+            let (kind, order) = match kind {
+                "char" => (TokenizerKind::Char, Order::Sorted),
+                _ => (TokenizerKind::Word, Order::FirstAppearance),
             };
             Tokenizer::train(kind, text, order, &[])?
         }
@@ -152,26 +142,23 @@ pub fn run(args: Args) -> Result<()> {
         return show::out(&written.iter().map(|path| format!("{}\n", path.display())).collect::<String>());
     }
     let given = text.as_deref().unwrap_or("");
-    let ids = match args.decode {
-        true => {
-            let parts =
-                given.split(|c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']').filter(|p| !p.is_empty());
-            let ids = parts.map(models::ids).collect::<Result<Vec<u32>, String>>().map_err(anyhow::Error::msg)?;
-            if args.one_based { from_one_based(&ids)? } else { ids }
-        }
-        false if args.ordinary => tokenizer.encode_ordinary(given)?,
-        false => tokenizer.encode(given)?,
+    let ids = if args.decode {
+        let parts = given.split(|c: char| ",[]".contains(c) || c.is_whitespace()).filter(|part| !part.is_empty());
+        let ids = parts.map(models::ids).collect::<Result<Vec<u32>, String>>().map_err(anyhow::Error::msg)?;
+        if args.one_based { from_one_based(&ids)? } else { ids }
+    } else if args.ordinary {
+        tokenizer.encode_ordinary(given)?
+    } else {
+        tokenizer.encode(given)?
     };
     let (pieces, size, first) = (tokenizer.pieces(&ids)?, tokenizer.vocab_size(), u32::from(args.one_based));
     let shown = if args.one_based { to_one_based(&ids)? } else { ids.clone() };
     let mut facts = statistics(&tokenizer, given, &ids)?;
     facts.max_id = facts.max_id.map(|id| id + first);
     if args.one_hot && size > WIDEST {
-        bail!(
-            "one-hot rows of {} have {} columns, more than {WIDEST}: use a small vocabulary, for example --tokenizer word",
-            tokenizer.name(),
-            show::commas(size as u64)
-        );
+        let (name, columns) = (tokenizer.name(), show::commas(size));
+        let mend = "use a small vocabulary, for example --tokenizer word";
+        bail!("one-hot rows of {name} have {columns} columns, more than {WIDEST}: {mend}");
     }
     let one_hot = args.one_hot.then(|| table::one_hot(&ids, size));
     let vocabulary = if args.vocab { tokenizer.pieces(&(0..size as u32).collect::<Vec<_>>())? } else { vec![] };
@@ -195,11 +182,11 @@ pub fn run(args: Args) -> Result<()> {
     if args.stats {
         let greatest = facts.max_id.zip(facts.max_piece).map_or("-".into(), |(id, piece)| format!("{id} {piece:?}"));
         parts.push(show::pairs(&[
-            ("bytes".into(), show::commas(facts.bytes as u64)),
-            ("characters".into(), show::commas(facts.chars as u64)),
-            ("tokens".into(), show::commas(facts.tokens as u64)),
-            ("distinct ids".into(), show::commas(facts.distinct as u64)),
-            ("greatest id".into(), greatest),
+            ("bytes", show::commas(facts.bytes)),
+            ("characters", show::commas(facts.chars)),
+            ("tokens", show::commas(facts.tokens)),
+            ("distinct ids", show::commas(facts.distinct)),
+            ("greatest id", greatest),
         ]));
     }
     if args.vocab {
@@ -212,13 +199,8 @@ pub fn run(args: Args) -> Result<()> {
     if parts.is_empty() {
         let width = shown.iter().max().map_or(1, |id| id.to_string().len());
         let lines: String = shown.iter().zip(&pieces).map(|(id, piece)| format!("{id:>width$}  {piece:?}\n")).collect();
-        parts.push(format!(
-            "{lines}[{} of {} in {}, {}]\n",
-            show::plural(ids.len(), "token"),
-            show::commas(size as u64),
-            tokenizer.name(),
-            show::plural(given.len(), "byte")
-        ));
+        let (tokens, bytes) = (show::plural(ids.len(), "token"), show::plural(given.len(), "byte"));
+        parts.push(format!("{lines}[{tokens} of {} in {}, {bytes}]\n", show::commas(size), tokenizer.name()));
     }
     show::out(&parts.join("\n"))
 }
@@ -231,7 +213,7 @@ fn list(tokens: &[String], first: u32) -> String {
     for (i, token) in tokens.iter().enumerate().filter(|(i, _)| *i < edge || *i >= n - edge) {
         lines += &format!("{:>width$}  {token:?}\n", i + first as usize);
         if i + 1 == edge && n > edge {
-            lines += &format!("{:>width$}  ({} more; --json has all)\n", "...", show::commas((n - 2 * edge) as u64));
+            lines += &format!("{:>width$}  ({} more; --json has all)\n", "...", show::commas(n - 2 * edge));
         }
     }
     lines

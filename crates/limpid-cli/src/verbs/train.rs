@@ -19,7 +19,7 @@ use limpid::generate::{Options, Sampler, generate, prompt_ids};
 use limpid::matrix::Precision;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::{AllReduce, Control, RECENT, Ranks, Recipe, Run, Step, Summary, TrainError, TrainEvent, log};
-use limpid::{Lm, Machine, TrainingPlan};
+use limpid::{Lm, Machine, Training, TrainingPlan};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,9 +63,10 @@ fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
     if !free && (!args.force || !found.is_replaced()) {
         return Err(TrainError::FolderNotEmpty { path: folder.into(), found }.into());
     }
-    let whole = |path: &Path| std::fs::canonicalize(path).ok();
-    let home = std::env::home_dir().and_then(|home| whole(&home));
-    if let Some(path) = whole(folder).filter(|path| !free && (path.parent().is_none() || home.as_ref() == Some(path))) {
+    let home = std::env::home_dir().and_then(|home| home.canonicalize().ok());
+    let whole = folder.canonicalize().ok();
+    let is_home = |path: &&PathBuf| path.parent().is_none() || home.as_ref() == Some(*path);
+    if let Some(path) = whole.as_ref().filter(|path| !free && is_home(path)) {
         bail!("{} holds more than a model, whatever is forced: choose a folder in it with --out", path.display());
     }
     let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
@@ -76,10 +77,8 @@ fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
             folder.display()
         );
     }
-    let same = |from: &String| std::fs::canonicalize(from).ok().zip(std::fs::canonicalize(folder).ok());
-    if let Some((from, out)) = args.tuning.from.as_ref().and_then(same)
-        && from == out
-    {
+    let from = args.tuning.from.as_ref().and_then(|from| std::fs::canonicalize(from).ok());
+    if whole.is_some() && from == whole {
         bail!("--from and --out are both {}: the original model is kept; choose another --out", folder.display());
     }
     Ok(())
@@ -103,7 +102,7 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
         check_place(args, &folder)?;
     }
     let folder = folder(args, &args.name());
-    let plan = prepare(args, ranks, &folder).map_err(source::of_any)?;
+    let plan = prepare(args, ranks, &folder)?;
     if args.workflow == Some(Workflow::Llmc) {
         if size > 1 || args.ui || args.json {
             bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui and --json".into()));
@@ -169,42 +168,34 @@ fn prepare(args: &TrainingArgs, ranks: Box<dyn Ranks>, folder: &Path) -> Result<
     if let Some(step) = args.resume_step {
         training = training.resume_step(step);
     }
-    Ok(training.check_folder()?.prepare()?)
+    training.check_folder().and_then(Training::prepare).map_err(source::of_library)
 }
 
 /// What will be trained, on what, and how.
 fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
     let (corpus, text, machine) = (&plan.corpus, &plan.corpus.about, &plan.machine);
     let (all, learning) = (plan.model.parameter_count(), plan.model.learning().map(|p| p.region.len()).sum::<usize>());
-    let parameters = if learning == all {
-        format!("{} parameters", show::commas(all as u64))
-    } else {
-        format!("{} of {} parameters learn", show::commas(learning as u64), show::commas(all as u64))
-    };
+    let [all, learning] = [all, learning].map(show::commas);
+    let parameters =
+        if learning == all { format!("{all} parameters") } else { format!("{learning} of {all} parameters learn") };
     show::prose(format!("{}: {}; {parameters}", args.name(), plan.config));
+    let name = &text.name;
     if let Some(read) = &text.read {
-        show::prose(format!("{}: {read}", text.name));
+        show::prose(format!("{name}: {read}"));
     }
     if !text.unknown.is_empty() {
-        show::prose(format!(
-            "{}: the tokenizer has no token for some of it, such as {:?}; such text counts as unknown",
-            text.name, text.unknown
-        ));
+        let unknown = format!("the tokenizer has no token for some of it, such as {:?}", text.unknown);
+        show::prose(format!("{name}: {unknown}; such text counts as unknown"));
     }
     let threads = show::plural(machine.threads, "thread");
-    show::prose(format!(
-        "{}: {} to train on, {} to validate; tokenizer {}; {}, {}{}",
-        text.name,
-        show::plural(corpus.train.len(), "token"),
-        show::commas(corpus.validation.len() as u64),
-        corpus.tokenizer_name,
-        if processes == 1 { threads } else { format!("{processes} processes of {threads}") },
-        machine.level,
-        match machine.precision {
-            Precision::F32 => String::new(),
-            other => format!(", {other}"),
-        },
-    ));
+    let threads = if processes == 1 { threads } else { format!("{processes} processes of {threads}") };
+    let precision = match machine.precision {
+        Precision::F32 => String::new(),
+        other => format!(", {other}"),
+    };
+    let (train, validation) = (show::plural(corpus.train.len(), "token"), show::commas(corpus.validation.len()));
+    let texts = format!("{name}: {train} to train on, {validation} to validate; tokenizer {}", corpus.tokenizer_name);
+    show::prose(format!("{texts}; {threads}, {}{precision}", machine.level));
     if let Some(chat) = &plan.conversations
         && let Ok(batches) = plan.recipe.batches(&corpus.train, plan.objective)
     {
@@ -307,9 +298,9 @@ impl<'a> Watch<'a> {
         self.sampling = self.sampled_at.elapsed();
     }
 
+    /// Gives the terminal back.
     fn end(self) {
         self.progress.done();
-        self.dashboard.into_iter().for_each(Dashboard::close);
     }
 }
 
@@ -397,11 +388,8 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         Some(loss) => format!("train loss {loss:.4}{of}"),
         None => "no train loss, because no step had a token to predict".into(),
     };
-    show::prose(format_args!(
-        "{} in {}: {train}{val}{floor}",
-        show::plural(summary.steps, "step"),
-        show::duration(summary.seconds)
-    ));
+    let (steps, time) = (show::plural(summary.steps, "step"), show::duration(summary.seconds));
+    show::prose(format_args!("{steps} in {time}: {train}{val}{floor}"));
     if summary.best_step < summary.steps {
         show::prose(format_args!(
             "the validation loss was lowest after step {kept} and rose again: the model has the weights of step {kept}, not the last ones"

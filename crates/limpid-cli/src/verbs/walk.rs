@@ -57,13 +57,11 @@ pub fn run(args: Args) -> Result<()> {
     let Some(name) = &args.name else {
         return documents(&page, &args);
     };
-    let walk = Walk::named(name).map_err(|error| Usage(error.to_string()))?;
-    let one = args.step.as_ref().map(|step| walk.find(step)).transpose().map_err(|error| Usage(error.to_string()))?;
+    let usage = |error: WalkError| Usage(error.to_string());
+    let walk = Walk::named(name).map_err(usage)?;
+    let one = args.step.as_ref().map(|step| walk.find(step)).transpose().map_err(usage)?;
     if args.list {
-        return match args.json {
-            true => show::json(&listed(&walk)),
-            false => show::out(&page.contents(&walk)),
-        };
+        return if args.json { show::json(&listed(&walk)) } else { show::out(&page.contents(&walk)) };
     }
     let commands: Vec<String> = walk.models.iter().map(Made::command).collect();
     let mut live = walk.live(WalkOptions {
@@ -86,7 +84,7 @@ pub fn run(args: Args) -> Result<()> {
         if args.json {
             return show::json(&step);
         }
-        page.write(live.walk(), &step)?;
+        show::painted(&page.text(live.walk(), &step))?;
         return show::out(page.note().trim_start_matches('\n'));
     }
     if args.json {
@@ -110,10 +108,10 @@ fn training(other: bool) -> impl FnMut(&Made, u64, u64) {
         let bar_of = bar.get_or_insert_with(|| Progress::new(of, false));
         let why = if other { " for the document's own numbers" } else { "" };
         let what = || format!("training {}{why}", made.folder());
-        match bar_of.lines() {
-            true if step == 1 => show::say(format_args!("{}: {}", what(), show::plural(of as usize, "step"))),
-            true => {}
-            false => bar_of.step(step, what),
+        if !bar_of.lines() {
+            bar_of.step(step, what);
+        } else if step == 1 {
+            show::say(format_args!("{}: {}", what(), show::plural(of, "step")));
         }
         if step == of {
             bar_of.done();
@@ -134,7 +132,9 @@ fn documents(page: &Page, args: &Args) -> Result<()> {
     if args.json {
         let one = |walk: &Walk| {
             let models: Vec<String> = walk.models.iter().map(Made::command).collect();
-            let mut all = json!({ "name": walk.name, "also": walk.also, "title": walk.title, "about": walk.about, "steps": walk.steps.len(), "models": models });
+            let mut all = json!({
+                "name": walk.name, "also": walk.also, "title": walk.title, "about": walk.about, "steps": walk.steps.len(), "models": models,
+            });
             if args.list {
                 all["list"] = listed(walk);
             }
@@ -191,14 +191,8 @@ impl Page {
     fn new(args: &Args) -> Page {
         let width = args.width.map_or_else(show::table_width, usize::from);
         let prose = if width == 0 { show::PROSE } else { width.clamp(20, show::PROSE) };
-        let paint = show::paint();
-        Page {
-            prose,
-            width,
-            paint,
-            model: args.model.as_ref().map(show::quoted),
-            other: args.model.is_some() || !args.prompt.is_empty(),
-        }
+        let other = args.model.is_some() || !args.prompt.is_empty();
+        Page { prose, width, paint: show::paint(), model: args.model.as_ref().map(show::quoted), other }
     }
 
     fn bold(&self, line: &str) -> String {
@@ -263,35 +257,22 @@ impl Page {
     /// What the walk is, how its models are made, and how another differs.
     fn begin(&self, live: &mut Live) -> Result<()> {
         let walk = live.walk();
-        let mut text = self.bold(&format!("{}  {}", walk.name, walk.title)) + "\n";
-        text += &wrap(&walk.about, 0, self.prose);
+        let mut parts = vec![self.bold(&format!("{}  {}", walk.name, walk.title)), wrap(&walk.about, 0, self.prose)];
         if self.model.is_some() {
             let differences = live.differences()?;
-            text += "\n";
-            for line in &differences {
-                text += &self.paragraph("Differs", line);
-            }
+            parts.push(differences.iter().map(|line| self.paragraph("Differs", line)).collect());
         } else {
-            for made in &walk.models {
-                text += "\n";
-                text += &self.paragraph("Model", &made.about);
-                text += &self.commands("Make", [&made.command()]);
-            }
-            text += "\n";
-            text += &wrap(MEMORY, 0, self.prose);
+            let made = |made: &Made| self.paragraph("Model", &made.about) + &self.commands("Make", [&made.command()]);
+            parts.extend(walk.models.iter().map(made));
+            parts.push(wrap(MEMORY, 0, self.prose));
         }
-        text += "\n";
-        text += &wrap(LABELS, 0, self.prose);
-        text += &self.note();
-        show::painted(&(text + "\n"))
+        parts.push(wrap(LABELS, 0, self.prose) + &self.note());
+        show::painted(&(parts.join("\n") + "\n"))
     }
 
     /// That sentences are written for the walk's own model and texts.
     fn note(&self) -> String {
-        match self.other {
-            true => format!("\n{}", wrap(OTHER, 0, self.prose)),
-            false => String::new(),
-        }
+        if self.other { format!("\n{}", wrap(OTHER, 0, self.prose)) } else { String::new() }
     }
 
     /// The steps, a line each.
@@ -304,35 +285,30 @@ impl Page {
     /// Prints the `n`-th step.
     fn print(&self, live: &mut Live, n: usize) -> Result<()> {
         let step = shown(live, n)?;
-        self.write(live.walk(), &step)
+        show::painted(&self.text(live.walk(), &step))
     }
 
-    fn write(&self, walk: &Walk, shown: &Shown) -> Result<()> {
-        show::painted(&(self.text(walk, shown) + "\n"))
-    }
-
+    /// A step, with an empty line behind it.
     fn text(&self, walk: &Walk, shown: &Shown) -> String {
         let step = &shown.step;
         let of = format!("{}/{}  {}", shown.number, walk.steps.len(), walk.name);
         let mut text = self.bold(&format!("{of}  {}", step.section));
         text += &wrap(&format!("{} ({})", step.title, step.id), 0, self.prose);
         if !step.formula.is_empty() {
-            text += "\n";
-            text += &self.indented(&wrap(&step.formula, INDENT, self.prose - INDENT));
+            text += &format!("\n{}", self.indented(&wrap(&step.formula, INDENT, self.prose - INDENT)));
         }
         if !shown.shapes.is_empty() {
             let sizes = |sizes: &[usize]| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
             let row = |row: &ShapeRow| [row.symbol.clone(), row.letters.clone(), sizes(&row.sizes)];
-            text += "\n";
-            text += &self.indented(&left(&shown.shapes.iter().map(row).collect::<Vec<_>>(), self.room()));
+            let rows: Vec<_> = shown.shapes.iter().map(row).collect();
+            text += &format!("\n{}", self.indented(&left(&rows, self.room())));
         }
         for (n, figure) in shown.figures.iter().enumerate() {
-            let legend = |figure: &Figure| self.legend(figure);
-            let said = shown.figures.get(n + 1).map(legend).as_ref() == Some(&legend(figure));
-            text += "\n";
-            text += &self.figure(walk, figure);
-            if !said {
-                text += &self.indented(&legend(figure));
+            let legend = self.legend(figure);
+            let said_below = shown.figures.get(n + 1).is_some_and(|next| self.legend(next) == legend);
+            text += &format!("\n{}", self.figure(walk, figure));
+            if !said_below {
+                text += &self.indented(&legend);
             }
         }
         text += "\n";
@@ -350,7 +326,7 @@ impl Page {
             text += &self.paragraph(label, &format!("{begin}{}", check.text));
         }
         text += &self.commands("Try", step.commands.iter().map(|command| self.on_theirs(walk, command)));
-        text + &self.commands("Refused", &step.refused)
+        text + &self.commands("Refused", &step.refused) + "\n"
     }
 
     /// Room for what is shown.
@@ -368,24 +344,21 @@ impl Page {
     }
 
     fn figure(&self, walk: &Walk, figure: &Figure) -> String {
+        let prose = self.prose - INDENT;
         let width = match &figure.view {
-            View::Matrix(_) if figure.heat => self.prose - INDENT,
-            View::Sentence { .. } => self.prose - INDENT,
+            View::Matrix(_) if figure.heat => prose,
+            View::Sentence { .. } => prose,
             _ => self.room(),
         };
         let options = TableOptions { width, decimals: figure.decimals.into(), ..TableOptions::default() };
         let mut text = String::new();
         if let Some(picture) = &figure.picture {
-            text += &wrap(
-                &format!("The document has a picture here ({:?}): {}. To draw it:", picture.words, picture.what),
-                0,
-                self.prose - INDENT,
-            );
-            text += &format!("  {}\n", self.on_theirs(walk, &picture.command));
+            let what = format!("The document has a picture here ({:?}): {}. To draw it:", picture.words, picture.what);
+            text += &format!("{}  {}\n", wrap(&what, 0, prose), self.on_theirs(walk, &picture.command));
         }
         let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption && (figure.heat || !matrix.index.is_empty()));
         if !figure.caption.is_empty() && !titled {
-            text += &wrap(&show::spelled(&figure.caption), INDENT, self.prose - INDENT);
+            text += &wrap(&show::spelled(&figure.caption), INDENT, prose);
         }
         text += &match &figure.view {
             View::Matrix(matrix) if figure.heat => matrix.heat(self.paint, &options), // its labels are spelled
@@ -408,29 +381,21 @@ impl Page {
             let Some(line) = lines.next().transpose()? else { return show::out("\n") };
             let at = match line.trim() {
                 "q" | "quit" => return Ok(()),
-                "?" | "h" | "help" => {
-                    show::out(&wrap(KEYS, 0, self.prose))?;
-                    continue;
-                }
-                "l" | "list" => {
-                    show::out(&self.contents(live.walk()))?;
-                    continue;
-                }
-                "" if next >= count => return Ok(()),
-                "n" if next >= count => return Ok(()),
-                "" | "n" => next,
-                "b" | "back" => next.saturating_sub(2),
-                name => match live.walk().find(name) {
-                    Ok(at) => at,
-                    Err(error) => {
-                        show::out(&(wrap(&error.to_string(), 0, self.prose) + "\n"))?;
-                        continue;
-                    }
-                },
+                "?" | "h" | "help" => Err(wrap(KEYS, 0, self.prose)),
+                "l" | "list" => Err(self.contents(live.walk())),
+                "" | "n" if next >= count => return Ok(()),
+                "" | "n" => Ok(next),
+                "b" | "back" => Ok(next.saturating_sub(2)),
+                name => live.walk().find(name).map_err(|error| wrap(&error.to_string(), 0, self.prose) + "\n"),
             };
-            show::out("\n")?;
-            self.print(live, at)?;
-            next = at + 1;
+            match at {
+                Ok(at) => {
+                    show::out("\n")?;
+                    self.print(live, at)?;
+                    next = at + 1;
+                }
+                Err(help) => show::out(&help)?,
+            }
         }
     }
 }
@@ -444,10 +409,10 @@ fn left(rows: &[[String; 3]], width: usize) -> String {
     let line = |[a, b, c]: &[String; 3]| {
         let begin = fill(a, first) + &fill(b, second);
         let indent = columns(&begin);
-        match width > 0 && indent + 12 > width {
-            true => wrap(begin.trim_end(), 6, width) + &format!("      {}", wrap(c, 6, width - 6)),
-            false => wrap(&(begin + c), indent, width),
+        if width > 0 && indent + 12 > width {
+            return wrap(begin.trim_end(), 6, width) + &format!("      {}", wrap(c, 6, width - 6));
         }
+        wrap(&(begin + c), indent, width)
     };
     rows.iter().map(line).collect()
 }

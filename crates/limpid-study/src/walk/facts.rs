@@ -172,7 +172,7 @@ fn used(live: &mut Live, name: Option<&str>) -> Views {
     }
     let found = limpid_tokenizer::statistics(&tokenizer, &text, &ids)?;
     let greatest = found.max_id.unwrap_or(0);
-    let greatest = format!("{} ({:?})", commas(greatest.into()), found.max_piece.unwrap_or_default());
+    let greatest = format!("{} ({:?})", commas(greatest), found.max_piece.unwrap_or_default());
     let rows = [
         row!["tokens of the text", counted(found.tokens)],
         row!["different ones", counted(found.distinct)],

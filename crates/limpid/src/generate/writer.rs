@@ -121,9 +121,10 @@ pub struct Sample {
 }
 
 /// A token that could have been chosen.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Candidate {
     /// The token.
+    #[serde(rename = "id")]
     pub token: u32,
     /// It, to look at ([`Tokenizer::piece`]); its number if there is no tokenizer.
     pub piece: String,
@@ -136,7 +137,7 @@ pub struct Candidate {
 }
 
 /// How one token was chosen.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// Tokens the model saw: its input was (1, input_len).
     pub input_len: usize,
