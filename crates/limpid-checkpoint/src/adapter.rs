@@ -6,8 +6,8 @@
 //! once. A run's folder also has `base.json`, which names the model that the adapter was trained on.
 
 use super::dialect::{Link, TensorLayout, huggingface, outline};
-use super::store::{Dtype, MakeValues, OutputTensor, Store, bad};
-use super::{CheckpointError, Dialect, Result, at, safetensors_file};
+use super::store::{Dtype, MakeValues, OutputTensor, Store, bad, refuse};
+use super::{CheckpointError, Dialect, Result, read_json, safetensors_file};
 use limpid_core::backend::Backend;
 use limpid_core::model::{Lora, Model, Param};
 use serde::{Deserialize, Serialize};
@@ -58,8 +58,7 @@ pub fn is_one(folder: &Path) -> bool {
 pub fn base(folder: &Path) -> Result<Option<(PathBuf, Option<String>)>> {
     let path = folder.join("base.json");
     if path.exists() {
-        let text = at(&path, limpid_base::files::read_text(&path, super::LARGEST_JSON))?;
-        let base: Base = serde_json::from_str(&text).map_err(|e| bad(&path, format!("it cannot be read: {e}")))?;
+        let base: Base = read_json(&path, "it cannot be read")?;
         return Ok(Some((base.path, Some(base.fingerprint))));
     }
     let config = read_config(folder)?;
@@ -72,13 +71,11 @@ fn read_config(folder: &Path) -> Result<Map<String, Value>> {
     if !path.exists() {
         return Err(CheckpointError::NotAModel { path: folder.into(), missing: CONFIG });
     }
-    let text = at(&path, limpid_base::files::read_text(&path, super::LARGEST_JSON))?;
-    let config: Map<String, Value> =
-        serde_json::from_str(&text).map_err(|e| bad(&path, format!("it is not a JSON object: {e}")))?;
+    let config: Map<String, Value> = read_json(&path, "it is not a JSON object")?;
     for (keys, may, said) in TYPES {
         let wrong = |(key, value): &(&String, &Value)| keys.contains(&key.as_str()) && !value.is_null() && !may(value);
         if let Some((key, value)) = config.iter().find(wrong) {
-            return Err(bad(&path, format!("`{key}` is {value}: it must be {said}")));
+            return refuse(&path, format!("`{key}` is {value}: it must be {said}"));
         }
     }
     Ok(config)
@@ -117,20 +114,17 @@ const IDLE: &[&str] = &[
 /// Reads rank, alpha and dropout; refuses everything beyond plain LoRA.
 fn settings(path: &Path, config: &Map<String, Value>) -> Result<(usize, f64, f64)> {
     let get = |key: &str| config.get(key).unwrap_or(&Value::Null);
-    let refuse = |key: &str| {
-        let what = format!("`{key}` is {}: limpid reads plain LoRA only", get(key));
-        Err(bad(path, what))
-    };
+    let unsupported = |key: &str| refuse(path, format!("`{key}` is {}: limpid reads plain LoRA only", get(key)));
     if get("peft_type") != "LORA" {
-        return refuse("peft_type");
+        return unsupported("peft_type");
     }
     if !get("bias").is_null() && get("bias") != "none" {
-        return refuse("bias");
+        return unsupported("bias");
     }
     // the others change the model that the adapter is for
     let start = get("init_lora_weights").as_str().is_none_or(|s| ["gaussian", "eva", "orthogonal"].contains(&s));
     if !start {
-        return refuse("init_lora_weights");
+        return unsupported("init_lora_weights");
     }
     let says_no = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
@@ -139,14 +133,14 @@ fn settings(path: &Path, config: &Map<String, Value>) -> Result<(usize, f64, f64
         _ => false,
     };
     if let Some(key) = config.keys().find(|key| !IDLE.contains(&key.as_str()) && !says_no(&config[*key])) {
-        return refuse(key);
+        return unsupported(key);
     }
     let rank = get("r").as_u64().filter(|r| (1..=1 << 16).contains(r));
     let alpha = get("lora_alpha").as_f64().filter(|a| a.is_finite());
     match (rank, alpha) {
         (Some(rank), Some(alpha)) => Ok((rank as usize, alpha, get("lora_dropout").as_f64().unwrap_or(0.0))),
-        (None, _) => Err(bad(path, format!("`r` is {}: it must be a whole number above 0", get("r")))),
-        (_, None) => Err(bad(path, format!("`lora_alpha` is {}: it must be a number", get("lora_alpha")))),
+        (None, _) => refuse(path, format!("`r` is {}: it must be a whole number above 0", get("r"))),
+        (_, None) => refuse(path, format!("`lora_alpha` is {}: it must be a number", get("lora_alpha"))),
     }
 }
 
@@ -189,10 +183,10 @@ impl Adapter {
             match module {
                 Some(module) if !modules.contains(&module) => modules.push(module),
                 Some(_) => {}
-                None => return Err(bad(store.path(), format!("`{name}` is no matrix of a plain LoRA adapter"))),
+                None => return refuse(store.path(), format!("`{name}` is no matrix of a plain LoRA adapter")),
             }
         }
-        let families = huggingface::ALL.iter().copied().map(Dialect::HuggingFace);
+        let families = huggingface::ALL.iter().map(Dialect::HuggingFace);
         let dialects = [own, Dialect::Own].into_iter().chain(families);
         let find = |dialect: Dialect, links: &[Link], module: &str| {
             let name = match dialect {
@@ -280,7 +274,7 @@ impl Adapter {
         for target in &self.lora.targets {
             let weight = model.param(&format!("{target}.weight"));
             let Some([to_a, to_b]) = weight.and_then(|weight| model.adapter(weight)) else {
-                return Err(bad(&self.path, format!("it adapts {target}, which the model's own adapter does not")));
+                return refuse(&self.path, format!("it adapts {target}, which the model's own adapter does not"));
             };
             let (mut first, mut all) = (None, vec![0f32; to_b.region.len()]);
             for part in self.parts.iter().filter(|part| part.link.param.trim_end_matches(".weight") == target) {
@@ -290,7 +284,7 @@ impl Adapter {
                     let what = format!(
                         "the modules that are {target} here have each an A of their own: it can be merged, not trained on"
                     );
-                    return Err(bad(&self.path, what));
+                    return refuse(&self.path, what);
                 }
             }
             writes.push((to_a.region, first.expect("a target has parts").into_owned()));
@@ -381,13 +375,7 @@ pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out
         let weight = model.param(&link.param).expect("links are of the model's parameters");
         let [a, b] = model.adapter(weight).expect("modules are adapted");
         let [a_name, b_name] = pair(&module);
-        let out = |name, shape, values: MakeValues<'a>| OutputTensor {
-            name,
-            dtype: Dtype::F32,
-            shape,
-            values: vec![values],
-            rows: None,
-        };
+        let out = |name, shape, values: MakeValues<'a>| OutputTensor::new(name, Dtype::F32, shape, vec![values]);
         outs.push(out(a_name, a.shape(), Box::new(move || Ok(backend.read(a.region)?))));
         let shape = vec![link.rows.len(), b.region.cols];
         outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.region)?)))));

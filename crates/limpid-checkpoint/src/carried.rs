@@ -1,7 +1,7 @@
 //! What a model's folder has beside what limpid computes with: files that limpid knows by name and copies unchanged ([`Carried`]), and
 //! what some of them say of texts as vectors ([`SentenceRecipe`]).
 
-use super::{Format, LARGEST_JSON, Result, at, bad, replace};
+use super::{Format, LARGEST_JSON, Result, at, read_json, refuse, replace};
 use limpid_base::files;
 use serde_json::Value;
 use std::fs;
@@ -15,16 +15,10 @@ const MODULES: &str = "modules.json";
 /// Which tokens end a text, and how transformers samples.
 pub const GENERATION: &str = "generation_config.json";
 /// The tokenizer's, beside tokenizer.json.
+#[rustfmt::skip]
 const TOKENIZERS: &[&str] = &[
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
 ];
 /// Further chat templates, by name.
 pub(super) const TEMPLATES: &str = "additional_chat_templates";
@@ -36,10 +30,14 @@ fn is_tokenizers(name: &str) -> bool {
     TOKENIZERS.contains(&name) || name == GENERATION
 }
 
+/// Whether it is of sentence-transformers' settings of a text.
+fn is_sentence(name: &str) -> bool {
+    name.starts_with("sentence_") && name.ends_with("_config.json")
+}
+
 /// Whether a file of this name in a model's folder is taken along as it is.
 pub(super) fn is_known(name: &str) -> bool {
-    let sentence = name.starts_with("sentence_") && name.ends_with("_config.json");
-    is_tokenizers(name) || sentence || [MODULES, "config_sentence_transformers.json"].contains(&name)
+    is_tokenizers(name) || is_sentence(name) || [MODULES, "config_sentence_transformers.json"].contains(&name)
 }
 
 /// Whether the folder `path` is that of a module or of templates: with files of such alone.
@@ -78,15 +76,15 @@ impl Carried {
             let entry = at(folder, entry)?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = entry.path();
-            match path.is_dir() {
-                true if is_known_folder(&path) => {
-                    let inner = at(&path, fs::read_dir(&path))?;
-                    names.extend(inner.flatten().map(|file| format!("{name}/{}", file.file_name().display())));
-                }
-                true => other.push(format!("{name}/")),
-                false if is_known(&name) => names.push(name),
-                false if super::is_part(&name) => {}
-                false => other.push(name),
+            if is_known_folder(&path) {
+                let inner = at(&path, fs::read_dir(&path))?;
+                names.extend(inner.flatten().map(|file| format!("{name}/{}", file.file_name().display())));
+            } else if path.is_dir() {
+                other.push(format!("{name}/"));
+            } else if is_known(&name) {
+                names.push(name);
+            } else if !super::is_part(&name) {
+                other.push(name);
             }
         }
         other.retain(|name| origin.is_some() && !name.starts_with('.'));
@@ -112,14 +110,12 @@ impl Carried {
 
     /// What goes along into such a model as it is, and what of the folder is left behind.
     pub fn parted(&self, format: Format) -> [Vec<String>; 2] {
-        match format.is_folder() {
-            true => [self.names.clone(), self.other.clone()],
-            // one file has the tokenizer in it, or none
-            false => {
-                let left = self.names.iter().filter(|name| !TOKENIZERS.contains(&name.as_str()));
-                [vec![], left.chain(&self.other).cloned().chain(self.more_templates()).collect()]
-            }
+        if format.is_folder() {
+            return [self.names.clone(), self.other.clone()];
         }
+        // one file has the tokenizer in it, or none
+        let left = self.names.iter().filter(|name| !TOKENIZERS.contains(&name.as_str()));
+        [vec![], left.chain(&self.other).cloned().chain(self.more_templates()).collect()]
     }
 
     /// What tokenizer_config.json says; null if there is none.
@@ -211,7 +207,7 @@ impl SentenceRecipe {
         if !path.exists() {
             return Ok(None);
         }
-        let wrong = |what: String| -> Result<Option<SentenceRecipe>> { Err(bad(&path, what)) };
+        let wrong = |what: String| -> Result<Option<SentenceRecipe>> { refuse(&path, what) };
         let modules = json(&path)?;
         let kind = |module: &Value| module["type"].as_str().unwrap_or_default().rsplit('.').next().map(String::from);
         let kinds: Vec<String> = modules.as_array().into_iter().flatten().filter_map(kind).collect();
@@ -249,22 +245,16 @@ impl SentenceRecipe {
         let mode = mode.trim_end_matches("_tokens").trim_end_matches("_token");
         let (pooling_name, prompt_too) = (mode.to_string(), pooling["include_prompt"] != false);
         let about = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let sentence = |path: &PathBuf| {
-            path.file_name()
-                .and_then(|name| name.to_str())
-                .is_some_and(|name| name.starts_with("sentence_") && name.ends_with("_config.json"))
-        };
+        let sentence = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(is_sentence);
         let about = about.filter(sentence).min().map_or(Ok(Value::Null), |path| json(&path))?;
-        let prompts = folder.join("config_sentence_transformers.json");
-        let prompts = if prompts.exists() { json(&prompts)? } else { Value::Null };
+        let prompts = json_if_there(&folder.join("config_sentence_transformers.json"))?;
         let prompt =
             prompts["default_prompt_name"].as_str().map_or("", |name| prompts["prompts"][name].as_str().unwrap_or(""));
         if !prompt_too && !prompt.is_empty() {
             return wrong(format!("it leaves its prompt {prompt:?} out of the pooling, which limpid has not"));
         }
         // newer versions leave the most tokens to the tokenizer
-        let tokenizer = folder.join("tokenizer_config.json");
-        let tokenizer = if tokenizer.exists() { json(&tokenizer)? } else { Value::Null };
+        let tokenizer = json_if_there(&folder.join(TOKENIZERS[0]))?;
         let most = about["max_seq_length"].as_u64().or(tokenizer["model_max_length"].as_u64());
         Ok(Some(SentenceRecipe {
             pooling: pooling_name,
@@ -277,6 +267,9 @@ impl SentenceRecipe {
 }
 
 fn json(path: &Path) -> Result<Value> {
-    let text = at(path, files::read_text(path, LARGEST_JSON))?;
-    serde_json::from_str(&text).map_err(|error| bad(path, format!("it is not JSON: {error}")))
+    read_json(path, "it is not JSON")
+}
+
+fn json_if_there(path: &Path) -> Result<Value> {
+    if path.exists() { json(path) } else { Ok(Value::Null) }
 }

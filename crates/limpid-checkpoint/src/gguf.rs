@@ -2,7 +2,7 @@
 //! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, blocks, replace, sizes};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, blocks, refuse, replace, sizes};
 use super::{CheckpointError, Result, safetensors_file};
 use limpid_base::files::Map;
 use limpid_core::numeric::blocks::Quant;
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
             let (at, left) = (self.at, self.left());
             let what =
                 format!("{what} at byte {at} should take {n} bytes, but {left} are left: it was cut short or damaged");
-            return Err(bad(self.path, what));
+            return refuse(self.path, what);
         }
         let from = self.at;
         self.at += n as usize;
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
         if n > (self.left() / least) as u64 {
             let what =
                 format!("{what} are said to be {n}, more than the {} bytes left can hold: it is damaged", self.left());
-            return Err(bad(self.path, what));
+            return refuse(self.path, what);
         }
         Ok(n)
     }
@@ -119,7 +119,7 @@ impl Item for bool {
             0u8 => Ok(false),
             1 => Ok(true),
             other => {
-                Err(bad(from.path, format!("{what} should be 0 or 1 (a truth value) and is {other}: it is damaged")))
+                refuse(from.path, format!("{what} should be 0 or 1 (a truth value) and is {other}: it is damaged"))
             }
         }
     }
@@ -198,7 +198,7 @@ macro_rules! values {
         impl Array {
             fn read(from: &mut Reader, what: &str, depth: usize) -> Result<Array> {
                 if depth > DEEPEST {
-                    return Err(bad(from.path, format!("{what} is arrays in arrays, more than {DEEPEST} deep")));
+                    return refuse(from.path, format!("{what} is arrays in arrays, more than {DEEPEST} deep"));
                 }
                 match from.get::<u32>(what)? {
                     $($number => {
@@ -237,18 +237,23 @@ fn unknown(path: &Path, what: &str, number: u32) -> CheckpointError {
     bad(path, format!("{what} is of type {number}; GGUF has types 0 to 12: it is damaged"))
 }
 
+/// What is made of a value, or of each array, of whole numbers; none of others.
+macro_rules! whole {
+    ($kind:ident, $value:expr, |$number:ident| $made:expr) => {
+        whole!($kind, $value, $number, $made, U8 U16 U32 U64 I8 I16 I32 I64)
+    };
+    ($kind:ident, $value:expr, $number:ident, $made:expr, $($name:ident)*) => {
+        match $value {
+            $($kind::$name($number) => $made,)*
+            _ => None,
+        }
+    };
+}
+
 impl Array {
     /// Its numbers, if they are whole and not negative.
     pub(crate) fn sizes(&self) -> Option<Vec<usize>> {
-        macro_rules! sizes {
-            ($($name:ident)*) => {
-                match self {
-                    $(Array::$name(numbers) => numbers.iter().map(|n| usize::try_from(*n).ok()).collect(),)*
-                    _ => None,
-                }
-            };
-        }
-        sizes!(U8 U16 U32 U64 I8 I16 I32 I64)
+        whole!(Array, self, |numbers| numbers.iter().map(|n| usize::try_from(i128::from(*n)).ok()).collect())
     }
 }
 
@@ -281,6 +286,14 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
+    /// What one of the methods below reads, if the key is there.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn maybe<'a, T>(&'a self, key: &str, read: fn(&'a Metadata, &str) -> Result<T>) -> Result<Option<T>> {
+        self.get(key).map(|_| read(self, key)).transpose()
+    }
+
     fn of<'a, T>(&'a self, key: &str, kind: &str, want: impl FnOnce(&'a GgufValue) -> Option<T>) -> Result<T> {
         let value = self.get(key).ok_or_else(|| bad(&self.path, format!("it lacks the key `{key}`, {kind}")))?;
         want(value).ok_or_else(|| {
@@ -305,17 +318,7 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn u64(&self, key: &str) -> Result<u64> {
-        self.of(key, "a whole number", |v| match *v {
-            GgufValue::U8(n) => Some(n.into()),
-            GgufValue::U16(n) => Some(n.into()),
-            GgufValue::U32(n) => Some(n.into()),
-            GgufValue::U64(n) => Some(n),
-            GgufValue::I8(n) => n.try_into().ok(),
-            GgufValue::I16(n) => n.try_into().ok(),
-            GgufValue::I32(n) => n.try_into().ok(),
-            GgufValue::I64(n) => n.try_into().ok(),
-            _ => None,
-        })
+        self.of(key, "a whole number", |value| whole!(GgufValue, value, |n| u64::try_from(i128::from(*n)).ok()))
     }
 
     /// A number with a fraction.
@@ -369,7 +372,7 @@ impl Metadata {
             Some((key, _)) => {
                 let what =
                     format!("its key `{key}` is not that of the model's first file: the files are of different models");
-                Err(bad(path, what))
+                refuse(path, what)
             }
             None => Ok(()),
         }
@@ -380,7 +383,7 @@ impl Metadata {
             None => Ok(32),
             Some(GgufValue::U32(n)) if n.is_power_of_two() => Ok(*n as usize),
             Some(other) => {
-                Err(bad(path, format!("the key `{ALIGNMENT}` should be a power of two (U32) and is {other:?}")))
+                refuse(path, format!("the key `{ALIGNMENT}` should be a power of two (U32) and is {other:?}"))
             }
         }
     }
@@ -398,7 +401,7 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 /// If one cannot be read, is of another version or byte order, is cut short or damaged, or is not there.
 pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     let (metadata, map, tensors) = part(path)?;
-    let count = metadata.get(SPLIT_COUNT).map_or(Ok(1), |_| metadata.u64(SPLIT_COUNT))?;
+    let count = metadata.maybe(SPLIT_COUNT, Metadata::u64)?.unwrap_or(1);
     if count <= 1 {
         return Ok((metadata, Store::new(path, vec![StoreFile::plain(path, map)], tensors, Facts::new())?));
     }
@@ -411,7 +414,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
              that they had",
             called(no)
         );
-        return Err(bad(path, what));
+        return refuse(path, what);
     };
     drop((metadata, map, tensors));
     let (mut first, mut files, mut tensors) = (None::<Metadata>, vec![], vec![]);
@@ -421,14 +424,14 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
             let name = place.file_name().unwrap_or_default().display();
             let what =
                 format!("it is one of {count} files of a model, and {name} is not there: put it beside this one");
-            return Err(bad(path, what));
+            return refuse(path, what);
         }
         let (metadata, map, own) = part(&place)?;
         let found = (metadata.u64(SPLIT_NO)?, metadata.u64(SPLIT_COUNT)?);
         if found != (i, count) {
             let (no, of) = found;
             let what = format!("it should be file {i} of {count}, counted from 0, and says that it is {no} of {of}");
-            return Err(bad(&place, what));
+            return refuse(&place, what);
         }
         if let Some(first) = &first {
             first.agrees(&metadata, &place)?;
@@ -443,7 +446,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     if wanted != found as u64 {
         let what =
             format!("the {count} files of the model should have {wanted} tensors (`{SPLIT_TENSORS}`) and have {found}");
-        return Err(bad(path, what));
+        return refuse(path, what);
     }
     Ok((first, Store::new(path, files, tensors, Facts::new())?))
 }
@@ -457,20 +460,18 @@ fn part(path: &Path) -> Result<(Metadata, Map, Vec<Place>)> {
             return Err(safetensors_file::pickle(path));
         }
         let found = map[..map.len().min(4)].escape_ascii();
-        return Err(bad(path, format!("it is not a GGUF file: it should begin with `GGUF` and begins with `{found}`")));
+        return refuse(path, format!("it is not a GGUF file: it should begin with `GGUF` and begins with `{found}`"));
     }
     from.at = MAGIC.len();
     match from.get::<u32>("the version")? {
         2 | 3 => {}
         n if n.swap_bytes() <= 3 => {
-            return Err(bad(
-                path,
-                "it is big-endian; limpid reads little-endian GGUF: convert it with gguf-convert-endian",
-            ));
+            let what = "it is big-endian; limpid reads little-endian GGUF: convert it with gguf-convert-endian";
+            return refuse(path, what);
         }
         n => {
             let what = format!("it is GGUF version {n}; limpid reads 2 and 3: convert the model anew with llama.cpp");
-            return Err(bad(path, what));
+            return refuse(path, what);
         }
     }
     let n_tensors = from.get::<u64>("the number of tensors")?;
@@ -480,13 +481,13 @@ fn part(path: &Path) -> Result<(Metadata, Map, Vec<Place>)> {
         let key: String = from.get(&format!("key {n}"))?;
         let value = GgufValue::read(&mut from, &format!("the key `{key}`"))?;
         if metadata.entries.contains_key(&key) {
-            return Err(bad(path, format!("it has the key `{key}` twice")));
+            return refuse(path, format!("it has the key `{key}` twice"));
         }
         metadata.entries.insert(key, value);
     }
     if n_tensors > (from.left() / 24) as u64 {
         let what = format!("{n_tensors} tensors are more than the {} bytes left can hold: it is damaged", from.left());
-        return Err(bad(path, what));
+        return refuse(path, what);
     }
     let alignment = metadata.alignment(path)?;
     let mut tensors = (0..n_tensors).map(|n| tensor(&mut from, n, alignment)).collect::<Result<Vec<_>>>()?;
@@ -503,10 +504,8 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     let what = format!("the table's row of `{name}`");
     let n_axes: u32 = from.get(&what)?;
     if n_axes as usize > MOST_AXES {
-        return Err(bad(
-            path,
-            format!("`{name}` is said to have {n_axes} axes; ggml has at most {MOST_AXES}: it is damaged"),
-        ));
+        let what = format!("`{name}` is said to have {n_axes} axes; ggml has at most {MOST_AXES}: it is damaged");
+        return refuse(path, what);
     }
     let axes = (0..n_axes).map(|_| from.get::<u64>(&what)).collect::<Result<Vec<_>>>()?;
     let number: u32 = from.get(&what)?;
@@ -515,16 +514,13 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     let (dtype, len) = shape.as_ref().map_or((Dtype::Other(String::new()), None), |shape| kind(number, shape));
     let (Some(shape), Some(len)) = (shape, len) else {
         let what = format!("`{name}`, {dtype} with axes {axes:?}, is too large to count or no whole number of blocks");
-        return Err(bad(path, what));
+        return refuse(path, what);
     };
     let Some(begin) = usize::try_from(offset).ok().filter(|n| n.is_multiple_of(alignment)) else {
-        return Err(bad(
-            path,
-            format!("`{name}` begins at {offset}, which is no multiple of the alignment {alignment}"),
-        ));
+        return refuse(path, format!("`{name}` begins at {offset}, which is no multiple of the alignment {alignment}"));
     };
     let Some(end) = begin.checked_add(len) else {
-        return Err(bad(path, format!("`{name}` begins at {offset}, beyond any file: it is damaged")));
+        return refuse(path, format!("`{name}` begins at {offset}, beyond any file: it is damaged"));
     };
     let known = TYPES.iter().any(|t| t.0 == number) || OTHERS.iter().any(|t| t.0 == number);
     let bytes = begin..if known { end } else { usize::MAX };
@@ -543,19 +539,18 @@ fn settle(path: &Path, tensors: &mut [Place], start: usize, map: &[u8], alignmen
         if bytes.start != due {
             let what =
                 format!("`{name}` begins at {} of the data, and the tensors before it end at {due}", bytes.start);
-            return Err(bad(path, format!("{what}: it is damaged")));
+            return refuse(path, format!("{what}: it is damaged"));
         }
         let end = if bytes.end == usize::MAX { next.max(bytes.start) } else { bytes.end };
         due = end.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
         let padding = map.get(start.saturating_add(end)..start.saturating_add(due.min(room)));
         if padding.is_some_and(|bytes| bytes.iter().any(|b| *b != 0)) {
-            return Err(bad(path, format!("what follows `{name}` up to the next tensor is not zeros: it is damaged")));
+            return refuse(path, format!("what follows `{name}` up to the next tensor is not zeros: it is damaged"));
         }
         *bytes = start.saturating_add(bytes.start)..start.saturating_add(end);
     }
     if let Some(last) = tensors.last().filter(|_| room > due) {
-        let what = format!("{} bytes follow `{}`, its last tensor: it is damaged", room - due, last.name);
-        return Err(bad(path, what));
+        return refuse(path, format!("{} bytes follow `{}`, its last tensor: it is damaged", room - due, last.name));
     }
     Ok(())
 }
@@ -581,7 +576,7 @@ pub fn write(path: &Path, metadata: &Metadata, tensors: Vec<OutputTensor>) -> Re
         if name.len() > LONGEST_NAME || shape.len() > MOST_AXES {
             let what =
                 format!("`{name}` {shape:?}: ggml has names of {LONGEST_NAME} bytes and {MOST_AXES} axes at most");
-            return Err(bad(path, what));
+            return refuse(path, what);
         }
         let kind = TYPES.iter().find(|t| t.1 == *dtype).expect("`sizes` lets these types pass").0;
         name.write(&mut head);

@@ -22,7 +22,7 @@ pub use arrays::{NamedArray, write_arrays};
 pub use carried::{Carried, GENERATION, ORIGIN, SentenceRecipe};
 use dialect::huggingface::{self, Family};
 pub use dialect::regained;
-use dialect::{Link, Names, TensorLayout};
+use dialect::{Link, Linked, Names, TensorLayout};
 use limpid_base::files;
 use limpid_base::words::system;
 use limpid_core::backend::{self, Backend, BackendError};
@@ -35,7 +35,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use store::{Dtype, Facts, MakeValues, OutputTensor, Store, bad};
+use store::{Dtype, Facts, MakeValues, OutputTensor, Store, bad, refuse};
 
 /// The file in a model's folder that says how conversations are written for it, in Jinja, as transformers reads it.
 pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
@@ -228,6 +228,12 @@ pub fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|fault| CheckpointError::Io { path: path.into(), fault })
 }
 
+/// Reads a file of JSON; `wrong` is what is said of one that is none, or another.
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path, wrong: &str) -> Result<T> {
+    let text = at(path, files::read_text(path, LARGEST_JSON))?;
+    serde_json::from_str(&text).map_err(|error| bad(path, format!("{wrong}: {error}")))
+}
+
 /// Replaces `path` by what `write` produces: whole, or not at all.
 ///
 /// # Errors
@@ -275,13 +281,7 @@ fn stored<'a>(model: &'a Model, read: Reader<'a>, space: MemorySpace, prefix: &s
         };
         let part = move |from| Box::new(move || Ok(shown(from, read(rows(from))?))) as MakeValues<'a>;
         let values = (0..whole.rows).step_by(step).map(part).collect();
-        OutputTensor {
-            name: format!("{prefix}{}", param.name),
-            dtype: Dtype::F32,
-            shape: param.shape(),
-            values,
-            rows: None,
-        }
+        OutputTensor::new(format!("{prefix}{}", param.name), Dtype::F32, param.shape(), values)
     };
     kept(model, space).map(one).collect()
 }
@@ -362,11 +362,9 @@ pub fn save_state(
 }
 
 /// Our own names of some parameters, with a prefix for the tensors of another memory.
-fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'a Param>) -> Vec<Link> {
-    let mut links = dialect::Links::new(model);
+fn own_links<'a>(prefix: &str, params: impl Iterator<Item = &'a Param>) -> Vec<Link> {
     let layout = |p: &Param| p.order.map_or(TensorLayout::Same, TensorLayout::Features);
-    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, layout(p)));
-    links.done()
+    params.map(|p| Link::whole(format!("{prefix}{}", p.name), p, layout(p))).collect()
 }
 
 /// Reads what [`save_parameters`] or [`save_state`] wrote: the parameters, or another memory with its prefix.
@@ -376,7 +374,7 @@ fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'
 pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: MemorySpace) -> Result<()> {
     let wanted = |name: &str| if prefix.is_empty() { !name.contains('/') } else { name.starts_with(prefix) };
     let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
-    dialect::load(&own_links(model, prefix, kept(model, space)), model, (store, &names), (backend, space))
+    Linked { links: &own_links(prefix, kept(model, space)), model, store, names: &names }.load(backend, space)
 }
 
 /// Looks up the values of a parameter, or of another memory of it, in what [`save_state`] wrote. They may be missing or of
@@ -387,9 +385,9 @@ pub fn state_values<'a>(
     prefix: &str,
     space: MemorySpace,
 ) -> impl Fn(&Param) -> Result<Cow<'a, [f32]>> {
-    let links = own_links(model, prefix, kept(model, space));
+    let links = own_links(prefix, kept(model, space));
     let names = store.names().map(|name| (name.to_string(), name.to_string())).collect();
-    move |param| dialect::values(param, &links, model, store, &names)
+    move |param| Linked { links: &links, model, store, names: &names }.values(param)
 }
 
 axis! {
@@ -419,7 +417,7 @@ enum Dialect {
 impl Dialect {
     fn links(self, model: &Model) -> Vec<Link> {
         match self {
-            Dialect::Own => own_links(model, "", model.params.iter().filter(|p| !p.is_adapter())),
+            Dialect::Own => own_links("", model.params.iter().filter(|p| !p.is_adapter())),
             Dialect::HuggingFace(family) => family.links(model),
             Dialect::Gguf(kind, fused) => kind.links(model, fused),
             Dialect::Llmc => dialect::llmc::links(model),
@@ -482,11 +480,13 @@ impl Checkpoint {
             return Checkpoint::open_adapter(path, verified);
         }
         let about = at(path, fs::metadata(path))?;
-        let opened = match () {
-            () if about.is_dir() => Checkpoint::open_folder(path),
-            () if about.is_file() => Checkpoint::open_file(path),
-            () => Err(bad(path, "it is a pipe or a device: a model is a folder or a file")),
-        }?;
+        let opened = if about.is_dir() {
+            Checkpoint::open_folder(path)?
+        } else if about.is_file() {
+            Checkpoint::open_file(path)?
+        } else {
+            return refuse(path, "it is a pipe or a device: a model is a folder or a file");
+        };
         if let Some(t) = &opened.tokenizer
             && t.vocab_size() > opened.config.vocab_size
         {
@@ -499,10 +499,10 @@ impl Checkpoint {
             let what = format!(
                 "its configuration has {layers} layers of 4 tensors or more, but there are only {tensors} tensors"
             );
-            return Err(bad(opened.store.path(), what));
+            return refuse(opened.store.path(), what);
         }
         let model = opened.outline()?;
-        dialect::check(&opened.dialect.links(&model), &model, &opened.store, &opened.names)?;
+        opened.linked(&opened.dialect.links(&model), &model).check()?;
         let store = if verified { opened.store } else { opened.store.unverified() };
         Ok(Checkpoint { store, verified, ..opened })
     }
@@ -510,14 +510,14 @@ impl Checkpoint {
     fn open_adapter(path: &Path, verified: bool) -> Result<Checkpoint> {
         let Some((base, _)) = adapter::base(path)? else {
             let what = "it does not say which model it is for: open that model, with this as its adapter";
-            return Err(bad(&path.join(adapter::CONFIG), what));
+            return refuse(&path.join(adapter::CONFIG), what);
         };
         let base = if base.exists() { base } else { path.join(base) };
         if !base.exists() {
             return Err(CheckpointError::NoBase { path: path.into(), base });
         }
         if adapter::is_one(&base) {
-            return Err(bad(path, format!("it is an adapter of {}, which is an adapter itself", base.display())));
+            return refuse(path, format!("it is an adapter of {}, which is an adapter itself", base.display()));
         }
         Checkpoint::open_as(&base, verified)?.with_adapter(path)
     }
@@ -532,7 +532,7 @@ impl Checkpoint {
         {
             let (own, base) = (self.path.display(), base.display());
             let what = format!("the adapter was made for the model {base}, and {own} is another, or has changed since");
-            return Err(bad(path, what));
+            return refuse(path, what);
         }
         let model = self.outline()?;
         let adapter = Some(Adapter::open_in(self.dialect, path, &model, &self.path, self.verified)?);
@@ -559,8 +559,7 @@ impl Checkpoint {
         }
         let own = self.outline()?;
         let stored = own.param(&param.name).expect("the models differ in rows alone");
-        let mut values =
-            dialect::values(stored, &self.dialect.links(&own), &own, &self.store, &self.names)?.into_owned();
+        let mut values = self.linked(&self.dialect.links(&own), &own).values(stored)?.into_owned();
         let cols = values.len() / own.config.vocab_size;
         let (known, all) = (self.added.start, model.config.vocab_size);
         let mean = |col: usize| {
@@ -571,6 +570,11 @@ impl Checkpoint {
         values.truncate(known * cols);
         values.extend(mean.iter().cycle().take((all - known) * cols));
         Ok(Some(values))
+    }
+
+    /// A model of its parameters, and its files.
+    fn linked<'m, 's: 'm>(&'s self, links: &'m [Link], model: &'m Model) -> Linked<'m, 's> {
+        Linked { links, model, store: &self.store, names: &self.names }
     }
 
     fn outline(&self) -> Result<Model> {
@@ -630,7 +634,7 @@ impl Checkpoint {
         if !config_path.exists() {
             return Err(CheckpointError::NotAModel { path: path.into(), missing: "config.json" });
         }
-        let text = at(&config_path, limpid_base::files::read_text(&config_path, LARGEST_JSON))?;
+        let text = at(&config_path, files::read_text(&config_path, LARGEST_JSON))?;
         let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
         let tokenizer = Tokenizer::open(path)?;
         let chat_template = chat_template(path)?;
@@ -686,13 +690,12 @@ impl Checkpoint {
             return Err(safetensors_file::pickle(path));
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
-            let what = "it is the weights alone: give the folder that it is in, with config.json beside it";
-            return Err(bad(path, what));
+            return refuse(path, "it is the weights alone: give the folder that it is in, with config.json beside it");
         }
         if !llmc::looks_like_one(&first[..n]) && path.extension().is_none_or(|e| e != "bin") {
             let what =
                 "it is no model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
-            return Err(bad(path, what));
+            return refuse(path, what);
         }
         let (header, store) = llmc::open(path)?;
         let config =
@@ -712,18 +715,13 @@ impl Checkpoint {
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
         if !self.added.is_empty() {
             let own = self.outline()?;
-            dialect::check(&self.dialect.links(&own), &own, &self.store, &self.names)?;
+            self.linked(&self.dialect.links(&own), &own).check()?;
             for param in model.params.iter().filter(|p| !p.is_adapter()) {
                 backend.write(param.region, &self.values(model, param)?)?;
             }
             return self.store.check();
         }
-        dialect::load(
-            &self.dialect.links(model),
-            model,
-            (&self.store, &self.names),
-            (&mut *backend, MemorySpace::Param),
-        )?;
+        self.linked(&self.dialect.links(model), model).load(backend, MemorySpace::Param)?;
         for param in model.params.iter().filter(|p| self.adapter.as_ref().is_some_and(|a| a.adapts(p))) {
             backend.write(param.region, &self.values(model, param)?)?;
         }
@@ -738,7 +736,7 @@ impl Checkpoint {
         if let Some(values) = self.with_added_rows(model, param)? {
             return Ok(values.into());
         }
-        let values = dialect::values(param, &self.dialect.links(model), model, &self.store, &self.names)?;
+        let values = self.linked(&self.dialect.links(model), model).values(param)?;
         match &self.adapter {
             Some(adapter) => adapter.merge(param, values),
             None => Ok(values),
@@ -791,8 +789,7 @@ impl Checkpoint {
     /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see [`ModelData::rows`].
     pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<StoredRows<'_>> {
         let adapted = self.adapter.as_ref().is_some_and(|adapter| adapter.adapts(param));
-        let links = self.dialect.links(model);
-        let found = dialect::rows_as_stored((param, rows), &links, model, &self.store, &self.names);
+        let found = self.linked(&self.dialect.links(model), model).rows_as_stored(param, rows);
         found.ok().flatten().filter(|_| !adapted)
     }
 
@@ -803,11 +800,6 @@ impl Checkpoint {
         let one = largest.map_or(Dtype::F32, |t| t.dtype.clone());
         let mixed = tensors().any(|t| matches!(t.dtype, Dtype::Blocks(_)) && *t.dtype != one);
         if mixed { Dtype::F32 } else { one }
-    }
-
-    /// Whether its checksums are held against its bytes: see [`Checkpoint::open_as`].
-    pub fn is_verified(&self) -> bool {
-        self.verified
     }
 
     /// The tensors as they are stored.
@@ -846,9 +838,7 @@ fn ends(folder: &Path) -> Result<Vec<u32>> {
         if !path.exists() {
             continue;
         }
-        let text = at(&path, files::read_text(&path, LARGEST_JSON))?;
-        let config: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(&text).map_err(|error| bad(&path, format!("it is not an object in JSON: {error}")))?;
+        let config: serde_json::Map<String, serde_json::Value> = read_json(&path, "it is not an object in JSON")?;
         let said = config.get("eos_token_id").unwrap_or(&serde_json::Value::Null);
         let all = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
         // a number below 0 stands for none; what else is in a config.json is not said for this alone
@@ -856,7 +846,7 @@ fn ends(folder: &Path) -> Result<Vec<u32>> {
             |id: &&serde_json::Value| name == carried::GENERATION && !id.is_null() && !id.is_u64() && !id.is_i64();
         if let Some(other) = all.iter().find(wrong) {
             let what = format!("`eos_token_id` is or has {other}: it must be the id of a token, or a list of ids");
-            return Err(bad(&path, what));
+            return refuse(&path, what);
         }
         let ids: Vec<u32> = all.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect();
         if !ids.is_empty() {
@@ -877,14 +867,14 @@ fn chat_template(folder: &Path) -> Result<Option<String>> {
         .any(|entry| Path::new(&entry.file_name()).extension().is_some_and(|end| end == "jinja"));
     let files = [more.join("default.jinja"), folder.join(CHAT_TEMPLATE)];
     if let Some(file) = files.iter().find(|file| file.exists()) {
-        return at(file, limpid_base::files::read_text(file, LARGEST_JSON)).map(Some);
+        return at(file, files::read_text(file, LARGEST_JSON)).map(Some);
     }
     if others {
         return Ok(None);
     }
     // tokenizer_config.json was checked with the tokenizer
     let template = |name: &str| {
-        let config = limpid_base::files::read_text(&folder.join(name), LARGEST_JSON).unwrap_or_default();
+        let config = files::read_text(&folder.join(name), LARGEST_JSON).unwrap_or_default();
         let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
         let template = match &config["chat_template"] {
             serde_json::Value::Array(all) => {
@@ -988,17 +978,16 @@ impl<'a> ModelData<'a> {
 
     /// A model alone.
     pub fn of(config: &'a Config, values: ModelValues<'a>) -> ModelData<'a> {
-        let (tokenizer, chat_template, shard_bytes, keep_types, metadata) = (None, None, SHARD_BYTES, false, None);
         ModelData {
             config,
-            tokenizer,
-            chat_template,
+            tokenizer: None,
+            chat_template: None,
             carried: None,
             values,
-            shard_bytes,
             rows: &|_, _| None,
-            keep_types,
-            metadata,
+            keep_types: false,
+            metadata: None,
+            shard_bytes: SHARD_BYTES,
         }
     }
 }
@@ -1055,15 +1044,15 @@ fn other_files(path: &Path) -> Result<Vec<String>> {
 /// lost; or if writing fails. What was there is then unchanged.
 pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() && !path.exists() {
-        return Err(bad(path, "it is a link to what is not there: give the place itself"));
+        return refuse(path, "it is a link to what is not there: give the place itself");
     }
     let path = &path.canonicalize().unwrap_or(path.into()); // a link stays a link
     if path.exists() && path.is_dir() != format.is_folder() {
         let [is, wanted] = if path.is_dir() { ["a folder", "one file"] } else { ["a file", "a folder"] };
-        return Err(bad(path, format!("it is {is}, and a model as {format} is {wanted}: give another place")));
+        return refuse(path, format!("it is {is}, and a model as {format} is {wanted}: give another place"));
     }
     if path.file_name().is_none() {
-        return Err(bad(path, "it has no name to write to: give another place"));
+        return refuse(path, "it has no name to write to: give another place");
     }
     if !format.is_folder() {
         return writing::write(path, format, dtype, source);
@@ -1075,12 +1064,12 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> R
         let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
         let some = names.iter().take(3).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
         let what = format!("it has {some}{more}, no part of a model, which would be lost: give another folder");
-        return Err(bad(path, what));
+        return refuse(path, what);
     }
     if let Some(parent) = path.parent() {
         at(parent, fs::create_dir_all(parent))?;
     }
-    let done = limpid_base::files::replace_folder(path, |beside| {
+    let done = files::replace_folder(path, |beside| {
         writing::write(beside, format, dtype, source).map_err(|error| io::Error::other(error.moved(beside, path)))
     });
     at(path, done).map_err(CheckpointError::inner)

@@ -4,7 +4,7 @@
 //! tokens are `data::Shard`'s.
 
 use super::Result;
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, replace, sizes, view};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, refuse, replace, sizes, view};
 use std::io::Write;
 use std::path::Path;
 
@@ -91,7 +91,7 @@ impl Header {
         match numbers.into_iter().find(|(_, n, most)| *n == 0 || n > most) {
             None => Ok(()),
             Some((name, n, most)) => {
-                Err(bad(path, format!("{name} in its header should be 1 to {most} and is {n}: it is damaged")))
+                refuse(path, format!("{name} in its header should be 1 to {most} and is {n}: it is damaged"))
             }
         }
     }
@@ -103,16 +103,16 @@ fn header(path: &Path, map: &[u8], magic: i32, versions: &[i32]) -> Result<[usiz
     let wanted = kind(magic).unwrap_or_default();
     let Some(bytes) = map.get(..START) else {
         let what = format!("it should be {wanted} of llm.c, with a header of {START} bytes, and has {}", map.len());
-        return Err(bad(path, what));
+        return refuse(path, what);
     };
     let numbers = view(bytes, i32::from_le_bytes);
     if numbers[0] != magic {
         let found = kind(numbers[0]).map_or("no file of llm.c".into(), |k| format!("{k} of llm.c"));
-        return Err(bad(path, format!("it is {found}: {wanted} begins with {magic}, it begins with {}", numbers[0])));
+        return refuse(path, format!("it is {found}: {wanted} begins with {magic}, it begins with {}", numbers[0]));
     }
     if !versions.contains(&numbers[1]) {
         let what = format!("it is {wanted}, version {}; limpid reads {versions:?}: write it anew", numbers[1]);
-        return Err(bad(path, what));
+        return refuse(path, what);
     }
     // a negative number is as wrong as none
     Ok(std::array::from_fn(|i| usize::try_from(numbers[i]).unwrap_or(0)))
@@ -128,7 +128,7 @@ pub fn looks_like_one(bytes: &[u8]) -> bool {
 fn check_length(path: &Path, map: &[u8], wanted: u128) -> Result<()> {
     if map.len() as u128 != wanted {
         let what = format!("its header makes it {wanted} bytes and it is {}: it was cut short or damaged", map.len());
-        return Err(bad(path, what));
+        return refuse(path, what);
     }
     Ok(())
 }
@@ -149,8 +149,7 @@ fn places(header: &Header, dtype: &Dtype, mut at: usize) -> Vec<Place> {
 pub fn open(path: &Path) -> Result<(Header, Store)> {
     let map = store::mapped(path)?;
     let n = header(path, &map, MODEL, &[3, 5])?;
-    let dtype = if n[1] == 3 { Dtype::F32 } else { Dtype::Bf16 };
-    let width = if n[1] == 3 { 4 } else { 2 };
+    let (dtype, width) = if n[1] == 3 { (Dtype::F32, 4) } else { (Dtype::Bf16, 2) };
     let header = Header {
         context_length: n[2],
         vocab_size: n[3],
@@ -176,20 +175,14 @@ pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Result<Vec<f
     let version = match &header.dtype {
         Dtype::F32 => 3,
         Dtype::Bf16 => 5,
-        other => return Err(bad(path, format!("llm.c has no {other}: choose F32 or BF16"))),
+        other => return refuse(path, format!("llm.c has no {other}: choose F32 or BF16")),
     };
     let Header { context_length, vocab_size, padded_vocab_size, n_layer, n_head, d_model, .. } = *header;
     let numbers = [context_length, vocab_size, n_layer, n_head, d_model, padded_vocab_size];
     let head = first(MODEL, version, &numbers);
     let out = |(name, shape): (String, Vec<usize>)| {
         let own = name.clone();
-        OutputTensor {
-            name,
-            dtype: header.dtype.clone(),
-            shape,
-            values: vec![Box::new(move || values(&own))],
-            rows: None,
-        }
+        OutputTensor::new(name, header.dtype.clone(), shape, vec![Box::new(move || values(&own))])
     };
     let tensors: Vec<OutputTensor> = header.tensors().into_iter().map(out).collect();
     sizes(path, &tensors)?;

@@ -2,8 +2,8 @@
 //! `model.safetensors.index.json`, which says in which of several such files a tensor is. A Python pickle in its place
 //! is recognised and never read, because reading one runs the code in it. Read `gguf` next.
 
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, replace, sizes};
-use super::{CheckpointError, Result, at};
+use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, refuse, replace, sizes};
+use super::{CheckpointError, Result, read_json};
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ const SUM: (&str, usize) = ("\"xxh3\":\"", 16);
 pub fn open_summed(path: &Path) -> Result<(Store, String)> {
     let store = open(path)?;
     let Some(sum) = store.files().iter().find_map(StoreFile::sum) else {
-        return Err(bad(path, "it has no checksum: it was changed, or an older limpid wrote it"));
+        return refuse(path, "it has no checksum: it was changed, or an older limpid wrote it");
     };
     store.check()?;
     Ok((store, sum))
@@ -78,7 +78,7 @@ fn header(path: &Path, map: &[u8]) -> Result<(Metadata, usize)> {
         if looks_like_pickle(map) { pickle(path) } else { bad(path, format!("it is not a safetensors file: {what}")) }
     };
     let Some((first, rest)) = map.split_first_chunk() else {
-        return Err(bad(path, format!("it has {len} bytes, too few for a safetensors file: it was cut short")));
+        return refuse(path, format!("it has {len} bytes, too few for a safetensors file: it was cut short"));
     };
     let long = u64::from_le_bytes(*first);
     if long > LONGEST_HEADER {
@@ -91,7 +91,7 @@ fn header(path: &Path, map: &[u8]) -> Result<(Metadata, usize)> {
     let start = 8 + text.len();
     let wanted = start.saturating_add(metadata.data_len());
     if wanted != len {
-        return Err(bad(path, format!("it should be {wanted} bytes and is {len}: it was cut short or damaged")));
+        return refuse(path, format!("it should be {wanted} bytes and is {len}: it was cut short or damaged"));
     }
     Ok((metadata, start))
 }
@@ -106,29 +106,25 @@ struct Index {
 /// # Errors
 /// If a file is missing, lies outside the folder or lacks a tensor, or if two files have the same tensor.
 pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
-    let text = at(index, limpid_base::files::read_text(index, super::LARGEST_JSON))?;
-    let Index { weight_map } = serde_json::from_str(&text)
-        .map_err(|e| bad(index, format!("it should have a `weight_map` from tensors to files: {e}")))?;
+    let Index { weight_map } = read_json(index, "it should have a `weight_map` from tensors to files")?;
     let names: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
     if folder.join(ONE).exists() && !names.contains(ONE) {
         let what = "it names other files of weights, and model.safetensors lies beside it: two models are in one folder \
                     (transformers reads model.safetensors); take the one away that is not meant";
-        return Err(bad(index, what));
+        return refuse(index, what);
     }
     let (mut files, mut tensors, mut facts) = (vec![], vec![], Facts::new());
     for name in names {
         let mut steps = Path::new(name).components();
         let plain = matches!((steps.next(), steps.next()), (Some(Component::Normal(_)), None));
         if !plain || name.contains(['/', '\\', ':', '\0']) {
-            return Err(bad(index, format!("it names the file {name:?}: only files beside it may hold its tensors")));
+            return refuse(index, format!("it names the file {name:?}: only files beside it may hold its tensors"));
         }
         let path = folder.join(name);
         if !path.exists() {
             let n = weight_map.values().filter(|v| *v == name).count();
-            return Err(bad(
-                index,
-                format!("{n} tensors should be in {name}, which is not there: fetch all of the files"),
-            ));
+            let what = format!("{n} tensors should be in {name}, which is not there: fetch all of the files");
+            return refuse(index, what);
         }
         let (file, places, more) = parts(&path, files.len())?;
         tensors.extend(places);
@@ -138,17 +134,13 @@ pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
     let store = Store::new(index, files, tensors, facts)?;
     for (tensor, shard) in &weight_map {
         let Some(found) = store.get(tensor) else {
-            return Err(bad(
-                index,
-                format!("`{tensor}` should be in {shard} and is not: the files do not belong together"),
-            ));
+            let what = format!("`{tensor}` should be in {shard} and is not: the files do not belong together");
+            return refuse(index, what);
         };
         if found.path() != folder.join(shard) {
             let place = found.path().file_name().unwrap_or_default().display();
-            return Err(bad(
-                index,
-                format!("`{tensor}` should be in {shard} and is in {place}: is the index an old one?"),
-            ));
+            let what = format!("`{tensor}` should be in {shard} and is in {place}: is the index an old one?");
+            return refuse(index, what);
         }
     }
     Ok(store)
@@ -180,7 +172,7 @@ fn put(path: &Path, mut tensors: Vec<OutputTensor>, facts: Facts) -> Result<Stri
             Dtype::F32 => Kind::F32,
             Dtype::F16 => Kind::F16,
             Dtype::Bf16 => Kind::BF16,
-            _ => return Err(bad(path, format!("safetensors has no {}: choose F32, F16 or BF16", tensor.dtype))),
+            _ => return refuse(path, format!("safetensors has no {}: choose F32, F16 or BF16", tensor.dtype)),
         };
         let data_offsets = (end, end + size);
         end += size;

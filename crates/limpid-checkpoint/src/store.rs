@@ -55,6 +55,19 @@ impl Dtype {
             Dtype::Other(_) => None,
         }
     }
+
+    /// The values that are stored so: in place where they are f32 and aligned, else decoded; none of an unknown type.
+    fn decode<'a>(&self, bytes: &'a [u8]) -> Option<Cow<'a, [f32]>> {
+        match self {
+            Dtype::F32 => Some(view(bytes, f32::from_le_bytes)),
+            Dtype::F16 | Dtype::Bf16 => {
+                let bits = view(bytes, u16::from_le_bytes);
+                Some(self.element()?.widen(bytemuck::cast_slice(&bits)).into_owned().into())
+            }
+            Dtype::Blocks(quant) => Some(quant.widen(bytes).into()),
+            Dtype::Other(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Dtype {
@@ -90,15 +103,14 @@ pub struct Stored<'a> {
     pub shape: &'a [usize],
     /// Its bytes.
     pub bytes: &'a [u8],
-    path: &'a Path,
-    /// What they lie in, where that is a file.
-    file: Option<&'a StoreFile>,
+    /// What they lie in.
+    file: &'a StoreFile,
 }
 
 impl<'a> Stored<'a> {
     /// The file it is in: of several, the one that holds it.
     pub fn path(&self) -> &'a Path {
-        self.path
+        &self.file.path
     }
 
     /// The values: the file's own memory where they are f32 and aligned, else decoded.
@@ -106,24 +118,16 @@ impl<'a> Stored<'a> {
     /// # Errors
     /// If the type is [`Dtype::Other`], the file was changed since it was opened, or its checksum is another.
     pub fn values(&self) -> Result<Cow<'a, [f32]>> {
-        self.file.map_or(Ok(()), StoreFile::check)?;
-        Ok(match self.dtype {
-            Dtype::F32 => view(self.bytes, f32::from_le_bytes),
-            Dtype::F16 | Dtype::Bf16 => {
-                let bits = view(self.bytes, u16::from_le_bytes);
-                let element = self.dtype.element().expect("backends take both");
-                element.widen(bytemuck::cast_slice(&bits)).into_owned().into()
-            }
-            Dtype::Blocks(quant) => quant.widen(self.bytes).into(),
-            Dtype::Other(dtype) => {
-                let what = format!(
-                    "`{}` is stored as {dtype}, which limpid does not read: \
-                     convert it to F32, F16 or BF16, or requantise a GGUF to Q8_0 or Q4_K",
-                    self.name
-                );
-                return Err(bad(self.path, what));
-            }
-        })
+        self.file.check()?;
+        let Some(values) = self.dtype.decode(self.bytes) else {
+            let what = format!(
+                "`{}` is stored as {}, which limpid does not read: \
+                 convert it to F32, F16 or BF16, or requantise a GGUF to Q8_0 or Q4_K",
+                self.name, self.dtype
+            );
+            return refuse(self.path(), what);
+        };
+        Ok(values)
     }
 
     /// The bytes as they lie, and what they are, where backends take that as it is.
@@ -131,15 +135,13 @@ impl<'a> Stored<'a> {
     /// # Errors
     /// If the file was changed since it was opened, or its checksum is another.
     pub(super) fn raw(&self) -> Result<Option<(Element, &'a [u8])>> {
-        self.file.map_or(Ok(()), StoreFile::check)?;
+        self.file.check()?;
         Ok(self.dtype.element().filter(|_| cfg!(target_endian = "little")).map(|element| (element, self.bytes)))
     }
 
     /// Lets the system drop its bytes from memory, after they were copied elsewhere.
     pub(super) fn release(&self) {
-        if let Some(file) = self.file {
-            file.map.release(self.bytes);
-        }
+        self.file.map.release(self.bytes);
     }
 
     /// The index of the first NaN or infinity, if there is one.
@@ -214,13 +216,12 @@ impl StoreFile {
             let parts = [&self.map[..digits.start], &b"0".repeat(digits.len()), &self.map[digits.end..]];
             parts.iter().for_each(|part| sum.update(part));
             let (found, said) = (format!("{:016x}", sum.digest()), self.sum().unwrap_or_default());
-            match found == said {
-                true => Ok(()),
-                false => Err(format!(
-                    "its checksum is {found}, and it says {said:?}: it was changed or damaged after it was written, so take it \
-                     from a copy"
-                )),
+            if found == said {
+                return Ok(());
             }
+            Err(format!(
+                "its checksum is {found}, and it says {said:?}: it was changed or damaged after it was written, so take it from a copy"
+            ))
         });
         held.clone().map_err(|what| CheckpointError::Damaged { path: self.path.clone(), what })
     }
@@ -244,7 +245,7 @@ impl Store {
             if !matches!(dtype, Dtype::Other(_)) && wanted != Some(bytes.len()) {
                 let wanted = wanted.map_or("no whole number of bytes".into(), |n| format!("{n} bytes"));
                 let what = format!("`{name}` is {dtype} {shape:?}, {wanted}, but has {} in the file", bytes.len());
-                return Err(bad(path, what));
+                return refuse(path, what);
             }
             if map.get(bytes.clone()).is_none() {
                 let what = format!(
@@ -252,7 +253,7 @@ impl Store {
                     bytes.end,
                     map.len()
                 );
-                return Err(bad(path, what));
+                return refuse(path, what);
             }
         }
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
@@ -261,7 +262,7 @@ impl Store {
             let (a, b) = (&tensors[*a], &tensors[*b]);
             let file = |place: &Place| files[place.file].path.file_name().unwrap_or_default().display().to_string();
             let places = if a.file == b.file { String::new() } else { format!(", in {} and in {}", file(a), file(b)) };
-            return Err(bad(path, format!("two tensors are called `{}`{places}", a.name)));
+            return refuse(path, format!("two tensors are called `{}`{places}", a.name));
         }
         Ok(Store { path: path.into(), files, tensors, by_name, facts })
     }
@@ -281,7 +282,7 @@ impl Store {
         let at = self.by_name.binary_search_by(|i| self.tensors[*i].name.as_str().cmp(name)).ok()?;
         let Place { name, dtype, shape, file, bytes } = &self.tensors[self.by_name[at]];
         let file = &self.files[*file];
-        Some(Stored { name, dtype, shape, bytes: &file.map[bytes.clone()], path: &file.path, file: Some(file) })
+        Some(Stored { name, dtype, shape, bytes: &file.map[bytes.clone()], file })
     }
 
     /// The files, as they were opened.
@@ -328,7 +329,12 @@ pub struct OutputTensor<'a> {
 /// Makes some values of a tensor.
 pub type MakeValues<'a> = Box<dyn Fn() -> Result<Vec<f32>> + 'a>;
 
-impl OutputTensor<'_> {
+impl<'a> OutputTensor<'a> {
+    /// One whose values are made.
+    pub fn new(name: String, dtype: Dtype, shape: Vec<usize>, values: Vec<MakeValues<'a>>) -> OutputTensor<'a> {
+        OutputTensor { name, dtype, shape, values, rows: None }
+    }
+
     /// Makes and writes the values to `file`, which will be `path`.
     ///
     /// # Panics
@@ -363,7 +369,7 @@ pub(super) fn sizes(path: &Path, tensors: &[OutputTensor]) -> Result<Vec<usize>>
     let mut names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
     names.sort_unstable();
     if let Some([name, _]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(bad(path, format!("two tensors to be written are called `{name}`")));
+        return refuse(path, format!("two tensors to be written are called `{name}`"));
     }
     let size = |t: &OutputTensor| {
         t.dtype.bytes(&t.shape).ok_or_else(|| {
@@ -415,19 +421,20 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
     }
 }
 
-/// Values as they are read again once `dtype` has stored them; those that it cannot store stay. Rows are of `cols` values.
-pub fn rounded(values: &[f32], cols: usize, dtype: &Dtype) -> Vec<f32> {
-    let (name, path, shape) = ("", Path::new(""), [values.len() / cols.max(1), cols]);
-    let read = |bytes: Vec<u8>| {
-        let stored = Stored { name, dtype, shape: &shape, bytes: &bytes, path, file: None };
-        stored.values().map(Cow::into_owned).ok()
-    };
+/// Values as they are read again once `dtype` has stored them; those that it cannot store stay.
+pub fn rounded(values: &[f32], dtype: &Dtype) -> Vec<f32> {
+    let read = |bytes: Vec<u8>| dtype.decode(&bytes).map(Cow::into_owned);
     encode(values, dtype).ok().and_then(read).unwrap_or_else(|| values.to_vec())
 }
 
 /// A file that is not what it should be.
 pub(super) fn bad(path: &Path, what: impl Into<String>) -> CheckpointError {
     CheckpointError::Format { path: path.into(), what: what.into() }
+}
+
+/// [`bad`] as a result.
+pub(super) fn refuse<T>(path: &Path, what: impl Into<String>) -> Result<T> {
+    Err(bad(path, what))
 }
 
 /// [`super::replace`] for a writer that may also refuse a value: its [`CheckpointError`] comes out as itself.

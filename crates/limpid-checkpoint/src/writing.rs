@@ -3,7 +3,7 @@
 
 use super::dialect::huggingface;
 use super::dialect::{self, Link, TensorLayout, regained};
-use super::store::{Dtype, MakeValues, OutputTensor, bad};
+use super::store::{Dtype, MakeValues, OutputTensor, refuse};
 use super::{
     CHAT_TEMPLATE, Carried, CheckpointError, Format, GENERATION, LARGEST_JSON, ModelData, Result, StoredRows, at,
     chat_template, format_pt, generation_config, gguf, llmc, replace, safetensors_file, write_text,
@@ -31,7 +31,7 @@ struct Writing<'a, 'd> {
 /// Writes what [`super::save`] has found room for.
 pub(super) fn write(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     if matches!(dtype, Dtype::Blocks(_)) && format != Format::Gguf {
-        return Err(bad(path, format!("only GGUF has {dtype}: choose F32, F16 or BF16")));
+        return refuse(path, format!("only GGUF has {dtype}: choose F32, F16 or BF16"));
     }
     let given = outline(path, source.config)?;
     let writing = Writing { path, dtype, source, given, takes_rows: format == Format::Gguf };
@@ -118,7 +118,7 @@ impl<'d> Writing<'_, 'd> {
         };
         let one = |p| {
             let values = vec![Box::new(move || shown(p)) as MakeValues];
-            OutputTensor { name: p.name.clone(), dtype: self.dtype.clone(), shape: p.shape(), values, rows: None }
+            OutputTensor::new(p.name.clone(), self.dtype.clone(), p.shape(), values)
         };
         let tensors = self.given.params.iter().map(one).collect();
         safetensors_file::write_summed(&path.join("model.safetensors"), tensors, format_pt())?;
@@ -166,13 +166,9 @@ impl<'d> Writing<'_, 'd> {
         if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
             let turned = config.rotary_dim.unwrap_or(config.d_head());
             let factors = dialect::gguf::factors(config.rotary_scaling, config.rotary_base, turned);
-            tensors.push(OutputTensor {
-                name: dialect::gguf::ROPE_FREQS.into(),
-                dtype: Dtype::F32,
-                shape: vec![factors.len()],
-                values: vec![Box::new(move || Ok(factors.clone()))],
-                rows: None,
-            });
+            let (name, shape) = (dialect::gguf::ROPE_FREQS.to_string(), vec![factors.len()]);
+            let values: MakeValues = Box::new(move || Ok(factors.clone()));
+            tensors.push(OutputTensor::new(name, Dtype::F32, shape, vec![values]));
         }
         gguf::write(path, &metadata, tensors)
     }
@@ -223,8 +219,7 @@ impl<'d> Writing<'_, 'd> {
         if let (Some(bytes), Some(there)) = (&tokenizer, &there)
             && bytes != there
         {
-            let what = "it is of another model, and would be taken for this one's: give another folder";
-            return Err(bad(&beside, what));
+            return refuse(&beside, "it is of another model, and would be taken for this one's: give another folder");
         }
         let links = dialect::llmc::links(&model);
         let rows = header.padded_vocab_size * header.d_model;

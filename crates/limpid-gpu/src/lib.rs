@@ -303,6 +303,22 @@ impl Gpu {
         then(list)
     }
 
+    fn clear_gradients(&mut self, op: &'static str) -> Result<()> {
+        self.run(op, |memory, list| {
+            memory.spaces[MemorySpace::Grad as usize].buffers().for_each(|buffer| list.clear(buffer));
+            Ok(())
+        })
+    }
+
+    /// Reserves the average of the weights when it is first needed.
+    fn ensure_average(&mut self) -> Result<()> {
+        let place = MemorySpace::Average as usize;
+        if !self.spaces[place].is_some() {
+            self.spaces[place] = Space::new(&self.device, "average", &self.pages)?;
+        }
+        Ok(())
+    }
+
     /// Adds gradients that were set aside.
     fn add_aside(&mut self, place: usize, range: Range<usize>) -> Result<()> {
         let grad = std::mem::take(&mut self.spaces[MemorySpace::Grad as usize]);
@@ -524,10 +540,7 @@ impl Backend for Gpu {
         let grad = &mut self.spaces[MemorySpace::Grad as usize];
         std::mem::swap(grad, &mut self.aside[self.pushed]);
         self.pushed += 1;
-        let cleared = self.run("push_gradients", |memory, list| {
-            memory.spaces[MemorySpace::Grad as usize].buffers().for_each(|buffer| list.clear(buffer));
-            Ok(())
-        });
+        let cleared = self.clear_gradients("push_gradients");
         if cleared.is_err() {
             self.pushed -= 1;
             std::mem::swap(&mut self.spaces[MemorySpace::Grad as usize], &mut self.aside[self.pushed]);
@@ -545,17 +558,12 @@ impl Backend for Gpu {
     }
     fn clear(&mut self) -> Result<()> {
         self.pushed = 0;
-        self.run("clear", |memory, list| {
-            memory.spaces[MemorySpace::Grad as usize].buffers().for_each(|buffer| list.clear(buffer));
-            Ok(())
-        })
+        self.clear_gradients("clear")
     }
     fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         self.check_groups("average", groups)?;
+        self.ensure_average()?;
         let place = MemorySpace::Average as usize;
-        if !self.spaces[place].is_some() {
-            self.spaces[place] = Space::new(&self.device, "average", &self.pages)?;
-        }
         let (average, weights) = (std::mem::take(&mut self.spaces[place]), self.weights.clone());
         let factors = [decay as f32, (1.0 - decay) as f32];
         let done =
@@ -606,9 +614,8 @@ impl Backend for Gpu {
             Major::Rows => given,
             Major::Columns => transpose(&given, region.cols, region.rows).into(),
         };
-        let place = region.space as usize;
-        if region.space == MemorySpace::Average && !self.spaces[place].is_some() {
-            self.spaces[place] = Space::new(&self.device, "average", &self.pages)?;
+        if region.space == MemorySpace::Average {
+            self.ensure_average()?;
         }
         self.space(region.space).write(&self.device, region.at, &values)
     }

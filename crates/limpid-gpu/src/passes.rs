@@ -333,14 +333,9 @@ impl Memory<'_> {
                 let [Some(normalized), Some(scale), _] = step.watched else { return Ok(()) };
                 let words = one.words(x, flags(flag::NORM, [gain.is_some(), false, false, less_one, false, false]));
                 let gain = self.some(gain);
-                let windows = [
-                    Some(&self.window(x)),
-                    Some(&self.window(stats)),
-                    gain.as_ref(),
-                    Some(&self.window(scale)),
-                    Some(&self.window(normalized)),
-                    Some(&dy),
-                ];
+                let [x_window, stats, scale, normalized] = [x, stats, scale, normalized].map(|s| self.window(s));
+                let windows =
+                    [Some(&x_window), Some(&stats), gain.as_ref(), Some(&scale), Some(&normalized), Some(&dy)];
                 list.run(&kernels::NORM_WATCH, plain, &windows, &words, x.rows)
             }
             Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
@@ -529,16 +524,8 @@ impl Memory<'_> {
             let to = Factor { window: y, row: w.rows, at: part.start };
             let operands = [Factor::whole(x, w.cols), Factor::whole(&weight, w.cols), to];
             let bias = bias.as_ref().map_or(Beside::Nothing, Beside::Bias);
-            product(
-                list,
-                [false, true],
-                operands,
-                bias,
-                [rows, part.len(), w.cols],
-                false,
-                None,
-                self.rounding(false),
-            )?;
+            let size = [rows, part.len(), w.cols];
+            product(list, [false, true], operands, bias, size, false, None, self.rounding(false))?;
         }
         Ok(())
     }
@@ -659,27 +646,13 @@ impl Memory<'_> {
         };
         let slopes = if scoring.alibi { rows.slopes_at } else { NONE };
         let wide = watched.map_or(0, |s| s.cols / heads.n_head);
-        words![
-            heads.n_head,
-            heads.n_kv_head,
-            heads.cols(),
-            heads.query_cols(),
-            rows.items,
-            rows.blocks,
-            mask,
-            scoring.window,
-            scoring.scale,
-            scoring.cap,
-            slopes,
-            rows.item_count,
-            stream as u32,
-            (stream >> 32) as u32,
-            threshold,
-            kept,
-            on,
-            wide,
+        let [low, high] = [stream as u32, (stream >> 32) as u32];
+        [
+            words![heads.n_head, heads.n_kv_head, heads.cols(), heads.query_cols(), rows.items, rows.blocks],
+            words![mask, scoring.window, scoring.scale, scoring.cap, slopes, rows.item_count],
+            words![low, high, threshold, kept, on, wide],
         ]
-        .to_vec()
+        .concat()
     }
 
     /// A kernel of attention on items of so many queries, a workgroup for each of `heads`, that takes `work` operations for each feature

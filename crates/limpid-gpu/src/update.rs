@@ -158,47 +158,26 @@ impl Gpu {
         let state = sums.window(0..3);
         norm_and_hold(&mut list, rule, (spaces, &squared), (sums, next + spare), &norm)?;
         let [c1, c2] = rule.corrections().map(|c| c as f32);
-        let rest = [1.0 - rule.beta1, 1.0 - rule.beta2].map(|r| r as f32);
+        let [rest1, rest2] = [1.0 - rule.beta1, 1.0 - rule.beta2].map(|r| r as f32);
+        let [rate, beta1, beta2, eps] = [rule.rate, rule.beta1, rule.beta2, rule.eps].map(|x| x as f32);
         let mut made = None;
         for Part { group: i, range: part, sums: to } in &parts {
             let group = &groups[*i];
             if let (Some((out, cols)), true) = (group.matrix, made != Some(*i)) {
-                let spare = sums.window(next..next + spare);
-                orthogonal(
-                    &mut list,
-                    (group, out, cols),
-                    rule,
-                    [grad, m],
-                    room,
-                    &state,
-                    &sums.window(STEP..STEP + 1),
-                    &spare,
-                )?;
+                let (inverse, spare) = (sums.window(STEP..STEP + 1), sums.window(next..next + spare));
+                orthogonal(&mut list, (group, out, cols), rule, [grad, m], room, &state, &inverse, &spare)?;
                 made = Some(*i);
             }
             let [w, g, m, v] = [&weights.param, grad, m, v].map(|space| space.window(part.clone()));
             let Own { number, keeps, along, at: x_at } = Own::of_part(rule, group, part.start);
             let muon = |(out, cols)| room.window(muon_at(out, cols)..muon_at(out, cols) + out * cols);
             let x = group.matrix.map_or(v, muon);
-            let mut words = words![
-                w.shift,
-                part.len(),
-                number,
-                to.map_or(u32::MAX, |to| to as u32),
-                rule.rate as f32,
-                rule.beta1 as f32,
-                rule.beta2 as f32,
-                rest[0],
-                rest[1],
-                c1,
-                c2,
-                rule.eps as f32,
-                group.decay as f32,
-                keeps,
-                along,
-                x_at,
+            let (place, decay) = (to.map_or(u32::MAX, |to| to as u32), group.decay as f32);
+            let mut words = [
+                words![w.shift, part.len(), number, place, rate, beta1, beta2, rest1, rest2, c1, c2],
+                words![eps, decay, keeps, along, x_at],
             ]
-            .to_vec();
+            .concat();
             let after = to.map(|_| sums.window(norm.end.max(STEP) / STEP * STEP..next + spare));
             if let Some(after) = &after {
                 // the sums' binding begins behind the state's
@@ -338,16 +317,8 @@ fn orthogonal(
         let of = Factor::whole(&x, cols);
         let [squares, mixed] = [&s, &mix].map(|window| Factor::whole(window, side));
         let across = if wide { [false, true] } else { [true, false] };
-        product(
-            list,
-            across,
-            [of, of, squares],
-            Beside::Nothing,
-            [side, side, out.max(cols)],
-            false,
-            None,
-            Rounding::None,
-        )?;
+        let size = [side, side, out.max(cols)];
+        product(list, across, [of, of, squares], Beside::Nothing, size, false, None, Rounding::None)?;
         product(list, [false; 2], [squares, squares, mixed], Beside::Nothing, [side; 3], false, None, Rounding::None)?;
         blend(list, &mix, &s, side * side, [c, b])?;
         let to = Factor::whole(&next, cols);

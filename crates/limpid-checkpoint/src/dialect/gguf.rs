@@ -7,13 +7,13 @@
 //! models were trained with, where llama.cpp itself computes the tanh form.
 
 use super::huggingface::{BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, canonical, links as row_links, why_not};
-use super::{Complaints, Link, common};
+use super::{Complaints, Link, common, plain, setting};
 use crate::gguf::{Array, GgufValue, Metadata};
-use crate::store::{Dtype, Store, bad};
+use crate::store::{Dtype, Store, refuse};
 use crate::{CheckpointError, Result, SentenceRecipe};
 use limpid_core::config::{
-    Config, ConfigError, Fields, LayerPattern, Mask, NormKind, Parallel, Positions, RotaryKind, RotaryPairs,
-    RotaryScaling, Settings,
+    Config, ConfigError, LayerPattern, Mask, NormKind, Parallel, Positions, RotaryKind, RotaryPairs, RotaryScaling,
+    Settings,
 };
 use limpid_core::model::Model;
 use limpid_core::numeric::blocks::Quant;
@@ -33,7 +33,7 @@ const HIGH: &str = "rope.scaling.high_freq_factor";
 pub(crate) struct Architecture {
     pub(crate) name: &'static str,
     /// Settings of all its models, where these are not GPT-2's.
-    always: &'static [&'static [(&'static str, &'static str)]],
+    always: &'static [&'static str],
     /// Settings that follow from which tensors are present.
     free: &'static [&'static str],
     /// The kinds of parallel parts that follow from which tensors are present.
@@ -99,11 +99,7 @@ const TABLES: &[Row] = &[
     Row("token_types.weight", "segment_embed.weight", Held::Same),
     Row("token_embd_norm", "embed_norm", Held::Same),
 ];
-const THIRDS: &[Row] = &[
-    Row("blk.{}.attn_q", "attn.qkv", Held::Third(0)),
-    Row("blk.{}.attn_k", "attn.qkv", Held::Third(1)),
-    Row("blk.{}.attn_v", "attn.qkv", Held::Third(2)),
-];
+const THIRDS: &[Row] = &[Row("blk.{}.attn_(q|k|v)", "attn.qkv", Held::Thirds)];
 const FUSED: &[Row] = &[Row("blk.{}.attn_qkv", "attn.qkv", Held::Fused)];
 const HEAD: &[Row] = &[
     Row("blk.{}.attn_output", "attn.out", Held::Same),
@@ -147,15 +143,14 @@ const ARCHITECTURE: Architecture = Architecture {
     copied: false,
     idle_window: false,
 };
-const SILU: &[(&str, &str)] = &[("activation", "silu")];
-const GELU: &[(&str, &str)] = &[("activation", "gelu-erf")];
-const TURNS: &[(&str, &str)] = &[("positions", "rotary")];
-const ALIBI: &[(&str, &str)] = &[("positions", "alibi")];
-const ROUND: &[(&str, &str)] = &[("norm_place", "both")];
-const NO_BIAS: &[(&str, &str)] = &[("attention_bias", "false"), ("ffn_bias", "false")];
-const QKV_BIAS: &[(&str, &str)] = &[("attention_out_bias", "false")];
-const QK_NORM: &[(&str, &str)] = &[("qk_norm", "head")];
-const HEADLESS: &[(&str, &str)] = &[("lm_head", "false")];
+const SILU: &str = "activation=silu";
+const GELU: &str = "activation=gelu-erf";
+const TURNS: &str = "positions=rotary";
+const ALIBI: &str = "positions=alibi";
+const ROUND: &str = "norm_place=both";
+const NO_BIAS: &str = "attention_bias=false ffn_bias=false";
+const QKV_BIAS: &str = "attention_out_bias=false";
+const QK_NORM: &str = "qk_norm=head";
 
 /// All of them; where several can say a model, the first does. Gemma's gains are stored whole there.
 const ARCHITECTURES: &[Architecture] = &[
@@ -205,7 +200,7 @@ const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         name: "bert",
-        always: &[BERTS, GELU, HEADLESS],
+        always: &[BERTS, GELU, "lm_head=false"],
         free: &["n_segment"],
         keys: &[&[Only("attention.causal", || GgufValue::Bool(false), true)]],
         norms: &[Row("blk.{}.attn_output_norm", "ln1", Held::Same), Row("blk.{}.layer_output_norm", "ln2", Held::Same)],
@@ -222,7 +217,7 @@ const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         name: "phi2",
-        always: &[TURNS, &[("parallel", "one-norm"), ("head_bias", "true")]],
+        always: &[TURNS, "parallel=one-norm head_bias=true"],
         keys: &[PARTIAL],
         copied: true,
         ..ARCHITECTURE
@@ -250,7 +245,7 @@ const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         name: "stablelm",
-        always: &[TURNS, SILU, NO_BIAS, QKV_BIAS, &[("ffn_gated", "true")]],
+        always: &[TURNS, SILU, NO_BIAS, QKV_BIAS, "ffn_gated=true"],
         free: &["tied_head", "attention_bias"],
         parallel: &[Parallel::No, Parallel::OneNorm],
         keys: &[PARTIAL, &[Flag("parallel", "use_parallel_residual", ["no", "one-norm"])]],
@@ -259,28 +254,28 @@ const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         name: "olmo2",
-        always: &[LLAMAS[0], LLAMAS[1], SILU, &[("norm_place", "branch"), ("qk_norm", "width")]],
+        always: &[LLAMAS[0], LLAMAS[1], SILU, "norm_place=branch qk_norm=width"],
         keys: &[HEADS, &[Window("1110", None, 0)]],
         copied: true,
         ..ARCHITECTURE
     },
     Architecture {
         name: "olmo",
-        always: &[TURNS, SILU, NO_BIAS, &[("norm_gain", "false"), ("norm_offset", "false"), ("ffn_gated", "true")]],
+        always: &[TURNS, SILU, NO_BIAS, "norm_gain=false norm_offset=false ffn_gated=true"],
         keys: &[HEADS, &[CLAMP]],
         pairs: RotaryPairs::Neighbours,
         ..ARCHITECTURE
     },
     Architecture {
         name: "bloom",
-        always: &[ALIBI, &[("embedding_norm", "true")]],
+        always: &[ALIBI, "embedding_norm=true"],
         keys: &[&[KvHeads]],
         fused: true,
         ..ARCHITECTURE
     },
     Architecture {
         name: "mpt",
-        always: &[ALIBI, GELU, NO_BIAS, &[("norm_offset", "false")]],
+        always: &[ALIBI, GELU, NO_BIAS, "norm_offset=false"],
         keys: &[&[Only("attention.max_alibi_bias", || GgufValue::F32(8.0), false), CLAMP]],
         fused: true,
         ..ARCHITECTURE
@@ -374,7 +369,7 @@ impl<'a> Keys<'a> {
         self.has(key).then(|| self.m.f64(&self.full(key)).map(shortest)).transpose()
     }
     fn bad<T>(&self, what: String) -> Result<T> {
-        Err(bad(self.path, what))
+        refuse(self.path, what)
     }
     fn checked<T>(&self, answer: std::result::Result<T, ConfigError>) -> Result<T> {
         answer.map_err(|source| CheckpointError::Config { path: self.path.into(), source })
@@ -460,22 +455,15 @@ pub(crate) fn put_pooling(m: &mut Metadata, kind: &Architecture, pooling: &str) 
 /// How sentence-transformers makes a vector of a text with a model, as far as the file says it: llama.cpp's vectors have length 1.
 pub(crate) fn sentence_recipe(m: &Metadata, path: &Path) -> Result<Option<SentenceRecipe>> {
     let key = format!("{}.{POOLING}", m.str("general.architecture").unwrap_or_default());
-    let stated = m.get(&key).map(|_| m.u64(&key)).transpose()?.filter(|stated| *stated != 0);
-    let Some(stated) = stated else { return Ok(None) };
+    let Some(stated) = m.maybe(&key, Metadata::u64)?.filter(|stated| *stated != 0) else { return Ok(None) };
     let Some((_, name)) = POOLINGS.iter().find(|(n, _)| u64::from(*n) == stated) else {
         let what = format!(
             "`{key}` is {stated}: limpid has 1 (mean), 2 (cls) and 3 (last); ask for one of these by name to pool that way"
         );
-        return Err(bad(path, what));
+        return refuse(path, what);
     };
     let pooling = (*name).into();
     Ok(Some(SentenceRecipe { pooling, normalized: true, max_tokens: None, lowercase: false, prompt: String::new() }))
-}
-
-/// The value of a setting.
-fn setting(c: &Config, name: &str) -> serde_json::Value {
-    let all = c.fields().into_iter().find(|(own, _)| own.name == name);
-    all.map(|(_, value)| value.json()).unwrap_or_default()
 }
 
 fn size(n: usize) -> GgufValue {
@@ -624,16 +612,10 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
     let architecture = m.str("general.architecture")?;
     let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {
         if let Some(why) = why_not(architecture) {
-            return Err(bad(
-                store.path(),
-                format!("its architecture is `{architecture}`, which limpid has not: {why}"),
-            ));
+            return refuse(store.path(), format!("its architecture is `{architecture}`, which limpid has not: {why}"));
         }
         let all: Vec<&str> = ARCHITECTURES.iter().map(|kind| kind.name).collect();
-        return Err(bad(
-            store.path(),
-            format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")),
-        ));
+        return refuse(store.path(), format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")));
     };
     let keys = Keys::of(m, store.path(), kind.name);
     for expert in ["expert_count", "expert_used_count"] {
@@ -679,11 +661,7 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
 impl Architecture {
     /// What all its models have.
     fn plain(&self) -> Config {
-        let mut c = Config { rotary_pairs: self.pairs, ..Config::default() };
-        for (name, value) in self.always.iter().copied().flatten() {
-            c.set(name, value).expect("tables name settings and their values");
-        }
-        c
+        plain(self.always, self.pairs)
     }
 
     fn eps(&self) -> &'static str {
@@ -784,7 +762,7 @@ fn shortest(x: f64) -> f64 {
 fn scaling(keys: &Keys, store: Option<&Store>, base: f64, turned: usize) -> Result<RotaryScaling> {
     let kind = keys.full("rope.scaling.type");
     const FACTOR: &str = "rope.scaling.factor";
-    match keys.m.get(&kind).map(|_| keys.m.str(&kind)).transpose()? {
+    match keys.m.maybe(&kind, Metadata::str)? {
         Some("none") => {}
         // llama.cpp takes a factor of no type for linear
         None if !keys.has(FACTOR) => {}
@@ -849,7 +827,7 @@ const USUAL_IDS: [UsualIds; 3] = [
 /// The tokenizer inside, if there is one.
 pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let model = match m.get(&key("model")).map(|_| m.str(&key("model"))).transpose()? {
+    let model = match m.maybe(&key("model"), Metadata::str)? {
         None | Some("none" | "no_vocab") => return Ok(None),
         Some("gpt2") => "gpt2",
         Some("llama") => "llama",
@@ -858,20 +836,19 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
             let what = format!(
                 "its tokenizer is of the kind `{other}`; limpid reads gpt2, llama and bert: give it a tokenizer of its own"
             );
-            return Err(bad(path, what));
+            return refuse(path, what);
         }
     };
     let tokens = m.strings(&key("tokens"))?.to_vec();
     // an id that no token has counts as none
     let known = |id: u32| Some(id).filter(|id| (*id as usize) < tokens.len());
     let id = |name: &str| -> Result<Option<u32>> {
-        let key = key(&format!("{name}_token_id"));
-        let id = m.get(&key).map(|_| m.u64(&key)).transpose()?;
+        let id = m.maybe(&key(&format!("{name}_token_id")), Metadata::u64)?;
         Ok(id.and_then(|id| u32::try_from(id).ok()).and_then(known))
     };
-    let flag = |name: &str, otherwise| m.get(&key(name)).map_or(Ok(otherwise), |_| m.bool(&key(name)));
+    let flag = |name: &str, usual| -> Result<bool> { Ok(m.maybe(&key(name), Metadata::bool)?.unwrap_or(usual)) };
     let (spm, bert) = (model == "llama", model == "bert");
-    let pre = m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string();
+    let pre = m.maybe(&key("pre"), Metadata::str)?.unwrap_or("default").to_string();
     let usual = USUAL_IDS.iter().find(|usual| usual.model == model).expect("each kind that is read has a row");
     let or = |id: Option<u32>, usual: Option<u32>| id.or(usual.and_then(known));
     // older files name what begins a text as BERT does
@@ -887,15 +864,13 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
         *end = id(role)?;
     }
     let table = Table {
-        types: m
-            .get(&key("token_type"))
-            .map_or(Ok(vec![1; tokens.len()]), |_| m.i32s(&key("token_type")).map(<[i32]>::to_vec))?,
+        types: m.maybe(&key("token_type"), Metadata::i32s)?.map_or(vec![1; tokens.len()], <[i32]>::to_vec),
         scores: match m.get(&key("scores")) {
             Some(GgufValue::Array(Array::F32(scores))) => Some(scores.clone()),
             Some(GgufValue::Array(Array::I32(scores))) => Some(scores.iter().map(|score| *score as f32).collect()),
             _ => None,
         },
-        merges: m.get(&key("merges")).map_or(Ok(vec![]), |_| m.strings(&key("merges")).map(<[String]>::to_vec))?,
+        merges: m.maybe(&key("merges"), Metadata::strings)?.unwrap_or_default().to_vec(),
         add_bos: flag("add_bos_token", spm || bert || Table::begins_texts(&pre))?,
         add_space_prefix: flag("add_space_prefix", spm)?,
         unknown: or(id("unknown")?, usual.unknown),

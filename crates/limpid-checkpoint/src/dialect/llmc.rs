@@ -1,12 +1,12 @@
 //! llm.c's models are GPT-2s with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; the header has sizes only.
 
-use super::huggingface::{GPT2, nearest};
-use super::{Link, Links, TensorLayout};
+use super::Link;
+use super::huggingface::{self, Held, Row, nearest};
 use crate::CheckpointError;
 use crate::llmc::Header;
 use crate::store::Dtype;
-use limpid_core::config::{Activation, Config, ConfigError};
-use limpid_core::model::{Model, Module};
+use limpid_core::config::{Activation, Config, ConfigError, RotaryPairs};
+use limpid_core::model::Model;
 
 /// Rows of the token table are rounded up to this.
 const VOCAB_ALIGN: usize = 128;
@@ -27,7 +27,7 @@ pub(crate) fn read(h: &Header) -> Result<Config, ConfigError> {
 
 /// The header of a model, and the configuration with all that llm.c always has.
 pub(crate) fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config), CheckpointError> {
-    let (_, config, mut not) = nearest(c, &[&GPT2]);
+    let (_, config, mut not) = nearest(c, &huggingface::ALL[..1]); // GPT-2
     let activation = format!("activation {}", c.activation);
     not.unless(c.activation == Activation::GeluTanh, activation, "activation gelu-tanh");
     not.unless(c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model", format_args!("d_ff {}", 4 * c.d_model));
@@ -47,26 +47,26 @@ pub(crate) fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config), Chec
     Ok((header, config))
 }
 
+const TENSORS: &[Row] = &[
+    Row("wte", "embed.weight", Held::Same),
+    Row("wpe", "pos_embed.weight", Held::Same),
+    Row("ln1w.{}", "ln1.weight", Held::Same),
+    Row("ln1b.{}", "ln1.bias", Held::Same),
+    Row("qkvw.{}", "attn.qkv.weight", Held::Same),
+    Row("qkvb.{}", "attn.qkv.bias", Held::Same),
+    Row("attprojw.{}", "attn.out.weight", Held::Same),
+    Row("attprojb.{}", "attn.out.bias", Held::Same),
+    Row("ln2w.{}", "ln2.weight", Held::Same),
+    Row("ln2b.{}", "ln2.bias", Held::Same),
+    Row("fcw.{}", "mlp.in.weight", Held::Same),
+    Row("fcb.{}", "mlp.in.bias", Held::Same),
+    Row("fcprojw.{}", "mlp.out.weight", Held::Same),
+    Row("fcprojb.{}", "mlp.out.bias", Held::Same),
+    Row("lnfw", "ln_final.weight", Held::Same),
+    Row("lnfb", "ln_final.bias", Held::Same),
+];
+
 /// Which of its tensors is which of ours.
 pub(crate) fn links(model: &Model) -> Vec<Link> {
-    let mut l = Links::new(model);
-    l.vocabulary("wte", "embed.weight");
-    l.whole("wpe", "pos_embed.weight", TensorLayout::Same);
-    for i in 0..model.config.n_layer {
-        let block = Module::block(i);
-        for (kind, param) in [
-            ("ln1", "ln1"),
-            ("qkv", "attn.qkv"),
-            ("attproj", "attn.out"),
-            ("ln2", "ln2"),
-            ("fc", "mlp.in"),
-            ("fcproj", "mlp.out"),
-        ] {
-            l.whole(format!("{kind}w.{i}"), &block.named(&format!("{param}.weight")), TensorLayout::Same);
-            l.whole(format!("{kind}b.{i}"), &block.named(&format!("{param}.bias")), TensorLayout::Same);
-        }
-    }
-    l.whole("lnfw", "ln_final.weight", TensorLayout::Same);
-    l.whole("lnfb", "ln_final.bias", TensorLayout::Same);
-    l.done()
+    huggingface::links(TENSORS.iter(), RotaryPairs::Halves, model)
 }

@@ -6,10 +6,10 @@ pub mod gguf;
 pub mod huggingface;
 pub mod llmc;
 
-use super::store::{Dtype, Store, Stored, bad};
+use super::store::{Dtype, Store, Stored, refuse};
 use super::{CheckpointError, Result};
 use limpid_core::backend::{Backend, transpose};
-use limpid_core::config::Config;
+use limpid_core::config::{Config, Fields, RotaryPairs, Settings};
 use limpid_core::model::{FeatureOrder, Mode, Model, Param, ParamRole};
 use limpid_core::numeric::element::{Element, Major, Values};
 use limpid_core::ops::MemorySpace;
@@ -73,6 +73,11 @@ fn extent(param: &Param) -> (usize, usize) {
 }
 
 impl Link {
+    /// All of a parameter.
+    pub(super) fn whole(name: String, param: &Param, turn: TensorLayout) -> Link {
+        Link { name, param: param.name.clone(), rows: 0..extent(param).0, turn, within: None, padded: false }
+    }
+
     /// Rows of their tensor.
     pub fn their_rows(&self) -> usize {
         self.within.map_or(self.rows.len(), |within| within.of)
@@ -139,40 +144,6 @@ pub(super) fn together(links: &[(Link, Param)], values: &dyn Fn(&Param) -> Resul
     Ok(theirs)
 }
 
-/// The list of links as it is made; what a model has not is left out.
-pub(super) struct Links<'a> {
-    model: &'a Model,
-    list: Vec<Link>,
-}
-
-impl<'a> Links<'a> {
-    pub(super) fn new(model: &'a Model) -> Links<'a> {
-        Links { model, list: vec![] }
-    }
-    /// Some rows of a parameter.
-    fn part(&mut self, name: impl Into<String>, param: &str, rows: Range<usize>, turn: TensorLayout) {
-        if self.model.param(param).is_some() {
-            let within = None;
-            self.list.push(Link { name: name.into(), param: param.into(), rows, turn, within, padded: false });
-        }
-    }
-    /// All of a parameter.
-    pub(super) fn whole(&mut self, name: impl Into<String>, param: &str, turn: TensorLayout) {
-        if let Some(rows) = self.model.param(param).map(|p| extent(p).0) {
-            self.part(name, param, 0..rows, turn);
-        }
-    }
-    /// All of a parameter with a row a token.
-    fn vocabulary(&mut self, name: impl Into<String>, param: &str) {
-        let before = self.list.len();
-        self.whole(name, param, TensorLayout::Same);
-        self.list[before..].iter_mut().for_each(|link| link.padded = true);
-    }
-    pub(super) fn done(self) -> Vec<Link> {
-        self.list
-    }
-}
-
 /// Which stored name is which canonical one.
 pub(super) type Names = HashMap<String, String>;
 
@@ -182,154 +153,189 @@ pub(super) fn names(store: &Store, tidy: impl Fn(&str) -> Option<String>) -> Res
     for stored in store.names() {
         let Some(name) = tidy(stored) else { continue };
         if let Some(other) = names.insert(name.clone(), stored.to_string()) {
-            return Err(bad(store.path(), format!("`{other}` and `{stored}` are both `{name}`: keep one of them")));
+            return refuse(store.path(), format!("`{other}` and `{stored}` are both `{name}`: keep one of them"));
         }
     }
     Ok(names)
 }
 
-/// The tensor of a link, of the shape it must have.
-fn find<'a>(link: &Link, model: &Model, store: &'a Store, names: &Names) -> Result<Stored<'a>> {
-    let param = model.param(&link.param).expect("links are of the model's parameters");
-    let stored = names.get(&link.name).and_then(|name| store.get(name));
-    let Some(stored) = stored else {
-        return Err(CheckpointError::Missing { path: store.path().into(), tensor: link.name.clone() });
-    };
-    let wanted = link.shape(param);
-    let longer =
-        || stored.shape.len() == wanted.len() && stored.shape[0] >= wanted[0] && stored.shape[1..] == wanted[1..];
-    if stored.shape != wanted && !(link.padded && longer()) {
-        let (found, path) = (stored.shape.to_vec(), stored.path().into());
-        return Err(CheckpointError::Shape { path, tensor: stored.name.into(), found, wanted });
-    }
-    if let Dtype::Other(_) = stored.dtype {
-        stored.values()?; // the error that says so
-    }
-    Ok(stored)
-}
-
-/// The values of one parameter of `model`, put together from its links.
-///
-/// # Errors
-/// If a tensor is missing, has another shape, or has a type that limpid cannot read.
-pub(super) fn values<'a>(
-    param: &Param,
-    links: &[Link],
-    model: &Model,
-    store: &'a Store,
-    names: &Names,
-) -> Result<Cow<'a, [f32]>> {
-    let (rows, cols) = extent(param);
-    let mut all: Option<Vec<f32>> = None;
-    for link in links.iter().filter(|link| link.param == param.name) {
-        let stored = find(link, model, store, names)?.values()?;
-        // rows of padding are left behind
-        let theirs = match stored {
-            Cow::Borrowed(v) => Cow::Borrowed(&v[..link.their_rows() * cols]),
-            Cow::Owned(mut v) => {
-                v.truncate(link.their_rows() * cols);
-                Cow::Owned(v)
-            }
-        };
-        let ours = link.ours(theirs, cols);
-        if link.rows == (0..rows) {
-            return Ok(ours);
-        }
-        let all = all.get_or_insert_with(|| vec![0.0; rows * cols]);
-        all[link.rows.start * cols..link.rows.end * cols].copy_from_slice(&ours);
-    }
-    Ok(all.expect("every parameter has a link").into())
-}
-
-/// A parameter that is one tensor of theirs, whose rows or columns are in our order: what goes from its file to where it is needed in one
-/// step.
-fn as_it_lies<'a>(
-    param: &Param,
-    links: &[Link],
-    model: &Model,
-    store: &'a Store,
-    names: &Names,
-) -> Result<Option<Values<'a>>> {
-    let (rows, cols) = extent(param);
-    let whole = |link: &&Link| link.param == param.name && link.rows == (0..rows);
-    let Some(link) = links.iter().find(whole) else { return Ok(None) };
-    let major = match link.turn {
-        TensorLayout::Transposed if param.is_matrix() => Major::Columns,
-        TensorLayout::Same | TensorLayout::Transposed => Major::Rows,
-        TensorLayout::Features(_) => return Ok(None),
-    };
-    let from = match link.within {
-        None => 0,
-        Some(within) if within.run == rows => within.from,
-        Some(_) => return Ok(None),
-    };
-    let raw = find(link, model, store, names)?.raw()?;
-    // rows of padding are left behind
-    let own = |element: Element| element.bytes(from * cols)..element.bytes((from + rows) * cols);
-    Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[own(element)], major }))
+/// A model and the files that hold it: which of their tensors are what of it.
+#[derive(Clone, Copy)]
+pub(super) struct Linked<'m, 's> {
+    pub links: &'m [Link],
+    pub model: &'m Model,
+    pub store: &'s Store,
+    pub names: &'m Names,
 }
 
 /// Some rows of a parameter, quantised.
-type RowsOfBlocks<'a> = (Element, Cow<'a, [u8]>);
+type RowsOfBlocks<'s> = (Element, Cow<'s, [u8]>);
 
-/// A parameter whose rows are quantised tensors of theirs, one after the other, or in another order: it need not be made f32s to be one.
-fn in_parts<'a>(
-    param: &Param,
-    links: &[Link],
-    model: &Model,
-    store: &'a Store,
-    names: &Names,
-) -> Result<Option<Vec<RowsOfBlocks<'a>>>> {
-    let (rows, cols) = extent(param);
-    let (mut parts, mut next) = (vec![], 0);
-    for link in links.iter().filter(|link| link.param == param.name) {
-        let raw = find(link, model, store, names)?.raw()?;
-        let Some((element @ Element::Blocks(_), bytes)) = raw else { return Ok(None) };
-        if link.within.is_some() || link.rows.start != next {
-            return Ok(None);
-        }
-        next = link.rows.end;
-        let (count, wide) = (link.rows.len(), element.bytes(cols));
-        parts.push((
-            element,
-            match link.turn {
-                // rows of padding are left behind
-                TensorLayout::Same => Cow::Borrowed(&bytes[..count * wide]),
-                TensorLayout::Transposed => return Ok(None),
-                turn => (0..count).flat_map(|i| &bytes[turn.row(i) * wide..][..wide]).copied().collect(),
-            },
-        ));
+impl<'s> Linked<'_, 's> {
+    /// The links of a parameter.
+    fn of(&self, param: &Param) -> impl Iterator<Item = &Link> {
+        self.links.iter().filter(|link| link.param == param.name)
     }
-    Ok(Some(parts).filter(|_| next == rows))
-}
 
-/// The type of some rows of a parameter, and each row as it is stored, in our order; none if they are of several types, or columns there.
-pub(super) fn rows_as_stored<'a>(
-    (param, rows): (&Param, Range<usize>),
-    links: &[Link],
-    model: &Model,
-    store: &'a Store,
-    names: &Names,
-) -> Result<Option<crate::StoredRows<'a>>> {
-    let cols = extent(param).1;
-    let mut held: Vec<&Link> = links.iter().filter(|link| link.param == param.name).collect();
-    held.sort_by_key(|link| link.rows.start);
-    let (mut found, mut all) = (None, vec![]);
-    for link in held {
-        let (from, to) = (rows.start + all.len(), link.rows.end.min(rows.end));
-        if !link.rows.contains(&from) || to <= from {
-            continue;
+    /// The tensor of a link, of the shape it must have.
+    fn find(&self, link: &Link) -> Result<Stored<'s>> {
+        let param = self.model.param(&link.param).expect("links are of the model's parameters");
+        let Some(stored) = self.names.get(&link.name).and_then(|name| self.store.get(name)) else {
+            return Err(CheckpointError::Missing { path: self.store.path().into(), tensor: link.name.clone() });
+        };
+        let wanted = link.shape(param);
+        let longer =
+            || stored.shape.len() == wanted.len() && stored.shape[0] >= wanted[0] && stored.shape[1..] == wanted[1..];
+        if stored.shape != wanted && !(link.padded && longer()) {
+            let (found, path) = (stored.shape.to_vec(), stored.path().into());
+            return Err(CheckpointError::Shape { path, tensor: stored.name.into(), found, wanted });
         }
-        let stored = find(link, model, store, names)?;
-        stored.raw()?; // the file is what it was
-        let one = stored.dtype.bytes(&[cols]);
-        let (Some(wide), true) = (one, found.get_or_insert(stored.dtype) == &stored.dtype) else { return Ok(None) };
-        if link.turn == TensorLayout::Transposed && cols > 1 {
-            return Ok(None);
+        if let Dtype::Other(_) = stored.dtype {
+            stored.values()?; // the error that says so
         }
-        all.extend((from..to).map(|i| &stored.bytes[link.row(i - link.rows.start) * wide..][..wide]));
+        Ok(stored)
     }
-    Ok(found.filter(|_| all.len() == rows.len()).map(|dtype| (dtype.clone(), all)))
+
+    /// The values of one parameter of the model, put together from its links.
+    ///
+    /// # Errors
+    /// If a tensor is missing, has another shape, or has a type that limpid cannot read.
+    pub fn values(&self, param: &Param) -> Result<Cow<'s, [f32]>> {
+        let (rows, cols) = extent(param);
+        let mut all: Option<Vec<f32>> = None;
+        for link in self.of(param) {
+            // rows of padding are left behind
+            let theirs = match self.find(link)?.values()? {
+                Cow::Borrowed(v) => Cow::Borrowed(&v[..link.their_rows() * cols]),
+                Cow::Owned(mut v) => {
+                    v.truncate(link.their_rows() * cols);
+                    Cow::Owned(v)
+                }
+            };
+            let ours = link.ours(theirs, cols);
+            if link.rows == (0..rows) {
+                return Ok(ours);
+            }
+            let all = all.get_or_insert_with(|| vec![0.0; rows * cols]);
+            all[link.rows.start * cols..link.rows.end * cols].copy_from_slice(&ours);
+        }
+        Ok(all.expect("every parameter has a link").into())
+    }
+
+    /// A parameter that is one tensor of theirs, whose rows or columns are in our order: what goes from its file to where it is needed in
+    /// one step.
+    fn as_it_lies(&self, param: &Param) -> Result<Option<Values<'s>>> {
+        let (rows, cols) = extent(param);
+        let Some(link) = self.of(param).find(|link| link.rows == (0..rows)) else { return Ok(None) };
+        let major = match link.turn {
+            TensorLayout::Transposed if param.is_matrix() => Major::Columns,
+            TensorLayout::Same | TensorLayout::Transposed => Major::Rows,
+            TensorLayout::Features(_) => return Ok(None),
+        };
+        let from = match link.within {
+            None => 0,
+            Some(within) if within.run == rows => within.from,
+            Some(_) => return Ok(None),
+        };
+        let raw = self.find(link)?.raw()?;
+        // rows of padding are left behind
+        let own = |element: Element| element.bytes(from * cols)..element.bytes((from + rows) * cols);
+        Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[own(element)], major }))
+    }
+
+    /// A parameter whose rows are quantised tensors of theirs, one after the other, or in another order: it need not be made f32s to be one.
+    fn in_parts(&self, param: &Param) -> Result<Option<Vec<RowsOfBlocks<'s>>>> {
+        let (rows, cols) = extent(param);
+        let (mut parts, mut next) = (vec![], 0);
+        for link in self.of(param) {
+            let raw = self.find(link)?.raw()?;
+            let Some((element @ Element::Blocks(_), bytes)) = raw else { return Ok(None) };
+            if link.within.is_some() || link.rows.start != next {
+                return Ok(None);
+            }
+            next = link.rows.end;
+            let (count, wide) = (link.rows.len(), element.bytes(cols));
+            parts.push((
+                element,
+                match link.turn {
+                    // rows of padding are left behind
+                    TensorLayout::Same => Cow::Borrowed(&bytes[..count * wide]),
+                    TensorLayout::Transposed => return Ok(None),
+                    turn => (0..count).flat_map(|i| &bytes[turn.row(i) * wide..][..wide]).copied().collect(),
+                },
+            ));
+        }
+        Ok(Some(parts).filter(|_| next == rows))
+    }
+
+    /// The type of some rows of a parameter, and each row as it is stored, in our order; none if they are of several types, or columns
+    /// there.
+    pub fn rows_as_stored(&self, param: &Param, rows: Range<usize>) -> Result<Option<crate::StoredRows<'s>>> {
+        let cols = extent(param).1;
+        let mut held: Vec<&Link> = self.of(param).collect();
+        held.sort_by_key(|link| link.rows.start);
+        let (mut found, mut all) = (None, vec![]);
+        for link in held {
+            let (from, to) = (rows.start + all.len(), link.rows.end.min(rows.end));
+            if !link.rows.contains(&from) || to <= from {
+                continue;
+            }
+            let stored = self.find(link)?;
+            stored.raw()?; // the file is what it was
+            let one = stored.dtype.bytes(&[cols]);
+            let (Some(wide), true) = (one, found.get_or_insert(stored.dtype) == &stored.dtype) else { return Ok(None) };
+            if link.turn == TensorLayout::Transposed && cols > 1 {
+                return Ok(None);
+            }
+            all.extend((from..to).map(|i| &stored.bytes[link.row(i - link.rows.start) * wide..][..wide]));
+        }
+        Ok(found.filter(|_| all.len() == rows.len()).map(|dtype| (dtype.clone(), all)))
+    }
+
+    /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
+    ///
+    /// # Errors
+    /// As [`Linked::values`], or if the file has a tensor that the model does not use. The backend is then unchanged, unless the file
+    /// changed while it was being read.
+    pub fn load(&self, backend: &mut dyn Backend, space: MemorySpace) -> Result<()> {
+        self.check()?;
+        for param in self.model.params.iter().filter(|param| self.of(param).next().is_some()) {
+            let region = super::place(param, space);
+            if let Some(stored) = self.as_it_lies(param)? {
+                backend.upload(region, stored)?;
+            } else if let Some(parts) = self.in_parts(param)? {
+                let rows = parts.iter();
+                let rows = rows.map(|(element, bytes)| Values { element: *element, bytes, major: Major::Rows });
+                backend.upload_parts(region, &rows.collect::<Vec<_>>())?;
+            } else {
+                backend.write(region, &self.values(param)?)?;
+            }
+            for link in self.of(param) {
+                self.find(link)?.release();
+            }
+        }
+        self.store.check()
+    }
+
+    /// Checks that every parameter is there, of its shape, and that nothing is left over.
+    pub fn check(&self) -> Result<()> {
+        for link in self.links {
+            self.find(link)?;
+        }
+        let mut extra: Vec<&str> = self.names.keys().map(String::as_str).collect();
+        extra.retain(|name| !self.links.iter().any(|link| link.name == *name));
+        let Some(name) = extra.iter().min() else { return Ok(()) };
+        let what = format!(
+            "it has a tensor `{}` that its configuration knows nothing of{}: the two belong to different models, or the \
+             model has a part that limpid has not",
+            self.names[*name],
+            match extra.len() {
+                1 => String::new(),
+                n => format!(" (and {} more)", n - 1),
+            }
+        );
+        refuse(self.store.path(), what)
+    }
 }
 
 /// The values of a parameter of `from` in a model of `to`: gains may be stored less one.
@@ -339,62 +345,6 @@ pub fn regained<'a>(param: &Param, values: Cow<'a, [f32]>, from: &Config, to: &C
         ParamRole::Gain if more != 0.0 => values.iter().map(|v| v + more).collect(),
         _ => values,
     }
-}
-
-/// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
-///
-/// # Errors
-/// As [`values`], or if the file has a tensor that the model does not use. The backend is then unchanged, unless the file changed while it
-/// was being read.
-pub(super) fn load(
-    links: &[Link],
-    model: &Model,
-    (store, names): (&Store, &Names),
-    (backend, space): (&mut dyn Backend, MemorySpace),
-) -> Result<()> {
-    check(links, model, store, names)?;
-    for param in model.params.iter().filter(|param| links.iter().any(|link| link.param == param.name)) {
-        let region = super::place(param, space);
-        match as_it_lies(param, links, model, store, names)? {
-            Some(stored) => backend.upload(region, stored)?,
-            None => match in_parts(param, links, model, store, names)? {
-                Some(parts) => {
-                    let values: Vec<Values> = parts
-                        .iter()
-                        .map(|(element, bytes)| Values { element: *element, bytes, major: Major::Rows })
-                        .collect();
-                    backend.upload_parts(region, &values)?;
-                }
-                None => backend.write(region, &values(param, links, model, store, names)?)?,
-            },
-        }
-        for link in links.iter().filter(|link| link.param == param.name) {
-            find(link, model, store, names)?.release();
-        }
-    }
-    store.check()
-}
-
-/// Checks that every parameter is there, of its shape, and that nothing is left over.
-pub(super) fn check(links: &[Link], model: &Model, store: &Store, names: &Names) -> Result<()> {
-    for link in links {
-        find(link, model, store, names)?;
-    }
-    let mut extra: Vec<&str> = names.keys().map(String::as_str).collect();
-    extra.retain(|name| !links.iter().any(|link| link.name == *name));
-    if let Some(name) = extra.iter().min() {
-        let what = format!(
-            "it has a tensor `{}` that its configuration knows nothing of{}: the two belong to different models, or the \
-             model has a part that limpid has not",
-            names[*name],
-            match extra.len() {
-                1 => String::new(),
-                n => format!(" (and {} more)", n - 1),
-            }
-        );
-        return Err(bad(store.path(), what));
-    }
-    Ok(())
 }
 
 /// What a format cannot express, each with the setting that avoids it.
@@ -419,11 +369,31 @@ impl Complaints {
     pub(super) fn check(self, form: &str) -> Result<()> {
         let (what, mut settings): (Vec<String>, Vec<String>) = self.0.into_iter().unzip();
         settings.retain(|setting| !setting.is_empty());
-        match what.is_empty() {
-            true => Ok(()),
-            false => Err(CheckpointError::Inexpressible { form: form.into(), what: what.join(", "), settings }),
+        if what.is_empty() {
+            return Ok(());
         }
+        Err(CheckpointError::Inexpressible { form: form.into(), what: what.join(", "), settings })
     }
+}
+
+/// The settings in a text of the tables: `name=value name=value`.
+fn settings(text: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    text.split_whitespace().map(|setting| setting.split_once('=').expect("tables have names and values"))
+}
+
+/// What all models of a family have: the settings of these texts, and GPT-2's.
+fn plain(always: &[&'static str], rotary_pairs: RotaryPairs) -> Config {
+    let mut c = Config { rotary_pairs, ..Config::default() };
+    for (name, value) in always.iter().copied().flat_map(settings) {
+        c.set(name, value).expect("tables name settings and their values");
+    }
+    c
+}
+
+/// The value of a setting.
+fn setting(c: &Config, name: &str) -> serde_json::Value {
+    let found = c.fields().into_iter().find(|(own, _)| own.name == name);
+    found.expect("tables name settings").1.json()
 }
 
 /// What every form that is written lacks: the settings that no other program has.

@@ -439,7 +439,7 @@ fn expected(param: &Param, was: &[f32], from: Vec<(Range<usize>, Dtype)>, to: Ve
             continue;
         }
         let at = rows.start * cols..rows.end * cols;
-        all[at.clone()].copy_from_slice(&rounded(&was[at], param.region.cols, &dtype));
+        all[at.clone()].copy_from_slice(&rounded(&was[at], &dtype));
     }
     all
 }

@@ -444,8 +444,8 @@ const LONGEST_FILE: usize = 800;
 
 /// Functions and files that are longer, with the lines that they have: whoever touches one makes it shorter, and none is added.
 const LONG: &[(&str, usize)] = &[
-    ("limpid-checkpoint/dialect/gguf.rs", 913),
-    ("limpid-checkpoint/dialect/huggingface/families.rs", 1566),
+    ("limpid-checkpoint/dialect/gguf.rs", 890),
+    ("limpid-checkpoint/dialect/huggingface/families.rs", 1252),
     ("limpid-cli/verbs/convert.rs: run", 136),
     ("limpid-cli/verbs/eval.rs: run", 99),
     ("limpid-cli/verbs/inspect.rs", 856),

@@ -1,166 +1,100 @@
 //! The table of HuggingFace's families, each read off its `configuration_` and `modeling_` files in transformers 5.23. What
 //! several share comes first: keys of sizes, tensors of Llama's kind and of BERT's. A family is then what differs.
 //!
-//! To add one: its line in [`ALL`], what all its models have (`always`, where that is not GPT-2's), its keys, its tensors; two
-//! models in `reference/families.py`.
+//! To add one: an entry of [`ALL`] with what all its models have (`always`, where that is not GPT-2's), its keys and their values where
+//! a file has none (`usual`, where those are not the shared lists'), its tensors; two models in `reference/families.py`.
 
-use super::keys::Key::{Act, By, Cap, Choice, Idle, Is, Only, Rope, Window};
+use super::keys::Key::{Act, All, By, Cap, Choice, Follows, Idle, Is, Only, Rope, Window};
 use super::keys::{
-    Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, refuse, spellings,
+    Entries, Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, read_rope,
+    refuse, spellings,
 };
 use super::{Family, Held, Row};
 use limpid_core::config::{Parallel, Positions, RotaryKind, RotaryPairs, RotaryScaling};
 use serde_json::{Value, json};
-
-/// All of them; where several can say a model, the first does.
-pub static ALL: &[&Family] = &[
-    &GPT2,
-    &GPT,
-    &BERT,
-    &LLAMA,
-    &MISTRAL,
-    &QWEN2,
-    &STARCODER2,
-    &OPT,
-    &GPT_BIGCODE,
-    &OLMO,
-    &SEED_OSS,
-    &ERNIE,
-    &HELIUM,
-    &PHI3,
-    &DISTILBERT,
-    &ROBERTA,
-    &XLM_ROBERTA,
-    &CAMEMBERT,
-    &ELECTRA,
-    &ALBERT,
-    &QWEN3,
-    &GEMMA,
-    &GEMMA2,
-    &GEMMA3,
-    &OLMO2,
-    &GPT_NEO,
-    &GPT_NEOX,
-    &PHI,
-    &GPTJ,
-    &STABLELM,
-    &SMOLLM3,
-    &FALCON,
-    &COHERE,
-    &COHERE2,
-    &GLM4,
-    &GRANITE,
-    &NANOCHAT,
-    &BLOOM,
-    &MPT,
-];
+use std::collections::HashMap;
 
 // ---- keys that families share
 
-const VOCABULARY: &[Key] = &[Is("vocab_size", &["vocab_size"], "")];
-const SIZES: &[Key] = &[
-    Is("vocab_size", &["vocab_size"], ""),
+const VOCABULARY: Key = Is("vocab_size", &["vocab_size"], "");
+const SIZES: Key = All(&[
+    VOCABULARY,
     Is("d_model", &["hidden_size"], ""),
     Is("n_head", &["num_attention_heads"], ""),
     Is("n_layer", &["num_hidden_layers"], ""),
     Is("d_ff", &["intermediate_size"], ""),
-];
-const GPT_SIZES: &[Key] = &[
-    Is("vocab_size", &["vocab_size"], ""),
+]);
+const GPT_SIZES: Key = All(&[
+    VOCABULARY,
     Is("context_length", &["n_positions", "max_position_embeddings", "n_ctx"], ""),
     Is("d_model", &["n_embd", "hidden_size"], ""),
     Is("n_head", &["n_head", "num_attention_heads"], ""),
     Is("n_layer", &["n_layer", "num_hidden_layers"], ""),
     Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
-];
-const GPT_DROPOUT: &[Key] = &[
+]);
+const GPT_DROPOUT: Key = All(&[
     Is("dropout_embedding", &["embd_pdrop"], "0.1"),
     Is("dropout_attention", &["attn_pdrop"], "0.1"),
     Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0.1"),
-];
+]);
+const N_INNER: Key = Is("d_ff", &["n_inner"], "4 d_model");
 /// d_ff is 4 d_model always.
-const FOURFOLD: Key = By(
-    |_, c| {
-        c.d_ff = c.d_model.saturating_mul(4);
-        Ok(())
-    },
-    |_, _| {},
-);
+const FOURFOLD: Key = Follows(|c| c.d_ff = c.d_model.saturating_mul(4));
 
-/// The keys of sizes and angles that Llama and its like have beside [`SIZES`]: what each is where a file does not say it.
-struct Shape {
-    context_length: &'static str,
-    n_kv_head: &'static str,
-    d_head: &'static str,
-    norm_eps: &'static str,
-    rotary_base: &'static str,
-    /// Which part of a head is turned; always all of it if there is no such key.
-    rotary_part: Option<f64>,
-}
-
-const LIKE_LLAMA: Shape = Shape {
-    context_length: "2048",
-    n_kv_head: "-",
-    d_head: "-",
-    norm_eps: "1e-6",
-    rotary_base: "10000",
-    rotary_part: None,
-};
-
-impl Shape {
-    const fn keys(self) -> [Key; 5] {
-        [
-            Is("context_length", &["max_position_embeddings"], self.context_length),
-            Is("n_kv_head", &["num_key_value_heads"], self.n_kv_head),
-            Is("d_head", &["head_dim"], self.d_head),
-            Is("norm_eps", &["rms_norm_eps"], self.norm_eps),
-            Rope(self.rotary_base, self.rotary_part, ROPE),
-        ]
-    }
-}
-
+const CONTEXT: Key = Is("context_length", &["max_position_embeddings"], "2048");
+const GIVEN_CONTEXT: Key = Is("context_length", &["max_position_embeddings"], "");
+const KV_HEADS: Key = Is("n_kv_head", &["num_key_value_heads"], "-");
+/// What Llama and its like have beside [`SIZES`], with Llama's values of missing keys.
+const GROUPED: Key = All(&[CONTEXT, KV_HEADS, Is("d_head", &["head_dim"], "-")]);
+const LAYER_EPS: Key = Is("norm_eps", &["layer_norm_eps"], "1e-5");
+const RMS_EPS: Key = Is("norm_eps", &["rms_norm_eps"], "1e-6");
+/// The angles of heads that are turned as a whole.
+const ANGLES: Key = Rope(None, ROPE);
+/// Sizes and angles of Llama and its like.
+const LLAMA_KEYS: Key = All(&[SIZES, GROUPED, RMS_EPS, ANGLES]);
 const SILU: Key = Act(&["hidden_act"], "silu", spellings);
 const UNTIED: Key = Is("tied_head", &["tie_word_embeddings"], "false");
 const TIED: Key = Is("tied_head", &["tie_word_embeddings"], "true");
 const ATTENTION_DROPOUT: Key = Is("dropout_attention", &["attention_dropout"], "0");
 const ATTENTION_BIAS: Key = Is("attention_bias", &["attention_bias"], "false");
 const FFN_BIAS: Key = Is("ffn_bias", &["mlp_bias"], "false");
+const USE_BIAS: Key = Is("attention_bias ffn_bias", &["use_bias"], "true");
+/// Phi's.
+const PHI_DROPOUT: Key = All(&[
+    Is("dropout_embedding", &["embd_pdrop"], "0"),
+    ATTENTION_DROPOUT,
+    Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+]);
 
 /// What most of Llama's kind have: rotary positions, norms by RMS, a gated network without biases.
-pub(in super::super) const GATED_RMS: &[(&str, &str)] =
-    &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_bias", "false"), ("ffn_gated", "true")];
+pub(in super::super) const GATED_RMS: &str =
+    "positions=rotary norm=rms norm_offset=false ffn_bias=false ffn_gated=true";
 /// What Llama and its like have.
-pub(in super::super) const LLAMAS: &[&[(&str, &str)]] = &[GATED_RMS, &[("attention_bias", "false")]];
+pub(in super::super) const LLAMAS: &[&str] = &[GATED_RMS, "attention_bias=false"];
 
 /// What BERT and ALBERT say alike.
-const ENCODER_KEYS: &[Key] = &[
+const ENCODER_KEYS: Key = All(&[
     By(
         |k, c| {
             c.n_segment = k.maybe_size(&["type_vocab_size"])?.unwrap_or(2);
             Ok(())
         },
-        |c, map| drop(map.insert("type_vocab_size".into(), json!(if c.n_segment == 0 { 2 } else { c.n_segment }))),
+        |c| vec![("type_vocab_size", json!(if c.n_segment == 0 { 2 } else { c.n_segment }))],
     ),
     Is("norm_eps", &["layer_norm_eps"], "1e-12"),
     TIED,
     Only("position_embedding_type", "\"absolute\"", "a trained table"),
     Only("is_decoder", "false", "BERT sees both ways"),
-];
-const BERT_KEYS: &[Key] = &[
+]);
+const BERT_KEYS: Key = All(&[
     Act(&["hidden_act"], "gelu", spellings),
     Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout_prob"], "0.1"),
     Is("dropout_attention", &["attention_probs_dropout_prob"], "0.1"),
-];
-pub(in super::super) const BERTS: &[(&str, &str)] = &[
-    ("norm_place", "post"),
-    ("final_norm", "false"),
-    ("embedding_norm", "true"),
-    ("mask", "bidirectional"),
-    ("head_bias", "true"),
-    ("head_transform", "true"),
-];
+]);
+pub(in super::super) const BERTS: &str = "norm_place=post final_norm=false embedding_norm=true mask=bidirectional head_bias=true \
+    head_transform=true";
 /// Positions are counted from 2, after `pad_token_id`.
-const FROM_2: &[Key] = &[
+const FROM_2: Key = All(&[
     By(
         |k, c| match k.maybe_size(&["max_position_embeddings"])? {
             Some(rows @ 3..) => {
@@ -169,13 +103,10 @@ const FROM_2: &[Key] = &[
             }
             _ => refuse("`max_position_embeddings` must be at least 3: positions are counted from 2"),
         },
-        |c, map| {
-            map.insert("max_position_embeddings".into(), json!(c.context_length + 2));
-            map.insert("pad_token_id".into(), json!(1));
-        },
+        |c| vec![("max_position_embeddings", json!(c.context_length + 2)), ("pad_token_id", json!(1))],
     ),
     Only("pad_token_id", "1", "positions are counted from the one after it"),
-];
+]);
 
 // ---- tensors that families share
 
@@ -185,9 +116,7 @@ const TIED_COPY: &[(&str, &str)] = &[("lm_head.weight", "embed_tokens.weight")];
 const WTE_COPY: &[(&str, &str)] = &[("lm_head.weight", "wte.weight")];
 /// Attention with matrices of their own.
 const QKV: &[Row] = &[
-    Row("layers.{}.self_attn.q_proj", "attn.qkv", Held::Third(0)),
-    Row("layers.{}.self_attn.k_proj", "attn.qkv", Held::Third(1)),
-    Row("layers.{}.self_attn.v_proj", "attn.qkv", Held::Third(2)),
+    Row("layers.{}.self_attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
     Row("layers.{}.self_attn.o_proj", "attn.out", Held::Same),
     Row("layers.{}.self_attn.q_norm", "attn.q_norm", Held::Turned),
     Row("layers.{}.self_attn.k_norm", "attn.k_norm", Held::Turned),
@@ -223,9 +152,7 @@ const BERT_EMBEDDINGS: &[Row] = &[
     Row("embeddings.LayerNorm", "embed_norm", Held::Same),
 ];
 const BERT_BLOCKS: &[Row] = &[
-    Row("encoder.layer.{}.attention.self.query", "attn.qkv", Held::Third(0)),
-    Row("encoder.layer.{}.attention.self.key", "attn.qkv", Held::Third(1)),
-    Row("encoder.layer.{}.attention.self.value", "attn.qkv", Held::Third(2)),
+    Row("encoder.layer.{}.attention.self.(query|key|value)", "attn.qkv", Held::Thirds),
     Row("encoder.layer.{}.attention.output.dense", "attn.out", Held::Same),
     Row("encoder.layer.{}.attention.output.LayerNorm", "ln1", Held::Same),
     Row("encoder.layer.{}.intermediate.dense", "mlp.in", Held::Same),
@@ -242,12 +169,12 @@ const BERT_IDLE: &[&str] =
 
 /// What most families have that is not said of them.
 const FAMILY: Family = Family {
-    name: "",
-    types: &[],
-    classes: ["", ""],
+    names: ["", "", ""],
+    headless: "",
     prefix: "model.",
     always: &[],
     keys: &[],
+    usual: "",
     tensors: LLAMA_TENSORS,
     head: LM_HEAD,
     copies: TIED_COPY,
@@ -256,32 +183,6 @@ const FAMILY: Family = Family {
     head_gelu: false,
 };
 
-/// GPT-2 (Radford et al. 2019): matrices (in, out).
-pub static GPT2: Family = Family {
-    name: "GPT-2",
-    types: &["gpt2"],
-    classes: ["GPT2LMHeadModel", ""],
-    prefix: "transformer.",
-    keys: &[
-        GPT_SIZES,
-        GPT_DROPOUT,
-        &[
-            Is("d_ff", &["n_inner"], "4 d_model"),
-            TIED,
-            Act(&["activation_function"], "gelu_new", spellings),
-            Is("attention_scale", &["scale_attn_weights"], "true"),
-            Is("attention_scale_by_layer", &["scale_attn_by_inverse_layer_idx"], "false"),
-        ],
-    ],
-    tensors: &[
-        &[Row("wte.weight", "embed.weight", Held::Same), Row("wpe.weight", "pos_embed.weight", Held::Same)],
-        GPT_BLOCKS,
-        &[Row("ln_f", "ln_final", Held::Same)],
-    ],
-    copies: WTE_COPY,
-    idle: GPT_MASKS,
-    ..FAMILY
-};
 const GPT_BLOCKS: &[Row] = &[
     Row("h.{}.ln_1", "ln1", Held::Same),
     Row("h.{}.attn.c_attn", "attn.qkv", Held::Transposed),
@@ -292,429 +193,6 @@ const GPT_BLOCKS: &[Row] = &[
 ];
 const GPT_MASKS: &[&str] = &["*.attn.bias", "*.attn.masked_bias"];
 
-/// GPT (Radford et al. 2018): post-norm, no final norm, F = 4 C.
-static GPT: Family = Family {
-    name: "GPT",
-    types: &["openai-gpt"],
-    classes: ["OpenAIGPTLMHeadModel", ""],
-    prefix: "transformer.",
-    always: &[&[("norm_place", "post"), ("final_norm", "false")]],
-    keys: &[GPT_SIZES, GPT_DROPOUT, &[FOURFOLD, TIED, Act(&["afn"], "gelu", gpt_spellings)]],
-    tensors: &[
-        &[
-            Row("tokens_embed.weight", "embed.weight", Held::Same),
-            Row("positions_embed.weight", "pos_embed.weight", Held::Same),
-        ],
-        GPT_BLOCKS,
-    ],
-    copies: &[("lm_head.weight", "tokens_embed.weight")],
-    idle: GPT_MASKS,
-    ..FAMILY
-};
-
-/// BERT (Devlin et al. 2018), with or without its head.
-static BERT: Family = Family {
-    name: "BERT",
-    types: &["bert"],
-    classes: ["BertForMaskedLM", "BertModel"],
-    prefix: "bert.",
-    always: &[BERTS],
-    keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, &[Is("context_length", &["max_position_embeddings"], "")]],
-    tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
-    head: &[
-        Row("cls.predictions.transform.dense", "head.dense", Held::Same),
-        Row("cls.predictions.transform.LayerNorm", "head.ln", Held::Same),
-        Row("cls.predictions.decoder.weight", "unembed.weight", Held::Same),
-        Row("cls.predictions.bias", "unembed.bias", Held::Same),
-    ],
-    copies: &[
-        ("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ],
-    idle: BERT_IDLE,
-    ..FAMILY
-};
-
-/// Llama (Touvron et al. 2023): pre-norm by RMS, rotary, gated, shared key heads.
-static LLAMA: Family = Family {
-    name: "Llama",
-    types: &["llama"],
-    classes: ["LlamaForCausalLM", ""],
-    always: LLAMAS,
-    keys: &[SIZES, &LIKE_LLAMA.keys(), &[SILU, UNTIED, ATTENTION_BIAS, FFN_BIAS, ATTENTION_DROPOUT]],
-    ..FAMILY
-};
-
-/// Mistral 7B (Jiang et al. 2023): Llama with a window.
-static MISTRAL: Family = Family {
-    name: "Mistral",
-    types: &["mistral"],
-    classes: ["MistralForCausalLM", ""],
-    always: LLAMAS,
-    keys: &[
-        SIZES,
-        &Shape { context_length: "131072", n_kv_head: "8", ..LIKE_LLAMA }.keys(),
-        &[Window("4096", WindowBlocks::All), SILU, UNTIED, ATTENTION_DROPOUT],
-    ],
-    ..FAMILY
-};
-
-/// Qwen 2 and 2.5: Llama with biases of queries, keys and values.
-static QWEN2: Family = Family {
-    name: "Qwen2",
-    types: &["qwen2"],
-    classes: ["Qwen2ForCausalLM", ""],
-    always: &[GATED_RMS, &[("attention_out_bias", "false")]],
-    keys: &[
-        SIZES,
-        &Shape { context_length: "32768", n_kv_head: "32", ..LIKE_LLAMA }.keys(),
-        &[Window("4096", WindowBlocks::After), SILU, UNTIED, ATTENTION_DROPOUT],
-    ],
-    ..FAMILY
-};
-
-/// StarCoder 2 (Lozhkov et al. 2024): layer norms, rotary, not gated.
-static STARCODER2: Family = Family {
-    name: "StarCoder2",
-    types: &["starcoder2"],
-    classes: ["Starcoder2ForCausalLM", ""],
-    always: &[&[("positions", "rotary")]],
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "4096"),
-            Is("n_kv_head", &["num_key_value_heads"], "2"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["norm_epsilon"], "1e-5"),
-            Rope("10000", None, ROPE),
-            Window("-", WindowBlocks::All),
-            Act(&["hidden_act"], "gelu_pytorch_tanh", spellings),
-            TIED,
-            Is("attention_bias ffn_bias", &["use_bias"], "true"),
-            ATTENTION_DROPOUT,
-            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0"),
-            Is("dropout_embedding", &["embedding_dropout"], "0"),
-        ],
-    ],
-    tensors: &[
-        EMBED_TOKENS,
-        QKV,
-        NORMS,
-        &[Row("layers.{}.mlp.c_fc", "mlp.in", Held::Same), Row("layers.{}.mlp.c_proj", "mlp.out", Held::Same)],
-    ],
-    ..FAMILY
-};
-
-/// OPT (Zhang et al. 2022): GPT-2 with matrices of their own and positions counted from 2.
-static OPT: Family = Family {
-    name: "OPT",
-    types: &["opt"],
-    classes: ["OPTForCausalLM", ""],
-    prefix: "model.decoder.",
-    keys: &[
-        VOCABULARY,
-        &[
-            Is("d_model", &["hidden_size"], ""),
-            Is("n_head", &["num_attention_heads"], ""),
-            Is("n_layer", &["num_hidden_layers"], ""),
-            Is("d_ff", &["ffn_dim"], ""),
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Act(&["activation_function"], "relu", spellings),
-            TIED,
-            Is("attention_bias ffn_bias", &["enable_bias"], "true"),
-            Is("norm_gain norm_offset", &["layer_norm_elementwise_affine"], "true"),
-            Only("do_layer_norm_before", "true", "a norm before each part of a block"),
-            Only("_remove_final_layer_norm", "false", "a norm before the head"),
-            By(
-                |k, c| k.only("word_embed_proj_dim", &json!(c.d_model), "the embedding is as wide as the stream"),
-                |c, map| drop(map.insert("word_embed_proj_dim".into(), json!(c.d_model))),
-            ),
-            Is("dropout_projection dropout_ffn", &["dropout"], "0.1"),
-            ATTENTION_DROPOUT,
-            Idle(&["layerdrop", "activation_dropout"]),
-        ],
-    ],
-    tensors: &[
-        EMBED_TOKENS,
-        &[
-            Row("embed_positions.weight", "pos_embed.weight", Held::From(2)),
-            Row("layers.{}.self_attn_layer_norm", "ln1", Held::Same),
-            Row("layers.{}.self_attn.q_proj", "attn.qkv", Held::Third(0)),
-            Row("layers.{}.self_attn.k_proj", "attn.qkv", Held::Third(1)),
-            Row("layers.{}.self_attn.v_proj", "attn.qkv", Held::Third(2)),
-            Row("layers.{}.self_attn.out_proj", "attn.out", Held::Same),
-            Row("layers.{}.final_layer_norm", "ln2", Held::Same),
-            Row("layers.{}.fc1", "mlp.in", Held::Same),
-            Row("layers.{}.fc2", "mlp.out", Held::Same),
-            Row("final_layer_norm", "ln_final", Held::Same),
-        ],
-    ],
-    ..FAMILY
-};
-
-/// StarCoder (Li et al. 2023): GPT-2 with one key head for all.
-static GPT_BIGCODE: Family = Family {
-    name: "GPT-BigCode",
-    types: &["gpt_bigcode"],
-    classes: ["GPTBigCodeForCausalLM", ""],
-    prefix: "transformer.",
-    keys: &[
-        GPT_SIZES,
-        GPT_DROPOUT,
-        &[
-            Is("d_ff", &["n_inner"], "4 d_model"),
-            TIED,
-            Act(&["activation_function"], "gelu_pytorch_tanh", spellings),
-            Is("attention_scale", &["scale_attn_weights"], "true"),
-            By(
-                |k, c| {
-                    c.n_kv_head = k.flag("multi_query", true)?.then_some(1);
-                    Ok(())
-                },
-                |c, map| drop(map.insert("multi_query".into(), json!(c.heads().n_kv_head == 1))),
-            ),
-            Idle(&[
-                "attention_softmax_in_fp32",
-                "scale_attention_softmax_in_fp32",
-                "inference_runner",
-                "validate_runner_input",
-                "pre_allocate_kv_cache",
-                "max_batch_size",
-                "num_key_value_heads",
-            ]),
-        ],
-    ],
-    tensors: &[&[
-        Row("wte.weight", "embed.weight", Held::Same),
-        Row("wpe.weight", "pos_embed.weight", Held::Same),
-        Row("h.{}.ln_1", "ln1", Held::Same),
-        Row("h.{}.attn.c_attn", "attn.qkv", Held::Grouped),
-        Row("h.{}.attn.c_proj", "attn.out", Held::Same),
-        Row("h.{}.ln_2", "ln2", Held::Same),
-        Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
-        Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
-        Row("ln_f", "ln_final", Held::Same),
-    ]],
-    copies: WTE_COPY,
-    idle: GPT_MASKS,
-    ..FAMILY
-};
-
-/// OLMo (Groeneveld et al. 2024): norms without gain and offset.
-static OLMO: Family = Family {
-    name: "OLMo",
-    types: &["olmo"],
-    classes: ["OlmoForCausalLM", ""],
-    always: &[&[
-        ("positions", "rotary"),
-        ("norm_gain", "false"),
-        ("norm_offset", "false"),
-        ("norm_eps", "1e-5"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-    ]],
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Is("n_kv_head", &["num_key_value_heads"], "-"),
-            Is("d_head", &["head_dim"], "-"),
-            Rope("10000", None, ROPE),
-            SILU,
-            UNTIED,
-            ATTENTION_BIAS,
-            ATTENTION_DROPOUT,
-            Only("clip_qkv", "null", "queries, keys and values are not clipped"),
-        ],
-    ],
-    ..FAMILY
-};
-
-/// Seed-OSS (ByteDance 2025): Llama with biases of queries, keys and values, and of the output by itself.
-static SEED_OSS: Family = Family {
-    name: "Seed-OSS",
-    types: &["seed_oss"],
-    classes: ["SeedOssForCausalLM", ""],
-    always: LLAMAS,
-    keys: &[
-        SIZES,
-        &Shape { context_length: "524288", n_kv_head: "8", d_head: "128", ..LIKE_LLAMA }.keys(),
-        &[
-            SILU,
-            UNTIED,
-            Is("attention_bias", &["attention_bias"], "true"),
-            Is("attention_out_bias", &["attention_out_bias"], "false"),
-            FFN_BIAS,
-            Is("dropout_attention", &["attention_dropout"], "0.1"),
-            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0.1"),
-        ],
-    ],
-    ..FAMILY
-};
-
-/// Ernie 4.5 (Baidu 2025), the dense ones: Llama whose rotary pairs are neighbours.
-static ERNIE: Family = Family {
-    name: "Ernie 4.5",
-    types: &["ernie4_5"],
-    classes: ["Ernie4_5ForCausalLM", ""],
-    always: LLAMAS,
-    keys: &[
-        SIZES,
-        &Shape {
-            context_length: "131072",
-            n_kv_head: "2",
-            d_head: "128",
-            norm_eps: "1e-5",
-            rotary_base: "500000",
-            ..LIKE_LLAMA
-        }
-        .keys(),
-        &[SILU, TIED, Is("attention_bias ffn_bias", &["use_bias"], "false")],
-    ],
-    pairs: RotaryPairs::Neighbours,
-    ..FAMILY
-};
-
-/// Helium (Kyutai 2025): Llama whose rotary pairs are neighbours, and whose attention output has no bias.
-static HELIUM: Family = Family {
-    name: "Helium",
-    types: &["helium"],
-    classes: ["HeliumForCausalLM", ""],
-    always: &[GATED_RMS, &[("attention_out_bias", "false")]],
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "4096"),
-            Is("n_kv_head", &["num_key_value_heads"], "20"),
-            By(
-                |k, c| {
-                    let own = c.d_model / c.n_head.max(1);
-                    k.only("head_dim", &json!(own), "hidden_size / num_attention_heads")
-                },
-                |c, map| drop(map.insert("head_dim".into(), json!(c.d_model / c.n_head))),
-            ),
-            Is("norm_eps", &["rms_norm_eps"], "1e-8"),
-            Rope("100000", None, ROPE),
-            SILU,
-            UNTIED,
-            ATTENTION_BIAS,
-            FFN_BIAS,
-            ATTENTION_DROPOUT,
-        ],
-    ],
-    pairs: RotaryPairs::Neighbours,
-    ..FAMILY
-};
-
-/// Phi-3 (Abdin et al. 2024): Llama with queries, keys and values in one matrix, gate and input in another.
-static PHI3: Family = Family {
-    name: "Phi-3",
-    types: &["phi3"],
-    classes: ["Phi3ForCausalLM", ""],
-    always: LLAMAS,
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "4096"),
-            Is("n_kv_head", &["num_key_value_heads"], "-"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["rms_norm_eps"], "1e-5"),
-            By(read_phi3_rope, |c, map| {
-                Rope("10000", Some(1.0), ROPE).write(c, map);
-                if c.rotary_scaling.kind == RotaryKind::Longrope {
-                    map.insert("original_max_position_embeddings".into(), json!(c.rotary_scaling.context));
-                }
-            }),
-            Window("-", WindowBlocks::All),
-            SILU,
-            UNTIED,
-            ATTENTION_DROPOUT,
-            Is("dropout_embedding", &["embd_pdrop"], "0"),
-            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
-            ATTENTION_BIAS,
-        ],
-    ],
-    tensors: &[
-        EMBED_TOKENS,
-        &[
-            Row("layers.{}.self_attn.qkv_proj", "attn.qkv", Held::Fused),
-            Row("layers.{}.self_attn.o_proj", "attn.out", Held::Same),
-        ],
-        GATED_TOGETHER,
-        NORMS,
-    ],
-    ..FAMILY
-};
-
-/// DistilBERT (Sanh et al. 2019): BERT without segments.
-static DISTILBERT: Family = Family {
-    name: "DistilBERT",
-    types: &["distilbert"],
-    classes: ["DistilBertForMaskedLM", "DistilBertModel"],
-    prefix: "distilbert.",
-    always: &[BERTS, &[("norm_eps", "1e-12")]],
-    keys: &[
-        VOCABULARY,
-        &[
-            Is("context_length", &["max_position_embeddings"], "512"),
-            Is("d_model", &["dim"], ""),
-            Is("n_head", &["n_heads"], ""),
-            Is("n_layer", &["n_layers"], ""),
-            Is("d_ff", &["hidden_dim"], ""),
-            Act(&["activation"], "gelu", spellings),
-            TIED,
-            Is("dropout_embedding dropout_projection dropout_ffn", &["dropout"], "0.1"),
-            Is("dropout_attention", &["attention_dropout"], "0.1"),
-            Idle(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"]), // the table is stored
-        ],
-    ],
-    tensors: &[
-        BERT_EMBEDDINGS,
-        POSITIONS,
-        &[
-            Row("transformer.layer.{}.attention.q_lin", "attn.qkv", Held::Third(0)),
-            Row("transformer.layer.{}.attention.k_lin", "attn.qkv", Held::Third(1)),
-            Row("transformer.layer.{}.attention.v_lin", "attn.qkv", Held::Third(2)),
-            Row("transformer.layer.{}.attention.out_lin", "attn.out", Held::Same),
-            Row("transformer.layer.{}.sa_layer_norm", "ln1", Held::Same),
-            Row("transformer.layer.{}.ffn.lin1", "mlp.in", Held::Same),
-            Row("transformer.layer.{}.ffn.lin2", "mlp.out", Held::Same),
-            Row("transformer.layer.{}.output_layer_norm", "ln2", Held::Same),
-        ],
-    ],
-    head: &[
-        Row("vocab_transform", "head.dense", Held::Same),
-        Row("vocab_layer_norm", "head.ln", Held::Same),
-        Row("vocab_projector.weight", "unembed.weight", Held::Same),
-        Row("vocab_projector.bias", "unembed.bias", Held::Same),
-    ],
-    copies: &[("vocab_projector.weight", "embeddings.word_embeddings.weight")],
-    idle: &["embeddings.position_ids", "pre_classifier.*", "classifier.*", "qa_outputs.*"],
-    ..FAMILY
-};
-
-/// RoBERTa (Liu et al. 2019): BERT with positions counted from 2, one segment as a rule, and another head.
-static ROBERTA: Family = Family {
-    name: "RoBERTa",
-    types: &["roberta"],
-    classes: ["RobertaForMaskedLM", "RobertaModel"],
-    prefix: "roberta.",
-    ..ROBERTAS
-};
-/// XLM-RoBERTa (Conneau et al. 2020).
-static XLM_ROBERTA: Family = Family {
-    name: "XLM-RoBERTa",
-    types: &["xlm-roberta"],
-    classes: ["XLMRobertaForMaskedLM", "XLMRobertaModel"],
-    ..ROBERTAS
-};
-/// CamemBERT (Martin et al. 2020).
-static CAMEMBERT: Family = Family {
-    name: "CamemBERT",
-    types: &["camembert"],
-    classes: ["CamembertForMaskedLM", "CamembertModel"],
-    ..ROBERTAS
-};
 const ROBERTAS: Family = Family {
     prefix: "roberta.",
     always: &[BERTS],
@@ -735,24 +213,401 @@ const ROBERTAS: Family = Family {
     ..FAMILY
 };
 
-fn write_embedding_size(c: &C, map: &mut serde_json::Map<String, Value>) {
-    map.insert("embedding_size".into(), json!(c.d_embed()));
+/// The width of the embedding, which ALBERT says and ELECTRA has the stream's where they are the same.
+fn write_embedding_size(c: &C) -> Entries {
+    vec![("embedding_size", json!(c.d_embed()))]
 }
 
-/// ELECTRA (Clark et al. 2020), BERT whose embedding may have a width of its own: the generator with its head, the discriminator's
-/// hidden states.
-static ELECTRA: Family = Family {
-    name: "ELECTRA",
-    types: &["electra"],
-    classes: ["ElectraForMaskedLM", "ElectraModel"],
-    prefix: "electra.",
-    always: &[BERTS],
-    keys: &[
-        SIZES,
-        ENCODER_KEYS,
-        BERT_KEYS,
-        &[
-            Is("context_length", &["max_position_embeddings"], ""),
+/// The embedding times the root of its width.
+const ROOT_SCALE: Key = Follows(|c| c.embedding_scale = (c.d_model as f64).sqrt());
+/// Scores times 1 / sqrt(`query_pre_attn_scalar`).
+const QUERY_SCALAR: Key = By(
+    |k, c| {
+        c.attention_factor = Some(1.0 / k.number(&["query_pre_attn_scalar"], 256.0)?.sqrt());
+        Ok(())
+    },
+    |c| vec![("query_pre_attn_scalar", json!(c.score_scale(0).powi(-2).round() as u64))],
+);
+const SOFTCAPS: Key = All(&[
+    Cap("attention_softcap", "attn_logit_softcapping", "0"),
+    Cap("logits_softcap", "final_logit_softcapping", "0"),
+]);
+const GEMMA_KEYS: Key = All(&[
+    GROUPED,
+    RMS_EPS,
+    TIED,
+    ATTENTION_BIAS,
+    ATTENTION_DROPOUT,
+    ROOT_SCALE,
+    Only("use_bidirectional_attention", "false", "a token sees those before it"),
+]);
+
+const BIASED_HEAD: &[Row] =
+    &[Row("lm_head.weight", "unembed.weight", Held::Same), Row("lm_head.bias", "unembed.bias", Held::Same)];
+
+pub(in super::super) const COHERES: &str =
+    "positions=rotary norm_offset=false parallel=one-norm ffn_bias=false ffn_gated=true";
+const COHERE_KEYS: Key = All(&[
+    CONTEXT,
+    KV_HEADS,
+    LAYER_EPS,
+    Is("logits_scale", &["logit_scale"], "0.0625"),
+    SILU,
+    TIED,
+    ATTENTION_BIAS,
+    ATTENTION_DROPOUT,
+]);
+
+/// All of them; where several can say a model, the first does.
+pub static ALL: &[Family] = &[
+    // GPT-2 (Radford et al. 2019): matrices (in, out).
+    Family {
+        names: ["GPT-2", "gpt2", "GPT2LMHeadModel"],
+        prefix: "transformer.",
+        keys: &[
+            GPT_SIZES,
+            GPT_DROPOUT,
+            N_INNER,
+            TIED,
+            Act(&["activation_function"], "gelu_new", spellings),
+            Is("attention_scale", &["scale_attn_weights"], "true"),
+            Is("attention_scale_by_layer", &["scale_attn_by_inverse_layer_idx"], "false"),
+        ],
+        tensors: &[
+            &[Row("wte.weight", "embed.weight", Held::Same), Row("wpe.weight", "pos_embed.weight", Held::Same)],
+            GPT_BLOCKS,
+            &[Row("ln_f", "ln_final", Held::Same)],
+        ],
+        copies: WTE_COPY,
+        idle: GPT_MASKS,
+        ..FAMILY
+    },
+    // GPT (Radford et al. 2018): post-norm, no final norm, F = 4 C.
+    Family {
+        names: ["GPT", "openai-gpt", "OpenAIGPTLMHeadModel"],
+        prefix: "transformer.",
+        always: &["norm_place=post final_norm=false"],
+        keys: &[GPT_SIZES, GPT_DROPOUT, FOURFOLD, TIED, Act(&["afn"], "gelu", gpt_spellings)],
+        tensors: &[
+            &[
+                Row("tokens_embed.weight", "embed.weight", Held::Same),
+                Row("positions_embed.weight", "pos_embed.weight", Held::Same),
+            ],
+            GPT_BLOCKS,
+        ],
+        copies: &[("lm_head.weight", "tokens_embed.weight")],
+        idle: GPT_MASKS,
+        ..FAMILY
+    },
+    // BERT (Devlin et al. 2018), with or without its head.
+    Family {
+        names: ["BERT", "bert", "BertForMaskedLM"],
+        headless: "BertModel",
+        prefix: "bert.",
+        always: &[BERTS],
+        keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, GIVEN_CONTEXT],
+        tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
+        head: &[
+            Row("cls.predictions.transform.dense", "head.dense", Held::Same),
+            Row("cls.predictions.transform.LayerNorm", "head.ln", Held::Same),
+            Row("cls.predictions.decoder.weight", "unembed.weight", Held::Same),
+            Row("cls.predictions.bias", "unembed.bias", Held::Same),
+        ],
+        copies: &[
+            ("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"),
+            ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+        ],
+        idle: BERT_IDLE,
+        ..FAMILY
+    },
+    // Llama (Touvron et al. 2023): pre-norm by RMS, rotary, gated, shared key heads.
+    Family {
+        names: ["Llama", "llama", "LlamaForCausalLM"],
+        always: LLAMAS,
+        keys: &[LLAMA_KEYS, SILU, UNTIED, ATTENTION_BIAS, FFN_BIAS, ATTENTION_DROPOUT],
+        ..FAMILY
+    },
+    // Mistral 7B (Jiang et al. 2023): Llama with a window.
+    Family {
+        names: ["Mistral", "mistral", "MistralForCausalLM"],
+        always: LLAMAS,
+        keys: &[LLAMA_KEYS, Window("4096", WindowBlocks::All), SILU, UNTIED, ATTENTION_DROPOUT],
+        usual: "context_length=131072 n_kv_head=8",
+        ..FAMILY
+    },
+    // Qwen 2 and 2.5: Llama with biases of queries, keys and values.
+    Family {
+        names: ["Qwen2", "qwen2", "Qwen2ForCausalLM"],
+        always: &[GATED_RMS, "attention_out_bias=false"],
+        keys: &[LLAMA_KEYS, Window("4096", WindowBlocks::After), SILU, UNTIED, ATTENTION_DROPOUT],
+        usual: "context_length=32768 n_kv_head=32",
+        ..FAMILY
+    },
+    // StarCoder 2 (Lozhkov et al. 2024): layer norms, rotary, not gated.
+    Family {
+        names: ["StarCoder2", "starcoder2", "Starcoder2ForCausalLM"],
+        always: &["positions=rotary"],
+        keys: &[
+            SIZES,
+            GROUPED,
+            Is("norm_eps", &["norm_epsilon"], "1e-5"),
+            ANGLES,
+            Window("-", WindowBlocks::All),
+            Act(&["hidden_act"], "gelu_pytorch_tanh", spellings),
+            TIED,
+            USE_BIAS,
+            ATTENTION_DROPOUT,
+            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0"),
+            Is("dropout_embedding", &["embedding_dropout"], "0"),
+        ],
+        usual: "context_length=4096 n_kv_head=2",
+        tensors: &[
+            EMBED_TOKENS,
+            QKV,
+            NORMS,
+            &[Row("layers.{}.mlp.c_fc", "mlp.in", Held::Same), Row("layers.{}.mlp.c_proj", "mlp.out", Held::Same)],
+        ],
+        ..FAMILY
+    },
+    // OPT (Zhang et al. 2022): GPT-2 with matrices of their own and positions counted from 2.
+    Family {
+        names: ["OPT", "opt", "OPTForCausalLM"],
+        prefix: "model.decoder.",
+        keys: &[
+            VOCABULARY,
+            Is("d_model", &["hidden_size"], ""),
+            Is("n_head", &["num_attention_heads"], ""),
+            Is("n_layer", &["num_hidden_layers"], ""),
+            Is("d_ff", &["ffn_dim"], ""),
+            CONTEXT,
+            Act(&["activation_function"], "relu", spellings),
+            TIED,
+            Is("attention_bias ffn_bias", &["enable_bias"], "true"),
+            Is("norm_gain norm_offset", &["layer_norm_elementwise_affine"], "true"),
+            Only("do_layer_norm_before", "true", "a norm before each part of a block"),
+            Only("_remove_final_layer_norm", "false", "a norm before the head"),
+            By(
+                |k, c| k.only("word_embed_proj_dim", &json!(c.d_model), "the embedding is as wide as the stream"),
+                |c| vec![("word_embed_proj_dim", json!(c.d_model))],
+            ),
+            Is("dropout_projection dropout_ffn", &["dropout"], "0.1"),
+            ATTENTION_DROPOUT,
+            Idle("layerdrop activation_dropout"),
+        ],
+        tensors: &[
+            EMBED_TOKENS,
+            &[
+                Row("embed_positions.weight", "pos_embed.weight", Held::From(2)),
+                Row("layers.{}.self_attn_layer_norm", "ln1", Held::Same),
+                Row("layers.{}.self_attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
+                Row("layers.{}.self_attn.out_proj", "attn.out", Held::Same),
+                Row("layers.{}.final_layer_norm", "ln2", Held::Same),
+                Row("layers.{}.fc1", "mlp.in", Held::Same),
+                Row("layers.{}.fc2", "mlp.out", Held::Same),
+                Row("final_layer_norm", "ln_final", Held::Same),
+            ],
+        ],
+        ..FAMILY
+    },
+    // StarCoder (Li et al. 2023): GPT-2 with one key head for all.
+    Family {
+        names: ["GPT-BigCode", "gpt_bigcode", "GPTBigCodeForCausalLM"],
+        prefix: "transformer.",
+        keys: &[
+            GPT_SIZES,
+            GPT_DROPOUT,
+            N_INNER,
+            TIED,
+            Act(&["activation_function"], "gelu_pytorch_tanh", spellings),
+            Is("attention_scale", &["scale_attn_weights"], "true"),
+            By(
+                |k, c| {
+                    c.n_kv_head = k.flag("multi_query", true)?.then_some(1);
+                    Ok(())
+                },
+                |c| vec![("multi_query", json!(c.heads().n_kv_head == 1))],
+            ),
+            Idle(
+                "attention_softmax_in_fp32 scale_attention_softmax_in_fp32 inference_runner validate_runner_input \
+                 pre_allocate_kv_cache max_batch_size num_key_value_heads",
+            ),
+        ],
+        tensors: &[&[
+            Row("wte.weight", "embed.weight", Held::Same),
+            Row("wpe.weight", "pos_embed.weight", Held::Same),
+            Row("h.{}.ln_1", "ln1", Held::Same),
+            Row("h.{}.attn.c_attn", "attn.qkv", Held::Grouped),
+            Row("h.{}.attn.c_proj", "attn.out", Held::Same),
+            Row("h.{}.ln_2", "ln2", Held::Same),
+            Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
+            Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
+            Row("ln_f", "ln_final", Held::Same),
+        ]],
+        copies: WTE_COPY,
+        idle: GPT_MASKS,
+        ..FAMILY
+    },
+    // OLMo (Groeneveld et al. 2024): norms without gain and offset.
+    Family {
+        names: ["OLMo", "olmo", "OlmoForCausalLM"],
+        always: &["positions=rotary norm_gain=false norm_offset=false norm_eps=1e-5 ffn_bias=false ffn_gated=true"],
+        keys: &[
+            SIZES,
+            GROUPED,
+            ANGLES,
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            ATTENTION_DROPOUT,
+            Only("clip_qkv", "null", "queries, keys and values are not clipped"),
+        ],
+        ..FAMILY
+    },
+    // Seed-OSS (ByteDance 2025): Llama with biases of queries, keys and values, and of the output by itself.
+    Family {
+        names: ["Seed-OSS", "seed_oss", "SeedOssForCausalLM"],
+        always: LLAMAS,
+        keys: &[
+            LLAMA_KEYS,
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            Is("attention_out_bias", &["attention_out_bias"], "false"),
+            FFN_BIAS,
+            ATTENTION_DROPOUT,
+            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0.1"),
+        ],
+        usual: "context_length=524288 n_kv_head=8 d_head=128 attention_bias=true dropout_attention=0.1",
+        ..FAMILY
+    },
+    // Ernie 4.5 (Baidu 2025), the dense ones: Llama whose rotary pairs are neighbours.
+    Family {
+        names: ["Ernie 4.5", "ernie4_5", "Ernie4_5ForCausalLM"],
+        always: LLAMAS,
+        keys: &[LLAMA_KEYS, SILU, TIED, USE_BIAS],
+        usual: "context_length=131072 n_kv_head=2 d_head=128 norm_eps=1e-5 rotary_base=500000 attention_bias=false",
+        pairs: RotaryPairs::Neighbours,
+        ..FAMILY
+    },
+    // Helium (Kyutai 2025): Llama whose rotary pairs are neighbours, and whose attention output has no bias.
+    Family {
+        names: ["Helium", "helium", "HeliumForCausalLM"],
+        always: &[GATED_RMS, "attention_out_bias=false"],
+        keys: &[
+            SIZES,
+            CONTEXT,
+            KV_HEADS,
+            By(
+                |k, c| {
+                    let own = c.d_model / c.n_head.max(1);
+                    k.only("head_dim", &json!(own), "hidden_size / num_attention_heads")
+                },
+                |c| vec![("head_dim", json!(c.d_model / c.n_head))],
+            ),
+            RMS_EPS,
+            ANGLES,
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            FFN_BIAS,
+            ATTENTION_DROPOUT,
+        ],
+        usual: "context_length=4096 n_kv_head=20 norm_eps=1e-8 rotary_base=100000",
+        pairs: RotaryPairs::Neighbours,
+        ..FAMILY
+    },
+    // Phi-3 (Abdin et al. 2024): Llama with queries, keys and values in one matrix, gate and input in another.
+    Family {
+        names: ["Phi-3", "phi3", "Phi3ForCausalLM"],
+        always: LLAMAS,
+        keys: &[
+            SIZES,
+            GROUPED,
+            RMS_EPS,
+            By(read_phi3_rope, write_phi3_rope),
+            Window("-", WindowBlocks::All),
+            SILU,
+            UNTIED,
+            PHI_DROPOUT,
+            ATTENTION_BIAS,
+        ],
+        usual: "context_length=4096 norm_eps=1e-5",
+        tensors: &[
+            EMBED_TOKENS,
+            &[
+                Row("layers.{}.self_attn.qkv_proj", "attn.qkv", Held::Fused),
+                Row("layers.{}.self_attn.o_proj", "attn.out", Held::Same),
+            ],
+            GATED_TOGETHER,
+            NORMS,
+        ],
+        ..FAMILY
+    },
+    // DistilBERT (Sanh et al. 2019): BERT without segments.
+    Family {
+        names: ["DistilBERT", "distilbert", "DistilBertForMaskedLM"],
+        headless: "DistilBertModel",
+        prefix: "distilbert.",
+        always: &[BERTS, "norm_eps=1e-12"],
+        keys: &[
+            VOCABULARY,
+            CONTEXT,
+            Is("d_model", &["dim"], ""),
+            Is("n_head", &["n_heads"], ""),
+            Is("n_layer", &["n_layers"], ""),
+            Is("d_ff", &["hidden_dim"], ""),
+            Act(&["activation"], "gelu", spellings),
+            TIED,
+            Is("dropout_embedding dropout_projection dropout_ffn", &["dropout"], "0.1"),
+            ATTENTION_DROPOUT,
+            Idle("sinusoidal_pos_embds qa_dropout seq_classif_dropout"), // the table is stored
+        ],
+        usual: "context_length=512 dropout_attention=0.1",
+        tensors: &[
+            BERT_EMBEDDINGS,
+            POSITIONS,
+            &[
+                Row("transformer.layer.{}.attention.(q|k|v)_lin", "attn.qkv", Held::Thirds),
+                Row("transformer.layer.{}.attention.out_lin", "attn.out", Held::Same),
+                Row("transformer.layer.{}.sa_layer_norm", "ln1", Held::Same),
+                Row("transformer.layer.{}.ffn.lin1", "mlp.in", Held::Same),
+                Row("transformer.layer.{}.ffn.lin2", "mlp.out", Held::Same),
+                Row("transformer.layer.{}.output_layer_norm", "ln2", Held::Same),
+            ],
+        ],
+        head: &[
+            Row("vocab_transform", "head.dense", Held::Same),
+            Row("vocab_layer_norm", "head.ln", Held::Same),
+            Row("vocab_projector.weight", "unembed.weight", Held::Same),
+            Row("vocab_projector.bias", "unembed.bias", Held::Same),
+        ],
+        copies: &[("vocab_projector.weight", "embeddings.word_embeddings.weight")],
+        idle: &["embeddings.position_ids", "pre_classifier.*", "classifier.*", "qa_outputs.*"],
+        ..FAMILY
+    },
+    // RoBERTa (Liu et al. 2019): BERT with positions counted from 2, one segment as a rule, and another head.
+    Family {
+        names: ["RoBERTa", "roberta", "RobertaForMaskedLM"],
+        headless: "RobertaModel",
+        prefix: "roberta.",
+        ..ROBERTAS
+    },
+    // XLM-RoBERTa (Conneau et al. 2020).
+    Family { names: ["XLM-RoBERTa", "xlm-roberta", "XLMRobertaForMaskedLM"], headless: "XLMRobertaModel", ..ROBERTAS },
+    // CamemBERT (Martin et al. 2020).
+    Family { names: ["CamemBERT", "camembert", "CamembertForMaskedLM"], headless: "CamembertModel", ..ROBERTAS },
+    // ELECTRA (Clark et al. 2020), BERT whose embedding may have a width of its own: the generator with its head, the discriminator's
+    // hidden states.
+    Family {
+        names: ["ELECTRA", "electra", "ElectraForMaskedLM"],
+        headless: "ElectraModel",
+        prefix: "electra.",
+        always: &[BERTS],
+        keys: &[
+            SIZES,
+            ENCODER_KEYS,
+            BERT_KEYS,
+            GIVEN_CONTEXT,
             By(
                 |k, c| {
                     let width = k.maybe_size(&["embedding_size"])?.unwrap_or(128);
@@ -762,33 +617,29 @@ static ELECTRA: Family = Family {
                 write_embedding_size,
             ),
         ],
-    ],
-    tensors: &[BERT_EMBEDDINGS, POSITIONS, &[Row("embeddings_project", "embed.project", Held::Same)], BERT_BLOCKS],
-    head: &[
-        Row("generator_predictions.dense", "head.dense", Held::Same),
-        Row("generator_predictions.LayerNorm", "head.ln", Held::Same),
-        Row("generator_lm_head.weight", "unembed.weight", Held::Same),
-        Row("generator_lm_head.bias", "unembed.bias", Held::Same),
-    ],
-    copies: &[("generator_lm_head.weight", "embeddings.word_embeddings.weight")],
-    idle: &["embeddings.position_ids", "discriminator_predictions.*", "classifier.*"],
-    head_gelu: true,
-    ..FAMILY
-};
-
-/// ALBERT (Lan et al. 2020): BERT whose blocks are one, and whose embedding has a width of its own, from which a product always leads
-/// to the stream.
-static ALBERT: Family = Family {
-    name: "ALBERT",
-    types: &["albert"],
-    classes: ["AlbertForMaskedLM", "AlbertModel"],
-    prefix: "albert.",
-    always: &[BERTS, &[("shared_blocks", "true")]],
-    keys: &[
-        SIZES,
-        ENCODER_KEYS,
-        &[
-            Is("context_length", &["max_position_embeddings"], "512"),
+        tensors: &[BERT_EMBEDDINGS, POSITIONS, &[Row("embeddings_project", "embed.project", Held::Same)], BERT_BLOCKS],
+        head: &[
+            Row("generator_predictions.dense", "head.dense", Held::Same),
+            Row("generator_predictions.LayerNorm", "head.ln", Held::Same),
+            Row("generator_lm_head.weight", "unembed.weight", Held::Same),
+            Row("generator_lm_head.bias", "unembed.bias", Held::Same),
+        ],
+        copies: &[("generator_lm_head.weight", "embeddings.word_embeddings.weight")],
+        idle: &["embeddings.position_ids", "discriminator_predictions.*", "classifier.*"],
+        head_gelu: true,
+        ..FAMILY
+    },
+    // ALBERT (Lan et al. 2020): BERT whose blocks are one, and whose embedding has a width of its own, from which a product always leads
+    // to the stream.
+    Family {
+        names: ["ALBERT", "albert", "AlbertForMaskedLM"],
+        headless: "AlbertModel",
+        prefix: "albert.",
+        always: &[BERTS, "shared_blocks=true"],
+        keys: &[
+            SIZES,
+            ENCODER_KEYS,
+            CONTEXT,
             By(
                 |k, c| {
                     c.d_embed = Some(k.maybe_size(&["embedding_size"])?.unwrap_or(128));
@@ -802,406 +653,258 @@ static ALBERT: Family = Family {
             // its feed-forward network has no dropout
             Is("dropout_embedding dropout_projection", &["hidden_dropout_prob"], "0"),
             Is("dropout_attention", &["attention_probs_dropout_prob"], "0"),
-            Idle(&[
-                "classifier_dropout_prob",
-                "down_scale_factor",
-                "gap_size",
-                "net_structure_type",
-                "num_memory_blocks",
-                "layers_to_keep",
-            ]),
+            Idle(
+                "classifier_dropout_prob down_scale_factor gap_size net_structure_type num_memory_blocks layers_to_keep",
+            ),
         ],
-    ],
-    tensors: &[
-        BERT_EMBEDDINGS,
-        POSITIONS,
-        &[
-            Row("encoder.embedding_hidden_mapping_in", "embed.project", Held::Same),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.query", "blocks.0.attn.qkv", Held::Third(0)),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.key", "blocks.0.attn.qkv", Held::Third(1)),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.value", "blocks.0.attn.qkv", Held::Third(2)),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.dense", "blocks.0.attn.out", Held::Same),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm", "blocks.0.ln1", Held::Same),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.ffn", "blocks.0.mlp.in", Held::Same),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.ffn_output", "blocks.0.mlp.out", Held::Same),
-            Row("encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm", "blocks.0.ln2", Held::Same),
+        usual: "context_length=512",
+        tensors: &[
+            BERT_EMBEDDINGS,
+            POSITIONS,
+            &[
+                Row("encoder.embedding_hidden_mapping_in", "embed.project", Held::Same),
+                Row(
+                    "encoder.albert_layer_groups.0.albert_layers.0.attention.(query|key|value)",
+                    "blocks.0.attn.qkv",
+                    Held::Thirds,
+                ),
+                Row("encoder.albert_layer_groups.0.albert_layers.0.attention.dense", "blocks.0.attn.out", Held::Same),
+                Row("encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm", "blocks.0.ln1", Held::Same),
+                Row("encoder.albert_layer_groups.0.albert_layers.0.ffn", "blocks.0.mlp.in", Held::Same),
+                Row("encoder.albert_layer_groups.0.albert_layers.0.ffn_output", "blocks.0.mlp.out", Held::Same),
+                Row("encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm", "blocks.0.ln2", Held::Same),
+            ],
         ],
-    ],
-    head: &[
-        Row("predictions.dense", "head.dense", Held::Same),
-        Row("predictions.LayerNorm", "head.ln", Held::Same),
-        Row("predictions.decoder.weight", "unembed.weight", Held::Same),
-        Row("predictions.bias", "unembed.bias", Held::Same),
-    ],
-    copies: &[
-        ("predictions.decoder.weight", "embeddings.word_embeddings.weight"),
-        ("predictions.decoder.bias", "predictions.bias"),
-    ],
-    idle: &["embeddings.position_ids", "embeddings.token_type_ids", "pooler.*", "sop_classifier.*"],
-    ..FAMILY
-};
-
-/// Qwen 3 (Yang et al. 2025): Llama with a norm of queries and keys.
-static QWEN3: Family = Family {
-    name: "Qwen3",
-    types: &["qwen3"],
-    classes: ["Qwen3ForCausalLM", ""],
-    always: &[GATED_RMS, &[("qk_norm", "head")]],
-    keys: &[
-        SIZES,
-        &Shape { context_length: "32768", n_kv_head: "32", d_head: "128", ..LIKE_LLAMA }.keys(),
-        &[Window("4096", WindowBlocks::After), SILU, UNTIED, ATTENTION_BIAS, ATTENTION_DROPOUT],
-    ],
-    ..FAMILY
-};
-
-/// nanochat (Karpathy 2025): norms without gains, of the embedding and of each head's queries and keys too, squared ReLU, bounded
-/// logits, and angles that turn the other way. Queries and keys are turned before they are normalised, which is the same.
-static NANOCHAT: Family = Family {
-    name: "nanochat",
-    types: &["nanochat"],
-    classes: ["NanoChatForCausalLM", ""],
-    always: &[
-        &[("positions", "rotary"), ("norm", "rms"), ("norm_gain", "false"), ("norm_offset", "false")],
-        &[("ffn_bias", "false"), ("embedding_norm", "true"), ("qk_norm", "head-plain")],
-    ],
-    keys: &[
-        SIZES,
-        &LIKE_LLAMA.keys(),
-        &[
-            Act(&["hidden_act"], "relu2", spellings),
-            Cap("logits_softcap", "final_logit_softcapping", "15"),
-            UNTIED,
-            ATTENTION_BIAS,
-            ATTENTION_DROPOUT,
+        head: &[
+            Row("predictions.dense", "head.dense", Held::Same),
+            Row("predictions.LayerNorm", "head.ln", Held::Same),
+            Row("predictions.decoder.weight", "unembed.weight", Held::Same),
+            Row("predictions.bias", "unembed.bias", Held::Same),
         ],
-    ],
-    tensors: &[
-        EMBED_TOKENS,
-        QKV,
-        &[Row("layers.{}.mlp.fc1", "mlp.in", Held::Same), Row("layers.{}.mlp.fc2", "mlp.out", Held::Same)],
-    ],
-    pairs: RotaryPairs::HalvesBack,
-    ..FAMILY
-};
-
-/// The embedding times the root of its width.
-const ROOT_SCALE: Key = By(
-    |_, c| {
-        c.embedding_scale = (c.d_model as f64).sqrt();
-        Ok(())
+        copies: &[
+            ("predictions.decoder.weight", "embeddings.word_embeddings.weight"),
+            ("predictions.decoder.bias", "predictions.bias"),
+        ],
+        idle: &["embeddings.position_ids", "embeddings.token_type_ids", "pooler.*", "sop_classifier.*"],
+        ..FAMILY
     },
-    |_, _| {},
-);
-/// Scores times 1 / sqrt(`query_pre_attn_scalar`).
-const QUERY_SCALAR: Key = By(
-    |k, c| {
-        c.attention_factor = Some(1.0 / k.number(&["query_pre_attn_scalar"], 256.0)?.sqrt());
-        Ok(())
+    // Qwen 3 (Yang et al. 2025): Llama with a norm of queries and keys.
+    Family {
+        names: ["Qwen3", "qwen3", "Qwen3ForCausalLM"],
+        always: &[GATED_RMS, "qk_norm=head"],
+        keys: &[LLAMA_KEYS, Window("4096", WindowBlocks::After), SILU, UNTIED, ATTENTION_BIAS, ATTENTION_DROPOUT],
+        usual: "context_length=32768 n_kv_head=32 d_head=128",
+        ..FAMILY
     },
-    |c, map| drop(map.insert("query_pre_attn_scalar".into(), json!(c.score_scale(0).powi(-2).round() as u64))),
-);
-const SOFTCAPS: &[Key] =
-    &[Cap("attention_softcap", "attn_logit_softcapping", "0"), Cap("logits_softcap", "final_logit_softcapping", "0")];
-const GEMMA_SIZES: &[Key] = &[
-    Is("d_head", &["head_dim"], "256"),
-    Is("norm_eps", &["rms_norm_eps"], "1e-6"),
-    TIED,
-    ATTENTION_BIAS,
-    ATTENTION_DROPOUT,
-    ROOT_SCALE,
-    Only("use_bidirectional_attention", "false", "a token sees those before it"),
-];
-
-/// Gemma (Gemma Team 2024): gains stored less one, the embedding scaled.
-static GEMMA: Family = Family {
-    name: "Gemma",
-    types: &["gemma"],
-    classes: ["GemmaForCausalLM", ""],
-    always: &[GATED_RMS, &[("norm_gain_less_one", "true")]],
-    keys: &[
-        SIZES,
-        GEMMA_SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "8192"),
-            Is("n_kv_head", &["num_key_value_heads"], "16"),
-            Rope("10000", None, ROPE),
+    // Gemma (Gemma Team 2024): gains stored less one, the embedding scaled.
+    Family {
+        names: ["Gemma", "gemma", "GemmaForCausalLM"],
+        always: &[GATED_RMS, "norm_gain_less_one=true"],
+        keys: &[
+            SIZES,
+            GEMMA_KEYS,
+            ANGLES,
             Act(&["hidden_act"], "gelu_pytorch_tanh", gemma_spellings),
-            Idle(&["hidden_activation"]), // read by no version of the model
+            Idle("hidden_activation"), // read by no version of the model
         ],
-    ],
-    ..FAMILY
-};
-
-/// Gemma 2 (Gemma Team 2024): norms before and after, every second block with a window, soft caps.
-static GEMMA2: Family = Family {
-    name: "Gemma 2",
-    types: &["gemma2"],
-    classes: ["Gemma2ForCausalLM", ""],
-    always: &[GATED_RMS, &[("norm_gain_less_one", "true"), ("norm_place", "both")]],
-    keys: &[
-        SIZES,
-        GEMMA_SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "8192"),
-            Is("n_kv_head", &["num_key_value_heads"], "4"),
-            Rope("10000", None, ROPE),
+        usual: "context_length=8192 n_kv_head=16 d_head=256",
+        ..FAMILY
+    },
+    // Gemma 2 (Gemma Team 2024): norms before and after, every second block with a window, soft caps.
+    Family {
+        names: ["Gemma 2", "gemma2", "Gemma2ForCausalLM"],
+        always: &[GATED_RMS, "norm_gain_less_one=true norm_place=both"],
+        keys: &[
+            SIZES,
+            GEMMA_KEYS,
+            ANGLES,
             Act(&["hidden_activation"], "gelu_pytorch_tanh", spellings),
-            Idle(&["hidden_act"]),
+            Idle("hidden_act"),
             Window("4096", WindowBlocks::Every(2)),
             QUERY_SCALAR,
             Cap("attention_softcap", "attn_logit_softcapping", "50"),
             Cap("logits_softcap", "final_logit_softcapping", "30"),
         ],
-    ],
-    tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],
-    ..FAMILY
-};
-
-/// Gemma 3 (Gemma Team 2025), its text: queries and keys are normalised, and blocks with a window have rotary angles of their
-/// own.
-static GEMMA3: Family = Family {
-    name: "Gemma 3",
-    types: &["gemma3_text"],
-    classes: ["Gemma3ForCausalLM", ""],
-    always: &[GATED_RMS, &[("norm_gain_less_one", "true"), ("norm_place", "both"), ("qk_norm", "head")]],
-    keys: &[
-        SIZES,
-        GEMMA_SIZES,
-        SOFTCAPS,
-        &[
-            Is("context_length", &["max_position_embeddings"], "131072"),
-            Is("n_kv_head", &["num_key_value_heads"], "4"),
-            By(read_gemma3_rope, |c, map| {
-                let mut full = serde_json::Map::new();
-                Rope("10000", None, ROPE).write(c, &mut full);
-                let mut angles = full["rope_scaling"].as_object().cloned().unwrap_or_default();
-                angles.insert("rope_theta".into(), full["rope_theta"].clone());
-                angles.entry("rope_type").or_insert(json!("default"));
-                let own = c.rotary_base_window.unwrap_or(c.rotary_base);
-                let window = json!({ "rope_type": "default", "rope_theta": own });
-                let both = json!({ "full_attention": angles, "sliding_attention": window });
-                map.insert("rope_parameters".into(), both);
-            }),
+        usual: "context_length=8192 n_kv_head=4 d_head=256",
+        tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],
+        ..FAMILY
+    },
+    // Gemma 3 (Gemma Team 2025), its text: queries and keys are normalised, and blocks with a window have rotary angles of their
+    // own.
+    Family {
+        names: ["Gemma 3", "gemma3_text", "Gemma3ForCausalLM"],
+        always: &[GATED_RMS, "norm_gain_less_one=true norm_place=both qk_norm=head"],
+        keys: &[
+            SIZES,
+            GEMMA_KEYS,
+            SOFTCAPS,
+            By(read_gemma3_rope, write_gemma3_rope),
             Act(&["hidden_activation"], "gelu_pytorch_tanh", spellings),
-            Idle(&["hidden_act"]),
+            Idle("hidden_act"),
             Window("4096", WindowBlocks::Every(6)),
             QUERY_SCALAR,
         ],
-    ],
-    tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],
-    ..FAMILY
-};
-
-/// OLMo 2 (OLMo Team 2025): norms on what each part adds, and of queries and keys over all heads.
-static OLMO2: Family = Family {
-    name: "OLMo 2",
-    types: &["olmo2"],
-    classes: ["Olmo2ForCausalLM", ""],
-    always: &[GATED_RMS, &[("norm_place", "branch"), ("qk_norm", "width")]],
-    keys: &[
-        SIZES,
-        &Shape { norm_eps: "1e-5", ..LIKE_LLAMA }.keys(),
-        &[SILU, UNTIED, ATTENTION_BIAS, ATTENTION_DROPOUT],
-    ],
-    tensors: &[
-        EMBED_TOKENS,
-        QKV,
-        GATED,
-        &[
-            Row("layers.{}.post_attention_layernorm", "ln1_post", Held::Same),
-            Row("layers.{}.post_feedforward_layernorm", "ln2_post", Held::Same),
-            Row("norm", "ln_final", Held::Same),
+        usual: "context_length=131072 n_kv_head=4 d_head=256",
+        tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],
+        ..FAMILY
+    },
+    // OLMo 2 (OLMo Team 2025): norms on what each part adds, and of queries and keys over all heads.
+    Family {
+        names: ["OLMo 2", "olmo2", "Olmo2ForCausalLM"],
+        always: &[GATED_RMS, "norm_place=branch qk_norm=width"],
+        keys: &[LLAMA_KEYS, SILU, UNTIED, ATTENTION_BIAS, ATTENTION_DROPOUT],
+        usual: "norm_eps=1e-5",
+        tensors: &[
+            EMBED_TOKENS,
+            QKV,
+            GATED,
+            &[
+                Row("layers.{}.post_attention_layernorm", "ln1_post", Held::Same),
+                Row("layers.{}.post_feedforward_layernorm", "ln2_post", Held::Same),
+                Row("norm", "ln_final", Held::Same),
+            ],
         ],
-    ],
-    ..FAMILY
-};
-
-/// GPT-Neo (Black et al. 2021): GPT-2 whose scores are not scaled, every second block with a window.
-static GPT_NEO: Family = Family {
-    name: "GPT-Neo",
-    types: &["gpt_neo"],
-    classes: ["GPTNeoForCausalLM", ""],
-    prefix: "transformer.",
-    always: &[&[("attention_bias", "false"), ("attention_out_bias", "true"), ("attention_scale", "false")]],
-    keys: &[
-        VOCABULARY,
-        &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
+        ..FAMILY
+    },
+    // GPT-Neo (Black et al. 2021): GPT-2 whose scores are not scaled, every second block with a window.
+    Family {
+        names: ["GPT-Neo", "gpt_neo", "GPTNeoForCausalLM"],
+        prefix: "transformer.",
+        always: &["attention_bias=false attention_out_bias=true attention_scale=false"],
+        keys: &[
+            VOCABULARY,
+            CONTEXT,
             Is("d_model", &["hidden_size"], ""),
             Is("n_head", &["num_heads", "num_attention_heads"], ""),
             Is("n_layer", &["num_layers", "num_hidden_layers"], ""),
             Is("d_ff", &["intermediate_size"], "4 d_model"),
             Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
             Is("window", &["window_size"], "256"),
-            By(read_attention_types, |c, map| {
-                let kinds = blocks(c).map(|i| if c.window_of(i) > 0 { "local" } else { "global" });
-                map.insert("attention_types".into(), json!([[kinds.collect::<Vec<_>>(), 1]]));
-                if c.window == 0 {
-                    map.insert("window_size".into(), json!(256)); // no block has it
-                }
-            }),
+            By(read_attention_types, write_attention_types),
             Act(&["activation_function"], "gelu_new", spellings),
             TIED,
             Is("dropout_embedding", &["embed_dropout"], "0"),
             ATTENTION_DROPOUT,
             Is("dropout_projection dropout_ffn", &["resid_dropout"], "0"),
-            Idle(&["attention_layers"]), // the same, written out
+            Idle("attention_layers"), // the same, written out
         ],
-    ],
-    tensors: &[&[
-        Row("wte.weight", "embed.weight", Held::Same),
-        Row("wpe.weight", "pos_embed.weight", Held::Same),
-        Row("h.{}.ln_1", "ln1", Held::Same),
-        Row("h.{}.attn.attention.q_proj", "attn.qkv", Held::Third(0)),
-        Row("h.{}.attn.attention.k_proj", "attn.qkv", Held::Third(1)),
-        Row("h.{}.attn.attention.v_proj", "attn.qkv", Held::Third(2)),
-        Row("h.{}.attn.attention.out_proj", "attn.out", Held::Same),
-        Row("h.{}.ln_2", "ln2", Held::Same),
-        Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
-        Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
-        Row("ln_f", "ln_final", Held::Same),
-    ]],
-    copies: WTE_COPY,
-    idle: &["*.attn.attention.bias", "*.attn.attention.masked_bias"],
-    ..FAMILY
-};
-
-/// GPT-NeoX and Pythia (Biderman et al. 2023): both parts of a block side by side, part of each head turned.
-static GPT_NEOX: Family = Family {
-    name: "GPT-NeoX",
-    types: &["gpt_neox"],
-    classes: ["GPTNeoXForCausalLM", ""],
-    prefix: "gpt_neox.",
-    always: &[&[("positions", "rotary")]],
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Is("norm_eps", &["layer_norm_eps"], "1e-5"),
-            Rope("10000", Some(0.25), ["rotary_emb_base", "rotary_pct"]),
+        tensors: &[&[
+            Row("wte.weight", "embed.weight", Held::Same),
+            Row("wpe.weight", "pos_embed.weight", Held::Same),
+            Row("h.{}.ln_1", "ln1", Held::Same),
+            Row("h.{}.attn.attention.(q|k|v)_proj", "attn.qkv", Held::Thirds),
+            Row("h.{}.attn.attention.out_proj", "attn.out", Held::Same),
+            Row("h.{}.ln_2", "ln2", Held::Same),
+            Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
+            Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
+            Row("ln_f", "ln_final", Held::Same),
+        ]],
+        copies: WTE_COPY,
+        idle: &["*.attn.attention.bias", "*.attn.attention.masked_bias"],
+        ..FAMILY
+    },
+    // GPT-NeoX and Pythia (Biderman et al. 2023): both parts of a block side by side, part of each head turned.
+    Family {
+        names: ["GPT-NeoX", "gpt_neox", "GPTNeoXForCausalLM"],
+        prefix: "gpt_neox.",
+        always: &["positions=rotary"],
+        keys: &[
+            SIZES,
+            CONTEXT,
+            LAYER_EPS,
+            Rope(Some(0.25), ["rotary_emb_base", "rotary_pct"]),
             Act(&["hidden_act"], "gelu", spellings),
             UNTIED,
             Choice("parallel", "use_parallel_residual", &[("true", "two-norms"), ("false", "no")], "true"),
-            Is("attention_bias", &["attention_bias"], "true"),
+            ATTENTION_BIAS,
             ATTENTION_DROPOUT,
             Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout"], "0"),
         ],
-    ],
-    tensors: &[&[
-        Row("embed_in.weight", "embed.weight", Held::Same),
-        Row("layers.{}.input_layernorm", "ln1", Held::Same),
-        Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
-        Row("layers.{}.attention.query_key_value", "attn.qkv", Held::Grouped),
-        Row("layers.{}.attention.dense", "attn.out", Held::Same),
-        Row("layers.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
-        Row("layers.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
-        Row("final_layer_norm", "ln_final", Held::Same),
-    ]],
-    head: &[Row("embed_out.weight", "unembed.weight", Held::Same)],
-    copies: &[("embed_out.weight", "embed_in.weight")],
-    idle: &["*.attention.bias", "*.attention.masked_bias"],
-    ..FAMILY
-};
-
-/// Phi-1 to Phi-2 (Li et al. 2023): both parts of a block side by side after one norm, a bias of the head.
-static PHI: Family = Family {
-    name: "Phi",
-    types: &["phi"],
-    classes: ["PhiForCausalLM", ""],
-    always: &[&[("positions", "rotary"), ("parallel", "one-norm"), ("head_bias", "true")]],
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
-            Is("n_kv_head", &["num_key_value_heads"], "-"),
-            Is("d_head", &["head_dim"], "-"),
-            Is("norm_eps", &["layer_norm_eps"], "1e-5"),
-            Rope("10000", Some(0.5), ROPE),
+        usual: "attention_bias=true",
+        tensors: &[&[
+            Row("embed_in.weight", "embed.weight", Held::Same),
+            Row("layers.{}.input_layernorm", "ln1", Held::Same),
+            Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
+            Row("layers.{}.attention.query_key_value", "attn.qkv", Held::Grouped),
+            Row("layers.{}.attention.dense", "attn.out", Held::Same),
+            Row("layers.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
+            Row("layers.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
+            Row("final_layer_norm", "ln_final", Held::Same),
+        ]],
+        head: &[Row("embed_out.weight", "unembed.weight", Held::Same)],
+        copies: &[("embed_out.weight", "embed_in.weight")],
+        idle: &["*.attention.bias", "*.attention.masked_bias"],
+        ..FAMILY
+    },
+    // Phi-1 to Phi-2 (Li et al. 2023): both parts of a block side by side after one norm, a bias of the head.
+    Family {
+        names: ["Phi", "phi", "PhiForCausalLM"],
+        always: &["positions=rotary parallel=one-norm head_bias=true"],
+        keys: &[
+            SIZES,
+            GROUPED,
+            LAYER_EPS,
+            Rope(Some(0.5), ROPE),
             Act(&["hidden_act"], "gelu_new", spellings),
             UNTIED,
             Only("qk_layernorm", "false", "queries and keys are not normalised with gain and offset"),
-            Is("dropout_embedding", &["embd_pdrop"], "0"),
-            ATTENTION_DROPOUT,
-            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+            PHI_DROPOUT,
         ],
-    ],
-    tensors: &[
-        EMBED_TOKENS,
-        &[
-            Row("layers.{}.input_layernorm", "ln1", Held::Same),
-            Row("layers.{}.self_attn.q_proj", "attn.qkv", Held::Third(0)),
-            Row("layers.{}.self_attn.k_proj", "attn.qkv", Held::Third(1)),
-            Row("layers.{}.self_attn.v_proj", "attn.qkv", Held::Third(2)),
-            Row("layers.{}.self_attn.dense", "attn.out", Held::Same),
-            Row("layers.{}.mlp.fc1", "mlp.in", Held::Same),
-            Row("layers.{}.mlp.fc2", "mlp.out", Held::Same),
-            Row("final_layernorm", "ln_final", Held::Same),
+        tensors: &[
+            EMBED_TOKENS,
+            &[
+                Row("layers.{}.input_layernorm", "ln1", Held::Same),
+                Row("layers.{}.self_attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
+                Row("layers.{}.self_attn.dense", "attn.out", Held::Same),
+                Row("layers.{}.mlp.fc1", "mlp.in", Held::Same),
+                Row("layers.{}.mlp.fc2", "mlp.out", Held::Same),
+                Row("final_layernorm", "ln_final", Held::Same),
+            ],
         ],
-    ],
-    head: BIASED_HEAD,
-    ..FAMILY
-};
-const BIASED_HEAD: &[Row] =
-    &[Row("lm_head.weight", "unembed.weight", Held::Same), Row("lm_head.bias", "unembed.bias", Held::Same)];
-
-/// GPT-J (Wang and Komatsuzaki 2021): rotary pairs are neighbours, both parts of a block side by side after one norm.
-static GPTJ: Family = Family {
-    name: "GPT-J",
-    types: &["gptj"],
-    classes: ["GPTJForCausalLM", ""],
-    prefix: "transformer.",
-    always: &[&[("positions", "rotary"), ("parallel", "one-norm"), ("attention_bias", "false"), ("head_bias", "true")]],
-    keys: &[
-        GPT_SIZES,
-        &[
-            Is("d_ff", &["n_inner"], "4 d_model"),
+        head: BIASED_HEAD,
+        ..FAMILY
+    },
+    // GPT-J (Wang and Komatsuzaki 2021): rotary pairs are neighbours, both parts of a block side by side after one norm.
+    Family {
+        names: ["GPT-J", "gptj", "GPTJForCausalLM"],
+        prefix: "transformer.",
+        always: &["positions=rotary parallel=one-norm attention_bias=false head_bias=true"],
+        keys: &[
+            GPT_SIZES,
+            N_INNER,
             Is("rotary_dim", &["rotary_dim"], "64"),
             Act(&["activation_function"], "gelu_new", spellings),
             UNTIED,
-            Is("dropout_embedding", &["embd_pdrop"], "0"),
-            Is("dropout_attention", &["attn_pdrop"], "0"),
-            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+            GPT_DROPOUT,
             Only("scale_attn_weights", "true", "scores are scaled"),
-            Idle(&["rotary"]),
+            Idle("rotary"),
         ],
-    ],
-    tensors: &[&[
-        Row("wte.weight", "embed.weight", Held::Same),
-        Row("h.{}.ln_1", "ln1", Held::Same),
-        Row("h.{}.attn.q_proj", "attn.qkv", Held::Third(0)),
-        Row("h.{}.attn.k_proj", "attn.qkv", Held::Third(1)),
-        Row("h.{}.attn.v_proj", "attn.qkv", Held::Third(2)),
-        Row("h.{}.attn.out_proj", "attn.out", Held::Same),
-        Row("h.{}.mlp.fc_in", "mlp.in", Held::Same),
-        Row("h.{}.mlp.fc_out", "mlp.out", Held::Same),
-        Row("ln_f", "ln_final", Held::Same),
-    ]],
-    head: BIASED_HEAD,
-    copies: WTE_COPY,
-    idle: GPT_MASKS,
-    pairs: RotaryPairs::Neighbours,
-    ..FAMILY
-};
-
-/// StableLM (Stability AI 2023): layer norms, part of each head turned, gated.
-static STABLELM: Family = Family {
-    name: "StableLM",
-    types: &["stablelm"],
-    classes: ["StableLmForCausalLM", ""],
-    always: &[&[
-        ("positions", "rotary"),
-        ("attention_out_bias", "false"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-    ]],
-    keys: &[
-        SIZES,
-        &[
-            Is("context_length", &["max_position_embeddings"], "4096"),
-            Is("n_kv_head", &["num_key_value_heads"], "32"),
-            Is("norm_eps", &["layer_norm_eps"], "1e-5"),
-            Rope("10000", Some(0.25), ROPE),
+        usual: "dropout_embedding=0 dropout_attention=0 dropout_projection=0",
+        tensors: &[&[
+            Row("wte.weight", "embed.weight", Held::Same),
+            Row("h.{}.ln_1", "ln1", Held::Same),
+            Row("h.{}.attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
+            Row("h.{}.attn.out_proj", "attn.out", Held::Same),
+            Row("h.{}.mlp.fc_in", "mlp.in", Held::Same),
+            Row("h.{}.mlp.fc_out", "mlp.out", Held::Same),
+            Row("ln_f", "ln_final", Held::Same),
+        ]],
+        head: BIASED_HEAD,
+        copies: WTE_COPY,
+        idle: GPT_MASKS,
+        pairs: RotaryPairs::Neighbours,
+        ..FAMILY
+    },
+    // StableLM (Stability AI 2023): layer norms, part of each head turned, gated.
+    Family {
+        names: ["StableLM", "stablelm", "StableLmForCausalLM"],
+        always: &["positions=rotary attention_out_bias=false ffn_bias=false ffn_gated=true"],
+        keys: &[
+            SIZES,
+            CONTEXT,
+            KV_HEADS,
+            LAYER_EPS,
+            Rope(Some(0.25), ROPE),
             SILU,
             UNTIED,
             Is("attention_bias", &["use_qkv_bias"], "false"),
@@ -1210,23 +913,18 @@ static STABLELM: Family = Family {
             ATTENTION_DROPOUT,
             Is("dropout_ffn", &["hidden_dropout"], "0"),
         ],
-    ],
-    ..FAMILY
-};
-
-/// SmolLM 3 (Bakouch et al. 2025): Llama of which some blocks have no positions.
-static SMOLLM3: Family = Family {
-    name: "SmolLM3",
-    types: &["smollm3"],
-    classes: ["SmolLM3ForCausalLM", ""],
-    always: LLAMAS,
-    keys: &[
-        SIZES,
-        &Shape { context_length: "32768", n_kv_head: "4", rotary_base: "2000000", ..LIKE_LLAMA }.keys(),
-        &[
-            By(read_no_rope, |c, map| {
+        usual: "context_length=4096 n_kv_head=32",
+        ..FAMILY
+    },
+    // SmolLM 3 (Bakouch et al. 2025): Llama of which some blocks have no positions.
+    Family {
+        names: ["SmolLM3", "smollm3", "SmolLM3ForCausalLM"],
+        always: LLAMAS,
+        keys: &[
+            LLAMA_KEYS,
+            By(read_no_rope, |c| {
                 let turned = blocks(c).map(|i| u8::from(c.rotary_dim_of(i) > 0));
-                map.insert("no_rope_layers".into(), json!(turned.collect::<Vec<_>>()));
+                vec![("no_rope_layers", json!(turned.collect::<Vec<_>>()))]
             }),
             SILU,
             TIED,
@@ -1234,30 +932,26 @@ static SMOLLM3: Family = Family {
             FFN_BIAS,
             ATTENTION_DROPOUT,
             Only("use_sliding_window", "false", "all blocks see all of the context"),
-            Idle(&["sliding_window", "max_window_layers"]),
+            Idle("sliding_window max_window_layers"),
         ],
-    ],
-    ..FAMILY
-};
-
-/// Falcon (Almazrouei et al. 2023), without alibi: queries, keys and values in one matrix, one norm for both parts of a block
-/// or one for each.
-static FALCON: Family = Family {
-    name: "Falcon",
-    types: &["falcon"],
-    classes: ["FalconForCausalLM", ""],
-    prefix: "transformer.",
-    always: &[&[("positions", "rotary")]],
-    keys: &[
-        VOCABULARY,
-        &[
-            Is("context_length", &["max_position_embeddings"], "2048"),
+        usual: "context_length=32768 n_kv_head=4 rotary_base=2000000",
+        ..FAMILY
+    },
+    // Falcon (Almazrouei et al. 2023), without alibi: queries, keys and values in one matrix, one norm for both parts of a block
+    // or one for each.
+    Family {
+        names: ["Falcon", "falcon", "FalconForCausalLM"],
+        prefix: "transformer.",
+        always: &["positions=rotary"],
+        keys: &[
+            VOCABULARY,
+            CONTEXT,
             Is("d_model", &["hidden_size", "n_embed"], ""),
             Is("n_head", &["num_attention_heads", "n_head"], ""),
             Is("n_layer", &["num_hidden_layers", "n_layer"], ""),
             Is("d_ff", &["ffn_hidden_size"], "4 d_model"),
             Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
-            Rope("10000", None, ROPE),
+            ANGLES,
             By(read_falcon, write_falcon),
             Act(&["activation"], "gelu", spellings),
             TIED,
@@ -1266,71 +960,44 @@ static FALCON: Family = Family {
             ATTENTION_DROPOUT,
             Is("dropout_ffn", &["hidden_dropout"], "0"),
         ],
-    ],
-    tensors: &[&[
-        Row("word_embeddings.weight", "embed.weight", Held::Same),
-        Row("h.{}.ln_attn", "ln1", Held::If(|c| c.parallel == Parallel::TwoNorms)),
-        Row("h.{}.input_layernorm", "ln1", Held::If(|c| c.parallel != Parallel::TwoNorms)),
-        Row("h.{}.ln_mlp", "ln2", Held::If(|c| c.parallel == Parallel::TwoNorms)),
-        Row("h.{}.post_attention_layernorm", "ln2", Held::If(|c| c.parallel != Parallel::TwoNorms)),
-        Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
-        Row("h.{}.self_attention.dense", "attn.out", Held::Same),
-        Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
-        Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
-        Row("ln_f", "ln_final", Held::Same),
-    ]],
-    copies: &[("lm_head.weight", "word_embeddings.weight")],
-    ..FAMILY
-};
-
-pub(in super::super) const COHERES: &[(&str, &str)] = &[
-    ("positions", "rotary"),
-    ("norm_offset", "false"),
-    ("parallel", "one-norm"),
-    ("ffn_bias", "false"),
-    ("ffn_gated", "true"),
-];
-const COHERE_KEYS: &[Key] = &[
-    Is("context_length", &["max_position_embeddings"], "8192"),
-    Is("n_kv_head", &["num_key_value_heads"], "-"),
-    Is("norm_eps", &["layer_norm_eps"], "1e-5"),
-    Is("logits_scale", &["logit_scale"], "0.0625"),
-    SILU,
-    TIED,
-    ATTENTION_BIAS,
-    ATTENTION_DROPOUT,
-];
-
-/// Command R (Cohere 2024): layer norms without offset, both parts of a block side by side after one norm, logits scaled.
-static COHERE: Family = Family {
-    name: "Cohere",
-    types: &["cohere"],
-    classes: ["CohereForCausalLM", ""],
-    always: &[COHERES],
-    keys: &[
-        SIZES,
-        COHERE_KEYS,
-        &[
+        tensors: &[&[
+            Row("word_embeddings.weight", "embed.weight", Held::Same),
+            Row("h.{}.ln_attn", "ln1", Held::If(|c| c.parallel == Parallel::TwoNorms)),
+            Row("h.{}.input_layernorm", "ln1", Held::If(|c| c.parallel != Parallel::TwoNorms)),
+            Row("h.{}.ln_mlp", "ln2", Held::If(|c| c.parallel == Parallel::TwoNorms)),
+            Row("h.{}.post_attention_layernorm", "ln2", Held::If(|c| c.parallel != Parallel::TwoNorms)),
+            Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
+            Row("h.{}.self_attention.dense", "attn.out", Held::Same),
+            Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
+            Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
+            Row("ln_f", "ln_final", Held::Same),
+        ]],
+        copies: &[("lm_head.weight", "word_embeddings.weight")],
+        ..FAMILY
+    },
+    // Command R (Cohere 2024): layer norms without offset, both parts of a block side by side after one norm, logits scaled.
+    Family {
+        names: ["Cohere", "cohere", "CohereForCausalLM"],
+        always: &[COHERES],
+        keys: &[
+            SIZES,
+            COHERE_KEYS,
             Is("d_head", &["head_dim"], "-"),
-            Rope("500000", None, ROPE),
+            ANGLES,
             Only("use_qk_norm", "false", "queries and keys are not normalised with gains of each head"),
         ],
-    ],
-    pairs: RotaryPairs::Neighbours,
-    ..FAMILY
-};
-
-/// Command R7B (Cohere 2024): blocks with a window have positions, the others none.
-static COHERE2: Family = Family {
-    name: "Cohere 2",
-    types: &["cohere2"],
-    classes: ["Cohere2ForCausalLM", ""],
-    always: &[COHERES],
-    keys: &[
-        SIZES,
-        COHERE_KEYS,
-        &[
-            Rope("10000", None, ROPE),
+        usual: "context_length=8192 rotary_base=500000",
+        pairs: RotaryPairs::Neighbours,
+        ..FAMILY
+    },
+    // Command R7B (Cohere 2024): blocks with a window have positions, the others none.
+    Family {
+        names: ["Cohere 2", "cohere2", "Cohere2ForCausalLM"],
+        always: &[COHERES],
+        keys: &[
+            SIZES,
+            COHERE_KEYS,
+            ANGLES,
             Window("4096", WindowBlocks::Every(4)),
             By(
                 |_, c| {
@@ -1340,75 +1007,48 @@ static COHERE2: Family = Family {
                     c.rotary_layers = c.window_layers;
                     Ok(())
                 },
-                |c, map| {
+                |c| {
                     let window = if c.window == 0 { c.context_length } else { c.window };
-                    map.insert("sliding_window".into(), json!(window));
-                    map.insert("layer_types".into(), layer_types(c, |i| c.rotary_dim_of(i) > 0));
+                    let kinds = layer_types(c, |i| c.rotary_dim_of(i) > 0);
+                    vec![("sliding_window", json!(window)), ("layer_types", kinds)]
                 },
             ),
-            Idle(&[
-                "order_of_interleaved_layers",
-                "use_qk_norm",
-                "head_dim",
-                "position_embedding_type",
-                "rotary_pct",
-                "use_embedding_sharing",
-                "use_gated_activation",
-                "use_parallel_block",
-                "use_parallel_embedding",
-                "layer_switch",
-            ]),
+            Idle(
+                "order_of_interleaved_layers use_qk_norm head_dim position_embedding_type rotary_pct use_embedding_sharing \
+                 use_gated_activation use_parallel_block use_parallel_embedding layer_switch",
+            ),
         ],
-    ],
-    pairs: RotaryPairs::Neighbours,
-    ..FAMILY
-};
-
-/// GLM-4 (GLM Team 2024): norms before and after, half of each head turned, gate and input in one matrix.
-static GLM4: Family = Family {
-    name: "GLM-4",
-    types: &["glm4"],
-    classes: ["Glm4ForCausalLM", ""],
-    always: &[GATED_RMS, &[("norm_place", "both"), ("attention_out_bias", "false")]],
-    keys: &[
-        SIZES,
-        &Shape {
-            context_length: "131072",
-            n_kv_head: "2",
-            d_head: "128",
-            norm_eps: "1.5625e-7",
-            rotary_part: Some(0.5),
-            ..LIKE_LLAMA
-        }
-        .keys(),
-        &[SILU, UNTIED, Is("attention_bias", &["attention_bias"], "true"), ATTENTION_DROPOUT],
-    ],
-    tensors: &[
-        EMBED_TOKENS,
-        QKV,
-        GATED_TOGETHER,
-        &[
-            Row("layers.{}.input_layernorm", "ln1", Held::Same),
-            Row("layers.{}.post_self_attn_layernorm", "ln1_post", Held::Same),
-            Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
-            Row("layers.{}.post_mlp_layernorm", "ln2_post", Held::Same),
-            Row("norm", "ln_final", Held::Same),
+        usual: "context_length=8192",
+        pairs: RotaryPairs::Neighbours,
+        ..FAMILY
+    },
+    // GLM-4 (GLM Team 2024): norms before and after, half of each head turned, gate and input in one matrix.
+    Family {
+        names: ["GLM-4", "glm4", "Glm4ForCausalLM"],
+        always: &[GATED_RMS, "norm_place=both attention_out_bias=false"],
+        keys: &[SIZES, GROUPED, RMS_EPS, Rope(Some(0.5), ROPE), SILU, UNTIED, ATTENTION_BIAS, ATTENTION_DROPOUT],
+        usual: "context_length=131072 n_kv_head=2 d_head=128 norm_eps=1.5625e-7 attention_bias=true",
+        tensors: &[
+            EMBED_TOKENS,
+            QKV,
+            GATED_TOGETHER,
+            &[
+                Row("layers.{}.input_layernorm", "ln1", Held::Same),
+                Row("layers.{}.post_self_attn_layernorm", "ln1_post", Held::Same),
+                Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
+                Row("layers.{}.post_mlp_layernorm", "ln2_post", Held::Same),
+                Row("norm", "ln_final", Held::Same),
+            ],
         ],
-    ],
-    pairs: RotaryPairs::Neighbours,
-    ..FAMILY
-};
-
-/// Granite 3 (IBM 2024): Llama with factors of the embedding, the residual sums, the scores and the logits.
-static GRANITE: Family = Family {
-    name: "Granite",
-    types: &["granite"],
-    classes: ["GraniteForCausalLM", ""],
-    always: LLAMAS,
-    keys: &[
-        SIZES,
-        &LIKE_LLAMA.keys(),
-        &[
+        pairs: RotaryPairs::Neighbours,
+        ..FAMILY
+    },
+    // Granite 3 (IBM 2024): Llama with factors of the embedding, the residual sums, the scores and the logits.
+    Family {
+        names: ["Granite", "granite", "GraniteForCausalLM"],
+        always: LLAMAS,
+        keys: &[
+            LLAMA_KEYS,
             SILU,
             UNTIED,
             ATTENTION_BIAS,
@@ -1422,26 +1062,45 @@ static GRANITE: Family = Family {
                     c.logits_scale = 1.0 / k.number(&["logits_scaling"], 1.0)?;
                     Ok(())
                 },
-                |c, map| {
-                    map.insert("attention_multiplier".into(), json!(c.score_scale(0)));
-                    map.insert("logits_scaling".into(), json!(1.0 / c.logits_scale));
+                |c| {
+                    let (scores, logits) = (c.score_scale(0), 1.0 / c.logits_scale);
+                    vec![("attention_multiplier", json!(scores)), ("logits_scaling", json!(logits))]
                 },
             ),
         ],
-    ],
-    ..FAMILY
-};
-
-/// BLOOM (BigScience 2022): alibi, a norm after the embedding.
-static BLOOM: Family = Family {
-    name: "BLOOM",
-    types: &["bloom"],
-    classes: ["BloomForCausalLM", ""],
-    prefix: "transformer.",
-    always: &[&[("positions", "alibi"), ("embedding_norm", "true"), ("activation", "gelu-tanh")]],
-    keys: &[
-        VOCABULARY,
-        &[
+        ..FAMILY
+    },
+    // nanochat (Karpathy 2025): norms without gains, of the embedding and of each head's queries and keys too, squared ReLU, bounded
+    // logits, and angles that turn the other way. Queries and keys are turned before they are normalised, which is the same.
+    Family {
+        names: ["nanochat", "nanochat", "NanoChatForCausalLM"],
+        always: &[
+            "positions=rotary norm=rms norm_gain=false norm_offset=false",
+            "ffn_bias=false embedding_norm=true qk_norm=head-plain",
+        ],
+        keys: &[
+            LLAMA_KEYS,
+            Act(&["hidden_act"], "relu2", spellings),
+            Cap("logits_softcap", "final_logit_softcapping", "15"),
+            UNTIED,
+            ATTENTION_BIAS,
+            ATTENTION_DROPOUT,
+        ],
+        tensors: &[
+            EMBED_TOKENS,
+            QKV,
+            &[Row("layers.{}.mlp.fc1", "mlp.in", Held::Same), Row("layers.{}.mlp.fc2", "mlp.out", Held::Same)],
+        ],
+        pairs: RotaryPairs::HalvesBack,
+        ..FAMILY
+    },
+    // BLOOM (BigScience 2022): alibi, a norm after the embedding.
+    Family {
+        names: ["BLOOM", "bloom", "BloomForCausalLM"],
+        prefix: "transformer.",
+        always: &["positions=alibi embedding_norm=true activation=gelu-tanh"],
+        keys: &[
+            VOCABULARY,
             Is("context_length", &["seq_length"], "2048"),
             Is("d_model", &["hidden_size", "n_embed"], ""),
             Is("n_head", &["n_head", "num_attention_heads"], ""),
@@ -1452,50 +1111,32 @@ static BLOOM: Family = Family {
             Only("apply_residual_connection_post_layernorm", "false", "the stream is what is added to"),
             ATTENTION_DROPOUT,
             Is("dropout_projection dropout_ffn", &["hidden_dropout"], "0"),
-            Idle(&[
-                "slow_but_exact",
-                "masked_softmax_fusion",
-                "bias_dropout_fusion",
-                "skip_bias_add",
-                "skip_bias_add_qkv",
-                "attention_softmax_in_fp32",
-                "offset_alibi",
-                "unk_token_id",
-                "hidden_act",
-            ]),
+            Idle(
+                "slow_but_exact masked_softmax_fusion bias_dropout_fusion skip_bias_add skip_bias_add_qkv \
+                 attention_softmax_in_fp32 offset_alibi unk_token_id hidden_act",
+            ),
         ],
-    ],
-    tensors: &[&[
-        Row("word_embeddings.weight", "embed.weight", Held::Same),
-        Row("word_embeddings_layernorm", "embed_norm", Held::Same),
-        Row("h.{}.input_layernorm", "ln1", Held::Same),
-        Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
-        Row("h.{}.self_attention.dense", "attn.out", Held::Same),
-        Row("h.{}.post_attention_layernorm", "ln2", Held::Same),
-        Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
-        Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
-        Row("ln_f", "ln_final", Held::Same),
-    ]],
-    copies: &[("lm_head.weight", "word_embeddings.weight")],
-    ..FAMILY
-};
-
-/// MPT (MosaicML 2023): alibi, no offsets.
-static MPT: Family = Family {
-    name: "MPT",
-    types: &["mpt"],
-    classes: ["MptForCausalLM", ""],
-    prefix: "transformer.",
-    always: &[&[
-        ("positions", "alibi"),
-        ("norm_offset", "false"),
-        ("attention_bias", "false"),
-        ("ffn_bias", "false"),
-        ("activation", "gelu-erf"),
-    ]],
-    keys: &[
-        VOCABULARY,
-        &[
+        tensors: &[&[
+            Row("word_embeddings.weight", "embed.weight", Held::Same),
+            Row("word_embeddings_layernorm", "embed_norm", Held::Same),
+            Row("h.{}.input_layernorm", "ln1", Held::Same),
+            Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
+            Row("h.{}.self_attention.dense", "attn.out", Held::Same),
+            Row("h.{}.post_attention_layernorm", "ln2", Held::Same),
+            Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
+            Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
+            Row("ln_f", "ln_final", Held::Same),
+        ]],
+        copies: &[("lm_head.weight", "word_embeddings.weight")],
+        ..FAMILY
+    },
+    // MPT (MosaicML 2023): alibi, no offsets.
+    Family {
+        names: ["MPT", "mpt", "MptForCausalLM"],
+        prefix: "transformer.",
+        always: &["positions=alibi norm_offset=false attention_bias=false ffn_bias=false activation=gelu-erf"],
+        keys: &[
+            VOCABULARY,
             Is("context_length", &["max_seq_len"], "2048"),
             Is("d_model", &["d_model"], ""),
             Is("n_head", &["n_heads"], ""),
@@ -1506,48 +1147,38 @@ static MPT: Family = Family {
             Only("no_bias", "true", "MPT has no offsets"),
             Only("logit_scale", "null", "logits are as they are"),
             TIED,
-            By(read_mpt, |c, map| {
+            By(read_mpt, |c| {
                 let attention = json!({ "softmax_scale": c.score_scale(0), "attn_pdrop": c.dropout.attention });
-                map.insert("attn_config".into(), attention);
+                vec![("attn_config", attention)]
             }),
             Is("dropout_embedding", &["emb_pdrop"], "0"),
             Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
-            Idle(&[
-                "learned_pos_emb",
-                "embedding_fraction",
-                "norm_type",
-                "init_device",
-                "init_config",
-                "verbose",
-                "emb_init_std",
-                "init_nonlinearity",
-                "fan_mode",
-                "init_div_is_residual",
-                "emb_init_uniform_lim",
-                "init_gain",
-                "tokenizer_name",
-                "model_name",
-            ]),
+            Idle(
+                "learned_pos_emb embedding_fraction norm_type init_device init_config verbose emb_init_std init_nonlinearity \
+                 fan_mode init_div_is_residual emb_init_uniform_lim init_gain tokenizer_name model_name",
+            ),
         ],
-    ],
-    tensors: &[&[
-        Row("wte.weight", "embed.weight", Held::Same),
-        Row("blocks.{}.norm_1", "ln1", Held::Same),
-        Row("blocks.{}.attn.Wqkv", "attn.qkv", Held::Fused),
-        Row("blocks.{}.attn.out_proj", "attn.out", Held::Same),
-        Row("blocks.{}.norm_2", "ln2", Held::Same),
-        Row("blocks.{}.ffn.up_proj", "mlp.in", Held::Same),
-        Row("blocks.{}.ffn.down_proj", "mlp.out", Held::Same),
-        Row("norm_f", "ln_final", Held::Same),
-    ]],
-    copies: WTE_COPY,
-    ..FAMILY
-};
+        tensors: &[&[
+            Row("wte.weight", "embed.weight", Held::Same),
+            Row("blocks.{}.norm_1", "ln1", Held::Same),
+            Row("blocks.{}.attn.Wqkv", "attn.qkv", Held::Fused),
+            Row("blocks.{}.attn.out_proj", "attn.out", Held::Same),
+            Row("blocks.{}.norm_2", "ln2", Held::Same),
+            Row("blocks.{}.ffn.up_proj", "mlp.in", Held::Same),
+            Row("blocks.{}.ffn.down_proj", "mlp.out", Held::Same),
+            Row("norm_f", "ln_final", Held::Same),
+        ]],
+        copies: WTE_COPY,
+        ..FAMILY
+    },
+];
 
 // ---- what is read in a way of its own
 
 type Answer = super::keys::Answer<()>;
 type C = limpid_core::config::Config;
+
+const PHI3_ANGLES: Key = Rope(Some(1.0), ROPE);
 
 /// `su` and `yarn` are longrope here, and the length before scaling stands beside it.
 fn read_phi3_rope(k: &Keys, c: &mut C) -> Answer {
@@ -1560,7 +1191,7 @@ fn read_phi3_rope(k: &Keys, c: &mut C) -> Answer {
         }
     }
     map.entry("original_max_position_embeddings").or_insert(json!(4096));
-    Rope("10000", Some(1.0), ROPE).read(&Keys::of(&map), c)?;
+    PHI3_ANGLES.read(&Keys::of(&map), c)?;
     k.find(&[
         "rope_scaling",
         "rope_parameters",
@@ -1569,6 +1200,14 @@ fn read_phi3_rope(k: &Keys, c: &mut C) -> Answer {
         "original_max_position_embeddings",
     ]);
     Ok(())
+}
+
+fn write_phi3_rope(c: &C) -> Entries {
+    let mut entries = PHI3_ANGLES.write(c);
+    if c.rotary_scaling.kind == RotaryKind::Longrope {
+        entries.push(("original_max_position_embeddings", json!(c.rotary_scaling.context)));
+    }
+    entries
 }
 
 /// Angles of blocks with a window and without: nested in `rope_parameters`, or `rope_local_base_freq` beside `rope_theta`, as
@@ -1590,14 +1229,14 @@ fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     map.insert("rope_parameters".into(), full);
     map.retain(|key, _| !["rope_scaling", "original_max_position_embeddings"].contains(&key.as_str()));
     let full = Keys::of(&map);
-    Rope("1000000", None, ROPE).read(&full, c)?;
+    read_rope(&full, c, 1e6, None, ROPE)?;
     c.rotary_scaling.truncate = true; // transformers looks for it beside the two, where it is not
     let own = [c.rotary_base, base];
     let scaling = c.rotary_scaling;
     let sliding =
         serde_json::Map::from_iter([("rope_parameters".into(), part("sliding_attention").unwrap_or(json!({})))]);
     let sliding = Keys::of(&sliding);
-    Rope("10000", None, ROPE).read(&sliding, c)?;
+    read_rope(&sliding, c, 1e4, None, ROPE)?;
     if c.rotary_scaling != RotaryScaling::NONE {
         return refuse(
             "`rope_parameters` scales the angles of sliding_attention: limpid scales those of the other blocks only",
@@ -1608,6 +1247,16 @@ fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     (c.rotary_base, c.rotary_scaling) = (own[0], scaling);
     k.find(&["rope_theta", "original_max_position_embeddings"]);
     Ok(())
+}
+
+fn write_gemma3_rope(c: &C) -> Entries {
+    let full: HashMap<_, _> = ANGLES.write(c).into_iter().collect();
+    let mut angles = full["rope_scaling"].as_object().cloned().unwrap_or_default();
+    angles.insert("rope_theta".into(), full["rope_theta"].clone());
+    angles.entry("rope_type").or_insert(json!("default"));
+    let own = c.rotary_base_window.unwrap_or(c.rotary_base);
+    let window = json!({ "rope_type": "default", "rope_theta": own });
+    vec![("rope_parameters", json!({ "full_attention": angles, "sliding_attention": window }))]
 }
 
 /// `attention_types`: [[kinds, how often], ...].
@@ -1633,6 +1282,15 @@ fn read_attention_types(k: &Keys, c: &mut C) -> Answer {
         c.window_layers = pattern("attention_types", &local)?;
     }
     Ok(())
+}
+
+fn write_attention_types(c: &C) -> Entries {
+    let kinds = blocks(c).map(|i| if c.window_of(i) > 0 { "local" } else { "global" });
+    let mut entries = vec![("attention_types", json!([[kinds.collect::<Vec<_>>(), 1]]))];
+    if c.window == 0 {
+        entries.push(("window_size", json!(256))); // no block has it
+    }
+    entries
 }
 
 /// `no_rope_layers`: 1 for each block that has positions, as its name does not say.
@@ -1671,20 +1329,18 @@ fn read_falcon(k: &Keys, c: &mut C) -> Answer {
     Ok(())
 }
 
-fn write_falcon(c: &C, map: &mut serde_json::Map<String, Value>) {
+fn write_falcon(c: &C) -> Entries {
     let heads = c.heads();
     let new = c.parallel == Parallel::TwoNorms || ![1, heads.n_head].contains(&heads.n_kv_head);
     let norms = new.then_some(if c.parallel == Parallel::TwoNorms { 2 } else { 1 });
-    for (key, value) in [
+    vec![
         ("new_decoder_architecture", json!(new)),
         ("multi_query", json!(!new && heads.n_kv_head == 1)),
         ("num_kv_heads", json!(heads.n_kv_head)),
         ("parallel_attn", json!(c.parallel != Parallel::No)),
         ("num_ln_in_parallel_attn", json!(norms)),
         ("alibi", json!(false)),
-    ] {
-        map.insert(key.into(), value);
-    }
+    ]
 }
 
 /// `attn_config`, an object of its own.

@@ -2,9 +2,10 @@
 //! or has the one value that limpid supports, or needs functions of its own (rotary angles, windows). `families` has the tables. A key
 //! that no table mentions is an error, unless no result depends on it.
 
+use super::super::{setting, settings};
 use limpid_core::config::{
-    Activation, Axis, Config, ConfigError, Fields, LayerPattern, PairFactors, RotaryKind, RotaryScaling, Setting,
-    Settings, Value as SettingValue, unknown,
+    Activation, Axis, Config, ConfigError, Fields, LayerPattern, PairFactors, RotaryKind, RotaryScaling, Settings,
+    unknown,
 };
 use limpid_core::numeric::math::ln_f64;
 use serde_json::{Map, Value, json};
@@ -13,6 +14,9 @@ use std::collections::HashSet;
 
 pub(super) type Answer<T> = Result<T, ConfigError>;
 
+/// Keys of a config.json with their values.
+pub(super) type Entries = Vec<(&'static str, Value)>;
+
 pub(super) fn refuse<T>(what: impl Into<String>) -> Answer<T> {
     Err(ConfigError::File(what.into()))
 }
@@ -20,7 +24,8 @@ pub(super) fn refuse<T>(what: impl Into<String>) -> Answer<T> {
 /// One key, or several that say one thing together.
 pub(super) enum Key {
     /// Our settings (usually one), and the names that the key may have; the first is written. The last text is their value if the key is
-    /// missing: empty if the key is required, `-` for the setting's own default, `4 d_model`.
+    /// missing and the family's `usual` has none for the first of them: empty if the key is required, `-` for the setting's own default,
+    /// `4 d_model`.
     Is(&'static str, &'static [&'static str], &'static str),
     /// The activation function: the names of its key, its value where that is missing, and how values are spelt.
     Act(&'static [&'static str], &'static str, fn(Activation) -> &'static [&'static str]),
@@ -31,14 +36,18 @@ pub(super) enum Key {
     /// The only value that limpid supports (as JSON), and why.
     Only(&'static str, &'static str, &'static str),
     /// Keys that affect no result, beside [`IDLE`].
-    Idle(&'static [&'static str]),
-    /// The rotary angles: their base where no key says it, which part of a head is turned where no key says it (nothing: always
-    /// all of it), and the names of both keys.
-    Rope(&'static str, Option<f64>, [&'static str; 2]),
+    Idle(&'static str),
+    /// The rotary angles: which part of a head is turned where no key says it (nothing: always all of it), and the names of the keys of
+    /// their base (10,000 where neither a key nor `usual` says it) and of that part.
+    Rope(Option<f64>, [&'static str; 2]),
     /// `sliding_window`: its value where the key is missing, and the blocks that have it.
     Window(&'static str, WindowBlocks),
+    /// A setting that no key says: it follows from others.
+    Follows(fn(&mut Config)),
     /// Read and written by functions of its own.
-    By(fn(&Keys, &mut Config) -> Answer<()>, fn(&Config, &mut Map<String, Value>)),
+    By(fn(&Keys, &mut Config) -> Answer<()>, fn(&Config) -> Entries),
+    /// Keys that families share.
+    All(&'static [Key]),
 }
 
 /// The blocks that have a window where no `layer_types` say so.
@@ -62,7 +71,9 @@ pub(super) struct Keys<'a> {
     /// Those that a family has no use for.
     pub(super) idle: RefCell<HashSet<&'static str>>,
     /// What [`Keys::rest`] found in objects inside.
-    inner: RefCell<Vec<String>>,
+    pub(super) inner: RefCell<Vec<String>>,
+    /// A family's values of missing keys.
+    pub(super) usual: &'static str,
 }
 
 /// What a setting's value must be, in words.
@@ -78,7 +89,11 @@ fn wanted(setting: &str) -> &'static str {
 
 impl Keys<'_> {
     pub(super) fn of(map: &Map<String, Value>) -> Keys<'_> {
-        Keys { map, asked: RefCell::default(), idle: RefCell::default(), inner: RefCell::default() }
+        Keys { map, asked: RefCell::default(), idle: RefCell::default(), inner: RefCell::default(), usual: "" }
+    }
+    /// The value of a setting whose key is missing, if the family has one of its own.
+    fn usual(&self, setting: &str) -> Option<&'static str> {
+        settings(self.usual).find(|(name, _)| *name == setting).map(|(_, value)| value)
     }
     /// The value under the first of several names for one thing; null is nothing.
     pub(super) fn find(&self, names: &[&'static str]) -> Option<(&'static str, &Value)> {
@@ -259,12 +274,11 @@ impl Key {
         match self {
             Key::Is(settings, names, otherwise) => {
                 let is_null = |name: &&str| keys.map.get(*name).is_some_and(Value::is_null);
-                let open =
-                    |(own, value): (&Setting, &dyn SettingValue)| own.name == *settings && value.json().is_null();
-                let text = match (keys.find(names), *otherwise) {
+                let first = settings.split(' ').next().expect("tables name settings");
+                let text = match (keys.find(names), keys.usual(first).unwrap_or(otherwise)) {
                     (Some((_, value)), _) => value.to_string(),
                     // null says that it follows from others
-                    (None, _) if names.iter().any(is_null) && c.fields().into_iter().any(open) => return Ok(()),
+                    (None, _) if names.iter().any(is_null) && setting(c, first).is_null() => return Ok(()),
                     (None, "") => return refuse(format!("it lacks the key `{}`", names[0])),
                     (None, "-") => return Ok(()),
                     (None, "4 d_model") => c.d_model.saturating_mul(4).to_string(),
@@ -304,84 +318,57 @@ impl Key {
                 keys.only(name, &serde_json::from_str(value).expect("tables have JSON"), why)
             }
             Key::Idle(names) => {
-                keys.find(names);
-                keys.idle.borrow_mut().extend(*names);
+                keys.asked.borrow_mut().extend(names.split(' '));
+                keys.idle.borrow_mut().extend(names.split(' '));
                 Ok(())
             }
-            Key::Rope(base, share, names) => read_rope(keys, c, base.parse().expect("a number"), *share, *names),
+            Key::Rope(share, names) => {
+                let base = keys.usual("rotary_base").map_or(10_000.0, |base| base.parse().expect("a number"));
+                read_rope(keys, c, base, *share, *names)
+            }
             Key::Window(otherwise, blocks) => read_window(keys, c, otherwise.parse().ok(), *blocks),
+            Key::Follows(set) => {
+                set(c);
+                Ok(())
+            }
             Key::By(read, _) => read(keys, c),
+            // also what stands after one that is wrong is asked for
+            Key::All(all) => all.iter().map(|key| key.read(keys, c)).fold(Ok(()), Result::and),
         }
     }
 
-    /// Writes what `c` says of it, whose settings that follow from others are set.
-    pub(super) fn write(&self, c: &Config, map: &mut Map<String, Value>) {
-        let mut put = |key: &str, value: Value| drop(map.insert(key.into(), value));
+    /// What `c` says of it, whose settings that follow from others are set.
+    pub(super) fn write(&self, c: &Config) -> Entries {
         match self {
             Key::Is(settings, names, _) => {
                 let own: Vec<&str> = settings.split(' ').collect();
                 let values = c.fields().into_iter().filter(|(setting, _)| own.contains(&setting.name));
                 let values: Vec<Value> = values.map(|(_, value)| value.json()).collect();
                 // of two switches of one key, one that is off can be on: a bias of zeros
-                put(names[0], values.iter().find(|value| **value == true).unwrap_or(&values[0]).clone());
+                vec![(names[0], values.iter().find(|value| **value == true).unwrap_or(&values[0]).clone())]
             }
-            Key::Cap(setting, name, _) => {
-                let own =
-                    c.fields().into_iter().find(|(own, _)| own.name == *setting).and_then(|(_, cap)| cap.number());
-                put(name, json!(own.filter(|cap| *cap > 0.0)));
+            Key::Cap(name, key, _) => vec![(key, json!(setting(c, name).as_f64().filter(|cap| *cap > 0.0)))],
+            Key::Choice(name, key, values, _) => {
+                let own = setting(c, name);
+                let said = values.iter().find(|(_, value)| own == *value).unwrap_or(&values[0]);
+                vec![(key, serde_json::from_str(said.0).expect("tables have JSON"))]
             }
-            Key::Choice(setting, name, values, _) => {
-                let own = c.fields().into_iter().find(|(own, _)| own.name == *setting).map(|(_, value)| value.json());
-                let said = values.iter().find(|(_, value)| own.as_ref().is_some_and(|own| own == value));
-                let json = said.unwrap_or(&values[0]).0;
-                put(name, serde_json::from_str(json).expect("tables have JSON"));
-            }
-            Key::Act(names, _, spellings) => put(names[0], json!(spellings(c.activation).first())),
-            Key::Rope(_, share, names) => {
-                put(names[0], json!(c.rotary_base));
-                let s = c.rotary_scaling;
-                let scaling = match s.kind {
-                    RotaryKind::Bands if s.factor == 1.0 => Value::Null,
-                    RotaryKind::Bands if s.context == 0 => json!({ "rope_type": "linear", "factor": s.factor }),
-                    RotaryKind::Bands => json!({
-                        "rope_type": "llama3", "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
-                        "original_max_position_embeddings": s.context,
-                    }),
-                    RotaryKind::Dynamic => json!({ "rope_type": "dynamic", "factor": s.factor }),
-                    RotaryKind::Yarn => json!({
-                        "rope_type": "yarn", "factor": s.factor, "beta_fast": s.high, "beta_slow": s.low,
-                        "truncate": s.truncate, "attention_factor": s.attention,
-                        "original_max_position_embeddings": s.context,
-                    }),
-                    RotaryKind::Longrope => json!({
-                        "rope_type": "longrope", "factor": s.factor, "short_factor": s.short[..], "long_factor": s.long[..],
-                        "attention_factor": s.attention, "original_max_position_embeddings": s.context,
-                    }),
-                };
-                put("rope_scaling", scaling);
-                if s.reach > 0 {
-                    put("max_position_embeddings", json!(s.reach));
-                }
-                if share.is_some() {
-                    let (turned, all) = (c.rotary_dim.unwrap_or(c.d_head()), c.d_head() as f64);
-                    // a share that gives as many again when it is rounded down
-                    let share = [turned as f64 / all, (turned as f64 + 0.5) / all];
-                    let exact = share.iter().find(|share| (all * **share) as usize == turned);
-                    put(names[1], json!(exact.unwrap_or(&1.0)));
-                }
-            }
+            Key::Act(names, _, spellings) => vec![(names[0], json!(spellings(c.activation).first()))],
+            Key::Rope(share, names) => write_rope(c, *share, *names),
             Key::Window(_, blocks) => {
-                put("sliding_window", if c.window == 0 { Value::Null } else { json!(c.window) });
+                let mut entries = vec![("sliding_window", if c.window == 0 { Value::Null } else { json!(c.window) })];
                 if *blocks == WindowBlocks::After {
-                    put("use_sliding_window", json!(c.window > 0));
-                    put("max_window_layers", json!(c.n_layer));
+                    entries.push(("use_sliding_window", json!(c.window > 0)));
+                    entries.push(("max_window_layers", json!(c.n_layer)));
                 }
                 if *blocks != WindowBlocks::All {
-                    put("layer_types", layer_types(c, |i| c.window_of(i) > 0));
+                    entries.push(("layer_types", layer_types(c, |i| c.window_of(i) > 0)));
                 }
+                entries
             }
-            Key::Only(..) | Key::Idle(_) => {}
-            Key::By(_, write) => write(c, map),
+            Key::Only(..) | Key::Idle(_) | Key::Follows(_) => vec![],
+            Key::By(_, write) => write(c),
+            Key::All(all) => all.iter().flat_map(|key| key.write(c)).collect(),
         }
     }
 }
@@ -440,7 +427,13 @@ fn read_window(k: &Keys, c: &mut Config, otherwise: Option<usize>, which: Window
 
 /// Base and scaling of the rotary angles, and how many features of a head they turn: `rope_scaling` where it says something,
 /// which then stands for all, or else `rope_parameters` (transformers' `convert_rope_params_to_dict`).
-fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'static str; 2]) -> Answer<()> {
+pub(super) fn read_rope(
+    k: &Keys,
+    c: &mut Config,
+    base: f64,
+    share: Option<f64>,
+    names: [&'static str; 2],
+) -> Answer<()> {
     let [base_name, share_name] = names;
     let says = |(_, value): &(&str, &Value)| !value.as_object().is_some_and(Map::is_empty);
     let (old, new) = (k.find(&["rope_scaling"]), k.find(&["rope_parameters"]));
@@ -506,6 +499,40 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
         }
     };
     k.rest_of(name, &inner)
+}
+
+fn write_rope(c: &Config, share: Option<f64>, [base_name, share_name]: [&'static str; 2]) -> Entries {
+    let s = c.rotary_scaling;
+    let scaling = match s.kind {
+        RotaryKind::Bands if s.factor == 1.0 => Value::Null,
+        RotaryKind::Bands if s.context == 0 => json!({ "rope_type": "linear", "factor": s.factor }),
+        RotaryKind::Bands => json!({
+            "rope_type": "llama3", "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
+            "original_max_position_embeddings": s.context,
+        }),
+        RotaryKind::Dynamic => json!({ "rope_type": "dynamic", "factor": s.factor }),
+        RotaryKind::Yarn => json!({
+            "rope_type": "yarn", "factor": s.factor, "beta_fast": s.high, "beta_slow": s.low,
+            "truncate": s.truncate, "attention_factor": s.attention,
+            "original_max_position_embeddings": s.context,
+        }),
+        RotaryKind::Longrope => json!({
+            "rope_type": "longrope", "factor": s.factor, "short_factor": s.short[..], "long_factor": s.long[..],
+            "attention_factor": s.attention, "original_max_position_embeddings": s.context,
+        }),
+    };
+    let mut entries = vec![(base_name, json!(c.rotary_base)), ("rope_scaling", scaling)];
+    if s.reach > 0 {
+        entries.push(("max_position_embeddings", json!(s.reach)));
+    }
+    if share.is_some() {
+        let (turned, all) = (c.rotary_dim.unwrap_or(c.d_head()), c.d_head() as f64);
+        // a share that gives as many again when it is rounded down
+        let share = [turned as f64 / all, (turned as f64 + 0.5) / all];
+        let exact = share.iter().find(|share| (all * **share) as usize == turned);
+        entries.push((share_name, json!(exact.unwrap_or(&1.0))));
+    }
+    entries
 }
 
 /// Yarn's scaling from `original` tokens to `context`.

@@ -8,14 +8,14 @@
 mod families;
 mod keys;
 
-pub use families::{ALL, GPT2};
+pub use families::ALL;
 pub(super) use families::{BERTS, COHERES, GATED_RMS, LLAMAS};
 
-use super::{Complaints, Dtype, Link, TensorLayout, Within, common, extent};
+use super::{Complaints, Dtype, Link, TensorLayout, Within, common, extent, plain, setting};
 use keys::{Answer, Key, Keys, refuse};
 use limpid_core::config::{
     Activation, Config, ConfigError, DropoutScale, Fields, LayerPattern, NormPlace, Parallel, Positions, RotaryKind,
-    RotaryPairs, RotaryScaling, Settings, Value as SettingValue,
+    RotaryPairs, RotaryScaling, Value as SettingValue,
 };
 use limpid_core::model::{FeatureOrder, Model, Module};
 use limpid_tokenizer::Tokenizer;
@@ -23,18 +23,18 @@ use serde_json::{Map, Value, json};
 
 /// One of HuggingFace's model families.
 pub struct Family {
-    /// Its name in messages.
-    pub name: &'static str,
-    /// Its `model_type`: the one that is written first, then others that are read.
-    types: &'static [&'static str],
-    /// Its classes with a head over the vocabulary, and without; nothing where limpid reads none without.
-    classes: [&'static str; 2],
+    /// What messages call it, its `model_type`, and its class with a head over the vocabulary.
+    names: [&'static str; 3],
+    /// Its class without such a head; nothing where limpid reads none without.
+    headless: &'static str,
     /// What stands before the names of all but the head.
     prefix: &'static str,
-    /// Settings of all its models, where these are not GPT-2's, in lists that families share.
-    always: &'static [&'static [(&'static str, &'static str)]],
-    /// The keys of `config.json`, in lists that families share.
-    keys: &'static [&'static [Key]],
+    /// Settings of all its models, where these are not GPT-2's, in texts that families share.
+    always: &'static [&'static str],
+    /// The keys of `config.json`.
+    keys: &'static [Key],
+    /// Settings whose keys are missing, where the keys that families share have another value.
+    usual: &'static str,
     /// The tensors below the prefix, in lists that families share.
     tensors: &'static [&'static [Row]],
     /// The tensors of the head.
@@ -60,8 +60,8 @@ pub(super) enum Held {
     Same,
     /// (in, out).
     Transposed,
-    /// The queries, the keys or the values alone: 0, 1, 2.
-    Third(usize),
+    /// The queries, the keys or the values alone: three tensors, which the name spells `(q|k|v)`.
+    Thirds,
     /// Queries, keys and values one after another.
     Fused,
     /// For each key head its queries, its key and its value.
@@ -77,6 +77,16 @@ pub(super) enum Held {
 }
 
 impl Family {
+    /// What messages call it.
+    pub fn name(&self) -> &'static str {
+        self.names[0]
+    }
+
+    /// Its `model_type`.
+    fn kind(&self) -> &'static str {
+        self.names[1]
+    }
+
     /// What the weights say of the configuration: an encoder's head is in the file or not, whatever config.json says.
     ///
     /// # Errors
@@ -84,14 +94,14 @@ impl Family {
     pub fn fit(&self, config: Config, has: impl Fn(&str) -> bool) -> Answer<Config> {
         let theirs = |Row(theirs, ours, _): &Row| (*ours == "unembed.bias").then_some(*theirs);
         let bias = self.head.iter().find_map(theirs);
-        if !self.classes[1].is_empty() && bias.is_some_and(|bias| !has(bias)) {
+        if !self.headless.is_empty() && bias.is_some_and(|bias| !has(bias)) {
             return Ok(canonical(&Config { lm_head: false, ..config }));
         }
         if self.head_gelu && config.lm_head && config.activation != Activation::GeluErf {
             let found = config.activation;
             return refuse(format!(
                 "the activation is {found}, but that of {}'s head is gelu-erf always: limpid has one for both",
-                self.name
+                self.name()
             ));
         }
         Ok(config)
@@ -148,17 +158,18 @@ impl Family {
 
     /// What all its models have.
     fn plain(&self) -> Config {
-        let mut c = Config { rotary_pairs: self.pairs, ..Config::default() };
-        for (setting, value) in self.always.iter().copied().flatten() {
-            c.set(setting, value).expect("tables name settings and their values");
-        }
-        c
+        plain(self.always, self.pairs)
+    }
+
+    /// A config.json, to be read as one of its own.
+    fn own<'a>(&self, map: &'a Map<String, Value>) -> Keys<'a> {
+        Keys { usual: self.usual, ..Keys::of(map) }
     }
 
     /// Reads the keys of a configuration; gives those that say nothing to limpid, too.
     fn read(&self, keys: &Keys) -> Answer<(Config, Vec<String>)> {
         let mut c = self.plain();
-        self.keys.iter().copied().flatten().try_for_each(|key| key.read(keys, &mut c))?;
+        self.keys.iter().try_for_each(|key| key.read(keys, &mut c))?;
         let ignored = keys.rest()?;
         c.check()?;
         Ok((canonical(&c), ignored))
@@ -166,13 +177,13 @@ impl Family {
 
     /// The keys of a configuration, as far as it has them.
     fn write(&self, c: &Config) -> Map<String, Value> {
-        let (heads, mut map) = (c.heads(), Map::new());
+        let heads = c.heads();
         let (n_kv_head, d_head) = (Some(heads.n_kv_head), Some(heads.d_head));
         let attention_out_bias = Some(c.attention_out_bias());
         let rotary_dim = Some(c.rotary_dim.unwrap_or(heads.d_head));
         let whole = Config { n_kv_head, d_head, attention_out_bias, rotary_dim, ..c.clone() };
-        self.keys.iter().copied().flatten().for_each(|key| key.write(&whole, &mut map));
-        map
+        let entries = self.keys.iter().flat_map(|key| key.write(&whole));
+        entries.map(|(key, value)| (key.to_string(), value)).collect()
     }
 
     /// The configuration that says of `c` what can be said here, what it lacks (what comes back otherwise when the keys are
@@ -180,13 +191,13 @@ impl Family {
     fn candidate(&self, c: &Config) -> (Config, Complaints, bool) {
         let (mut not, mine) = (common(c), canonical(c));
         let map = self.write(&mine);
-        let read = self.read(&Keys::of(&map));
+        let read = self.read(&self.own(&map));
         let Ok((mut theirs, _)) = read else {
             // a value that the family has no number for
             not.unless(false, "a setting that its configuration has no value for", "");
             return (mine, not, false);
         };
-        let headless = !mine.lm_head && !self.classes[1].is_empty();
+        let headless = !mine.lm_head && !self.headless.is_empty();
         theirs = Config { lm_head: theirs.lm_head && !headless, dropout: mine.dropout, ..theirs };
         let mut theirs = canonical(&theirs);
         let more = not.differences(&mine, &theirs);
@@ -205,7 +216,7 @@ impl Complaints {
         for ((setting, ours), (_, there)) in own.fields().into_iter().zip(read.fields()) {
             let name = setting.name;
             let turns = name.starts_with("rotary") && mine.positions != theirs.positions;
-            let wider = is_wider(name, mine, theirs);
+            let wider = is_wider(name, &own, &read);
             more |= wider && name != "norm_gain_less_one";
             let order = name == "rotary_pairs"; // features lie otherwise there, and numbers are the same
             if same(ours, there) || wider || turns || order {
@@ -228,22 +239,42 @@ pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, pairs: RotaryPairs,
     let mut list = vec![];
     for row in rows {
         let Row(theirs, ours, _) = row;
-        let in_blocks = theirs.contains("{}");
-        for i in 0..if in_blocks { model.config.n_layer } else { 1 } {
-            let module = if in_blocks { Module::block(i) } else { Module::MODEL };
-            let names = (theirs.replace("{}", &i.to_string()), module.named(ours));
-            let kinds: &[&str] = if is_whole(theirs) { &[""] } else { &[".weight", ".bias"] };
-            for kind in kinds {
-                list.extend(row.link(pairs, model, i, [&names.0, &names.1].map(|name| format!("{name}{kind}"))));
+        for (third, theirs) in spelt(theirs).iter().enumerate() {
+            let in_blocks = theirs.contains("{}");
+            for i in 0..if in_blocks { model.config.n_layer } else { 1 } {
+                let module = if in_blocks { Module::block(i) } else { Module::MODEL };
+                let names = [theirs.replace("{}", &i.to_string()), module.named(ours)];
+                let kinds: &[&str] = if is_whole(ours) { &[""] } else { &[".weight", ".bias"] };
+                for kind in kinds {
+                    list.extend(row.link(
+                        pairs,
+                        model,
+                        (i, third),
+                        names.each_ref().map(|name| format!("{name}{kind}")),
+                    ));
+                }
             }
         }
     }
     list
 }
 
+/// The names that a name with `(q|k|v)` in it stands for; another stands for itself.
+fn spelt(name: &str) -> Vec<String> {
+    let parts = name.split_once('(').and_then(|(before, rest)| Some((before, rest.split_once(')')?)));
+    let Some((before, (all, after))) = parts else { return vec![name.into()] };
+    all.split('|').map(|one| format!("{before}{one}{after}")).collect()
+}
+
 impl Row {
-    /// Its link, if the model has the parameter.
-    fn link(&self, pairs: RotaryPairs, model: &Model, block: usize, [name, param]: [String; 2]) -> Vec<Link> {
+    /// Its links in a block, if the model has the parameter; of three tensors those of one.
+    fn link(
+        &self,
+        pairs: RotaryPairs,
+        model: &Model,
+        (block, third): (usize, usize),
+        [name, param]: [String; 2],
+    ) -> Vec<Link> {
         let Some(own) = model.param(&param) else { return vec![] };
         let (rows, padded) = (extent(own).0, own.is_vocabulary());
         let heads = model.config.heads();
@@ -260,7 +291,7 @@ impl Row {
             Held::Same | Held::If(_) => vec![link(0..rows, TensorLayout::Same, None)],
             Held::Transposed => vec![link(0..rows, TensorLayout::Transposed, None)],
             Held::Turned => vec![link(0..rows, turn, None)],
-            Held::Third(i) => vec![part(i, None)],
+            Held::Thirds => vec![part(third, None)],
             Held::From(from) => vec![link(0..rows, TensorLayout::Same, within(from, rows, rows, from + rows))],
             Held::Half(i) => vec![link(0..rows, TensorLayout::Same, within(i * rows, rows, rows, 2 * rows))],
             Held::Fused => {
@@ -370,7 +401,6 @@ fn followed(c: &Config) -> Config {
         d_head: Some(heads.d_head),
         d_v: Some(heads.d_value),
         attention_out_bias: Some(bias),
-        attention_bias: c.attention_bias,
         ..c.clone()
     }
 }
@@ -390,15 +420,11 @@ fn text(value: &dyn SettingValue) -> String {
 
 /// Whether a family has something always that changes nothing where a model lacks it: biases of zeros, gains of ones, a table
 /// of sinusoids, segment vectors of zeros.
-fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
-    let switch = |ours: bool, theirs: bool| !ours && theirs;
-    match setting {
-        "norm_gain" => switch(ours.norm_gain, theirs.norm_gain),
-        "norm_offset" => switch(ours.norm_offset, theirs.norm_offset),
-        "attention_bias" => switch(ours.attention_bias, theirs.attention_bias),
-        "attention_out_bias" => switch(ours.attention_out_bias(), theirs.attention_out_bias()),
-        "ffn_bias" => switch(ours.ffn_bias, theirs.ffn_bias),
-        "head_bias" => switch(ours.head_bias, theirs.head_bias),
+fn is_wider(name: &str, ours: &Config, theirs: &Config) -> bool {
+    match name {
+        "norm_gain" | "norm_offset" | "attention_bias" | "attention_out_bias" | "ffn_bias" | "head_bias" => {
+            setting(ours, name) == false && setting(theirs, name) == true
+        }
         "positions" => {
             let table = [Positions::Sinusoidal, Positions::SinusoidalOneBased, Positions::None];
             table.contains(&ours.positions) && theirs.positions == Positions::Learned
@@ -430,12 +456,12 @@ const OTHERS: &[(&[&str], &str)] = &[
 /// The families that ask for a key: it says something in their models.
 fn readers(key: &str) -> Vec<&'static str> {
     let nothing = Map::new();
-    let asks = |family: &&&Family| {
-        let (keys, mut c) = (Keys::of(&nothing), family.plain());
-        family.keys.iter().copied().flatten().for_each(|own| _ = own.read(&keys, &mut c));
+    let asks = |family: &&Family| {
+        let (keys, mut c) = (family.own(&nothing), family.plain());
+        family.keys.iter().for_each(|own| _ = own.read(&keys, &mut c));
         keys.asked.borrow().contains(key) && !keys.idle.borrow().contains(key)
     };
-    ALL.iter().filter(asks).map(|family| family.types[0]).collect()
+    ALL.iter().filter(asks).map(Family::kind).collect()
 }
 
 /// Why limpid has no model of this kind, by its name in HuggingFace's files or in GGUF's, which puts other marks between words.
@@ -451,19 +477,19 @@ pub(super) fn why_not(kind: &str) -> Option<&'static str> {
 pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
     let value: Value = serde_json::from_str(text).map_err(|e| ConfigError::File(format!("it is not JSON: {e}")))?;
     let Some(map) = value.as_object() else { return refuse("it is not a JSON object") };
-    let keys = Keys::of(map);
     let Some(kind) = map.get("model_type").and_then(Value::as_str) else {
         return refuse("it has no model_type, so nothing says what kind of model it is");
     };
     if let Some(why) = why_not(kind) {
         return refuse(format!("model_type `{kind}` is not a model that limpid has: {why}"));
     }
-    let Some(family) = ALL.iter().find(|family| family.types.contains(&kind)) else {
+    let Some(family) = ALL.iter().find(|family| family.kind() == kind) else {
         // a program wrote it: it is a name that limpid does not know, not one that was mistyped
-        let mut all: Vec<&str> = ALL.iter().flat_map(|family| family.types.iter().copied()).collect();
+        let mut all: Vec<&str> = ALL.iter().map(Family::kind).collect();
         all.sort_unstable();
         return refuse(format!("model_type `{kind}` is not a model that limpid has; it has {}", all.join(", ")));
     };
+    let keys = family.own(map);
     keys.only("is_encoder_decoder", &json!(false), "decoders and encoders by themselves")?;
     keys.only("add_cross_attention", &json!(false), "attention is to the sequence itself")?;
     let plain = "weights are read as they are stored; convert to a plain model first";
@@ -473,7 +499,7 @@ pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
         ConfigError::File(what) => ConfigError::File(format!("model_type `{kind}`: {what}")),
         other => other,
     })?;
-    Ok((*family, config, ignored))
+    Ok((family, config, ignored))
 }
 
 /// The keys of a config.json that is to be written.
@@ -508,15 +534,15 @@ pub fn express(
         return Ok((family, config, ConfigKeys { map, came: true }));
     }
     let (family, config, not) = nearest(c, ALL);
-    not.check(&format!("HuggingFace's {}, the family nearest to it,", family.name))?;
+    not.check(&format!("HuggingFace's {}, the family nearest to it,", family.name()))?;
     let map = family.write(&config);
     Ok((family, config, ConfigKeys { map, came: false }))
 }
 
 /// The family of some that lacks least of a model, the configuration there, and what it lacks. Of several that lack as little the
 /// first that has no more than the model, or else the first.
-pub(super) fn nearest(c: &Config, families: &[&'static Family]) -> (&'static Family, Config, Complaints) {
-    let all = families.iter().map(|family| (*family, family.candidate(c)));
+pub(super) fn nearest(c: &Config, families: &'static [Family]) -> (&'static Family, Config, Complaints) {
+    let all = families.iter().map(|family| (family, family.candidate(c)));
     let nearest = all.min_by_key(|(_, (_, not, more))| (not.0.len(), *more)).expect("there are families");
     let (family, (config, not, _)) = nearest;
     (family, config, not)
@@ -532,9 +558,9 @@ pub fn write(
     dtype: &Dtype,
 ) -> String {
     let mut map = keys.map;
-    let class = family.classes[usize::from(!c.lm_head)];
+    let class = if c.lm_head { family.names[2] } else { family.headless };
     if !keys.came {
-        map.insert("model_type".into(), json!(family.types[0]));
+        map.insert("model_type".into(), json!(family.kind()));
     }
     if map.get("architectures").is_none_or(|all| all[0] != class) {
         map.insert("architectures".into(), json!([class]));
@@ -548,7 +574,7 @@ pub fn write(
     for key in ["dtype", "torch_dtype"] {
         map.get_mut(key).filter(|value| value.is_string()).into_iter().for_each(|value| *value = json!(stored));
     }
-    if let Some(tokenizer) = tokenizer.filter(|_| family.classes[1].is_empty()) {
+    if let Some(tokenizer) = tokenizer.filter(|_| family.headless.is_empty()) {
         let roles = tokenizer.map(Tokenizer::roles).unwrap_or_default();
         for (key, role) in [("bos_token_id", "bos_token"), ("eos_token_id", "eos_token"), ("pad_token_id", "pad_token")]
         {
@@ -562,7 +588,8 @@ pub fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::{names, outline, together, values};
+    use crate::dialect::{Linked, names, outline, together};
+    use limpid_core::config::Settings;
     use std::path::PathBuf;
 
     fn fixtures() -> Vec<PathBuf> {
@@ -595,8 +622,8 @@ mod tests {
             assert_eq!((there, not.0.len(), more), (config.clone(), 0, false), "{name}: {:?}", not.0);
             let model = outline(&config).unwrap();
             let (links, names) = (family.links(&model), names(&store, |name| family.tidy(name, &config)).unwrap());
-            let own =
-                |param: &limpid_core::model::Param| Ok(values(param, &links, &model, &store, &names)?.into_owned());
+            let linked = Linked { links: &links, model: &model, store: &store, names: &names };
+            let own = |param: &limpid_core::model::Param| Ok(linked.values(param)?.into_owned());
             for (theirs, stored) in &names {
                 let held = links.iter().filter(|link| link.name == *theirs);
                 let held: Vec<_> = held.map(|link| (link.clone(), model.param(&link.param).unwrap().clone())).collect();
@@ -607,9 +634,9 @@ mod tests {
                 assert!(made[from..] == stored[from..made.len()], "{name}: {theirs}");
                 assert!(made[..from].iter().all(|v| *v == 0.0), "{name}: {theirs}");
             }
-            seen.insert(family.name);
+            seen.insert(family.name());
         }
-        let unseen: Vec<&str> = ALL.iter().map(|f| f.name).filter(|name| !seen.contains(name)).collect();
+        let unseen: Vec<&str> = ALL.iter().map(Family::name).filter(|name| !seen.contains(name)).collect();
         assert!(unseen.is_empty(), "families without a fixture: {unseen:?}");
     }
 
@@ -697,11 +724,14 @@ mod tests {
         let names: Vec<&str> = known.fields().iter().map(|(setting, _)| setting.name).collect();
         let mut types = std::collections::BTreeSet::new();
         for family in ALL {
-            assert!(!family.name.is_empty() && !family.classes[0].is_empty());
-            family.types.iter().for_each(|kind| assert!(types.insert(kind), "{kind} is two families"));
+            assert!(family.names.iter().all(|name| !name.is_empty()));
+            assert!(types.insert(family.kind()), "{} is two families", family.kind());
             family.plain();
-            for key in family.keys.iter().copied().flatten() {
+            plain(&[family.usual], family.pairs);
+            let mut keys: Vec<&Key> = family.keys.iter().collect();
+            while let Some(key) = keys.pop() {
                 match key {
+                    Key::All(more) => keys.extend(*more),
                     Key::Is(settings, ..) => {
                         settings.split(' ').for_each(|setting| assert!(names.contains(&setting), "{setting}"))
                     }
