@@ -379,32 +379,26 @@ impl<'a> Writer<'a> {
         let wide = self.manifest.borrow().settings.ids == "u32";
         let path = self.path(self.name, "bin");
         let open = self.open()?;
-        let before = open.counts;
+        let mut counts = Counts::default();
         match &ids {
-            Some(_) => open.counts.bytes += unit.bytes as u64,
-            None => open.counts.bad += 1,
+            Some(_) => counts.bytes = unit.bytes as u64,
+            None => counts.bad = 1,
         }
         let ends = unit.last && (begun || ids.is_some());
         for id in ids.into_iter().flatten().chain(end.filter(|_| ends)) {
             let bytes = id.to_le_bytes();
             at(&path, open.file.write_all(if wide { &bytes } else { &bytes[..2] }))?;
-            open.counts.tokens += 1;
+            counts.tokens += 1;
         }
+        counts.documents = u64::from(ends);
+        open.counts = open.counts + counts;
         if ends {
-            open.counts.documents += 1;
             open.end();
         }
-        let now = open.counts;
-        if now.tokens >= self.plan.shard_tokens {
+        if open.counts.tokens >= self.plan.shard_tokens {
             self.close()?;
         }
-        Ok(Counts {
-            documents: now.documents - before.documents,
-            parts: now.parts - before.parts,
-            tokens: now.tokens - before.tokens,
-            bytes: now.bytes - before.bytes,
-            bad: now.bad - before.bad,
-        })
+        Ok(Counts { parts: counts.documents, ..counts })
     }
 
     /// Finishes the shard: ids, then ends, then the manifest that names them.

@@ -19,6 +19,7 @@ use super::{
     TokenizerError,
     engine::{Cut, Cutting, Engine, Expression, Steps, Swap, Whole},
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
+    table::GPT2,
 };
 
 /// Reads one step with the crate's own rules.
@@ -34,9 +35,6 @@ fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, Tok
 
 const NORMALIZER: &str = "the normalizer";
 const PRE_TOKENIZER: &str = "the pre_tokenizer";
-
-/// GPT-2's way of cutting, as the crate writes it.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 fn expression(name: &'static str, pattern: &str) -> Result<Expression, TokenizerError> {
     Expression::new(pattern).map_err(|error| part(name, "a regular expression", error.to_string()))

@@ -103,27 +103,14 @@ pub(super) struct Seam {
 }
 
 impl ImportedTokenizer {
-    pub(super) fn read(source: String) -> Result<ImportedTokenizer, TokenizerError> {
-        let spec: Spec = super::json::parse(&source)?;
-        ImportedTokenizer::new(spec, source)
-    }
-
-    /// The same, where `change` makes another tokenizer of it, if it says so.
-    pub(super) fn read_changed(
-        source: String,
-        change: impl FnOnce(&mut Spec) -> Result<bool, TokenizerError>,
-    ) -> Result<ImportedTokenizer, TokenizerError> {
-        let mut spec: Spec = super::json::parse(&source)?;
-        if change(&mut spec)? { ImportedTokenizer::made(spec) } else { ImportedTokenizer::new(spec, source) }
-    }
-
     /// From what was put together here; its tokenizer.json is written now.
     pub(super) fn made(spec: Spec) -> Result<ImportedTokenizer, TokenizerError> {
         let source = serde_json::to_string(&spec).map_err(|error| TokenizerError::Json(error.to_string()))? + "\n";
         ImportedTokenizer::new(spec, source)
     }
 
-    fn new(spec: Spec, source: String) -> Result<ImportedTokenizer, TokenizerError> {
+    /// What `source` says, a tokenizer.json.
+    pub(super) fn new(spec: Spec, source: String) -> Result<ImportedTokenizer, TokenizerError> {
         let tokens = spec.tokens()?;
         let kind = match spec.kind() {
             "BPE" => "bpe",
@@ -438,12 +425,10 @@ fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, To
     }
     let over = |token: &String| token.char_indices().any(|(at, c)| c == '▁' && !token[..at].ends_with(['▁']) && at > 0);
     let model = &spec.model;
-    let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
     let apart = spec.kind() == "BPE"
         && marked
         && model.ignore_merges != Some(true)
-        && plain(&model.continuing_subword_prefix)
-        && plain(&model.end_of_word_suffix)
+        && spec.is_unmarked()
         && tokens.iter().flatten().any(|token| token == "▁")
         && !tokens.iter().flatten().any(over);
     let harmless = |added: &Added| {
@@ -572,7 +557,6 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerEr
 /// Tokens and merges are known by their hash, so that nothing is built to find out.
 fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
     let model = &spec.model;
-    let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
     let split = table::split(&spec.pre_tokenizer)?;
     let encoding = Encoding::all().find(|encoding| encoding.split() == split)?;
     let merges = model.merges.as_deref().filter(|_| spec.kind() == "BPE" && spec.version == "1.0")?;
@@ -584,8 +568,7 @@ fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
         && spec.added_tokens.len() == encoding.specials().len()
         && spec.added_tokens.iter().all(alike)
         && spec.normalizer.is_null()
-        && plain(&model.continuing_subword_prefix)
-        && plain(&model.end_of_word_suffix)
+        && spec.is_unmarked()
         && model.byte_fallback != Some(true)
         && hash(tokens, merges) == encoding.hash();
     same.then_some(encoding)

@@ -28,6 +28,7 @@ mod ids;
 mod imported;
 mod json;
 mod learn;
+mod markers;
 mod pairs;
 mod ranks;
 mod scored;
@@ -39,12 +40,7 @@ mod toys;
 mod vocabulary;
 mod words;
 
-use std::{
-    collections::HashSet,
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::HashSet, fmt, sync::Arc};
 
 pub use bpe::Encoding;
 pub use dense::DenseTokenizer;
@@ -57,9 +53,8 @@ pub use stream::TextStream;
 pub use table::{END_ROLES, Table};
 pub use vocabulary::{Order, TokenizerKind, Vocabulary};
 
-use imported::Seam;
-use limpid_base::{files::replace, nearest::nearest};
-use words::Spacing;
+use limpid_base::nearest::nearest;
+use stream::Decoding;
 
 /// Every name a tokenizer goes by. `char` and `word` need a text or a file besides; `s0`, `s0-three` and `s3` have the words of the
 /// documents' examples.
@@ -140,11 +135,6 @@ impl Tokenizer {
         Vocabulary::new(kind, tokens).map(Tokenizer::learned)
     }
 
-    /// From what was put together here.
-    fn made(spec: spec::Spec) -> Result<Tokenizer, TokenizerError> {
-        Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
-    }
-
     /// The same with these special tokens: one that is a token already becomes special, and the others get the next ids, in their order.
     ///
     /// # Errors
@@ -165,12 +155,17 @@ impl Tokenizer {
                 }
             }
             Tokenizer::Bpe(encoding) => {
-                let known = ImportedTokenizer::made(table::encoding(*encoding)?)?;
+                let known = ImportedTokenizer::made(table::encoding(*encoding))?;
                 Ok(Tokenizer::Imported(Arc::new(known.with_specials(&new)?)))
             }
             Tokenizer::Imported(imported) => Ok(Tokenizer::Imported(Arc::new(imported.with_specials(&new)?))),
             Tokenizer::Dense(_) => refused("a dense tokenizer numbers only ids that a text uses".into()),
         }
+    }
+
+    /// From what was put together here.
+    fn made(spec: spec::Spec) -> Result<Tokenizer, TokenizerError> {
+        Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
     }
 
     fn learned(vocabulary: Vocabulary) -> Tokenizer {
@@ -304,28 +299,16 @@ impl Tokenizer {
     /// The bytes of `ids`, which for byte pairs need not be whole characters.
     pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, TokenizerError> {
         self.check(ids)?;
-        Ok(match self {
-            Tokenizer::Char(vocabulary) => {
-                ids.iter().flat_map(|&id| vocabulary.tokens()[id as usize].as_bytes()).copied().collect()
+        match self {
+            // all at once is quicker
+            Tokenizer::Bpe(encoding) => Ok(encoding.bytes(ids)),
+            Tokenizer::Dense(dense) => dense.full().decode_bytes(&dense.sparse(ids)),
+            _ => {
+                let (mut state, mut bytes) = (Decoding::default(), Vec::with_capacity(ids.len() * 4));
+                ids.iter().for_each(|id| state.push(self, *id, &mut bytes));
+                Ok(bytes)
             }
-            Tokenizer::Word(vocabulary) => {
-                let mut spacing = Spacing::default();
-                let mut bytes = Vec::with_capacity(ids.len() * 5);
-                for &id in ids {
-                    let token = &vocabulary.tokens()[id as usize];
-                    bytes.extend_from_slice(spacing.before(token).as_bytes());
-                    bytes.extend_from_slice(token.as_bytes());
-                }
-                bytes
-            }
-            Tokenizer::Bpe(encoding) => encoding.bytes(ids),
-            Tokenizer::Imported(imported) => {
-                let (mut seam, mut bytes) = (Seam::default(), Vec::with_capacity(ids.len() * 4));
-                ids.iter().for_each(|&id| imported.push(id, &mut seam, &mut bytes));
-                bytes
-            }
-            Tokenizer::Dense(dense) => dense.full().decode_bytes(&dense.sparse(ids))?,
-        })
+        }
     }
 
     /// One token to look at: its text as it is, with bytes that are no character written `\xE2`. An id that no text has is
@@ -367,7 +350,7 @@ impl Tokenizer {
     pub fn specials(&self) -> Vec<(&str, u32)> {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
-                vocabulary.specials().into_iter().map(|id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
+                vocabulary.specials().iter().map(|&id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
             }
             Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
             Tokenizer::Imported(imported) => imported.specials(),
@@ -423,11 +406,6 @@ impl Tokenizer {
         }
     }
 
-    /// The special tokens that have a part in transformers' tokenizer_config.json, by the name of the part.
-    pub fn roles(&self) -> Vec<(&'static str, u32)> {
-        export::roles(self)
-    }
-
     /// The tokens in a role (`bos_token`, `image_token`), as the files of a model's folder name them; nothing if they name none.
     pub fn named_roles(&self) -> &[(String, String)] {
         match self {
@@ -451,46 +429,6 @@ impl Tokenizer {
         imported.begin.or(self.bos())
     }
 
-    /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
-    /// (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the very
-    /// file it was read from, or what stands for it; a dense one is `{"limpid_dense": {"of": FILE, "ids": IDS}}`.
-    pub fn to_json(&self) -> String {
-        json::write(self)
-    }
-
-    /// Reads what [`to_json`](Tokenizer::to_json) wrote, or another tokenizer.json of HuggingFace's.
-    pub fn from_json(text: &str) -> Result<Tokenizer, TokenizerError> {
-        json::read(text.into())
-    }
-
-    /// Writes a tokenizer.json, whole or not at all.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TokenizerError> {
-        let path = path.as_ref();
-        write(path, &self.to_json())
-    }
-
-    /// Reads a tokenizer.json, OpenAI's .tiktoken or llm.c's .bin: what a file is, its content says and not its name.
-    pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        files::load(path.as_ref(), None, &[])
-    }
-
-    /// The same, with what a .tiktoken file does not say: how text is cut, if its ranks are not OpenAI's, and special tokens, which get
-    /// the ids that follow.
-    pub fn load_with(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
-        files::load(path, split, special)
-    }
-
-    /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
-    /// the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
-    pub fn to_tiktoken(&self) -> Result<String, TokenizerError> {
-        files::to_tiktoken(self)
-    }
-
-    /// The content of llm.c's gpt2_tokenizer.bin, version 2.
-    pub fn to_llmc(&self) -> Result<Vec<u8>, TokenizerError> {
-        files::to_llmc(self)
-    }
-
     /// How it cuts text before joining bytes, if that is what it does.
     pub fn split(&self) -> Option<Split> {
         match self {
@@ -500,44 +438,18 @@ impl Tokenizer {
         }
     }
 
-    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt, vocab.txt (BERT), gpt2_tokenizer.bin
-    /// (llm.c) or OpenAI's ranks (tokenizer.model, tiktoken.model), as transformers' classes read these and the files beside
-    /// them (docs/formats.md). `None` if there is none of them.
-    ///
-    /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
-    pub fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
-        files::open(dir)
-    }
-
-    /// Writes files into `dir` that transformers' `AutoTokenizer` reads and gives the same ids with: a full tokenizer.json,
-    /// tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the model's context.
-    pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, TokenizerError> {
-        export::export(self, dir, model_max_length)
-    }
-
-    /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
-    /// an encoding.
-    pub fn export_json(&self, path: &Path) -> Result<(), TokenizerError> {
-        write(path, &export::json(self)?)
-    }
-
-    /// What a GGUF file says of it, or why GGUF cannot say it.
-    pub fn table(&self) -> Result<Table, TokenizerError> {
-        table::write(self)
-    }
-
-    /// The tokenizer that a GGUF file describes.
-    pub fn from_table(table: Table) -> Result<Tokenizer, TokenizerError> {
-        table::read(table)
-    }
-
     /// Says which id, if any, is not below V.
     fn check(&self, ids: &[u32]) -> Result<(), TokenizerError> {
+        ids.iter().enumerate().try_for_each(|(index, id)| self.check_at(index, *id))
+    }
+
+    /// The same of the id at place `index`.
+    fn check_at(&self, index: usize, id: u32) -> Result<(), TokenizerError> {
         let vocab_size = self.vocab_size();
-        match ids.iter().position(|&id| id as usize >= vocab_size) {
-            None => Ok(()),
-            Some(index) => Err(TokenizerError::Id { id: ids[index], index, name: self.name().into(), vocab_size }),
+        if (id as usize) < vocab_size {
+            return Ok(());
         }
+        Err(TokenizerError::Id { id, index, name: self.name().into(), vocab_size })
     }
 }
 
@@ -555,12 +467,6 @@ fn visible(bytes: &[u8]) -> String {
         chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02X}"));
     }
     text
-}
-
-/// Writes a file, whole or not at all.
-fn write(path: &Path, text: &str) -> Result<(), TokenizerError> {
-    replace(path, |beside| std::fs::write(beside, text))
-        .map_err(|fault| TokenizerError::Io { path: path.into(), fault })
 }
 
 #[cfg(test)]
