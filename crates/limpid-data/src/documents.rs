@@ -165,6 +165,7 @@ pub struct Unit {
 }
 
 /// All documents of some files, in order.
+#[derive(Default)]
 pub struct DocumentReader {
     inputs: Vec<Input>,
     /// The field that is read from JSON and parquet; none for whole items as JSON.
@@ -196,20 +197,7 @@ impl DocumentReader {
 
     /// The lines, items and rows of `inputs` as they are, in JSON. A file of unknown format has lines, or an array of items.
     pub(super) fn items(inputs: Vec<Input>, skip_bad: bool) -> DocumentReader {
-        DocumentReader {
-            inputs,
-            field: None,
-            stdin: None,
-            skip_bad,
-            file: 0,
-            reader: None,
-            raw: Raw::default(),
-            read: 0,
-            sums: vec![],
-            empty: 0,
-            bad: 0,
-            complaints: vec![],
-        }
+        DocumentReader { inputs, skip_bad, ..DocumentReader::default() }
     }
 
     /// The same, if standard input has been read already.

@@ -10,7 +10,7 @@ use super::{
     Encoding, Tokenizer, TokenizerError,
     beside::Beside,
     classes::{self, Class, WHOLE},
-    imported::ImportedTokenizer,
+    imported::{ImportedTokenizer, Told},
     spec::{Added, Merge, Model, Spec, Vocab, part},
     split::Split,
     table,
@@ -164,14 +164,14 @@ fn configure(imported: &mut ImportedTokenizer, beside: &Beside, class: &Class) {
     let size = imported.tokens().len();
     let is_known = |id: &u32| (*id as usize) < size;
     let named = |role| beside.role(role, class).and_then(|name| imported.id(name));
-    let (begin, end) = (named("bos_token"), named("eos_token"));
-    imported.begin = begin;
-    imported.end = end.filter(|_| beside.says("eos_token")).or(beside.end.filter(is_known)).or(end);
-    imported.ends = beside.ends.iter().copied().filter(is_known).collect();
-    imported.splits_specials = beside.settings.split_special_tokens == Some(true);
-    if beside.names_tokens || !class.is_whole() {
-        imported.names = beside.names(class);
-    }
+    let end = named("eos_token");
+    imported.told = Told {
+        begin: named("bos_token"),
+        end: end.filter(|_| beside.says("eos_token")).or(beside.end.filter(is_known)).or(end),
+        ends: beside.ends.iter().copied().filter(is_known).collect(),
+        names: if beside.names_tokens || !class.is_whole() { beside.names(class) } else { vec![] },
+        splits_specials: beside.settings.split_special_tokens == Some(true),
+    };
 }
 
 /// The class's tokenizer of a vocabulary.
@@ -215,7 +215,7 @@ fn ranks_beside(bytes: &[u8], beside: &Beside) -> Result<Tokenizer, TokenizerErr
 pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -> Result<Tokenizer, TokenizerError> {
     let mut spec = word_pieces(lines)?;
     classes::bert().make(&mut spec, &Beside::with_case(lowercase), false)?;
-    spec.added_tokens = (0..).zip(special).map(|(id, token)| Added::new(id, token, true)).collect();
+    spec.added_tokens = Added::specials(special, 0);
     Tokenizer::made(spec)
 }
 
@@ -310,9 +310,9 @@ pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -
     let split = split.or(known.map(Encoding::split)).ok_or(TokenizerError::NoSplit)?;
     // p50k_base has its end of text where GPT-2 has it, among its tokens.
     let p50k = known.is_some() && own.is_none() && tokens[50_256].is_none() && special.is_empty();
-    let added = special.iter().zip(tokens.len() as u32..).map(|(token, id)| Added::new(id, token, true));
-    let added = added.chain(p50k.then(|| Added::new(50_256, "<|endoftext|>", true)));
-    Tokenizer::made(table::ranked(&tokens, split, added.collect()))
+    let mut added = Added::specials(special, tokens.len());
+    added.extend(p50k.then(|| Added::new(50_256, "<|endoftext|>", true)));
+    Tokenizer::made(table::ranked(&tokens, split, added))
 }
 
 /// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left out.

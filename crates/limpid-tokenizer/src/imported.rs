@@ -42,16 +42,25 @@ pub struct ImportedTokenizer {
     added: Vec<(u32, bool)>,
     /// The special tokens that its model expects before and after a text.
     frame: (Vec<u32>, Vec<u32>),
-    pub(super) end: Option<u32>,
-    pub(super) begin: Option<u32>,
-    /// All that end a text or a turn by the model's own files.
-    pub(super) ends: Vec<u32>,
+    /// What the files beside it say.
+    pub(super) told: Told,
     /// The token for text that the vocabulary lacks.
     pub(super) unknown: Option<u32>,
-    /// The tokens in a role, as its files name them; nothing if they name none.
-    pub(super) names: Vec<(String, String)>,
+}
+
+/// What other files than its own say of a tokenizer.
+#[derive(Clone, Default)]
+pub(super) struct Told {
+    /// The token that begins a text.
+    pub begin: Option<u32>,
+    /// The token that ends one.
+    pub end: Option<u32>,
+    /// All that end a text or a turn by the model's own files.
+    pub ends: Vec<u32>,
+    /// The tokens in a role; nothing if they name none.
+    pub names: Vec<(String, String)>,
     /// Whether the text of a special token is text like any other, always.
-    pub(super) splits_specials: bool,
+    pub splits_specials: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one per model")]
@@ -153,12 +162,8 @@ impl ImportedTokenizer {
             tokens,
             added,
             frame,
-            end: None,
-            begin: None,
-            ends: vec![],
+            told: Told::default(),
             unknown,
-            names: vec![],
-            splits_specials: false,
         })
     }
 
@@ -173,8 +178,7 @@ impl ImportedTokenizer {
             spec.added_tokens.push(Added::new(id, text, true));
         }
         let mut made = ImportedTokenizer::made(spec)?;
-        (made.begin, made.end, made.ends, made.frame) = (self.begin, self.end, self.ends.clone(), self.frame.clone());
-        (made.names, made.splits_specials) = (self.names.clone(), self.splits_specials);
+        (made.told, made.frame) = (self.told.clone(), self.frame.clone());
         Ok(made)
     }
 
@@ -231,7 +235,7 @@ impl ImportedTokenizer {
     }
 
     pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {
-        let specials = specials && !self.splits_specials;
+        let specials = specials && !self.told.splits_specials;
         match &self.engine {
             Engine::BuiltIn(encoding) => Ok(encoding.encode(text, specials, threads)),
             Engine::Bytes(pairs) => Ok(pairs.encode(text, specials, threads)),
@@ -322,8 +326,7 @@ impl ImportedTokenizer {
                 out.extend(bytes.unwrap_or_else(|| token.into()));
             }
             Decoder::Text { replace, bytes, strip } => {
-                let byte = token.strip_prefix("<0x").and_then(|t| t.strip_suffix('>')).filter(|t| t.len() == 2);
-                let mut text = match byte.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                let mut text = match table::byte(token) {
                     Some(byte) if *bytes => vec![byte],
                     _ if added == Some(true) => token.into(),
                     _ => replace.iter().fold(token.to_string(), |text, (a, b)| text.replace(a, b)).into_bytes(),
@@ -367,8 +370,10 @@ impl ImportedTokenizer {
 
 impl PartialEq for ImportedTokenizer {
     fn eq(&self, other: &ImportedTokenizer) -> bool {
-        let facts = |f: &ImportedTokenizer| (f.begin, f.end, f.ends.clone(), f.frame.clone(), f.splits_specials);
-        self.source == other.source && facts(self) == facts(other)
+        let (told, its) = (&self.told, &other.told);
+        (&self.source, &self.frame) == (&other.source, &other.frame)
+            && (told.begin, told.end, &told.ends) == (its.begin, its.end, &its.ends)
+            && told.splits_specials == its.splits_specials
     }
 }
 

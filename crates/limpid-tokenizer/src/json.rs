@@ -10,7 +10,6 @@ use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{IgnoredAny, MapAccess, Visitor},
-    ser::SerializeMap,
 };
 use serde_json::{Value, json};
 
@@ -63,11 +62,7 @@ struct WrittenModel<'a> {
 }
 
 fn by_id<S: Serializer>(tokens: &&[String], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(Some(tokens.len()))?;
-    for (id, token) in tokens.iter().enumerate() {
-        map.serialize_entry(token, &id)?;
-    }
-    map.end()
+    serializer.collect_map(tokens.iter().zip(0u64..))
 }
 
 impl Tokenizer {
@@ -77,7 +72,7 @@ impl Tokenizer {
     pub fn to_json(&self) -> String {
         match self {
             Tokenizer::Bpe(encoding) => json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => written(vocabulary),
+            Tokenizer::Learned(vocabulary) => written(vocabulary),
             Tokenizer::Imported(imported) => imported.source().into(),
             Tokenizer::Dense(dense) => {
                 let of: Value = serde_json::from_str(&dense.full().to_json()).expect("what is written is JSON");

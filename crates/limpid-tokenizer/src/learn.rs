@@ -179,12 +179,11 @@ impl Learner {
                 let Some((tokens, merges)) = join(tokens, words.collect(), most, min_frequency, "", tell) else {
                     return Ok(None);
                 };
-                let added =
-                    special.iter().zip(tokens.len() as u32..).map(|(token, id)| Added::new(id, token, true)).collect();
+                let added_tokens = Added::specials(&special, tokens.len());
                 let vocab = tokens.into_iter().chain(special.iter().cloned()).zip(0..).collect();
                 let (r#type, vocab) = (Some("BPE".into()), Vocab::Ids(vocab));
                 let model = Model { r#type, vocab, merges: Some(merges), ..Model::default() };
-                Tokenizer::made(Spec { added_tokens: added, ..table::byte_pairs(model, split) }).map(Some)
+                Tokenizer::made(Spec { added_tokens, ..table::byte_pairs(model, split) }).map(Some)
             }
             Learn::WordPiece { lowercase } => {
                 let words: Vec<(String, u64)> = counts().map(|(piece, count)| (text(piece), count)).collect();

@@ -64,8 +64,8 @@ pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 ///
 /// | kind | a token is | `decode(encode(text))` |
 /// |---|---|---|
-/// | `Char` | one Unicode scalar value | `text` |
-/// | `Word` | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
+/// | `Learned`: characters | one Unicode scalar value | `text` |
+/// | `Learned`: words | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
 /// | `Bpe` | some bytes | `text` |
 /// | `Imported` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
 /// | `Dense` | one of another kind, if its text uses it | as that kind |
@@ -82,10 +82,8 @@ pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 /// as no two tokens side by side spell a third with a blank between (`New`, `York`, `New York`).
 #[derive(Clone, PartialEq)]
 pub enum Tokenizer {
-    /// Characters.
-    Char(Arc<Vocabulary>),
-    /// Words.
-    Word(Arc<Vocabulary>),
+    /// Characters or words.
+    Learned(Arc<Vocabulary>),
     /// Byte pairs.
     Bpe(Encoding),
     /// From another program's files.
@@ -145,7 +143,7 @@ impl Tokenizer {
         match self {
             _ if new.is_empty() => Ok(self.clone()),
             _ if new.iter().any(|text| text.is_empty()) => refused("one is empty".into()),
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
+            Tokenizer::Learned(vocabulary) => {
                 let all = vocabulary.tokens().iter().chain(new.iter().copied()).cloned().collect();
                 let newlines = vocabulary.newlines();
                 let made = Vocabulary::with_newlines(vocabulary.kind(), all, newlines).map(Tokenizer::learned)?;
@@ -169,18 +167,14 @@ impl Tokenizer {
     }
 
     fn learned(vocabulary: Vocabulary) -> Tokenizer {
-        match vocabulary.kind() {
-            TokenizerKind::Char => Tokenizer::Char(Arc::new(vocabulary)),
-            TokenizerKind::Word => Tokenizer::Word(Arc::new(vocabulary)),
-        }
+        Tokenizer::Learned(Arc::new(vocabulary))
     }
 
     /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `scored-bpe`, `wordpiece`,
     /// `wordlevel` or `unigram` (and `gpt2`, if it is that); or `dense`.
     pub fn name(&self) -> &'static str {
         match self {
-            Tokenizer::Char(_) => "char",
-            Tokenizer::Word(_) => "word",
+            Tokenizer::Learned(vocabulary) => vocabulary.kind().name(),
             Tokenizer::Bpe(encoding) => encoding.name(),
             Tokenizer::Imported(imported) => imported.name(),
             Tokenizer::Dense(_) => "dense",
@@ -190,7 +184,7 @@ impl Tokenizer {
     /// V: all ids are below it.
     pub fn vocab_size(&self) -> usize {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens().len(),
+            Tokenizer::Learned(vocabulary) => vocabulary.tokens().len(),
             Tokenizer::Bpe(encoding) => encoding.vocab_size(),
             Tokenizer::Imported(imported) => imported.tokens().len(),
             Tokenizer::Dense(dense) => dense.ids().len(),
@@ -199,18 +193,23 @@ impl Tokenizer {
 
     /// The ids of `text`, special tokens recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, true, 1)
+        self.encode_on(1, text, true)
     }
 
     /// The same ids from several threads, for a long text, or with `specials` false those of [`encode_ordinary`](Tokenizer::encode_ordinary).
     /// Only byte-level byte pairs make use of several.
     pub fn encode_on(&self, threads: usize, text: &str, specials: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, specials, threads)
+        match self {
+            Tokenizer::Learned(vocabulary) => vocabulary.encode(text, specials),
+            Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
+            Tokenizer::Imported(imported) => imported.encode(text, specials, threads),
+            Tokenizer::Dense(dense) => dense.dense(&dense.full().encode_on(threads, text, specials)?),
+        }
     }
 
     /// The ids of `text`, where the text of a special token is text like any other.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, false, 1)
+        self.encode_on(1, text, false)
     }
 
     /// The ids of parts of one text: what [`encode`](Tokenizer::encode) gives for all of it, if no plain part has the text of a
@@ -247,15 +246,6 @@ impl Tokenizer {
             }
         }
         Ok(ids)
-    }
-
-    fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {
-        match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
-            Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
-            Tokenizer::Imported(imported) => imported.encode(text, specials, threads),
-            Tokenizer::Dense(dense) => dense.dense(&dense.full().encode_with(text, specials, threads)?),
-        }
     }
 
     /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]` and
@@ -332,9 +322,7 @@ impl Tokenizer {
 
     fn bytes(&self, id: u32) -> Option<Vec<u8>> {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
-                Some(vocabulary.tokens()[id as usize].clone().into())
-            }
+            Tokenizer::Learned(vocabulary) => Some(vocabulary.tokens()[id as usize].clone().into()),
             Tokenizer::Bpe(encoding) => (!encoding.unused(id)).then(|| encoding.bytes(&[id])),
             Tokenizer::Imported(imported) => imported.piece(id),
             Tokenizer::Dense(dense) => dense.full().bytes(dense.sparse(&[id])[0]),
@@ -349,7 +337,7 @@ impl Tokenizer {
     /// All special tokens and their ids, ascending.
     pub fn specials(&self) -> Vec<(&str, u32)> {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
+            Tokenizer::Learned(vocabulary) => {
                 vocabulary.specials().iter().map(|&id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
             }
             Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
@@ -363,7 +351,7 @@ impl Tokenizer {
     /// The token that stands for text which the vocabulary lacks, such as `<UNK>`. None where every text can be written.
     pub fn unknown(&self) -> Option<u32> {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.unknown(),
+            Tokenizer::Learned(vocabulary) => vocabulary.unknown(),
             Tokenizer::Bpe(_) => None,
             Tokenizer::Imported(imported) => imported.unknown,
             Tokenizer::Dense(dense) => dense.one(dense.full().unknown()?),
@@ -376,7 +364,7 @@ impl Tokenizer {
         let Some(unknown) = self.unknown() else { return vec![] };
         let pieces = |text: &'a str| -> Box<dyn Iterator<Item = &'a str> + 'a> {
             match self {
-                Tokenizer::Char(v) | Tokenizer::Word(v) => Box::new(v.kind().pieces(text).map(|(_, piece)| piece)),
+                Tokenizer::Learned(v) => Box::new(v.kind().pieces(text).map(|(_, piece)| piece)),
                 _ => Box::new(text.split_whitespace()),
             }
         };
@@ -390,7 +378,7 @@ impl Tokenizer {
     pub fn end_of_text(&self) -> Option<u32> {
         const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
         let named = match self {
-            Tokenizer::Imported(imported) => imported.end,
+            Tokenizer::Imported(imported) => imported.told.end,
             Tokenizer::Dense(dense) => return dense.one(dense.full().end_of_text()?),
             _ => None,
         };
@@ -400,7 +388,7 @@ impl Tokenizer {
     /// The tokens that end a text or a turn by the model's generation_config.json, or else its config.json.
     pub fn more_ends(&self) -> Vec<u32> {
         match self {
-            Tokenizer::Imported(imported) => imported.ends.clone(),
+            Tokenizer::Imported(imported) => imported.told.ends.clone(),
             Tokenizer::Dense(dense) => dense.full().more_ends().into_iter().filter_map(|id| dense.one(id)).collect(),
             _ => vec![],
         }
@@ -409,7 +397,7 @@ impl Tokenizer {
     /// The tokens in a role (`bos_token`, `image_token`), as the files of a model's folder name them; nothing if they name none.
     pub fn named_roles(&self) -> &[(String, String)] {
         match self {
-            Tokenizer::Imported(imported) => &imported.names,
+            Tokenizer::Imported(imported) => &imported.told.names,
             Tokenizer::Dense(dense) => dense.full().named_roles(),
             _ => &[],
         }
@@ -426,7 +414,7 @@ impl Tokenizer {
     /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.
     pub fn begin_of_text(&self) -> Option<u32> {
         let Tokenizer::Imported(imported) = self else { return None };
-        imported.begin.or(self.bos())
+        imported.told.begin.or(self.bos())
     }
 
     /// How it cuts text before joining bytes, if that is what it does.

@@ -15,7 +15,6 @@ use serde::{
         MapAccess, SeqAccess, Visitor,
         value::{MapAccessDeserializer, SeqAccessDeserializer},
     },
-    ser::SerializeMap,
 };
 use serde_json::Value;
 
@@ -68,6 +67,11 @@ impl Added {
     pub(super) fn new(id: u32, content: &str, special: bool) -> Added {
         Added { id: id.into(), content: content.into(), special, ..Added::default() }
     }
+
+    /// Special tokens with ids from there on.
+    pub(super) fn specials(texts: &[String], from: usize) -> Vec<Added> {
+        texts.iter().zip(from as u32..).map(|(text, id)| Added::new(id, text, true)).collect()
+    }
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -119,13 +123,10 @@ impl Vocab {
 
 impl Serialize for Vocab {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let pairs = match self {
-            Vocab::Ids(pairs) => pairs,
-            Vocab::Scores(scores) => return scores.serialize(serializer),
-        };
-        let mut map = serializer.serialize_map(Some(pairs.len()))?;
-        pairs.iter().try_for_each(|(token, id)| map.serialize_entry(token, id))?;
-        map.end()
+        match self {
+            Vocab::Ids(pairs) => serializer.collect_map(pairs.iter().map(|(token, id)| (token, id))),
+            Vocab::Scores(scores) => scores.serialize(serializer),
+        }
     }
 }
 

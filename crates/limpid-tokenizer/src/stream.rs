@@ -4,7 +4,7 @@
 //! [`TextStream`] holds incomplete characters back, so that every piece it returns is valid text, and all pieces together are
 //! exactly what [`Tokenizer::decode`] returns for all ids.
 
-use super::{Tokenizer, TokenizerError, imported::Seam, words::Spacing};
+use super::{Tokenizer, TokenizerError, TokenizerKind, imported::Seam, words::Spacing};
 
 /// Turns ids into text one at a time, never splitting a character.
 #[derive(Clone, Debug)]
@@ -27,10 +27,12 @@ impl Decoding {
     /// Adds the bytes of an id, which has been checked, to those of the ids before it.
     pub(super) fn push(&mut self, tokenizer: &Tokenizer, id: u32, bytes: &mut Vec<u8>) {
         match tokenizer {
-            Tokenizer::Char(vocabulary) => bytes.extend(vocabulary.tokens()[id as usize].bytes()),
-            Tokenizer::Word(vocabulary) => {
+            Tokenizer::Learned(vocabulary) => {
                 let token = &vocabulary.tokens()[id as usize];
-                bytes.extend(self.spacing.before(token).bytes().chain(token.bytes()));
+                if vocabulary.kind() == TokenizerKind::Word {
+                    bytes.extend(self.spacing.before(token).bytes());
+                }
+                bytes.extend(token.bytes());
             }
             Tokenizer::Bpe(encoding) => bytes.extend(encoding.bytes(&[id])),
             Tokenizer::Imported(imported) => imported.push(id, &mut self.seam, bytes),

@@ -13,8 +13,8 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    Encoding, Tokenizer, TokenizerError, Vocabulary, byte_letters,
-    imported::ImportedTokenizer,
+    Encoding, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters,
+    imported::{ImportedTokenizer, Told},
     scored::{self, SCORED},
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
     split::Split,
@@ -94,8 +94,7 @@ impl Table {
     /// Whether models with this way of cutting expect a first token before every text, and find whole words among the tokens first, where a
     /// file does not say.
     pub fn begins_texts(pre: &str) -> bool {
-        const LLAMA3: &str = "llama-bpe";
-        pre == LLAMA3 || ALIASES.iter().any(|(name, others)| *name == LLAMA3 && others.contains(&pre))
+        known_pre(pre) == Some("llama-bpe")
     }
 
     /// The tokens that end a generation in llama.cpp; makes those special that are known by their text, as llama.cpp does.
@@ -156,8 +155,12 @@ const ALIKE: [(&str, &str); 2] = [
     ),
 ];
 
-/// Names for one way of cutting: that which is written, and others that a file may have.
-const ALIASES: &[(&str, &[&str])] = &[
+/// The ways to cut text that are read: the name that is written, and others that a file may have.
+const PRES: [(&str, &[&str]); 10] = [
+    ("default", &[]),
+    ("deepseek-llm", &[]),
+    ("deepseek-coder", &[]),
+    ("falcon", &[]),
     (
         "gpt-2",
         &[
@@ -191,15 +194,15 @@ const HAN: &str = "[一-龥ࠀ-一가-퟿]+";
 const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 const MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
 
-const PRES: [&str; 9] =
-    ["gpt-2", "dbrx", "qwen2", "gpt-4o", "smollm", "default", "deepseek-llm", "deepseek-coder", "falcon"];
-
-/// The names of ways to cut text that are read.
+/// All their names.
 fn known_pres() -> String {
-    let others = ALIASES.iter().flat_map(|(name, others)| std::iter::once(name).chain(*others));
-    let alone = PRES.iter().filter(|pre| ALIASES.iter().all(|(name, _)| name != *pre));
-    let names: Vec<&str> = alone.chain(others).copied().collect();
-    names.join(", ")
+    let names = PRES.iter().flat_map(|(name, others)| std::iter::once(name).chain(*others));
+    names.copied().collect::<Vec<_>>().join(", ")
+}
+
+/// The name that is written for a way of cutting.
+fn known_pre(pre: &str) -> Option<&'static str> {
+    PRES.iter().find(|(name, others)| *name == pre || others.contains(&pre)).map(|(name, _)| *name)
 }
 
 /// Bytes to letters, behind GPT-2's regular expression or behind another step's.
@@ -209,8 +212,7 @@ pub(super) fn byte_level(regex: bool) -> Value {
 
 /// llama.cpp's way of cutting text as HuggingFace's pre_tokenizer.
 pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
-    let alias = ALIASES.iter().find(|(_, others)| others.contains(&pre));
-    let list = match alias.map_or(pre, |(name, _)| name) {
+    let list = match known_pre(pre)? {
         "gpt-2" => return Some(cutting(Split::Gpt2)),
         "dbrx" => return Some(cutting(Split::Gpt4)),
         "llama-bpe" => return Some(cutting(Split::Llama3)),
@@ -274,7 +276,8 @@ pub(super) fn splitting(value: &Value) -> Option<&'static str> {
     if split(value) == Some(Split::Llama3) {
         return Some("dbrx");
     }
-    PRES.into_iter().find(|pre| pre_tokenizer(pre).and_then(|known| plain(&known)).as_ref() == Some(&asked))
+    let is_same = |pre: &&str| pre_tokenizer(pre).and_then(|known| plain(&known)).as_ref() == Some(&asked);
+    PRES.into_iter().map(|(pre, _)| pre).find(is_same)
 }
 
 /// Byte-level byte pairs within pieces that are cut so.
@@ -349,13 +352,10 @@ impl Tokenizer {
             };
             table.tokens.iter_mut().zip(&table.types).for_each(plain);
         }
-        let added = table
-            .types
-            .iter()
-            .zip(&table.tokens)
-            .zip(0..)
-            .filter(|((kind, _), _)| [UNKNOWN, CONTROL, USER].contains(kind));
-        let added: Vec<Added> = added.map(|((&kind, token), id)| Added::new(id, token, kind != USER)).collect();
+        let kinds = table.types.iter().copied().zip(0..);
+        let added = kinds.filter(|(kind, _)| [UNKNOWN, CONTROL, USER].contains(kind));
+        let added: Vec<Added> =
+            added.map(|(kind, id)| Added::new(id, &table.tokens[id as usize], kind != USER)).collect();
         let mut spec = match table.model {
             "gpt2" => byte_pair_spec(&table)?,
             "llama" => scored_spec(&table)?,
@@ -384,8 +384,8 @@ impl Tokenizer {
         if let Some(named) = named.filter(|named| !table.add_bos && table.after.is_none() && own(named)) {
             return Ok(named);
         }
-        (imported.begin, imported.end) = (table.bos, table.eos);
-        imported.ends = ends.into_iter().collect();
+        let ends = ends.into_iter().collect();
+        imported.told = Told { begin: table.bos, end: table.eos, ends, ..Told::default() };
         Ok(Tokenizer::Imported(Arc::new(imported)))
     }
 }
@@ -393,11 +393,11 @@ impl Tokenizer {
 /// The table of a tokenizer, but for the tokens that end a generation besides.
 fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
     match tokenizer {
-        Tokenizer::Word(_) => Err(cannot(format!(
+        Tokenizer::Learned(words) if words.kind() == TokenizerKind::Word => Err(cannot(format!(
             "a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do; {LEARNED}"
         ))),
+        Tokenizer::Learned(vocabulary) => chars(vocabulary, tokenizer.end_of_text()),
         Tokenizer::Dense(_) => Err(cannot(DENSE)),
-        Tokenizer::Char(vocabulary) => chars(vocabulary, tokenizer.end_of_text()),
         Tokenizer::Bpe(known) => {
             let end = tokenizer.end_of_text();
             Ok(Table { bos: end, eos: end, ..letters(&encoding(*known))? })
@@ -414,7 +414,7 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
                 return Err(cannot("it puts several tokens before or after a text, and GGUF has a place for one"));
             }
             let (first, after) = (before.first().copied(), after.first().copied());
-            let (bos, eos) = (first.or(imported.begin), tokenizer.end_of_text());
+            let (bos, eos) = (first.or(imported.told.begin), tokenizer.end_of_text());
             let marked = || steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(_, s)| s["content"] == "▁"));
             let table = match spec.kind() {
                 "WordPiece" => pieces(&spec, imported.unknown)?,
@@ -604,7 +604,7 @@ pub(super) fn merged(mut spec: Spec) -> Result<Spec, TokenizerError> {
 }
 
 /// The byte that `<0x41>` stands for.
-fn byte(token: &str) -> Option<u8> {
+pub(super) fn byte(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>').filter(|hex| hex.len() == 2)?;
     u8::from_str_radix(hex, 16).ok()
 }
