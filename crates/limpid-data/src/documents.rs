@@ -9,6 +9,7 @@ use super::boundary::boundary;
 use super::corpus_error::{CorpusError, Place, at, bad};
 use super::lines::read_whole_line;
 use super::manifest::{file_hash, hex};
+use super::parquet::Rows;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeSet;
@@ -370,14 +371,9 @@ type TextSource = Box<dyn BufRead + Send>;
 /// An open file.
 enum Reader {
     Text(Text),
-    Lines {
-        source: TextSource,
-        line: u64,
-        broken: bool,
-    },
+    Lines { source: TextSource, line: u64, broken: bool },
     Array(Array),
-    #[cfg(feature = "parquet")]
-    Rows(Box<super::parquet::Rows>),
+    Rows(Box<Rows>),
 }
 
 impl Reader {
@@ -396,7 +392,7 @@ impl Reader {
             source = Box::new(BufReader::with_capacity(1 << 17, Unpacked::new(packing, source)));
         }
         if input.kind == TextFormat::Parquet {
-            return rows(input, field);
+            return Ok(Reader::Rows(Box::new(Rows::open(input, field)?)));
         }
         let start = look(input, &mut source)?;
         let mark = if start.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 }; // of byte order
@@ -417,7 +413,6 @@ impl Reader {
             Reader::Lines { broken, .. } => !broken,
             Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
             Reader::Text(_) => false,
-            #[cfg(feature = "parquet")]
             Reader::Rows(_) => !matches!(error, CorpusError::Format { .. }),
         }
     }
@@ -447,23 +442,9 @@ impl Reader {
                 None => Ok(None),
                 Some(bytes) => json(input, field, array.item, &bytes).map(Some),
             },
-            #[cfg(feature = "parquet")]
             Reader::Rows(rows) => rows.next(input),
         }
     }
-}
-
-#[cfg(feature = "parquet")]
-fn rows(input: &Input, field: Option<&str>) -> Result<Reader, CorpusError> {
-    Ok(Reader::Rows(Box::new(super::parquet::Rows::open(input, field)?)))
-}
-
-#[cfg(not(feature = "parquet"))]
-fn rows(input: &Input, _: Option<&str>) -> Result<Reader, CorpusError> {
-    Err(bad(
-        &input.path,
-        "parquet needs the feature `parquet`, which this program was built without: build it with that feature",
-    ))
 }
 
 /// A failure inside a file that could be opened: the file is damaged.

@@ -40,6 +40,7 @@ pub struct Rows {
 }
 
 /// What is read of the rows, with the reader of the group that is open.
+#[expect(clippy::large_enum_variant, reason = "there is one per file")]
 enum Columns {
     /// A column of text; its level says whether there is one.
     Text { column: usize, optional: i16, reader: Option<ColumnReader> },

@@ -386,18 +386,21 @@ impl TextSource {
         Ok(tokenizer.with_specials(&self.added)?)
     }
 
+    /// The tokenizer that is given, or named; none is learned.
+    fn asked(&self) -> Result<Option<Tokenizer>> {
+        match &self.decided {
+            Some(tokenizer) => Ok(Some(tokenizer.clone())),
+            None => Ok(self.tokenizer.as_ref().map(|name| Tokenizer::known(name)).transpose()?),
+        }
+    }
+
     /// A folder that [`prepare`](crate::prepare) wrote.
     fn prepared(&self) -> Result<Corpus> {
         let folder = Path::new(&self.name);
         let manifest = Manifest::open(folder)?;
         let own = manifest.tokenizer(folder)?;
-        let asked = match (&self.decided, &self.tokenizer) {
-            (Some(tokenizer), _) => Some(tokenizer.clone()),
-            (None, Some(name)) => Some(Tokenizer::known(name)?),
-            (None, None) => None,
-        };
         let name = &manifest.settings.tokenizer;
-        if let Some(asked) = asked.filter(|asked| !manifest.made_with(asked)) {
+        if let Some(asked) = self.asked()?.filter(|asked| !manifest.made_with(asked)) {
             return Err(SourceError::OtherTokenizer {
                 name: self.name.clone(),
                 made_with: format!("{name} ({})", plural(manifest.settings.vocab_size, "token")),
@@ -423,10 +426,7 @@ impl TextSource {
     /// Shards of llm.c. Those with `val` in their name are for validation; if there are none, the end of all shards is.
     fn shards(&self, files: Vec<PathBuf>) -> Result<Corpus> {
         let name = self.tokenizer.as_deref().unwrap_or("gpt2");
-        let tokenizer = match &self.decided {
-            Some(tokenizer) => tokenizer.clone(),
-            None => Tokenizer::known(name)?,
-        };
+        let tokenizer = self.asked()?.map_or_else(|| Tokenizer::known(name), Ok)?;
         let val = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().contains("val"));
         let count = files.len();
         let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(val);

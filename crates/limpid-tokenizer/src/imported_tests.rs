@@ -155,12 +155,12 @@ fn long_texts_in_parts_have_the_ids_of_the_whole() {
     let mut parted = vec![];
     for (name, tokenizer, _) in opened() {
         let Tokenizer::Imported(imported) = &tokenizer else { panic!("{name}") };
-        let Some(parting) = imported.parting.filter(|_| imported.pairs().is_none()) else { continue };
+        let Some(parting) = imported.engines().and_then(|engines| engines.parting) else { continue };
         let whole = imported.spec().unwrap().build().unwrap().encode_fast(text.as_str(), false).unwrap();
         assert!(tokenizer.encode(&text).unwrap() == whole.get_ids(), "{name}");
         parted.push((name, parting));
     }
-    let (before, within) = (imported::Parting::Before, imported::Parting::Within);
+    let (before, within) = (engine::Parting::Before, engine::Parting::Within);
     let wanted = "bert-cased-files bert-files byte-fallback gpt-4 gpt1-files opt-files qwen2-files roberta-masked-files unigram words";
     let wanted = wanted.split(' ').map(|n| (n.to_string(), if n == "byte-fallback" { within } else { before }));
     assert_eq!(parted, wanted.collect::<Vec<_>>());
@@ -169,7 +169,7 @@ fn long_texts_in_parts_have_the_ids_of_the_whole() {
     let parting = |name: &str, from: &str, to: &str| {
         let json = &all[name].files["tokenizer.json"];
         assert!(json.contains(from));
-        imported(json.replace(from, to)).parting
+        imported(json.replace(from, to)).engines().unwrap().parting
     };
     assert_eq!(parting("words", "\"Whitespace\"", "\"UnicodeScripts\""), None);
     assert_eq!(parting("words", "\"[PAD]\"", "\"[P D]\""), None);

@@ -19,7 +19,7 @@ mod build;
 mod byte_letters;
 mod classes;
 mod dense;
-#[cfg(feature = "huggingface")]
+#[cfg_attr(not(feature = "huggingface"), path = "no_engine.rs")]
 mod engine;
 mod error;
 mod export;
@@ -232,11 +232,10 @@ impl Tokenizer {
             };
             return dense.dense(&dense.full().encode_parts(&parts.iter().map(sparse).collect::<Vec<_>>())?);
         }
-        #[cfg(feature = "huggingface")]
         if let Tokenizer::Imported(imported) = self
-            && let Some(ids) = imported.encode_parts_by_crate(parts)
+            && let Some(engines) = imported.engines()
         {
-            return ids;
+            return engines.encode_parts(parts);
         }
         let mut ids = vec![];
         for part in parts {

@@ -60,6 +60,7 @@ impl Scored {
             begins[usize::from(marker.text.as_bytes()[0])].insert(marker.text.len());
         }
         let over = |token: &String| token.match_indices(BLANK).any(|(at, _)| at > 0 && !token[..at].ends_with(BLANK));
+        steps("the pre_tokenizer", &spec.pre_tokenizer)?;
         let steps = steps("the normalizer", &spec.normalizer)?;
         let unknown = spec.model.unk_token.as_deref().and_then(id);
         let (bytes, apart) = (std::array::from_fn(byte), !tokens.keys().any(over));

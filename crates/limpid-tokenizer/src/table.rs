@@ -101,21 +101,19 @@ impl Table {
     fn settle_ends(&mut self) -> BTreeSet<u32> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let first = |texts: &[&str]| texts.iter().filter_map(|text| ids.get(text).copied()).min();
-        let fills: Vec<u32> = FILLS
-            .iter()
-            .zip(&self.ends[2..])
-            .filter(|(_, named)| named.is_none())
-            .filter_map(|(t, _)| first(t))
-            .collect();
+        let unnamed = FILLS.iter().zip(&self.ends[2..]).filter(|(_, named)| named.is_none());
+        let fills: Vec<u32> = unnamed.filter_map(|(texts, _)| first(texts)).collect();
         let known: Vec<u32> = ENDS.iter().filter_map(|text| ids.get(text).copied()).chain(fills).collect();
         let mut all: BTreeSet<u32> =
             known.iter().copied().chain(self.eos).chain(self.ends.into_iter().flatten()).collect();
         let has = |text: &str| ids.get(text).is_some_and(|id| all.contains(id));
-        let apart = [(ends_messages(&has), MESSAGE_END, USER), (BESIDE_PLAIN.into_iter().any(has), PLAIN_END, NORMAL)];
-        let apart: Vec<(u32, i32)> = apart
-            .into_iter()
-            .filter_map(|(holds, text, kind)| ids.get(text).filter(|_| holds).map(|id| (*id, kind)))
-            .collect();
+        let mut apart: Vec<(u32, i32)> = vec![];
+        if ends_messages(&has) {
+            apart.extend(ids.get(MESSAGE_END).map(|id| (*id, USER)));
+        }
+        if BESIDE_PLAIN.into_iter().any(has) {
+            apart.extend(ids.get(PLAIN_END).map(|id| (*id, NORMAL)));
+        }
         let shown = SHOWN.iter().filter_map(|text| ids.get(text)).map(|id| (*id, USER));
         for (id, kind) in known.into_iter().map(|id| (id, CONTROL)).chain(shown).chain(apart.iter().copied()) {
             self.types[id as usize] = kind;
