@@ -4,7 +4,7 @@ use super::corpus_error::{CorpusError, bad};
 use super::documents::{Input, Unit};
 
 /// There are none.
-pub enum Rows {}
+pub(super) enum Rows {}
 
 impl Rows {
     pub fn open(input: &Input, _: Option<&str>) -> Result<Rows, CorpusError> {

@@ -29,7 +29,7 @@ const PAGE: usize = 1 << 30;
 const VALUES: u32 = 1 << 24;
 
 /// The rows of an open file.
-pub struct Rows {
+pub(super) struct Rows {
     file: Arc<File>,
     metadata: Arc<ParquetMetaData>,
     /// What is read of each.
