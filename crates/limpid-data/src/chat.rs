@@ -294,24 +294,12 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
     Ok(Tokens::of_documents(ids, ends, Some(counted)))
 }
 
-/// The ids of the prompt for an answer to `messages`. If a marker is a special token of the tokenizer, the same marker inside a message
-/// stays text.
+/// The ids of `messages`; with `asks` up to where an answer to them begins. If a marker is a special token of the tokenizer, the same marker
+/// inside a message stays text.
 ///
 /// # Errors
 /// If a message contains a marker that the tokenizer writes as text, or the tokenizer cannot encode a message.
-pub fn prompt(messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
-    ids(messages, true, tokenizer)
-}
-
-/// The ids of `messages` that nothing follows; otherwise as [`prompt`].
-///
-/// # Errors
-/// As [`prompt`].
-pub fn whole(messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
-    ids(messages, false, tokenizer)
-}
-
-fn ids(messages: &[Message], asks: bool, tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
+pub(super) fn ids(messages: &[Message], asks: bool, tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
     let specials = specials(tokenizer);
     unmarked(messages, |marker| specials.iter().all(|(special, _)| *special != marker))?;
     let quote = Quote::new(specials, messages, TEMPLATE).ok_or(Fault::Marks)?;
@@ -572,14 +560,14 @@ mod tests {
             assert_eq!(case["text"], talk.text());
             // what a model is asked is what it was taught to answer
             let (_, asked) = talk.messages.split_last().unwrap();
-            let ids = prompt(asked, &tokenizer).unwrap();
+            let ids = ids(asked, true, &tokenizer).unwrap();
             assert_eq!(case["asked"], tokenizer.decode(&ids).unwrap());
             let taught = tokens(std::slice::from_ref(&talk), &tokenizer).unwrap();
             assert_eq!(ids, (0..ids.len()).map(|i| taught.id(i)).collect::<Vec<_>>());
             assert!(taught.counted(ids.len()) && !taught.counted(ids.len() - 1));
         }
         let marked = Message { role: Role::User, content: "<|system|>".into() };
-        assert!(matches!(prompt(&[marked], &tokenizer), Err(ChatError::Message(Fault::Marker { message: 1, .. }))));
+        assert!(matches!(ids(&[marked], true, &tokenizer), Err(ChatError::Message(Fault::Marker { message: 1, .. }))));
         // a marker that is a special token ends an answer
         let own = Tokenizer::train(TokenizerKind::Char, "a<|user|>\nassistant", Order::Sorted, &MARKERS).unwrap();
         assert_eq!(own.end_of_turn(), own.special(END));

@@ -9,12 +9,14 @@ use super::boundary::boundary;
 use super::corpus_error::{CorpusError, Place, at, bad};
 use super::lines::read_whole_line;
 use super::manifest::{file_hash, hex};
+use super::parquet::Rows;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::str::Utf8Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -95,26 +97,23 @@ pub fn find(names: &[String], stdin: TextFormat) -> Result<Vec<Input>, CorpusErr
         let path = Path::new(name);
         if name == "-" {
             inputs.push(Input { path: path.into(), kind: stdin, bytes: 0 });
-        } else if path.is_dir() {
-            let before = inputs.len();
-            folder(path, &mut inputs)?;
-            if inputs.len() == before {
-                return Err(CorpusError::EmptyFolder(path.into()));
+            continue;
+        }
+        let paths = if path.exists() { vec![path.to_path_buf()] } else { matching(name) };
+        let before = inputs.len();
+        for path in paths {
+            if path.is_dir() {
+                folder(&path, &mut inputs)?;
+            } else {
+                inputs.push(input(&path, TextFormat::from_name(&path).unwrap_or(TextFormat::Text))?);
             }
-        } else if path.exists() {
-            inputs.push(input(path, TextFormat::from_name(path).unwrap_or(TextFormat::Text))?);
-        } else {
-            let before = inputs.len();
-            for path in matching(name) {
-                if path.is_dir() {
-                    folder(&path, &mut inputs)?;
-                } else {
-                    inputs.push(input(&path, TextFormat::from_name(&path).unwrap_or(TextFormat::Text))?);
-                }
-            }
-            if inputs.len() == before {
-                return Err(CorpusError::NotFound(name.clone()));
-            }
+        }
+        if inputs.len() == before {
+            return Err(if path.is_dir() {
+                CorpusError::EmptyFolder(path.into())
+            } else {
+                CorpusError::NotFound(name.clone())
+            });
         }
     }
     Ok(inputs)
@@ -167,6 +166,7 @@ pub struct Unit {
 }
 
 /// All documents of some files, in order.
+#[derive(Default)]
 pub struct DocumentReader {
     inputs: Vec<Input>,
     /// The field that is read from JSON and parquet; none for whole items as JSON.
@@ -198,20 +198,7 @@ impl DocumentReader {
 
     /// The lines, items and rows of `inputs` as they are, in JSON. A file of unknown format has lines, or an array of items.
     pub(super) fn items(inputs: Vec<Input>, skip_bad: bool) -> DocumentReader {
-        DocumentReader {
-            inputs,
-            field: None,
-            stdin: None,
-            skip_bad,
-            file: 0,
-            reader: None,
-            raw: Raw::default(),
-            read: 0,
-            sums: vec![],
-            empty: 0,
-            bad: 0,
-            complaints: vec![],
-        }
+        DocumentReader { inputs, skip_bad, ..DocumentReader::default() }
     }
 
     /// The same, if standard input has been read already.
@@ -260,8 +247,7 @@ impl DocumentReader {
 
     /// Where a unit stands.
     pub fn place(inputs: &[Input], unit: &Unit) -> Place {
-        let input = &inputs[unit.file];
-        Place { path: input.path.clone(), unit: input.kind.place(), number: unit.place }
+        inputs[unit.file].place(unit.place)
     }
 
     /// Counts a document that is left out.
@@ -351,8 +337,7 @@ fn check_text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusE
     match unit.as_ref().and_then(|unit| Some((unit, unit.text.bytes().position(|b| b == 0)?))) {
         None => Ok(unit),
         Some((Unit { place, bytes, .. }, zero)) => {
-            let place = Place { path: input.path.clone(), unit: input.kind.place(), number: *place };
-            Err(CorpusError::Zero { place, byte: (bytes + zero) as u64 })
+            Err(CorpusError::Zero { place: input.place(*place), byte: (bytes + zero) as u64 })
         }
     }
 }
@@ -363,15 +348,22 @@ fn check_text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusE
 /// As [`read_small`](limpid_base::files::read_small). If the file is not text, the error names the place.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, CorpusError> {
     let bytes = at(path, limpid_base::files::read_small(path, limit))?;
-    let place = || Place { path: path.into(), unit: "", number: 0 };
-    if let Some(byte) = bytes.iter().position(|b| *b == 0) {
-        return Err(CorpusError::Zero { place: place(), byte: byte as u64 });
+    let place = Place { path: path.into(), unit: "", number: 0 };
+    match bytes.iter().position(|b| *b == 0) {
+        Some(byte) => Err(CorpusError::Zero { place, byte: byte as u64 }),
+        None => String::from_utf8(bytes).map_err(|e| not_utf8(place, e.as_bytes(), e.utf8_error(), (0, 1))),
     }
-    String::from_utf8(bytes).map_err(|e| {
-        let (byte, bytes) = (e.utf8_error().valid_up_to(), e.as_bytes());
-        let line = bytes[..byte].iter().filter(|b| **b == b'\n').count() as u64 + 1;
-        CorpusError::NotUtf8 { place: place(), byte: byte as u64, line, found: bytes[byte] }
-    })
+}
+
+/// Names the first byte of `bytes` that is not text. They begin at a byte and a line of the place.
+fn not_utf8(place: Place, bytes: &[u8], error: Utf8Error, (byte, line): (u64, u64)) -> CorpusError {
+    let valid = error.valid_up_to();
+    let (byte, line) = (byte + valid as u64, line + lines(&bytes[..valid]));
+    CorpusError::NotUtf8 { place, byte, line, found: bytes[valid] }
+}
+
+fn lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|b| **b == b'\n').count() as u64
 }
 
 type TextSource = Box<dyn BufRead + Send>;
@@ -379,16 +371,9 @@ type TextSource = Box<dyn BufRead + Send>;
 /// An open file.
 enum Reader {
     Text(Text),
-    Lines {
-        source: TextSource,
-        line: u64,
-        broken: bool,
-    },
+    Lines { source: TextSource, line: u64, broken: bool },
     Array(Array),
-    #[cfg(feature = "parquet")]
-    Parquet(Box<super::parquet::Rows>),
-    #[cfg(feature = "parquet")]
-    Rows(Box<super::parquet::Items>),
+    Rows(Box<Rows>),
 }
 
 impl Reader {
@@ -403,14 +388,11 @@ impl Reader {
             (false, _) => Box::new(at(path, std::fs::File::open(path))?),
         });
         let mut source: TextSource = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
-        let packing = packing(input, &mut source)?;
-        match packing {
-            Some(Packing::Gzip) => source = Box::new(BufReader::with_capacity(1 << 17, Gzip::new(source))),
-            Some(Packing::Zstd) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
-            None => {}
+        if let Some(packing) = packing(input, &mut source)? {
+            source = Box::new(BufReader::with_capacity(1 << 17, Unpacked::new(packing, source)));
         }
         if input.kind == TextFormat::Parquet {
-            return rows(input, field);
+            return Ok(Reader::Rows(Box::new(Rows::open(input, field)?)));
         }
         let start = look(input, &mut source)?;
         let mark = if start.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 }; // of byte order
@@ -431,8 +413,7 @@ impl Reader {
             Reader::Lines { broken, .. } => !broken,
             Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
             Reader::Text(_) => false,
-            #[cfg(feature = "parquet")]
-            Reader::Parquet(_) | Reader::Rows(_) => !matches!(error, CorpusError::Format { .. }),
+            Reader::Rows(_) => !matches!(error, CorpusError::Format { .. }),
         }
     }
 
@@ -453,37 +434,17 @@ impl Reader {
                         return Err(CorpusError::TooLong { place: input.place(*line), limit: LONGEST });
                     }
                     if !bytes.trim_ascii().is_empty() {
-                        return json(input, field, *line, *line, &bytes).map(Some);
+                        return json(input, field, *line, &bytes).map(Some);
                     }
                 }
             }
             Reader::Array(array) => match array.next(input)? {
                 None => Ok(None),
-                Some(bytes) => json(input, field, array.item, array.item, &bytes).map(Some),
+                Some(bytes) => json(input, field, array.item, &bytes).map(Some),
             },
-            #[cfg(feature = "parquet")]
-            Reader::Parquet(rows) => rows.next(input),
-            #[cfg(feature = "parquet")]
             Reader::Rows(rows) => rows.next(input),
         }
     }
-}
-
-#[cfg(feature = "parquet")]
-fn rows(input: &Input, field: Option<&str>) -> Result<Reader, CorpusError> {
-    use super::parquet::{Items, Rows};
-    Ok(match field {
-        Some(field) => Reader::Parquet(Box::new(Rows::open(input, field)?)),
-        None => Reader::Rows(Box::new(Items::open(input)?)),
-    })
-}
-
-#[cfg(not(feature = "parquet"))]
-fn rows(input: &Input, _: Option<&str>) -> Result<Reader, CorpusError> {
-    Err(bad(
-        &input.path,
-        "parquet needs the feature `parquet`, which this program was built without: build it with that feature",
-    ))
 }
 
 /// A failure inside a file that could be opened: the file is damaged.
@@ -496,14 +457,14 @@ fn whole(input: &Input) -> Place {
 }
 
 impl Input {
-    fn place(&self, number: u64) -> Place {
+    pub(super) fn place(&self, number: u64) -> Place {
         Place { path: self.path.clone(), unit: self.kind.place(), number }
     }
 }
 
 /// How a file is packed.
-#[derive(Clone, Copy)]
-enum Packing {
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Packing {
     Gzip,
     Zstd,
 }
@@ -559,12 +520,12 @@ fn look<'a>(input: &Input, source: &'a mut TextSource) -> Result<&'a [u8], Corpu
 }
 
 /// The document of a line or an item: its field, or the whole of it.
-fn json(input: &Input, field: Option<&str>, number: u64, line: u64, bytes: &[u8]) -> Result<Unit, CorpusError> {
+fn json(input: &Input, field: Option<&str>, number: u64, bytes: &[u8]) -> Result<Unit, CorpusError> {
     let place = || input.place(number);
     let text = std::str::from_utf8(bytes).map_err(|e| CorpusError::NotUtf8 {
         place: place(),
         byte: e.valid_up_to() as u64,
-        line,
+        line: number,
         found: bytes[e.valid_up_to()],
     })?;
     let text = text.trim_start_matches('\u{feff}');
@@ -666,7 +627,6 @@ impl Text {
         self.begun = true;
         let rest = self.rest.split_off(cut(&self.rest));
         let bytes = std::mem::replace(&mut self.rest, rest);
-        let lines = |bytes: &[u8]| bytes.iter().filter(|b| **b == b'\n').count() as u64;
         match String::from_utf8(bytes) {
             Ok(text) => {
                 let before = self.byte as usize;
@@ -674,15 +634,7 @@ impl Text {
                 let last = self.ended && self.rest.is_empty();
                 Ok(Some(Unit { text, last, bytes: before, ..Unit::default() }))
             }
-            Err(e) => {
-                let valid = e.utf8_error().valid_up_to();
-                Err(CorpusError::NotUtf8 {
-                    place: whole(input),
-                    byte: self.byte + valid as u64,
-                    line: self.line + lines(&e.as_bytes()[..valid]),
-                    found: e.as_bytes()[valid],
-                })
-            }
+            Err(e) => Err(not_utf8(input.place(0), e.as_bytes(), e.utf8_error(), (self.byte, self.line))),
         }
     }
 }
@@ -856,102 +808,98 @@ impl Read for Raw {
     }
 }
 
-/// Unpacks all members of a gzip file. Zeros after a member are padding, as in gzip (tapes and block devices need it) and in Python, which
-/// also reads a member that follows them.
-struct Gzip {
-    state: Member,
+/// Unpacks all members of a gzip file, or all frames of a zstd file. Zeros after a member of gzip are padding, as in gzip (tapes and block
+/// devices need it) and in Python, which also reads a member that follows them.
+pub(super) struct Unpacked {
+    packing: Packing,
+    state: Unpacking,
 }
 
-enum Member {
+enum Unpacking {
     Between(TextSource),
-    Within(Box<flate2::bufread::GzDecoder<TextSource>>),
+    Within(Member),
     Over,
 }
 
-impl Gzip {
+impl Unpacked {
     /// What `source` unpacks to.
-    fn new(source: TextSource) -> Gzip {
-        Gzip { state: Member::Between(source) }
+    pub(super) fn new(packing: Packing, source: TextSource) -> Unpacked {
+        Unpacked { packing, state: Unpacking::Between(source) }
     }
 }
 
-impl Read for Gzip {
+impl Read for Unpacked {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         loop {
-            match std::mem::replace(&mut self.state, Member::Over) {
-                Member::Over => return Ok(0),
-                Member::Between(mut source) => {
+            match std::mem::replace(&mut self.state, Unpacking::Over) {
+                Unpacking::Over => return Ok(0),
+                Unpacking::Between(mut source) => {
                     let buffer = source.fill_buf()?;
-                    let (all, padding) = (buffer.len(), buffer.iter().take_while(|b| **b == 0).count());
+                    let is_padding = |byte: &&u8| self.packing == Packing::Gzip && **byte == 0;
+                    let (all, padding) = (buffer.len(), buffer.iter().take_while(is_padding).count());
                     if all == 0 {
                         return Ok(0);
                     }
                     source.consume(padding);
                     self.state = if padding < all {
-                        Member::Within(Box::new(flate2::bufread::GzDecoder::new(source)))
+                        Unpacking::Within(Member::begin(self.packing, source)?)
                     } else {
-                        Member::Between(source)
+                        Unpacking::Between(source)
                     };
                 }
-                Member::Within(mut member) => {
+                Unpacking::Within(mut member) => {
                     let n = member.read(to)?;
                     if n > 0 || to.is_empty() {
-                        self.state = Member::Within(member);
+                        self.state = Unpacking::Within(member);
                         return Ok(n);
                     }
-                    self.state = Member::Between(member.into_inner());
+                    self.state = Unpacking::Between(member.end()?);
                 }
             }
         }
     }
 }
 
-/// Unpacks all frames of a zstd file.
-pub(super) struct Zstd {
-    state: Frame,
+/// A member of a gzip file, or a frame of a zstd file.
+enum Member {
+    Gzip(Box<flate2::bufread::GzDecoder<TextSource>>),
+    Zstd(Box<ruzstd::decoding::StreamingDecoder<TextSource, ruzstd::decoding::FrameDecoder>>),
 }
 
-impl Zstd {
-    /// What `source` unpacks to.
-    pub(super) fn new(source: TextSource) -> Zstd {
-        Zstd { state: Frame::Between(source) }
+impl Member {
+    fn begin(packing: Packing, source: TextSource) -> io::Result<Member> {
+        Ok(match packing {
+            Packing::Gzip => Member::Gzip(Box::new(flate2::bufread::GzDecoder::new(source))),
+            Packing::Zstd => {
+                let frame = ruzstd::decoding::StreamingDecoder::new(source).map_err(io::Error::other)?;
+                Member::Zstd(Box::new(frame))
+            }
+        })
     }
-}
 
-enum Frame {
-    Between(TextSource),
-    Within(Box<ruzstd::decoding::StreamingDecoder<TextSource, ruzstd::decoding::FrameDecoder>>),
-    Over,
-}
-
-impl Read for Zstd {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match std::mem::replace(&mut self.state, Frame::Over) {
-                Frame::Over => return Ok(0),
-                Frame::Between(mut source) => {
-                    if source.fill_buf()?.is_empty() {
-                        return Ok(0);
-                    }
-                    let frame = ruzstd::decoding::StreamingDecoder::new(source).map_err(io::Error::other)?;
-                    self.state = Frame::Within(Box::new(frame));
-                }
-                Frame::Within(mut frame) => {
-                    let n = frame.read(to)?;
-                    if n > 0 || to.is_empty() {
-                        self.state = Frame::Within(frame);
-                        return Ok(n);
-                    }
-                    if !frame.decoder.is_finished() {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
-                    let sums = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
-                    if sums.0.is_some_and(|sum| sums.1 != Some(sum)) {
-                        return Err(io::Error::other("its checksum does not match"));
-                    }
-                    self.state = Frame::Between(frame.into_inner());
-                }
-            }
+        match self {
+            Member::Gzip(member) => member.read(to),
+            Member::Zstd(frame) => frame.read(to),
         }
+    }
+
+    /// What follows, once everything has been read.
+    ///
+    /// # Errors
+    /// If it is not whole. (That of gzip has been checked.)
+    fn end(self) -> io::Result<TextSource> {
+        let frame = match self {
+            Member::Gzip(member) => return Ok(member.into_inner()),
+            Member::Zstd(frame) => frame,
+        };
+        if !frame.decoder.is_finished() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let sums = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
+        if sums.0.is_some_and(|sum| sums.1 != Some(sum)) {
+            return Err(io::Error::other("its checksum does not match"));
+        }
+        Ok(frame.into_inner())
     }
 }

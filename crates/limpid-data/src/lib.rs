@@ -10,7 +10,7 @@ mod documents;
 mod encode;
 mod lines;
 mod manifest;
-#[cfg(feature = "parquet")]
+#[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
 mod parquet;
 mod prepare;
 mod quote;

@@ -169,22 +169,9 @@ pub(super) fn same(path: &Path, found: String, wanted: &str) -> Result<(), Corpu
     Err(CorpusError::Changed { path: path.into(), found, wanted: wanted.into() })
 }
 
-impl PrepareSettings {
-    /// The settings for a tokenizer; the others are still to be set.
-    pub(super) fn for_tokenizer(tokenizer: &Tokenizer, name: &str) -> PrepareSettings {
-        PrepareSettings {
-            tokenizer: name.into(),
-            tokenizer_xxh3: hex(xxh3_64(tokenizer.to_json().as_bytes())),
-            vocab_size: tokenizer.vocab_size(),
-            end_of_text: tokenizer.end_of_text(),
-            ids: if tokenizer.vocab_size() > 1 << 16 { "u32" } else { "u16" }.into(),
-            field: "text".into(),
-            skip_bad: false,
-            parse_special: true,
-            val_fraction: 0.0,
-            shard_tokens: 0,
-        }
-    }
+/// The checksum of a tokenizer's copy.
+pub(super) fn tokenizer_hash(tokenizer: &Tokenizer) -> String {
+    hex(xxh3_64(tokenizer.to_json().as_bytes()))
 }
 
 impl Manifest {
@@ -271,7 +258,7 @@ impl Manifest {
     /// Whether this is the tokenizer of the shards.
     pub fn made_with(&self, tokenizer: &Tokenizer) -> bool {
         let known = |name: &str| Tokenizer::named(name).is_ok() && name == self.settings.tokenizer;
-        self.settings.tokenizer_xxh3 == hex(xxh3_64(tokenizer.to_json().as_bytes())) || known(tokenizer.name())
+        self.settings.tokenizer_xxh3 == tokenizer_hash(tokenizer) || known(tokenizer.name())
     }
 
     /// The tokens of a part, mapped; their sizes are held against the manifest, and where `verified` is asked for their checksums.
@@ -285,9 +272,8 @@ impl Manifest {
             if verified {
                 shard.verify([&written.bin_xxh3, &written.idx_xxh3])?;
             }
-            let Counts { parts, tokens, .. } = written.counts;
             let found = (shard.documents() as u64, shard.len() as u64);
-            let told = (parts, tokens);
+            let told = (written.counts.parts, written.counts.tokens);
             if found != told {
                 let what = format!(
                     "it has {found:?} documents (or parts) and tokens, the manifest says {told:?}: it was changed"

@@ -1,9 +1,9 @@
-//! The rows of a parquet file: one column of text ([`Rows`]), or all columns as JSON ([`Items`]), page by page and row by row. The crate
+//! The rows of a parquet file: one column of text, or all columns as JSON, page by page and row by row. The crate
 //! `parquet` reads metadata, pages and values. Pages are unpacked here, where none can become larger than [`PAGE`]. If a damaged file makes
 //! that crate panic, the panic becomes an error of that file.
 
-use super::corpus_error::{CorpusError, Place, at, bad};
-use super::documents::{Input, LONGEST, Unit, Zstd};
+use super::corpus_error::{CorpusError, at, bad};
+use super::documents::{Input, LONGEST, Packing, Unit, Unpacked};
 use ::parquet::basic::{Compression, Type};
 use ::parquet::bloom_filter::Sbbf;
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
@@ -28,15 +28,24 @@ const PAGE: usize = 1 << 30;
 /// Most values in a page.
 const VALUES: u32 = 1 << 24;
 
-/// The text column of an open file.
-pub struct Rows {
+/// The rows of an open file.
+pub(super) struct Rows {
     file: Arc<File>,
     metadata: Arc<ParquetMetaData>,
-    column: usize,
-    optional: i16,
+    /// What is read of each.
+    columns: Columns,
+    /// The row group that is next.
     group: usize,
-    reader: Option<ColumnReader>,
     row: u64,
+}
+
+/// What is read of the rows, with the reader of the group that is open.
+#[expect(clippy::large_enum_variant, reason = "there is one per file")]
+enum Columns {
+    /// A column of text; its level says whether there is one.
+    Text { column: usize, optional: i16, reader: Option<ColumnReader> },
+    /// All columns, as JSON.
+    All(Option<ReaderIter>),
 }
 
 /// Opens a file and reads its footer.
@@ -62,25 +71,6 @@ fn apart(input: &Input, metadata: &ParquetMetaData, column: usize) -> Result<(),
     })
 }
 
-/// The pages of a column in a group.
-fn pages(
-    file: &Arc<File>,
-    metadata: &ParquetMetaData,
-    (group, column): (usize, usize),
-) -> Parquet<Box<dyn PageReader>> {
-    let group = metadata.row_group(group);
-    let chunk = group.column(column);
-    let codec = chunk.compression();
-    if let Compression::BROTLI(_) | Compression::LZO = codec {
-        let name = if codec == Compression::LZO { "LZO" } else { "brotli" };
-        let mend = "write it anew with another, for example snappy or zstd";
-        return Err(ParquetError::General(format!("limpid does not read its compression, {name}: {mend}")));
-    }
-    let raw = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
-    let pages = SerializedPageReader::new(file.clone(), &raw, group.num_rows() as usize, None)?;
-    Ok(Box::new(Unpacked { pages, codec }))
-}
-
 /// What `work` gives; its errors and panics are the file's.
 fn guarded<T>(input: &Input, work: impl FnOnce() -> Parquet<T>) -> Result<T, CorpusError> {
     match contain(work) {
@@ -92,29 +82,38 @@ fn guarded<T>(input: &Input, work: impl FnOnce() -> Parquet<T>) -> Result<T, Cor
 }
 
 impl Rows {
-    /// Opens `input`, which must be a file: parquet is not read from its beginning to its end.
-    pub fn open(input: &Input, field: &str) -> Result<Rows, CorpusError> {
-        let (path, (file, metadata)) = (&input.path, open(input)?);
-        let columns = metadata.file_metadata().schema_descr().columns().to_vec();
-        let text = |i: &usize| columns[*i].physical_type() == Type::BYTE_ARRAY && columns[*i].max_rep_level() == 0;
-        let Some(column) = (0..columns.len()).filter(text).find(|i| columns[*i].path().string() == field) else {
-            let has = (0..columns.len()).filter(text).map(|i| columns[i].path().string()).collect();
-            return Err(CorpusError::Column { path: path.clone(), column: field.into(), has });
+    /// Opens `input`, which must be a file: parquet is not read from its beginning to its end. Rows are the texts of a column, or without
+    /// one all columns as JSON.
+    pub fn open(input: &Input, column: Option<&str>) -> Result<Rows, CorpusError> {
+        let (file, metadata) = open(input)?;
+        let known = metadata.file_metadata().schema_descr().columns();
+        let columns = match column {
+            Some(name) => {
+                let text = |i: &usize| known[*i].physical_type() == Type::BYTE_ARRAY && known[*i].max_rep_level() == 0;
+                let Some(column) = (0..known.len()).filter(text).find(|i| known[*i].path().string() == name) else {
+                    let has = (0..known.len()).filter(text).map(|i| known[i].path().string()).collect();
+                    return Err(CorpusError::Column { path: input.path.clone(), column: name.into(), has });
+                };
+                apart(input, &metadata, column)?;
+                Columns::Text { column, optional: known[column].max_def_level(), reader: None }
+            }
+            None => {
+                (0..known.len()).try_for_each(|column| apart(input, &metadata, column))?;
+                Columns::All(None)
+            }
         };
-        let optional = columns[column].max_def_level();
-        apart(input, &metadata, column)?;
-        Ok(Rows { file, metadata, column, optional, group: 0, reader: None, row: 0 })
+        Ok(Rows { file, metadata, columns, group: 0, row: 0 })
     }
 
     /// The next row; a missing text is an empty one.
     pub fn next(&mut self, input: &Input) -> Result<Option<Unit>, CorpusError> {
-        let place = Place { path: input.path.clone(), unit: "row", number: self.row + 1 };
+        let place = input.place(self.row + 1);
         let found = guarded(input, || {
             self.value().map_err(|e| ParquetError::General(format!("row {} cannot be read: {e}", self.row + 1)))
         })?;
-        let Some(value) = found else { return Ok(None) };
+        let Some(found) = found else { return Ok(None) };
+        let bytes = found.data();
         self.row += 1;
-        let bytes = value.as_ref().map_or(&[][..], ByteArray::data);
         if bytes.len() > LONGEST {
             return Err(CorpusError::TooLong { place, limit: LONGEST });
         }
@@ -125,79 +124,51 @@ impl Rows {
         Ok(Some(Unit { place: self.row, text: text.into(), last: true, ..Unit::default() }))
     }
 
-    /// Decodes a row, whose text may be missing; nothing after the last.
-    fn value(&mut self) -> Parquet<Option<Option<ByteArray>>> {
+    /// Decodes a row; nothing after the last.
+    fn value(&mut self) -> Parquet<Option<ByteArray>> {
         loop {
-            if self.reader.is_none() {
-                if self.group == self.metadata.num_row_groups() {
-                    return Ok(None);
-                }
-                let column = self.metadata.file_metadata().schema_descr().column(self.column);
-                self.reader =
-                    Some(get_column_reader(column, pages(&self.file, &self.metadata, (self.group, self.column))?));
-                self.group += 1;
+            if let Some(row) = self.columns.next()? {
+                return Ok(Some(row));
             }
-            let Some(ColumnReader::ByteArrayColumnReader(reader)) = &mut self.reader else {
-                return Err(ParquetError::General("the column is not of text".into()));
-            };
-            let (mut levels, mut values) = (vec![], vec![]);
-            match reader.read_records(1, Some(&mut levels), None, &mut values)?.0 {
-                0 => self.reader = None,
-                _ if self.optional > 0 && levels.first() != Some(&self.optional) => return Ok(Some(None)),
-                _ => return Ok(Some(values.pop())),
+            if self.group == self.metadata.num_row_groups() {
+                return Ok(None);
             }
+            self.columns.open(&Group { file: &self.file, metadata: &self.metadata, number: self.group })?;
+            self.group += 1;
         }
     }
 }
 
-/// All columns of an open file, a row at a time, as JSON.
-pub struct Items {
-    file: Arc<File>,
-    metadata: Arc<ParquetMetaData>,
-    group: usize,
-    rows: Option<ReaderIter>,
-    row: u64,
-}
-
-impl Items {
-    /// Opens `input`, as [`Rows::open`] does.
-    pub fn open(input: &Input) -> Result<Items, CorpusError> {
-        let (file, metadata) = open(input)?;
-        let columns = metadata.file_metadata().schema_descr().num_columns();
-        (0..columns).try_for_each(|column| apart(input, &metadata, column))?;
-        Ok(Items { file, metadata, group: 0, rows: None, row: 0 })
-    }
-
-    /// The next row.
-    pub fn next(&mut self, input: &Input) -> Result<Option<Unit>, CorpusError> {
-        let place = Place { path: input.path.clone(), unit: "row", number: self.row + 1 };
-        let found = guarded(input, || {
-            self.value().map_err(|e| ParquetError::General(format!("row {} cannot be read: {e}", self.row + 1)))
-        })?;
-        let Some(text) = found.map(|row| row.to_string()) else { return Ok(None) };
-        self.row += 1;
-        if text.len() > LONGEST {
-            return Err(CorpusError::TooLong { place, limit: LONGEST });
-        }
-        Ok(Some(Unit { place: self.row, text, last: true, ..Unit::default() }))
-    }
-
-    fn value(&mut self) -> Parquet<Option<Value>> {
-        loop {
-            let Some(rows) = &mut self.rows else {
-                if self.group == self.metadata.num_row_groups() {
-                    return Ok(None);
-                }
-                let schema = self.metadata.file_metadata().schema_descr_ptr();
-                let group = Group { file: &self.file, metadata: &self.metadata, number: self.group };
-                self.rows = Some(TreeBuilder::new().as_iter(schema, &group)?);
-                self.group += 1;
-                continue;
-            };
-            match rows.next().transpose()? {
-                Some(row) => return Ok(Some(object(&row))),
-                None => self.rows = None,
+impl Columns {
+    /// Opens a group.
+    fn open(&mut self, group: &Group) -> Parquet<()> {
+        let schema = group.metadata.file_metadata().schema_descr_ptr();
+        match self {
+            Columns::All(rows) => *rows = Some(TreeBuilder::new().as_iter(schema, group)?),
+            Columns::Text { column, reader, .. } => {
+                let pages = group.get_column_page_reader(*column)?;
+                *reader = Some(get_column_reader(schema.column(*column), pages));
             }
+        }
+        Ok(())
+    }
+
+    /// The next row of the group that is open, if one is open and has one.
+    fn next(&mut self) -> Parquet<Option<ByteArray>> {
+        match self {
+            Columns::Text { reader: None, .. } | Columns::All(None) => Ok(None),
+            Columns::All(Some(rows)) => {
+                Ok(rows.next().transpose()?.map(|row| object(&row).to_string().into_bytes().into()))
+            }
+            Columns::Text { optional, reader: Some(ColumnReader::ByteArrayColumnReader(reader)), .. } => {
+                let (mut levels, mut values) = (vec![], vec![]);
+                match reader.read_records(1, Some(&mut levels), None, &mut values)?.0 {
+                    0 => Ok(None),
+                    _ if *optional > 0 && levels.first() != Some(optional) => Ok(Some("".into())),
+                    _ => Ok(Some(values.pop().unwrap_or_else(|| "".into()))),
+                }
+            }
+            Columns::Text { .. } => Err(ParquetError::General("the column is not of text".into())),
         }
     }
 }
@@ -219,7 +190,16 @@ impl RowGroupReader for Group<'_> {
     }
 
     fn get_column_page_reader(&self, column: usize) -> Parquet<Box<dyn PageReader>> {
-        pages(self.file, self.metadata, (self.number, column))
+        let chunk = self.metadata().column(column);
+        let codec = chunk.compression();
+        if let Compression::BROTLI(_) | Compression::LZO = codec {
+            let name = if codec == Compression::LZO { "LZO" } else { "brotli" };
+            let mend = "write it anew with another, for example snappy or zstd";
+            return Err(ParquetError::General(format!("limpid does not read its compression, {name}: {mend}")));
+        }
+        let raw = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+        let pages = SerializedPageReader::new(self.file.clone(), &raw, self.metadata().num_rows() as usize, None)?;
+        Ok(Box::new(Pages { pages, codec }))
     }
 
     fn get_column_bloom_filter(&self, _: usize) -> Option<&Sbbf> {
@@ -227,7 +207,7 @@ impl RowGroupReader for Group<'_> {
     }
 
     fn get_row_iter(&self, _: Option<SchemaType>) -> Parquet<RowIter<'_>> {
-        Err(ParquetError::NYI("rows are read by `Items`".into()))
+        Err(ParquetError::NYI("rows are read by `Columns`".into()))
     }
 }
 
@@ -259,7 +239,7 @@ fn json(field: &Field) -> Value {
 }
 
 /// Pages as they lie in the file, unpacked.
-struct Unpacked {
+struct Pages {
     pages: SerializedPageReader<File>,
     codec: Compression,
 }
@@ -272,7 +252,8 @@ fn unpack(codec: Compression, packed: &Bytes, levels: usize) -> Parquet<Bytes> {
     match codec {
         _ if values.is_empty() => {}
         Compression::ZSTD(_) => {
-            _ = Zstd::new(Box::new(Cursor::new(values))).take(PAGE as u64 + 1).read_to_end(&mut bytes)?;
+            let pages = Unpacked::new(Packing::Zstd, Box::new(Cursor::new(values)));
+            _ = pages.take(PAGE as u64 + 1).read_to_end(&mut bytes)?;
         }
         Compression::GZIP(_) => {
             _ = flate2::read::MultiGzDecoder::new(&values[..]).take(PAGE as u64 + 1).read_to_end(&mut bytes)?;
@@ -316,7 +297,7 @@ fn hadoop(mut packed: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-impl PageReader for Unpacked {
+impl PageReader for Pages {
     fn get_next_page(&mut self) -> Parquet<Option<Page>> {
         let (mut page, codec) = (self.pages.get_next_page()?, self.codec);
         if let Some(values) = page.as_ref().map(Page::num_values).filter(|n| *n > VALUES) {
@@ -342,7 +323,7 @@ impl PageReader for Unpacked {
     }
 }
 
-impl Iterator for Unpacked {
+impl Iterator for Pages {
     type Item = Parquet<Page>;
 
     fn next(&mut self) -> Option<Parquet<Page>> {

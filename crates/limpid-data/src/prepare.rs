@@ -9,6 +9,7 @@ use super::documents::{DocumentReader, Input, Unit};
 use super::encode::{Encoder, encode};
 use super::manifest::{
     Counts, File, Manifest, Part, PrepareSettings, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
+    tokenizer_hash,
 };
 use super::shards;
 use limpid_base::random;
@@ -99,13 +100,18 @@ pub fn prepare(
 /// # Errors
 /// If the folder holds something else or was prepared otherwise, or the files that it was prepared from have changed.
 fn begin(plan: &Plan, out: &Path) -> Result<Manifest, CorpusError> {
+    let tokenizer = plan.tokenizer;
     let settings = PrepareSettings {
+        tokenizer: plan.tokenizer_name.into(),
+        tokenizer_xxh3: tokenizer_hash(tokenizer),
+        vocab_size: tokenizer.vocab_size(),
+        end_of_text: tokenizer.end_of_text(),
+        ids: if tokenizer.vocab_size() > 1 << 16 { "u32" } else { "u16" }.into(),
         field: plan.field.into(),
         skip_bad: plan.skip_bad,
         parse_special: plan.parse_special,
         val_fraction: plan.val_fraction,
         shard_tokens: plan.shard_tokens,
-        ..PrepareSettings::for_tokenizer(plan.tokenizer, plan.tokenizer_name)
     };
     let source = |i: &Input| File { path: i.path.display().to_string(), bytes: i.bytes, xxh3: None };
     let manifest = Manifest::new(settings, plan.inputs.iter().map(source).collect());
@@ -156,20 +162,17 @@ fn write_shards(
                 None
             }
         };
-        if about.val {
-            // what was left open in training is cut here
-            parts[0].end(&about)?;
-        } else {
-            parts[1].end(&about)?;
-        }
-        let before = parts[usize::from(about.val)].shards;
-        let counts = parts[usize::from(about.val)].push(&unit, &about, ids, end)?;
+        let [train, val] = &mut parts;
+        let (part, other) = if about.val { (val, train) } else { (train, val) };
+        other.end(&about)?; // what was left open in the other is cut here
+        let before = part.shards;
+        let counts = part.push(&unit, &about, ids, end)?;
         progress.done = progress.done + counts;
         progress.encoded += counts.tokens;
         progress.refused += counts.bad;
         progress.encoded_bytes += counts.bytes;
         progress.read = documents.borrow().read();
-        progress.shards += parts[usize::from(about.val)].shards - before;
+        progress.shards += part.shards - before;
         if tell(&progress) { Ok(()) } else { Err(CorpusError::Stopped) }
     };
     let Plan { tokenizer, parse_special, threads, .. } = *plan;
@@ -379,32 +382,26 @@ impl<'a> Writer<'a> {
         let wide = self.manifest.borrow().settings.ids == "u32";
         let path = self.path(self.name, "bin");
         let open = self.open()?;
-        let before = open.counts;
+        let mut counts = Counts::default();
         match &ids {
-            Some(_) => open.counts.bytes += unit.bytes as u64,
-            None => open.counts.bad += 1,
+            Some(_) => counts.bytes = unit.bytes as u64,
+            None => counts.bad = 1,
         }
         let ends = unit.last && (begun || ids.is_some());
         for id in ids.into_iter().flatten().chain(end.filter(|_| ends)) {
             let bytes = id.to_le_bytes();
             at(&path, open.file.write_all(if wide { &bytes } else { &bytes[..2] }))?;
-            open.counts.tokens += 1;
+            counts.tokens += 1;
         }
+        counts.documents = u64::from(ends);
+        open.counts = open.counts + counts;
         if ends {
-            open.counts.documents += 1;
             open.end();
         }
-        let now = open.counts;
-        if now.tokens >= self.plan.shard_tokens {
+        if open.counts.tokens >= self.plan.shard_tokens {
             self.close()?;
         }
-        Ok(Counts {
-            documents: now.documents - before.documents,
-            parts: now.parts - before.parts,
-            tokens: now.tokens - before.tokens,
-            bytes: now.bytes - before.bytes,
-            bad: now.bad - before.bad,
-        })
+        Ok(Counts { parts: counts.documents, ..counts })
     }
 
     /// Finishes the shard: ids, then ends, then the manifest that names them.

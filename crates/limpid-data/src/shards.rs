@@ -40,15 +40,19 @@ fn mapped(path: &Path) -> Result<Map, CorpusError> {
     at(path, unsafe { Map::open(path) })
 }
 
-/// Ids in a mapped file, or some of them.
+/// Ids in a mapped file or in memory, or some of them.
 #[derive(Clone)]
 pub struct Shard {
-    path: PathBuf,
-    map: Arc<Map>,
-    wide: bool,
+    ids: Ids,
     first: usize,
     len: usize,
     ends: Ends,
+}
+
+#[derive(Clone)]
+enum Ids {
+    Held(Arc<Vec<u32>>),
+    Mapped { path: PathBuf, map: Arc<Map>, wide: bool },
 }
 
 #[derive(Clone)]
@@ -58,6 +62,11 @@ enum Ends {
 }
 
 impl Shard {
+    /// Ids in memory, and where documents end in them.
+    pub(super) fn held(ids: Vec<u32>, ends: Vec<usize>) -> Shard {
+        Shard { len: ids.len(), ids: Ids::Held(ids.into()), first: 0, ends: Ends::Held(ends) }
+    }
+
     /// Opens a shard. Where documents end is read from `index`; without one, none does. The files are read in place, so nobody may
     /// write into them meanwhile; replace them by renaming others.
     ///
@@ -80,18 +89,16 @@ impl Shard {
             let why = if map.len() < wanted { "it lost its tail" } else { "it was changed" };
             return Err(bad(path, format!("its header makes it {wanted} bytes and it is {}: {why}", map.len())));
         }
-        let mut shard =
-            Shard { path: path.into(), map: Arc::new(map), wide: width == 4, first: 0, len, ends: Ends::Held(vec![]) };
+        let ids = Ids::Mapped { path: path.into(), map: Arc::new(map), wide: width == 4 };
+        let mut shard = Shard { ids, first: 0, len, ends: Ends::Held(vec![]) };
         if let Some(index) = index {
-            shard.ends = Ends::Mapped(Arc::new(mapped(index)?));
-            let bytes = shard.ends_bytes();
+            let map = mapped(index)?;
+            let is_whole = map.len().is_multiple_of(8);
+            shard.ends = Ends::Mapped(Arc::new(map));
             let ascending = (1..shard.documents()).all(|i| shard.end(i - 1) <= shard.end(i));
-            if !bytes.is_multiple_of(8) || !ascending || shard.documents() > 0 && shard.end(shard.documents() - 1) > len
-            {
-                return Err(bad(
-                    index,
-                    format!("it does not fit the {len} tokens of {}: it was changed", path.display()),
-                ));
+            if !is_whole || !ascending || shard.documents() > 0 && shard.end(shard.documents() - 1) > len {
+                let what = format!("it does not fit the {len} tokens of {}: it was changed", path.display());
+                return Err(bad(index, what));
             }
         }
         Ok(shard)
@@ -103,15 +110,12 @@ impl Shard {
     /// Names the one that differs.
     pub(super) fn verify(&self, wanted: [&str; 2]) -> Result<(), CorpusError> {
         let sum = |map: &Map| hex(xxh3_64(map));
-        same(&self.path, sum(&self.map), wanted[0])?;
+        let Ids::Mapped { path, map, .. } = &self.ids else { return Ok(()) };
+        same(path, sum(map), wanted[0])?;
         match &self.ends {
-            Ends::Mapped(map) => same(&self.path.with_extension("idx"), sum(map), wanted[1]),
+            Ends::Mapped(map) => same(&path.with_extension("idx"), sum(map), wanted[1]),
             Ends::Held(_) => Ok(()),
         }
-    }
-
-    fn ends_bytes(&self) -> usize {
-        if let Ends::Mapped(map) = &self.ends { map.len() } else { 0 }
     }
 
     /// Whether its files are what was opened: one that was cut must not be read.
@@ -119,8 +123,9 @@ impl Shard {
     /// # Errors
     /// If one was changed.
     pub(super) fn check(&self) -> Result<(), CorpusError> {
+        let Ids::Mapped { path, map, .. } = &self.ids else { return Ok(()) };
         let ends = if let Ends::Mapped(map) = &self.ends { map.check() } else { Ok(()) };
-        at(&self.path, self.map.check().and(ends))
+        at(path, map.check().and(ends))
     }
 
     /// How many ids.
@@ -136,22 +141,31 @@ impl Shard {
     /// The id at a place.
     pub fn id(&self, at: usize) -> u32 {
         assert!(at < self.len);
-        let width = if self.wide { 4 } else { 2 };
-        let from = START + width * (self.first + at);
-        let bytes = &self.map[from..from + width];
-        bytes.iter().rev().fold(0, |id, byte| id << 8 | u32::from(*byte))
+        let at = self.first + at;
+        match &self.ids {
+            Ids::Held(ids) => ids[at],
+            Ids::Mapped { map, wide, .. } => {
+                let width = if *wide { 4 } else { 2 };
+                let bytes = &map[START + width * at..START + width * (at + 1)];
+                bytes.iter().rev().fold(0, |id, byte| id << 8 | u32::from(*byte))
+            }
+        }
     }
 
     /// Appends the ids of `range`.
     pub fn copy(&self, range: Range<usize>, to: &mut Vec<u32>) {
         assert!(range.end <= self.len);
-        let bytes = |width: usize| {
-            &self.map[START + width * (self.first + range.start)..START + width * (self.first + range.end)]
-        };
-        if self.wide {
-            to.extend(bytes(4).as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)));
-        } else {
-            to.extend(bytes(2).as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b))));
+        let (start, end) = (self.first + range.start, self.first + range.end);
+        match &self.ids {
+            Ids::Held(ids) => to.extend_from_slice(&ids[start..end]),
+            Ids::Mapped { map, wide: true, .. } => {
+                let ids = map[START + 4 * start..START + 4 * end].as_chunks().0;
+                to.extend(ids.iter().map(|id| u32::from_le_bytes(*id)));
+            }
+            Ids::Mapped { map, wide: false, .. } => {
+                let ids = map[START + 2 * start..START + 2 * end].as_chunks().0;
+                to.extend(ids.iter().map(|id| u32::from(u16::from_le_bytes(*id))));
+            }
         }
     }
 

@@ -262,7 +262,7 @@ impl TextSource {
     /// # Errors
     /// As [`TextSource::read`].
     pub fn whole(&self, tokenizer: &Tokenizer) -> Result<(Tokens, About)> {
-        if let (Some(BuiltIn::Stories(bytes)), None) = (built_in(&self.name)?, &self.text) {
+        if let Some(BuiltIn::Stories(bytes)) = self.built_in()? {
             let (text, log_probability) = stories::corpus(SEEDS[1], bytes.min(200 << 10));
             let about = About {
                 log_probability: Some(log_probability),
@@ -354,10 +354,20 @@ impl TextSource {
         Ok(self.stdin.get().cloned())
     }
 
+    /// The built-in text that it names.
+    fn built_in(&self) -> Result<Option<BuiltIn>> {
+        if self.text.is_some() { Ok(None) } else { built_in(&self.name) }
+    }
+
+    /// What is known of it: its name, what was read, and how many bytes of it judge a model.
+    fn about(&self, read: Option<String>, bytes: u64) -> About {
+        About { name: self.name.clone(), read, bytes, ..About::default() }
+    }
+
     /// The name of its tokenizer.
     fn tokenizer_name(&self) -> &str {
-        let own = match built_in(&self.name) {
-            Ok(Some(BuiltIn::Toy(toy))) if self.text.is_none() && self.decided.is_none() => Some(toy.tokenizer),
+        let own = match self.built_in() {
+            Ok(Some(BuiltIn::Toy(toy))) if self.decided.is_none() => Some(toy.tokenizer),
             _ => None,
         };
         let decided = self.decided.as_ref().map(Tokenizer::name);
@@ -376,18 +386,21 @@ impl TextSource {
         Ok(tokenizer.with_specials(&self.added)?)
     }
 
+    /// The tokenizer that is given, or named; none is learned.
+    fn asked(&self) -> Result<Option<Tokenizer>> {
+        match &self.decided {
+            Some(tokenizer) => Ok(Some(tokenizer.clone())),
+            None => Ok(self.tokenizer.as_ref().map(|name| Tokenizer::known(name)).transpose()?),
+        }
+    }
+
     /// A folder that [`prepare`](crate::prepare) wrote.
     fn prepared(&self) -> Result<Corpus> {
         let folder = Path::new(&self.name);
         let manifest = Manifest::open(folder)?;
         let own = manifest.tokenizer(folder)?;
-        let asked = match (&self.decided, &self.tokenizer) {
-            (Some(tokenizer), _) => Some(tokenizer.clone()),
-            (None, Some(name)) => Some(Tokenizer::known(name)?),
-            (None, None) => None,
-        };
         let name = &manifest.settings.tokenizer;
-        if let Some(asked) = asked.filter(|asked| !manifest.made_with(asked)) {
+        if let Some(asked) = self.asked()?.filter(|asked| !manifest.made_with(asked)) {
             return Err(SourceError::OtherTokenizer {
                 name: self.name.clone(),
                 made_with: format!("{name} ({})", plural(manifest.settings.vocab_size, "token")),
@@ -406,17 +419,14 @@ impl TextSource {
             plural(manifest.train.shards.len() + manifest.val.shards.len(), "shard")
         );
         let bytes = if validation.is_empty() { manifest.train.all.bytes } else { manifest.val.all.bytes };
-        let about = About { name: self.name.clone(), read: Some(read), bytes, ..About::default() };
+        let about = self.about(Some(read), bytes);
         Ok(Corpus { about, tokenizer: own, tokenizer_name: name.clone(), train, validation })
     }
 
     /// Shards of llm.c. Those with `val` in their name are for validation; if there are none, the end of all shards is.
     fn shards(&self, files: Vec<PathBuf>) -> Result<Corpus> {
         let name = self.tokenizer.as_deref().unwrap_or("gpt2");
-        let tokenizer = match &self.decided {
-            Some(tokenizer) => tokenizer.clone(),
-            None => Tokenizer::known(name)?,
-        };
+        let tokenizer = self.asked()?.map_or_else(|| Tokenizer::known(name), Ok)?;
         let val = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().contains("val"));
         let count = files.len();
         let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(val);
@@ -445,43 +455,35 @@ impl TextSource {
         let (train, validation) = (tokens(train), tokens(validation));
         let judged = if validation.is_empty() { &train } else { &validation };
         let bytes = text_bytes(judged, &tokenizer)?.unwrap_or(0) as u64;
-        let read = Some(format!("{} of tokens", plural(count, "shard")));
-        let about = About { name: self.name.clone(), read, bytes, ..About::default() };
+        let about = self.about(Some(format!("{} of tokens", plural(count, "shard"))), bytes);
         Ok(Corpus { about, tokenizer_name: name.into(), tokenizer, train, validation })
     }
 
     /// The texts to train on and to validate on.
     fn documents(&self) -> Result<(Vec<String>, Vec<String>, About)> {
         let fraction = self.val_fraction;
-        if let Some(text) = &self.text {
-            if text.is_empty() {
-                return Err(CorpusError::Empty(self.name.clone()).into());
-            }
-            let (train, validation) = split(vec![text.clone()], text.len(), fraction);
-            let about = About { name: self.name.clone(), bytes: text.len() as u64, ..About::default() };
-            return Ok((train, validation, about));
-        }
-        let (all, read) = match built_in(&self.name)? {
-            Some(BuiltIn::Stories(bytes)) => {
+        let (all, read) = match (&self.text, self.built_in()?) {
+            (Some(text), _) if text.is_empty() => return Err(CorpusError::Empty(self.name.clone()).into()),
+            (Some(text), _) => (vec![text.clone()], None),
+            (None, Some(BuiltIn::Stories(bytes))) => {
                 let (train, _) = stories::corpus(SEEDS[0], bytes);
                 let (validation, log_probability) = if fraction > 0.0 {
                     stories::corpus(SEEDS[1], ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10))
                 } else {
                     (String::new(), 0.0)
                 };
-                let (log_probability, bytes) = (Some(log_probability), validation.len() as u64);
-                let about = About { log_probability, name: self.name.clone(), bytes, ..About::default() };
+                let about = self.about(None, validation.len() as u64);
+                let about = About { log_probability: Some(log_probability), ..about };
                 return Ok((vec![train], vec![validation], about));
             }
-            Some(BuiltIn::Toy(toy)) => {
-                (toy.documents.iter().map(ToString::to_string).collect::<Vec<String>>(), Some(toy.about.to_string()))
+            (None, Some(BuiltIn::Toy(toy))) => {
+                (toy.documents.iter().map(ToString::to_string).collect(), Some(toy.about.to_string()))
             }
-            None => self.files()?,
+            (None, None) => self.files()?,
         };
         let bytes = all.iter().map(String::len).sum();
         let (train, validation) = split(all, bytes, fraction);
-        let about = About { name: self.name.clone(), read, bytes: bytes as u64, ..About::default() };
-        Ok((train, validation, about))
+        Ok((train, validation, self.about(read, bytes as u64)))
     }
 
     /// The documents of files, and what was read.

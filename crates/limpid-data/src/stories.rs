@@ -314,27 +314,19 @@ fn parse(text: &str, names: &mut Names) -> Vec<Part> {
     let mut parts = Vec::new();
     let (mut rest, mut spaced) = (text, true);
     while !rest.is_empty() {
-        let (part, tail) = match rest.strip_prefix('<') {
-            Some(inside) => {
-                let (hole, tail) =
-                    inside.split_once('>').unwrap_or_else(|| panic!("a hole without an end in {text:?}"));
-                (Part::Hole(parse_hole(hole, !spaced, names)), tail)
+        if let Some(inside) = rest.strip_prefix('<') {
+            let (hole, tail) = inside.split_once('>').unwrap_or_else(|| panic!("a hole without an end in {text:?}"));
+            parts.push(Part::Hole(parse_hole(hole, !spaced, names)));
+            (rest, spaced) = (tail, false);
+        } else {
+            let (literal, tail) = rest.split_at(rest.find('<').unwrap_or(rest.len()));
+            let glued = !spaced && !literal.starts_with(' ');
+            let text = literal.trim();
+            if !text.is_empty() {
+                parts.push(Part::Text { text: text.to_owned(), glued });
             }
-            None => {
-                let (literal, tail) = rest.split_at(rest.find('<').unwrap_or(rest.len()));
-                let glued = !spaced && !literal.starts_with(' ');
-                let ends_spaced = literal.ends_with(' ');
-                let literal = literal.trim();
-                if !literal.is_empty() {
-                    parts.push(Part::Text { text: literal.to_owned(), glued });
-                }
-                spaced = ends_spaced;
-                rest = tail;
-                continue;
-            }
-        };
-        parts.push(part);
-        (rest, spaced) = (tail, false);
+            (rest, spaced) = (tail, literal.ends_with(' '));
+        }
     }
     parts
 }

@@ -183,11 +183,7 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`], or if the tokenizer cannot write a message, or not as text.
     pub fn ids(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, TemplateError> {
-        if chat::is_template(&self.source) {
-            Ok(chat::prompt(messages, tokenizer)?)
-        } else {
-            self.encoded(messages, true, tokenizer)
-        }
+        self.encoded(messages, true, tokenizer)
     }
 
     /// The ids of a conversation that nothing follows. Messages are encoded as in [`ChatTemplate::ids`].
@@ -195,15 +191,14 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::ids`].
     pub fn whole_ids(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, TemplateError> {
-        if chat::is_template(&self.source) {
-            Ok(chat::whole(messages, tokenizer)?)
-        } else {
-            self.encoded(messages, false, tokenizer)
-        }
+        self.encoded(messages, false, tokenizer)
     }
 
-    /// The ids of messages in another program's template; with `asks`, up to where an answer begins.
+    /// The ids of messages; with `asks`, up to where an answer begins.
     fn encoded(&self, messages: &[Message], asks: bool, tokenizer: &Tokenizer) -> Result<Vec<u32>, TemplateError> {
+        if chat::is_template(&self.source) {
+            return Ok(chat::ids(messages, asks, tokenizer)?);
+        }
         let quote = Quote::new(tokenizer.specials(), messages, &self.source);
         let quote = quote.ok_or(ChatError::Message(Fault::Marks))?;
         let text = self.render(&quote.marked(messages), asks)?;

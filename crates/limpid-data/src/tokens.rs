@@ -35,12 +35,12 @@ const PIECE: usize = 1 << 16;
 
 /// Token ids with the ends of their documents.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tokens(Form);
-
-#[derive(Clone, Debug, PartialEq)]
-enum Form {
-    Held { ids: Vec<u32>, ends: Vec<usize>, counted: Option<Vec<bool>> },
-    Mapped { shards: Arc<[Placed]>, len: usize, documents: usize },
+pub struct Tokens {
+    shards: Arc<[Placed]>,
+    len: usize,
+    documents: usize,
+    /// Which are to be predicted; all, if it is not said.
+    counted: Option<Arc<[bool]>>,
 }
 
 /// A shard, and what comes before it.
@@ -69,7 +69,7 @@ impl Tokens {
     pub fn of_documents(ids: Vec<u32>, ends: Vec<usize>, counted: Option<Vec<bool>>) -> Tokens {
         debug_assert!(ends.is_sorted() && ends.last().is_none_or(|end| *end == ids.len()));
         debug_assert!(counted.as_ref().is_none_or(|c| c.len() == ids.len()));
-        Tokens(Form::Held { ids, ends, counted })
+        Tokens { counted: counted.map(Arc::from), ..Tokens::of_shards(vec![Shard::held(ids, ends)]) }
     }
 
     /// The tokens of several shards, one after the other.
@@ -81,7 +81,7 @@ impl Tokens {
             placed
         };
         let shards = shards.into_iter().filter(|s| s.len() + s.documents() > 0).map(&mut place).collect();
-        Tokens(Form::Mapped { shards, len, documents })
+        Tokens { shards, len, documents, counted: None }
     }
 
     /// A part (`train` or `val`) of a folder that `data prepare` wrote.
@@ -98,18 +98,12 @@ impl Tokens {
     /// # Errors
     /// If one was changed.
     pub fn check_files(&self) -> Result<(), CorpusError> {
-        match &self.0 {
-            Form::Held { .. } => Ok(()),
-            Form::Mapped { shards, .. } => shards.iter().try_for_each(|placed| placed.shard.check()),
-        }
+        self.shards.iter().try_for_each(|placed| placed.shard.check())
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        match &self.0 {
-            Form::Held { ids, .. } => ids.len(),
-            Form::Mapped { len, .. } => *len,
-        }
+        self.len
     }
 
     /// Whether there is none.
@@ -117,77 +111,59 @@ impl Tokens {
         self.len() == 0
     }
 
+    /// The shard in which the token at a place stands.
+    fn shard_at(&self, at: usize) -> &Placed {
+        &self.shards[self.shards.partition_point(|placed| placed.start <= at) - 1]
+    }
+
     /// The id at a place.
     pub fn id(&self, at: usize) -> u32 {
-        match &self.0 {
-            Form::Held { ids, .. } => ids[at],
-            Form::Mapped { shards, .. } => {
-                let placed = &shards[shards.partition_point(|s| s.start <= at) - 1];
-                placed.shard.id(at - placed.start)
-            }
-        }
+        let placed = self.shard_at(at);
+        placed.shard.id(at - placed.start)
     }
 
     /// Appends the ids of `range`.
     pub fn copy(&self, range: Range<usize>, to: &mut Vec<u32>) {
-        match &self.0 {
-            Form::Held { ids, .. } => to.extend_from_slice(&ids[range]),
-            Form::Mapped { shards, len, .. } => {
-                assert!(range.end <= *len);
-                let first = shards.partition_point(|s| s.start + s.shard.len() <= range.start);
-                for Placed { shard, start, .. } in shards[first..].iter().take_while(|s| s.start < range.end) {
-                    let from = range.start.max(*start) - start;
-                    shard.copy(from..(range.end - start).min(shard.len()), to);
-                }
-            }
+        assert!(range.end <= self.len);
+        let first = self.shards.partition_point(|placed| placed.start + placed.shard.len() <= range.start);
+        for Placed { shard, start, .. } in self.shards[first..].iter().take_while(|placed| placed.start < range.end) {
+            let from = range.start.max(*start) - start;
+            shard.copy(from..(range.end - start).min(shard.len()), to);
         }
     }
 
     /// Whether the token at a place is to be predicted.
     pub fn counted(&self, at: usize) -> bool {
-        match &self.0 {
-            Form::Held { counted, .. } => counted.as_ref().is_none_or(|counted| counted[at]),
-            Form::Mapped { .. } => true,
-        }
+        self.counted.as_ref().is_none_or(|counted| counted[at])
     }
 
     /// How many tokens of `range` are to be predicted.
     pub fn count_targets(&self, range: Range<usize>) -> usize {
-        match &self.0 {
-            Form::Held { counted: Some(counted), .. } => counted[range].iter().filter(|counted| **counted).count(),
-            Form::Held { .. } | Form::Mapped { .. } => range.len(),
+        match &self.counted {
+            Some(counted) => counted[range].iter().filter(|counted| **counted).count(),
+            None => range.len(),
         }
     }
 
     /// How many documents there are.
     pub fn documents(&self) -> usize {
-        match &self.0 {
-            Form::Held { ends, .. } => ends.len(),
-            Form::Mapped { documents, .. } => *documents,
-        }
+        self.documents
     }
 
     /// Where document `i` lies.
     pub fn document(&self, i: usize) -> Range<usize> {
-        let end = |i: usize| match &self.0 {
-            Form::Held { ends, .. } => ends[i],
-            Form::Mapped { shards, .. } => {
-                let placed = &shards[shards.partition_point(|s| s.documents + s.shard.documents() <= i)];
-                placed.start + placed.shard.end(i - placed.documents)
-            }
+        let end = |i: usize| {
+            let after = |placed: &Placed| placed.documents + placed.shard.documents() <= i;
+            let placed = &self.shards[self.shards.partition_point(after)];
+            placed.start + placed.shard.end(i - placed.documents)
         };
         i.checked_sub(1).map_or(0, end)..end(i)
     }
 
     /// The document that the token at a place is of.
     pub fn document_at(&self, at: usize) -> usize {
-        match &self.0 {
-            Form::Held { ends, .. } => ends.partition_point(|end| *end <= at),
-            Form::Mapped { shards, .. } => {
-                let placed = &shards[shards.partition_point(|s| s.start <= at) - 1];
-                placed.documents + placed.shard.ends_until(at - placed.start)
-            }
-        }
+        let placed = self.shard_at(at);
+        placed.documents + placed.shard.ends_until(at - placed.start)
     }
 
     /// Calls `with` for all ids, piece by piece, with the position of each piece.
@@ -216,7 +192,7 @@ impl Tokens {
             Ok(())
         })?;
         (0..self.documents()).for_each(|i| sum.update(&(self.document(i).end as u64).to_le_bytes()));
-        if let Form::Held { counted: Some(counted), .. } = &self.0 {
+        if let Some(counted) = &self.counted {
             counted.iter().for_each(|counted| sum.update(&[u8::from(*counted)]));
         }
         Ok(sum.digest())

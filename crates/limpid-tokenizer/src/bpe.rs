@@ -6,7 +6,8 @@
 use std::{fmt, sync::OnceLock};
 
 use super::{
-    pairs::{Marker, Pairs},
+    markers::{Marker, Markers},
+    pairs::Pairs,
     ranks::Ranks,
     split::Split,
 };
@@ -159,7 +160,8 @@ impl Encoding {
             let tokens: Vec<_> = ids.filter_map(|id| Some(((self.0.bytes)(&[id])?, id))).collect();
             let ranks = Ranks::new(tokens.iter().map(|(token, id)| (token.as_slice(), *id)));
             let marker = |&(text, id): &(&str, u32)| Marker { text: text.into(), id, special: true };
-            Pairs::new(self.split(), ranks.expect("all bytes are there"), self.specials().iter().map(marker).collect())
+            let markers = Markers::new(self.specials().iter().map(marker));
+            Pairs { split: self.split(), ranks: ranks.expect("all bytes are there"), markers }
         })
     }
 

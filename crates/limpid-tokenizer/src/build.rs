@@ -2,8 +2,6 @@
 //!
 //! `spec` has already checked every index that the crate uses. Whatever the crate still refuses, or panics on, becomes an error.
 
-use std::collections::HashSet;
-
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use limpid_base::contain::contain;
 use serde::de::DeserializeOwned;
@@ -19,6 +17,7 @@ use super::{
     TokenizerError,
     engine::{Cut, Cutting, Engine, Expression, Steps, Swap, Whole},
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
+    table::GPT2,
 };
 
 /// Reads one step with the crate's own rules.
@@ -34,9 +33,6 @@ fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, Tok
 
 const NORMALIZER: &str = "the normalizer";
 const PRE_TOKENIZER: &str = "the pre_tokenizer";
-
-/// GPT-2's way of cutting, as the crate writes it.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 fn expression(name: &'static str, pattern: &str) -> Result<Expression, TokenizerError> {
     Expression::new(pattern).map_err(|error| part(name, "a regular expression", error.to_string()))
@@ -128,21 +124,28 @@ fn longest_entry(value: &Value) -> Result<usize, TokenizerError> {
 
 fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, TokenizerError> {
     const NAME: &str = PRE_TOKENIZER;
-    let one = |(kind, value): (&str, &Value)| -> Result<Vec<Box<Cutting>>, TokenizerError> {
-        Ok(vec![match kind {
+    let all = steps(NAME, value)?;
+    if all.iter().filter(|(kind, _)| *kind == "ByteLevel").count() > 1 {
+        return Err(part(NAME, "bytes made letters once", "several ByteLevel steps"));
+    }
+    let cut = |pattern, behavior, invert, blank| {
+        Ok::<_, TokenizerError>(Box::new(Cut { pattern: expression(NAME, pattern)?, behavior, invert, blank }))
+    };
+    let mut list: Vec<Box<Cutting>> = Vec::new();
+    for (kind, value) in all {
+        let next: Box<Cutting> = match kind {
             "ByteLevel" => {
                 let bytes = step::<ByteLevel>(NAME, value)?;
-                let (behavior, invert, blank) = (SplitDelimiterBehavior::Isolated, false, bytes.add_prefix_space);
-                let own = bytes.use_regex.then_some(Cut { pattern: expression(NAME, GPT2)?, behavior, invert, blank });
-                let blank = bytes.add_prefix_space && own.is_none();
-                let letters = Box::new(bytes.use_regex(false).add_prefix_space(blank));
-                return Ok(own.into_iter().map(|cut| Box::new(cut) as Box<Cutting>).chain([letters as _]).collect());
+                let blank = bytes.add_prefix_space;
+                if bytes.use_regex {
+                    list.push(cut(GPT2, SplitDelimiterBehavior::Isolated, false, blank)?);
+                }
+                Box::new(bytes.use_regex(false).add_prefix_space(blank && !bytes.use_regex))
             }
             "Split" => {
                 let split = step::<pre::split::Split>(NAME, value)?;
-                let (behavior, invert, blank) = (split.behavior, split.invert, false);
                 match value["pattern"]["Regex"].as_str() {
-                    Some(pattern) => Box::new(Cut { pattern: expression(NAME, pattern)?, behavior, invert, blank }),
+                    Some(pattern) => cut(pattern, split.behavior, split.invert, false)?,
                     None => Box::new(split),
                 }
             }
@@ -155,14 +158,9 @@ fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, TokenizerError
             "WhitespaceSplit" => Box::new(pre::whitespace::WhitespaceSplit),
             "UnicodeScripts" => Box::new(pre::unicode_scripts::UnicodeScripts::new()),
             _ => return Err(part(NAME, "a step that HuggingFace's crate has and limpid reads", kind)),
-        }])
-    };
-    let all = steps(NAME, value)?;
-    if all.iter().filter(|(kind, _)| *kind == "ByteLevel").count() > 1 {
-        return Err(part(NAME, "bytes made letters once", "several ByteLevel steps"));
+        };
+        list.push(next);
     }
-    let list: Vec<Box<Cutting>> =
-        all.into_iter().map(one).collect::<Result<Vec<_>, TokenizerError>>()?.into_iter().flatten().collect();
     Ok((!list.is_empty()).then(|| Steps(list.into())))
 }
 
@@ -221,11 +219,11 @@ fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
         return Ok(Unigram::from(list, model.unk_id, model.byte_fallback == Some(true)).map_err(refused)?.into());
     }
     let Vocab::Ids(pairs) = model.vocab else { return Err(needs("an object of tokens and ids")) };
+    let vocab: tokenizers::models::bpe::Vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
     match kind.as_str() {
         "BPE" => {
             let prefix = model.continuing_subword_prefix.unwrap_or_default();
             let merges = model.merges.ok_or_else(|| needs("merges"))?;
-            let known: HashSet<&str> = pairs.iter().map(|(token, _)| token.as_str()).collect();
             let mut sum = String::new();
             for (i, Merge(a, b)) in merges.iter().enumerate() {
                 sum.clear();
@@ -233,12 +231,11 @@ fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
                 sum += b.strip_prefix(&*prefix).ok_or_else(|| {
                     part("merges", "a continuation with its prefix", format!("{b:?} in merge {i}, without {prefix:?}"))
                 })?;
-                if let Some(lacks) = [a, b, &sum].into_iter().find(|token| !known.contains(token.as_str())) {
+                if let Some(lacks) = [a, b, &sum].into_iter().find(|token| !vocab.contains_key(token.as_str())) {
                     let found = format!("{lacks:?} of merge {i} ({a:?} {b:?}), which has no id");
                     return Err(part("merges", "tokens of the vocabulary", found));
                 }
             }
-            let vocab: tokenizers::models::bpe::Vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
             let merges = merges.into_iter().map(|Merge(a, b)| (a, b)).collect();
             let mut builder = BPE::builder()
                 .vocab_and_merges(vocab, merges)
@@ -261,7 +258,6 @@ fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
             if longest > 500 {
                 return Err(part("max_input_chars_per_word", "at most 500", longest.to_string()));
             }
-            let vocab: tokenizers::models::bpe::Vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
             let builder = WordPiece::builder()
                 .vocab(vocab)
                 .unk_token(model.unk_token.unwrap_or_else(|| "[UNK]".into()))
@@ -270,7 +266,6 @@ fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
             Ok(builder.build().map_err(refused)?.into())
         }
         "WordLevel" => {
-            let vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
             let unknown = model.unk_token.unwrap_or_else(|| "<unk>".into());
             Ok(WordLevel::builder().vocab(vocab).unk_token(unknown).build().map_err(refused)?.into())
         }

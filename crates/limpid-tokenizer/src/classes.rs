@@ -12,11 +12,11 @@ use super::{
     imported::meaning,
     spec::{Added, Model, Spec, Vocab, part, steps},
     split::Split,
-    table::{byte_level, cutting, framed},
+    table::{bert_normalizer, blanks, byte_level, cutting, framed, replace, word_pieces},
 };
 
-/// Makes a class's tokenizer of a vocabulary, but for the tokens round a text.
-type Make = fn(&mut Spec, &Beside, &Class);
+/// A class's steps and settings of the model, for the vocabulary of a tokenizer.json.
+type Make = fn(&Spec, &Beside, &Class) -> Spec;
 
 /// A class.
 pub(super) struct Class {
@@ -100,7 +100,7 @@ static CLASSES: [Class; 12] = [
             "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "ConvBertTokenizer",
             "LayoutLMTokenizer", "LxmertTokenizer", "SqueezeBertTokenizer",
         ],
-        kind: "WordPiece", defaults: BERT, make: Some(word_pieces), frame: Frame::Roles("BertProcessing", CLS), ..WHOLE
+        kind: "WordPiece", defaults: BERT, make: Some(bert_pieces), frame: Frame::Roles("BertProcessing", CLS), ..WHOLE
     },
     Class {
         names: &["AlbertTokenizer"], kind: "Unigram",
@@ -199,13 +199,13 @@ impl Class {
         let class = if whole && spec.kind() != self.kind { &WHOLE } else { self };
         let before = meaning(spec)?;
         if let Some(make) = class.make {
-            make(spec, beside, class);
+            let Spec { model, normalizer, pre_tokenizer, decoder, .. } = make(spec, beside, class);
+            let Model { r#type, vocab, merges, .. } = std::mem::take(&mut spec.model);
+            spec.model = Model { r#type, vocab, merges, ..model };
+            (spec.normalizer, spec.pre_tokenizer, spec.decoder) = (normalizer, pre_tokenizer, decoder);
         }
         let own = std::mem::take(&mut spec.added_tokens);
-        let vocab: Vec<(&str, u64)> = match &spec.model.vocab {
-            Vocab::Ids(list) => list.iter().map(|(token, id)| (token.as_str(), *id)).collect(),
-            Vocab::Scores(list) => list.iter().zip(0..).map(|((token, _), id)| (token.as_str(), id)).collect(),
-        };
+        let vocab = spec.model.vocab.pairs();
         let added = beside.tokens(&vocab, own, class)?;
         let id = |name: &str| {
             let own = added.iter().find(|token| token.content == name).map(|token| token.id);
@@ -241,64 +241,48 @@ impl Class {
     }
 }
 
-/// The vocabulary of `spec` in a model of the class's own settings.
-fn model(spec: &mut Spec, own: Model) {
-    let old = std::mem::take(&mut spec.model);
-    spec.model = Model { r#type: old.r#type, vocab: old.vocab, merges: old.merges, ..own };
-}
-
 /// Bytes as GPT-2's letters.
-fn letters(spec: &mut Spec, beside: &Beside, mut pre_tokenizer: Value) {
-    model(spec, Model::default());
-    let prefix = beside.settings.add_prefix_space == Some(true);
-    let last =
-        match pre_tokenizer.get_mut("pretokenizers").and_then(Value::as_array_mut).and_then(|steps| steps.last_mut()) {
-            Some(step) => step,
-            None => &mut pre_tokenizer,
-        };
-    last["add_prefix_space"] = prefix.into();
-    (spec.normalizer, spec.pre_tokenizer, spec.decoder) = (Value::Null, pre_tokenizer, byte_level(true));
+fn letters(beside: &Beside, mut pre_tokenizer: Value) -> Spec {
+    let steps = pre_tokenizer.get_mut("pretokenizers").and_then(Value::as_array_mut);
+    let last = match steps.and_then(|steps| steps.last_mut()) {
+        Some(step) => step,
+        None => &mut pre_tokenizer,
+    };
+    last["add_prefix_space"] = (beside.settings.add_prefix_space == Some(true)).into();
+    Spec { pre_tokenizer, decoder: byte_level(true), ..Spec::default() }
 }
 
-fn gpt2(spec: &mut Spec, beside: &Beside, _: &Class) {
-    letters(spec, beside, cutting(Split::Gpt2));
+/// The same of text in NFC.
+fn composed(beside: &Beside, pre_tokenizer: Value) -> Spec {
+    Spec { normalizer: json!({ "type": "NFC" }), ..letters(beside, pre_tokenizer) }
 }
 
-fn gpt_neox(spec: &mut Spec, beside: &Beside, class: &Class) {
-    gpt2(spec, beside, class);
-    spec.normalizer = json!({ "type": "NFC" });
+fn gpt2(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+    letters(beside, cutting(Split::Gpt2))
 }
 
-fn qwen2(spec: &mut Spec, beside: &Beside, _: &Class) {
-    letters(spec, beside, cutting(Split::Qwen2));
-    spec.normalizer = json!({ "type": "NFC" });
+fn gpt_neox(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+    composed(beside, cutting(Split::Gpt2))
 }
 
-fn cohere(spec: &mut Spec, beside: &Beside, _: &Class) {
+fn qwen2(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+    composed(beside, cutting(Split::Qwen2))
+}
+
+fn cohere(_: &Spec, beside: &Beside, _: &Class) -> Spec {
     let digits = json!({ "type": "Digits", "individual_digits": true });
-    letters(spec, beside, json!({ "type": "Sequence", "pretokenizers": [digits, byte_level(true)] }));
-    spec.normalizer = json!({ "type": "NFC" });
+    composed(beside, json!({ "type": "Sequence", "pretokenizers": [digits, byte_level(true)] }))
 }
 
-fn openai_gpt(spec: &mut Spec, beside: &Beside, class: &Class) {
+fn openai_gpt(_: &Spec, beside: &Beside, class: &Class) -> Spec {
     let unk_token = beside.role("unk_token", class).map(String::from);
-    model(spec, Model { end_of_word_suffix: Some("</w>".into()), unk_token, ..Model::default() });
-    spec.normalizer = bert_normalizer(&Beside::default());
-    spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
-    spec.decoder = json!({ "type": "BPEDecoder", "suffix": "</w>" });
+    let model = Model { end_of_word_suffix: Some("</w>".into()), unk_token, ..Model::default() };
+    let decoder = json!({ "type": "BPEDecoder", "suffix": "</w>" });
+    Spec { model, decoder, ..word_pieces(None, bert_normalizer(true, None, true)) }
 }
 
-/// SentencePiece's blanks back to blanks, and bytes to characters.
-fn marks(strips: bool) -> Value {
-    let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
-    let replace = json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " });
-    let steps = [replace, json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
-    json!({ "type": "Sequence", "decoders": steps.into_iter().chain(strips.then_some(strip)).collect::<Vec<_>>() })
-}
-
-fn llama(spec: &mut Spec, beside: &Beside, _: &Class) {
+fn llama(_: &Spec, beside: &Beside, _: &Class) -> Spec {
     let (prefix, always) = (beside.settings.add_prefix_space != Some(false), beside.settings.legacy == Some(true));
-    model(spec, Model { fuse_unk: Some(true), byte_fallback: Some(true), ..Model::default() });
     let scheme = if !prefix {
         "never"
     } else if always {
@@ -306,38 +290,30 @@ fn llama(spec: &mut Spec, beside: &Beside, _: &Class) {
     } else {
         "first"
     };
-    spec.normalizer = Value::Null;
-    spec.pre_tokenizer = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
-    spec.decoder = marks(prefix);
+    let model = Model { fuse_unk: Some(true), byte_fallback: Some(true), ..Model::default() };
+    let pre_tokenizer = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
+    Spec { model, pre_tokenizer, decoder: blanks(prefix), ..Spec::default() }
 }
 
-fn gemma(spec: &mut Spec, beside: &Beside, class: &Class) {
+fn gemma(_: &Spec, beside: &Beside, class: &Class) -> Spec {
     let unk_token = beside.role("unk_token", class).map(String::from);
-    model(spec, Model { fuse_unk: Some(true), byte_fallback: Some(true), unk_token, ..Model::default() });
-    spec.normalizer = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
-    spec.pre_tokenizer =
-        json!({ "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious", "invert": false });
-    spec.decoder = marks(false);
+    Spec {
+        model: Model { fuse_unk: Some(true), byte_fallback: Some(true), unk_token, ..Model::default() },
+        normalizer: replace(" ", "▁"),
+        pre_tokenizer: json!({
+            "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious", "invert": false
+        }),
+        decoder: blanks(false),
+        ..Spec::default()
+    }
 }
 
-fn bert_normalizer(beside: &Beside) -> Value {
+fn bert_pieces(_: &Spec, beside: &Beside, class: &Class) -> Spec {
     let settings = &beside.settings;
-    json!({
-        "type": "BertNormalizer", "clean_text": true,
-        "handle_chinese_chars": settings.tokenize_chinese_chars.unwrap_or(true),
-        "strip_accents": settings.strip_accents, "lowercase": settings.do_lower_case.unwrap_or(true)
-    })
-}
-
-/// BERT's.
-fn word_pieces(spec: &mut Spec, beside: &Beside, class: &Class) {
+    let (chinese, lowercase) =
+        (settings.tokenize_chinese_chars.unwrap_or(true), settings.do_lower_case.unwrap_or(true));
     let unk_token = beside.role("unk_token", class).map(String::from);
-    let continuing_subword_prefix = Some("##".into());
-    let max_input_chars_per_word = Some(100);
-    model(spec, Model { unk_token, continuing_subword_prefix, max_input_chars_per_word, ..Model::default() });
-    spec.normalizer = bert_normalizer(beside);
-    spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
-    spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
+    word_pieces(unk_token, bert_normalizer(chinese, settings.strip_accents, lowercase))
 }
 
 /// The class of vocab.json and merges.txt whose files name none.
@@ -351,12 +327,16 @@ pub(super) fn bert() -> &'static Class {
 }
 
 /// SentencePiece's pieces of words, with `unknown` for what they lack.
-fn unigram(spec: &mut Spec, beside: &Beside, unknown: usize) {
-    model(spec, Model { unk_id: Some(unknown), byte_fallback: Some(false), ..Model::default() });
+fn unigram(beside: &Beside, normalizer: Option<Value>, unknown: usize) -> Spec {
     let scheme = if beside.settings.add_prefix_space == Some(false) { "never" } else { "always" };
     let marks = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true });
-    spec.pre_tokenizer = json!({ "type": "Sequence", "pretokenizers": [{ "type": "WhitespaceSplit" }, marks] });
-    spec.decoder = marks;
+    Spec {
+        model: Model { unk_id: Some(unknown), byte_fallback: Some(false), ..Model::default() },
+        normalizer: normalizer.unwrap_or_default(),
+        pre_tokenizer: json!({ "type": "Sequence", "pretokenizers": [{ "type": "WhitespaceSplit" }, marks] }),
+        decoder: marks,
+        ..Spec::default()
+    }
 }
 
 /// SentencePiece's map of characters, if tokenizer.json has one.
@@ -365,33 +345,27 @@ fn charsmap(spec: &Spec) -> Option<Value> {
     steps.into_iter().find(|(kind, _)| *kind == "Precompiled").map(|(_, step)| step.clone())
 }
 
-fn xlm_roberta(spec: &mut Spec, beside: &Beside, _: &Class) {
-    spec.normalizer = charsmap(spec).unwrap_or_default();
-    unigram(spec, beside, 3);
+fn xlm_roberta(spec: &Spec, beside: &Beside, _: &Class) -> Spec {
+    unigram(beside, charsmap(spec), 3)
 }
 
-fn camembert(spec: &mut Spec, beside: &Beside, class: &Class) {
+fn camembert(spec: &Spec, beside: &Beside, class: &Class) -> Spec {
     let name = beside.role("unk_token", class).unwrap_or_default();
     let unknown = match &spec.model.vocab {
         Vocab::Scores(list) => list.iter().position(|(token, _)| token == name).unwrap_or(0),
         Vocab::Ids(_) => 0,
     };
-    spec.normalizer = charsmap(spec).unwrap_or_default();
-    unigram(spec, beside, unknown);
+    unigram(beside, charsmap(spec), unknown)
 }
 
-fn albert(spec: &mut Spec, beside: &Beside, _: &Class) {
-    let quotes =
-        ["``", "''"].map(|marks| json!({ "type": "Replace", "pattern": { "String": marks }, "content": "\"" }));
-    let accents = ["NFKD", "StripAccents"].map(|kind| json!({ "type": kind }));
-    let mut steps = quotes.to_vec();
+fn albert(spec: &Spec, beside: &Beside, _: &Class) -> Spec {
+    let mut steps = vec![replace("``", "\""), replace("''", "\"")];
     if beside.settings.keep_accents != Some(true) {
-        steps.extend(accents);
+        steps.extend(["NFKD", "StripAccents"].map(|kind| json!({ "type": kind })));
     }
     if beside.settings.do_lower_case != Some(false) {
         steps.push(json!({ "type": "Lowercase" }));
     }
     steps.extend(charsmap(spec));
-    spec.normalizer = json!({ "type": "Sequence", "normalizers": steps });
-    unigram(spec, beside, 1);
+    unigram(beside, Some(json!({ "type": "Sequence", "normalizers": steps })), 1)
 }

@@ -75,7 +75,7 @@ impl DenseTokenizer {
 
     /// The same of one, if it has a number.
     pub(super) fn one(&self, id: u32) -> Option<u32> {
-        self.ids.used().binary_search(&id).ok().map(|dense| dense as u32)
+        self.ids.place(id)
     }
 
     /// Dense ids, which have been checked, as its own.

@@ -10,12 +10,12 @@ use super::{
     Encoding, Tokenizer, TokenizerError,
     beside::Beside,
     classes::{self, Class, WHOLE},
-    imported::ImportedTokenizer,
+    imported::{ImportedTokenizer, Told},
     spec::{Added, Merge, Model, Spec, Vocab, part},
     split::Split,
     table,
 };
-use limpid_base::files::read_small;
+use limpid_base::files::{read_small, replace};
 
 /// Larger than any tokenizer; what is larger is another file by that name.
 const LARGEST: u64 = 128 << 20;
@@ -42,67 +42,121 @@ fn is_tiktoken(bytes: &[u8]) -> bool {
     parts.is_some_and(|(token, rank)| STANDARD.decode(token).is_ok() && rank.trim().parse::<u32>().is_ok())
 }
 
-/// A tokenizer by what its file holds. Where it has ranks alone, `split` says how text is cut, and `special` tokens get the ids that follow.
-pub(super) fn load(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
-    let bytes = read(path)?;
-    let ends = |end: &str| path.extension().is_some_and(|own| own == end);
-    let by_content = || match &bytes[..] {
-        _ if bytes.starts_with(&LLMC[0].to_le_bytes()) => llm_c(&bytes),
-        _ if is_tiktoken(&bytes) => tiktoken(&bytes, split, special),
-        _ if bytes.trim_ascii_start().starts_with(b"{") => super::json::read(utf8(bytes.clone())?),
-        // a list of pieces, each of which begins with its text
-        [0x0a, _, first, ..] if *first == 0x0a || str::from_utf8(&bytes).is_err() => Err(TokenizerError::SentencePiece),
-        _ if ends("tiktoken") => tiktoken(&bytes, split, special),
-        _ if ends("bin") => llm_c(&bytes),
-        _ => super::json::read(utf8(bytes.clone())?),
-    };
-    by_content().map_err(|error| error.at(path))
+/// Writes a file, whole or not at all.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), TokenizerError> {
+    replace(path, |beside| std::fs::write(beside, text))
+        .map_err(|fault| TokenizerError::Io { path: path.into(), fault })
 }
 
-pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
-    let [json, vocab, merges, lines, llmc] =
-        ["tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "gpt2_tokenizer.bin"].map(|name| dir.join(name));
-    let ranks = ["tokenizer.model", "tiktoken.model"].map(|name| dir.join(name));
-    let ranks = ranks.iter().find(|path| path.exists());
-    let beside = Beside::read(dir)?;
-    let mut class = &WHOLE;
-    let tokenizer = if json.exists() {
-        let source = text(&json)?;
-        class = classes::choose(&beside, source.contains("\"ByteLevel\"")).unwrap_or(&WHOLE);
-        let import = |source| ImportedTokenizer::read_changed(source, |spec| class.make(spec, &beside, true));
-        super::json::read_with(source, import).map_err(|error| error.at(&json))?
-    } else if vocab.exists() && merges.exists() {
-        let pairs = super::json::parse::<super::json::Pairs<u64>>(&text(&vocab)?).map_err(|error| error.at(&vocab))?;
-        let lines = text(&merges)?;
-        let read = || {
-            let spec = byte_pairs(pairs.0, &lines)?;
-            class = class_of_pairs(&spec, &beside)?;
-            made(spec, class, &beside)
-        };
-        read().map_err(|error| error.at(&merges))?
-    } else if lines.exists() {
-        class = classes::bert();
-        let read = |text: &str| made(word_pieces(text)?, class, &beside);
-        read(&text(&lines)?).map_err(|error| error.at(&lines))?
-    } else if llmc.exists() {
-        return llm_c(&read(&llmc)?).map_err(|error| error.at(&llmc)).map(Some);
-    } else if let Some(path) = ranks
-        && let bytes = read(path)?
-        && is_tiktoken(&bytes)
-    {
-        ranks_beside(&bytes, &beside).map_err(|error| error.at(path))?
-    } else {
-        return Ok(None);
-    };
-    Ok(Some(match tokenizer {
-        Tokenizer::Imported(mut imported) => {
-            if let Some(imported) = Arc::get_mut(&mut imported) {
-                configure(imported, &beside, class);
+impl Tokenizer {
+    /// Writes a tokenizer.json, whole or not at all.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TokenizerError> {
+        write(path.as_ref(), &self.to_json())
+    }
+
+    /// Reads a tokenizer.json, OpenAI's .tiktoken or llm.c's .bin: what a file is, its content says and not its name.
+    pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::load_with(path.as_ref(), None, &[])
+    }
+
+    /// The same, with what a .tiktoken file does not say: how text is cut, if its ranks are not OpenAI's, and special tokens, which get
+    /// the ids that follow.
+    pub fn load_with(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
+        let bytes = read(path)?;
+        let ends = |end: &str| path.extension().is_some_and(|own| own == end);
+        let by_content = || match &bytes[..] {
+            _ if bytes.starts_with(&LLMC[0].to_le_bytes()) => llm_c(&bytes),
+            _ if is_tiktoken(&bytes) => tiktoken(&bytes, split, special),
+            _ if bytes.trim_ascii_start().starts_with(b"{") => super::json::read(utf8(bytes.clone())?),
+            // a list of pieces, each of which begins with its text
+            [0x0a, _, first, ..] if *first == 0x0a || str::from_utf8(&bytes).is_err() => {
+                Err(TokenizerError::SentencePiece)
             }
-            Tokenizer::Imported(imported)
+            _ if ends("tiktoken") => tiktoken(&bytes, split, special),
+            _ if ends("bin") => llm_c(&bytes),
+            _ => super::json::read(utf8(bytes.clone())?),
+        };
+        by_content().map_err(|error| error.at(path))
+    }
+
+    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt, vocab.txt (BERT), gpt2_tokenizer.bin
+    /// (llm.c) or OpenAI's ranks (tokenizer.model, tiktoken.model), as transformers' classes read these and the files beside
+    /// them (docs/formats.md). `None` if there is none of them.
+    ///
+    /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
+    pub fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
+        let [json, vocab, merges, lines, llmc] =
+            ["tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "gpt2_tokenizer.bin"]
+                .map(|name| dir.join(name));
+        let ranks = ["tokenizer.model", "tiktoken.model"].map(|name| dir.join(name));
+        let ranks = ranks.iter().find(|path| path.exists());
+        let beside = Beside::read(dir)?;
+        let mut class = &WHOLE;
+        let tokenizer = if json.exists() {
+            let source = text(&json)?;
+            class = classes::choose(&beside, source.contains("\"ByteLevel\"")).unwrap_or(&WHOLE);
+            let change = |spec: &mut Spec| class.make(spec, &beside, true);
+            super::json::read_changed(source, change).map_err(|error| error.at(&json))?
+        } else if vocab.exists() && merges.exists() {
+            let pairs = super::json::parse::<super::json::Pairs<u64>>(&text(&vocab)?);
+            let pairs = pairs.map_err(|error| error.at(&vocab))?;
+            let lines = text(&merges)?;
+            let read = || {
+                let spec = byte_pairs(pairs.0, &lines)?;
+                class = class_of_pairs(&spec, &beside)?;
+                made(spec, class, &beside)
+            };
+            read().map_err(|error| error.at(&merges))?
+        } else if lines.exists() {
+            class = classes::bert();
+            let read = |text: &str| made(word_pieces(text)?, class, &beside);
+            read(&text(&lines)?).map_err(|error| error.at(&lines))?
+        } else if llmc.exists() {
+            return llm_c(&read(&llmc)?).map_err(|error| error.at(&llmc)).map(Some);
+        } else if let Some(path) = ranks
+            && let bytes = read(path)?
+            && is_tiktoken(&bytes)
+        {
+            ranks_beside(&bytes, &beside).map_err(|error| error.at(path))?
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(match tokenizer {
+            Tokenizer::Imported(mut imported) => {
+                if let Some(imported) = Arc::get_mut(&mut imported) {
+                    configure(imported, &beside, class);
+                }
+                Tokenizer::Imported(imported)
+            }
+            other => other,
+        }))
+    }
+
+    /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
+    /// the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
+    pub fn to_tiktoken(&self) -> Result<String, TokenizerError> {
+        Ok(in_order(self)?.iter().map(|(token, id)| format!("{} {id}\n", STANDARD.encode(token))).collect())
+    }
+
+    /// The content of llm.c's gpt2_tokenizer.bin, version 2.
+    pub fn to_llmc(&self) -> Result<Vec<u8>, TokenizerError> {
+        let end =
+            self.end_of_text().ok_or_else(|| TokenizerError::Format("it has no token that ends a text".into()))?;
+        let mut tokens = in_order(self)?;
+        tokens.extend(self.specials().into_iter().map(|(text, id)| (text.into(), id)));
+        tokens.sort_by_key(|(_, id)| *id);
+        let mut header = [0u32; 256];
+        header[..4].copy_from_slice(&[LLMC[0], LLMC[1], tokens.len() as u32, end]);
+        let mut bytes: Vec<u8> = header.iter().flat_map(|number| number.to_le_bytes()).collect();
+        for ((token, id), place) in tokens.iter().zip(0..) {
+            let size = u8::try_from(token.len()).ok().filter(|_| *id == place);
+            bytes.push(size.ok_or_else(|| {
+                TokenizerError::Format(format!("token {id} is longer than 255 bytes, or ids are unused"))
+            })?);
+            bytes.extend(token);
         }
-        other => other,
-    }))
+        Ok(bytes)
+    }
 }
 
 /// What the files beside a tokenizer say of tokens that its own file does not.
@@ -110,14 +164,14 @@ fn configure(imported: &mut ImportedTokenizer, beside: &Beside, class: &Class) {
     let size = imported.tokens().len();
     let is_known = |id: &u32| (*id as usize) < size;
     let named = |role| beside.role(role, class).and_then(|name| imported.id(name));
-    let (begin, end) = (named("bos_token"), named("eos_token"));
-    imported.begin = begin;
-    imported.end = end.filter(|_| beside.says("eos_token")).or(beside.end.filter(is_known)).or(end);
-    imported.ends = beside.ends.iter().copied().filter(is_known).collect();
-    imported.splits_specials = beside.settings.split_special_tokens == Some(true);
-    if beside.names_tokens || !class.is_whole() {
-        imported.names = beside.names(class);
-    }
+    let end = named("eos_token");
+    imported.told = Told {
+        begin: named("bos_token"),
+        end: end.filter(|_| beside.says("eos_token")).or(beside.end.filter(is_known)).or(end),
+        ends: beside.ends.iter().copied().filter(is_known).collect(),
+        names: if beside.names_tokens || !class.is_whole() { beside.names(class) } else { vec![] },
+        splits_specials: beside.settings.split_special_tokens == Some(true),
+    };
 }
 
 /// The class's tokenizer of a vocabulary.
@@ -161,7 +215,7 @@ fn ranks_beside(bytes: &[u8], beside: &Beside) -> Result<Tokenizer, TokenizerErr
 pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -> Result<Tokenizer, TokenizerError> {
     let mut spec = word_pieces(lines)?;
     classes::bert().make(&mut spec, &Beside::with_case(lowercase), false)?;
-    spec.added_tokens = (0..).zip(special).map(|(id, token)| Added::new(id, token, true)).collect();
+    spec.added_tokens = Added::specials(special, 0);
     Tokenizer::made(spec)
 }
 
@@ -216,14 +270,7 @@ pub(super) fn llm_c(bytes: &[u8]) -> Result<Tokenizer, TokenizerError> {
     let end = end? as usize;
     let special = tokens[end].take().unwrap_or_default();
     let special = String::from_utf8(special).map_err(|_| part("the end of text", "text", "other bytes"))?;
-    let mut spec = table::ranked(&tokens)?;
-    spec.added_tokens.push(Added::new(end as u32, &special, true));
-    if let Vocab::Ids(pairs) = &mut spec.model.vocab {
-        pairs.push((special, end as u64));
-    }
-    spec.pre_tokenizer = table::pre_tokenizer("gpt-2").unwrap_or_default();
-    spec.decoder = table::byte_level(true);
-    Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
+    Tokenizer::made(table::ranked(&tokens, Split::Gpt2, vec![Added::new(end as u32, &special, true)]))
 }
 
 /// Each token of a .tiktoken file: its bytes in base64, a blank, its rank.
@@ -261,58 +308,26 @@ pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -
         return Ok(Tokenizer::Bpe(encoding));
     }
     let split = split.or(known.map(Encoding::split)).ok_or(TokenizerError::NoSplit)?;
-    let mut spec = table::ranked(&tokens)?;
     // p50k_base has its end of text where GPT-2 has it, among its tokens.
     let p50k = known.is_some() && own.is_none() && tokens[50_256].is_none() && special.is_empty();
-    spec.added_tokens =
-        special.iter().zip(tokens.len() as u32..).map(|(token, id)| Added::new(id, token, true)).collect();
-    spec.added_tokens.extend(p50k.then(|| Added::new(50_256, "<|endoftext|>", true)));
-    if let Vocab::Ids(pairs) = &mut spec.model.vocab {
-        pairs.extend(spec.added_tokens.iter().map(|added| (added.content.clone(), added.id)));
-    }
-    (spec.pre_tokenizer, spec.decoder) = (table::cutting(split), table::byte_level(true));
-    Tokenizer::made(spec)
+    let mut added = Added::specials(special, tokens.len());
+    added.extend(p50k.then(|| Added::new(50_256, "<|endoftext|>", true)));
+    Tokenizer::made(table::ranked(&tokens, split, added))
 }
 
 /// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left out.
 fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, TokenizerError> {
+    let other = || TokenizerError::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name()));
     let pairs = match tokenizer {
-        Tokenizer::Bpe(encoding) => Some(encoding.pairs()),
-        Tokenizer::Imported(imported) => imported.pairs(),
-        _ => None,
+        Tokenizer::Bpe(encoding) => encoding.pairs(),
+        Tokenizer::Imported(imported) => imported.pairs().ok_or_else(other)?,
+        _ => return Err(other()),
     };
-    let pairs = pairs
-        .ok_or_else(|| TokenizerError::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name())))?;
-    let mut tokens: Vec<(Vec<u8>, u32)> = pairs.tokens().map(|(token, id)| (token.to_vec(), id)).collect();
+    let mut tokens: Vec<(Vec<u8>, u32)> = pairs.ranks.tokens().map(|(token, id)| (token.to_vec(), id)).collect();
     let joined = tokens.iter().filter(|(token, _)| token.len() > 1).map(|(_, id)| *id);
     if !joined.is_sorted() {
         return Err(TokenizerError::Format("its ids are not in the order of its merges".into()));
     }
     tokens.sort_by_key(|(_, id)| *id);
     Ok(tokens)
-}
-
-/// [`Tokenizer::to_tiktoken`].
-pub(super) fn to_tiktoken(tokenizer: &Tokenizer) -> Result<String, TokenizerError> {
-    Ok(in_order(tokenizer)?.iter().map(|(token, id)| format!("{} {id}\n", STANDARD.encode(token))).collect())
-}
-
-/// [`Tokenizer::to_llmc`].
-pub(super) fn to_llmc(tokenizer: &Tokenizer) -> Result<Vec<u8>, TokenizerError> {
-    let end =
-        tokenizer.end_of_text().ok_or_else(|| TokenizerError::Format("it has no token that ends a text".into()))?;
-    let mut tokens = in_order(tokenizer)?;
-    tokens.extend(tokenizer.specials().into_iter().map(|(text, id)| (text.into(), id)));
-    tokens.sort_by_key(|(_, id)| *id);
-    let mut header = [0u32; 256];
-    header[..4].copy_from_slice(&[LLMC[0], LLMC[1], tokens.len() as u32, end]);
-    let mut bytes: Vec<u8> = header.iter().flat_map(|number| number.to_le_bytes()).collect();
-    for ((token, id), place) in tokens.iter().zip(0..) {
-        let size = u8::try_from(token.len()).ok().filter(|_| *id == place);
-        bytes.push(size.ok_or_else(|| {
-            TokenizerError::Format(format!("token {id} is longer than 255 bytes, or ids are unused"))
-        })?);
-        bytes.extend(token);
-    }
-    Ok(bytes)
 }

@@ -9,17 +9,17 @@ use super::{Tokenizer, TokenizerError};
 
 /// 0..V-1 to 1..V, as papers count.
 pub fn to_one_based(ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
-    let one = |(index, &id): (usize, &u32)| {
-        id.checked_add(1).ok_or(TokenizerError::Mapping { id, index, why: "has no successor in 32 bits" })
-    };
-    ids.iter().enumerate().map(one).collect()
+    mapped(ids, "has no successor in 32 bits", |id| id.checked_add(1))
 }
 
 /// 1..V to 0..V-1. An id 0 is an error.
 pub fn from_one_based(ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
-    let one = |(index, &id): (usize, &u32)| {
-        id.checked_sub(1).ok_or(TokenizerError::Mapping { id, index, why: "cannot be in a list that counts from 1" })
-    };
+    mapped(ids, "cannot be in a list that counts from 1", |id| id.checked_sub(1))
+}
+
+/// Ids in another numbering, or `why` one has no place in it.
+fn mapped(ids: &[u32], why: &'static str, to: impl Fn(u32) -> Option<u32>) -> Result<Vec<u32>, TokenizerError> {
+    let one = |(index, &id): (usize, &u32)| to(id).ok_or(TokenizerError::Mapping { id, index, why });
     ids.iter().enumerate().map(one).collect()
 }
 
@@ -52,20 +52,17 @@ impl Remap {
 
     /// The tokenizer's ids to 0..n. An id that was not there when the map was made is an error.
     pub fn dense(&self, ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
-        let one = |(index, &id): (usize, &u32)| match self.used.binary_search(&id) {
-            Ok(dense) => Ok(dense as u32),
-            Err(_) => Err(TokenizerError::Mapping { id, index, why: "is not among the ids the map was made of" }),
-        };
-        ids.iter().enumerate().map(one).collect()
+        mapped(ids, "is not among the ids the map was made of", |id| self.place(id))
     }
 
     /// 0..n back to the tokenizer's ids.
     pub fn sparse(&self, ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
-        let one = |(index, &id): (usize, &u32)| {
-            let used = self.used.get(id as usize).copied();
-            used.ok_or(TokenizerError::Mapping { id, index, why: "is beyond the dense ids of this map" })
-        };
-        ids.iter().enumerate().map(one).collect()
+        mapped(ids, "is beyond the dense ids of this map", |id| self.used.get(id as usize).copied())
+    }
+
+    /// The dense id of one, if it has one.
+    pub(super) fn place(&self, id: u32) -> Option<u32> {
+        self.used.binary_search(&id).ok().map(|place| place as u32)
     }
 }
 

@@ -7,24 +7,15 @@
 //!
 //! Read `spec` for what a file may say, `files` for where files lie.
 
-#[cfg(feature = "huggingface")]
-use super::TextPart;
-#[cfg(feature = "huggingface")]
-use super::engine;
 use super::{
     Encoding, TokenizerError, byte_letters,
+    engine::Engines,
     pairs::Pairs,
     scored::{SCORED, Scored},
     spec::{Added, Merge, Spec, part, shown, steps},
     table,
 };
 use serde_json::{Value, json};
-#[cfg(feature = "huggingface")]
-use std::ops::Range;
-
-/// The longest text, in bytes, that the crate encodes in one piece.
-#[cfg(feature = "huggingface")]
-const WHOLE: usize = 16 << 20;
 
 /// A tokenizer from another program's files. See [`Tokenizer::open`](super::Tokenizer::open).
 pub struct ImportedTokenizer {
@@ -32,9 +23,6 @@ pub struct ImportedTokenizer {
     /// The tokenizer.json, byte for byte where it was read from one.
     source: String,
     engine: Engine,
-    #[cfg(feature = "huggingface")]
-    /// Whether and how a long text is encoded in parts; the crate needs memory of 160 times a text.
-    pub(super) parting: Option<Parting>,
     decoder: Decoder,
     /// The tokens by id.
     tokens: Vec<Option<String>>,
@@ -42,16 +30,25 @@ pub struct ImportedTokenizer {
     added: Vec<(u32, bool)>,
     /// The special tokens that its model expects before and after a text.
     frame: (Vec<u32>, Vec<u32>),
-    pub(super) end: Option<u32>,
-    pub(super) begin: Option<u32>,
-    /// All that end a text or a turn by the model's own files.
-    pub(super) ends: Vec<u32>,
+    /// What the files beside it say.
+    pub(super) told: Told,
     /// The token for text that the vocabulary lacks.
     pub(super) unknown: Option<u32>,
-    /// The tokens in a role, as its files name them; nothing if they name none.
-    pub(super) names: Vec<(String, String)>,
+}
+
+/// What other files than its own say of a tokenizer.
+#[derive(Clone, Default)]
+pub(super) struct Told {
+    /// The token that begins a text.
+    pub begin: Option<u32>,
+    /// The token that ends one.
+    pub end: Option<u32>,
+    /// All that end a text or a turn by the model's own files.
+    pub ends: Vec<u32>,
+    /// The tokens in a role; nothing if they name none.
+    pub names: Vec<(String, String)>,
     /// Whether the text of a special token is text like any other, always.
-    pub(super) splits_specials: bool,
+    pub splits_specials: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one per model")]
@@ -59,18 +56,7 @@ enum Engine {
     BuiltIn(Encoding),
     Bytes(Pairs),
     Scored(Scored),
-    #[cfg(feature = "huggingface")]
-    Crate(engine::Engines),
-}
-
-#[cfg(feature = "huggingface")]
-/// Where a text may be cut so that the ids of its parts are its own: between a letter, a blank and a letter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Parting {
-    /// Before the blank.
-    Before,
-    /// Before and after it: the normalizer puts one before every part.
-    Within,
+    Crate(Engines),
 }
 
 /// How a token becomes bytes.
@@ -103,27 +89,14 @@ pub(super) struct Seam {
 }
 
 impl ImportedTokenizer {
-    pub(super) fn read(source: String) -> Result<ImportedTokenizer, TokenizerError> {
-        let spec: Spec = super::json::parse(&source)?;
-        ImportedTokenizer::new(spec, source)
-    }
-
-    /// The same, where `change` makes another tokenizer of it, if it says so.
-    pub(super) fn read_changed(
-        source: String,
-        change: impl FnOnce(&mut Spec) -> Result<bool, TokenizerError>,
-    ) -> Result<ImportedTokenizer, TokenizerError> {
-        let mut spec: Spec = super::json::parse(&source)?;
-        if change(&mut spec)? { ImportedTokenizer::made(spec) } else { ImportedTokenizer::new(spec, source) }
-    }
-
     /// From what was put together here; its tokenizer.json is written now.
     pub(super) fn made(spec: Spec) -> Result<ImportedTokenizer, TokenizerError> {
         let source = serde_json::to_string(&spec).map_err(|error| TokenizerError::Json(error.to_string()))? + "\n";
         ImportedTokenizer::new(spec, source)
     }
 
-    fn new(spec: Spec, source: String) -> Result<ImportedTokenizer, TokenizerError> {
+    /// What `source` says, a tokenizer.json.
+    pub(super) fn new(spec: Spec, source: String) -> Result<ImportedTokenizer, TokenizerError> {
         let tokens = spec.tokens()?;
         let kind = match spec.kind() {
             "BPE" => "bpe",
@@ -137,42 +110,16 @@ impl ImportedTokenizer {
         added.dedup_by_key(|(id, _)| *id);
         let frame = frame(&spec.post_processor, tokens.len())?;
         let decoder = decoder(&spec.decoder)?;
-        #[cfg(feature = "huggingface")]
-        let parting = parting(&spec, &tokens)?;
         let unknown = spec.unknown(&tokens);
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
             None => match (Pairs::from_spec(&spec), Scored::from_spec(&spec)?) {
                 (Some(pairs), _) => Engine::Bytes(pairs),
                 (None, Some(scored)) => Engine::Scored(scored),
-                #[cfg(feature = "huggingface")]
-                (None, None) => Engine::Crate(engine::Engines::new(spec.build()?)),
-                #[cfg(not(feature = "huggingface"))]
-                (None, None) => {
-                    return Err(TokenizerError::Feature {
-                        what: format!("this {kind} tokenizer"),
-                        feature: "huggingface",
-                    });
-                }
+                (None, None) => Engine::Crate(Engines::new(kind, spec, &tokens)?),
             },
         };
-        Ok(ImportedTokenizer {
-            kind,
-            source,
-            engine,
-            #[cfg(feature = "huggingface")]
-            parting,
-            decoder,
-            tokens,
-            added,
-            frame,
-            end: None,
-            begin: None,
-            ends: vec![],
-            unknown,
-            names: vec![],
-            splits_specials: false,
-        })
+        Ok(ImportedTokenizer { kind, source, engine, decoder, tokens, added, frame, told: Told::default(), unknown })
     }
 
     /// The same with these special tokens: see [`Tokenizer::with_specials`](super::Tokenizer::with_specials).
@@ -186,8 +133,7 @@ impl ImportedTokenizer {
             spec.added_tokens.push(Added::new(id, text, true));
         }
         let mut made = ImportedTokenizer::made(spec)?;
-        (made.begin, made.end, made.ends, made.frame) = (self.begin, self.end, self.ends.clone(), self.frame.clone());
-        (made.names, made.splits_specials) = (self.names.clone(), self.splits_specials);
+        (made.told, made.frame) = (self.told.clone(), self.frame.clone());
         Ok(made)
     }
 
@@ -215,10 +161,13 @@ impl ImportedTokenizer {
         match &self.engine {
             Engine::BuiltIn(encoding) => Some(encoding.pairs()),
             Engine::Bytes(pairs) => Some(pairs),
-            Engine::Scored(_) => None,
-            #[cfg(feature = "huggingface")]
-            Engine::Crate(..) => None,
+            Engine::Scored(_) | Engine::Crate(_) => None,
         }
+    }
+
+    /// The engine, if it is HuggingFace's crate.
+    pub(super) fn engines(&self) -> Option<&Engines> {
+        if let Engine::Crate(engines) = &self.engine { Some(engines) } else { None }
     }
 
     /// Whether it joins by scores.
@@ -244,65 +193,13 @@ impl ImportedTokenizer {
     }
 
     pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {
-        let specials = specials && !self.splits_specials;
+        let specials = specials && !self.told.splits_specials;
         match &self.engine {
             Engine::BuiltIn(encoding) => Ok(encoding.encode(text, specials, threads)),
             Engine::Bytes(pairs) => Ok(pairs.encode(text, specials, threads)),
             Engine::Scored(scored) => scored.encode(text, specials),
-            #[cfg(feature = "huggingface")]
-            Engine::Crate(engines) if specials => self.encode_by_crate(&engines.whole, text),
-            #[cfg(feature = "huggingface")]
-            Engine::Crate(engines) => self.encode_by_crate(engines.ordinary(), text),
+            Engine::Crate(engines) => engines.encode(text, specials),
         }
-    }
-
-    /// The ids of parts of a text, if HuggingFace's crate gives them.
-    #[cfg(feature = "huggingface")]
-    pub(super) fn encode_parts_by_crate(&self, parts: &[TextPart]) -> Option<Result<Vec<u32>, TokenizerError>> {
-        let Engine::Crate(engines) = &self.engine else { return None };
-        let fault = |detail: String| TokenizerError::Encode { name: self.kind, detail };
-        let ids = || {
-            let marked = engines.marked(|| Ok(self.spec()?.added_tokens)).map_err(|e| fault(e.to_string()))?;
-            let mut text = String::new();
-            for part in parts {
-                match part {
-                    TextPart::Plain(plain) if plain.contains(engine::MARK) => {
-                        return Err(fault(
-"it has the text of a special token, and U+FDD0 or U+FDD1, which limpid then needs for itself: leave \
-                             one of them out".into()));
-                    }
-                    TextPart::Plain(plain) => text += plain,
-                    TextPart::Special(id) => text += &engine::mark(u64::from(*id)),
-                }
-            }
-            let ids = self.encode_by_crate(&marked.engine, &text)?;
-            Ok(ids.into_iter().map(|id| marked.ids.get(&id).copied().unwrap_or(id)).collect())
-        };
-        Some(ids())
-    }
-
-    /// The ids of HuggingFace's crate, part by part of a long text.
-    #[cfg(feature = "huggingface")]
-    fn encode_by_crate(&self, engine: &engine::Engine, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        if self.parting.is_none() && text.len() > WHOLE {
-            let detail = format!(
-                "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
-                 shards are prepared from a long text in parts",
-                text.len()
-            );
-            return Err(TokenizerError::Encode { name: self.kind, detail });
-        }
-        let mut ids = Vec::new();
-        let parts = if self.parting.is_some() { super::pairs::parts(text, 1 << 16, gap) } else { vec![text] };
-        for (n, part) in parts.into_iter().enumerate() {
-            let own = n > 0 && self.parting == Some(Parting::Within);
-            let part = if own { &part[1..] } else { part };
-            let found = limpid_base::contain::contain(|| engine::heard(|| engine.encode_fast(part, false)))
-                .unwrap_or_else(|panic| Err(panic.into()));
-            let found = found.map_err(|error| TokenizerError::Encode { name: self.kind, detail: error.to_string() })?;
-            ids.extend(found.get_ids());
-        }
-        Ok(ids)
     }
 
     /// One token to look at, as bytes where that is what it stands for.
@@ -335,8 +232,7 @@ impl ImportedTokenizer {
                 out.extend(bytes.unwrap_or_else(|| token.into()));
             }
             Decoder::Text { replace, bytes, strip } => {
-                let byte = token.strip_prefix("<0x").and_then(|t| t.strip_suffix('>')).filter(|t| t.len() == 2);
-                let mut text = match byte.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                let mut text = match table::byte(token) {
                     Some(byte) if *bytes => vec![byte],
                     _ if added == Some(true) => token.into(),
                     _ => replace.iter().fold(token.to_string(), |text, (a, b)| text.replace(a, b)).into_bytes(),
@@ -380,8 +276,10 @@ impl ImportedTokenizer {
 
 impl PartialEq for ImportedTokenizer {
     fn eq(&self, other: &ImportedTokenizer) -> bool {
-        let facts = |f: &ImportedTokenizer| (f.begin, f.end, f.ends.clone(), f.frame.clone(), f.splits_specials);
-        self.source == other.source && facts(self) == facts(other)
+        let (told, its) = (&self.told, &other.told);
+        (&self.source, &self.frame) == (&other.source, &other.frame)
+            && (told.begin, told.end, &told.ends) == (its.begin, its.end, &its.ends)
+            && told.splits_specials == its.splits_specials
     }
 }
 
@@ -401,59 +299,6 @@ fn tidied(text: String) -> String {
         (" 're", "'re"),
     ];
     TIDY.iter().fold(text, |text, (a, b)| if text.contains(a) { text.replace(a, b) } else { text })
-}
-
-/// The last place in `range` of a blank between letters.
-#[cfg(feature = "huggingface")]
-fn gap(text: &str, range: Range<usize>) -> Option<usize> {
-    let (bytes, letter) = (text.as_bytes(), |at: usize| text.as_bytes()[at].is_ascii_alphabetic());
-    (range.start.max(1)..range.end.min(bytes.len() - 1))
-        .rev()
-        .find(|&at| bytes[at] == b' ' && letter(at - 1) && letter(at + 1))
-}
-
-#[cfg(feature = "huggingface")]
-/// Whether no step looks past a blank between letters, and either one divides there or no token goes over it.
-fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, TokenizerError> {
-    let (mut marked, mut own) = (false, false);
-    for (kind, step) in steps("the normalizer", &spec.normalizer)? {
-        match kind {
-            "BertNormalizer" | "Lowercase" | "NFC" | "NFD" | "NFKC" | "NFKD" | "StripAccents" => {}
-            "Prepend" if step["prepend"] == "▁" && !marked => own = true,
-            "Replace" if step["pattern"]["String"] == " " && step["content"] == "▁" => marked = true,
-            _ => return Ok(None),
-        }
-    }
-    let mut divided = table::split(&spec.pre_tokenizer).is_some();
-    for (kind, step) in if divided { vec![] } else { steps("the pre_tokenizer", &spec.pre_tokenizer)? } {
-        match kind {
-            "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => divided |= !marked,
-            "ByteLevel" if step["use_regex"] != false => divided |= !marked,
-            "Metaspace" if step["replacement"] == "▁" && step["split"] == false => marked = true,
-            "Metaspace" if step["replacement"] == "▁" => divided |= !marked,
-            "Split" if marked && step["pattern"]["String"] == " " => {} // there are none left
-            "Punctuation" | "Digits" => {}
-            _ => return Ok(None),
-        }
-    }
-    let over = |token: &String| token.char_indices().any(|(at, c)| c == '▁' && !token[..at].ends_with(['▁']) && at > 0);
-    let model = &spec.model;
-    let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
-    let apart = spec.kind() == "BPE"
-        && marked
-        && model.ignore_merges != Some(true)
-        && plain(&model.continuing_subword_prefix)
-        && plain(&model.end_of_word_suffix)
-        && tokens.iter().flatten().any(|token| token == "▁")
-        && !tokens.iter().flatten().any(over);
-    let harmless = |added: &Added| {
-        let letter = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphabetic());
-        !(added.content.contains(char::is_whitespace)
-            || added.rstrip && letter(added.content.chars().last())
-            || own && letter(added.content.chars().next()))
-    };
-    let fits = (divided || apart) && own <= marked && spec.added_tokens.iter().all(harmless);
-    Ok(fits.then_some(if own { Parting::Within } else { Parting::Before }))
 }
 
 fn decoder(value: &Value) -> Result<Decoder, TokenizerError> {
@@ -572,7 +417,6 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerEr
 /// Tokens and merges are known by their hash, so that nothing is built to find out.
 fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
     let model = &spec.model;
-    let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
     let split = table::split(&spec.pre_tokenizer)?;
     let encoding = Encoding::all().find(|encoding| encoding.split() == split)?;
     let merges = model.merges.as_deref().filter(|_| spec.kind() == "BPE" && spec.version == "1.0")?;
@@ -584,8 +428,7 @@ fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
         && spec.added_tokens.len() == encoding.specials().len()
         && spec.added_tokens.iter().all(alike)
         && spec.normalizer.is_null()
-        && plain(&model.continuing_subword_prefix)
-        && plain(&model.end_of_word_suffix)
+        && spec.is_unmarked()
         && model.byte_fallback != Some(true)
         && hash(tokens, merges) == encoding.hash();
     same.then_some(encoding)

@@ -23,6 +23,11 @@ struct Folder {
     cases: Option<Vec<Case>>,
 }
 
+/// A tokenizer.json as another program's, whatever it is.
+pub(super) fn imported(json: String) -> ImportedTokenizer {
+    ImportedTokenizer::new(json::parse(&json).unwrap(), json).unwrap()
+}
+
 fn fixtures() -> BTreeMap<String, Folder> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tokenizers.json");
     let mut all: BTreeMap<String, Folder> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -150,12 +155,12 @@ fn long_texts_in_parts_have_the_ids_of_the_whole() {
     let mut parted = vec![];
     for (name, tokenizer, _) in opened() {
         let Tokenizer::Imported(imported) = &tokenizer else { panic!("{name}") };
-        let Some(parting) = imported.parting.filter(|_| imported.pairs().is_none()) else { continue };
+        let Some(parting) = imported.engines().and_then(|engines| engines.parting) else { continue };
         let whole = imported.spec().unwrap().build().unwrap().encode_fast(text.as_str(), false).unwrap();
         assert!(tokenizer.encode(&text).unwrap() == whole.get_ids(), "{name}");
         parted.push((name, parting));
     }
-    let (before, within) = (imported::Parting::Before, imported::Parting::Within);
+    let (before, within) = (engine::Parting::Before, engine::Parting::Within);
     let wanted = "bert-cased-files bert-files byte-fallback gpt-4 gpt1-files opt-files qwen2-files roberta-masked-files unigram words";
     let wanted = wanted.split(' ').map(|n| (n.to_string(), if n == "byte-fallback" { within } else { before }));
     assert_eq!(parted, wanted.collect::<Vec<_>>());
@@ -164,7 +169,7 @@ fn long_texts_in_parts_have_the_ids_of_the_whole() {
     let parting = |name: &str, from: &str, to: &str| {
         let json = &all[name].files["tokenizer.json"];
         assert!(json.contains(from));
-        imported::ImportedTokenizer::read(json.replace(from, to)).unwrap().parting
+        imported(json.replace(from, to)).engines().unwrap().parting
     };
     assert_eq!(parting("words", "\"Whitespace\"", "\"UnicodeScripts\""), None);
     assert_eq!(parting("words", "\"[PAD]\"", "\"[P D]\""), None);
@@ -349,10 +354,10 @@ fn only_regular_files_of_a_fitting_size_are_read() {
 #[test]
 fn openais_own_files_are_the_built_in_encodings() {
     for encoding in Encoding::all() {
-        let mut spec = table::encoding(encoding).unwrap();
+        let mut spec = table::encoding(encoding);
         let merges = spec.model.merges.take().unwrap();
         assert_eq!(imported::hash(&spec.tokens().unwrap(), &merges), encoding.hash(), "{}", encoding.name());
-        let mut spec = table::encoding(encoding).unwrap();
+        let mut spec = table::encoding(encoding);
         let json = serde_json::to_string(&spec).unwrap();
         let tokenizer = Tokenizer::from_json(&json).unwrap();
         assert_eq!((tokenizer.name(), tokenizer.vocab_size()), (encoding.name(), encoding.vocab_size()));
@@ -374,7 +379,7 @@ fn texts() -> Vec<String> {
 fn the_named_encodings_are_the_same_as_files() {
     for encoding in Encoding::all() {
         let named = Tokenizer::Bpe(encoding);
-        let mut spec = table::encoding(encoding).unwrap();
+        let mut spec = table::encoding(encoding);
         spec.model.fuse_unk = Some(true); // without effect, but no longer known as gpt2
         if let Some(added) = spec.added_tokens.first_mut() {
             added.normalized = true;
@@ -508,7 +513,7 @@ fn ways_of_cutting_go_by_name() {
     let changed = |case: &str, change: &dyn Fn(&mut serde_json::Value)| {
         let mut spec: serde_json::Value = serde_json::from_str(&fixtures()[case].files["tokenizer.json"]).unwrap();
         change(&mut spec);
-        let imported = ImportedTokenizer::read(spec.to_string()).unwrap();
+        let imported = imported(spec.to_string());
         Tokenizer::Imported(std::sync::Arc::new(imported)).table().map_err(|error| error.to_string())
     };
     let mask = |spec: &mut serde_json::Value| spec["added_tokens"][0]["lstrip"] = true.into();

@@ -10,13 +10,12 @@ use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{IgnoredAny, MapAccess, Visitor},
-    ser::SerializeMap,
 };
 use serde_json::{Value, json};
 
 use super::{
     DenseTokenizer, Encoding, Remap, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, imported::ImportedTokenizer,
-    words,
+    spec::Spec, words,
 };
 
 /// One Unicode scalar value, a newline too.
@@ -63,25 +62,34 @@ struct WrittenModel<'a> {
 }
 
 fn by_id<S: Serializer>(tokens: &&[String], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(Some(tokens.len()))?;
-    for (id, token) in tokens.iter().enumerate() {
-        map.serialize_entry(token, &id)?;
-    }
-    map.end()
+    serializer.collect_map(tokens.iter().zip(0u64..))
 }
 
-pub(super) fn write(tokenizer: &Tokenizer) -> String {
-    let vocabulary = match tokenizer {
-        Tokenizer::Bpe(encoding) => return json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
-        Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary,
-        Tokenizer::Imported(imported) => return imported.source().into(),
-        Tokenizer::Dense(dense) => {
-            let of: Value = serde_json::from_str(&dense.full().to_json()).expect("what is written is JSON");
-            return json!({ "limpid_dense": { "of": of, "ids": dense.ids() } }).to_string() + "\n";
+impl Tokenizer {
+    /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
+    /// (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the very
+    /// file it was read from, or what stands for it; a dense one is `{"limpid_dense": {"of": FILE, "ids": IDS}}`.
+    pub fn to_json(&self) -> String {
+        match self {
+            Tokenizer::Bpe(encoding) => json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
+            Tokenizer::Learned(vocabulary) => written(vocabulary),
+            Tokenizer::Imported(imported) => imported.source().into(),
+            Tokenizer::Dense(dense) => {
+                let of: Value = serde_json::from_str(&dense.full().to_json()).expect("what is written is JSON");
+                json!({ "limpid_dense": { "of": of, "ids": dense.ids() } }).to_string() + "\n"
+            }
         }
-    };
+    }
+
+    /// Reads what [`to_json`](Tokenizer::to_json) wrote, or another tokenizer.json of HuggingFace's.
+    pub fn from_json(text: &str) -> Result<Tokenizer, TokenizerError> {
+        read(text.into())
+    }
+}
+
+fn written(vocabulary: &Vocabulary) -> String {
     let (kind, tokens) = (vocabulary.kind(), vocabulary.tokens());
-    let added = |id: u32| {
+    let added = |&id: &u32| {
         json!({
             "id": id, "content": tokens[id as usize], "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": true
@@ -91,7 +99,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
         version: "1.0",
         truncation: (),
         padding: (),
-        added_tokens: vocabulary.specials().into_iter().map(added).collect(),
+        added_tokens: vocabulary.specials().iter().map(added).collect(),
         normalizer: (),
         pre_tokenizer: kind.pre_tokenizer(vocabulary.newlines()),
         post_processor: (),
@@ -169,13 +177,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
 }
 
 pub(super) fn read(text: String) -> Result<Tokenizer, TokenizerError> {
-    read_with(text, ImportedTokenizer::read)
+    read_changed(text, |_| Ok(false))
 }
 
-/// The same, where another program's file is read by `import`.
-pub(super) fn read_with(
+/// The same, where `change` makes another tokenizer of another program's file, if it says so.
+pub(super) fn read_changed(
     text: String,
-    import: impl FnOnce(String) -> Result<ImportedTokenizer, TokenizerError>,
+    change: impl FnOnce(&mut Spec) -> Result<bool, TokenizerError>,
 ) -> Result<Tokenizer, TokenizerError> {
     let head: Head = parse(&text)?;
     if let Some(name) = head.limpid_encoding {
@@ -191,7 +199,10 @@ pub(super) fn read_with(
         if head.model.is_none() {
             return Err(TokenizerError::Unsupported { found: keys(&text)? });
         }
-        return Ok(Tokenizer::Imported(Arc::new(import(text)?)));
+        let mut spec: Spec = parse(&text)?;
+        let changed = change(&mut spec)?;
+        let imported = if changed { ImportedTokenizer::made(spec) } else { ImportedTokenizer::new(spec, text) };
+        return Ok(Tokenizer::Imported(Arc::new(imported?)));
     };
     let Ours { added_tokens, model: Model { vocab: Pairs(mut pairs) } } = parse(&text)?;
     let ids: HashMap<String, u64> = pairs.iter().cloned().collect();

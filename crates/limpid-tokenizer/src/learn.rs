@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     DenseTokenizer, Split, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters, files,
+    markers::{Marker, Markers},
     pairs::{parts, share},
     spec::{Added, Merge, Model, Spec, Vocab},
     table, toys,
@@ -116,12 +117,14 @@ impl Learner {
             self.read += part.len() as u64;
         }
         let recipe = &self.recipe;
-        let marks = Marks::new(&recipe.special);
+        let marker = |text: &String| Marker { text: text.clone(), id: 0, special: true };
+        let markers = Markers::new(recipe.special.iter().map(marker));
         let all = share(threads, &places, |parts| {
             let mut counts = Counts::default();
             for (_, (start, part)) in parts {
-                let place = |text: &str| start + (text.as_ptr() as usize - part.as_ptr() as usize) as u64;
-                marks.each(part, |text| recipe.pieces(text, place(text), &mut counts))?;
+                for (plain, _) in markers.cut(part, true) {
+                    recipe.pieces(&part[plain.clone()], start + plain.start as u64, &mut counts)?;
+                }
             }
             Ok(counts)
         });
@@ -149,7 +152,6 @@ impl Learner {
         seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let counts = || seen.iter().map(|(piece, seen)| (piece, seen.count));
         let text = |piece: &[u8]| String::from_utf8_lossy(piece).into_owned();
-        let added = |from: usize| special.iter().zip(from..).map(|(token, id)| Added::new(id as u32, token, true));
         match learn {
             Learn::Plain(kind) => {
                 let newlines = newlines || kind == TokenizerKind::Char;
@@ -177,13 +179,11 @@ impl Learner {
                 let Some((tokens, merges)) = join(tokens, words.collect(), most, min_frequency, "", tell) else {
                     return Ok(None);
                 };
-                let added: Vec<Added> = added(tokens.len()).collect();
+                let added_tokens = Added::specials(&special, tokens.len());
                 let vocab = tokens.into_iter().chain(special.iter().cloned()).zip(0..).collect();
                 let (r#type, vocab) = (Some("BPE".into()), Vocab::Ids(vocab));
-                let mut spec = Spec::new(Model { r#type, vocab, merges: Some(merges), ..Model::default() });
-                (spec.pre_tokenizer, spec.decoder) = (table::cutting(split), table::byte_level(true));
-                spec.added_tokens = added;
-                Tokenizer::made(spec).map(Some)
+                let model = Model { r#type, vocab, merges: Some(merges), ..Model::default() };
+                Tokenizer::made(Spec { added_tokens, ..table::byte_pairs(model, split) }).map(Some)
             }
             Learn::WordPiece { lowercase } => {
                 let words: Vec<(String, u64)> = counts().map(|(piece, count)| (text(piece), count)).collect();
@@ -354,38 +354,6 @@ impl Tokenizer {
         let mut learner = Learner::new(recipe)?;
         learner.add(&texts, threads)?;
         Ok(learner.finish(&mut |_, _| true)?.expect("nobody stops it"))
-    }
-}
-
-/// Cuts text at special tokens.
-struct Marks<'a>(Vec<&'a str>);
-
-impl Marks<'_> {
-    fn new(special: &[String]) -> Marks<'_> {
-        let mut list: Vec<&str> = special.iter().map(String::as_str).collect();
-        list.sort_by_key(|token| Reverse(token.len()));
-        Marks(list)
-    }
-
-    fn each<'t>(
-        &self,
-        text: &'t str,
-        mut each: impl FnMut(&'t str) -> Result<(), TokenizerError>,
-    ) -> Result<(), TokenizerError> {
-        let first: Vec<u8> = self.0.iter().map(|token| token.as_bytes()[0]).collect();
-        let (mut start, mut at) = (0, 0);
-        while let Some(found) = text.as_bytes()[at..].iter().position(|byte| first.contains(byte)) {
-            at += found;
-            match self.0.iter().find(|token| text.as_bytes()[at..].starts_with(token.as_bytes())) {
-                Some(token) => {
-                    each(&text[start..at])?;
-                    at += token.len();
-                    start = at;
-                }
-                None => at += 1,
-            }
-        }
-        each(&text[start..])
     }
 }
 

@@ -19,7 +19,7 @@ mod build;
 mod byte_letters;
 mod classes;
 mod dense;
-#[cfg(feature = "huggingface")]
+#[cfg_attr(not(feature = "huggingface"), path = "no_engine.rs")]
 mod engine;
 mod error;
 mod export;
@@ -28,6 +28,7 @@ mod ids;
 mod imported;
 mod json;
 mod learn;
+mod markers;
 mod pairs;
 mod ranks;
 mod scored;
@@ -39,12 +40,7 @@ mod toys;
 mod vocabulary;
 mod words;
 
-use std::{
-    collections::HashSet,
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::HashSet, fmt, sync::Arc};
 
 pub use bpe::Encoding;
 pub use dense::DenseTokenizer;
@@ -57,9 +53,8 @@ pub use stream::TextStream;
 pub use table::{END_ROLES, Table};
 pub use vocabulary::{Order, TokenizerKind, Vocabulary};
 
-use imported::Seam;
-use limpid_base::{files::replace, nearest::nearest};
-use words::Spacing;
+use limpid_base::nearest::nearest;
+use stream::Decoding;
 
 /// Every name a tokenizer goes by. `char` and `word` need a text or a file besides; `s0`, `s0-three` and `s3` have the words of the
 /// documents' examples.
@@ -69,8 +64,8 @@ pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 ///
 /// | kind | a token is | `decode(encode(text))` |
 /// |---|---|---|
-/// | `Char` | one Unicode scalar value | `text` |
-/// | `Word` | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
+/// | `Learned`: characters | one Unicode scalar value | `text` |
+/// | `Learned`: words | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
 /// | `Bpe` | some bytes | `text` |
 /// | `Imported` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
 /// | `Dense` | one of another kind, if its text uses it | as that kind |
@@ -87,10 +82,8 @@ pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 /// as no two tokens side by side spell a third with a blank between (`New`, `York`, `New York`).
 #[derive(Clone, PartialEq)]
 pub enum Tokenizer {
-    /// Characters.
-    Char(Arc<Vocabulary>),
-    /// Words.
-    Word(Arc<Vocabulary>),
+    /// Characters or words.
+    Learned(Arc<Vocabulary>),
     /// Byte pairs.
     Bpe(Encoding),
     /// From another program's files.
@@ -140,11 +133,6 @@ impl Tokenizer {
         Vocabulary::new(kind, tokens).map(Tokenizer::learned)
     }
 
-    /// From what was put together here.
-    fn made(spec: spec::Spec) -> Result<Tokenizer, TokenizerError> {
-        Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
-    }
-
     /// The same with these special tokens: one that is a token already becomes special, and the others get the next ids, in their order.
     ///
     /// # Errors
@@ -155,7 +143,7 @@ impl Tokenizer {
         match self {
             _ if new.is_empty() => Ok(self.clone()),
             _ if new.iter().any(|text| text.is_empty()) => refused("one is empty".into()),
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
+            Tokenizer::Learned(vocabulary) => {
                 let all = vocabulary.tokens().iter().chain(new.iter().copied()).cloned().collect();
                 let newlines = vocabulary.newlines();
                 let made = Vocabulary::with_newlines(vocabulary.kind(), all, newlines).map(Tokenizer::learned)?;
@@ -165,7 +153,7 @@ impl Tokenizer {
                 }
             }
             Tokenizer::Bpe(encoding) => {
-                let known = ImportedTokenizer::made(table::encoding(*encoding)?)?;
+                let known = ImportedTokenizer::made(table::encoding(*encoding))?;
                 Ok(Tokenizer::Imported(Arc::new(known.with_specials(&new)?)))
             }
             Tokenizer::Imported(imported) => Ok(Tokenizer::Imported(Arc::new(imported.with_specials(&new)?))),
@@ -173,19 +161,20 @@ impl Tokenizer {
         }
     }
 
+    /// From what was put together here.
+    fn made(spec: spec::Spec) -> Result<Tokenizer, TokenizerError> {
+        Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
+    }
+
     fn learned(vocabulary: Vocabulary) -> Tokenizer {
-        match vocabulary.kind() {
-            TokenizerKind::Char => Tokenizer::Char(Arc::new(vocabulary)),
-            TokenizerKind::Word => Tokenizer::Word(Arc::new(vocabulary)),
-        }
+        Tokenizer::Learned(Arc::new(vocabulary))
     }
 
     /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `scored-bpe`, `wordpiece`,
     /// `wordlevel` or `unigram` (and `gpt2`, if it is that); or `dense`.
     pub fn name(&self) -> &'static str {
         match self {
-            Tokenizer::Char(_) => "char",
-            Tokenizer::Word(_) => "word",
+            Tokenizer::Learned(vocabulary) => vocabulary.kind().name(),
             Tokenizer::Bpe(encoding) => encoding.name(),
             Tokenizer::Imported(imported) => imported.name(),
             Tokenizer::Dense(_) => "dense",
@@ -195,7 +184,7 @@ impl Tokenizer {
     /// V: all ids are below it.
     pub fn vocab_size(&self) -> usize {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens().len(),
+            Tokenizer::Learned(vocabulary) => vocabulary.tokens().len(),
             Tokenizer::Bpe(encoding) => encoding.vocab_size(),
             Tokenizer::Imported(imported) => imported.tokens().len(),
             Tokenizer::Dense(dense) => dense.ids().len(),
@@ -204,18 +193,23 @@ impl Tokenizer {
 
     /// The ids of `text`, special tokens recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, true, 1)
+        self.encode_on(1, text, true)
     }
 
     /// The same ids from several threads, for a long text, or with `specials` false those of [`encode_ordinary`](Tokenizer::encode_ordinary).
     /// Only byte-level byte pairs make use of several.
     pub fn encode_on(&self, threads: usize, text: &str, specials: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, specials, threads)
+        match self {
+            Tokenizer::Learned(vocabulary) => vocabulary.encode(text, specials),
+            Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
+            Tokenizer::Imported(imported) => imported.encode(text, specials, threads),
+            Tokenizer::Dense(dense) => dense.dense(&dense.full().encode_on(threads, text, specials)?),
+        }
     }
 
     /// The ids of `text`, where the text of a special token is text like any other.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, false, 1)
+        self.encode_on(1, text, false)
     }
 
     /// The ids of parts of one text: what [`encode`](Tokenizer::encode) gives for all of it, if no plain part has the text of a
@@ -238,11 +232,10 @@ impl Tokenizer {
             };
             return dense.dense(&dense.full().encode_parts(&parts.iter().map(sparse).collect::<Vec<_>>())?);
         }
-        #[cfg(feature = "huggingface")]
         if let Tokenizer::Imported(imported) = self
-            && let Some(ids) = imported.encode_parts_by_crate(parts)
+            && let Some(engines) = imported.engines()
         {
-            return ids;
+            return engines.encode_parts(parts);
         }
         let mut ids = vec![];
         for part in parts {
@@ -252,15 +245,6 @@ impl Tokenizer {
             }
         }
         Ok(ids)
-    }
-
-    fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {
-        match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
-            Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
-            Tokenizer::Imported(imported) => imported.encode(text, specials, threads),
-            Tokenizer::Dense(dense) => dense.dense(&dense.full().encode_with(text, specials, threads)?),
-        }
     }
 
     /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]` and
@@ -304,28 +288,16 @@ impl Tokenizer {
     /// The bytes of `ids`, which for byte pairs need not be whole characters.
     pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, TokenizerError> {
         self.check(ids)?;
-        Ok(match self {
-            Tokenizer::Char(vocabulary) => {
-                ids.iter().flat_map(|&id| vocabulary.tokens()[id as usize].as_bytes()).copied().collect()
+        match self {
+            // all at once is quicker
+            Tokenizer::Bpe(encoding) => Ok(encoding.bytes(ids)),
+            Tokenizer::Dense(dense) => dense.full().decode_bytes(&dense.sparse(ids)),
+            _ => {
+                let (mut state, mut bytes) = (Decoding::default(), Vec::with_capacity(ids.len() * 4));
+                ids.iter().for_each(|id| state.push(self, *id, &mut bytes));
+                Ok(bytes)
             }
-            Tokenizer::Word(vocabulary) => {
-                let mut spacing = Spacing::default();
-                let mut bytes = Vec::with_capacity(ids.len() * 5);
-                for &id in ids {
-                    let token = &vocabulary.tokens()[id as usize];
-                    bytes.extend_from_slice(spacing.before(token).as_bytes());
-                    bytes.extend_from_slice(token.as_bytes());
-                }
-                bytes
-            }
-            Tokenizer::Bpe(encoding) => encoding.bytes(ids),
-            Tokenizer::Imported(imported) => {
-                let (mut seam, mut bytes) = (Seam::default(), Vec::with_capacity(ids.len() * 4));
-                ids.iter().for_each(|&id| imported.push(id, &mut seam, &mut bytes));
-                bytes
-            }
-            Tokenizer::Dense(dense) => dense.full().decode_bytes(&dense.sparse(ids))?,
-        })
+        }
     }
 
     /// One token to look at: its text as it is, with bytes that are no character written `\xE2`. An id that no text has is
@@ -349,9 +321,7 @@ impl Tokenizer {
 
     fn bytes(&self, id: u32) -> Option<Vec<u8>> {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
-                Some(vocabulary.tokens()[id as usize].clone().into())
-            }
+            Tokenizer::Learned(vocabulary) => Some(vocabulary.tokens()[id as usize].clone().into()),
             Tokenizer::Bpe(encoding) => (!encoding.unused(id)).then(|| encoding.bytes(&[id])),
             Tokenizer::Imported(imported) => imported.piece(id),
             Tokenizer::Dense(dense) => dense.full().bytes(dense.sparse(&[id])[0]),
@@ -366,8 +336,8 @@ impl Tokenizer {
     /// All special tokens and their ids, ascending.
     pub fn specials(&self) -> Vec<(&str, u32)> {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
-                vocabulary.specials().into_iter().map(|id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
+            Tokenizer::Learned(vocabulary) => {
+                vocabulary.specials().iter().map(|&id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
             }
             Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
             Tokenizer::Imported(imported) => imported.specials(),
@@ -380,7 +350,7 @@ impl Tokenizer {
     /// The token that stands for text which the vocabulary lacks, such as `<UNK>`. None where every text can be written.
     pub fn unknown(&self) -> Option<u32> {
         match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.unknown(),
+            Tokenizer::Learned(vocabulary) => vocabulary.unknown(),
             Tokenizer::Bpe(_) => None,
             Tokenizer::Imported(imported) => imported.unknown,
             Tokenizer::Dense(dense) => dense.one(dense.full().unknown()?),
@@ -393,7 +363,7 @@ impl Tokenizer {
         let Some(unknown) = self.unknown() else { return vec![] };
         let pieces = |text: &'a str| -> Box<dyn Iterator<Item = &'a str> + 'a> {
             match self {
-                Tokenizer::Char(v) | Tokenizer::Word(v) => Box::new(v.kind().pieces(text).map(|(_, piece)| piece)),
+                Tokenizer::Learned(v) => Box::new(v.kind().pieces(text).map(|(_, piece)| piece)),
                 _ => Box::new(text.split_whitespace()),
             }
         };
@@ -407,7 +377,7 @@ impl Tokenizer {
     pub fn end_of_text(&self) -> Option<u32> {
         const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
         let named = match self {
-            Tokenizer::Imported(imported) => imported.end,
+            Tokenizer::Imported(imported) => imported.told.end,
             Tokenizer::Dense(dense) => return dense.one(dense.full().end_of_text()?),
             _ => None,
         };
@@ -417,21 +387,16 @@ impl Tokenizer {
     /// The tokens that end a text or a turn by the model's generation_config.json, or else its config.json.
     pub fn more_ends(&self) -> Vec<u32> {
         match self {
-            Tokenizer::Imported(imported) => imported.ends.clone(),
+            Tokenizer::Imported(imported) => imported.told.ends.clone(),
             Tokenizer::Dense(dense) => dense.full().more_ends().into_iter().filter_map(|id| dense.one(id)).collect(),
             _ => vec![],
         }
     }
 
-    /// The special tokens that have a part in transformers' tokenizer_config.json, by the name of the part.
-    pub fn roles(&self) -> Vec<(&'static str, u32)> {
-        export::roles(self)
-    }
-
     /// The tokens in a role (`bos_token`, `image_token`), as the files of a model's folder name them; nothing if they name none.
     pub fn named_roles(&self) -> &[(String, String)] {
         match self {
-            Tokenizer::Imported(imported) => &imported.names,
+            Tokenizer::Imported(imported) => &imported.told.names,
             Tokenizer::Dense(dense) => dense.full().named_roles(),
             _ => &[],
         }
@@ -448,47 +413,7 @@ impl Tokenizer {
     /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.
     pub fn begin_of_text(&self) -> Option<u32> {
         let Tokenizer::Imported(imported) = self else { return None };
-        imported.begin.or(self.bos())
-    }
-
-    /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
-    /// (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the very
-    /// file it was read from, or what stands for it; a dense one is `{"limpid_dense": {"of": FILE, "ids": IDS}}`.
-    pub fn to_json(&self) -> String {
-        json::write(self)
-    }
-
-    /// Reads what [`to_json`](Tokenizer::to_json) wrote, or another tokenizer.json of HuggingFace's.
-    pub fn from_json(text: &str) -> Result<Tokenizer, TokenizerError> {
-        json::read(text.into())
-    }
-
-    /// Writes a tokenizer.json, whole or not at all.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TokenizerError> {
-        let path = path.as_ref();
-        write(path, &self.to_json())
-    }
-
-    /// Reads a tokenizer.json, OpenAI's .tiktoken or llm.c's .bin: what a file is, its content says and not its name.
-    pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        files::load(path.as_ref(), None, &[])
-    }
-
-    /// The same, with what a .tiktoken file does not say: how text is cut, if its ranks are not OpenAI's, and special tokens, which get
-    /// the ids that follow.
-    pub fn load_with(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
-        files::load(path, split, special)
-    }
-
-    /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
-    /// the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
-    pub fn to_tiktoken(&self) -> Result<String, TokenizerError> {
-        files::to_tiktoken(self)
-    }
-
-    /// The content of llm.c's gpt2_tokenizer.bin, version 2.
-    pub fn to_llmc(&self) -> Result<Vec<u8>, TokenizerError> {
-        files::to_llmc(self)
+        imported.told.begin.or(self.bos())
     }
 
     /// How it cuts text before joining bytes, if that is what it does.
@@ -500,44 +425,18 @@ impl Tokenizer {
         }
     }
 
-    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt, vocab.txt (BERT), gpt2_tokenizer.bin
-    /// (llm.c) or OpenAI's ranks (tokenizer.model, tiktoken.model), as transformers' classes read these and the files beside
-    /// them (docs/formats.md). `None` if there is none of them.
-    ///
-    /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
-    pub fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
-        files::open(dir)
-    }
-
-    /// Writes files into `dir` that transformers' `AutoTokenizer` reads and gives the same ids with: a full tokenizer.json,
-    /// tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the model's context.
-    pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, TokenizerError> {
-        export::export(self, dir, model_max_length)
-    }
-
-    /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
-    /// an encoding.
-    pub fn export_json(&self, path: &Path) -> Result<(), TokenizerError> {
-        write(path, &export::json(self)?)
-    }
-
-    /// What a GGUF file says of it, or why GGUF cannot say it.
-    pub fn table(&self) -> Result<Table, TokenizerError> {
-        table::write(self)
-    }
-
-    /// The tokenizer that a GGUF file describes.
-    pub fn from_table(table: Table) -> Result<Tokenizer, TokenizerError> {
-        table::read(table)
-    }
-
     /// Says which id, if any, is not below V.
     fn check(&self, ids: &[u32]) -> Result<(), TokenizerError> {
+        ids.iter().enumerate().try_for_each(|(index, id)| self.check_at(index, *id))
+    }
+
+    /// The same of the id at place `index`.
+    fn check_at(&self, index: usize, id: u32) -> Result<(), TokenizerError> {
         let vocab_size = self.vocab_size();
-        match ids.iter().position(|&id| id as usize >= vocab_size) {
-            None => Ok(()),
-            Some(index) => Err(TokenizerError::Id { id: ids[index], index, name: self.name().into(), vocab_size }),
+        if (id as usize) < vocab_size {
+            return Ok(());
         }
+        Err(TokenizerError::Id { id, index, name: self.name().into(), vocab_size })
     }
 }
 
@@ -555,12 +454,6 @@ fn visible(bytes: &[u8]) -> String {
         chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02X}"));
     }
     text
-}
-
-/// Writes a file, whole or not at all.
-fn write(path: &Path, text: &str) -> Result<(), TokenizerError> {
-    replace(path, |beside| std::fs::write(beside, text))
-        .map_err(|fault| TokenizerError::Io { path: path.into(), fault })
 }
 
 #[cfg(test)]

@@ -9,42 +9,24 @@ use std::{
 
 use super::{
     byte_letters,
+    markers::{Marker, Markers},
     ranks::{Ranks, Scratch},
     spec::{Merge, Spec, Vocab},
     split::Split,
     table,
 };
 
-/// A token that is found in text before all else.
-pub(super) struct Marker {
-    pub text: String,
-    pub id: u32,
-    /// Only where special tokens are asked for.
-    pub special: bool,
-}
-
 /// A byte-level tokenizer.
 pub(super) struct Pairs {
     pub split: Split,
-    ranks: Ranks,
-    markers: Vec<Marker>,
-    /// Whether a marker begins with this byte.
-    begins: [bool; 256],
+    pub ranks: Ranks,
+    pub markers: Markers,
 }
 
 impl Pairs {
-    pub(super) fn new(split: Split, ranks: Ranks, mut markers: Vec<Marker>) -> Pairs {
-        markers.retain(|marker| !marker.text.is_empty());
-        markers.sort_by_key(|marker| std::cmp::Reverse(marker.text.len()));
-        let mut begins = [false; 256];
-        markers.iter().for_each(|marker| begins[marker.text.as_bytes()[0] as usize] = true);
-        Pairs { split, ranks, markers, begins }
-    }
-
     /// What a tokenizer.json says, if it is this and nothing more: the same ids for every text as HuggingFace's.
     pub(super) fn from_spec(spec: &Spec) -> Option<Pairs> {
         let model = &spec.model;
-        let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
         let bare = |first: bool| {
             spec.added_tokens.iter().all(|a| !(a.single_word || a.lstrip || a.rstrip) && a.normalized == first)
         };
@@ -52,8 +34,7 @@ impl Pairs {
         let same = spec.kind() == "BPE"
             && spec.version == "1.0"
             && spec.normalizer.is_null()
-            && plain(&model.continuing_subword_prefix)
-            && plain(&model.end_of_word_suffix)
+            && spec.is_unmarked()
             && (bare(true) || bare(false));
         let split = table::split(&spec.pre_tokenizer).filter(|_| same)?;
         let mut ids: std::collections::HashMap<&str, u64> =
@@ -84,39 +65,16 @@ impl Pairs {
             return None;
         }
         let ranks = Ranks::new(bytes.iter().flatten().zip(&tokens).map(|(bytes, (_, id))| (bytes.as_slice(), *id)))?;
-        let marker = |a: &super::spec::Added| Marker { text: a.content.clone(), id: a.id as u32, special: a.special };
-        Some(Pairs::new(split, ranks, spec.added_tokens.iter().map(marker).collect()))
-    }
-
-    /// The first marker in `text`, the longest where several begin there, and where it is.
-    fn marker(&self, text: &str, specials: bool) -> Option<(usize, &Marker)> {
-        let bytes = text.as_bytes();
-        let known = || self.markers.iter().filter(|marker| specials || !marker.special);
-        known().next()?;
-        let mut from = 0;
-        loop {
-            let at = from + bytes[from..].iter().position(|byte| self.begins[*byte as usize])?;
-            if let Some(found) = known().find(|marker| bytes[at..].starts_with(marker.text.as_bytes())) {
-                return Some((at, found));
-            }
-            from = at + 1;
-        }
-    }
-
-    /// The bytes and ids of all tokens but the markers, by rank.
-    pub(super) fn tokens(&self) -> impl Iterator<Item = (&[u8], u32)> {
-        self.ranks.tokens()
+        Some(Pairs { split, ranks, markers: Markers::new(spec.added_tokens.iter().map(Marker::from)) })
     }
 
     /// The ids of `text`.
     pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Vec<u32> {
-        let (mut out, mut rest) = (Vec::with_capacity(text.len() / 4 + 1), text);
-        while let Some((at, marker)) = self.marker(rest, specials) {
-            self.ordinary(&rest[..at], threads, &mut out);
-            out.push(marker.id);
-            rest = &rest[at + marker.text.len()..];
+        let mut out = Vec::with_capacity(text.len() / 4 + 1);
+        for (plain, marker) in self.markers.cut(text, specials) {
+            self.ordinary(&text[plain], threads, &mut out);
+            out.extend(marker.map(|marker| marker.id));
         }
-        self.ordinary(rest, threads, &mut out);
         out
     }
 

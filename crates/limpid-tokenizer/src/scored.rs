@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     TokenizerError,
-    pairs::Marker,
+    markers::Marker,
     spec::{Merge, Spec, Vocab, steps},
 };
 
@@ -52,18 +52,15 @@ impl Scored {
             let byte = byte as u8;
             id(&format!("<0x{byte:02X}>")).or_else(|| str::from_utf8(&[byte]).ok().and_then(id))
         };
-        let mut markers: Vec<Marker> = spec
-            .added_tokens
-            .iter()
-            .filter(|added| !added.content.is_empty())
-            .map(|added| Marker { text: added.content.clone(), id: added.id as u32, special: added.special })
-            .collect();
+        let added = spec.added_tokens.iter().filter(|added| !added.content.is_empty());
+        let mut markers: Vec<Marker> = added.map(Marker::from).collect();
         markers.sort_by_key(|marker| Reverse(marker.text.len()));
         let mut begins = vec![BTreeSet::new(); 256];
         for marker in &markers {
             begins[usize::from(marker.text.as_bytes()[0])].insert(marker.text.len());
         }
         let over = |token: &String| token.match_indices(BLANK).any(|(at, _)| at > 0 && !token[..at].ends_with(BLANK));
+        steps("the pre_tokenizer", &spec.pre_tokenizer)?;
         let steps = steps("the normalizer", &spec.normalizer)?;
         let unknown = spec.model.unk_token.as_deref().and_then(id);
         let (bytes, apart) = (std::array::from_fn(byte), !tokens.keys().any(over));
@@ -133,7 +130,7 @@ impl Scored {
         let part = |left: u32, end: u32| &text[starts[left as usize] as usize..starts[end as usize] as usize];
         let offer = |joins: &mut BinaryHeap<Join>, left: u32, right: u32, end: u32| {
             if let Some((_, score)) = self.tokens.get(part(left, end)) {
-                joins.push(Join { score: *score, left: Reverse(left), right, end });
+                joins.push(Join { score: Score::new(*score), left: Reverse(left), right, end });
             }
         };
         (1..count).for_each(|right| offer(&mut joins, right - 1, right, right + 1));
@@ -176,34 +173,26 @@ enum Part<'a> {
     Marker(u32),
 }
 
-/// Two neighbours that spell a token: what reaches from character `left` to `right`, and on to `end`.
+/// Two neighbours that spell a token: what reaches from character `left` to `right`, and on to `end`. The best score is the greatest, of
+/// equal ones the leftmost.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Join {
-    score: f32,
+    score: Score,
     left: Reverse<u32>,
     right: u32,
     end: u32,
 }
 
-impl Ord for Join {
-    fn cmp(&self, other: &Join) -> std::cmp::Ordering {
-        let place = |join: &Join| (join.left, join.right, join.end);
-        self.score.total_cmp(&other.score).then_with(|| place(self).cmp(&place(other)))
+/// The bits of a score as a whole number in the order of `f32::total_cmp`.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Score(i32);
+
+impl Score {
+    fn new(score: f32) -> Score {
+        let bits = score.to_bits() as i32;
+        Score(if bits < 0 { bits ^ i32::MAX } else { bits })
     }
 }
-
-impl PartialOrd for Join {
-    fn partial_cmp(&self, other: &Join) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Join {
-    fn eq(&self, other: &Join) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Join {}
 
 /// The merges that transformers makes of scores: every way to put a token together of two tokens, the best token first. None where a
 /// token is put together of a character that has no token.

@@ -11,15 +11,17 @@ use std::{collections::HashMap, fmt};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
-    ser::SerializeMap,
+    de::{
+        MapAccess, SeqAccess, Visitor,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
 };
 use serde_json::Value;
 
 use super::TokenizerError;
 
 /// A tokenizer.json.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Spec {
     #[serde(default = "first_version")]
     pub version: String,
@@ -45,7 +47,7 @@ fn first_version() -> String {
 }
 
 /// A token that is looked for in the text before anything else.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Added {
     pub id: u64,
     pub content: String,
@@ -63,8 +65,12 @@ pub(super) struct Added {
 
 impl Added {
     pub(super) fn new(id: u32, content: &str, special: bool) -> Added {
-        let (single_word, lstrip, rstrip, normalized) = (false, false, false, false);
-        Added { id: id.into(), content: content.into(), single_word, lstrip, rstrip, normalized, special }
+        Added { id: id.into(), content: content.into(), special, ..Added::default() }
+    }
+
+    /// Special tokens with ids from there on.
+    pub(super) fn specials(texts: &[String], from: usize) -> Vec<Added> {
+        texts.iter().zip(from as u32..).map(|(text, id)| Added::new(id, text, true)).collect()
     }
 }
 
@@ -105,15 +111,22 @@ impl Default for Vocab {
     }
 }
 
+impl Vocab {
+    /// The tokens and their ids.
+    pub(super) fn pairs(&self) -> Vec<(&str, u64)> {
+        match self {
+            Vocab::Ids(list) => list.iter().map(|(token, id)| (token.as_str(), *id)).collect(),
+            Vocab::Scores(list) => list.iter().zip(0..).map(|((token, _), id)| (token.as_str(), id)).collect(),
+        }
+    }
+}
+
 impl Serialize for Vocab {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let pairs = match self {
-            Vocab::Ids(pairs) => pairs,
-            Vocab::Scores(scores) => return scores.serialize(serializer),
-        };
-        let mut map = serializer.serialize_map(Some(pairs.len()))?;
-        pairs.iter().try_for_each(|(token, id)| map.serialize_entry(token, id))?;
-        map.end()
+        match self {
+            Vocab::Ids(pairs) => serializer.collect_map(pairs.iter().map(|(token, id)| (token, id))),
+            Vocab::Scores(scores) => scores.serialize(serializer),
+        }
     }
 }
 
@@ -128,12 +141,8 @@ impl<'de> Deserialize<'de> for Vocab {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Vocab, A::Error> {
                 super::json::Pairs::<u64>::deserialize(MapAccessDeserializer::new(map)).map(|pairs| Vocab::Ids(pairs.0))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vocab, A::Error> {
-                let mut scores = Vec::new();
-                while let Some(pair) = seq.next_element()? {
-                    scores.push(pair);
-                }
-                Ok(Vocab::Scores(scores))
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Vocab, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Vocab::Scores)
             }
         }
         deserializer.deserialize_any(Each)
@@ -207,19 +216,12 @@ pub(super) fn shown(value: &Value) -> String {
 impl Spec {
     /// A tokenizer of this model, with nothing round it.
     pub(super) fn new(model: Model) -> Spec {
-        let [normalizer, pre_tokenizer, post_processor, decoder] = [const { Value::Null }; 4];
-        let (version, added_tokens) = (first_version(), Vec::new());
-        let (truncation, padding) = ((), ());
-        Spec { version, truncation, padding, added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model }
+        Spec { version: first_version(), model, ..Spec::default() }
     }
 
     /// The tokens by id, those of the model and the added ones; an id between them may have none.
     pub(super) fn tokens(&self) -> Result<Vec<Option<String>>, TokenizerError> {
-        let (mut pairs, mut ids) = (Vec::new(), HashMap::new());
-        match &self.model.vocab {
-            Vocab::Ids(list) => pairs.extend(list.iter().map(|(token, id)| (token.as_str(), *id))),
-            Vocab::Scores(list) => pairs.extend(list.iter().zip(0..).map(|((token, _), id)| (token.as_str(), id))),
-        }
+        let (mut pairs, mut ids) = (self.model.vocab.pairs(), HashMap::new());
         for &(token, id) in &pairs {
             if let Some(first) = ids.insert(token, id) {
                 return Err(TokenizerError::Duplicate { token: token.into(), first, second: id });
@@ -253,6 +255,12 @@ impl Spec {
             }
         }
         Ok(tokens)
+    }
+
+    /// Whether its tokens stand for themselves: without a mark where a word goes on or ends.
+    pub(super) fn is_unmarked(&self) -> bool {
+        let marks = [&self.model.continuing_subword_prefix, &self.model.end_of_word_suffix];
+        marks.into_iter().flatten().all(String::is_empty)
     }
 
     /// What kind of model it is. Files from before models had a type are told apart by what they hold.

@@ -4,24 +4,47 @@
 //! [`TextStream`] holds incomplete characters back, so that every piece it returns is valid text, and all pieces together are
 //! exactly what [`Tokenizer::decode`] returns for all ids.
 
-use super::{Tokenizer, TokenizerError, imported::Seam, words::Spacing};
+use super::{Tokenizer, TokenizerError, TokenizerKind, imported::Seam, words::Spacing};
 
 /// Turns ids into text one at a time, never splitting a character.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     tokenizer: Tokenizer,
-    spacing: Spacing,
-    seam: Seam,
+    state: Decoding,
     /// The beginning of a character: 0 to 3 bytes.
     held: Vec<u8>,
     count: usize,
 }
 
+/// What decoding a token depends on besides the token: those before it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Decoding {
+    spacing: Spacing,
+    seam: Seam,
+}
+
+impl Decoding {
+    /// Adds the bytes of an id, which has been checked, to those of the ids before it.
+    pub(super) fn push(&mut self, tokenizer: &Tokenizer, id: u32, bytes: &mut Vec<u8>) {
+        match tokenizer {
+            Tokenizer::Learned(vocabulary) => {
+                let token = &vocabulary.tokens()[id as usize];
+                if vocabulary.kind() == TokenizerKind::Word {
+                    bytes.extend(self.spacing.before(token).bytes());
+                }
+                bytes.extend(token.bytes());
+            }
+            Tokenizer::Bpe(encoding) => bytes.extend(encoding.bytes(&[id])),
+            Tokenizer::Imported(imported) => imported.push(id, &mut self.seam, bytes),
+            Tokenizer::Dense(dense) => self.push(dense.full(), dense.sparse(&[id])[0], bytes),
+        }
+    }
+}
+
 impl TextStream {
     /// A stream at the beginning of a text.
     pub fn new(tokenizer: &Tokenizer) -> TextStream {
-        let (spacing, seam) = (Spacing::default(), Seam::default());
-        TextStream { tokenizer: tokenizer.clone(), spacing, seam, held: Vec::new(), count: 0 }
+        TextStream { tokenizer: tokenizer.clone(), state: Decoding::default(), held: Vec::new(), count: 0 }
     }
 
     /// A stream that goes on after `ids` (a prompt), whose own text is not given again.
@@ -35,38 +58,15 @@ impl TextStream {
 
     /// Takes the next id and gives the text that is now whole, which may be empty.
     pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
-        let size = self.tokenizer.vocab_size();
-        if id as usize >= size {
-            let name = self.tokenizer.name().into();
-            return Err(TokenizerError::Id { id, index: self.count, name, vocab_size: size });
-        }
+        self.tokenizer.check_at(self.count, id)?;
         self.count += 1;
-        Ok(next(&self.tokenizer, id, &mut self.spacing, &mut self.seam, &mut self.held))
+        self.state.push(&self.tokenizer, id, &mut self.held);
+        Ok(whole(&mut self.held))
     }
 
     /// What is left: U+FFFD if the ids stopped within a character, else nothing.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.held).into_owned()
-    }
-}
-
-/// The text that is whole with one id more, which has been checked.
-fn next(tokenizer: &Tokenizer, id: u32, spacing: &mut Spacing, seam: &mut Seam, held: &mut Vec<u8>) -> String {
-    match tokenizer {
-        Tokenizer::Char(vocabulary) => vocabulary.tokens()[id as usize].clone(),
-        Tokenizer::Word(vocabulary) => {
-            let token = &vocabulary.tokens()[id as usize];
-            [spacing.before(token), token].concat()
-        }
-        Tokenizer::Bpe(encoding) => {
-            held.extend(encoding.bytes(&[id]));
-            whole(held)
-        }
-        Tokenizer::Imported(imported) => {
-            imported.push(id, seam, held);
-            whole(held)
-        }
-        Tokenizer::Dense(dense) => next(dense.full(), dense.sparse(&[id])[0], spacing, seam, held),
     }
 }
 

@@ -13,8 +13,8 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    Encoding, Tokenizer, TokenizerError, Vocabulary, byte_letters,
-    imported::ImportedTokenizer,
+    Encoding, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters,
+    imported::{ImportedTokenizer, Told},
     scored::{self, SCORED},
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
     split::Split,
@@ -94,29 +94,26 @@ impl Table {
     /// Whether models with this way of cutting expect a first token before every text, and find whole words among the tokens first, where a
     /// file does not say.
     pub fn begins_texts(pre: &str) -> bool {
-        const LLAMA3: &str = "llama-bpe";
-        pre == LLAMA3 || ALIASES.iter().any(|(name, others)| *name == LLAMA3 && others.contains(&pre))
+        known_pre(pre) == Some("llama-bpe")
     }
 
     /// The tokens that end a generation in llama.cpp; makes those special that are known by their text, as llama.cpp does.
     fn settle_ends(&mut self) -> BTreeSet<u32> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let first = |texts: &[&str]| texts.iter().filter_map(|text| ids.get(text).copied()).min();
-        let fills: Vec<u32> = FILLS
-            .iter()
-            .zip(&self.ends[2..])
-            .filter(|(_, named)| named.is_none())
-            .filter_map(|(t, _)| first(t))
-            .collect();
+        let unnamed = FILLS.iter().zip(&self.ends[2..]).filter(|(_, named)| named.is_none());
+        let fills: Vec<u32> = unnamed.filter_map(|(texts, _)| first(texts)).collect();
         let known: Vec<u32> = ENDS.iter().filter_map(|text| ids.get(text).copied()).chain(fills).collect();
         let mut all: BTreeSet<u32> =
             known.iter().copied().chain(self.eos).chain(self.ends.into_iter().flatten()).collect();
         let has = |text: &str| ids.get(text).is_some_and(|id| all.contains(id));
-        let apart = [(ends_messages(&has), MESSAGE_END, USER), (BESIDE_PLAIN.into_iter().any(has), PLAIN_END, NORMAL)];
-        let apart: Vec<(u32, i32)> = apart
-            .into_iter()
-            .filter_map(|(holds, text, kind)| ids.get(text).filter(|_| holds).map(|id| (*id, kind)))
-            .collect();
+        let mut apart: Vec<(u32, i32)> = vec![];
+        if ends_messages(&has) {
+            apart.extend(ids.get(MESSAGE_END).map(|id| (*id, USER)));
+        }
+        if BESIDE_PLAIN.into_iter().any(has) {
+            apart.extend(ids.get(PLAIN_END).map(|id| (*id, NORMAL)));
+        }
         let shown = SHOWN.iter().filter_map(|text| ids.get(text)).map(|id| (*id, USER));
         for (id, kind) in known.into_iter().map(|id| (id, CONTROL)).chain(shown).chain(apart.iter().copied()) {
             self.types[id as usize] = kind;
@@ -133,7 +130,7 @@ const USER: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+pub(super) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -156,8 +153,12 @@ const ALIKE: [(&str, &str); 2] = [
     ),
 ];
 
-/// Names for one way of cutting: that which is written, and others that a file may have.
-const ALIASES: &[(&str, &[&str])] = &[
+/// The ways to cut text that are read: the name that is written, and others that a file may have.
+const PRES: [(&str, &[&str]); 10] = [
+    ("default", &[]),
+    ("deepseek-llm", &[]),
+    ("deepseek-coder", &[]),
+    ("falcon", &[]),
     (
         "gpt-2",
         &[
@@ -191,15 +192,15 @@ const HAN: &str = "[一-龥ࠀ-一가-퟿]+";
 const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 const MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
 
-const PRES: [&str; 9] =
-    ["gpt-2", "dbrx", "qwen2", "gpt-4o", "smollm", "default", "deepseek-llm", "deepseek-coder", "falcon"];
-
-/// The names of ways to cut text that are read.
+/// All their names.
 fn known_pres() -> String {
-    let others = ALIASES.iter().flat_map(|(name, others)| std::iter::once(name).chain(*others));
-    let alone = PRES.iter().filter(|pre| ALIASES.iter().all(|(name, _)| name != *pre));
-    let names: Vec<&str> = alone.chain(others).copied().collect();
-    names.join(", ")
+    let names = PRES.iter().flat_map(|(name, others)| std::iter::once(name).chain(*others));
+    names.copied().collect::<Vec<_>>().join(", ")
+}
+
+/// The name that is written for a way of cutting.
+fn known_pre(pre: &str) -> Option<&'static str> {
+    PRES.iter().find(|(name, others)| *name == pre || others.contains(&pre)).map(|(name, _)| *name)
 }
 
 /// Bytes to letters, behind GPT-2's regular expression or behind another step's.
@@ -209,8 +210,7 @@ pub(super) fn byte_level(regex: bool) -> Value {
 
 /// llama.cpp's way of cutting text as HuggingFace's pre_tokenizer.
 pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
-    let alias = ALIASES.iter().find(|(_, others)| others.contains(&pre));
-    let list = match alias.map_or(pre, |(name, _)| name) {
+    let list = match known_pre(pre)? {
         "gpt-2" => return Some(cutting(Split::Gpt2)),
         "dbrx" => return Some(cutting(Split::Gpt4)),
         "llama-bpe" => return Some(cutting(Split::Llama3)),
@@ -274,38 +274,41 @@ pub(super) fn splitting(value: &Value) -> Option<&'static str> {
     if split(value) == Some(Split::Llama3) {
         return Some("dbrx");
     }
-    PRES.into_iter().find(|pre| pre_tokenizer(pre).and_then(|known| plain(&known)).as_ref() == Some(&asked))
+    let is_same = |pre: &&str| pre_tokenizer(pre).and_then(|known| plain(&known)).as_ref() == Some(&asked);
+    PRES.into_iter().map(|(pre, _)| pre).find(is_same)
 }
 
-/// A byte-level model of tokens by rank. What cannot be merged is found where it is a whole piece of text, as OpenAI does.
-pub(super) fn ranked(tokens: &[Option<Vec<u8>>]) -> Result<Spec, TokenizerError> {
+/// Byte-level byte pairs within pieces that are cut so.
+pub(super) fn byte_pairs(model: Model, split: Split) -> Spec {
+    Spec { pre_tokenizer: cutting(split), decoder: byte_level(true), ..Spec::new(model) }
+}
+
+/// Byte-level byte pairs of tokens by rank, and `added` tokens beside them. What cannot be merged is found where it is a whole piece of
+/// text, as OpenAI does.
+pub(super) fn ranked(tokens: &[Option<Vec<u8>>], split: Split, added: Vec<Added>) -> Spec {
     let name = |id: u32| byte_letters::letters_of(tokens[id as usize].as_deref().unwrap_or_default());
     let pairs = byte_letters::merges(tokens);
     let lone = tokens.iter().zip(&pairs).any(|(t, pair)| pair.is_none() && t.as_ref().is_some_and(|t| t.len() > 1));
-    let vocab =
+    let known =
         tokens.iter().zip(0u64..).filter_map(|(token, id)| Some((byte_letters::letters_of(token.as_deref()?), id)));
-    Ok(Spec::new(Model {
+    let vocab = known.chain(added.iter().map(|added| (added.content.clone(), added.id)));
+    let model = Model {
         r#type: Some("BPE".into()),
         ignore_merges: lone.then_some(true),
         vocab: Vocab::Ids(vocab.collect()),
         merges: Some(pairs.into_iter().flatten().map(|(a, b)| Merge(name(a), name(b))).collect()),
         ..Model::default()
-    }))
+    };
+    Spec { added_tokens: added, ..byte_pairs(model, split) }
 }
 
 /// One of OpenAI's encodings as a tokenizer.json.
-pub(super) fn encoding(encoding: Encoding) -> Result<Spec, TokenizerError> {
+pub(super) fn encoding(encoding: Encoding) -> Spec {
     let special = |id: u32| encoding.specials().iter().any(|&(_, special)| special == id);
     let ordinary = |id: u32| (!special(id) && !encoding.unused(id)).then(|| encoding.bytes(&[id]));
-    let mut spec = ranked(&(0..encoding.vocab_size() as u32).map(ordinary).collect::<Vec<_>>())?;
-    let pairs = encoding.specials().iter().map(|&(name, id)| (name.to_string(), id.into()));
-    if let Vocab::Ids(list) = &mut spec.model.vocab {
-        list.extend(pairs);
-    }
-    spec.added_tokens = encoding.specials().iter().map(|&(name, id)| Added::new(id, name, true)).collect();
-    spec.pre_tokenizer = cutting(encoding.split());
-    spec.decoder = byte_level(true);
-    Ok(spec)
+    let tokens: Vec<_> = (0..encoding.vocab_size() as u32).map(ordinary).collect();
+    let added = encoding.specials().iter().map(|&(name, id)| Added::new(id, name, true));
+    ranked(&tokens, encoding.split(), added.collect())
 }
 
 /// What to do about a tokenizer that a model was trained with and that has no table.
@@ -319,35 +322,83 @@ fn cannot(why: impl Into<String>) -> TokenizerError {
     TokenizerError::Table(why.into())
 }
 
-/// [`Tokenizer::table`].
-pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
-    let mut table = without_ends(tokenizer)?;
-    // those that llama.cpp does not know by their texts
-    let known = table.clone().settle_ends();
-    let mut rest = tokenizer.more_ends().into_iter().filter(|end| !known.contains(end));
-    (table.ends[0], table.ends[1]) = (rest.next(), rest.next());
-    match rest.next() {
-        None => Ok(table),
-        Some(id) => Err(cannot(format!(
-            "its token {id} ends a text, and GGUF has places for three such tokens that llama.cpp does not know"
-        ))),
+impl Tokenizer {
+    /// What a GGUF file says of it, or why GGUF cannot say it.
+    pub fn table(&self) -> Result<Table, TokenizerError> {
+        let mut table = without_ends(self)?;
+        // those that llama.cpp does not know by their texts
+        let known = table.clone().settle_ends();
+        let mut rest = self.more_ends().into_iter().filter(|end| !known.contains(end));
+        (table.ends[0], table.ends[1]) = (rest.next(), rest.next());
+        match rest.next() {
+            None => Ok(table),
+            Some(id) => Err(cannot(format!(
+                "its token {id} ends a text, and GGUF has places for three such tokens that llama.cpp does not know"
+            ))),
+        }
+    }
+
+    /// The tokenizer that a GGUF file describes.
+    pub fn from_table(mut table: Table) -> Result<Tokenizer, TokenizerError> {
+        table.settle_sizes()?;
+        let ends = table.settle_ends();
+        if table.model == "bert" {
+            let plain = |(token, kind): (&mut String, &i32)| match token.strip_prefix('▁') {
+                Some(word) if *kind != CONTROL => *token = word.to_string(),
+                None if ![CONTROL, UNKNOWN].contains(kind) => *token = format!("##{token}"),
+                _ => {}
+            };
+            table.tokens.iter_mut().zip(&table.types).for_each(plain);
+        }
+        let kinds = table.types.iter().copied().zip(0..);
+        let added = kinds.filter(|(kind, _)| [UNKNOWN, CONTROL, USER].contains(kind));
+        let added: Vec<Added> =
+            added.map(|(kind, id)| Added::new(id, &table.tokens[id as usize], kind != USER)).collect();
+        let mut spec = match table.model {
+            "gpt2" => byte_pair_spec(&table)?,
+            "llama" => scored_spec(&table)?,
+            "bert" => {
+                let unknown = table.unknown.ok_or_else(|| part("the table", "a token for unknown words", "none"))?;
+                let normalizer = bert_normalizer(true, Some(table.strip_accents), table.lowercase);
+                let mut spec = word_pieces(Some(table.tokens[unknown as usize].clone()), normalizer);
+                spec.model.r#type = Some("WordPiece".into());
+                spec
+            }
+            other => return Err(part("tokenizer.ggml.model", "gpt2, llama or bert", other)),
+        };
+        let named = |id: u32| (id, table.tokens[id as usize].as_str());
+        spec.post_processor = framed(table.bos.filter(|_| table.add_bos).map(named), table.after.map(named));
+        spec.added_tokens = added;
+        if table.model != "llama" {
+            // An unused id has no token, but if it is the last, a token keeps the place.
+            let last = table.tokens.len() - 1;
+            let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
+            let used = tokens.filter(|((_, kind), id)| **kind != UNUSED || *id == last as u64);
+            spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
+        }
+        let mut imported = ImportedTokenizer::made(spec)?;
+        let named = imported.built_in().map(Tokenizer::Bpe);
+        let own = |named: &Tokenizer| ends.iter().all(|end| named.end_of_text() == Some(*end));
+        if let Some(named) = named.filter(|named| !table.add_bos && table.after.is_none() && own(named)) {
+            return Ok(named);
+        }
+        let ends = ends.into_iter().collect();
+        imported.told = Told { begin: table.bos, end: table.eos, ends, ..Told::default() };
+        Ok(Tokenizer::Imported(Arc::new(imported)))
     }
 }
 
 /// The table of a tokenizer, but for the tokens that end a generation besides.
 fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
     match tokenizer {
-        Tokenizer::Word(_) => Err(cannot(format!(
+        Tokenizer::Learned(words) if words.kind() == TokenizerKind::Word => Err(cannot(format!(
             "a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do; {LEARNED}"
         ))),
+        Tokenizer::Learned(vocabulary) => chars(vocabulary, tokenizer.end_of_text()),
         Tokenizer::Dense(_) => Err(cannot(DENSE)),
-        Tokenizer::Char(vocabulary) => chars(vocabulary, tokenizer.end_of_text()),
         Tokenizer::Bpe(known) => {
-            let spec = encoding(*known)?;
             let end = tokenizer.end_of_text();
-            let tokens = spec.tokens()?;
-            let table = letters(spec, tokens, end, end)?;
-            Ok(table)
+            Ok(Table { bos: end, eos: end, ..letters(&encoding(*known))? })
         }
         Tokenizer::Imported(imported) => {
             let spec = imported.spec()?;
@@ -361,41 +412,26 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
                 return Err(cannot("it puts several tokens before or after a text, and GGUF has a place for one"));
             }
             let (first, after) = (before.first().copied(), after.first().copied());
-            let (bos, eos) = (first.or(imported.begin), tokenizer.end_of_text());
-            let tokens = imported.tokens().to_vec();
-            if spec.kind() == "WordPiece" {
-                let unknown = imported.unknown;
-                return pieces(
-                    &spec,
-                    tokens,
-                    Table { bos, eos, add_bos: first.is_some(), after, unknown, ..Table::default() },
-                );
-            }
-            if spec.kind() == SCORED {
-                let mut table = scores(&spec, tokens);
-                (table.bos, table.eos, table.add_bos, table.after) = (bos, eos, first.is_some(), after);
-                return Ok(table);
-            }
-            if spec.kind() != "BPE" {
-                return Err(cannot(format!("it is a {} model, not byte pairs; {LEARNED}", spec.kind())));
-            }
-            if after.is_some() && after != eos {
-                return Err(cannot("it puts a token after every text that does not end one"));
-            }
-            let marked = steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(_, s)| s["content"] == "▁"));
-            let mut table = if marked || spec.pre_tokenizer["type"] == "Metaspace" {
-                marks(spec, tokens, bos, eos)?
-            } else {
-                letters(spec, tokens, bos, eos)?
+            let (bos, eos) = (first.or(imported.told.begin), tokenizer.end_of_text());
+            let marked = || steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(_, s)| s["content"] == "▁"));
+            let table = match spec.kind() {
+                "WordPiece" => pieces(&spec, imported.unknown)?,
+                SCORED => scores(&spec)?,
+                "BPE" if after.is_some() && after != eos => {
+                    return Err(cannot("it puts a token after every text that does not end one"));
+                }
+                "BPE" if marked() || spec.pre_tokenizer["type"] == "Metaspace" => marks(&spec)?,
+                "BPE" => letters(&spec)?,
+                other => return Err(cannot(format!("it is a {other} model, not byte pairs; {LEARNED}"))),
             };
-            (table.add_bos, table.after) = (first.is_some(), after);
-            Ok(table)
+            Ok(Table { bos, eos, add_bos: first.is_some(), after, ..table })
         }
     }
 }
 
 /// The kind of every token, and names for ids that have none.
-fn kinds(spec: &Spec, tokens: Vec<Option<String>>) -> (Vec<String>, Vec<i32>) {
+fn kinds(spec: &Spec) -> Result<(Vec<String>, Vec<i32>), TokenizerError> {
+    let tokens = spec.tokens()?;
     let mut types: Vec<i32> = tokens.iter().map(|t| if t.is_some() { NORMAL } else { UNUSED }).collect();
     for added in &spec.added_tokens {
         types[added.id as usize] = if spec.model.unk_token.as_ref() == Some(&added.content) {
@@ -407,17 +443,12 @@ fn kinds(spec: &Spec, tokens: Vec<Option<String>>) -> (Vec<String>, Vec<i32>) {
         };
     }
     let name = |(token, id): (Option<String>, usize)| token.unwrap_or_else(|| format!("[PAD{id}]"));
-    (tokens.into_iter().zip(0..).map(name).collect(), types)
+    Ok((tokens.into_iter().zip(0..).map(name).collect(), types))
 }
 
 /// llama.cpp's `gpt-4o` takes combining marks for no letters, where OpenAI's own regular expression does: texts with such
 /// marks have other ids there.
-fn letters(
-    spec: Spec,
-    tokens: Vec<Option<String>>,
-    bos: Option<u32>,
-    eos: Option<u32>,
-) -> Result<Table, TokenizerError> {
+fn letters(spec: &Spec) -> Result<Table, TokenizerError> {
     let mut pre = splitting(&spec.pre_tokenizer).ok_or_else(|| {
         cannot(format!("llama.cpp has no name for its pre_tokenizer, {}", shown(&spec.pre_tokenizer)))
     })?;
@@ -425,8 +456,7 @@ fn letters(
         return Err(cannot(format!("GGUF has no place for its normalizer, {}", shown(&spec.normalizer))));
     }
     let model = &spec.model;
-    let odd = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-    if odd(&model.end_of_word_suffix) || odd(&model.continuing_subword_prefix) || model.byte_fallback == Some(true) {
+    if !spec.is_unmarked() || model.byte_fallback == Some(true) {
         return Err(cannot("it marks the ends of words or falls back to bytes, and is not byte-level"));
     }
     if model.ignore_merges == Some(true) {
@@ -435,10 +465,10 @@ fn letters(
             other => return Err(cannot(format!("its ignore_merges has no counterpart in llama.cpp's {other:?}"))),
         };
     }
-    let (tokens, types) = kinds(&spec, tokens);
+    let (tokens, types) = kinds(spec)?;
     let merges = spec.model.merges.iter().flatten().map(|Merge(a, b)| format!("{a} {b}")).collect();
     let nfc = !spec.normalizer.is_null();
-    Ok(Table { model: "gpt2", pre: pre.into(), tokens, types, merges, bos, eos, nfc, ..Table::default() })
+    Ok(Table { model: "gpt2", pre: pre.into(), tokens, types, merges, nfc, ..Table::default() })
 }
 
 fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, TokenizerError> {
@@ -463,8 +493,8 @@ fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, TokenizerEr
     Ok(Table { model: "gpt2", pre: "gpt-2".into(), tokens, types, eos, ..Table::default() })
 }
 
-/// WordPiece behind BERT's own steps; `table` has what is known of its tokens.
-fn pieces(spec: &Spec, tokens: Vec<Option<String>>, table: Table) -> Result<Table, TokenizerError> {
+/// WordPiece behind BERT's own steps.
+fn pieces(spec: &Spec, unknown: Option<u32>) -> Result<Table, TokenizerError> {
     let (normalizer, model) = (&spec.normalizer, &spec.model);
     let says = |key: &str, otherwise: bool| normalizer[key].as_bool().unwrap_or(otherwise);
     let lowercase = says("lowercase", true);
@@ -472,10 +502,10 @@ fn pieces(spec: &Spec, tokens: Vec<Option<String>>, table: Table) -> Result<Tabl
         normalizer["type"] == "BertNormalizer" && says("clean_text", true) && says("handle_chinese_chars", true);
     let words =
         spec.pre_tokenizer["type"] == "BertPreTokenizer" && model.continuing_subword_prefix.as_deref() == Some("##");
-    if !plain || !words || table.unknown.is_none() {
+    if !plain || !words || unknown.is_none() {
         return Err(cannot("it is WordPiece with other steps than BERT's, which llama.cpp has not"));
     }
-    let (tokens, mut types) = kinds(spec, tokens);
+    let (tokens, mut types) = kinds(spec)?;
     let phantom = |(token, kind): (String, &mut i32)| {
         *kind = if *kind == UNKNOWN { CONTROL } else { *kind };
         match (*kind, token.strip_prefix("##")) {
@@ -486,11 +516,12 @@ fn pieces(spec: &Spec, tokens: Vec<Option<String>>, table: Table) -> Result<Tabl
     };
     let tokens = tokens.into_iter().zip(&mut types).map(phantom).collect();
     let strip_accents = says("strip_accents", lowercase);
-    Ok(Table { model: "bert", pre: "default".into(), tokens, types, lowercase, strip_accents, ..table })
+    let (model, pre) = ("bert", "default".into());
+    Ok(Table { model, pre, tokens, types, unknown, lowercase, strip_accents, ..Table::default() })
 }
 
 /// A model whose blanks are `▁`: its merges become scores.
-fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, TokenizerError> {
+fn marks(spec: &Spec) -> Result<Table, TokenizerError> {
     let odd = |value: &Value| cannot(format!("SentencePiece's model has no {}", shown(value)));
     let (mut prefix, mut blank_once) = (false, false);
     for (kind, step) in steps("", &spec.normalizer)? {
@@ -523,7 +554,7 @@ fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<
     for (i, Merge(a, b)) in merges.iter().enumerate() {
         first.entry([a.as_str(), b].concat()).or_insert(i);
     }
-    let (tokens, mut types) = kinds(&spec, tokens);
+    let (tokens, mut types) = kinds(spec)?;
     let mut scores = vec![0.0; tokens.len()];
     for ((token, kind), score) in tokens.iter().zip(&mut types).zip(&mut scores) {
         match *kind {
@@ -533,17 +564,17 @@ fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<
         }
     }
     let (pre, scores, add_space_prefix) = ("default".into(), Some(scores), prefix);
-    Ok(Table { model: "llama", pre, tokens, types, scores, bos, eos, add_space_prefix, blank_once, ..Table::default() })
+    Ok(Table { model: "llama", pre, tokens, types, scores, add_space_prefix, blank_once, ..Table::default() })
 }
 
 /// A model of tokens with scores, as it stands there.
-fn scores(spec: &Spec, tokens: Vec<Option<String>>) -> Table {
-    let (tokens, mut types) = kinds(spec, tokens);
-    types
-        .iter_mut()
-        .zip(&tokens)
-        .filter(|(kind, token)| **kind == NORMAL && byte(token).is_some())
-        .for_each(|(kind, _)| *kind = BYTE);
+fn scores(spec: &Spec) -> Result<Table, TokenizerError> {
+    let (tokens, mut types) = kinds(spec)?;
+    for (kind, token) in types.iter_mut().zip(&tokens) {
+        if *kind == NORMAL && byte(token).is_some() {
+            *kind = BYTE;
+        }
+    }
     let mut scores: Vec<f32> = match &spec.model.vocab {
         Vocab::Scores(list) => list.iter().map(|(_, score)| *score as f32).collect(),
         Vocab::Ids(_) => vec![],
@@ -552,7 +583,7 @@ fn scores(spec: &Spec, tokens: Vec<Option<String>>) -> Table {
     let add_space_prefix =
         steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(kind, _)| *kind == "Prepend"));
     let (pre, scores) = ("default".into(), Some(scores));
-    Table { model: "llama", pre, tokens, types, scores, add_space_prefix, ..Table::default() }
+    Ok(Table { model: "llama", pre, tokens, types, scores, add_space_prefix, ..Table::default() })
 }
 
 /// The same tokenizer as other programs' files have it: with merges in place of scores, as transformers makes them.
@@ -571,51 +602,9 @@ pub(super) fn merged(mut spec: Spec) -> Result<Spec, TokenizerError> {
 }
 
 /// The byte that `<0x41>` stands for.
-fn byte(token: &str) -> Option<u8> {
+pub(super) fn byte(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>').filter(|hex| hex.len() == 2)?;
     u8::from_str_radix(hex, 16).ok()
-}
-
-/// [`Tokenizer::from_table`].
-pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
-    table.settle_sizes()?;
-    let ends = table.settle_ends();
-    if table.model == "bert" {
-        let plain = |(token, kind): (&mut String, &i32)| match token.strip_prefix('▁') {
-            Some(word) if *kind != CONTROL => *token = word.to_string(),
-            None if ![CONTROL, UNKNOWN].contains(kind) => *token = format!("##{token}"),
-            _ => {}
-        };
-        table.tokens.iter_mut().zip(&table.types).for_each(plain);
-    }
-    let added =
-        table.types.iter().zip(&table.tokens).zip(0..).filter(|((kind, _), _)| [UNKNOWN, CONTROL, USER].contains(kind));
-    let added: Vec<Added> = added.map(|((&kind, token), id)| Added::new(id, token, kind != USER)).collect();
-    let mut spec = match table.model {
-        "gpt2" => byte_pair_spec(&table)?,
-        "llama" => scored_spec(&table)?,
-        "bert" => word_piece_spec(&table)?,
-        other => return Err(part("tokenizer.ggml.model", "gpt2, llama or bert", other)),
-    };
-    let named = |id: u32| (id, table.tokens[id as usize].as_str());
-    spec.post_processor = framed(table.bos.filter(|_| table.add_bos).map(named), table.after.map(named));
-    spec.added_tokens = added;
-    if table.model != "llama" {
-        // An unused id has no token, but if it is the last, a token keeps the place.
-        let last = table.tokens.len() - 1;
-        let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
-        let used = tokens.filter(|((_, kind), id)| **kind != UNUSED || *id == last as u64);
-        spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
-    }
-    let mut imported = ImportedTokenizer::made(spec)?;
-    let named = imported.built_in().map(Tokenizer::Bpe);
-    let own = |named: &Tokenizer| ends.iter().all(|end| named.end_of_text() == Some(*end));
-    if let Some(named) = named.filter(|named| !table.add_bos && table.after.is_none() && own(named)) {
-        return Ok(named);
-    }
-    (imported.begin, imported.end) = (table.bos, table.eos);
-    imported.ends = ends.into_iter().collect();
-    Ok(Tokenizer::Imported(Arc::new(imported)))
 }
 
 impl Table {
@@ -645,16 +634,12 @@ impl Table {
 fn byte_pair_spec(table: &Table) -> Result<Spec, TokenizerError> {
     let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
     let merges = table.merges.iter().map(merge).collect::<Result<_, _>>()?;
-    let mut spec = Spec::new(Model {
-        r#type: Some("BPE".into()),
-        merges: Some(merges),
-        ignore_merges: Table::begins_texts(&table.pre).then_some(true),
-        ..Model::default()
-    });
+    let (r#type, merges) = (Some("BPE".into()), Some(merges));
+    let ignore_merges = Table::begins_texts(&table.pre).then_some(true);
     let unknown = || TokenizerError::Pre { found: table.pre.clone(), known: known_pres() };
-    spec.pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
-    spec.decoder = byte_level(true);
-    Ok(spec)
+    let pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
+    let model = Model { r#type, merges, ignore_merges, ..Model::default() };
+    Ok(Spec { pre_tokenizer, decoder: byte_level(true), ..Spec::new(model) })
 }
 
 /// Tokens joined by their scores, as SentencePiece has them.
@@ -673,36 +658,43 @@ fn scored_spec(table: &Table) -> Result<Spec, TokenizerError> {
         unk_token: unknown.map(|id| table.tokens[id].clone()),
         ..Model::default()
     });
-    let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
-    let mut before = vec![];
-    let mut after = vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
-    if table.add_space_prefix {
-        before.push(json!({ "type": "Prepend", "prepend": "▁" }));
-        after.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
-    }
-    before.push(replace(" ", "▁"));
+    let prefix = table.add_space_prefix.then(|| json!({ "type": "Prepend", "prepend": "▁" }));
+    let before: Vec<Value> = prefix.into_iter().chain([replace(" ", "▁")]).collect();
     spec.normalizer = json!({ "type": "Sequence", "normalizers": before });
-    spec.decoder = json!({ "type": "Sequence", "decoders": after });
+    spec.decoder = blanks(table.add_space_prefix);
     Ok(spec)
 }
 
+/// HuggingFace's step that puts one text in another's place.
+pub(super) fn replace(from: &str, to: &str) -> Value {
+    json!({ "type": "Replace", "pattern": { "String": from }, "content": to })
+}
+
+/// HuggingFace's decoder of SentencePiece's blanks and bytes; `strips` the blank that begins a text.
+pub(super) fn blanks(strips: bool) -> Value {
+    let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
+    let steps = [replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+    json!({ "type": "Sequence", "decoders": steps.into_iter().chain(strips.then_some(strip)).collect::<Vec<_>>() })
+}
+
 /// BERT's word pieces; the vocabulary is still missing.
-fn word_piece_spec(table: &Table) -> Result<Spec, TokenizerError> {
-    let unknown = table.unknown.ok_or_else(|| part("the table", "a token for unknown words", "none"))?;
-    let mut spec = Spec::new(Model {
-        r#type: Some("WordPiece".into()),
-        unk_token: Some(table.tokens[unknown as usize].clone()),
-        continuing_subword_prefix: Some("##".into()),
-        max_input_chars_per_word: Some(100),
-        ..Model::default()
-    });
-    spec.normalizer = json!({
-        "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-        "strip_accents": table.strip_accents, "lowercase": table.lowercase,
-    });
-    spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
-    spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
-    Ok(spec)
+pub(super) fn word_pieces(unk_token: Option<String>, normalizer: Value) -> Spec {
+    let (continuing_subword_prefix, max_input_chars_per_word) = (Some("##".into()), Some(100));
+    Spec {
+        model: Model { unk_token, continuing_subword_prefix, max_input_chars_per_word, ..Model::default() },
+        normalizer,
+        pre_tokenizer: json!({ "type": "BertPreTokenizer" }),
+        decoder: json!({ "type": "WordPiece", "prefix": "##", "cleanup": true }),
+        ..Spec::new(Model::default())
+    }
+}
+
+/// BERT's normalizer.
+pub(super) fn bert_normalizer(chinese: bool, strip_accents: Option<bool>, lowercase: bool) -> Value {
+    json!({
+        "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": chinese,
+        "strip_accents": strip_accents, "lowercase": lowercase
+    })
 }
 
 /// HuggingFace's post_processor that puts these tokens before and after a text.

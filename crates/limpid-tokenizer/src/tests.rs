@@ -592,6 +592,6 @@ fn newlines_and_unknown_words_are_a_choice() {
         bare != Tokenizer::from_vocabulary(TokenizerKind::Word, bare.pieces(&[0, 1, 2, 3, 4, 5]).unwrap()).unwrap()
     );
     // and HuggingFace's crate gives the same ids for it
-    let imported = imported::ImportedTokenizer::read(bare.to_json()).unwrap();
+    let imported = imported_tests::imported(bare.to_json());
     assert_eq!(imported.encode(corpus, true, 1).unwrap(), bare.encode(corpus).unwrap());
 }

@@ -3,12 +3,13 @@
 //! It is checked when it is built (no token twice, none empty). A token is *special* if it is more than one piece, so that splitting a
 //! text never gives it; special tokens are searched for first.
 
-use std::{
-    collections::{HashMap, HashSet},
-    ops::Range,
-};
+use std::collections::{HashMap, HashSet};
 
-use super::{TokenizerError, words};
+use super::{
+    TokenizerError,
+    markers::{Marker, Markers},
+    words,
+};
 
 /// What a learned tokenizer's tokens are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,19 +67,16 @@ pub enum Order {
 /// Tokens that stand for all that is not in the vocabulary, in order of preference.
 const UNKNOWN: [&str; 3] = ["<UNK>", "[UNK]", "<unk>"];
 
-/// No id.
-const NONE: u32 = u32::MAX;
-
 /// Distinct tokens; a token's id is its place.
 pub struct Vocabulary {
     kind: TokenizerKind,
     tokens: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Ids of the one-character tokens: ASCII by table, the others by map.
-    ascii: [u32; 128],
-    chars: HashMap<char, u32>,
-    /// Special tokens by their first byte, the longest first.
-    specials: Vec<Vec<u32>>,
+    /// Ids of the tokens of one ASCII character.
+    ascii: [Option<u32>; 128],
+    /// Special tokens, ascending.
+    specials: Vec<u32>,
+    markers: Markers,
     unknown: Option<u32>,
     /// Whether the end of a line is a piece; otherwise it is a blank like any other (words only).
     newlines: bool,
@@ -96,15 +94,14 @@ impl Vocabulary {
         let mut seen: HashSet<&str> = special.iter().copied().collect();
         let mut tokens: Vec<&str> = Vec::new();
         let mut pieces = 0;
-        first.segments(text, true, |_, plain| {
+        for (plain, _) in first.markers.cut(text, true) {
             for (_, piece) in kind.pieces(&text[plain]) {
                 pieces += 1;
                 if seen.insert(piece) {
                     tokens.push(piece);
                 }
             }
-            Ok(())
-        })?;
+        }
         if pieces == 0 {
             return Err(TokenizerError::Empty(kind.name()));
         }
@@ -129,9 +126,9 @@ impl Vocabulary {
             kind,
             newlines,
             ids: HashMap::with_capacity(tokens.len()),
-            ascii: [NONE; 128],
-            chars: HashMap::new(),
-            specials: vec![Vec::new(); 256],
+            ascii: [None; 128],
+            specials: Vec::new(),
+            markers: Markers::new([]),
             unknown: None,
             tokens,
         };
@@ -143,17 +140,13 @@ impl Vocabulary {
                 return Err(TokenizerError::Duplicate { token: token.clone(), first: first.into(), second: id as u64 });
             }
             if kind.is_special(token) {
-                new.specials[token.as_bytes()[0] as usize].push(id as u32);
-                continue;
-            }
-            let mut chars = token.chars();
-            if let (Some(c), None) = (chars.next(), chars.next()) {
-                if c.is_ascii() { new.ascii[c as usize] = id as u32 } else { _ = new.chars.insert(c, id as u32) }
+                new.specials.push(id as u32);
+            } else if let [byte @ 0..128] = token.as_bytes() {
+                new.ascii[usize::from(*byte)] = Some(id as u32);
             }
         }
-        for group in &mut new.specials {
-            group.sort_by_key(|&id| std::cmp::Reverse(new.tokens[id as usize].len()));
-        }
+        let marker = |&id: &u32| Marker { text: new.tokens[id as usize].clone(), id, special: true };
+        new.markers = Markers::new(new.specials.iter().map(marker));
         new.unknown = UNKNOWN.iter().find_map(|&token| new.id(token));
         Ok(new)
     }
@@ -179,10 +172,8 @@ impl Vocabulary {
     }
 
     /// The ids of the special tokens: those of more than one piece, like `[PAD]`. Ascending.
-    pub fn specials(&self) -> Vec<u32> {
-        let mut ids: Vec<u32> = self.specials.iter().flatten().copied().collect();
-        ids.sort_unstable();
-        ids
+    pub fn specials(&self) -> &[u32] {
+        &self.specials
     }
 
     /// The id that stands for what is not in the vocabulary: that of `<UNK>`, `[UNK]` or `<unk>`.
@@ -196,40 +187,36 @@ impl Vocabulary {
             TokenizerKind::Word => text.len() / 4,
         };
         let mut ids = Vec::with_capacity(guess);
-        self.segments(text, specials, |special, plain| {
-            ids.extend(special);
+        for (plain, special) in self.markers.cut(text, specials) {
             let start = plain.start;
             match self.kind {
                 TokenizerKind::Char => {
                     for (at, c) in text[plain].char_indices() {
-                        let id = match self.ascii.get(c as usize) {
-                            Some(&id) => id,
-                            None => self.chars.get(&c).copied().unwrap_or(NONE),
-                        };
-                        ids.push(if id != NONE { id } else { self.lacking(text, start + at, c.len_utf8())? });
+                        let at = start + at;
+                        let piece = &text[at..at + c.len_utf8()];
+                        let id = if c.is_ascii() { self.ascii[c as usize] } else { self.id(piece) };
+                        ids.push(id.map_or_else(|| self.lacking(text, at, piece), Ok)?);
                     }
                 }
                 TokenizerKind::Word => {
                     for (at, piece) in words::pieces(&text[plain]) {
-                        if piece == "\n" && !self.newlines {
-                            continue;
+                        if piece != "\n" || self.newlines {
+                            ids.push(self.id(piece).map_or_else(|| self.lacking(text, start + at, piece), Ok)?);
                         }
-                        let id = self.id(piece);
-                        ids.push(if let Some(id) = id { id } else { self.lacking(text, start + at, piece.len())? });
                     }
                 }
             }
-            Ok(())
-        })?;
+            ids.extend(special.map(|special| special.id));
+        }
         Ok(ids)
     }
 
-    /// The id of `<UNK>` for the piece of `text` at byte `at`, or what to say about it.
-    fn lacking(&self, text: &str, at: usize, len: usize) -> Result<u32, TokenizerError> {
+    /// The id of `<UNK>` for a `piece` of `text` at byte `at`, or what to say about it.
+    fn lacking(&self, text: &str, at: usize, piece: &str) -> Result<u32, TokenizerError> {
         self.unknown.ok_or_else(|| {
             let line = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
             TokenizerError::Unknown {
-                piece: text[at..at + len].into(),
+                piece: piece.into(),
                 byte: at,
                 line: text[..at].matches('\n').count() + 1,
                 column: text[line..at].chars().count() + 1,
@@ -237,32 +224,6 @@ impl Vocabulary {
                 vocab_size: self.tokens.len(),
             }
         })
-    }
-
-    /// Cuts `text` at its special tokens. `each` gets every special token with the plain text after it; first, without a
-    /// special token, what stands before them all. Where two could start, the longer is taken.
-    fn segments(
-        &self,
-        text: &str,
-        specials: bool,
-        mut each: impl FnMut(Option<u32>, Range<usize>) -> Result<(), TokenizerError>,
-    ) -> Result<(), TokenizerError> {
-        let (mut special, mut start, mut at) = (None, 0, 0);
-        if specials && self.specials.iter().any(|group| !group.is_empty()) {
-            let bytes = text.as_bytes();
-            while at < bytes.len() {
-                let group = &self.specials[bytes[at] as usize];
-                match group.iter().find(|&&id| bytes[at..].starts_with(self.tokens[id as usize].as_bytes())) {
-                    Some(&id) => {
-                        each(special, start..at)?;
-                        at += self.tokens[id as usize].len();
-                        (special, start) = (Some(id), at);
-                    }
-                    None => at += 1,
-                }
-            }
-        }
-        each(special, start..text.len())
     }
 }
 

@@ -159,10 +159,13 @@ fn compared(instruction: &Instruction, before: Option<&Instruction>) -> usize {
     let number = |count: &Option<u16>| count.map_or(2, |count| count.clamp(1, 2) as usize);
     match instruction {
         // a comparison with a constant goes no deeper than the constant
-        I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => match before {
-            Some(I::LoadConst(_)) => 0,
-            _ => 2,
-        },
+        _ if compares(instruction) => {
+            if let Some(I::LoadConst(_)) = before {
+                0
+            } else {
+                2
+            }
+        }
         I::PerformTest(
             "eq" | "equalto" | "==" | "ne" | "!=" | "lt" | "lessthan" | "<" | "le" | "<=" | "gt" | "greaterthan" | ">"
             | "ge" | ">=" | "in",
@@ -182,21 +185,14 @@ fn compared(instruction: &Instruction, before: Option<&Instruction>) -> usize {
 
 /// Whether an instruction may read all of a text, and is not followed by a check of what it makes.
 fn reads(instruction: &Instruction) -> bool {
+    compares(instruction)
+        || matches!(instruction, Instruction::PerformTest(..) | Instruction::GetItem | Instruction::Slice)
+}
+
+/// Whether an instruction compares two values.
+fn compares(instruction: &Instruction) -> bool {
     use Instruction as I;
-    matches!(
-        instruction,
-        I::Eq
-            | I::Ne
-            | I::Gt
-            | I::Gte
-            | I::Lt
-            | I::Lte
-            | I::In
-            | I::CompareAndPreserve(_)
-            | I::PerformTest(..)
-            | I::GetItem
-            | I::Slice
-    )
+    matches!(instruction, I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_))
 }
 
 /// Whether an instruction makes a value that may hold others.
@@ -216,20 +212,25 @@ fn makes(instruction: &Instruction) -> bool {
     )
 }
 
-/// The same instructions, with checks inserted.
-pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
+/// Where an instruction may lead to.
+fn goal<'a>(instruction: &'a mut Instruction) -> Option<&'a mut u32> {
     use Instruction as I;
-    let all = || (0..).map_while(|at| plain.get(at));
-    let goal = |instruction: &I| match instruction {
+    match instruction {
         I::Iterate(to)
         | I::Jump(to)
         | I::JumpIfFalse(to)
         | I::JumpIfFalseOrPop(to)
         | I::JumpIfTrueOrPop(to)
-        | I::BuildMacro(_, to, _) => Some(*to),
+        | I::BuildMacro(_, to, _) => Some(to),
         _ => None,
-    };
-    let goals: std::collections::BTreeSet<u32> = all().filter_map(goal).collect();
+    }
+}
+
+/// The same instructions, with checks inserted.
+pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
+    use Instruction as I;
+    let all = || (0..).map_while(|at| plain.get(at));
+    let goals: std::collections::BTreeSet<u32> = all().filter_map(|plain| goal(&mut plain.clone()).copied()).collect();
     let (mut new, mut places) = (Instructions::new(plain.name(), plain.source()), vec![]);
     let mut before = None;
     for (at, instruction) in (0..).zip(all()) {
@@ -263,15 +264,7 @@ pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
     let end = new.add(I::PushWith);
     new.add(I::PopFrame);
     for at in 0..end {
-        if let Some(
-            I::Iterate(to)
-            | I::Jump(to)
-            | I::JumpIfFalse(to)
-            | I::JumpIfFalseOrPop(to)
-            | I::JumpIfTrueOrPop(to)
-            | I::BuildMacro(_, to, _),
-        ) = new.get_mut(at)
-        {
+        if let Some(to) = new.get_mut(at).and_then(goal) {
             *to = places.get(*to as usize).copied().unwrap_or(end);
         }
     }
