@@ -121,18 +121,8 @@ fn ask(
     let param = if answer.chat { "messages" } else { "prompt" };
     let n = fields.count("n").unwrap_or_default();
     let seed = fields.whole("seed").unwrap_or_else(draw_seed);
-    let sampler = Sampler {
-        temperature: fields.number("temperature"),
-        top_k: fields.count("top_k").unwrap_or_default(), // -1 is 0
-        top_p: fields.number("top_p"),
-        min_p: fields.number("min_p"),
-        repetition_penalty: fields.number("repetition_penalty"),
-        presence_penalty: fields.number("presence_penalty"),
-        frequency_penalty: fields.number("frequency_penalty"),
-        seed: seed as u64, // as it is written, two's complement
-    };
     let options = Options {
-        sampler,
+        sampler: sampler(fields, seed),
         stop: [own_stops(fields)?, stops].concat(),
         stop_at_end_of_text: !fields.flag("ignore_eos"),
         skip_special_tokens: fields.flag("skip_special_tokens"),
@@ -199,6 +189,19 @@ fn ask(
     let receipt = requests.first().filter(|_| receipt).cloned();
     let skip_special_tokens = options.skip_special_tokens;
     Ok(Ask { requests, answer: AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, ..answer } })
+}
+
+fn sampler(fields: &RequestFields, seed: i64) -> Sampler {
+    Sampler {
+        temperature: fields.number("temperature"),
+        top_k: fields.count("top_k").unwrap_or_default(), // -1 is 0
+        top_p: fields.number("top_p"),
+        min_p: fields.number("min_p"),
+        repetition_penalty: fields.number("repetition_penalty"),
+        presence_penalty: fields.number("presence_penalty"),
+        frequency_penalty: fields.number("frequency_penalty"),
+        seed: seed as u64, // as it is written, two's complement
+    }
 }
 
 /// The parameters of a request for this model.

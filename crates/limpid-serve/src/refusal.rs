@@ -26,7 +26,7 @@ pub struct Refusal {
 }
 
 /// What a request comes to, unless it is refused.
-pub type Result<T, E = Refusal> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
 
 /// Bytes of a user's text that a message repeats.
 const QUOTED: usize = 64;
