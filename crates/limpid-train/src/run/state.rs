@@ -111,25 +111,16 @@ impl State {
 impl Given {
     /// What differs, in words.
     fn differences(&self, is: &Given) -> Vec<String> {
-        let mut found = vec![];
-        for (same, what) in [
-            (self.training_text == is.training_text, "the training text is a different one"),
-            (self.validation_text == is.validation_text, "the validation text is a different one"),
-            (self.tokenizer == is.tokenizer, "the tokenizer is a different one"),
-            (self.base == is.base, "the model that is adapted has changed"),
-        ] {
-            if !same {
-                found.push(what.to_string());
-            }
-        }
-        for (name, was, is) in
-            [("precision", &self.precision, &is.precision), ("objective", &self.objective, &is.objective)]
-        {
-            if was != is {
-                found.push(format!("{name} was {was} and is {is}"));
-            }
-        }
-        found
+        let sums = [
+            (self.training_text, is.training_text, "the training text is a different one"),
+            (self.validation_text, is.validation_text, "the validation text is a different one"),
+            (self.tokenizer, is.tokenizer, "the tokenizer is a different one"),
+            (self.base, is.base, "the model that is adapted has changed"),
+        ];
+        let names = [("precision", &self.precision, &is.precision), ("objective", &self.objective, &is.objective)];
+        let sums = sums.into_iter().filter(|(was, is, _)| was != is).map(|(_, _, what)| what.to_string());
+        let names = names.into_iter().filter(|(_, was, is)| was != is);
+        sums.chain(names.map(|(name, was, is)| format!("{name} was {was} and is {is}"))).collect()
     }
 }
 
