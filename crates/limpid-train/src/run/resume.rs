@@ -1,7 +1,7 @@
 //! Going on from a saved state: when a run is resumed, when other processes join it, and when it rolls back after a loss spike.
 
 use super::state::{Given, Resumable, State, back_path, lock, read_state, state_file, state_path};
-use super::{Control, ROLLBACKS, Run, Tell, TrainEvent};
+use super::{ROLLBACKS, Run, Tell, TrainEvent};
 use crate::error::{Result, TrainError};
 use crate::log::writer::Log;
 use crate::ranks::RanksError;
