@@ -98,17 +98,9 @@ impl ModelLook {
             }
             out += "</div>\n";
         }
-        let curves: Vec<Curve> = self
-            .norms
-            .iter()
-            .enumerate()
-            .map(|(i, (label, points))| Curve {
-                label: label.clone(),
-                style: Style::nth(i),
-                points: points.clone(),
-                raw: vec![],
-            })
-            .collect();
+        let norms = self.norms.iter().enumerate();
+        let curves: Vec<Curve> =
+            norms.map(|(i, (label, points))| Curve::new(label, Style::nth(i), points.clone())).collect();
         let figure = CurvePlot {
             title: "Norm of the residual stream".into(),
             note: "after so many layers; median over the sample's tokens".into(),

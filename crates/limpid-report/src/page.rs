@@ -95,11 +95,8 @@ fn legend(runs: &[RunRecord]) -> String {
 /// The results of a run, in words.
 fn summary(run: &RunRecord) -> String {
     let r = &run.results;
-    let of = run
-        .settings
-        .get("steps")
-        .and_then(|s| s.parse().ok())
-        .map_or(String::new(), |steps: u64| format!(" of {}", commas(steps)));
+    let steps = run.settings.get("steps").and_then(|steps| steps.parse::<u64>().ok());
+    let of = steps.map_or(String::new(), |steps| format!(" of {}", commas(steps)));
     let done = match run.state {
         RunState::Finished => "Finished:".into(),
         RunState::Stopped => format!("Stopped before its end{}:", if of.is_empty() { "" } else { "," }),
@@ -217,8 +214,7 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
         let floor =
             runs[0].results.entropy_floor.filter(|f| runs.iter().all(|r| r.results.entropy_floor == Some(*f)))?;
         let last = at.iter().flat_map(|curve| curve.points.last()).map(|p| p.0).fold(0.0, f64::max);
-        let points = vec![(0.0, floor), (last, floor)];
-        Some(Curve { label: "entropy floor".into(), style: Style::reference(), points, raw: vec![] })
+        Some(Curve::new("entropy floor", Style::reference(), vec![(0.0, floor), (last, floor)]))
     };
     let around_mean = "mean of the steps around";
     let mut first = vec![];
@@ -291,7 +287,7 @@ fn layers(run: &RunRecord) -> Vec<CurvePlot> {
                 None if layer.contains("embed") && !layer.contains("un") => ((0, 0), Style::beside(0)),
                 None => ((2, 0), Style::beside(0)),
             };
-            curves.push((place, Curve { label: layer.clone(), style, points: points.to_vec(), raw: vec![] }));
+            curves.push((place, Curve::new(layer, style, points.to_vec())));
         }
         curves.sort_by_key(|(place, _)| *place);
         let others = curves.iter_mut().filter(|((part, _), _)| *part != 1);
@@ -313,15 +309,12 @@ fn layers(run: &RunRecord) -> Vec<CurvePlot> {
 
 /// The samples of a run.
 fn samples(run: &RunRecord, named: bool) -> String {
-    let name = if named { format!(": {}", run.name) } else { String::new() };
+    let name = if named { format!(": {}", escape(&run.name)) } else { String::new() };
     let mut out = String::new();
     for sample in &run.samples {
         let (prompt, text) = (escape(sample.prompt.trim_start()), escape(&sample.text));
         let step = commas(sample.step);
-        out += &format!(
-            "<h2>A sample after step {step}{}</h2>\n<blockquote><b>{prompt}</b>{text}</blockquote>\n",
-            escape(&name)
-        );
+        out += &format!("<h2>A sample after step {step}{name}</h2>\n<blockquote><b>{prompt}</b>{text}</blockquote>\n");
     }
     out
 }
@@ -331,9 +324,6 @@ fn settings(run: &RunRecord, named: bool) -> String {
     let row =
         |(key, value): (&String, &String)| format!("<div><dt>{}</dt><dd>{}</dd></div>\n", escape(key), escape(value));
     let rows: String = run.settings.iter().map(row).collect();
-    let (name, open) = if named { (format!(": {}", run.name), "") } else { (String::new(), " open") };
-    format!(
-        "<details{open}><summary>Settings{}</summary>\n<dl class=\"settings\">\n{rows}</dl></details>\n",
-        escape(&name)
-    )
+    let (name, open) = if named { (format!(": {}", escape(&run.name)), "") } else { (String::new(), " open") };
+    format!("<details{open}><summary>Settings{name}</summary>\n<dl class=\"settings\">\n{rows}</dl></details>\n")
 }

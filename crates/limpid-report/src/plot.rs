@@ -84,6 +84,13 @@ pub struct Curve {
     pub raw: Vec<(f64, f64)>,
 }
 
+impl Curve {
+    /// A curve through these points alone.
+    pub fn new(label: &str, style: Style, points: Vec<(f64, f64)>) -> Curve {
+        Curve { label: label.into(), style, points, raw: vec![] }
+    }
+}
+
 /// Curves on common axes.
 pub struct CurvePlot {
     pub title: String,

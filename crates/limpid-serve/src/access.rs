@@ -3,7 +3,7 @@
 //! Every page that a browser shows can reach a server on the same machine. So the Host header must name the server (another site's name may
 //! resolve to its address), and a page of another origin is refused unless it is permitted.
 
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use crate::server::{ServeError, ServeOptions};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -94,7 +94,7 @@ impl RequestAccess {
     }
 
     /// Refuses hosts and origins that are not permitted. Returns the origin that may read the answer, if one was named.
-    pub fn check(&self, request: &Request<Incoming>) -> Result<Option<HeaderValue>, Refusal> {
+    pub fn check(&self, request: &Request<Incoming>) -> Result<Option<HeaderValue>> {
         let headers = request.headers();
         let mut hosts = headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());

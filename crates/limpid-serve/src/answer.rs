@@ -7,7 +7,7 @@
 
 use crate::ServedModel;
 use crate::openai::{AnswerSpec, tokenizer};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use limpid::engine::{EngineEvent, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Sample};
 use limpid::receipt::Receipt;
@@ -152,7 +152,7 @@ impl Answer {
     ///
     /// # Errors
     /// If it failed, or is not done.
-    pub fn whole(mut self) -> Result<String, Refusal> {
+    pub fn whole(mut self) -> Result<String> {
         if let Some(refusal) = self.failed.take() {
             return Err(refusal);
         }

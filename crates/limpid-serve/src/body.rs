@@ -18,6 +18,16 @@ use tokio::time::{Instant, sleep_until};
 /// After this long without an event a comment is sent, so that no proxy takes the connection for dead.
 const PING: Duration = Duration::from_secs(15);
 
+/// What an answer consists of.
+pub enum Content {
+    Whole(Bytes),
+    /// Events as they come.
+    Events(Box<Stream>),
+    /// Pieces as they are computed, the first of which is there; the last part is dropped when no more are wanted. If it is set before, the
+    /// client took no piece for too long: the answer then breaks off, so that what was sent is not taken for all of it.
+    Pieces(Bytes, mpsc::Receiver<Bytes>, Gone),
+}
+
 /// The body of an answer. Its request counts as being answered until the body is dropped.
 pub struct ReplyBody {
     kind: Kind,
@@ -34,18 +44,14 @@ enum Kind {
 type Next = Pin<Box<dyn Future<Output = (Option<Bytes>, Stream)> + Send>>;
 
 impl ReplyBody {
-    /// Bytes.
-    pub fn whole(bytes: Bytes, held: (Busy, Counted)) -> ReplyBody {
-        ReplyBody { kind: if bytes.is_empty() { Kind::Sent } else { Kind::Whole(bytes) }, _held: held }
-    }
-    /// Pieces, the first of which is there; `gone` is dropped when no more are wanted. If it is set before, the client took none of them for
-    /// too long: the answer then breaks off, so that what was sent is not taken for all of it.
-    pub fn pieces(first: Bytes, (rest, gone): (mpsc::Receiver<Bytes>, Gone), held: (Busy, Counted)) -> ReplyBody {
-        ReplyBody { kind: Kind::Pieces(Some(first), rest, gone), _held: held }
-    }
-    /// Events.
-    pub fn events(stream: Stream, held: (Busy, Counted)) -> ReplyBody {
-        ReplyBody { kind: Kind::Events(Box::pin(stream.next())), _held: held }
+    pub fn new(content: Content, held: (Busy, Counted)) -> ReplyBody {
+        let kind = match content {
+            Content::Whole(bytes) if bytes.is_empty() => Kind::Sent,
+            Content::Whole(bytes) => Kind::Whole(bytes),
+            Content::Events(stream) => Kind::Events(Box::pin(stream.next())),
+            Content::Pieces(first, rest, gone) => Kind::Pieces(Some(first), rest, gone),
+        };
+        ReplyBody { kind, _held: held }
     }
 }
 

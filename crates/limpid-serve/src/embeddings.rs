@@ -3,7 +3,7 @@
 use crate::ServedModel;
 use crate::openai::{PROMPT_FORMS, prompts, read};
 use crate::parameters::EMBEDDINGS;
-use crate::refusal::{Refusal, found};
+use crate::refusal::{Refusal, Result, found};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use limpid::{Pooling, normalized};
@@ -13,15 +13,12 @@ use serde_json::{Value, json};
 ///
 /// # Errors
 /// The first thing that is wrong with the body, and if the model fails.
-pub fn embeddings(model: &ServedModel, body: &[u8], gone: &dyn Fn() -> bool) -> Result<Value, Refusal> {
+pub fn embeddings(model: &ServedModel, body: &[u8], gone: &dyn Fn() -> bool) -> Result<Value> {
     let fields = read(model, &EMBEDDINGS, body)?;
     let (width, context) = (model.lm.config().d_model, model.lm.config().context_length);
     if let Some(other) = fields.get("dimensions").filter(|wanted| wanted.as_u64() != Some(width as u64)) {
-        return Err(Refusal::unsupported_parameter(
-            "dimensions",
-            &format!("{width}, the model's width"),
-            &found(other),
-        ));
+        let expected = format!("{width}, the model's width");
+        return Err(Refusal::unsupported_parameter("dimensions", &expected, &found(other)));
     }
     let asked: Option<Pooling> = fields.text("limpid.pooling").and_then(|name| name.parse().ok());
     let stated = match asked {
@@ -29,15 +26,13 @@ pub fn embeddings(model: &ServedModel, body: &[u8], gone: &dyn Fn() -> bool) -> 
         Some(_) => None,
     };
     let pooling = asked.or(stated.as_ref().map(|(_, pooling)| *pooling)).unwrap_or_default();
-    let normalize = fields
-        .get("limpid.normalize")
-        .and_then(Value::as_bool)
-        .unwrap_or(stated.is_none_or(|(recipe, _)| recipe.normalized));
+    let asked = fields.get("limpid.normalize").and_then(Value::as_bool);
+    let normalize = asked.unwrap_or(stated.is_none_or(|(recipe, _)| recipe.normalized));
     let inputs = prompts(model, "input", fields.required("input", PROMPT_FORMS)?, true)?;
     if let Some(long) = inputs.iter().find(|ids| ids.len() > context) {
         return Err(Refusal::context_length_exceeded("input", context, long.len(), None));
     }
-    let one = |(index, ids): (usize, &Vec<u32>)| -> Result<Value, Refusal> {
+    let one = |(index, ids): (usize, &Vec<u32>)| -> Result<Value> {
         if gone() {
             return Err(Refusal::stopping());
         }
@@ -52,7 +47,7 @@ pub fn embeddings(model: &ServedModel, body: &[u8], gone: &dyn Fn() -> bool) -> 
         };
         Ok(json!({ "object": "embedding", "index": index, "embedding": embedding }))
     };
-    let data = inputs.iter().enumerate().map(one).collect::<Result<Vec<Value>, Refusal>>()?;
+    let data = inputs.iter().enumerate().map(one).collect::<Result<Vec<Value>>>()?;
     let tokens: usize = inputs.iter().map(Vec::len).sum();
     Ok(json!({
         "object": "list",

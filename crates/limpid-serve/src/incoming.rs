@@ -3,7 +3,7 @@
 //! Bodies must be sent as JSON: a browser lets no page of another site do that unasked.
 
 use crate::listen::ConnectionLimits;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use hyper::Request;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -18,7 +18,7 @@ const LONGEST_URI: usize = 8 << 10;
 const PATIENCE: usize = 8;
 
 /// Refuses a head that is too large, or announces a body that cannot be read.
-pub fn check_head(limits: &ConnectionLimits, request: &Request<Incoming>) -> Result<(), Refusal> {
+pub fn check_head(limits: &ConnectionLimits, request: &Request<Incoming>) -> Result<()> {
     let headers = request.headers();
     let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if size > limits.header_bytes {
@@ -34,7 +34,7 @@ pub fn check_head(limits: &ConnectionLimits, request: &Request<Incoming>) -> Res
 }
 
 /// Refuses a body that is not plain JSON.
-pub fn check_body_type(headers: &HeaderMap) -> Result<(), Refusal> {
+pub fn check_body_type(headers: &HeaderMap) -> Result<()> {
     let kinds: Vec<&str> =
         headers.get_all(header::CONTENT_TYPE).iter().map(|kind| kind.to_str().unwrap_or_default()).collect();
     if !matches!(kinds[..], [kind] if is_json(kind)) {
@@ -50,7 +50,7 @@ pub fn check_body_type(headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 /// The body of a request, within the limits of bytes and time.
-pub async fn read(limits: &ConnectionLimits, request: Request<Incoming>) -> Result<Bytes, Refusal> {
+pub async fn read(limits: &ConnectionLimits, request: Request<Incoming>) -> Result<Bytes> {
     let (limit, mut body) = (limits.body_bytes, request.into_body());
     let too_large = || Refusal::body_too_large(limit as u64);
     let read = limit.saturating_mul(PATIENCE);

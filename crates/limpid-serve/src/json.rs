@@ -4,7 +4,7 @@
 //! range, more than [`DEPTH`] levels, and anything after the end. A number without a fraction is an integer however it is
 //! written, as in JSON Schema: 16.0 is 16 (to 2^53, beyond which another number may have been written). `parameters` reads what is inside.
 
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -25,7 +25,7 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 ///
 /// # Errors
 /// `invalid_json`, with line and column.
-pub fn object(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
+pub fn object(body: &[u8]) -> Result<Map<String, Value>> {
     let text = str::from_utf8(body).map_err(|error| {
         let before = &body[..error.valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();

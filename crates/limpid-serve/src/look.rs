@@ -3,9 +3,11 @@
 //! Looking shares the weights and nothing else with the engine, so it changes no answer. What takes time runs on a thread of its own, within a
 //! [`limpid_base::budget::Budget`]: it ends when the client goes away (a run of a prompt after the block that is being computed), and when it takes too long.
 
+use crate::body::Content;
 use crate::json;
 use crate::model::ServedModel;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
+use crate::reply::{HttpReply, JSON, looked, streamed, whole};
 use crate::server::{Phase, ServerState};
 use crate::threads::{Gone, on_thread};
 #[cfg(feature = "study")]
@@ -13,7 +15,7 @@ use crate::walks::{self, WalksError};
 use hyper::body::Bytes;
 #[cfg(feature = "study")]
 use limpid_glass::asked::AskedQuery;
-use limpid_glass::{Glass, GlassError, RETRY, Reply, Subject, decoded};
+use limpid_glass::{Glass, GlassError, RETRY, Subject, decoded};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,26 +25,6 @@ use tokio::sync::mpsc::error::SendTimeoutError;
 
 /// Pieces of a stream that wait to be sent.
 const WAITING: usize = 16;
-
-/// A stream of bytes: its type, and the pieces as they come.
-pub struct Pieces {
-    /// `application/x-ndjson`, or that of tiles.
-    pub kind: &'static str,
-    /// The first piece, so that what fails at once is an error and no stream.
-    pub first: Bytes,
-    /// The others.
-    pub rest: mpsc::Receiver<Bytes>,
-    /// Ends the work when it is dropped.
-    pub gone: Gone,
-}
-
-/// What is answered.
-pub enum LookReply {
-    /// JSON, or a file.
-    Whole(Reply),
-    /// As it comes.
-    Pieces(Pieces),
-}
 
 impl From<&ServedModel> for Subject {
     fn from(model: &ServedModel) -> Subject {
@@ -61,40 +43,40 @@ pub fn query(text: &str) -> Vec<(String, String)> {
 }
 
 /// The glass box of a server, and the models that are looked into.
-fn parts(shared: &ServerState) -> Result<(Arc<Glass>, Vec<Subject>), Refusal> {
+fn parts(shared: &ServerState) -> Result<(Arc<Glass>, Vec<Subject>)> {
     let glass = shared.glass.clone().ok_or_else(Refusal::inspect_disabled)?;
     let served = Subject::from(&**shared.model());
     Ok((glass, std::iter::once(served).chain(shared.options.against.iter().cloned()).collect()))
 }
 
 /// A question.
-pub async fn ask(shared: &ServerState, path: String, query: Vec<(String, String)>) -> Result<LookReply, Refusal> {
+pub async fn ask(shared: &ServerState, path: String, query: Vec<(String, String)>) -> Result<HttpReply> {
     let (glass, subjects) = parts(shared)?;
     #[cfg(feature = "study")]
     if path == "walks" {
         AskedQuery::read(&query, &[])?;
-        return Ok(LookReply::Whole(Reply::Json(walks::list().to_string())));
+        return Ok(whole(JSON, walks::list().to_string()));
     }
     let time = shared.options.look_time;
     let work = move |gone: &Arc<AtomicBool>| {
         let budget = glass.budget(&subjects).time(time).unless(gone.clone());
-        Ok(LookReply::Whole(glass.ask(&subjects, &path, &query, &Arc::new(budget))?))
+        Ok(looked(glass.ask(&subjects, &path, &query, &Arc::new(budget))?))
     };
     on_thread(shared, &shared.looking, work).await
 }
 
 /// Forgets a trace.
-pub fn forget(shared: &ServerState, path: &str) -> Result<LookReply, Refusal> {
+pub fn forget(shared: &ServerState, path: &str) -> Result<HttpReply> {
     let (glass, _) = parts(shared)?;
     match path.strip_prefix("traces/") {
         Some(id) => glass.forget(id)?,
         None => return Err(Refusal::not_found(path)),
     }
-    Ok(LookReply::Whole(Reply::Json("{}".into())))
+    Ok(whole(JSON, "{}"))
 }
 
 /// A run, or tiles of one.
-pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Result<LookReply, Refusal> {
+pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Result<HttpReply> {
     let (glass, subjects) = parts(shared)?;
     let id = path.strip_prefix("traces/").and_then(|rest| rest.strip_suffix("/tiles")).map(String::from);
     let kind = match (&id, path.as_str()) {
@@ -119,7 +101,7 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
         };
         let mut line = |event: &str| tell(format!("{event}\n").into());
         let budget = || Arc::new(glass.budget(&subjects).time(server.options.look_time).unless(ends.clone()));
-        let mut work = |body: Value| -> Result<(), Refusal> {
+        let mut work = |body: Value| -> Result<()> {
             match &id {
                 Some(id) => glass.tiles(id, &body, &budget, &mut |frame| tell(frame.into()))?,
                 #[cfg(feature = "study")]
@@ -143,13 +125,12 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
         let _place = place;
         work();
     });
-    match rest.recv().await {
-        Some(first) => Ok(LookReply::Pieces(Pieces { kind, first, rest, gone })),
-        None => match failure.recv().await {
-            Some(refusal) => Err(refusal),
-            None => Ok(LookReply::Pieces(Pieces { kind, first: Bytes::new(), rest, gone })),
-        },
-    }
+    let first = match rest.recv().await {
+        Some(first) => first,
+        // what fails at once is an error and no stream
+        None => failure.recv().await.map_or(Ok(Bytes::new()), Err)?,
+    };
+    Ok(streamed(kind, Content::Pieces(first, rest, gone)))
 }
 
 #[cfg(feature = "study")]

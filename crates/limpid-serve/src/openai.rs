@@ -4,7 +4,7 @@
 
 use crate::ServedModel;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
-use crate::refusal::{Refusal, found, quoted};
+use crate::refusal::{Refusal, Result, found, quoted};
 use limpid::config::Mask;
 use limpid::data::chat::{ChatError, Fault, Message, Role};
 use limpid::data::template::{ChatTemplate, TemplateError};
@@ -33,7 +33,7 @@ pub struct Ask {
 }
 
 /// What an answer looks like.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AnswerSpec {
     /// Whether it answers a conversation.
     pub chat: bool,
@@ -63,7 +63,7 @@ pub struct AnswerSpec {
 ///
 /// # Errors
 /// The first thing that is wrong with it.
-pub fn completions(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
+pub fn completions(model: &ServedModel, body: &[u8]) -> Result<Ask> {
     let fields = read(model, &COMPLETIONS, body)?;
     let n = fields.count("n").unwrap_or_default();
     if let Some(best_of) = fields.get("best_of").filter(|best_of| best_of.as_u64() != Some(n as u64)) {
@@ -74,9 +74,9 @@ pub fn completions(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
     let prompts = prompts(model, "prompt", sent, parse)?;
     let texts =
         prompts.iter().enumerate().map(|(i, _)| sent.get(i).unwrap_or(sent).as_str().map(String::from)).collect();
-    let max_tokens = fields.count("max_tokens");
     let (log_probs, echo) = (fields.count("logprobs"), fields.flag("echo"));
-    ask(model, &fields, Wish { chat: false, echo, log_probs, prompts, texts, max_tokens, stops: vec![] })
+    let answer = AnswerSpec { echo, log_probs, prompts, texts, ..AnswerSpec::default() };
+    ask(model, &fields, answer, fields.count("max_tokens"), vec![])
 }
 
 /// What `prompt` and `input` may be.
@@ -86,7 +86,7 @@ pub(crate) const PROMPT_FORMS: &str = "a text, token ids, or an array of either"
 ///
 /// # Errors
 /// The first thing that is wrong with it.
-pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
+pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask> {
     let fields = read(model, &CHAT, body)?;
     let messages = messages(fields.required("messages", "an array of messages")?)?;
     let template = model.template.as_ref().ok_or_else(Refusal::no_chat_template)?;
@@ -104,41 +104,26 @@ pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
         return Err(Refusal::invalid_value("logprobs", "true where `top_logprobs` is given", "none"));
     }
     let log_probs = wanted.then(|| top.unwrap_or(0));
-    let (prompts, texts) = (vec![prompt], vec![None]);
-    ask(model, &fields, Wish { chat: true, echo: false, log_probs, prompts, texts, max_tokens, stops })
+    let answer =
+        AnswerSpec { chat: true, log_probs, prompts: vec![prompt], texts: vec![None], ..AnswerSpec::default() };
+    ask(model, &fields, answer, max_tokens, stops)
 }
 
-/// What is wanted, where the endpoints differ.
-struct Wish {
-    chat: bool,
-    echo: bool,
-    log_probs: Option<usize>,
-    prompts: Vec<Vec<u32>>,
-    texts: Vec<Option<String>>,
-    /// None for as many as fit.
+/// Checks what both endpoints have in common. `max_tokens` is none for as many as fit, `stops` are those beside the request's own.
+fn ask(
+    model: &ServedModel,
+    fields: &RequestFields,
+    answer: AnswerSpec,
     max_tokens: Option<usize>,
-    /// Beside those of the request.
     stops: Vec<String>,
-}
-
-fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, Refusal> {
+) -> Result<Ask> {
     let context = model.lm.config().context_length;
-    let param = if wish.chat { "messages" } else { "prompt" };
+    let param = if answer.chat { "messages" } else { "prompt" };
     let n = fields.count("n").unwrap_or_default();
     let seed = fields.whole("seed").unwrap_or_else(draw_seed);
-    let sampler = Sampler {
-        temperature: fields.number("temperature"),
-        top_k: fields.count("top_k").unwrap_or_default(), // -1 is 0
-        top_p: fields.number("top_p"),
-        min_p: fields.number("min_p"),
-        repetition_penalty: fields.number("repetition_penalty"),
-        presence_penalty: fields.number("presence_penalty"),
-        frequency_penalty: fields.number("frequency_penalty"),
-        seed: seed as u64, // as it is written, two's complement
-    };
     let options = Options {
-        sampler,
-        stop: [stops(fields)?, wish.stops].concat(),
+        sampler: sampler(fields, seed),
+        stop: [own_stops(fields)?, stops].concat(),
         stop_at_end_of_text: !fields.flag("ignore_eos"),
         skip_special_tokens: fields.flag("skip_special_tokens"),
         overflow: Overflow::Stop,
@@ -151,25 +136,25 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
         }
         other => fault("stop", &other),
     })?;
-    let log_probs = wish.log_probs.map(|top| LogProbs { top, prompt_from: wish.echo.then_some(1) });
-    let prompts = wish.prompts.len();
+    let log_probs = answer.log_probs.map(|top| LogProbs { top, prompt_from: answer.echo.then_some(1) });
+    let prompts = answer.prompts.len();
     if prompts * n > PROMPTS {
         let expected =
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
     let (mut requests, mut told) = (Vec::with_capacity(prompts * n), 0);
-    for prompt in &wish.prompts {
+    for prompt in &answer.prompts {
         // the last token needs no place: nothing comes after it
-        if prompt.len() + wish.max_tokens.unwrap_or(1) > context + 1 {
-            let wanted = wish.max_tokens.map(|wanted| wanted as u64);
+        if prompt.len() + max_tokens.unwrap_or(1) > context + 1 {
+            let wanted = max_tokens.map(|wanted| wanted as u64);
             return Err(Refusal::context_length_exceeded(param, context, prompt.len(), wanted));
         }
-        let max_tokens = wish.max_tokens.unwrap_or(context + 1 - prompt.len());
-        let echoed = if wish.echo { prompt.len() } else { 0 };
-        told += n * (echoed + max_tokens) * wish.log_probs.map_or(1, |top| top + 1);
+        let most_tokens = max_tokens.unwrap_or(context + 1 - prompt.len());
+        let echoed = if answer.echo { prompt.len() } else { 0 };
+        told += n * (echoed + most_tokens) * answer.log_probs.map_or(1, |top| top + 1);
         if told > TOLD {
-            let param = match (wish.log_probs, wish.chat) {
+            let param = match (answer.log_probs, answer.chat) {
                 (None, _) => "max_tokens",
                 (_, true) => "top_logprobs",
                 (_, false) => "logprobs",
@@ -182,7 +167,7 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
         let first = requests.len() as u64;
         requests.extend((first..first + n as u64).map(|sample| EngineRequest {
             prompt: prompt.clone(),
-            options: Options { sample, max_tokens, ..options.clone() },
+            options: Options { sample, max_tokens: most_tokens, ..options.clone() },
             log_probs,
             reuse: true,
         }));
@@ -203,14 +188,24 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
     }
     let receipt = requests.first().filter(|_| receipt).cloned();
     let skip_special_tokens = options.skip_special_tokens;
-    let Wish { chat, echo, log_probs, prompts, texts, .. } = wish;
-    let answer =
-        AnswerSpec { chat, stream, usage, echo, log_probs, skip_special_tokens, prompts, texts, n, seed, receipt };
-    Ok(Ask { requests, answer })
+    Ok(Ask { requests, answer: AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, ..answer } })
+}
+
+fn sampler(fields: &RequestFields, seed: i64) -> Sampler {
+    Sampler {
+        temperature: fields.number("temperature"),
+        top_k: fields.count("top_k").unwrap_or_default(), // -1 is 0
+        top_p: fields.number("top_p"),
+        min_p: fields.number("min_p"),
+        repetition_penalty: fields.number("repetition_penalty"),
+        presence_penalty: fields.number("presence_penalty"),
+        frequency_penalty: fields.number("frequency_penalty"),
+        seed: seed as u64, // as it is written, two's complement
+    }
 }
 
 /// The parameters of a request for this model.
-pub(crate) fn read(model: &ServedModel, table: &RequestBody, body: &[u8]) -> Result<RequestFields, Refusal> {
+pub(crate) fn read(model: &ServedModel, table: &RequestBody, body: &[u8]) -> Result<RequestFields> {
     let fields = RequestFields::read(table, body)?;
     match fields.text("model").filter(|name| *name != model.id) {
         Some(other) => Err(Refusal::model_not_found(other, &model.id)),
@@ -219,12 +214,12 @@ pub(crate) fn read(model: &ServedModel, table: &RequestBody, body: &[u8]) -> Res
 }
 
 /// The tokenizer of a served model, which always has one.
-pub(crate) fn tokenizer(model: &ServedModel) -> Result<&Tokenizer, Refusal> {
+pub(crate) fn tokenizer(model: &ServedModel) -> Result<&Tokenizer> {
     model.lm.tokenizer().map_err(Refusal::engine_error)
 }
 
 /// Ids below this can be asked for.
-pub(crate) fn vocab_size(model: &ServedModel) -> Result<usize, Refusal> {
+pub(crate) fn vocab_size(model: &ServedModel) -> Result<usize> {
     Ok(tokenizer(model)?.vocab_size().min(model.lm.config().vocab_size))
 }
 
@@ -239,12 +234,7 @@ fn draw_seed() -> i64 {
 }
 
 /// One or many prompts: texts or ids, in the four forms that OpenAI has.
-pub(crate) fn prompts(
-    model: &ServedModel,
-    name: &str,
-    value: &Value,
-    parse_special: bool,
-) -> Result<Vec<Vec<u32>>, Refusal> {
+pub(crate) fn prompts(model: &ServedModel, name: &str, value: &Value, parse_special: bool) -> Result<Vec<Vec<u32>>> {
     let one = |place: &str, value: &Value| match value {
         Value::String(text) => match encode(model, place, text, parse_special, true)? {
             ids if ids.is_empty() => {
@@ -279,7 +269,7 @@ pub(crate) fn prompts(
 }
 
 /// Token ids, at least one, each of them the model's.
-pub(crate) fn ids(model: &ServedModel, name: &str, items: &[Value]) -> Result<Vec<u32>, Refusal> {
+pub(crate) fn ids(model: &ServedModel, name: &str, items: &[Value]) -> Result<Vec<u32>> {
     let size = vocab_size(model)?;
     if items.is_empty() {
         return Err(Refusal::invalid_value(name, "at least one token", "an empty array"));
@@ -304,7 +294,7 @@ pub(crate) fn encode(
     text: &str,
     parse_special: bool,
     whole: bool,
-) -> Result<Vec<u32>, Refusal> {
+) -> Result<Vec<u32>> {
     let (tokenizer, mask) = (tokenizer(model)?, model.lm.config().mask);
     let ids = match (whole, parse_special) {
         (true, _) if text.is_empty() && mask == Mask::Causal => {
@@ -320,7 +310,7 @@ pub(crate) fn encode(
 
 /// Messages of a conversation: `content` is a text, or parts that are texts; `null` is an assistant's that said nothing. `developer` is
 /// another name for `system`.
-pub(crate) fn messages(value: &Value) -> Result<Vec<Message>, Refusal> {
+pub(crate) fn messages(value: &Value) -> Result<Vec<Message>> {
     let Value::Array(items) = value else {
         return Err(Refusal::invalid_type("messages", "an array of messages", value));
     };
@@ -346,7 +336,7 @@ pub(crate) const ELSEWHERE: [&str; 12] = [
     "tool_calls",
 ];
 
-fn message(place: &str, value: &Value) -> Result<Message, Refusal> {
+fn message(place: &str, value: &Value) -> Result<Message> {
     let message = value.as_object().ok_or_else(|| Refusal::invalid_type(place, "an object", value))?;
     for (key, value) in message.iter().filter(|(key, _)| !["role", "content"].contains(&key.as_str())) {
         let place = format!("{place}.{}", quoted(key));
@@ -384,19 +374,19 @@ fn message(place: &str, value: &Value) -> Result<Message, Refusal> {
         Value::Null if role == Role::Assistant => String::new(),
         Value::Array(parts) => {
             let part = |(i, part): (usize, &Value)| part_text(&format!("{place}.content[{i}]"), part);
-            parts.iter().enumerate().map(part).collect::<Result<String, Refusal>>()?
+            parts.iter().enumerate().map(part).collect::<Result<String>>()?
         }
         other => return Err(Refusal::invalid_type(&place_of("content"), "a text or an array of texts", other)),
     };
     Ok(Message { role, content })
 }
 
-fn field<'a>(object: &'a Map<String, Value>, place: &str, key: &str, expected: &str) -> Result<&'a Value, Refusal> {
+fn field<'a>(object: &'a Map<String, Value>, place: &str, key: &str, expected: &str) -> Result<&'a Value> {
     object.get(key).ok_or_else(|| Refusal::missing_field(&format!("{place}.{key}"), expected))
 }
 
 /// A part of a message's content: `{"type": "text", "text": ..}`.
-fn part_text(place: &str, part: &Value) -> Result<String, Refusal> {
+fn part_text(place: &str, part: &Value) -> Result<String> {
     let object = part.as_object().ok_or_else(|| Refusal::invalid_type(place, "an object", part))?;
     let kind = field(object, place, "type", "\"text\"")?;
     if kind != "text" {
@@ -413,11 +403,7 @@ fn part_text(place: &str, part: &Value) -> Result<String, Refusal> {
 
 /// The ids that an answer to a conversation comes after. What is wrong is wrong with the messages: the template was tried when the
 /// server began.
-pub(crate) fn chat_ids(
-    model: &ServedModel,
-    template: &ChatTemplate,
-    messages: &[Message],
-) -> Result<Vec<u32>, Refusal> {
+pub(crate) fn chat_ids(model: &ServedModel, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let ids = model.lm.chat_ids(&template.at(now as i64), messages).map_err(|error| match error {
         limpid::Error::Template(error) => template_fault(&error),
@@ -441,7 +427,7 @@ pub(crate) fn template_fault(error: &TemplateError) -> Refusal {
     Refusal::invalid_text(&format!("messages[{}]", message.saturating_sub(1)), &format!("it {said}"))
 }
 
-fn stops(fields: &RequestFields) -> Result<Vec<String>, Refusal> {
+fn own_stops(fields: &RequestFields) -> Result<Vec<String>> {
     let (most, longest) = STOPS;
     let one = |place: &str, value: &Value| match value {
         Value::String(text) if text.is_empty() => {
@@ -466,7 +452,7 @@ fn stops(fields: &RequestFields) -> Result<Vec<String>, Refusal> {
     }
 }
 
-fn logit_bias(model: &ServedModel, fields: &RequestFields) -> Result<Arc<[(u32, f32)]>, Refusal> {
+fn logit_bias(model: &ServedModel, fields: &RequestFields) -> Result<Arc<[(u32, f32)]>> {
     let size = vocab_size(model)?;
     let Some(value) = fields.get("logit_bias") else { return Ok([].into()) };
     let wrong = || Refusal::invalid_type("logit_bias", "an object of token ids and numbers", value);

@@ -7,7 +7,7 @@ use crate::parameters::{
 use crate::routes::{Endpoint, ROUTES, Route};
 use crate::schema::{
     any_of, array, boolean, described, integer, integer_between, message, natural, nullable, number, object, one_of,
-    reference, string, token_ids,
+    record, reference, string, token_ids,
 };
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
@@ -161,13 +161,13 @@ fn schemas() -> Value {
         ("ChatChunk", chat_chunk()),
         ("Embeddings", embeddings()),
         ("Model", model()),
-        ("Models", object(&[("object", one_of(&["list"])), ("data", array(reference("Model")))], &[])),
+        ("Models", record(&[("object", one_of(&["list"])), ("data", array(reference("Model")))])),
         ("Tokens", tokens()),
-        ("Text", object(&[("prompt", string()), ("content", string())], &[])),
-        ("Templated", object(&[("prompt", string())], &[])),
+        ("Text", record(&[("prompt", string()), ("content", string())])),
+        ("Templated", record(&[("prompt", string())])),
         ("TokenizerInfo", tokenizer_info()),
-        ("Health", object(&[("status", one_of(&["ok", "loading", "stopping", "failing"]))], &[])),
-        ("Error", object(&[("error", error())], &[])),
+        ("Health", record(&[("status", one_of(&["ok", "loading", "stopping", "failing"]))])),
+        ("Error", record(&[("error", error())])),
     ];
     schemas.extend(others.map(|(name, schema)| (name.to_string(), schema)));
     schemas.into()
@@ -237,9 +237,9 @@ fn byte() -> Value {
 
 fn usage() -> Value {
     let count = |name| (name, integer());
-    let details = object(&[count("cached_tokens")], &[]);
+    let details = record(&[count("cached_tokens")]);
     let counts = [count("prompt_tokens"), count("completion_tokens"), count("total_tokens")];
-    object(&[&counts[..], &[("prompt_tokens_details", details)]].concat(), &[])
+    record(&[&counts[..], &[("prompt_tokens_details", details)]].concat())
 }
 
 /// What limpid adds to an answer.
@@ -264,20 +264,17 @@ fn envelope(kind: &str, choice: Value) -> Vec<(&'static str, Value)> {
 /// One of the choices; `said` is its text or message.
 fn choice(said: (&str, Value), log_probs: Value) -> Value {
     let finish_reason = nullable(one_of(&["stop", "length"]));
-    object(&[("index", integer()), said, ("logprobs", nullable(log_probs)), ("finish_reason", finish_reason)], &[])
+    record(&[("index", integer()), said, ("logprobs", nullable(log_probs)), ("finish_reason", finish_reason)])
 }
 
 fn completion() -> Value {
     let top = json!({ "type": "object", "properties": {}, "additionalProperties": number() });
-    let log_probs = object(
-        &[
-            ("tokens", array(string())),
-            ("token_logprobs", array(nullable(number()))),
-            ("top_logprobs", array(nullable(top))),
-            ("text_offset", array(integer())),
-        ],
-        &[],
-    );
+    let log_probs = record(&[
+        ("tokens", array(string())),
+        ("token_logprobs", array(nullable(number()))),
+        ("top_logprobs", array(nullable(top))),
+        ("text_offset", array(integer())),
+    ]);
     let envelope = envelope("text_completion", choice(("text", string()), log_probs));
     let more = [("usage", nullable(reference("Usage"))), ("limpid", reference("Own"))];
     described(object(&envelope, &more), "A whole answer, or a chunk of a stream.")
@@ -285,8 +282,8 @@ fn completion() -> Value {
 
 fn chat_log_probs() -> Value {
     let token = [("token", string()), ("logprob", number()), ("bytes", nullable(array(byte())))];
-    let top = ("top_logprobs", array(object(&token, &[])));
-    object(&[("content", array(object(&[&token[..], &[top]].concat(), &[])))], &[])
+    let top = ("top_logprobs", array(record(&token)));
+    record(&[("content", array(record(&[&token[..], &[top]].concat())))])
 }
 
 fn chat() -> Value {
@@ -294,7 +291,7 @@ fn chat() -> Value {
     let message = object(&[("role", one_of(&["assistant"])), ("content", string())], &[("refusal", refusal)]);
     let mut required = envelope("chat.completion", choice(("message", message), chat_log_probs()));
     required.extend([("usage", reference("Usage")), ("limpid", reference("Own"))]);
-    object(&required, &[])
+    record(&required)
 }
 
 fn chat_chunk() -> Value {
@@ -305,9 +302,9 @@ fn chat_chunk() -> Value {
 
 fn embeddings() -> Value {
     let vector = any_of(&[array(number()), string()]);
-    let one = object(&[("object", one_of(&["embedding"])), ("index", integer()), ("embedding", vector)], &[]);
-    let usage = object(&[("prompt_tokens", integer()), ("total_tokens", integer())], &[]);
-    object(&[("object", one_of(&["list"])), ("model", string()), ("data", array(one)), ("usage", usage)], &[])
+    let one = record(&[("object", one_of(&["embedding"])), ("index", integer()), ("embedding", vector)]);
+    let usage = record(&[("prompt_tokens", integer()), ("total_tokens", integer())]);
+    record(&[("object", one_of(&["list"])), ("model", string()), ("data", array(one)), ("usage", usage)])
 }
 
 fn model() -> Value {
@@ -315,32 +312,26 @@ fn model() -> Value {
         boolean(),
         "Whether the model continues texts: it is causal and has a head and a tokenizer. Other models can be looked into.",
     );
-    let own = object(
-        &[
-            ("step", nullable(integer())),
-            ("context_length", integer()),
-            ("vocab_size", integer()),
-            ("parameters", nullable(integer())),
-            ("weights", string()),
-            ("continues", continues),
-        ],
-        &[],
-    );
-    object(
-        &[
-            ("id", string()),
-            ("object", one_of(&["model"])),
-            ("created", integer()),
-            ("owned_by", string()),
-            ("max_model_len", integer()),
-            ("limpid", own),
-        ],
-        &[],
-    )
+    let own = record(&[
+        ("step", nullable(integer())),
+        ("context_length", integer()),
+        ("vocab_size", integer()),
+        ("parameters", nullable(integer())),
+        ("weights", string()),
+        ("continues", continues),
+    ]);
+    record(&[
+        ("id", string()),
+        ("object", one_of(&["model"])),
+        ("created", integer()),
+        ("owned_by", string()),
+        ("max_model_len", integer()),
+        ("limpid", own),
+    ])
 }
 
 fn tokens() -> Value {
-    let piece = object(&[("id", integer()), ("piece", any_of(&[string(), array(byte())]))], &[]);
+    let piece = record(&[("id", integer()), ("piece", any_of(&[string(), array(byte())]))]);
     let tokens = any_of(&[array(integer()), array(piece)]);
     let counts = [("count", integer()), ("max_model_len", integer()), ("tokens", tokens)];
     object(&counts, &[("token_strs", array(string()))])
@@ -348,20 +339,17 @@ fn tokens() -> Value {
 
 fn tokenizer_info() -> Value {
     let special = |name| (name, nullable(string()));
-    object(
-        &[
-            special("eos_token"),
-            special("bos_token"),
-            special("pad_token"),
-            special("chat_template"),
-            ("tokenizer_class", string()),
-            ("vocab_size", integer()),
-        ],
-        &[],
-    )
+    record(&[
+        special("eos_token"),
+        special("bos_token"),
+        special("pad_token"),
+        special("chat_template"),
+        ("tokenizer_class", string()),
+        ("vocab_size", integer()),
+    ])
 }
 
 fn error() -> Value {
     let param = nullable(string());
-    object(&[("message", string()), ("type", string()), ("param", param), ("code", string())], &[])
+    record(&[("message", string()), ("type", string()), ("param", param), ("code", string())])
 }

@@ -5,7 +5,7 @@
 //! A parameter that is `null` counts as left out.
 
 use crate::json;
-use crate::refusal::{Refusal, found};
+use crate::refusal::{Refusal, Result, found};
 use crate::schema;
 use limpid_base::nearest::nearest;
 use serde_json::{Map, Value, json};
@@ -74,8 +74,8 @@ pub struct RequestBody {
     tables: &'static [&'static [Parameter]],
 }
 
-const fn row(name: &'static str, kind: ParameterKind, about: &'static str) -> Parameter {
-    Parameter { name, kind, default: None, required: false, about }
+const fn row(name: &'static str, kind: ParameterKind) -> Parameter {
+    Parameter { name, kind, default: None, required: false, about: "" }
 }
 
 impl Parameter {
@@ -86,14 +86,18 @@ impl Parameter {
     const fn required(self) -> Parameter {
         Parameter { required: true, ..self }
     }
+
+    const fn about(self, about: &'static str) -> Parameter {
+        Parameter { about, ..self }
+    }
 }
 
 const fn idle(name: &'static str) -> Parameter {
-    row(name, ParameterKind::Idle, "No effect")
+    row(name, ParameterKind::Idle).about("No effect")
 }
 
 const fn unsupported(name: &'static str, neutral: &'static [&'static str]) -> Parameter {
-    row(name, ParameterKind::Only(neutral), schema::UNSUPPORTED)
+    row(name, ParameterKind::Only(neutral)).about(schema::UNSUPPORTED)
 }
 
 const fn between(least: f64, most: f64) -> ParameterKind {
@@ -113,93 +117,70 @@ const PROMPTS: ParameterKind =
     ParameterKind::Own("a string, token ids, or an array of at most 256 of either", schema::prompts);
 const CONVERSATION: ParameterKind = ParameterKind::Own("an array of messages", schema::messages);
 
-const MODEL: Parameter = row("model", ParameterKind::Text, "The name of the served model; may be left out");
+const MODEL: Parameter = row("model", ParameterKind::Text).about("The name of the served model; may be left out");
 const PARSE_SPECIAL: Parameter =
-    row("parse_special", ParameterKind::Flag, "Read the text of a special token as that token").or("true");
+    row("parse_special", ParameterKind::Flag).or("true").about("Read the text of a special token as that token");
 const ADD_GENERATION_PROMPT: Parameter =
-    row("add_generation_prompt", ParameterKind::Flag, "End the conversation where an answer begins").or("true");
+    row("add_generation_prompt", ParameterKind::Flag).or("true").about("End the conversation where an answer begins");
 const MESSAGES: Parameter =
-    row("messages", CONVERSATION, "The conversation; each message has a `role` and `content`").required();
+    row("messages", CONVERSATION).required().about("The conversation; each message has a `role` and `content`");
 
 /// Of completions and chat completions.
 const GENERATION: &[Parameter] = &[
     MODEL,
-    row(
-        "frequency_penalty",
-        between(-2.0, 2.0),
-        "Subtracted from a token's logit once for each time the token occurs in the answer",
-    )
-    .or("0"),
-    row("ignore_eos", ParameterKind::Flag, "Continue after tokens that end a text or a turn").or("false"),
-    row("limpid", ParameterKind::Group(LIMPID), "Parameters that only limpid has"),
+    row("frequency_penalty", between(-2.0, 2.0))
+        .or("0")
+        .about("Subtracted from a token's logit once for each time the token occurs in the answer"),
+    row("ignore_eos", ParameterKind::Flag).or("false").about("Continue after tokens that end a text or a turn"),
+    row("limpid", ParameterKind::Group(LIMPID)).about("Parameters that only limpid has"),
     row(
         "logit_bias",
         ParameterKind::Own("an object of token ids and numbers between -100 and 100", schema::logit_bias),
-        "Added to the logits of these token ids",
-    ),
-    row(
-        "min_p",
-        below(0.0, 1.0),
-        "Keep only tokens whose probability is at least this fraction of the likeliest token's",
     )
-    .or("0"),
-    row("n", ParameterKind::Whole(1, 128), "Answers to each prompt; a request has at most 256 answers").or("1"),
-    row("presence_penalty", between(-2.0, 2.0), "Subtracted from a token's logit if the token occurs in the answer")
-        .or("0"),
-    row(
-        "repetition_penalty",
-        above(0.0, 10.0),
-        "Logits of tokens that have occurred are divided by this if they are positive, else multiplied",
-    )
-    .or("1"),
-    row(
-        "seed",
-        ParameterKind::Whole(i64::MIN, i64::MAX),
-        "The seed of every draw; if left out, the server draws one and returns it as `limpid.seed`",
-    ),
-    row(
-        "stop",
-        ParameterKind::Own("a string, or at most 16 strings, each of at most 256 bytes", schema::stops),
-        "Strings that end the answer, each of at most 256 bytes",
-    ),
-    row("skip_special_tokens", ParameterKind::Flag, "Leave special tokens out of the answer's text").or("true"),
-    row("stream", ParameterKind::Flag, "Send the answer in pieces while it is being generated").or("false"),
-    row("stream_options", ParameterKind::Group(STREAM_OPTIONS), "Options of `stream`"),
-    row(
-        "temperature",
-        between(0.0, 2.0),
-        "Below 1 sharpens the distribution, above 1 flattens it; 0 always takes the likeliest token",
-    )
-    .or("1"),
-    row(
-        "top_k",
-        ParameterKind::Whole(-1, i32::MAX as i64),
-        "Keep only this many of the likeliest tokens; 0 and -1 keep all",
-    )
-    .or("0"),
-    row("top_p", above(0.0, 1.0), "Keep only the likeliest tokens whose probabilities add up to this").or("1"),
+    .about("Added to the logits of these token ids"),
+    row("min_p", below(0.0, 1.0))
+        .or("0")
+        .about("Keep only tokens whose probability is at least this fraction of the likeliest token's"),
+    row("n", ParameterKind::Whole(1, 128)).or("1").about("Answers to each prompt; a request has at most 256 answers"),
+    row("presence_penalty", between(-2.0, 2.0))
+        .or("0")
+        .about("Subtracted from a token's logit if the token occurs in the answer"),
+    row("repetition_penalty", above(0.0, 10.0))
+        .or("1")
+        .about("Logits of tokens that have occurred are divided by this if they are positive, else multiplied"),
+    row("seed", ParameterKind::Whole(i64::MIN, i64::MAX))
+        .about("The seed of every draw; if left out, the server draws one and returns it as `limpid.seed`"),
+    row("stop", ParameterKind::Own("a string, or at most 16 strings, each of at most 256 bytes", schema::stops))
+        .about("Strings that end the answer, each of at most 256 bytes"),
+    row("skip_special_tokens", ParameterKind::Flag).or("true").about("Leave special tokens out of the answer's text"),
+    row("stream", ParameterKind::Flag).or("false").about("Send the answer in pieces while it is being generated"),
+    row("stream_options", ParameterKind::Group(STREAM_OPTIONS)).about("Options of `stream`"),
+    row("temperature", between(0.0, 2.0))
+        .or("1")
+        .about("Below 1 sharpens the distribution, above 1 flattens it; 0 always takes the likeliest token"),
+    row("top_k", ParameterKind::Whole(-1, i32::MAX as i64))
+        .or("0")
+        .about("Keep only this many of the likeliest tokens; 0 and -1 keep all"),
+    row("top_p", above(0.0, 1.0)).or("1").about("Keep only the likeliest tokens whose probabilities add up to this"),
     idle("user"),
     idle("metadata"),
-    row("prompt_cache_key", ParameterKind::Idle, "No effect: equal beginnings are always reused"),
+    row("prompt_cache_key", ParameterKind::Idle).about("No effect: equal beginnings are always reused"),
     idle("prompt_cache_retention"),
     idle("safety_identifier"),
     idle("service_tier"),
-    row("store", ParameterKind::Idle, "No effect: nothing is stored"),
+    row("store", ParameterKind::Idle).about("No effect: nothing is stored"),
 ];
 
 const STREAM_OPTIONS: &[Parameter] = &[
     unsupported("include_obfuscation", &["false"]),
-    row("include_usage", ParameterKind::Flag, "End the stream with a chunk that counts the tokens").or("false"),
+    row("include_usage", ParameterKind::Flag).or("false").about("End the stream with a chunk that counts the tokens"),
 ];
 
 const LIMPID: &[Parameter] = &[
     PARSE_SPECIAL,
-    row(
-        "receipt",
-        ParameterKind::Flag,
-        "Add a receipt, which `limpid replay` checks; only for a request with a single answer",
-    )
-    .or("false"),
+    row("receipt", ParameterKind::Flag)
+        .or("false")
+        .about("Add a receipt, which `limpid replay` checks; only for a request with a single answer"),
 ];
 
 /// `POST /v1/completions`.
@@ -210,19 +191,13 @@ pub const COMPLETIONS: RequestBody = RequestBody {
     tables: &[
         GENERATION,
         &[
-            row("prompt", PROMPTS, "What to continue; \"\" is the beginning of a text").required(),
-            row(
-                "best_of",
-                ParameterKind::Own("the value of `n`", || schema::integer_between(1, 128)),
-                "Not supported: must equal `n`",
-            ),
-            row("echo", ParameterKind::Flag, "Begin the answer with the prompt").or("false"),
-            row(
-                "logprobs",
-                ParameterKind::Whole(0, 20),
-                "Return the log-probability of every token, and of this many of the likeliest alternatives",
-            ),
-            row("max_tokens", TOKENS, "The most tokens of an answer").or("16"),
+            row("prompt", PROMPTS).required().about("What to continue; \"\" is the beginning of a text"),
+            row("best_of", ParameterKind::Own("the value of `n`", || schema::integer_between(1, 128)))
+                .about("Not supported: must equal `n`"),
+            row("echo", ParameterKind::Flag).or("false").about("Begin the answer with the prompt"),
+            row("logprobs", ParameterKind::Whole(0, 20))
+                .about("Return the log-probability of every token, and of this many of the likeliest alternatives"),
+            row("max_tokens", TOKENS).or("16").about("The most tokens of an answer"),
             unsupported("suffix", &["\"\""]),
         ],
     ],
@@ -237,18 +212,14 @@ pub const CHAT: RequestBody = RequestBody {
         GENERATION,
         &[
             MESSAGES,
-            row("logprobs", ParameterKind::Flag, "Return the log-probability of every token of the answer").or("false"),
-            row(
-                "max_completion_tokens",
-                TOKENS,
-                "The most tokens of an answer; if left out, all that fit in the context",
-            ),
-            row("max_tokens", TOKENS, "The older name of `max_completion_tokens`"),
-            row(
-                "top_logprobs",
-                ParameterKind::Whole(0, 20),
-                "With `logprobs`: also return this many of the likeliest alternatives; if left out, none",
-            ),
+            row("logprobs", ParameterKind::Flag)
+                .or("false")
+                .about("Return the log-probability of every token of the answer"),
+            row("max_completion_tokens", TOKENS)
+                .about("The most tokens of an answer; if left out, all that fit in the context"),
+            row("max_tokens", TOKENS).about("The older name of `max_completion_tokens`"),
+            row("top_logprobs", ParameterKind::Whole(0, 20))
+                .about("With `logprobs`: also return this many of the likeliest alternatives; if left out, none"),
             unsupported("audio", &[]),
             unsupported("function_call", &["\"none\"", "\"auto\""]),
             unsupported("functions", &["[]"]),
@@ -272,34 +243,22 @@ pub const EMBEDDINGS: RequestBody = RequestBody {
     exactly_one: &[],
     tables: &[&[
         MODEL,
-        row("input", PROMPTS, "What to turn into vectors").required(),
-        row(
-            "dimensions",
-            ParameterKind::Own("the model's width", || json!({ "type": "integer", "minimum": 1 })),
-            "Not supported: must equal the model's width",
-        ),
-        row(
-            "encoding_format",
-            ParameterKind::OneOf(&["float", "base64"]),
-            "Numbers, or the bytes of little-endian f32s in base64",
-        )
-        .or("\"float\""),
-        row("limpid", ParameterKind::Group(EMBEDDING), "Parameters that only limpid has"),
+        row("input", PROMPTS).required().about("What to turn into vectors"),
+        row("dimensions", ParameterKind::Own("the model's width", || json!({ "type": "integer", "minimum": 1 })))
+            .about("Not supported: must equal the model's width"),
+        row("encoding_format", ParameterKind::OneOf(&["float", "base64"]))
+            .or("\"float\"")
+            .about("Numbers, or the bytes of little-endian f32s in base64"),
+        row("limpid", ParameterKind::Group(EMBEDDING)).about("Parameters that only limpid has"),
         idle("user"),
     ]],
 };
 
 const EMBEDDING: &[Parameter] = &[
-    row(
-        "normalize",
-        ParameterKind::Flag,
-        "Scale vectors to length 1; if left out, as the model's modules.json says, else true",
-    ),
-    row(
-        "pooling",
-        ParameterKind::OneOf(&["mean", "cls", "last", "max", "mean-sqrt-len", "weighted-mean"]),
-        "How the hidden states of the tokens become one vector; if left out, as the model's modules.json says, else mean",
-    ),
+    row("normalize", ParameterKind::Flag)
+        .about("Scale vectors to length 1; if left out, as the model's modules.json says, else true"),
+    row("pooling", ParameterKind::OneOf(&["mean", "cls", "last", "max", "mean-sqrt-len", "weighted-mean"]))
+        .about("How the hidden states of the tokens become one vector; if left out, as the model's modules.json says, else mean"),
 ];
 
 /// `POST /tokenize`.
@@ -309,15 +268,17 @@ pub const TOKENIZE: RequestBody = RequestBody {
     exactly_one: &["prompt", "content", "messages"],
     tables: &[&[
         MODEL,
-        row("prompt", ParameterKind::Text, "The text"),
-        row("content", ParameterKind::Text, "Another name of `prompt`"),
-        row("messages", CONVERSATION, "A conversation, to be written by the chat template"),
+        row("prompt", ParameterKind::Text).about("The text"),
+        row("content", ParameterKind::Text).about("Another name of `prompt`"),
+        row("messages", CONVERSATION).about("A conversation, to be written by the chat template"),
         ADD_GENERATION_PROMPT,
-        row("add_special_tokens", ParameterKind::Flag, "Add the tokens that stand around every text").or("false"),
-        row("add_special", ParameterKind::Flag, "Another name of `add_special_tokens`").or("false"),
+        row("add_special_tokens", ParameterKind::Flag).or("false").about("Add the tokens that stand around every text"),
+        row("add_special", ParameterKind::Flag).or("false").about("Another name of `add_special_tokens`"),
         PARSE_SPECIAL,
-        row("return_token_strs", ParameterKind::Flag, "Also return `token_strs`, the text of each token").or("false"),
-        row("with_pieces", ParameterKind::Flag, "Return an `id` and a `piece` for each token").or("false"),
+        row("return_token_strs", ParameterKind::Flag)
+            .or("false")
+            .about("Also return `token_strs`, the text of each token"),
+        row("with_pieces", ParameterKind::Flag).or("false").about("Return an `id` and a `piece` for each token"),
     ]],
 };
 
@@ -328,8 +289,9 @@ pub const DETOKENIZE: RequestBody = RequestBody {
     exactly_one: &[],
     tables: &[&[
         MODEL,
-        row("tokens", ParameterKind::Own("an array of token ids", schema::token_ids), "The tokens to decode")
-            .required(),
+        row("tokens", ParameterKind::Own("an array of token ids", schema::token_ids))
+            .required()
+            .about("The tokens to decode"),
     ]],
 };
 
@@ -422,7 +384,7 @@ impl ParameterKind {
     }
 
     /// Refuses a value that it may not be.
-    fn check(self, name: &str, value: &Value) -> Result<(), Refusal> {
+    fn check(self, name: &str, value: &Value) -> Result<()> {
         let of_type = match self {
             ParameterKind::Own(..) | ParameterKind::Idle | ParameterKind::Only(_) => true,
             ParameterKind::Text | ParameterKind::OneOf(_) => value.is_string(),
@@ -476,7 +438,7 @@ impl RequestFields {
     ///
     /// # Errors
     /// If it is not a JSON object, or a parameter is unknown, not supported, or not what its table says.
-    pub fn read(body: &RequestBody, bytes: &[u8]) -> Result<RequestFields, Refusal> {
+    pub fn read(body: &RequestBody, bytes: &[u8]) -> Result<RequestFields> {
         let mut fields = RequestFields(BTreeMap::new());
         let known: Vec<&Parameter> = body.parameters().collect();
         fields.add("", &known, json::object(bytes)?)?;
@@ -484,7 +446,7 @@ impl RequestFields {
         Ok(fields)
     }
 
-    fn add(&mut self, group: &str, known: &[&Parameter], object: Map<String, Value>) -> Result<(), Refusal> {
+    fn add(&mut self, group: &str, known: &[&Parameter], object: Map<String, Value>) -> Result<()> {
         for (key, value) in object {
             let Some(parameter) = known.iter().find(|parameter| parameter.name == key) else {
                 return Err(unknown(group, &key, known));
@@ -525,7 +487,7 @@ impl RequestFields {
     ///
     /// # Errors
     /// If it is missing.
-    pub fn required(&self, name: &str, expected: &str) -> Result<&Value, Refusal> {
+    pub fn required(&self, name: &str, expected: &str) -> Result<&Value> {
         self.get(name).ok_or_else(|| Refusal::missing_field(name, expected))
     }
 

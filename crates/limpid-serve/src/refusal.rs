@@ -13,8 +13,6 @@ use serde_json::{Value, json};
 pub struct Refusal {
     /// Of HTTP.
     pub status: u16,
-    /// `invalid_request_error`, `authentication_error`, `permission_error`, `rate_limit_error` or `server_error`.
-    pub kind: &'static str,
     /// What a program can act on.
     pub code: &'static str,
     /// The parameter at fault.
@@ -27,6 +25,9 @@ pub struct Refusal {
     pub cause: Option<String>,
 }
 
+/// What a request comes to, unless it is refused.
+pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
+
 /// Bytes of a user's text that a message repeats.
 const QUOTED: usize = 64;
 
@@ -35,8 +36,6 @@ const SAID: usize = 300;
 
 /// Bytes of an origin that a message names whole: those of a name of the internet, and more.
 const ORIGIN: usize = 128;
-
-const REQUEST: &str = "invalid_request_error";
 
 /// Paths of OpenAI's and other servers that limpid lacks, and what to use instead.
 const LACKING: &[(&str, &str)] = &[
@@ -124,18 +123,33 @@ pub fn found(value: &Value) -> String {
 }
 
 impl Refusal {
-    fn new(code: &'static str, kind: &'static str, param: Option<&str>, message: String) -> Refusal {
+    fn new(code: &'static str, message: impl Into<String>) -> Refusal {
         let status = CODES.iter().find(|(known, ..)| *known == code).map_or(500, |(_, status, _)| *status);
-        Refusal { status, kind, code, param: param.map(quoted), message, retry_after: None, cause: None }
+        Refusal { status, code, param: None, message: message.into(), retry_after: None, cause: None }
     }
 
-    fn of(code: &'static str, param: &str, message: String) -> Refusal {
-        Refusal::new(code, REQUEST, Some(param), message)
+    fn of(code: &'static str, param: &str, message: impl Into<String>) -> Refusal {
+        Refusal { param: Some(quoted(param)), ..Refusal::new(code, message) }
+    }
+
+    fn retry_after(self, seconds: u32) -> Refusal {
+        Refusal { retry_after: Some(seconds), ..self }
+    }
+
+    /// Its `type`, which follows from the status.
+    fn kind(&self) -> &'static str {
+        match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        }
     }
 
     /// The body of the answer.
     pub fn body(&self) -> Value {
-        json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })
+        json!({ "error": { "message": self.message, "type": self.kind(), "param": self.param, "code": self.code } })
     }
 
     // ---- looking inside
@@ -145,37 +159,36 @@ impl Refusal {
         if code == "engine_error" {
             return Refusal::engine_error(message);
         }
-        Refusal::new(code, REQUEST, None, message.chars().take(SAID).collect())
+        Refusal::new(code, message.chars().take(SAID).collect::<String>())
     }
 
     /// Traces take all the memory that they may.
     pub fn inspect_full(message: String, retry_after: u32) -> Refusal {
-        Refusal { retry_after: Some(retry_after), ..Refusal::new("queue_full", "rate_limit_error", None, message) }
+        Refusal::new("queue_full", message).retry_after(retry_after)
     }
 
     /// Looking inside is switched off.
     pub fn inspect_disabled() -> Refusal {
-        let message = "this server was started with --no-inspect, so nobody can look inside the model".into();
-        Refusal::new("inspect_disabled", REQUEST, None, message)
+        let message = "this server was started with --no-inspect, so nobody can look inside the model";
+        Refusal::new("inspect_disabled", message)
     }
 
     /// The server only shows the inside of its model.
     pub fn looked_at_alone() -> Refusal {
-        let message = "this server shows the inside of a model, and continues no texts: `limpid serve` does".into();
-        Refusal::new("not_for_this_model", REQUEST, None, message)
+        let message = "this server shows the inside of a model, and continues no texts: `limpid serve` does";
+        Refusal::new("not_for_this_model", message)
     }
 
     // ---- bodies
 
     /// The body is not JSON, or JSON that is not accepted.
     pub fn invalid_json(message: String) -> Refusal {
-        Refusal::new("invalid_json", REQUEST, None, message)
+        Refusal::new("invalid_json", message)
     }
 
     /// `param` is of another type than `expected`.
     pub fn invalid_type(param: &str, expected: &str, value: &Value) -> Refusal {
-        let message = format!("`{}` must be {expected}, found {}", quoted(param), found(value));
-        Refusal::of("invalid_type", param, message)
+        Refusal::of("invalid_type", param, format!("`{}` must be {expected}, found {}", quoted(param), found(value)))
     }
 
     /// `param` is not `expected`.
@@ -241,7 +254,7 @@ impl Refusal {
     /// A conversation for a model that has no template.
     pub fn no_chat_template() -> Refusal {
         let message = "this model has no chat template, so it cannot read `messages`: use /v1/completions, or start the server with --chat-template FILE";
-        Refusal::of("no_chat_template", "messages", message.into())
+        Refusal::of("no_chat_template", "messages", message)
     }
 
     /// A request that needs more of the KV cache than the whole of it.
@@ -257,7 +270,7 @@ impl Refusal {
     /// No key, or a wrong one: the same words for both.
     pub fn invalid_api_key() -> Refusal {
         let message = "this server needs a key: send `Authorization: Bearer KEY` with one that it was started with";
-        Refusal::new("invalid_api_key", "authentication_error", None, message.into())
+        Refusal::new("invalid_api_key", message)
     }
 
     /// A Host header that does not name this server.
@@ -268,8 +281,7 @@ impl Refusal {
         } else {
             format!("start it with --allow-host {name} to permit it")
         };
-        let message = format!("`Host: {}` is not this server; {remedy}", quoted(host));
-        Refusal::new("host_not_allowed", "permission_error", None, message)
+        Refusal::new("host_not_allowed", format!("`Host: {}` is not this server; {remedy}", quoted(host)))
     }
 
     /// A page of another site. One that the server can permit is named whole: the name is what has to be given.
@@ -280,7 +292,7 @@ impl Refusal {
             }
             None => format!("a page of \"{}\" may not ask this server: that is no origin to permit", quoted(origin)),
         };
-        Refusal::new("origin_not_allowed", "permission_error", None, message)
+        Refusal::new("origin_not_allowed", message)
     }
 
     /// A path that does not exist.
@@ -296,7 +308,7 @@ impl Refusal {
                 "there is nothing at {name}; there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models, and /docs lists the rest"
             ),
         };
-        Refusal::new("not_found", REQUEST, None, message)
+        Refusal::new("not_found", message)
     }
 
     /// Another model than the one that is served.
@@ -307,26 +319,24 @@ impl Refusal {
 
     /// A path with another method.
     pub fn method_not_allowed(method: &str, path: &str, allowed: &str) -> Refusal {
-        let message = format!("{} takes {allowed}, found {}", quoted(path), quoted(method));
-        Refusal::new("method_not_allowed", REQUEST, None, message)
+        Refusal::new("method_not_allowed", format!("{} takes {allowed}, found {}", quoted(path), quoted(method)))
     }
 
     /// A request that came too slowly: `what` is its headers or its body.
     pub fn request_timeout(what: &str, seconds: u64) -> Refusal {
-        let message = format!("the {what} did not arrive within {seconds} s: send it faster");
-        Refusal::new("request_timeout", REQUEST, None, message)
+        Refusal::new("request_timeout", format!("the {what} did not arrive within {seconds} s: send it faster"))
     }
 
     /// A body of more than `limit` bytes.
     pub fn body_too_large(limit: u64) -> Refusal {
         let message =
             format!("the body is larger than {limit} bytes: send less, or start the server with a larger --max-body");
-        Refusal::new("body_too_large", REQUEST, None, message)
+        Refusal::new("body_too_large", message)
     }
 
     /// A path of more than `limit` bytes.
     pub fn uri_too_long(limit: usize) -> Refusal {
-        Refusal::new("uri_too_long", REQUEST, None, format!("the path is longer than {limit} bytes: shorten it"))
+        Refusal::new("uri_too_long", format!("the path is longer than {limit} bytes: shorten it"))
     }
 
     /// A body that is not sent as JSON.
@@ -337,31 +347,30 @@ impl Refusal {
             [first, second, ..] => format!("{} and {}: send one", quoted(first), quoted(second)),
         };
         let message = format!("the body must be sent with `Content-Type: application/json`, found {found}");
-        Refusal::new("unsupported_media_type", REQUEST, None, message)
+        Refusal::new("unsupported_media_type", message)
     }
 
     /// A body that is compressed.
     pub fn unsupported_encoding(coding: &str) -> Refusal {
-        let message = format!(
-            "the body is sent with `Content-Encoding: {}`: send it without, as it is, uncompressed",
-            quoted(coding)
-        );
-        Refusal::new("unsupported_encoding", REQUEST, None, message)
+        let coding = quoted(coding);
+        let message =
+            format!("the body is sent with `Content-Encoding: {coding}`: send it without, as it is, uncompressed");
+        Refusal::new("unsupported_encoding", message)
     }
 
     /// A Transfer-Encoding other than chunked.
     pub fn unsupported_transfer_encoding(coding: &str) -> Refusal {
+        let coding = quoted(coding);
         let message = format!(
-            "the body is sent with `Transfer-Encoding: {}`: send it chunked or with a Content-Length, as it is",
-            quoted(coding)
+            "the body is sent with `Transfer-Encoding: {coding}`: send it chunked or with a Content-Length, as it is"
         );
-        Refusal::new("unsupported_transfer_encoding", "server_error", None, message)
+        Refusal::new("unsupported_transfer_encoding", message)
     }
 
     /// Headers of more than `limit` bytes.
     pub fn headers_too_large(limit: usize) -> Refusal {
         let message = format!("the headers are larger than {limit} bytes: send fewer or shorter ones");
-        Refusal::new("headers_too_large", REQUEST, None, message)
+        Refusal::new("headers_too_large", message)
     }
 
     // ---- the server
@@ -369,26 +378,23 @@ impl Refusal {
     /// Too many requests wait.
     pub fn queue_full(waiting: usize, retry_after: u32) -> Refusal {
         let message = format!("{waiting} prompts wait already: try again in {retry_after} s");
-        Refusal { retry_after: Some(retry_after), ..Refusal::new("queue_full", "rate_limit_error", None, message) }
+        Refusal::new("queue_full", message).retry_after(retry_after)
     }
 
     /// The model failed. What happened is for the log, not for the client.
     pub fn engine_error(cause: impl ToString) -> Refusal {
         let message = "the server failed on this request; its log says why, under the request id of this answer";
-        let refusal = Refusal::new("engine_error", "server_error", None, message.into());
-        Refusal { cause: Some(cause.to_string()), ..refusal }
+        Refusal { cause: Some(cause.to_string()), ..Refusal::new("engine_error", message) }
     }
 
     /// The model is not in memory yet.
     pub fn loading() -> Refusal {
-        let message = "the model is being loaded: try again in a second";
-        Refusal { retry_after: Some(1), ..Refusal::new("loading", "server_error", None, message.into()) }
+        Refusal::new("loading", "the model is being loaded: try again in a second").retry_after(1)
     }
 
     /// The server stops.
     pub fn stopping() -> Refusal {
-        let message = "the server is stopping: ask again when it is back";
-        Refusal { retry_after: Some(1), ..Refusal::new("stopping", "server_error", None, message.into()) }
+        Refusal::new("stopping", "the server is stopping: ask again when it is back").retry_after(1)
     }
 }
 
@@ -458,7 +464,10 @@ mod tests {
             assert!(!refusal.message.contains(&"evil\\n".repeat(12)), "{}", refusal.message);
             let kinds = [(401, "authentication_error"), (403, "permission_error"), (429, "rate_limit_error")];
             let kind = kinds.into_iter().find(|(status, _)| *status == refusal.status).map(|(_, kind)| kind);
-            assert_eq!(refusal.kind, kind.unwrap_or(if refusal.status < 500 { REQUEST } else { "server_error" }));
+            assert_eq!(
+                refusal.kind(),
+                kind.unwrap_or(if refusal.status < 500 { "invalid_request_error" } else { "server_error" })
+            );
             let body = refusal.body();
             let keys: Vec<&String> = body["error"].as_object().unwrap().keys().collect();
             assert_eq!(keys, ["code", "message", "param", "type"]);

@@ -1,31 +1,29 @@
 //! A request from its head to its answer: who asks and for what is checked here, and the work is given to whoever does it.
 
 use crate::answer::Answer;
-use crate::body::{ReplyBody, Stream};
+use crate::body::{Content, ReplyBody, Stream};
 use crate::incoming::{self, check_body_type, check_head};
 use crate::listen::Busy;
 use crate::look;
 use crate::model::ServedLease;
 use crate::openai::{self, Ask};
-use crate::refusal::Refusal;
-use crate::reply::{HttpReply, add, refused};
+use crate::refusal::{Refusal, Result};
+use crate::reply::{HttpReply, JSON, add, document, health, preflight, refused, streamed, whole};
 use crate::routes::{self, Endpoint, Route};
-use crate::server::{Counted, PageOptions, Phase, ServeEvent, ServerState};
+use crate::server::{Counted, Phase, ServeEvent, ServerState};
 use crate::threads::{Work, on_thread, read_body};
-use crate::{docs, embeddings, metrics, openapi, server, tokens, ui};
+use crate::{docs, embeddings, metrics, openapi, server, tokens};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 use limpid_glass::decoded;
+use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const HTML: &str = "text/html; charset=utf-8";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// By this a browser asks whether a page of a public network may reach the server.
-const REQUEST_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-request-private-network");
 
 /// Answers one request.
 pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incoming>) -> Response<ReplyBody> {
@@ -33,22 +31,19 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
     let id = request_id(request.headers());
     let path = routes::pattern(request.uri().path());
     let origin = shared.access.check(&request);
-    let mut done = match &origin {
+    let done = match &origin {
         Ok(origin) => reply(&shared, request, origin.is_some()).await,
         Err(refusal) => Err(refusal.clone()),
     };
-    if let Ok(HttpReply::Events(stream)) = &mut done {
+    let mut response = done.unwrap_or_else(|refusal| {
+        shared.metrics.add("limpid_rejected_total", &[("reason", refusal.code)], 1);
+        log_fault(&shared, &id, path, &refusal);
+        refused(&refusal, path)
+    });
+    if let Content::Events(stream) = response.body_mut() {
         let (shared, id) = (shared.clone(), id.clone());
         stream.report = Some(Box::new(move |refusal| log_fault(&shared, &id, path, refusal)));
     }
-    let mut response = match done {
-        Ok(reply) => reply.into_response(held),
-        Err(refusal) => {
-            shared.metrics.add("limpid_rejected_total", &[("reason", refusal.code)], 1);
-            log_fault(&shared, &id, path, &refusal);
-            refused(&refusal, path, held)
-        }
-    };
     if let Ok(Some(origin)) = origin {
         permit(&mut response, origin);
     }
@@ -59,11 +54,11 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
     add(&mut response, REQUEST_ID, &id);
     let code = response.status().as_str().to_string();
     shared.metrics.add("limpid_requests_total", &[("endpoint", path), ("code", &code)], 1);
-    response
+    response.map(|content| ReplyBody::new(content, held))
 }
 
 /// Lets a page of another origin read an answer.
-fn permit(response: &mut Response<ReplyBody>, origin: HeaderValue) {
+fn permit(response: &mut HttpReply, origin: HeaderValue) {
     response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     add(response, header::VARY, "origin");
     add(response, header::ACCESS_CONTROL_EXPOSE_HEADERS, "retry-after, x-request-id");
@@ -93,11 +88,7 @@ fn request_id(headers: &HeaderMap) -> String {
     own.filter(plain).map_or_else(|| format!("req-{}", new_id()), String::from)
 }
 
-async fn reply(
-    shared: &Arc<ServerState>,
-    request: Request<Incoming>,
-    from_other_origin: bool,
-) -> Result<HttpReply, Refusal> {
+async fn reply(shared: &Arc<ServerState>, request: Request<Incoming>, from_other_origin: bool) -> Result<HttpReply> {
     check_head(&shared.options.limits, &request)?;
     if request.method() == Method::OPTIONS && from_other_origin {
         return Ok(preflight(request.headers()));
@@ -110,30 +101,20 @@ async fn reply(
         check_body_type(request.headers())?;
         let body = incoming::read(&shared.options.limits, request).await?;
         if route.endpoint == Endpoint::LookInto {
-            return look::post(shared, rest.into(), body).await.map(HttpReply::from);
+            return look::post(shared, rest.into(), body).await;
         }
         return post(shared, route.endpoint, model, body).await;
     }
     let query = look::query(request.uri().query().unwrap_or_default());
     match route.endpoint {
-        Endpoint::Look => look::ask(shared, rest.into(), query).await.map(HttpReply::from),
-        Endpoint::Forget => look::forget(shared, rest).map(HttpReply::from),
+        Endpoint::Look => look::ask(shared, rest.into(), query).await,
+        Endpoint::Forget => look::forget(shared, rest),
         endpoint => get(shared, endpoint, rest),
     }
 }
 
-/// Permission for a page of another origin to ask.
-fn preflight(headers: &HeaderMap) -> HttpReply {
-    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).and_then(|asked| asked.to_str().ok());
-    let private_network = headers.contains_key(REQUEST_PRIVATE_NETWORK);
-    HttpReply::Preflight {
-        headers: asked.unwrap_or("authorization, content-type, x-request-id").into(),
-        private_network,
-    }
-}
-
 /// Refuses a request without a key, with a query where there is none, or for what the server does not do now.
-fn check_route(shared: &ServerState, route: &Route, request: &Request<Incoming>) -> Result<(), Refusal> {
+fn check_route(shared: &ServerState, route: &Route, request: &Request<Incoming>) -> Result<()> {
     let endpoint = route.endpoint;
     let open = route.open || endpoint == Endpoint::Metrics && shared.options.metrics_public;
     if !open && !shared.access.has_key(request.headers()) {
@@ -155,22 +136,28 @@ fn check_route(shared: &ServerState, route: &Route, request: &Request<Incoming>)
 }
 
 /// What is answered at once.
-fn get(shared: &ServerState, endpoint: Endpoint, rest: &str) -> Result<HttpReply, Refusal> {
+fn get(shared: &ServerState, endpoint: Endpoint, rest: &str) -> Result<HttpReply> {
     let model = shared.model();
     Ok(match endpoint {
-        Endpoint::Health => HttpReply::Health(state(shared)),
-        Endpoint::Models => HttpReply::Json(tokens::models(&model)),
-        Endpoint::Model => HttpReply::Json(tokens::model(&model, &decoded(rest))?),
-        Endpoint::TokenizerInfo => HttpReply::Json(tokens::tokenizer_info(&model)?),
-        Endpoint::Metrics => HttpReply::Text { kind: "text/plain; version=0.0.4", text: measures(shared), csp: None },
-        Endpoint::OpenApi => {
-            let text = openapi::document(!shared.options.keys.is_empty()).into();
-            HttpReply::Text { kind: "application/json", text, csp: None }
+        Endpoint::Health => health(state(shared)),
+        Endpoint::Models => json(&tokens::models(&model)),
+        Endpoint::Model => json(&tokens::model(&model, &decoded(rest))?),
+        Endpoint::TokenizerInfo => json(&tokens::tokenizer_info(&model)?),
+        Endpoint::Metrics => whole("text/plain; version=0.0.4", measures(shared)),
+        Endpoint::OpenApi => whole(JSON, openapi::document(!shared.options.keys.is_empty())),
+        Endpoint::Docs => document(docs::page(), docs::CSP),
+        Endpoint::Page => {
+            // the built-in page was made before the port opened; a folder's may be broken just now
+            let page = shared.options.page.make().map_err(Refusal::engine_error)?;
+            let page = page.ok_or_else(|| Refusal::not_found("/"))?;
+            document(page.html, &page.csp)
         }
-        Endpoint::Docs => HttpReply::Text { kind: HTML, text: docs::page(), csp: Some(docs::CSP.into()) },
-        Endpoint::Page => page(&shared.options.page)?,
         other => return Err(Refusal::engine_error(format!("{other:?} is not answered at once"))), // all others have a body
     })
+}
+
+fn json(value: &Value) -> HttpReply {
+    whole(JSON, value.to_string())
 }
 
 /// The state that `/health` reports.
@@ -184,43 +171,36 @@ fn state(shared: &ServerState) -> &'static str {
     }
 }
 
-fn page(options: &PageOptions) -> Result<HttpReply, Refusal> {
-    let folder = match options {
-        PageOptions::Off => return Err(Refusal::not_found("/")),
-        PageOptions::Own => None,
-        PageOptions::Folder(folder) => Some(folder.as_path()),
-    };
-    // the built-in page was made before the port opened; a folder's may be broken just now
-    let page = ui::page(folder).map_err(Refusal::engine_error)?;
-    Ok(HttpReply::Text { kind: HTML, text: page.html, csp: Some(page.csp) })
-}
-
 /// What is made of a body.
-async fn post(
-    shared: &Arc<ServerState>,
-    endpoint: Endpoint,
-    model: ServedLease,
-    body: Bytes,
-) -> Result<HttpReply, Refusal> {
-    let (work, name): (Work<Ask>, _) = match endpoint {
-        Endpoint::Chat => (openai::chat, "chatcmpl"),
-        Endpoint::Completions => (openai::completions, "cmpl"),
-        Endpoint::Tokenize => return read_body(shared, &model, &body, tokens::tokenize).await.map(HttpReply::Json),
-        Endpoint::Detokenize => return read_body(shared, &model, &body, tokens::detokenize).await.map(HttpReply::Json),
-        Endpoint::ApplyTemplate => {
-            return read_body(shared, &model, &body, tokens::apply_template).await.map(HttpReply::Json);
-        }
+async fn post(shared: &Arc<ServerState>, endpoint: Endpoint, model: ServedLease, body: Bytes) -> Result<HttpReply> {
+    let made = match endpoint {
+        Endpoint::Chat => return generate(shared, model, body, openai::chat, "chatcmpl").await,
+        Endpoint::Completions => return generate(shared, model, body, openai::completions, "cmpl").await,
+        Endpoint::Tokenize => read_body(shared, &model, &body, tokens::tokenize).await,
+        Endpoint::Detokenize => read_body(shared, &model, &body, tokens::detokenize).await,
+        Endpoint::ApplyTemplate => read_body(shared, &model, &body, tokens::apply_template).await,
         Endpoint::Embeddings => {
             let waits = shared.queue.places(&model, &[0])?;
             let work = move |gone: &Arc<AtomicBool>| {
                 drop(waits);
                 embeddings::embeddings(&model, &body, &|| gone.load(Ordering::Relaxed))
             };
-            return on_thread(shared, &shared.embedding, work).await.map(HttpReply::Json);
+            on_thread(shared, &shared.embedding, work).await
         }
-        _ => return Err(Refusal::engine_error("a path without an endpoint")), // no other has a body
+        _ => Err(Refusal::engine_error("a path without an endpoint")), // no other has a body
     };
-    let ask = read_body(shared, &model, &body, work).await?;
+    made.map(|value| json(&value))
+}
+
+/// The answer of the engine to a body that `read` understands; `name` begins the answer's id.
+async fn generate(
+    shared: &Arc<ServerState>,
+    model: ServedLease,
+    body: Bytes,
+    read: Work<Ask>,
+    name: &str,
+) -> Result<HttpReply> {
+    let ask = read_body(shared, &model, &body, read).await?;
     drop(body);
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut answer = Answer::new(Arc::clone(&model), ask.answer, format!("{name}-{}", new_id()), created);
@@ -229,10 +209,10 @@ async fn post(
     let ready = answer.begin();
     let mut stream = Stream { answer, events, phase: shared.phase.subscribe(), ready, report: None };
     if stream.answer.streams() {
-        return Ok(HttpReply::Events(Box::new(stream)));
+        return Ok(streamed("text/event-stream", Content::Events(Box::new(stream))));
     }
     while stream.told().await.is_some() {}
-    stream.answer.whole().map(|text| HttpReply::Text { kind: "application/json", text, csp: None })
+    Ok(whole(JSON, stream.answer.whole()?))
 }
 
 /// The content of `/metrics`.

@@ -1,7 +1,7 @@
 //! Every path of the server, its methods, and what is there. Requests are dispatched by this table, and `/openapi.json` and `/docs` are
 //! made from it.
 
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use hyper::Method;
 
 /// What can be asked for.
@@ -81,7 +81,7 @@ pub const ROUTES: &[Route] = &[
 ];
 
 /// The route of a request, and what stands for `{id}`.
-pub fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static Route, &'a str), Refusal> {
+pub fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static Route, &'a str)> {
     let mut routes = ROUTES.iter().filter_map(|route| Some((route, rest(route.path, path)?))).peekable();
     let (first, _) = routes.peek().ok_or_else(|| Refusal::not_found(path))?;
     let allowed = allowed(first.path);

@@ -64,6 +64,11 @@ pub fn object(required: &[(&str, Value)], optional: &[(&str, Value)]) -> Value {
     object
 }
 
+/// An object with exactly these.
+pub fn record(fields: &[(&str, Value)]) -> Value {
+    object(fields, &[])
+}
+
 pub fn described(mut schema: Value, about: &str) -> Value {
     schema["description"] = about.into();
     schema
@@ -117,7 +122,7 @@ pub fn logit_bias() -> Value {
 
 /// A message of a conversation. Only an assistant's may be without content.
 pub fn message() -> Value {
-    let mut part = object(&[("type", one_of(&["text"])), ("text", string())], &[]);
+    let mut part = record(&[("type", one_of(&["text"])), ("text", string())]);
     part["additionalProperties"] = json!({ "type": "null" });
     let silent = json!({ "type": "null", "description": "The assistant said nothing." });
     let unsupported = json!({ "description": UNSUPPORTED, "enum": [null, "", [], {}] });

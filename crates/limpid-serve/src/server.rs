@@ -6,7 +6,7 @@ use crate::follow::{self, Follow};
 use crate::listen::{self, ConnectionLimits};
 use crate::metrics::Metrics;
 use crate::model::{ServedLease, ServedModel};
-use crate::ui;
+use crate::ui::{self, Page, UiError};
 use crate::worker::{self, Queue};
 use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
@@ -99,6 +99,17 @@ pub enum PageOptions {
     Folder(PathBuf),
     /// None.
     Off,
+}
+
+impl PageOptions {
+    /// The page as it is now, if there is one.
+    pub(crate) fn make(&self) -> Result<Option<Page>, UiError> {
+        match self {
+            PageOptions::Own => ui::page(None).map(Some),
+            PageOptions::Folder(folder) => ui::page(Some(folder)).map(Some),
+            PageOptions::Off => Ok(None),
+        }
+    }
 }
 
 /// Why nothing is served.
@@ -346,13 +357,7 @@ impl Server {
     ) -> Result<Server, ServeError> {
         let address = address(&options)?;
         let access = RequestAccess::new(&options, address.ip())?;
-        match &options.page {
-            PageOptions::Own => drop(ui::page(None).map_err(|error| ServeError::Page(error.to_string()))?),
-            PageOptions::Folder(folder) => {
-                drop(ui::page(Some(folder)).map_err(|error| ServeError::Page(error.to_string()))?);
-            }
-            PageOptions::Off => {}
-        }
+        options.page.make().map_err(|error| ServeError::Page(error.to_string()))?;
         let engine = if options.look_only {
             None
         } else {

@@ -1,7 +1,7 @@
 //! Work that takes longer than a socket should wait: it runs on threads of its own, of which there are a few for each kind of work.
 
 use crate::model::{ServedLease, ServedModel};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use crate::server::{Phase, ServerState};
 use hyper::body::Bytes;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 const LARGE: usize = 32 << 10;
 
 /// What turns a body into something.
-pub type Work<T> = fn(&ServedModel, &[u8]) -> Result<T, Refusal>;
+pub type Work<T> = fn(&ServedModel, &[u8]) -> Result<T>;
 
 /// Does work on a body; if the body is large, on a thread of its own, so that it holds up nobody.
 pub async fn read_body<T: Send + 'static>(
@@ -20,7 +20,7 @@ pub async fn read_body<T: Send + 'static>(
     model: &ServedLease,
     body: &Bytes,
     work: Work<T>,
-) -> Result<T, Refusal> {
+) -> Result<T> {
     if body.len() <= LARGE {
         return work(model, body);
     }
@@ -50,8 +50,8 @@ impl Drop for Gone {
 pub async fn on_thread<T: Send + 'static>(
     shared: &ServerState,
     places: &Arc<Semaphore>,
-    work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+    work: impl FnOnce(&Arc<AtomicBool>) -> Result<T> + Send + 'static,
+) -> Result<T> {
     let mut phase = shared.phase.subscribe();
     let waits = Gone::default(); // as long as this call
     let gone = waits.flag();

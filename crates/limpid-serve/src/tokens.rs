@@ -6,7 +6,7 @@ use crate::ServedModel;
 use crate::answer::name;
 use crate::openai::{chat_ids, encode, ids, messages, read, template_fault, tokenizer};
 use crate::parameters::{APPLY_TEMPLATE, DETOKENIZE, RequestFields, TOKENIZE};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use limpid::data::chat::Message;
 use limpid::data::template::ChatTemplate;
 use limpid::model::{Mode, Model};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 ///
 /// # Errors
 /// The first thing that is wrong with the body.
-pub fn tokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+pub fn tokenize(model: &ServedModel, body: &[u8]) -> Result<Value> {
     let fields = read(model, &TOKENIZE, body)?;
     let given: Vec<&str> = TOKENIZE.exactly_one.iter().copied().filter(|name| fields.get(name).is_some()).collect();
     let parse = fields.flag("parse_special");
@@ -58,7 +58,7 @@ pub fn tokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
 ///
 /// # Errors
 /// The first thing that is wrong with the body.
-pub fn detokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+pub fn detokenize(model: &ServedModel, body: &[u8]) -> Result<Value> {
     let fields = read(model, &DETOKENIZE, body)?;
     let tokens = match fields.required("tokens", "an array of token ids")? {
         Value::Array(items) if items.is_empty() => vec![],
@@ -73,7 +73,7 @@ pub fn detokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
 ///
 /// # Errors
 /// If the model has no tokenizer.
-pub fn tokenizer_info(model: &ServedModel) -> Result<Value, Refusal> {
+pub fn tokenizer_info(model: &ServedModel) -> Result<Value> {
     let tokenizer = tokenizer(model)?;
     let text = |id: Option<u32>| id.map(|id| name(tokenizer, id).0);
     let pad = ["<pad>", "[PAD]", "<|pad|>"].into_iter().find_map(|name| tokenizer.special(name));
@@ -91,22 +91,16 @@ pub fn tokenizer_info(model: &ServedModel) -> Result<Value, Refusal> {
 ///
 /// # Errors
 /// The first thing that is wrong with the body, and if the model has no template.
-pub fn apply_template(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+pub fn apply_template(model: &ServedModel, body: &[u8]) -> Result<Value> {
     let fields = read(model, &APPLY_TEMPLATE, body)?;
     let (template, messages) = conversation(model, &fields)?;
-    Ok(json!({ "prompt": rendered(template, &messages, fields.flag("add_generation_prompt"))? }))
+    let prompt = template.render(&messages, fields.flag("add_generation_prompt"));
+    Ok(json!({ "prompt": prompt.map_err(|error| template_fault(&error))? }))
 }
 
-fn conversation<'a>(
-    model: &'a ServedModel,
-    fields: &RequestFields,
-) -> Result<(&'a ChatTemplate, Vec<Message>), Refusal> {
+fn conversation<'a>(model: &'a ServedModel, fields: &RequestFields) -> Result<(&'a ChatTemplate, Vec<Message>)> {
     let messages = messages(fields.required("messages", "an array of messages")?)?;
     Ok((model.template.as_ref().ok_or_else(Refusal::no_chat_template)?, messages))
-}
-
-fn rendered(template: &ChatTemplate, messages: &[Message], add_generation_prompt: bool) -> Result<String, Refusal> {
-    template.render(messages, add_generation_prompt).map_err(|error| template_fault(&error))
 }
 
 /// `GET /v1/models`.
@@ -118,7 +112,7 @@ pub fn models(model: &ServedModel) -> Value {
 ///
 /// # Errors
 /// If it is not the model that is served.
-pub fn model(model: &ServedModel, id: &str) -> Result<Value, Refusal> {
+pub fn model(model: &ServedModel, id: &str) -> Result<Value> {
     if id == model.id { Ok(card(model)) } else { Err(Refusal::model_not_found(id, &model.id)) }
 }
 

@@ -6,12 +6,11 @@
 
 use crate::metrics::Metrics;
 use crate::model::{ServedLease, ServedModel};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Result};
 use crate::server::{ServeEvent, ServerState};
 use limpid::engine::{Engine, EngineCounts, EngineEvent, EngineRequest, RequestId};
 use limpid_base::contain::contain;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -92,7 +91,7 @@ impl Queue {
     ///
     /// # Errors
     /// If too many wait: too many sequences, or prompts of more tokens than that many contexts have.
-    pub fn places(self: &Arc<Queue>, model: &ServedModel, prompts: &[usize]) -> Result<Vec<Waiting>, Refusal> {
+    pub fn places(self: &Arc<Queue>, model: &ServedModel, prompts: &[usize]) -> Result<Vec<Waiting>> {
         let (count, tokens) = (prompts.len(), prompts.iter().sum::<usize>());
         let most_tokens = self.most.saturating_mul(model.lm.config().context_length);
         let mut state = self.state();
@@ -111,11 +110,7 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::places`].
-    pub fn submit(
-        self: &Arc<Queue>,
-        model: &ServedLease,
-        requests: Vec<EngineRequest>,
-    ) -> Result<ReplyEvents, Refusal> {
+    pub fn submit(self: &Arc<Queue>, model: &ServedLease, requests: Vec<EngineRequest>) -> Result<ReplyEvents> {
         let prompts: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
         let room: usize = requests.iter().map(|request| request.options.max_tokens + BESIDE_TOKENS).sum();
         let (events, hears) = mpsc::channel(room.max(1));
@@ -184,15 +179,10 @@ impl Queue {
     }
 }
 
-/// A request in the engine.
-struct Asker {
+/// One of a request's sequences in the engine.
+struct Sequence {
     events: mpsc::Sender<(usize, EngineEvent)>,
     came: Instant,
-}
-
-/// One of its sequences.
-struct Sequence {
-    asker: Rc<Asker>,
     waits: Option<Waiting>,
     choice: usize,
     prompt: usize,
@@ -236,17 +226,15 @@ pub fn run(shared: &ServerState) {
             }
         }
         all.retain(|served| served.model.strong_count() > 0 || !served.sequences.is_empty());
-        queue.state().counts = all.iter_mut().filter_map(|served| served.engine.as_mut()).map(Engine::counts).fold(
-            EngineCounts::default(),
-            |sum, one| EngineCounts {
-                running: sum.running + one.running,
-                blocks: sum.blocks + one.blocks,
-                held: sum.held + one.held,
-                idle: sum.idle + one.idle,
-                rows: one.rows,
-                ..sum
-            },
-        );
+        let mut counts = EngineCounts::default();
+        for one in all.iter_mut().filter_map(|served| served.engine.as_mut()).map(Engine::counts) {
+            counts.running += one.running;
+            counts.blocks += one.blocks;
+            counts.held += one.held;
+            counts.idle += one.idle;
+            counts.rows = one.rows;
+        }
+        queue.state().counts = counts;
     }
 }
 
@@ -257,16 +245,16 @@ impl Served {
             self.remake(shared);
         }
         let Some(engine) = &mut self.engine else { return };
-        let asker = Rc::new(Asker { events: job.events, came: job.came });
-        for (choice, (request, waits)) in job.requests.into_iter().enumerate() {
+        let Job { requests, events, came, .. } = job;
+        for (choice, (request, waits)) in requests.into_iter().enumerate() {
             let prompt = request.prompt.len();
             match contain(|| engine.submit(request)) {
                 Ok(Ok(id)) => {
-                    let (asker, waits) = (asker.clone(), Some(waits));
-                    self.sequences.insert(id, Sequence { asker, waits, choice, prompt, last: None });
+                    let (events, waits) = (events.clone(), Some(waits));
+                    self.sequences.insert(id, Sequence { events, came, waits, choice, prompt, last: None });
                 }
                 Ok(Err(error)) => {
-                    let _ = asker.events.try_send((choice, EngineEvent::Failed(error))); // it has room, or is gone
+                    let _ = events.try_send((choice, EngineEvent::Failed(error))); // it has room, or is gone
                 }
                 Err(panic) => return self.fail(&panic, shared),
             }
@@ -277,7 +265,7 @@ impl Served {
     fn round(&mut self, shared: &ServerState) {
         let metrics = &shared.metrics;
         let Some(engine) = &mut self.engine else { return };
-        let gone = self.sequences.extract_if(|_, sequence| sequence.asker.events.is_closed());
+        let gone = self.sequences.extract_if(|_, sequence| sequence.events.is_closed());
         let gone: HashSet<RequestId> =
             gone.inspect(|(_, sequence)| sequence.note_cancelled(metrics)).map(|of| of.0).collect();
         if !gone.is_empty() {
@@ -292,7 +280,7 @@ impl Served {
             let Some(sequence) = sequences.get_mut(&id) else { return false };
             let last = matches!(event, EngineEvent::Done(_) | EngineEvent::Failed(_));
             sequence.note(&event, metrics);
-            let heard = sequence.asker.events.try_send((sequence.choice, event)).is_ok();
+            let heard = sequence.events.try_send((sequence.choice, event)).is_ok();
             if !heard && !last {
                 sequence.note_cancelled(metrics);
             }
@@ -346,7 +334,7 @@ impl Served {
 
 impl Sequence {
     fn note(&mut self, event: &EngineEvent, metrics: &Metrics) {
-        let came = self.asker.came;
+        let came = self.came;
         if self.waits.take().is_some() {
             metrics.observe("limpid_queue_seconds", came.elapsed().as_secs_f64());
         }

@@ -1,11 +1,10 @@
 //! Loss spikes and divergence: when a loss counts as one, and the report about its batch.
 
 use crate::batches::Batches;
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::evaluate::Score;
 use crate::trainer::Trainer;
 use limpid_core::backend;
-use limpid_core::model::{Module, Param};
 use limpid_core::ops::{Batch, MemorySpace, Region};
 use limpid_core::optimizer::Change;
 use limpid_tokenizer::Tokenizer;
@@ -48,27 +47,19 @@ pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
 ///
 /// # Errors
 /// If the backend fails, or other processes are not reached.
-pub fn steepest(trainer: &Trainer) -> Result<Vec<(String, f64)>, TrainError> {
-    let trained: Vec<&Param> = trainer.model.params.iter().filter(|p| trainer.trains(p)).collect();
-    let mut sums: Vec<Change> = trained.iter().map(|param| Change::of(param.region.range())).collect();
+pub fn steepest(trainer: &Trainer) -> Result<Vec<(String, f64)>> {
+    let mut sums: Vec<Change> = trainer.trained().map(|param| Change::of(param.region.range())).collect();
     let mut pieces = trainer.team.cut(&sums);
     for (piece, _) in pieces.iter_mut().filter(|(_, owner)| *owner == trainer.team.rank()) {
         let gradient = trainer.backend.read(Region::flat(MemorySpace::Grad, piece.range.clone()))?;
         piece.gradient = gradient.iter().map(|g| f64::from(*g).powi(2)).sum();
     }
     trainer.team.put_together(&pieces, &mut sums)?;
-    let mut layers: Vec<(Module, f64)> = vec![];
-    for (param, Change { gradient, .. }) in trained.iter().zip(sums) {
-        let layer = param.module.layer();
-        match layers.iter_mut().find(|(own, _)| *own == layer) {
-            Some((_, sum)) => *sum += gradient,
-            None => layers.push((layer, gradient)),
-        }
-    }
-    layers.iter_mut().for_each(|(_, square)| *square = square.sqrt());
+    let layers = trainer.by_layer(&sums).into_iter();
+    let mut layers: Vec<_> = layers.map(|(layer, sum)| (layer.name(), sum.gradient.sqrt())).collect();
     layers.retain(|(_, norm)| *norm > 0.0);
     layers.sort_by(|a, b| b.1.total_cmp(&a.1));
-    Ok(layers.into_iter().map(|(layer, norm)| (layer.name(), norm)).collect())
+    Ok(layers)
 }
 
 /// The report of the next step's batch: `head`, then the text of each sequence with its loss (without dropout), the worst first.

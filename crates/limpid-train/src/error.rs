@@ -132,6 +132,9 @@ pub enum TrainError {
     },
 }
 
+/// What training comes to, unless it fails.
+pub(crate) type Result<T, E = TrainError> = std::result::Result<T, E>;
+
 /// Why training would not work.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 //! windows in order, losses added in f64 in that order, dropout off. A text without a token to predict has no loss.
 
 use crate::batches::Windows;
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::ranks::team::Team;
 use limpid_core::backend::Backend;
 use limpid_core::model::Model;
@@ -58,7 +58,7 @@ pub fn score(
     windows: &Windows,
     batch_size: usize,
     goes_on: &mut dyn FnMut(&Score) -> bool,
-) -> Result<Score, TrainError> {
+) -> Result<Score> {
     score_among(model, backend, windows, batch_size, &mut Team::alone(vec![]), goes_on)
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn score_among(
     batch_size: usize,
     team: &mut Team,
     goes_on: &mut dyn FnMut(&Score) -> bool,
-) -> Result<Score, TrainError> {
+) -> Result<Score> {
     let lacking = TrainError::Purpose { lacks: "losses", mend: "Mode::Score or Mode::Train" };
     let losses = model.losses().ok_or(lacking)?;
     windows.check_files()?;
@@ -112,7 +112,7 @@ struct Round {
 
 impl Round {
     /// Adds the losses of a round whose batches have run. Returns whether to continue.
-    fn end(&mut self, team: &mut Team, goes_on: &mut dyn FnMut(&Score) -> bool) -> Result<bool, TrainError> {
+    fn end(&mut self, team: &mut Team, goes_on: &mut dyn FnMut(&Score) -> bool) -> Result<bool> {
         self.own.resize(self.losses, 0.0);
         let all = team.gather_all(&self.own)?;
         for (targets, losses) in self.targets.iter().zip(all.chunks(self.losses)) {

@@ -4,7 +4,7 @@
 //! because each of its losses also depends on the rates before.)
 
 use crate::batches::Batches;
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::evaluate::mean;
 use crate::recipe::Recipe;
 use crate::trainer::Trainer;
@@ -63,7 +63,7 @@ fn train(
     batches: &Batches,
     rate: f64,
     goes_on: &mut dyn FnMut(f64, u64, Option<f64>) -> bool,
-) -> Result<Option<f64>, TrainError> {
+) -> Result<Option<f64>> {
     let long = trainer.recipe;
     let steps = STEPS.min(long.steps).max(1);
     let floor = if long.learning_rate > 0.0 { long.min_learning_rate / long.learning_rate } else { 0.1 };

@@ -79,7 +79,7 @@ fn two_sequences(trainer: &Trainer, batches: &Batches) -> Result<Batch, Prefligh
 /// gradient of what it multiplies.
 fn fill_zeros(trainer: &mut Trainer) -> backend::Result<()> {
     let mut zero = vec![];
-    for param in trainer.model.params.iter().filter(|param| trainer.trains(param)) {
+    for param in trainer.trained() {
         let values = trainer.backend.read(param.region)?;
         if values.iter().all(|value| *value == 0.0) {
             zero.push((param.region, values, random::site(&param.name)));

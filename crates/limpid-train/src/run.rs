@@ -26,7 +26,7 @@ pub use state::{Resumable, kept_steps};
 
 use crate::batches::{Batches, Objective, Windows};
 use crate::divergence::{is_worse, jump, limit};
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::evaluate::{self, Score, mean};
 use crate::log::writer::Log;
 use crate::preflight::preflight;
@@ -77,9 +77,10 @@ pub enum TrainEvent {
 }
 
 /// What an update did to a layer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerUpdate {
     /// The layer: `embed`, `blocks.0`, ..., `ln_final`.
+    #[serde(skip)]
     pub layer: String,
     /// Norm of its gradient, before clipping.
     pub grad_norm: f64,
@@ -88,6 +89,9 @@ pub struct LayerUpdate {
     /// Norm of the update over that of the weights.
     pub update_ratio: f64,
 }
+
+/// The callback, which hears of every event and says whether to go on.
+type Tell<'a> = &'a mut dyn FnMut(TrainEvent) -> Control;
 
 /// The callback's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,24 +213,14 @@ impl<'a> Run<'a> {
         validation: &'a Tokens,
         objective: Objective,
         tokenizer: &'a Tokenizer,
-    ) -> Result<Run<'a>, TrainError> {
+    ) -> Result<Run<'a>> {
         let mut base = Xxh3::new();
         for param in trainer.model.params.iter().filter(|p| trainer.model.kept().all(|kept| kept.name != p.name)) {
             trainer.backend.read(param.region)?.iter().for_each(|v| base.update(&v.to_le_bytes()));
         }
         let state = State {
             format: FORMAT,
-            step: 0,
-            tokens: 0,
-            seconds: 0.0,
-            best: None,
-            recent: vec![],
             chosen: RunSettings { recipe: trainer.recipe, options: RunOptions::default() },
-            first: None,
-            stale: 0,
-            skipped: 0,
-            rollbacks: 0,
-            unfinished: false,
             due: true,
             given: Given {
                 training_text: train.digest()?,
@@ -236,9 +230,7 @@ impl<'a> Run<'a> {
                 precision: trainer.backend.precision().to_string(),
                 base: base.digest(),
             },
-            files: BTreeMap::new(),
-            weights: None,
-            log: None,
+            ..State::default()
         };
         Ok(Run {
             trainer,
@@ -274,7 +266,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// If the folder cannot be used, the text is too short, a number is not finite, or training diverges.
-    pub fn go(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<Summary, TrainError> {
+    pub fn go(&mut self, tell: Tell) -> Result<Summary> {
         let (batches, windows) = self.check_and_cut()?;
         self.check_team()?;
         if self.options.preflight && self.trainer.step == 0 {
@@ -307,7 +299,7 @@ impl<'a> Run<'a> {
     }
 
     /// Checks settings and texts, and cuts the texts into batches to train on and windows to evaluate on.
-    fn check_and_cut(&mut self) -> Result<(Batches<'a>, Option<Windows<'a>>), TrainError> {
+    fn check_and_cut(&mut self) -> Result<(Batches<'a>, Option<Windows<'a>>)> {
         let recipe = self.trainer.recipe;
         let config = &self.trainer.model.config;
         self.state.chosen = RunSettings { recipe, options: self.options };
@@ -326,11 +318,7 @@ impl<'a> Run<'a> {
     }
 
     /// Does what an earlier process, or an error, left undone after the last step. Says whether training has ended already.
-    fn take_up(
-        &mut self,
-        windows: &Option<Windows>,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<Option<End>, TrainError> {
+    fn take_up(&mut self, windows: &Option<Windows>, tell: Tell) -> Result<Option<End>> {
         // a step whose report could not be taken is done; the evaluation and the save after it are not
         let was = self.trainer.step;
         self.trainer.settle_own()?;
@@ -348,7 +336,7 @@ impl<'a> Run<'a> {
     }
 
     /// Logs a step's numbers. Returns whether to stop.
-    fn log_step(&mut self, step: &Step, moved: [u64; 2], tell: &mut dyn FnMut(TrainEvent) -> Control) -> bool {
+    fn log_step(&mut self, step: &Step, moved: [u64; 2], tell: Tell) -> bool {
         let mut line = serde_json::json!({
             "step": step.step, "learning_rate": step.rate, "tokens": self.state.tokens, "seconds": self.state.seconds,
         });
@@ -377,28 +365,19 @@ impl<'a> Run<'a> {
     }
 
     /// Logs what a step's update did to each layer, if that was measured. Returns whether to stop.
-    fn log_layers(&mut self, step: &Step, tell: &mut dyn FnMut(TrainEvent) -> Control) -> bool {
+    fn log_layers(&mut self, step: &Step, tell: Tell) -> bool {
         if self.changes.is_empty() || step.loss.is_none() {
             return false;
         }
         let layers = self.layers();
-        let mut numbers = serde_json::Map::new();
-        for LayerUpdate { layer, grad_norm, weight_norm, update_ratio } in &layers {
-            let own =
-                serde_json::json!({ "grad_norm": grad_norm, "weight_norm": weight_norm, "update_ratio": update_ratio });
-            numbers.insert(layer.clone(), own);
-        }
+        let numbers: serde_json::Map<String, serde_json::Value> =
+            layers.iter().map(|update| (update.layer.clone(), serde_json::json!(update))).collect();
         self.note(serde_json::json!({ "step": step.step, "layers": numbers }), tell);
         tell(TrainEvent::Layers(step.step, layers)) == Control::Stop
     }
 
     /// The work after a step: evaluate, check for divergence, save. If it is stopped, the state says what is left to do.
-    fn after_step(
-        &mut self,
-        windows: &Option<Windows>,
-        mut stop: bool,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<Option<End>, TrainError> {
+    fn after_step(&mut self, windows: &Option<Windows>, mut stop: bool, tell: Tell) -> Result<Option<End>> {
         let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.step);
         self.state.unfinished = stop;
         if let Some(windows) = windows
@@ -438,12 +417,7 @@ impl<'a> Run<'a> {
     }
 
     /// Does one step; none if training was rolled back instead.
-    fn advance(
-        &mut self,
-        batches: &Batches,
-        evaluates: bool,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<Option<Step>, TrainError> {
+    fn advance(&mut self, batches: &Batches, evaluates: bool, tell: Tell) -> Result<Option<Step>> {
         self.changes = self.changes_to_measure();
         let rate = self.trainer.recipe.rate(self.trainer.step);
         if self.trainer.runs_ahead() {
@@ -474,12 +448,11 @@ impl<'a> Run<'a> {
         if every == 0 || !step.is_multiple_of(every) {
             return vec![];
         }
-        let trained = self.trainer.model.params.iter().filter(|param| self.trainer.trains(param));
-        trained.map(|param| Change::of(param.region.range())).collect()
+        self.trainer.trained().map(|param| Change::of(param.region.range())).collect()
     }
 
     /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation or a save comes first.
-    fn step_ahead(&mut self, batches: &Batches, evaluates: bool, rate: f64) -> Result<Option<Step>, TrainError> {
+    fn step_ahead(&mut self, batches: &Batches, evaluates: bool, rate: f64) -> Result<Option<Step>> {
         let sigma = self.options.spike_sigma;
         let most = if sigma > 0.0 { limit(&self.state.recent, sigma) } else { None };
         let step = self.trainer.step + 1;
@@ -497,12 +470,7 @@ impl<'a> Run<'a> {
 
     /// Reports a spike and does what the settings say. Returns whether the step is done all the same; if not, training was rolled back.
     /// The gradient is discarded.
-    fn accept_spike(
-        &mut self,
-        batches: &Batches,
-        (loss, usual, deviations): Spike,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<bool, TrainError> {
+    fn accept_spike(&mut self, batches: &Batches, (loss, usual, deviations): Spike, tell: Tell) -> Result<bool> {
         let step = self.trainer.step + 1;
         let error = TrainError::Spike { step, loss, usual, deviations };
         let path = self.record_batch(batches, &error, tell)?;
@@ -525,12 +493,7 @@ impl<'a> Run<'a> {
     }
 
     /// Reports the batch of a step that was not finite, and rolls back if the settings say so. Other errors are returned.
-    fn after_failure(
-        &mut self,
-        batches: &Batches,
-        error: TrainError,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<Option<Step>, TrainError> {
+    fn after_failure(&mut self, batches: &Batches, error: TrainError, tell: Tell) -> Result<Option<Step>> {
         if !matches!(error, TrainError::NotFinite { .. }) {
             return Err(error);
         }
@@ -543,18 +506,7 @@ impl<'a> Run<'a> {
 
     /// What the last update did to each layer: norms of gradients and weights, and the size of the update relative to the weights.
     fn layers(&self) -> Vec<LayerUpdate> {
-        let mut layers: Vec<(Module, Change)> = vec![];
-        let trained = self.trainer.model.params.iter().filter(|p| self.trainer.trains(p));
-        for (param, change) in trained.zip(&self.changes) {
-            match layers.iter_mut().find(|(own, _)| *own == param.module.layer()) {
-                Some((_, all)) => {
-                    all.gradient += change.gradient;
-                    all.weight += change.weight;
-                    all.update += change.update;
-                }
-                None => layers.push((param.module.layer(), change.clone())),
-            }
-        }
+        let mut layers = self.trainer.by_layer(&self.changes);
         let order = self.trainer.model.layers();
         layers.sort_by_key(|(layer, _)| order.iter().position(|own| own == layer));
         let norms = |(layer, change): (Module, Change)| {
@@ -567,11 +519,7 @@ impl<'a> Run<'a> {
 
     /// Evaluates on part of the validation text, and keeps the weights if they are the best. If that part has no token to predict, there
     /// is no loss, and the weights are not judged. Returns whether to stop; none if the evaluation itself was stopped.
-    fn validate(
-        &mut self,
-        windows: &Windows,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<Option<bool>, TrainError> {
+    fn validate(&mut self, windows: &Windows, tell: Tell) -> Result<Option<bool>> {
         let score = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))??;
         let Some(score) = score else { return Ok(None) };
         let step = self.trainer.step;
@@ -599,13 +547,7 @@ impl<'a> Run<'a> {
     }
 
     /// Evaluates the kept weights on all of the validation text, and sums up.
-    fn finish(
-        &mut self,
-        windows: Option<Windows>,
-        seconds: f64,
-        end: Option<End>,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<Summary, TrainError> {
+    fn finish(&mut self, windows: Option<Windows>, seconds: f64, end: Option<End>, tell: Tell) -> Result<Summary> {
         self.trainer.settle()?;
         let mut stopped = end == Some(End::Stopped);
         let (mut val_loss, mut val_bits_per_byte) = (None, None);
@@ -655,11 +597,7 @@ impl<'a> Run<'a> {
     }
 
     /// The score of the kept weights on all windows; none if it was stopped before the end.
-    fn evaluate_best(
-        &mut self,
-        windows: &Windows,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<Option<Score>, TrainError> {
+    fn evaluate_best(&mut self, windows: &Windows, tell: Tell) -> Result<Option<Score>> {
         if self.best_step() == self.trainer.step {
             self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))?
         } else {
@@ -669,11 +607,7 @@ impl<'a> Run<'a> {
 }
 
 /// The score of all windows; none if it was stopped before the end.
-fn evaluate(
-    trainer: &mut Trainer,
-    windows: &Windows,
-    tell: &mut dyn FnMut(TrainEvent) -> Control,
-) -> Result<Option<Score>, TrainError> {
+fn evaluate(trainer: &mut Trainer, windows: &Windows, tell: Tell) -> Result<Option<Score>> {
     let all = windows.tokens();
     let mut stopped = false;
     let Trainer { model, backend, recipe, team, .. } = trainer;

@@ -17,7 +17,7 @@ mod settle;
 mod state;
 
 use crate::batches::{Batches, TargetCount, count_targets};
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::ranks::courier::Freight;
 use crate::ranks::shards::Uses;
 use crate::ranks::team::Team;
@@ -26,7 +26,7 @@ use crate::recipe::{Recipe, Reduction};
 use limpid_checkpoint::{Checkpoint, CheckpointError};
 use limpid_core::backend::{self, Backend, UpdateReport};
 use limpid_core::finite;
-use limpid_core::model::{Mode, Model, Param, init};
+use limpid_core::model::{Mode, Model, Module, Param, init};
 use limpid_core::numeric::random;
 use limpid_core::ops::{Batch, Pass, Region};
 use limpid_core::optimizer::{Change, Rule};
@@ -181,7 +181,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If the number of processes or of micro-batches is not a power of two, or there are fewer micro-batches than processes.
-    pub fn among(mut self, ranks: Box<dyn Ranks>) -> Result<Trainer, TrainError> {
+    pub fn among(mut self, ranks: Box<dyn Ranks>) -> Result<Trainer> {
         let processes = ranks.size();
         check_micros(processes, self.recipe.accumulate as u64, self.recipe.batch_size)?;
         if processes > 1 {
@@ -201,6 +201,27 @@ impl Trainer {
         param.region.learns() && self.team.groups().iter().any(|group| group.range.contains(&param.region.at))
     }
 
+    /// The parameters that updates change.
+    pub(crate) fn trained(&self) -> impl Iterator<Item = &Param> {
+        self.model.params.iter().filter(|param| self.trains(param))
+    }
+
+    /// The sums over each layer of what was measured of every parameter that trains; in the order of the parameters.
+    pub(crate) fn by_layer(&self, measured: &[Change]) -> Vec<(Module, Change)> {
+        let mut layers: Vec<(Module, Change)> = vec![];
+        for (param, change) in self.trained().zip(measured) {
+            match layers.iter_mut().find(|(own, _)| *own == param.module.layer()) {
+                Some((_, all)) => {
+                    all.gradient += change.gradient;
+                    all.weight += change.weight;
+                    all.update += change.update;
+                }
+                None => layers.push((param.module.layer(), change.clone())),
+            }
+        }
+        layers
+    }
+
     /// The losses of a model that was built to be trained.
     pub(crate) fn losses(&self) -> Option<Region> {
         self.model.losses().filter(|_| matches!(self.model.mode, Mode::Train { .. }))
@@ -211,7 +232,7 @@ impl Trainer {
     /// # Errors
     /// If a loss or the gradient is not finite; the weights are then unchanged, and the error names the tensor. If the backend fails;
     /// unless the device is lost, training can continue from the step that [`Trainer::step`] says.
-    pub fn step(&mut self, batches: &Batches) -> Result<Step, TrainError> {
+    pub fn step(&mut self, batches: &Batches) -> Result<Step> {
         let gradient = self.gradient(batches)?;
         self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
     }
@@ -222,7 +243,7 @@ impl Trainer {
     /// If the loss is not finite; the gradient is then discarded, and the error names the first tensor that is not finite. If the backend
     /// fails, or other processes are not reached; the next gradient then begins anew. If the model was not built to be trained, or a
     /// file of the text has changed.
-    pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
+    pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient> {
         let own = self.team.micros(self.recipe.accumulate as u64);
         let Computing { count, micros, .. } = self.begin_gradient(batches, own, true)?;
         if count.targets == 0 {
@@ -240,14 +261,14 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Trainer::gradient`].
-    pub fn branch(&mut self, batches: &Batches, micros: Range<u64>) -> Result<Branch, TrainError> {
+    pub fn branch(&mut self, batches: &Batches, micros: Range<u64>) -> Result<Branch> {
         let Computing { count, micros, .. } = self.begin_gradient(batches, micros, false)?;
         let loss = self.losses.take_sum(&*self.backend, micros)?;
         Ok(Branch { loss, counted: count.targets, tokens: count.tokens })
     }
 
     /// Begins the gradient of the next step, whose losses are to be fetched. The other processes' branches are added if it is `shared`.
-    fn begin_gradient(&mut self, batches: &Batches, micros: Range<u64>, shared: bool) -> Result<Computing, TrainError> {
+    fn begin_gradient(&mut self, batches: &Batches, micros: Range<u64>, shared: bool) -> Result<Computing> {
         self.settle_own()?;
         if !matches!(self.gradients, Gradients::Blank) {
             self.discard()?;
@@ -257,13 +278,7 @@ impl Trainer {
 
     /// Begins forward and backward of micro-batches of the step after `step` steps, unless none of its rows has a target. The backend's
     /// gradients are blank before.
-    fn compute(
-        &mut self,
-        batches: &Batches,
-        step: u64,
-        micros: Range<u64>,
-        shared: bool,
-    ) -> Result<Computing, TrainError> {
+    fn compute(&mut self, batches: &Batches, step: u64, micros: Range<u64>, shared: bool) -> Result<Computing> {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
         batches.check_files()?;
         let data = step + self.skipped;
@@ -307,7 +322,7 @@ impl Trainer {
     }
 
     /// Runs the forward pass of a micro-batch. Parameters that other processes updated are received on the way, each before it is read.
-    fn forward(&mut self) -> Result<(), TrainError> {
+    fn forward(&mut self) -> Result<()> {
         let ops = self.model.body();
         let mut done = 0;
         if self.unspread {
@@ -323,7 +338,7 @@ impl Trainer {
     }
 
     /// Runs the backward pass of this process's last micro-batch, and sends each gradient as soon as it is final.
-    fn backward_and_send(&mut self) -> Result<(), TrainError> {
+    fn backward_and_send(&mut self) -> Result<()> {
         let passes = self.model.back();
         let mut done = 0;
         self.team.begin(Freight::Gradients)?;
@@ -354,13 +369,7 @@ impl Trainer {
     /// # Errors
     /// If the gradient is not finite, or the backend cannot update; the weights are then unchanged. If the backend cannot report, or
     /// cannot move the average; the step is then done all the same, and the rest of it is done before the next one.
-    pub fn update(
-        &mut self,
-        batches: &Batches,
-        gradient: Gradient,
-        rate: f64,
-        watch: &mut [Change],
-    ) -> Result<Step, TrainError> {
+    pub fn update(&mut self, batches: &Batches, gradient: Gradient, rate: f64, watch: &mut [Change]) -> Result<Step> {
         let done = self.update_own(batches, gradient, rate, watch)?;
         self.settle()?;
         Ok(done)
@@ -374,7 +383,7 @@ impl Trainer {
         gradient: Gradient,
         rate: f64,
         watch: &mut [Change],
-    ) -> Result<Step, TrainError> {
+    ) -> Result<Step> {
         let Gradient { loss, tokens } = gradient;
         if loss.is_none() {
             return Ok(self.skip_update(tokens, rate));
@@ -409,7 +418,7 @@ impl Trainer {
         rate: f64,
         watch: &mut [Change],
         continues: bool,
-    ) -> Result<Option<Step>, TrainError> {
+    ) -> Result<Option<Step>> {
         let all = 0..self.recipe.accumulate as u64;
         let begun = if let Gradients::Ahead(begun) = self.gradients {
             self.gradients = Gradients::Waiting;
@@ -460,12 +469,7 @@ impl Trainer {
 
     /// Begins an update of what this process updates, which measures its pieces of what is watched. `limit` names losses and the sum
     /// above which the update holds itself back.
-    fn begin_update(
-        &mut self,
-        rate: f64,
-        limit: Option<(Region, f64)>,
-        pieces: &[(Change, usize)],
-    ) -> Result<(), TrainError> {
+    fn begin_update(&mut self, rate: f64, limit: Option<(Region, f64)>, pieces: &[(Change, usize)]) -> Result<()> {
         let norm = self.team.norm(&mut *self.backend)?;
         let rule = Rule { norm, most_loss: limit, ..self.recipe.rule(rate, self.step + 1) };
         self.backend.begin_update(self.team.own(), &rule, &self.own_changes(pieces))?;
@@ -480,7 +484,7 @@ impl Trainer {
         batches: &Batches,
         mut pieces: Vec<(Change, usize)>,
         watch: &mut [Change],
-    ) -> Result<Option<f64>, TrainError> {
+    ) -> Result<Option<f64>> {
         let mut own = self.own_changes(&pieces);
         let UpdateReport { norm, finite, held } = self.take_report(&mut own)?;
         if held {
@@ -536,7 +540,7 @@ impl Trainer {
     }
 
     /// What the first process found that found something.
-    fn first_of_all(&mut self, own: Option<(String, f32)>) -> Result<Option<(String, f32)>, TrainError> {
+    fn first_of_all(&mut self, own: Option<(String, f32)>) -> Result<Option<(String, f32)>> {
         if self.team.size() == 1 {
             return Ok(own);
         }

@@ -4,16 +4,16 @@
 
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Constants, Mask, NormKind};
-use limpid::kernels::attend::{CacheBlocks, CachedKeys, Keys};
-use limpid::kernels::{activate, attend, classify, norm};
-use limpid::matrix::gemm::{self, Packed, gemm_packed, product};
-use limpid::matrix::view::{Mat, MatMut};
-use limpid::matrix::{Precision, Start, Sums};
 use limpid::numeric::half::nearest_bf16;
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::{BLOCK, Scoring, Span, Target};
 use limpid::optimizer::{Method, Rule, adamw};
+use limpid_core::kernels::attend::{CacheBlocks, CachedKeys, Keys};
+use limpid_core::kernels::{activate, attend, classify, norm};
+use limpid_core::matrix::gemm::{self, Packed, gemm_packed, product};
+use limpid_core::matrix::view::{Mat, MatMut};
+use limpid_core::matrix::{Precision, Start, Sums};
 use std::time::Instant;
 
 fn values(n: usize) -> Vec<f32> {

@@ -128,6 +128,9 @@ pub enum Error {
     Empty,
 }
 
+/// What is done with a model, unless it fails.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 impl From<train::TrainError> for Error {
     fn from(error: train::TrainError) -> Error {
         Error::Train(error.into())

@@ -37,9 +37,10 @@
 //! # The parts
 //!
 //! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the order to read them:
-//! [`config`] says which transformer; [`ops`] is what happens, [`kernels`] does it, over [`matrix`] and [`numeric`]; [`model`] builds the list; [`backend`] runs it; [`tokenizer`] and [`data`]
-//! bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with a backend; [`checkpoint`] keeps weights, [`names`]
-//! says what every tensor is called. Reports of runs, walks and lessons are crates of their own.
+//! [`config`] says which transformer; [`ops`] is what happens, on the types of [`numeric`]; [`model`] builds the list; [`backend`] runs it;
+//! [`tokenizer`] and [`data`] bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with a backend; [`checkpoint`]
+//! keeps weights, [`names`] says what every tensor is called. The kernels are in `limpid-core`; reports of runs, walks and lessons are
+//! crates of their own.
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};
@@ -79,7 +80,7 @@ pub use training::{Trained, Training, TrainingPlan};
 
 use limpid_base::{files, units};
 pub use limpid_checkpoint as checkpoint;
-pub use limpid_core::{backend, config, finite, kernels, matrix, model, numeric, ops, optimizer};
+pub use limpid_core::{backend, config, model, numeric, ops, optimizer};
 pub use limpid_data as data;
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;
@@ -87,6 +88,11 @@ pub use limpid_tokenizer as tokenizer;
 pub use limpid_trace::names;
 pub use limpid_train as train;
 pub use limpid_train::evaluate;
+
+/// What matrix products multiply.
+pub mod matrix {
+    pub use limpid_core::matrix::Precision;
+}
 
 /// README's example, run by `cargo test`.
 #[doc = include_str!("../README.md")]

@@ -10,6 +10,7 @@ use crate::data::chat::Message;
 use crate::data::source::{SourceError, TextSource};
 use crate::data::template::{ChatTemplate, TemplateTokens};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
+use crate::error::{Error, Result};
 use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
 use crate::matrix::Precision;
@@ -20,16 +21,14 @@ use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::layers::{self, LayerTrace};
-use crate::trace::{self, Trace};
+use crate::trace::{self, Trace, TraceError};
 use crate::train::{Objective, Windows};
-use crate::{Error, Machine, checkpoint::store::Dtype};
+use crate::{Machine, checkpoint::store::Dtype};
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Windows that are evaluated at once.
 const WINDOWS: usize = 16;
@@ -154,17 +153,10 @@ pub fn normalized(vector: Vec<f32>) -> Vec<f32> {
 impl From<Checkpoint> for Lm {
     /// A model whose files are open: with an adapter, or settings of its configuration changed.
     fn from(checkpoint: Checkpoint) -> Lm {
-        Lm {
-            config: checkpoint.config.clone(),
-            tokenizer: checkpoint.tokenizer.clone(),
-            chat_template: checkpoint.chat_template.clone(),
-            weights: Weights::Files(Box::new(checkpoint)),
-            machine: Machine::default(),
-            hashes: OnceLock::new(),
-            largest: OnceLock::new(),
-            ready: Mutex::new(None),
-            engine: Mutex::new(None),
-        }
+        let (config, tokenizer) = (checkpoint.config.clone(), checkpoint.tokenizer.clone());
+        let chat_template = checkpoint.chat_template.clone();
+        let lm = Lm::of(config, Weights::Files(Box::new(checkpoint)), Machine::default());
+        Lm { tokenizer, chat_template, ..lm }
     }
 }
 
@@ -194,17 +186,22 @@ impl Lm {
         let plain = Machine::cpu(machine.threads);
         let held = kept(&config, &plain, None, load)?;
         let ready = Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone()));
-        Ok(Lm {
+        Ok(Lm { tokenizer: Some(tokenizer), chat_template, ready, ..Lm::of(config, Weights::Held(held), machine) })
+    }
+
+    /// A model without a tokenizer, of which nothing has run.
+    fn of(config: Config, weights: Weights, machine: Machine) -> Lm {
+        Lm {
             config,
-            tokenizer: Some(tokenizer),
-            chat_template,
-            weights: Weights::Held(held),
+            tokenizer: None,
+            chat_template: None,
+            weights,
             machine,
             hashes: OnceLock::new(),
             largest: OnceLock::new(),
-            ready,
+            ready: Mutex::new(None),
             engine: Mutex::new(None),
-        })
+        }
     }
 
     /// The same on another machine than this processor with all its cores, in f32.
@@ -404,7 +401,10 @@ impl Lm {
         let (tokenizer, mask) = (self.tokenizer()?, self.mask_token()?);
         let batch = self.batch_of(ids)?;
         let (model, mut backend) = self.inspected(ids.len(), true)?;
-        Ok(generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?)
+        backend.feed(&batch)?;
+        backend.forward(model.ops())?;
+        let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").region;
+        Ok(generate::fill(&backend.read(probs.of(&batch))?, ids, tokenizer, mask)?)
     }
 
     /// The distribution over the vocabulary (V) that the model gives for place `at`, from 0, of `tokens`: BERT(x, s, i) of "The
@@ -595,7 +595,7 @@ impl Lm {
     ///
     /// # Errors
     /// If the model has no tokenizer, or the text is empty or longer than the context; and those of `look`.
-    pub fn trace<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>) -> Result<T> {
+    pub fn trace<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, TraceError>) -> Result<T> {
         self.trace_ids(&self.encode(text)?, look)
     }
 
@@ -603,11 +603,7 @@ impl Lm {
     ///
     /// # Errors
     /// As [`Lm::trace`].
-    pub fn trace_ids<T>(
-        &self,
-        ids: &[u32],
-        look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
-    ) -> Result<T> {
+    pub fn trace_ids<T>(&self, ids: &[u32], look: impl FnOnce(&mut Trace) -> Result<T, TraceError>) -> Result<T> {
         self.traced(ids, false, look)
     }
 
@@ -616,11 +612,7 @@ impl Lm {
     ///
     /// # Errors
     /// As [`Lm::trace`].
-    pub fn trace_gradients<T>(
-        &self,
-        text: &str,
-        look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
-    ) -> Result<T> {
+    pub fn trace_gradients<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, TraceError>) -> Result<T> {
         self.traced(&self.encode(text)?, true, look)
     }
 
@@ -656,7 +648,7 @@ impl Lm {
         &self,
         ids: &[u32],
         backward: bool,
-        look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
+        look: impl FnOnce(&mut Trace) -> Result<T, TraceError>,
     ) -> Result<T> {
         let batch = self.batch_of(ids)?;
         // packed in bf16 they are rounded, and cannot be looked at as they are
@@ -705,10 +697,7 @@ impl Lm {
     /// # Errors
     /// As [`checkpoint::save`].
     pub fn save(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
-        let own = match &self.weights {
-            Weights::Files(checkpoint) => checkpoint.dtype(),
-            Weights::Held(_) => Dtype::F32,
-        };
+        let own = self.checkpoint().map_or(Dtype::F32, Checkpoint::dtype);
         self.write(path.as_ref(), format, &own.in_format(format), true)
     }
 
@@ -726,10 +715,7 @@ impl Lm {
             Weights::Files(checkpoint) => Ok(checkpoint.values(&model, param)?.into_owned()),
             Weights::Held(held) => Ok(held.values(&param.name)?.expect("a model has all its parameters")),
         };
-        let files = match &self.weights {
-            Weights::Files(checkpoint) => Some(checkpoint),
-            Weights::Held(_) => None,
-        };
+        let files = self.checkpoint();
         let metadata = files.map(|checkpoint| checkpoint.whole_metadata()).transpose()?.flatten();
         let source = checkpoint::ModelData {
             tokenizer: self.tokenizer.as_ref(),

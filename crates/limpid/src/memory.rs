@@ -5,12 +5,12 @@ use crate::backend::{Cpu, DeviceMemory, TrainingMemory};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
-use crate::matrix::codes::Codes;
 use crate::model::{Mode, Model, Param, Tuning};
 use crate::train::Recipe;
 use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::train::ranks::shards::Uses;
 use crate::{Device, Error, Machine, units};
+use limpid_core::matrix::codes::Codes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

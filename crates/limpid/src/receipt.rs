@@ -7,11 +7,12 @@
 //!
 //! A receipt is JSON: [`Receipt`] for people who write programs, `limpid replay` for the rest.
 
+use crate::Lm;
 use crate::config::{Axis, Config, Dropout};
+use crate::error::{Error, Result};
 use crate::generate::{FinishReason, GenerateEvent, Options, Overflow, Sample, Sampler};
 use crate::model::{Mode, Model};
 use crate::numeric::simd::Level;
-use crate::{Error, Lm};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::Xxh3;
@@ -203,7 +204,7 @@ pub struct ReceiptCause {
 }
 
 impl ReceiptHashes {
-    pub(crate) fn of(lm: &Lm) -> Result<ReceiptHashes, Error> {
+    pub(crate) fn of(lm: &Lm) -> Result<ReceiptHashes> {
         let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
         let mut weights = Xxh3::new();
         let mut bytes = vec![];
@@ -245,7 +246,7 @@ impl Receipt {
     ///
     /// # Errors
     /// If a file cannot be read, or the model runs on a device that has other last digits on other machines.
-    pub fn new(lm: &Lm, prompt: &[u32], options: &Options, sample: &Sample) -> Result<Receipt, Error> {
+    pub fn new(lm: &Lm, prompt: &[u32], options: &Options, sample: &Sample) -> Result<Receipt> {
         let device = lm.machine().device;
         if !device.is_exact() {
             return Err(Error::NoReceipt(device));
@@ -265,7 +266,7 @@ impl Receipt {
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn causes(&self, lm: &Lm) -> Result<Vec<ReceiptCause>, Error> {
+    pub fn causes(&self, lm: &Lm) -> Result<Vec<ReceiptCause>> {
         let (theirs, ours) = (&self.model, lm.receipt_hashes()?);
         let text = |hash: &Option<String>| hash.clone().unwrap_or_else(|| "none".into());
         let all = [
@@ -301,11 +302,11 @@ impl Receipt {
 ///
 /// # Errors
 /// If the model cannot continue the prompt ([`crate::generate::generate`]): it is another one, see [`Receipt::causes`].
-pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay, Error> {
+pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let (theirs, mut options) = (&receipt.answer, receipt.request.options());
     // one token more than the receipt has is another answer, whatever would follow it
     options.max_tokens = options.max_tokens.min(theirs.tokens.len() + 1);
-    let made = |options: &Options, most: usize| -> Result<ReceiptAnswer, Error> {
+    let made = |options: &Options, most: usize| -> Result<ReceiptAnswer> {
         let mut chosen = 0;
         let sample = lm.generate_events(&receipt.request.prompt, options, &mut |event| {
             chosen += usize::from(matches!(event, GenerateEvent::Choice(_)));

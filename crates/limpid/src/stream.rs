@@ -1,8 +1,9 @@
 //! A sample as it is written, piece by piece.
 
+use crate::Lm;
 use crate::engine::{Engine, EngineEvent, EngineRequest, RequestId};
-use crate::generate::{GeneratedToken, Options, Sample};
-use crate::{Error, Lm};
+use crate::error::{Error, Result};
+use crate::generate::{GeneratedToken, Options, Sample, advance};
 use std::collections::VecDeque;
 
 /// A sample that is being written: an iterator over its pieces of text, which are whole characters and never a part of a stop text.
@@ -27,7 +28,7 @@ pub struct SampleStream<'a> {
 }
 
 impl<'a> SampleStream<'a> {
-    pub(crate) fn start(lm: &'a Lm, prompt: &[u32], options: &Options) -> Result<SampleStream<'a>, Error> {
+    pub(crate) fn start(lm: &'a Lm, prompt: &[u32], options: &Options) -> Result<SampleStream<'a>> {
         let mut engine = lm.lend_engine()?;
         let request = EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true };
         match engine.submit(request) {
@@ -43,52 +44,36 @@ impl<'a> SampleStream<'a> {
     ///
     /// # Errors
     /// As [`Lm::generate`].
-    pub fn sample(mut self) -> Result<Sample, Error> {
-        loop {
-            match self.next() {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(error),
-                None => return self.sample.take().ok_or(Error::Stopped),
-            }
-        }
+    pub fn sample(mut self) -> Result<Sample> {
+        self.try_for_each(|piece| piece.map(drop))?;
+        self.sample.take().ok_or(Error::Stopped)
     }
 
     /// One run of the model.
-    fn round(&mut self, mut engine: Engine) -> Result<(), Error> {
-        let (pieces, sample) = (&mut self.pieces, &mut self.sample);
-        let mut failed = None;
-        let ran = engine.round(&mut |_, event| {
-            match event {
-                EngineEvent::Token { token: GeneratedToken { text, .. }, .. } if !text.is_empty() => {
-                    pieces.push_back(text);
-                }
-                EngineEvent::Done(done) => *sample = Some(done),
-                EngineEvent::Failed(error) => failed = Some(error),
-                _ => {}
+    fn round(&mut self, mut engine: Engine) -> Result<()> {
+        let ran = advance(&mut engine, self.id, &mut |event| {
+            if let EngineEvent::Token { token: GeneratedToken { text, .. }, .. } = event
+                && !text.is_empty()
+            {
+                self.pieces.push_back(text);
             }
             true
         });
-        if let Err(error) = ran {
-            engine.cancel(&[self.id].into());
-            let error = Error::from(error);
-            if !error.is_lost() {
-                self.lm.take_back(engine);
-            }
-            return Err(error);
+        let ran = ran.map_err(Error::from);
+        match &ran {
+            Ok(None) => self.engine = Some(engine),
+            Err(error) if error.is_lost() => {}
+            Ok(Some(_)) | Err(_) => self.lm.take_back(engine),
         }
-        if self.sample.is_some() || failed.is_some() {
-            self.lm.take_back(engine);
-        } else {
-            self.engine = Some(engine);
-        }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        self.sample = ran?;
+        Ok(())
     }
 }
 
 impl Iterator for SampleStream<'_> {
-    type Item = Result<String, Error>;
+    type Item = Result<String>;
 
-    fn next(&mut self) -> Option<Result<String, Error>> {
+    fn next(&mut self) -> Option<Result<String>> {
         while self.pieces.is_empty() {
             let engine = self.engine.take()?;
             if let Err(error) = self.round(engine) {

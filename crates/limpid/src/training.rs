@@ -12,6 +12,7 @@ use crate::config::{Config, Fields, Mask, Settings};
 use crate::data::Tokens;
 use crate::data::chat::{MARKERS, is_template, template};
 use crate::data::source::{Conversations, Corpus, TextSource};
+use crate::error::{Error, Result};
 use crate::memory::{self, On, outline, trainable};
 use crate::model::{Mode, Model, Param, Tuning};
 use crate::tokenizer::Tokenizer;
@@ -20,7 +21,7 @@ use crate::train::{
     Control, Objective, Ranks, Recipe, Resumable, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent,
     Trainer,
 };
-use crate::{Error, Lm, Machine, files, objective};
+use crate::{Lm, Machine, files, objective};
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -77,14 +78,8 @@ type ChooseMachine = Box<dyn FnOnce(&Config, Mode) -> Machine>;
 
 impl std::fmt::Debug for Training {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(
-            f,
-            "Training({}, {:?}, process {} of {})",
-            self.config,
-            self.recipe,
-            self.ranks.rank(),
-            self.ranks.size()
-        )
+        let (rank, size) = (self.ranks.rank(), self.ranks.size());
+        write!(f, "Training({}, {:?}, process {rank} of {size})", self.config, self.recipe)
     }
 }
 
@@ -173,7 +168,7 @@ impl Training {
     ///
     /// # Errors
     /// If there is none of that name.
-    pub fn preset(name: &str) -> Result<Training, Error> {
+    pub fn preset(name: &str) -> Result<Training> {
         let RunSettings { recipe, options } = RunSettings::preset(name)?;
         Ok(Training { options, preset: name.into(), ..Training::new(Config::preset(name)?, recipe) })
     }
@@ -331,7 +326,7 @@ impl Training {
     ///
     /// # Errors
     /// As [`Training::run_telling`].
-    pub fn run(self) -> Result<Trained, Error> {
+    pub fn run(self) -> Result<Trained> {
         self.run_telling(|_| Control::Continue)
     }
 
@@ -340,7 +335,7 @@ impl Training {
     /// # Errors
     /// If the text cannot be read or is too short, the model cannot be built or does not fit into memory, the folder holds something else,
     /// or training diverges.
-    pub fn run_telling(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained, Error> {
+    pub fn run_telling(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained> {
         let plan = self.check_folder()?.prepare()?;
         memory::fits(&plan.model, Some(&plan.recipe), &plan.on)?;
         let mut run = plan.start()?;
@@ -352,7 +347,7 @@ impl Training {
     ///
     /// # Errors
     /// As [`Run::check`].
-    pub fn check_folder(self) -> Result<Training, Error> {
+    pub fn check_folder(self) -> Result<Training> {
         let state = match self.resumed().filter(|_| self.ranks.rank() == 0) {
             Some(folder) => Some(Run::check(&folder, self.resume_step)?),
             None => None,
@@ -369,7 +364,7 @@ impl Training {
     ///
     /// # Errors
     /// If the text cannot be read or is too short, does not suit the model or its tokenizer, or the model cannot be built.
-    pub fn prepare(mut self) -> Result<TrainingPlan, Error> {
+    pub fn prepare(mut self) -> Result<TrainingPlan> {
         self.check_adapter()?;
         let main = self.ranks.rank() == 0;
         let resumed = self.resumed();
@@ -420,7 +415,7 @@ impl Training {
     }
 
     /// Refuses an adapter that could not be kept, or of a model that could not be named.
-    fn check_adapter(&self) -> Result<(), Error> {
+    fn check_adapter(&self) -> Result<()> {
         if self.tuning.lora.is_none() {
             return Ok(());
         }
@@ -438,7 +433,7 @@ impl Training {
     }
 
     /// The text as tokens. A run that goes on has its tokenizer and its template in its folder.
-    fn read(&mut self, resumed: Option<&Path>) -> Result<ReadText, Error> {
+    fn read(&mut self, resumed: Option<&Path>) -> Result<ReadText> {
         let masked = self.config.mask != Mask::Causal;
         let mut source = std::mem::replace(&mut self.source, TextSource::new(""));
         (source.val_fraction, source.threads) = (self.recipe.val_fraction, self.machine.threads);
@@ -494,7 +489,7 @@ impl Training {
     }
 
     /// The configuration with the size of its vocabulary, which a model that has learned keeps.
-    fn with_vocabulary(&self, tokens: usize, has_learned: bool) -> Result<Config, Error> {
+    fn with_vocabulary(&self, tokens: usize, has_learned: bool) -> Result<Config> {
         let vocab_size = self.config.vocab_size;
         let vocab_size = if has_learned || self.is_kept("vocab_size") {
             if tokens > vocab_size && self.special_tokens.is_empty() {
@@ -508,13 +503,7 @@ impl Training {
     }
 
     /// The recipe with what follows from the text.
-    fn recipe_for(
-        &self,
-        config: &Config,
-        corpus: &Corpus,
-        converses: bool,
-        objective: Objective,
-    ) -> Result<Recipe, Error> {
+    fn recipe_for(&self, config: &Config, corpus: &Corpus, converses: bool, objective: Objective) -> Result<Recipe> {
         let mut recipe = self.recipe;
         if converses {
             recipe.whole_documents |= !self.is_kept("whole_documents");
@@ -545,7 +534,7 @@ struct ReadText {
 }
 
 /// A model that goes on learning, with rows for new special tokens.
-fn with_rows(base: Lm, tokenizer: &Tokenizer, training: &Training) -> Result<Lm, Error> {
+fn with_rows(base: Lm, tokenizer: &Tokenizer, training: &Training) -> Result<Lm> {
     let has = |base: &Lm| base.tokenizer().is_ok_and(|own| own.vocab_size() >= tokenizer.vocab_size());
     if training.special_tokens.is_empty() || has(&base) {
         return Ok(base);
@@ -577,7 +566,7 @@ impl TrainingPlan {
     ///
     /// # Errors
     /// If the system refuses memory or threads, the device cannot train the model, or a file cannot be read.
-    pub fn trainer(&self) -> Result<Trainer, Error> {
+    pub fn trainer(&self) -> Result<Trainer> {
         let backend = self.machine.start(&self.model)?;
         let (model, recipe) = (self.model.clone(), self.recipe);
         match (&self.base, self.base()) {
@@ -597,7 +586,7 @@ impl TrainingPlan {
     ///
     /// # Errors
     /// As [`TrainingPlan::trainer`]; if other processes train something else, or the state is another training's.
-    pub fn start(&self) -> Result<Run<'_>, Error> {
+    pub fn start(&self) -> Result<Run<'_>> {
         if self.model.tuning.lora.is_some() && self.folder.is_none() {
             return Err(Error::Adapter("name a folder"));
         }
@@ -625,7 +614,7 @@ impl TrainingPlan {
     }
 
     /// Refuses to go on with an adapter whose model is not what it was.
-    fn check_base(&self, folder: &Path) -> Result<(), Error> {
+    fn check_base(&self, folder: &Path) -> Result<()> {
         if let (Some(base), Some(_)) = (self.base(), &self.model.tuning.lora)
             && let Some((model, Some(made_for))) = adapter::base(folder)?
             && base.fingerprint()? != made_for
@@ -646,7 +635,7 @@ impl TrainingPlan {
 
     /// The files that a run begins its folder with, beside those of every run: limpid.toml, which says what it was started with, and what
     /// an adapter or a model of conversations has.
-    fn files(&self) -> Result<Vec<(String, String)>, Error> {
+    fn files(&self) -> Result<Vec<(String, String)>> {
         let path = self.base().map(|files| absolute(&files.path.display().to_string()));
         let mut files = vec![];
         if let (Some(path), Some(from)) = (&path, self.base()) {
@@ -673,7 +662,7 @@ impl TrainingPlan {
     }
 
     /// The model that a run made.
-    fn trained(&self, mut run: Run, summary: Summary) -> Result<Trained, Error> {
+    fn trained(&self, mut run: Run, summary: Summary) -> Result<Trained> {
         let held = |trainer: &mut Trainer| {
             let load = |model: &Model, backend: &mut dyn Backend| {
                 let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");

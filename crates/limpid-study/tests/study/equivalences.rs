@@ -13,8 +13,6 @@ use limpid::config::{
     Activation, Axis, Config, ConfigError, Constants, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS,
     Positions,
 };
-use limpid::kernels::dropout::Draws;
-use limpid::kernels::{activate, classify, linear, norm};
 use limpid::model::init::{self, Init};
 use limpid::model::tables::sinusoidal;
 use limpid::model::{Axes, Mode, Model};
@@ -22,6 +20,8 @@ use limpid::numeric::simd::Level;
 use limpid::ops::program::Flaw;
 use limpid::ops::{Batch, DropoutSpec, IGNORE, MemorySpace, Op, Program, Target, Terms};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind, from_one_based, to_one_based};
+use limpid_core::kernels::dropout::Draws;
+use limpid_core::kernels::{activate, classify, linear, norm};
 use limpid_study::walk::equal::{self, Both, By, Seen};
 use limpid_study::walk::plain::{
     add, columns, concat, diag, matmul, one_hot, project, scaled, segments, softmax, stack, transpose, wide,

@@ -2,10 +2,10 @@
 //! the next save tries again.
 
 use super::state::{back_path, checksum, kept_path, kept_steps, lock, lock_path, state_path};
-use super::{Control, ROLLBACKS, Run, TrainEvent};
+use super::{Control, ROLLBACKS, Run, Tell, TrainEvent};
 use crate::batches::Batches;
 use crate::divergence;
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::folder::{self, FolderContents};
 use crate::log::METRICS;
 use crate::log::writer::Log;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 impl Run<'_> {
     /// Begins the folder. If that fails, leaves nothing behind.
-    pub(super) fn begin(&mut self) -> Result<(), TrainError> {
+    pub(super) fn begin(&mut self) -> Result<()> {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
         let missing = folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
         let first_missing = missing.last().map(Path::to_path_buf);
@@ -40,7 +40,7 @@ impl Run<'_> {
     }
 
     /// Writes the first files, removes those of an earlier run, and opens the log.
-    fn begin_files(&mut self, folder: &Path) -> Result<(), TrainError> {
+    fn begin_files(&mut self, folder: &Path) -> Result<()> {
         // old files go only when there is something to take their place
         self.write_texts(folder)?;
         let own = self.state.files.keys().map(String::as_str);
@@ -51,7 +51,7 @@ impl Run<'_> {
     }
 
     /// Writes the files that the folder begins with.
-    fn write_texts(&mut self, folder: &Path) -> Result<(), TrainError> {
+    fn write_texts(&mut self, folder: &Path) -> Result<()> {
         self.carried.put_whole(folder)?;
         let own = [
             ("config.json".to_string(), self.trainer.model.config.to_json()),
@@ -65,7 +65,7 @@ impl Run<'_> {
     }
 
     /// Locks the folder until this run, or the log that it leaves, is dropped or its process ends in any way.
-    fn claim(&mut self, folder: &Path) -> Result<(), TrainError> {
+    fn claim(&mut self, folder: &Path) -> Result<()> {
         if !self.lock.as_ref().is_some_and(|lock| lock.is_at(&lock_path(folder))) {
             self.lock = None; // this process's own old lock must not keep it out
             self.lock = Some(lock(folder)?);
@@ -77,7 +77,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// [`TrainError::FolderGone`] if it was moved away or removed as a whole, or another one has taken its place.
-    pub fn is_there(&self) -> Result<(), TrainError> {
+    pub fn is_there(&self) -> Result<()> {
         let (Some(path), Some(log)) = (&self.folder, &self.log) else { return Ok(()) };
         let locked = self.lock.as_ref().is_some_and(|lock| lock.is_at(&lock_path(path)));
         // a copy of the log is as good; on some systems the log itself cannot be told from a copy
@@ -92,11 +92,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// [`TrainError::FolderGone`] if it was moved away or removed as a whole.
-    pub(super) fn hold_folder(
-        &mut self,
-        folder: &Path,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<(), TrainError> {
+    pub(super) fn hold_folder(&mut self, folder: &Path, tell: Tell) -> Result<()> {
         self.is_there()?;
         self.claim(folder)?;
         let logged = self.log.as_ref().is_none_or(Log::is_there);
@@ -113,7 +109,7 @@ impl Run<'_> {
     }
 
     /// Reports the files that were removed and have been put back, the log among them.
-    fn tell_put_back(&mut self, mut files: Vec<PathBuf>, folder: &Path, tell: &mut dyn FnMut(TrainEvent) -> Control) {
+    fn tell_put_back(&mut self, mut files: Vec<PathBuf>, folder: &Path, tell: Tell) {
         if self.log.as_mut().is_some_and(Log::was_put_back) {
             files.push(folder.join(METRICS));
         }
@@ -129,7 +125,7 @@ impl Run<'_> {
         &mut self,
         path: &Path,
         written: Result<(), E>,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
+        tell: Tell,
     ) -> bool {
         let Err(error) = &written else {
             if self.missing.remove(path).is_some() {
@@ -148,7 +144,7 @@ impl Run<'_> {
     }
 
     /// Adds a line to the folder's log. If that fails, the line waits and training continues.
-    pub(super) fn note(&mut self, line: serde_json::Value, tell: &mut dyn FnMut(TrainEvent) -> Control) {
+    pub(super) fn note(&mut self, line: serde_json::Value, tell: Tell) {
         let (Some(log), Some(folder)) = (&mut self.log, self.folder.clone()) else { return };
         let added = log.add(line);
         let fault = log.take_fault();
@@ -159,7 +155,7 @@ impl Run<'_> {
     }
 
     /// Rebuilds metrics.csv and the TensorBoard events, if they could not be written.
-    pub(super) fn derive(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
+    pub(super) fn derive(&mut self, tell: Tell) {
         let (Some(log), Some(folder)) = (&mut self.log, self.folder.clone()) else { return };
         let derived = log.derive();
         self.tell_put_back(vec![], &folder, tell);
@@ -168,12 +164,7 @@ impl Run<'_> {
 
     /// Writes a report of the next step's batch, as text. Returns the file's name. Of several processes, process 0 writes it and the
     /// others wait, because the next thing that they may do is to end.
-    pub(super) fn record_batch(
-        &mut self,
-        batches: &Batches,
-        error: &TrainError,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<String, TrainError> {
+    pub(super) fn record_batch(&mut self, batches: &Batches, error: &TrainError, tell: Tell) -> Result<String> {
         let steepest = divergence::steepest(&self.trainer)?;
         let name = match self.folder.clone() {
             Some(folder) => {
@@ -186,13 +177,7 @@ impl Run<'_> {
         Ok(name)
     }
 
-    fn write_record(
-        &mut self,
-        folder: &Path,
-        batches: &Batches,
-        head: &str,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> backend::Result<String> {
+    fn write_record(&mut self, folder: &Path, batches: &Batches, head: &str, tell: Tell) -> backend::Result<String> {
         let text = divergence::describe(&mut self.trainer, batches, self.tokenizer, head)?;
         let path = folder.join("divergence").join(format!("step-{:08}.txt", self.trainer.step + 1));
         let name = path.display().to_string();
@@ -205,7 +190,7 @@ impl Run<'_> {
     }
 
     /// Writes the reports of batches that wait.
-    fn write_records(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
+    fn write_records(&mut self, tell: Tell) {
         let Some(run) = self.folder.clone() else { return };
         for (path, text) in std::mem::take(&mut self.records) {
             let held = self.hold_folder(&run, tell);
@@ -222,7 +207,7 @@ impl Run<'_> {
     }
 
     /// Keeps the weights as they are, which are the best so far. If they cannot be written, they wait in memory.
-    pub(super) fn keep_best(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<(), TrainError> {
+    pub(super) fn keep_best(&mut self, tell: Tell) -> Result<()> {
         let Some(folder) = self.folder.clone() else {
             if self.keeps {
                 self.trainer.serve_files()?;
@@ -242,7 +227,7 @@ impl Run<'_> {
     }
 
     /// Writes the weights as they are.
-    fn keep(&mut self) -> Result<(), TrainError> {
+    fn keep(&mut self) -> Result<()> {
         let (Some(folder), step) = (&self.folder, self.trainer.step) else { return Ok(()) };
         let sum = self.trainer.averaged(|t| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, step))??;
         (self.state.weights, self.owed) = (Some(sum), None);
@@ -250,7 +235,7 @@ impl Run<'_> {
     }
 
     /// Writes the best weights, if they could not be written before.
-    fn keep_owed(&mut self) -> Result<(), TrainError> {
+    fn keep_owed(&mut self) -> Result<()> {
         let (Some(folder), Some((step, best))) = (&self.folder, &self.owed) else { return Ok(()) };
         let save = |t: &mut Trainer| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, *step);
         self.state.weights = Some(with_weights(&mut self.trainer, best, save)??);
@@ -259,11 +244,7 @@ impl Run<'_> {
     }
 
     /// Saves the state, and reports what cannot be written. `due` says that it is a regular save. Returns whether to stop.
-    pub(super) fn try_save(
-        &mut self,
-        due: bool,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<bool, TrainError> {
+    pub(super) fn try_save(&mut self, due: bool, tell: Tell) -> Result<bool> {
         self.trainer.settle()?;
         let Some(folder) = self.folder.clone() else {
             if self.keeps {
@@ -292,7 +273,7 @@ impl Run<'_> {
     }
 
     /// Writes the state, after the files whose checksums it holds.
-    fn save(&mut self, folder: &Path, due: bool) -> Result<(), TrainError> {
+    fn save(&mut self, folder: &Path, due: bool) -> Result<()> {
         (self.state.step, self.state.skipped, self.state.due) = (self.trainer.step, self.trainer.skipped, due);
         self.keep_owed()?;
         if self.validation.is_empty() || self.state.best.is_none() {
@@ -332,7 +313,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// If the kept weights are gone or were replaced, the backend fails, or other processes are not reached.
-    pub fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
+    pub fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T> {
         let f = |trainer: &mut Trainer| trainer.share_kept().map(|()| f(trainer));
         if let Some((_, best)) = &self.owed {
             return with_weights(&mut self.trainer, best, f)?;
@@ -352,16 +333,12 @@ impl Run<'_> {
 }
 
 /// Runs `f` with other weights.
-fn with_weights<T>(
-    trainer: &mut Trainer,
-    weights: &Weights,
-    f: impl FnOnce(&mut Trainer) -> T,
-) -> Result<T, TrainError> {
+fn with_weights<T>(trainer: &mut Trainer, weights: &Weights, f: impl FnOnce(&mut Trainer) -> T) -> Result<T> {
     trainer.with_others(|t| weights.iter().try_for_each(|(region, values)| t.backend.write(*region, values)), f)
 }
 
 /// Separates errors of the disk, which are reported and tried again, from those of the backend or of other processes, which end the run.
-fn errors_of_disk(done: Result<(), TrainError>) -> Result<Result<(), TrainError>, TrainError> {
+fn errors_of_disk(done: Result<()>) -> Result<Result<()>> {
     match done {
         Err(error @ (TrainError::Backend(_) | TrainError::Ranks(_))) => Err(error),
         done => Ok(done),

@@ -1,8 +1,8 @@
 //! Going on from a saved state: when a run is resumed, when other processes join it, and when it rolls back after a loss spike.
 
-use super::state::{Given, Resumable, State, back_path, read_state, state_file, state_path};
-use super::{Control, ROLLBACKS, Run, TrainEvent};
-use crate::error::TrainError;
+use super::state::{Given, Resumable, State, back_path, lock, read_state, state_file, state_path};
+use super::{ROLLBACKS, Run, Tell, TrainEvent};
+use crate::error::{Result, TrainError};
 use crate::log::writer::Log;
 use crate::ranks::RanksError;
 use crate::recipe::RunSettings;
@@ -11,7 +11,7 @@ use limpid_base::plural::plural;
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{CheckpointError, at, safetensors_file};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 impl Run<'_> {
@@ -28,12 +28,18 @@ impl Run<'_> {
         serde_json::from_value(state["recipe"].take()).ok()
     }
 
-    /// Locks a folder and checks that a run can resume from its last state, or from the one kept after step `from`.
+    /// Locks a folder and opens its last state, or the one kept after step `from`. Checks that the files that a resumed run reads are as
+    /// the run wrote them, before any of them is used.
     ///
     /// # Errors
-    /// As [`Resumable::open`].
-    pub fn check(folder: &Path, from: Option<u64>) -> Result<Resumable, TrainError> {
-        Resumable::open(folder, from)
+    /// If another process trains there. Names the state, or the first file that has changed.
+    pub fn check(folder: &Path, from: Option<u64>) -> Result<Resumable> {
+        let path = state_file(folder, from);
+        at(&path, fs::metadata(&path))?; // a folder without a state is not touched
+        let lock = lock(folder)?;
+        let (state, store) = read_state(&path)?;
+        state.check_files(folder)?;
+        Ok(Resumable { path, state, store, lock })
     }
 
     /// Resumes from the folder's last state, or from the one kept after step `from`. Returns the number of steps done.
@@ -41,9 +47,9 @@ impl Run<'_> {
     /// # Errors
     /// If another process trains there; if the state is of another model, recipe, text, tokenizer or precision (the error says what may
     /// differ); if a file whose checksum it holds has changed; or if it is damaged or has another format.
-    pub fn resume(&mut self, from: Option<u64>) -> Result<u64, TrainError> {
+    pub fn resume(&mut self, from: Option<u64>) -> Result<u64> {
         match &self.folder {
-            Some(folder) => self.resume_from(Resumable::open(folder, from)?),
+            Some(folder) => self.resume_from(Run::check(folder, from)?),
             None => Ok(0),
         }
     }
@@ -53,7 +59,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// If the state is of another model, recipe, text, tokenizer or precision, or the weights kept beside it have changed.
-    pub fn resume_from(&mut self, Resumable { path, state, store, lock }: Resumable) -> Result<u64, TrainError> {
+    pub fn resume_from(&mut self, Resumable { path, state, store, lock }: Resumable) -> Result<u64> {
         self.check_team()?;
         let Some(folder) = self.folder.clone() else { return Ok(0) };
         let config = self.trainer.model.config.to_json();
@@ -80,7 +86,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// If they are not what the run kept: another checksum is accepted only for weights that were kept after the state.
-    fn check_kept(&self, folder: &Path, state: &State) -> Result<Option<String>, TrainError> {
+    fn check_kept(&self, folder: &Path, state: &State) -> Result<Option<String>> {
         if state.best.is_none() {
             return Ok(None);
         }
@@ -100,7 +106,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// If the processes do not reach each other, or train something else.
-    pub fn resume_with(&mut self) -> Result<u64, TrainError> {
+    pub fn resume_with(&mut self) -> Result<u64> {
         self.check_team()?; // before anything is sent whose size may differ
         self.share(None, None)?;
         Ok(self.state.step)
@@ -108,7 +114,7 @@ impl Run<'_> {
 
     /// Takes a state. Of several processes, process 0 has it and gives it to the others. If the folder's weights (`kept` is their
     /// checksum) were kept after that state, the next evaluation counts as the best: it is the one that kept them, or a better one.
-    fn share(&mut self, found: Option<(State, Store)>, kept: Option<String>) -> Result<(), TrainError> {
+    fn share(&mut self, found: Option<(State, Store)>, kept: Option<String>) -> Result<()> {
         let (mut state, store) = found.unzip();
         if let Some(state) = state.as_mut().filter(|state| state.weights != kept) {
             (state.best, state.weights) = (None, None);
@@ -126,7 +132,7 @@ impl Run<'_> {
     }
 
     /// Checks that all processes that train together train the same.
-    pub(super) fn check_team(&mut self) -> Result<(), TrainError> {
+    pub(super) fn check_team(&mut self) -> Result<()> {
         if self.trainer.team.size() == 1 {
             return Ok(());
         }
@@ -144,12 +150,10 @@ impl Run<'_> {
         ];
         let mut facts: Vec<(String, String)> =
             fixed.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-        let config: BTreeMap<String, Value> =
-            serde_json::from_str(&self.trainer.model.config.to_json()).unwrap_or_default();
-        facts.extend(config.into_iter().map(|(name, value)| (name, value.to_string())));
+        let config = serde_json::from_str::<Value>(&self.trainer.model.config.to_json()).unwrap_or_default();
         let recipe = serde_json::to_value(self.trainer.recipe).expect("a recipe is JSON");
         let options = serde_json::to_value(self.options).expect("options are JSON");
-        for settings in [recipe, options] {
+        for settings in [config, recipe, options] {
             let settings = settings.as_object().into_iter().flatten();
             facts.extend(settings.map(|(name, value)| (name.clone(), value.to_string())));
         }
@@ -157,11 +161,7 @@ impl Run<'_> {
     }
 
     /// Rolls back to the last regular save, and skips the data from there to the step that failed.
-    pub(super) fn go_back(
-        &mut self,
-        error: &TrainError,
-        tell: &mut dyn FnMut(TrainEvent) -> Control,
-    ) -> Result<(), TrainError> {
+    pub(super) fn go_back(&mut self, error: &TrainError, tell: Tell) -> Result<()> {
         let step = self.trainer.step + 1;
         let times = self.state.rollbacks + 1;
         let skipped = self.trainer.skipped;
@@ -191,7 +191,7 @@ impl Run<'_> {
 }
 
 /// The state of a folder's last regular save.
-fn last_regular_state(folder: &Path) -> Result<(State, Store), TrainError> {
+fn last_regular_state(folder: &Path) -> Result<(State, Store)> {
     let (state, store) = read_state(&state_path(folder))?;
     let back = back_path(folder);
     if !state.due && back.exists() { read_state(&back) } else { Ok((state, store)) }

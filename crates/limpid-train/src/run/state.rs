@@ -1,6 +1,6 @@
 //! The state that a run saves, and the files below `state/` that hold it.
 
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::log::writer::Mark;
 use crate::recipe::{Recipe, RunSettings, Schedule};
 use limpid_base::files::{self, OutputFile};
@@ -21,7 +21,7 @@ pub(super) const FORMAT: u32 = 4;
 const LONGEST: u64 = 1 << 30;
 
 /// The metadata of a state file, besides its tensors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
     pub format: u32,
     pub step: u64,
@@ -57,7 +57,7 @@ pub(super) struct State {
 }
 
 /// What a run's results depend on, besides its model and recipe. A run resumes only if all of it is the same.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Given {
     /// A checksum of the training text: every token, where documents end, and what is to be predicted.
     pub training_text: u64,
@@ -80,25 +80,9 @@ pub struct Resumable {
     pub(super) lock: OutputFile,
 }
 
-impl Resumable {
-    /// Locks a folder and opens its last state, or the one kept after step `from`. Checks that the files that a resumed run reads are as
-    /// the run wrote them, before any of them is used.
-    ///
-    /// # Errors
-    /// If another process trains there. Names the state, or the first file that has changed.
-    pub fn open(folder: &Path, from: Option<u64>) -> Result<Resumable, TrainError> {
-        let path = state_file(folder, from);
-        at(&path, fs::metadata(&path))?; // a folder without a state is not touched
-        let lock = lock(folder)?;
-        let (state, store) = read_state(&path)?;
-        state.check_files(folder)?;
-        Ok(Resumable { path, state, store, lock })
-    }
-}
-
 impl State {
     /// Checks that the folder's files are those whose checksums the state holds.
-    fn check_files(&self, folder: &Path) -> Result<(), TrainError> {
+    pub fn check_files(&self, folder: &Path) -> Result<()> {
         for (name, was) in &self.files {
             let path = folder.join(name);
             if checksum(&at(&path, files::read_small(&path, LONGEST))?) != *was {
@@ -127,25 +111,16 @@ impl State {
 impl Given {
     /// What differs, in words.
     fn differences(&self, is: &Given) -> Vec<String> {
-        let mut found = vec![];
-        for (same, what) in [
-            (self.training_text == is.training_text, "the training text is a different one"),
-            (self.validation_text == is.validation_text, "the validation text is a different one"),
-            (self.tokenizer == is.tokenizer, "the tokenizer is a different one"),
-            (self.base == is.base, "the model that is adapted has changed"),
-        ] {
-            if !same {
-                found.push(what.to_string());
-            }
-        }
-        for (name, was, is) in
-            [("precision", &self.precision, &is.precision), ("objective", &self.objective, &is.objective)]
-        {
-            if was != is {
-                found.push(format!("{name} was {was} and is {is}"));
-            }
-        }
-        found
+        let sums = [
+            (self.training_text, is.training_text, "the training text is a different one"),
+            (self.validation_text, is.validation_text, "the validation text is a different one"),
+            (self.tokenizer, is.tokenizer, "the tokenizer is a different one"),
+            (self.base, is.base, "the model that is adapted has changed"),
+        ];
+        let names = [("precision", &self.precision, &is.precision), ("objective", &self.objective, &is.objective)];
+        let sums = sums.into_iter().filter(|(was, is, _)| was != is).map(|(_, _, what)| what.to_string());
+        let names = names.into_iter().filter(|(_, was, is)| was != is);
+        sums.chain(names.map(|(name, was, is)| format!("{name} was {was} and is {is}"))).collect()
     }
 }
 
@@ -178,7 +153,7 @@ fn differing_keys(was: &Value, is: &Value) -> Vec<String> {
 }
 
 /// Reads a state file: its metadata, and its tensors.
-pub(super) fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
+pub(super) fn read_state(path: &Path) -> Result<(State, Store)> {
     let bad = |what: String| TrainError::Checkpoint(CheckpointError::Format { path: path.into(), what });
     let first = safetensors_file::open(path)?;
     let text = first.fact("limpid").ok_or_else(|| bad("it is not a training state".into()))?;
@@ -220,7 +195,7 @@ pub(super) fn checksum(bytes: &[u8]) -> String {
 }
 
 /// Locks a folder for this process.
-pub(super) fn lock(folder: &Path) -> Result<OutputFile, TrainError> {
+pub(super) fn lock(folder: &Path) -> Result<OutputFile> {
     let path = lock_path(folder);
     at(&folder.join("state"), files::create_folder(&folder.join("state")))?;
     let lock = at(&path, OutputFile::open(&path))?;

@@ -2,7 +2,7 @@
 //! average, and putting weights back where others lay in their place.
 
 use super::{Gradients, Trainer, Weights};
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::ranks::team::TeamOrder;
 use limpid_core::backend::{self, BackendError, UpdateReport};
 use limpid_core::ops::{MemorySpace, Region};
@@ -23,7 +23,7 @@ pub(super) enum Unfinished {
 
 impl Trainer {
     /// Finishes what is unfinished. The backend's memories are then those after step [`Trainer::step`], in every process.
-    pub(crate) fn settle(&mut self) -> Result<(), TrainError> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         // any other error of the next step is reported when that step is done
         if let Err(error @ TrainError::Backend(BackendError::Lost { .. })) = self.drop_ahead() {
             return Err(error);
@@ -37,7 +37,7 @@ impl Trainer {
     }
 
     /// Finishes what is unfinished in this process; other processes' parameters may still have to be received.
-    pub(crate) fn settle_own(&mut self) -> Result<(), TrainError> {
+    pub(crate) fn settle_own(&mut self) -> Result<()> {
         while let Some(work) = self.unfinished.last() {
             match work {
                 Unfinished::Report => {
@@ -79,7 +79,7 @@ impl Trainer {
     ///
     /// # Errors
     /// Why that gradient could not be begun.
-    pub(super) fn drop_ahead(&mut self) -> Result<(), TrainError> {
+    pub(super) fn drop_ahead(&mut self) -> Result<()> {
         if matches!(self.gradients, Gradients::Blank) {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If the backend fails; the weights are put back before they are used again.
-    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
+    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T> {
         self.team.order(TeamOrder::Average)?;
         self.put_average()?;
         let done = f(self);
@@ -108,7 +108,7 @@ impl Trainer {
     }
 
     /// Swaps the weights with their average, if there is one, until the trainer settles.
-    pub(super) fn put_average(&mut self) -> Result<(), TrainError> {
+    pub(super) fn put_average(&mut self) -> Result<()> {
         self.settle()?;
         if self.recipe.ema == 0.0 || self.step == 0 {
             return Ok(());
@@ -130,8 +130,7 @@ impl Trainer {
     /// The stretches of parameters that this process updates. Each is swapped with its average on its own, which bounds the memory that
     /// swapping takes.
     fn own_pieces(&self) -> Vec<Range<usize>> {
-        let trained = self.model.params.iter().filter(|param| self.trains(param));
-        trained.flat_map(|param| self.team.own_of(param.region.range())).collect()
+        self.trained().flat_map(|param| self.team.own_of(param.region.range())).collect()
     }
 
     /// The two writes that swap a stretch of weights with its average.
@@ -150,7 +149,7 @@ impl Trainer {
         &mut self,
         put: impl FnOnce(&mut Trainer) -> Result<(), E>,
         f: impl FnOnce(&mut Trainer) -> T,
-    ) -> Result<T, TrainError> {
+    ) -> Result<T> {
         self.settle()?;
         let kept = self.kept()?;
         self.unfinished.extend(kept.into_iter().map(|(region, values)| Unfinished::Write(region, values)));

@@ -2,7 +2,7 @@
 //! alone has files; the others give it their parts of the moments, and receive theirs from it.
 
 use super::{Gradients, Trainer};
-use crate::error::TrainError;
+use crate::error::{Result, TrainError};
 use crate::ranks::team::TeamOrder;
 use limpid_checkpoint::store::Store;
 use limpid_core::ops::{MemorySpace, Region};
@@ -24,7 +24,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If the file cannot be written, or the backend fails; the old file is then still there.
-    pub fn save(&mut self, path: &Path, state: String) -> Result<(), TrainError> {
+    pub fn save(&mut self, path: &Path, state: String) -> Result<()> {
         self.settle()?;
         let memories = self.memories();
         let backend = &*self.backend;
@@ -44,7 +44,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If the processes do not reach each other, or the backend fails.
-    pub(crate) fn serve_files(&mut self) -> Result<(), TrainError> {
+    pub(crate) fn serve_files(&mut self) -> Result<()> {
         loop {
             match self.team.next_order()? {
                 TeamOrder::Done => return Ok(()),
@@ -60,7 +60,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If a tensor is missing or has another shape, or the backend fails.
-    pub fn restore(&mut self, state: Option<&Store>, step: u64) -> Result<(), TrainError> {
+    pub fn restore(&mut self, state: Option<&Store>, step: u64) -> Result<()> {
         // gradients that wait are discarded before others begin; one that failed to begin is forgotten
         if let Gradients::Ahead(_) | Gradients::Failed(_) = self.gradients {
             self.gradients = Gradients::Waiting;
@@ -79,7 +79,7 @@ impl Trainer {
     }
 
     /// Takes a memory from process 0's state file: parameters whole, and of moments and average what this process updates.
-    fn receive(&mut self, state: Option<&Store>, prefix: &str, space: MemorySpace) -> Result<(), TrainError> {
+    fn receive(&mut self, state: Option<&Store>, prefix: &str, space: MemorySpace) -> Result<()> {
         let saved = state.map(|state| limpid_checkpoint::state_values(state, &self.model, prefix, space));
         for param in limpid_checkpoint::kept(&self.model, space) {
             let region = limpid_checkpoint::place(param, space);
@@ -99,7 +99,7 @@ impl Trainer {
     }
 
     /// Gives all processes the weights that process 0 has.
-    pub(crate) fn share_kept(&mut self) -> Result<(), TrainError> {
+    pub(crate) fn share_kept(&mut self) -> Result<()> {
         if self.team.size() == 1 {
             return Ok(());
         }

@@ -109,6 +109,9 @@ pub enum EngineEvent {
     Failed(GenerateError),
 }
 
+/// Hears what happens to one request; one for which it returns `false` is cancelled.
+pub(crate) type Tell<'a> = &'a mut dyn FnMut(EngineEvent) -> bool;
+
 /// How large an engine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
@@ -217,12 +220,7 @@ impl Request {
         SequenceProgress { held: self.held, known: self.run, logits_from: self.logits_from }
     }
     /// What follows from the last rows, which gave `logits`: `held` of the sequence's positions are in the cache now.
-    fn advance(
-        &mut self,
-        logits: &[&[f32]],
-        context: usize,
-        tell: &mut dyn FnMut(EngineEvent) -> bool,
-    ) -> Result<(), End> {
+    fn advance(&mut self, logits: &[&[f32]], context: usize, tell: Tell) -> Result<(), End> {
         let mut tell = |event| if tell(event) { Ok(()) } else { Err(End::Finished(FinishReason::Cancelled)) };
         let dropped = mem::take(&mut self.dropped);
         if dropped > 0 {

@@ -1,9 +1,6 @@
 //! A bidirectional model's predictions for masked tokens.
 
-use super::{DecodeError, GenerateError};
-use crate::backend::Backend;
-use crate::model::Model;
-use crate::ops::Batch;
+use super::Result;
 use crate::tokenizer::Tokenizer;
 
 /// Tokens that are named for each mask.
@@ -21,30 +18,19 @@ pub struct Filled {
     pub masks: Vec<(usize, Vec<(String, f32)>)>,
 }
 
-/// Fills every `mask` of `batch`, one sequence, each by itself: what is found for one is not seen by another. The model was built to
-/// inspect.
+/// Fills every `mask` of a sequence by the probabilities (T, V) that a model gives for its places, each by itself: what is found for one
+/// is not seen by another.
 ///
 /// # Errors
 /// If an id has no text.
-pub fn fill(
-    model: &Model,
-    backend: &mut dyn Backend,
-    tokenizer: &Tokenizer,
-    batch: &Batch,
-    mask: u32,
-) -> Result<Filled, GenerateError> {
-    backend.feed(batch).map_err(DecodeError::from)?;
-    backend.forward(model.ops()).map_err(DecodeError::from)?;
-    let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").region;
-    let all = backend.read(probs.of(batch)).map_err(DecodeError::from)?;
-    let v = model.config.vocab_size;
-    let (mut tokens, mut masks) = (batch.tokens.clone(), vec![]);
-    for (n, _) in batch.tokens.iter().enumerate().filter(|(_, id)| **id == mask) {
-        let mut ranked: Vec<(u32, f32)> = (0..).zip(all[n * v..(n + 1) * v].iter().copied()).collect();
+pub(crate) fn fill(probs: &[f32], ids: &[u32], tokenizer: &Tokenizer, mask: u32) -> Result<Filled> {
+    let (mut tokens, mut masks) = (ids.to_vec(), vec![]);
+    for (n, probs) in probs.chunks_exact(probs.len() / ids.len()).enumerate().filter(|(n, _)| ids[*n] == mask) {
+        let mut ranked: Vec<(u32, f32)> = (0..).zip(probs.iter().copied()).collect();
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
         tokens[n] = ranked[0].0;
         let piece = |(id, p): &(u32, f32)| Ok((tokenizer.piece(*id)?, *p));
-        masks.push((n, ranked.iter().take(CANDIDATES).map(piece).collect::<Result<_, GenerateError>>()?));
+        masks.push((n, ranked.iter().take(CANDIDATES).map(piece).collect::<Result<_>>()?));
     }
     Ok(Filled { text: tokenizer.decode(&tokens)?, tokens, masks })
 }

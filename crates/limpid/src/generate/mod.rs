@@ -10,13 +10,14 @@
 mod fill;
 mod writer;
 
-pub use fill::{Filled, fill};
+pub use fill::Filled;
+pub(crate) use fill::fill;
 pub use limpid_core::decode::{DecodeError, Sampler, TokensBefore};
 pub use writer::{Candidate, Choice, FinishReason, GeneratedToken, Options, Overflow, Sample, Writer};
 
 use crate::backend::BackendError;
 use crate::config::Mask;
-use crate::engine::{Engine, EngineEvent, EngineRequest, LogProbs};
+use crate::engine::{Engine, EngineEvent, EngineRequest, LogProbs, RequestId, Tell};
 use crate::tokenizer::{self, Tokenizer};
 
 /// Why nothing can be generated.
@@ -52,6 +53,9 @@ pub enum GenerateError {
     #[error("without a prompt the model begins after a newline, which its tokenizer lacks: give a prompt")]
     NoStart,
 }
+
+/// What is generated, unless that fails.
+pub(crate) type Result<T, E = GenerateError> = std::result::Result<T, E>;
 
 /// The ids of a prompt as a model expects it: after the token that begins every text (BOS), if the tokenizer has one; for a
 /// bidirectional model, between the tokens around every text (`[CLS]` and `[SEP]`).
@@ -119,7 +123,7 @@ pub fn generate(
     prompt: &[u32],
     options: &Options,
     tell: &mut dyn FnMut(GenerateEvent) -> bool,
-) -> Result<Sample, GenerateError> {
+) -> Result<Sample> {
     let request = EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true };
     alone(engine, request, &mut |event| match event {
         EngineEvent::Cropped { kept, dropped } => tell(GenerateEvent::Cropped { kept, dropped }),
@@ -137,7 +141,7 @@ pub fn generate(
 /// # Errors
 /// If the prompt is empty (nothing predicts a first token), a token is not in the vocabulary, the prompt and the
 /// continuation without its last token do not fit the context, or the logits are not finite.
-pub fn score(engine: &mut Engine, prompt: &[u32], continuation: &[u32]) -> Result<Likelihood, GenerateError> {
+pub fn score(engine: &mut Engine, prompt: &[u32], continuation: &[u32]) -> Result<Likelihood> {
     if prompt.is_empty() {
         return Err(DecodeError::Empty.into());
     }
@@ -155,26 +159,29 @@ pub fn score(engine: &mut Engine, prompt: &[u32], continuation: &[u32]) -> Resul
 }
 
 /// Runs one request to its end.
-fn alone(
-    engine: &mut Engine,
-    request: EngineRequest,
-    tell: &mut dyn FnMut(EngineEvent) -> bool,
-) -> Result<Sample, GenerateError> {
+fn alone(engine: &mut Engine, request: EngineRequest, tell: Tell) -> Result<Sample> {
     let id = engine.submit(request)?;
-    let mut done = None;
-    while done.is_none() {
-        let ran = engine.round(&mut |_, event| {
-            match event {
-                EngineEvent::Done(sample) => done = Some(Ok(sample)),
-                EngineEvent::Failed(error) => done = Some(Err(error)),
-                event => return tell(event),
-            }
-            true
-        });
-        if let Err(error) = ran {
-            engine.cancel(&[id].into());
-            return Err(error.into());
+    loop {
+        if let Some(sample) = advance(engine, id, tell)? {
+            return Ok(sample);
         }
     }
-    done.expect("the loop ends with it")
+}
+
+/// Runs the model once for the only request of an engine. Returns its sample when that is complete; after an error it is cancelled.
+pub(crate) fn advance(engine: &mut Engine, id: RequestId, tell: Tell) -> Result<Option<Sample>> {
+    let mut done = None;
+    let ran = engine.round(&mut |_, event| {
+        match event {
+            EngineEvent::Done(sample) => done = Some(Ok(sample)),
+            EngineEvent::Failed(error) => done = Some(Err(error)),
+            event => return tell(event),
+        }
+        true
+    });
+    if let Err(error) = ran {
+        engine.cancel(&[id].into());
+        return Err(error.into());
+    }
+    done.transpose()
 }

@@ -4,7 +4,7 @@
 //! that the sample is finished. It holds back what is no whole character yet, and what may be the beginning of a stop
 //! text.
 
-use super::{DecodeError, GenerateError, Sampler};
+use super::{DecodeError, GenerateError, Result, Sampler};
 use limpid_core::decode::{TokensBefore, likeliest, log_sum_exp};
 use limpid_tokenizer::{TextStream, Tokenizer};
 use serde::{Deserialize, Serialize};
@@ -74,7 +74,7 @@ impl Options {
     ///
     /// # Errors
     /// Names it.
-    pub fn check(&self) -> Result<(), GenerateError> {
+    pub fn check(&self) -> Result<()> {
         self.sampler.check()?;
         match self.stop.iter().position(String::is_empty) {
             Some(index) => Err(GenerateError::EmptyStop { index }),
@@ -181,7 +181,7 @@ impl Writer {
     /// # Errors
     /// If an option is out of its range, there are stop texts and no tokenizer, the prompt is empty, or it has a token
     /// that the tokenizer lacks.
-    pub fn new(tokenizer: Option<&Tokenizer>, prompt: &[u32], options: &Options) -> Result<Writer, GenerateError> {
+    pub fn new(tokenizer: Option<&Tokenizer>, prompt: &[u32], options: &Options) -> Result<Writer> {
         options.check()?;
         if tokenizer.is_none() && !options.stop.is_empty() {
             return Err(GenerateError::StopWithoutTokenizer);
@@ -223,7 +223,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Sampler::pick`].
-    pub fn take(&mut self, logits: &[f32], input_len: usize) -> Result<GeneratedToken, GenerateError> {
+    pub fn take(&mut self, logits: &[f32], input_len: usize) -> Result<GeneratedToken> {
         let known = self.tokenizer.as_ref().map_or(logits.len(), |t| t.vocab_size().min(logits.len()));
         let logits = &logits[..known];
         let mut biased = Cow::from(logits);
@@ -282,15 +282,9 @@ impl Writer {
         Sample { tokens: self.all[self.prompt..].to_vec(), text: self.text, finish_reason }
     }
 
-    fn explain(
-        &self,
-        logits: &[f32],
-        token: u32,
-        chances: &[(u32, f64)],
-        input_len: usize,
-    ) -> Result<Choice, GenerateError> {
+    fn explain(&self, logits: &[f32], token: u32, chances: &[(u32, f64)], input_len: usize) -> Result<Choice> {
         let lse = log_sum_exp(logits)?;
-        let candidate = |token: u32| -> Result<Candidate, GenerateError> {
+        let candidate = |token: u32| -> Result<Candidate> {
             let logit = logits[token as usize];
             let piece = self.tokenizer.as_ref().map_or_else(|| Ok(token.to_string()), |t| t.piece(token))?;
             let chance = chances.binary_search_by_key(&token, |(token, _)| *token).map_or(0.0, |at| chances[at].1);

@@ -8,7 +8,6 @@ use limpid::config::{
     Activation, Axis, Config, Dropout, DropoutScale, LayerPattern, Mask, NormPlace, PRESETS, Positions, QkNorm,
     RotaryPairs,
 };
-use limpid::finite::find_not_finite;
 use limpid::model::{Axes, Mode, Model, Param};
 use limpid::names::{self, Notation};
 use limpid::numeric::random;
@@ -17,6 +16,7 @@ use limpid::trace::masked::MaskTable;
 use limpid::trace::table::{self, TableOptions};
 use limpid::trace::view::{HeatScale, View};
 use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, save, tensors};
+use limpid_core::finite::find_not_finite;
 
 const BATCH: usize = 2;
 const CONTEXT: usize = 5;

@@ -17,13 +17,13 @@ use crate::common::{assert_close, narrow, wide};
 use crate::pytorch::{self, Fixture};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Activation, Config, Constants, Fields, Heads, Mask, NormKind, RotaryScaling};
-use limpid::kernels::attend::{self, Gradients, Head, Keys};
-use limpid::kernels::{activate, classify, norm, rotate};
-use limpid::matrix::view::{Mat, MatMut};
 use limpid::model::{Model, tables};
 use limpid::numeric::simd::Level;
 use limpid::ops::{Scoring, Span, Target, Terms};
 use limpid::optimizer::Method;
+use limpid_core::kernels::attend::{self, Gradients, Head, Keys};
+use limpid_core::kernels::{activate, classify, norm, rotate};
+use limpid_core::matrix::view::{Mat, MatMut};
 use serde_json::Value;
 
 pub const LIBRARY: &str = env!("CARGO_MANIFEST_DIR");

@@ -3,7 +3,6 @@
 use crate::random_config::{configs, fill};
 use limpid::backend::Reference;
 use limpid::config::{Activation, Axis, Config, Constants, Positions};
-use limpid::kernels::activate::reference::value;
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
 use limpid::ops::Batch;
@@ -12,6 +11,7 @@ use limpid::trace::diagram::Diagram;
 use limpid::trace::palette::{Palette, entry};
 use limpid::trace::picture::{Chart, PlotPart, TensorPlot};
 use limpid::trace::view::{Labels, Matrix, Paint};
+use limpid_core::kernels::activate::reference::value;
 
 const WORDS: [&str; 11] = ["a", "<b>", "c&d", "\"e\"", "f", "g", "h", "i", "j", "k", "l"];
 

@@ -455,7 +455,6 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-core/backend/cpu/forward.rs: run", 86),
     ("limpid-core/backend/reference.rs: backward_op", 129),
     ("limpid-core/backend/reference.rs: forward_op", 92),
-    ("limpid-serve/openai.rs: ask", 85),
     ("limpid-serve/saved.rs: page", 114),
     ("limpid-study/walk/printed.rs: computed", 207),
     ("limpid-trace/diagram.rs", 832),

@@ -4,10 +4,10 @@ use limpid::backend::{Backend, BackendError, Cpu};
 use limpid::config::Config;
 use limpid::engine::{BlockTable, DecodeRows, Decoder, DecoderLimits};
 use limpid::generate::DecodeError as Error;
-use limpid::kernels::attend;
 use limpid::matrix::Precision;
 use limpid::model::Model;
 use limpid::numeric::simd::Level;
+use limpid_core::kernels::attend;
 
 /// The place of a sequence.
 pub type SequenceId = usize;
