@@ -192,8 +192,8 @@ fn diagram(name: &str) -> Result<Option<Diagram>, String> {
 pub fn run(args: Args) -> Result<()> {
     let outs = plot_files(&args)?;
     if args.diagram.contains(&None) {
-        let rows = Diagram::ALL.map(|one| vec![one.name().to_string(), one.about().to_string()]);
-        let all = grid(String::new(), &["diagram", "what it shows"], rows.into_iter());
+        let rows = Diagram::ALL.iter().map(|one| vec![one.name().to_string(), one.about().to_string()]);
+        let all = grid(String::new(), &["diagram", "what it shows"], rows);
         return show::out(&all.text(show::table_width()));
     }
     if alone(&args) {
