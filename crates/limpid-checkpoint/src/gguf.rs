@@ -133,7 +133,7 @@ impl Item for String {
     fn read(from: &mut Reader, what: &str) -> Result<Self> {
         let n = from.get(what)?;
         let text = str::from_utf8(from.take(n, what)?);
-        text.map(String::from).map_err(|e| bad(from.path, format!("{what} is no UTF-8 text: {e}")))
+        text.map(String::from).map_err(|e| bad(from.path, format!("{what} is not UTF-8 text: {e}")))
     }
     fn write(&self, to: &mut Vec<u8>) {
         (self.len() as u64).write(to);
@@ -514,13 +514,13 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     let shape = axes.iter().rev().map(|d| usize::try_from(*d).ok()).collect::<Option<Vec<usize>>>();
     let (dtype, len) = shape.as_ref().map_or((Dtype::Other(String::new()), None), |shape| kind(number, shape));
     let (Some(shape), Some(len)) = (shape, len) else {
-        let what = format!("`{name}`, {dtype} with axes {axes:?}, is too large to count or no whole number of blocks");
+        let what = format!("`{name}`, {dtype} with axes {axes:?}, is too large to count, or not a whole number of blocks");
         return Err(bad(path, what));
     };
     let Some(begin) = usize::try_from(offset).ok().filter(|n| n.is_multiple_of(alignment)) else {
         return Err(bad(
             path,
-            format!("`{name}` begins at {offset}, which is no multiple of the alignment {alignment}"),
+            format!("`{name}` begins at {offset}, which is not a multiple of the alignment {alignment}"),
         ));
     };
     let Some(end) = begin.checked_add(len) else {

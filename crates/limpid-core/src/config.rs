@@ -128,7 +128,7 @@ pub enum ConfigError {
     MultiplicativeMask,
     /// The model does not fit the memory budget, even at the highest recompute level.
     #[error(
-        "{:.1} MB of memory are too little: with every activation recomputed that can be, this takes {:.1} MB; a smaller \
+        "{:.1} MB of memory are too little: even with all possible activations recomputed, this takes {:.1} MB; a smaller \
          batch_size (with a larger accumulate a step stays the same), context or model would fit",
         *.budget as f64 / 1e6, *.least as f64 / 1e6
     )]
@@ -686,7 +686,7 @@ settings! {
         /// Features of one head's values, if not equal to d_head.
         d_v: Option<usize> = None, Setting::of("D").size().otherwise("d_head").later().also(&["value-length", "v-head-dim"]);
         /// Blocks.
-        n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096: the list of ops would be endless").common()
+        n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096: to bound the list of ops").common()
             .also(&["n-layers", "num-layers", "num-hidden-layers", "depth"]);
         /// All blocks share the parameters of one (ALBERT).
         shared_blocks: bool = false, Setting::of("BOOL").later();

@@ -31,7 +31,7 @@ pub enum TemplateError {
     Refused(String),
     /// It loops, or writes without end.
     #[error(
-        "the chat template does not end: it was stopped after {STEPS} steps, of which 64 bytes that it writes are one"
+        "the chat template does not end: it was stopped after {STEPS} steps, where 64 bytes of output count as one"
     )]
     Endless,
     /// A message contains a special token that would be read as one.
@@ -281,7 +281,7 @@ impl ChatTemplate {
                 }
             };
             if answer.is_empty() {
-                return Err(why("the template writes nothing of it"));
+                return Err(why("the template leaves it out"));
             }
             answers.push(answer);
         }
@@ -295,12 +295,12 @@ impl ChatTemplate {
         let after = self.render(&messages[..=i], false)?;
         if !after.starts_with(&prompt) {
             return Err(why(
-                "what the template writes of it does not begin as the prompt of the messages before it does",
+                "the template writes it with another beginning than the prompt of the messages before it",
             ));
         }
         if !text.starts_with(&after) {
             return Err(why(
-                "the template writes the conversation up to it otherwise when more messages follow (one answer a conversation would do)",
+                "the template writes the conversation up to it differently if more messages follow (conversations with one answer would work)",
             ));
         }
         Ok(prompt.len()..after.len())

@@ -84,7 +84,7 @@ pub enum GlassError {
     },
     /// Traces that others look at take all of the memory.
     #[error(
-        "the traces that are looked at now take all of the {} that traces may take: try again in {RETRY} s",
+        "the traces in use take all of the {} that traces may take: try again in {RETRY} s",
         units::bytes(*.limit as u64)
     )]
     Full {

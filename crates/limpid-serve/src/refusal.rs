@@ -161,7 +161,7 @@ impl Refusal {
 
     /// The server only shows the inside of its model.
     pub fn looked_at_alone() -> Refusal {
-        let message = "this server shows the inside of a model, and continues no texts: `limpid serve` does".into();
+        let message = "this server only shows the inside of a model: to continue texts, use `limpid serve`".into();
         Refusal::new("not_for_this_model", REQUEST, None, message)
     }
 

@@ -201,7 +201,7 @@ impl Model for Whole {
             letters.dedup();
             letters.truncate(8);
             return Err(format!(
-                "its vocabulary has no token for {letters:?} and none for what is unknown, so they would be left out; take \
+                "its vocabulary has no token for {letters:?} and no unknown token, so they would be left out; take \
                  them out of the text, or use a tokenizer that has them"
             )
             .into());

@@ -282,7 +282,7 @@ fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, TokenizerError
         _ => None,
     };
     let pairs = pairs
-        .ok_or_else(|| TokenizerError::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name())))?;
+        .ok_or_else(|| TokenizerError::Format(format!("it is not byte-level byte pairs but {}", tokenizer.name())))?;
     let mut tokens: Vec<(Vec<u8>, u32)> = pairs.tokens().map(|(token, id)| (token.to_vec(), id)).collect();
     let joined = tokens.iter().filter(|(token, _)| token.len() > 1).map(|(_, id)| *id);
     if !joined.is_sorted() {

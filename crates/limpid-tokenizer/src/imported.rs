@@ -287,7 +287,7 @@ impl ImportedTokenizer {
         if self.parting.is_none() && text.len() > WHOLE {
             let detail = format!(
                 "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
-                 shards are prepared from a long text in parts",
+                 prepare shards, which cuts long texts into parts",
                 text.len()
             );
             return Err(TokenizerError::Encode { name: self.kind, detail });

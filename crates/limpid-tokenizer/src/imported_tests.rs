@@ -607,7 +607,7 @@ fn what_is_wrong_is_said() {
             "at most 500",
         ),
         (set("version", json!("2.0")), "the version: expected 1.0, found 2.0"),
-        (set("added_tokens", json!([{"id": 7, "content": "<s>"}])), "ids that go on after its own"),
+        (set("added_tokens", json!([{"id": 7, "content": "<s>"}])), "ids that continue after its own"),
         (set("added_tokens", json!([{"id": 0, "content": "<s>"}])), "id 0 is given to both"),
         (set("added_tokens", json!([{"id": 2, "content": "a"}])), "in the vocabulary twice, as 0 and as 2"),
         (set("normalizer", step("Precompiled")), "SentencePiece's map of characters"),

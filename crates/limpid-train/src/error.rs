@@ -88,7 +88,7 @@ pub enum TrainError {
     },
     /// The run rolled back too often.
     #[error(
-        "training broke off {times} times, the last time at step {step}: rolling back does not help; a smaller learning_rate may"
+        "training diverged {times} times, the last time at step {step}: rolling back does not help; a smaller learning_rate may"
     )]
     TooManyRollbacks {
         /// How often.
@@ -137,7 +137,7 @@ pub enum TrainError {
 #[non_exhaustive]
 pub enum PreflightError {
     /// A tensor holds a NaN or an infinity before the first update.
-    #[error("before the first step, {tensor} is not finite ({value}): look at the initial weights")]
+    #[error("before the first step, {tensor} is not finite ({value}): check the initial weights")]
     NotFinite {
         /// The first such tensor, in the order of computation.
         tensor: String,

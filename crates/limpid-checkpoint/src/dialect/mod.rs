@@ -385,7 +385,7 @@ pub(super) fn check(links: &[Link], model: &Model, store: &Store, names: &Names)
     if let Some(name) = extra.iter().min() {
         let what = format!(
             "it has a tensor `{}` that its configuration knows nothing of{}: the two belong to different models, or the \
-             model has a part that limpid has not",
+             model has a part that limpid does not support",
             names[*name],
             match extra.len() {
                 1 => String::new(),

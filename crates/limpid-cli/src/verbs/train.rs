@@ -133,7 +133,7 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
         return Ok(());
     }
     if speaks && plan.resumes() {
-        show::prose(format_args!("going on with {} after step {}", folder.display(), run.trainer.step));
+        show::prose(format_args!("resuming {} after step {}", folder.display(), run.trainer.step));
     } else if speaks {
         if begins_again {
             show::prose(format_args!("{} was stopped before its first save: it begins again", folder.display()));
@@ -376,7 +376,7 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     let (folder, word) = (folder.display(), show::quoted(folder));
     if summary.stopped {
         let steps = summary.steps;
-        return show::say(format_args!("stopped after step {steps}; go on with: limpid train --resume {word}"));
+        return show::say(format_args!("stopped after step {steps}; resume with: limpid train --resume {word}"));
     }
     let val = summary.val_loss.map(|v| format!(", validation loss {v:.4} on all of its text")).unwrap_or_default();
     let of = match summary.losses {
@@ -544,7 +544,7 @@ impl Opening {
 
     /// What stands over a sample.
     fn heading(&self) -> String {
-        if self.question { "a sample:".into() } else { format!("a sample, which goes on from {:?}:", self.text) }
+        if self.question { "a sample:".into() } else { format!("a sample, continuing {:?}:", self.text) }
     }
 }
 

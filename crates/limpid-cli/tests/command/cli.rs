@@ -1568,7 +1568,7 @@ fn other_programs_models_are_opened_by_looking() {
         f.fails(1, &format!("{verb} --model {encoder}"), &["no head over the vocabulary"]);
     }
     f.fails(1, &format!("inspect --tokens 1,2 --backward --model {encoder}"), &["no head, so there is no loss"]);
-    f.fails(1, "params --model text.txt", &["it is no model: limpid opens a folder"]);
+    f.fails(1, "params --model text.txt", &["it is not a model: limpid opens a folder"]);
     f.fails(
         1,
         &format!("params --model {}/model.safetensors", model("gpt2-plain")),

@@ -119,7 +119,7 @@ impl Run<'_> {
         }
         for path in files {
             let what =
-                format!("{} was removed during the run: it is there again, with all that it held", path.display());
+                format!("{} was removed during the run; it has been written again, complete", path.display());
             tell(TrainEvent::Notice(what));
         }
     }

@@ -595,7 +595,7 @@ fn broken_gguf_says_what_is_wrong() {
             (&rows(&[row("x", &[1 << 40, 1 << 40], 0, 0)], 32), "too large to count"),
             (&rows(&[row("x", &[1 << 40], 0, 0)], 32), "`x` should end at byte"),
             (&rows(&[row("x", &[33], 8, 0)], 64), "`x`, Q8_0 with axes [33], is too large to count or no whole"),
-            (&rows(&[row("x", &[8], 0, 4)], 64), "`x` begins at 4, which is no multiple of the alignment 32"),
+            (&rows(&[row("x", &[8], 0, 4)], 64), "`x` begins at 4, which is not a multiple of the alignment 32"),
             (&rows(&[row("x", &[8], 0, u64::MAX - 31)], 64), "beyond any file: it is damaged"),
             (
                 &rows(&[row("x", &[8], 99, 1 << 63)], 64),
