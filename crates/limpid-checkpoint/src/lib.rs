@@ -690,8 +690,7 @@ impl Checkpoint {
             return Err(bad(path, what));
         }
         if !llmc::looks_like_one(&first[..n]) && path.extension().is_none_or(|e| e != "bin") {
-            let what =
-                "it is not a model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
+            let what = "it is not a model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
             return Err(bad(path, what));
         }
         let (header, store) = llmc::open(path)?;

@@ -294,9 +294,7 @@ impl ChatTemplate {
         let prompt = self.render(&messages[..i], true)?;
         let after = self.render(&messages[..=i], false)?;
         if !after.starts_with(&prompt) {
-            return Err(why(
-                "the template writes it with another beginning than the prompt of the messages before it",
-            ));
+            return Err(why("the template writes it with another beginning than the prompt of the messages before it"));
         }
         if !text.starts_with(&after) {
             return Err(why(

@@ -353,7 +353,7 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
             let spec = imported.spec()?;
             let bare = |added: &&Added| added.lstrip || added.rstrip || added.single_word;
             if let Some(added) = spec.added_tokens.iter().find(bare) {
-                let what = "takes the blanks beside it, or stands for whole words only, which llama.cpp does not support";
+                let what = "takes the blanks beside it, or stands for whole words only, which llama.cpp cannot do";
                 return Err(cannot(format!("its token {:?} {what}", added.content)));
             }
             let (before, after) = imported.frame();

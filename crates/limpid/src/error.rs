@@ -187,6 +187,6 @@ impl From<generate::DecodeError> for Error {
 fn not_finite(weight: Option<&str>) -> String {
     match weight {
         Some(name) => format!("the weights are damaged: `{name}` has NaN or infinite values"),
-        None => "the model computes NaN or infinite values, though its weights are finite: the weights are too large".into(),
+        None => "the model computes NaN or infinite values from finite weights: these are too large".into(),
     }
 }

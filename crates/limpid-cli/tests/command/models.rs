@@ -160,7 +160,7 @@ fn convert_says_what_goes_along_and_what_does_not() {
     assert!(f.ok("convert none y --to limpid").contains(mend));
     // a name that a program wrote is known or not, never mistyped
     f.file("none/config.json", config.replace("\"gpt2\"", "\"xglm\""));
-    f.fails(1, "params --model none", &["`xglm` is not a kind of model that limpid supports", "gpt2, gpt_bigcode"]);
+    f.fails(1, "params --model none", &["limpid does not support model_type `xglm`", "gpt2, gpt_bigcode"]);
 }
 
 /// What one file has no place for is said, and the tokens that pad and mask go along: named by tokenizer_config.json, or by themselves.

@@ -456,13 +456,13 @@ pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
         return refuse("it has no model_type, so nothing says what kind of model it is");
     };
     if let Some(why) = why_not(kind) {
-        return refuse(format!("model_type `{kind}` is a kind of model that limpid does not support: {why}"));
+        return refuse(format!("limpid does not support model_type `{kind}`: {why}"));
     }
     let Some(family) = ALL.iter().find(|family| family.types.contains(&kind)) else {
         // a program wrote it: it is a name that limpid does not know, not one that was mistyped
         let mut all: Vec<&str> = ALL.iter().flat_map(|family| family.types.iter().copied()).collect();
         all.sort_unstable();
-        return refuse(format!("model_type `{kind}` is not a kind of model that limpid supports; it supports {}", all.join(", ")));
+        return refuse(format!("limpid does not support model_type `{kind}`; it supports {}", all.join(", ")));
     };
     keys.only("is_encoder_decoder", &json!(false), "decoders and encoders by themselves")?;
     keys.only("add_cross_attention", &json!(false), "attention is to the sequence itself")?;
