@@ -514,7 +514,7 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     let shape = axes.iter().rev().map(|d| usize::try_from(*d).ok()).collect::<Option<Vec<usize>>>();
     let (dtype, len) = shape.as_ref().map_or((Dtype::Other(String::new()), None), |shape| kind(number, shape));
     let (Some(shape), Some(len)) = (shape, len) else {
-        let what = format!("`{name}`, {dtype} with axes {axes:?}, is too large, or not a whole number of blocks");
+        let what = format!("`{name}`, {dtype} with axes {axes:?}, is too large to count or no whole number of blocks");
         return Err(bad(path, what));
     };
     let Some(begin) = usize::try_from(offset).ok().filter(|n| n.is_multiple_of(alignment)) else {
