@@ -163,7 +163,7 @@ fn shown(live: &mut Live, n: usize) -> Result<Shown, WalkError> {
 /// Spaces before what is shown.
 const INDENT: usize = 3;
 const OTHER: &str =
-    "What is written here is about the walk's own model and texts: numbers and words in sentences are not yours.";
+    "The text here is about the walk's own model and texts: numbers and words in sentences are not yours.";
 const KEYS: &str = "Enter or n: the next step; b: the one before; a number, a name or words of a section: that step; l: the list; q: quit.";
 const MEMORY: &str = "The walk trains the same in memory, in a second or two. What stands under Try is for the folder that the command makes; \
                       --model FOLDER walks on it without training.";
