@@ -20,7 +20,7 @@ const SHOWN: usize = 8;
 fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
     if machine.precision == Precision::Int8 && !checkpoint.is_quantised() {
         bail!(Usage(format!(
-            "--precision int8 is for quantised weights, which {} has none of: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
+            "--precision int8 is for quantised weights, but {} has none: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
             checkpoint.path.display(),
             show::quoted(&checkpoint.path)
         )));
@@ -55,7 +55,7 @@ pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
         ),
         Err(_) => {
             "limpid opens a folder (of `limpid train`, or one of HuggingFace's that you have fetched), a .gguf or \
-                   a .bin of llm.c, and downloads none"
+                   a .bin of llm.c, and downloads nothing"
                 .into()
         }
     };

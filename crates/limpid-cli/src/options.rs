@@ -243,8 +243,8 @@ impl ModelOptions {
             match FREE.contains(&name.as_str()) || tables && name == "positions" {
                 true => said.push([format!("{name} {was}"), format!("{name} {value}")]),
                 false => bail!(Usage(format!(
-                    "--{name} is {value}, but the model {from} has {was}, and its weights are for that: what may be looked at with \
-                     the same weights is another --{}, or --positions that are not learned",
+                    "--{name} is {value}, but the model {from} has {was}, and its weights are for that: with the same weights you can \
+                     change --{}, or --positions if they are not learned",
                     FREE.join(", --")
                 ))),
             }

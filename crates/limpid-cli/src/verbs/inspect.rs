@@ -608,7 +608,7 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
         text += &format!("\n{}\n", glance.text(causal, width));
         if head {
             text += &wrap(
-                "What the head would say after each block (the logit lens); * marks from where that stays:",
+                "What the head would predict after each block (the logit lens); * marks where it stops changing:",
                 0,
                 width,
             );

@@ -66,7 +66,7 @@ fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     let home = std::env::home_dir().and_then(|home| whole(&home));
     if let Some(path) = whole(folder).filter(|path| !free && (path.parent().is_none() || home.as_ref() == Some(path))) {
-        bail!("{} holds more than a model, whatever is forced: choose a folder in it with --out", path.display());
+        bail!("{} holds more than a model, even with --force: choose a folder in it with --out", path.display());
     }
     let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
     if found == FolderContents::Begun && kept && args.resume.is_none() && !args.force {

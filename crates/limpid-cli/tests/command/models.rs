@@ -252,7 +252,7 @@ fn verify_compares_what_a_tokenizer_brings_to_nfc() {
     f.file("qwen.json", file.to_string());
     f.both(&format!("train --data text.txt --tokenizer qwen.json --out m --activation gelu-tanh {SMALL}"));
     let said = f.ok("convert m m.gguf --verify");
-    assert!(said.contains("does not bring texts to NFC") && said.contains("samples are the same, of "), "{said}");
+    assert!(said.contains("does not normalise texts to NFC") && said.contains("samples are the same, of "), "{said}");
     let value = f.json("convert m n.gguf --verify --json");
     assert_eq!((&value["verified"], value["first_difference"].is_null()), (&true.into(), true), "{value}");
     assert!(
