@@ -129,7 +129,7 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.hook_resid_post",        "Z_out{}",       "blocks.{i}.hook_resid_post",        "hidden_states[i+1]",         "residual3", X,        "the residual stream after the block; post-norm: the second norm's output"]),
     entry(["hook_outputs",                      "Z_last",        "",                                  "",                           "",          "outputs d_model", "decoding only: the rows whose logits are needed"]),
     entry(["ln_final.hook_mean",                 "μ_f",            "",                                    "",                           "lnf_mean",   ONE,     "the mean that the final norm subtracts"]),
-    entry(["ln_final.hook_scale",               "s_f",           "ln_final.hook_scale",               "",                           "1/lnf_rstd",  ONE,    "the deviation the final norm divides by"]),
+    entry(["ln_final.hook_scale",               "s_f",           "ln_final.hook_scale",               "",                           "1/lnf_rstd",  ONE,    "the deviation that the final norm divides by"]),
     entry(["ln_final.hook_normalized",          "N_f",           "ln_final.hook_normalized",          "",                           "",          X,        "the final norm, before gain and offset"]),
     entry(["ln_final.hook_out",                 "Z_pre-head",    "",                                  "hidden_states[-1]",          "lnf",       X,        "the final norm, with gain and offset"]),
     entry(["head.hook_pre",                     "Z_t",           "",                                  "",                           "",          X,        "BERT's dense layer before the head"]),

@@ -44,7 +44,7 @@ pub(super) const WIDTH: Topic = Topic {
                 ],
             ),
             claim(
-                "The last widening gains less than the two before it did on average",
+                "The last widening gains less than the two before it on average",
                 vec![at_most(
                     "what 128 to 512 gains less half of what 8 to 128 gains",
                     gains[2] - (losses[0] - losses[2]) / 2.0,

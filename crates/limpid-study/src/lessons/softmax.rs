@@ -14,9 +14,9 @@ const QUERIES: u64 = 500;
 pub(super) const SHARPNESS: Topic = Topic {
     name: "scale-and-sharpness",
     title: "Why are the scores of attention divided by √d?",
-    about: "Draws queries and keys of d standard normal numbers, 16 keys a query, and takes the softmax of their products with and \
-            without the division by √d. The slope of a weight p as to its product q·k is p (1 − p), with the scale p (1 − p) / √d; \
-            slopes are summed over the keys.",
+    about: "Draws queries and keys of d standard normal numbers, 16 keys a query, and takes the softmax of their \
+            products with and without the division by √d. The slope of a weight p with respect to its product q·k is \
+            p (1 − p), with the scale p (1 − p) / √d; slopes are summed over the keys.",
     teach: |class| {
         let draw = |what: &str, query: u64, n: usize| -> Vec<f64> {
             (0..n as u64).map(|i| normal(class.seed, site(&format!("{what} {n} {query}")), i)).collect()
@@ -113,8 +113,8 @@ const TOKENS: usize = 5;
 pub(super) const FILL: Topic = Topic {
     name: "mask-fill",
     title: "What should stand in place of a hidden score?",
-    about: "Draws the scores of 5 tokens, writes −∞, −1e9 or −10 in place of those above the diagonal, and takes the softmax of each \
-            row in f64. Then it does so with a row that is hidden entirely.",
+    about: "Draws the scores of 5 tokens, writes −∞, −1e9 or −10 in place of those above the diagonal, and takes the \
+            softmax of each row in f64. Then it does so with a row that is hidden entirely.",
     teach: |class| {
         let scores: Vec<f64> = (0..(TOKENS * TOKENS) as u64).map(|i| normal(class.seed, site("scores"), i)).collect();
         let softmax = |scores: &[f64]| row(&[1.0], scores.chunks_exact(1), |_| true, |_, score| score).pattern;
