@@ -113,8 +113,8 @@ const TOKENS: usize = 5;
 pub(super) const FILL: Topic = Topic {
     name: "mask-fill",
     title: "What should stand in place of a hidden score?",
-    about: "Draws the scores of 5 tokens, writes −∞, −1e9 or −10 in place of those above the diagonal, and takes the \
-            softmax of each row in f64. Then it does so with a row that is hidden entirely.",
+    about: "Draws the scores of 5 tokens, writes −∞, −1e9 or −10 in place of those above the diagonal, and takes the softmax of each \
+            row in f64. Then it does so with a row that is hidden entirely.",
     teach: |class| {
         let scores: Vec<f64> = (0..(TOKENS * TOKENS) as u64).map(|i| normal(class.seed, site("scores"), i)).collect();
         let softmax = |scores: &[f64]| row(&[1.0], scores.chunks_exact(1), |_| true, |_, score| score).pattern;
