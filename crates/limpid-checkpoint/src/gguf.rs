@@ -469,7 +469,7 @@ fn part(path: &Path) -> Result<(Metadata, Map, Vec<Place>)> {
             ));
         }
         n => {
-            let what = format!("it is GGUF version {n}; limpid reads 2 and 3: convert the model anew with llama.cpp");
+            let what = format!("it is GGUF version {n}; limpid reads 2 and 3: convert the model again with llama.cpp");
             return Err(bad(path, what));
         }
     }

@@ -220,7 +220,7 @@ pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool)
         false => format!("limpid does not read them, or {format} has no place for them"),
     };
     let unsaid = match format {
-        Format::Gguf => "they speak of the types that tensors had",
+        Format::Gguf => "they describe the types that tensors had",
         _ => "limpid writes them to GGUF only",
     };
     let [along, behind, keys] = parted(source, carried, format, same);

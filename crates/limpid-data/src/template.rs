@@ -249,7 +249,7 @@ impl ChatTemplate {
         conversation: &Conversation,
         tokenizer: &Tokenizer,
     ) -> Result<(Vec<u32>, Vec<Range<usize>>), TemplateError> {
-        const BEGINS: &str = "it does not begin with a token of its own behind its prompt";
+        const BEGINS: &str = "it does not begin with a token of its own after its prompt";
         const ENDS: &str = "it does not end with a token of its own";
         let Conversation { messages, learned, .. } = conversation;
         plain(messages, tokenizer)?;
@@ -446,7 +446,7 @@ mod jinja {
         if let Some(time) = now.and_then(|now| DateTime::from_timestamp(now, 0)) {
             let written = move |format: String| -> Result<String, Error> {
                 let mut text = String::new();
-                let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("{format:?} is no format of a time"));
+                let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("{format:?} is not a time format"));
                 write!(text, "{}", time.format(&format)).map_err(wrong)?;
                 Ok(text)
             };
@@ -720,7 +720,7 @@ mod tests {
             assert_eq!(template.render(&asked, true).unwrap(), "no time");
         }
         let wrong = template.at(0).render(&[message(Role::User, "%Q")], true).unwrap_err().to_string();
-        assert!(wrong.contains("\"%Q\" is no format of a time"), "{wrong}");
+        assert!(wrong.contains("\"%Q\" is not a time format"), "{wrong}");
     }
 
     #[test]

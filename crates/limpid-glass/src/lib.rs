@@ -119,7 +119,7 @@ pub enum GlassError {
     #[error("there is no question `{0}`")]
     Question(String),
     /// A parameter that nobody knows.
-    #[error("`{name}` is no parameter here; there are: {}", .known.join(", "))]
+    #[error("`{name}` is not a parameter here; there are: {}", .known.join(", "))]
     NoParameter {
         /// Which.
         name: String,
@@ -127,7 +127,7 @@ pub enum GlassError {
         known: &'static [&'static str],
     },
     /// A parameter that is there twice.
-    #[error("`{name}` is there twice: send it once")]
+    #[error("`{name}` is given twice: send it once")]
     Twice {
         /// Which.
         name: String,

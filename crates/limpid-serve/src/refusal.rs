@@ -198,8 +198,8 @@ impl Refusal {
     pub fn unknown_parameter(param: &str, nearest: Option<&str>) -> Refusal {
         let name = quoted(param);
         let message = match nearest {
-            Some(near) => format!("`{name}` is no parameter here; did you mean `{near}`?"),
-            None => format!("`{name}` is no parameter here; /docs lists all of them. Leave it out"),
+            Some(near) => format!("`{name}` is not a parameter here; did you mean `{near}`?"),
+            None => format!("`{name}` is not a parameter here; /docs lists all of them. Leave it out"),
         };
         Refusal::of("unknown_parameter", param, message)
     }
@@ -208,7 +208,7 @@ impl Refusal {
     #[must_use]
     pub fn meant_for(self, path: &str) -> Refusal {
         let name = self.param.clone().unwrap_or_default();
-        Refusal { message: format!("`{name}` is no parameter here, but one of {path}"), ..self }
+        Refusal { message: format!("`{name}` is not a parameter here, but one of {path}"), ..self }
     }
 
     /// A parameter of OpenAI's that limpid lacks, and not at the value that changes nothing.

@@ -653,7 +653,7 @@ fn what_is_wrong_is_said() {
         ),
         (set("decoder", step("CTC")), "the decoder: expected one of a language model's"),
         (set("post_processor", step("Roberta")), "the post_processor"),
-        (set("post_processor", many), "the post_processor: expected at most 1,024 ids round a sequence, found 2000"),
+        (set("post_processor", many), "the post_processor: expected at most 1,024 ids around a sequence, found 2000"),
         (set("post_processor", json!({"type": "BertProcessing", "sep": ["x", 9], "cls": ["y", 1]})), "found 9"),
     ] {
         let error = Tokenizer::from_json(&text).err().map(|error| error.to_string()).unwrap_or_default();

@@ -560,7 +560,7 @@ pub(super) fn merged(mut spec: Spec) -> Result<Spec, TokenizerError> {
     let Vocab::Scores(list) = &spec.model.vocab else { return Ok(spec) };
     let plain: Vec<bool> = list.iter().map(|(token, _)| byte(token).is_none()).collect();
     let added: BTreeSet<u64> = spec.added_tokens.iter().map(|added| added.id).collect();
-    let why = "its scores join characters that are no tokens themselves, which no list of merges can express";
+    let why = "its scores join characters that are not tokens themselves, which no list of merges can express";
     let merges = scored::merges(list, |id| plain[id] && !added.contains(&(id as u64)));
     let merges = merges.ok_or_else(|| TokenizerError::Format(why.into()))?;
     let ids = list.iter().zip(0..).map(|((token, _), id)| (token.clone(), id)).collect();

@@ -104,7 +104,7 @@ pub enum TrainError {
     },
     /// The run's folder was moved away or removed during training.
     #[error(
-        "{} is no longer the folder of this run: it was moved or removed while the run went on. Move it back before the run ends, and \
+        "{} is no longer the folder of this run: it was moved or removed during the run. Move it back before the run ends, and \
          nothing is lost; or resume later from the last state that was saved in it", .path.display()
     )]
     FolderGone {
@@ -157,7 +157,7 @@ pub enum PreflightError {
         param: String,
     },
     /// A parameter has a gradient, and no update changes it.
-    #[error("{param} is to be trained, but no update would change it")]
+    #[error("{param} should be trained, but no update would change it")]
     NotUpdated {
         /// Its name.
         param: String,

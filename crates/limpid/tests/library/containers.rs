@@ -571,7 +571,7 @@ fn broken_gguf_says_what_is_wrong() {
             (b"ggjt....", "it should begin with `GGUF` and begins with `ggjt`"),
             (b"PK\x03\x04....", "it is a Python pickle"),
             (&good[..6], "the version at byte 4 should take 4 bytes, but 2 are left: it was cut short"),
-            (&ggml(1, &[], &[], 0), "it is GGUF version 1; limpid reads 2 and 3: convert the model anew"),
+            (&ggml(1, &[], &[], 0), "it is GGUF version 1; limpid reads 2 and 3: convert the model again"),
             (&ggml(3u32.swap_bytes(), &[], &[], 0), "it is big-endian"),
             (&with(8, u64::MAX), "18446744073709551615 tensors are more than"),
             (&with(16, 1 << 62), "keys are said to be 4611686018427387904, more than"),
