@@ -258,7 +258,7 @@ fn what_is_no_text_is_refused_wherever_it_is() {
         ("i.json", b"[] ]".into(), after, 0),
         ("j.json", [&b"[\"a\"]"[..], &[b' '; 600_000], b"x"].concat(), after, 1),
         ("k.parquet.gz", row.clone(), "the whole parquet file is compressed: decompress it with gunzip", 0),
-        ("l.parquet", row, "packed once more", 0),
+        ("l.parquet", row, "the whole parquet file is compressed", 0),
     ];
     cases.iter().for_each(|(name, bytes, said, kept)| is_bad(&f, name, bytes, said, *kept));
     assert_eq!(documents(&f.file("m.json", "[\"a\", \"b\",\n]\n \n"), "text", false).0, ["a", "b"]);

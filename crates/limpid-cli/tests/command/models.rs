@@ -68,7 +68,7 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
         f.fails(1, &format!("convert {what} --force"), &["one inside the other"]);
     }
     f.fails(1, "convert m dangling", &["is there already"]);
-    f.fails(1, "convert m dangling --force", &["a link to what is not there"]);
+    f.fails(1, "convert m dangling --force", &["a link to a missing file or folder"]);
     f.fails(1, "convert m /dev/null --to gguf --force", &["a device"]);
     f.ok("convert m m/beside.gguf"); // a new file beside others is no harm
     f.ok("convert m outer/empty --to limpid");

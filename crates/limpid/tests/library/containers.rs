@@ -580,7 +580,7 @@ fn broken_gguf_says_what_is_wrong() {
             (&keys(&[key("k", 13, &[])]), "the key `k` is of type 13; GGUF has types 0 to 12"),
             (&keys(&[key("k", 9, &array(13, 0, &[]))]), "the key `k` is of type 13; GGUF has types 0 to 12"),
             (&keys(&[key("k", 7, &[2])]), "the key `k` should be 0 or 1 (a truth value) and is 2"),
-            (&keys(&[key("k", 8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff])]), "the key `k` is no UTF-8 text"),
+            (&keys(&[key("k", 8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff])]), "the key `k` is not UTF-8 text"),
             (&keys(&[key("k", 9, &array(5, 1 << 61, &[]))]), "the key `k` are said to be 2305843009213693952, more"),
             (
                 &keys(&[key("k", 9, &array(8, 1, &999u64.to_le_bytes()))]),
