@@ -55,7 +55,7 @@ pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
         ),
         Err(_) => {
             "limpid opens a folder (of `limpid train`, or one of HuggingFace's that you have fetched), a .gguf or \
-                   a .bin of llm.c, and downloads nothing"
+                   a .bin of llm.c, and downloads none"
                 .into()
         }
     };

@@ -218,7 +218,7 @@ fn messages_help() {
     says(2, "chat --model m", &["the model needs no flag: limpid chat MODEL"], &[]);
     says(2, "generate m --prompt a", &["a model has its flag: --model m"], &[]);
     says(1, "generate --model gpt2 --prompt a", &["gpt2", "preset", "limpid train --preset gpt2"], &["os error"]);
-    says(1, "eval --model nowhere --data rhyme.txt", &["no file or folder nowhere", "downloads nothing"], &["os error"]);
+    says(1, "eval --model nowhere --data rhyme.txt", &["no file or folder nowhere", "downloads none"], &["os error"]);
     says(1, "generate --model m --prompt a --temperature -1", &["temperature", "-1"], &[]);
     says(2, "generate --model m --prompt a -n -5", &["-5", "--max-tokens"], &[]);
     says(2, "tokenize --tokenizer", &["--tokenizer"], &[]);
