@@ -183,7 +183,7 @@ impl Adapter {
             match module {
                 Some(module) if !modules.contains(&module) => modules.push(module),
                 Some(_) => {}
-                None => return refuse(store.path(), format!("`{name}` is no matrix of a plain LoRA adapter")),
+                None => return refuse(store.path(), format!("`{name}` is not a matrix of a plain LoRA adapter")),
             }
         }
         let families = huggingface::ALL.iter().map(Dialect::HuggingFace);
@@ -205,7 +205,7 @@ impl Adapter {
         let mut parts = vec![];
         for module in modules {
             let Some(links) = find(dialect, &links, module) else {
-                return Err(other(format!("it adapts `{module}`, which that model has not ({})", model.config)));
+                return Err(other(format!("it adapts `{module}`, which that model does not have ({})", model.config)));
             };
             for link in links.into_iter().map(turned) {
                 let param = model.param(&link.param).expect("links are of the model's parameters");
@@ -282,7 +282,7 @@ impl Adapter {
                 all[part.link.rows.start * self.lora.rank..part.link.rows.end * self.lora.rank].copy_from_slice(&b);
                 if *first.get_or_insert_with(|| a.clone()) != a {
                     let what = format!(
-                        "the modules that are {target} here have each an A of their own: it can be merged, not trained on"
+                        "the modules that are {target} here each have their own A: the adapter can be merged, but not trained further"
                     );
                     return refuse(&self.path, what);
                 }

@@ -251,7 +251,7 @@ impl SentenceRecipe {
         let prompt =
             prompts["default_prompt_name"].as_str().map_or("", |name| prompts["prompts"][name].as_str().unwrap_or(""));
         if !prompt_too && !prompt.is_empty() {
-            return wrong(format!("it leaves its prompt {prompt:?} out of the pooling, which limpid has not"));
+            return wrong(format!("it leaves its prompt {prompt:?} out of the pooling, which limpid does not support"));
         }
         // newer versions leave the most tokens to the tokenizer
         let tokenizer = json_if_there(&folder.join(TOKENIZERS[0]))?;

@@ -133,7 +133,7 @@ impl Item for String {
     fn read(from: &mut Reader, what: &str) -> Result<Self> {
         let n = from.get(what)?;
         let text = str::from_utf8(from.take(n, what)?);
-        text.map(String::from).map_err(|e| bad(from.path, format!("{what} is no UTF-8 text: {e}")))
+        text.map(String::from).map_err(|e| bad(from.path, format!("{what} is not UTF-8 text: {e}")))
     }
     fn write(&self, to: &mut Vec<u8>) {
         (self.len() as u64).write(to);
@@ -470,7 +470,7 @@ fn part(path: &Path) -> Result<(Metadata, Map, Vec<Place>)> {
             return refuse(path, what);
         }
         n => {
-            let what = format!("it is GGUF version {n}; limpid reads 2 and 3: convert the model anew with llama.cpp");
+            let what = format!("it is GGUF version {n}; limpid reads 2 and 3: convert the model again with llama.cpp");
             return refuse(path, what);
         }
     }
@@ -517,7 +517,10 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
         return refuse(path, what);
     };
     let Some(begin) = usize::try_from(offset).ok().filter(|n| n.is_multiple_of(alignment)) else {
-        return refuse(path, format!("`{name}` begins at {offset}, which is no multiple of the alignment {alignment}"));
+        return refuse(
+            path,
+            format!("`{name}` begins at {offset}, which is not a multiple of the alignment {alignment}"),
+        );
     };
     let Some(end) = begin.checked_add(len) else {
         return refuse(path, format!("`{name}` begins at {offset}, beyond any file: it is damaged"));

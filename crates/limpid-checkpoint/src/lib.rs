@@ -99,7 +99,7 @@ pub enum CheckpointError {
     },
     /// Weights that an adapter makes infinite or NaN.
     #[error(
-        "`{tensor}` with the adapter is not finite: {was} becomes {with}, for alpha / r = {scale:e} and the adapter's \
+        "`{tensor}` with the adapter is not finite: {was} becomes {with}, because alpha / r = {scale:e} and the adapter's \
          matrices are too large: was its lora_alpha changed?"
     )]
     Unbounded {
@@ -209,7 +209,7 @@ impl CheckpointError {
 
 fn mend(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull => " (free some space; what was there is as it was)",
+        io::ErrorKind::StorageFull => " (free some space; the old files are unchanged)",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => " (choose a folder you may write to)",
         _ => "",
     }
@@ -693,8 +693,7 @@ impl Checkpoint {
             return refuse(path, "it is the weights alone: give the folder that it is in, with config.json beside it");
         }
         if !llmc::looks_like_one(&first[..n]) && path.extension().is_none_or(|e| e != "bin") {
-            let what =
-                "it is no model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
+            let what = "it is not a model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
             return refuse(path, what);
         }
         let (header, store) = llmc::open(path)?;
@@ -1044,7 +1043,7 @@ fn other_files(path: &Path) -> Result<Vec<String>> {
 /// lost; or if writing fails. What was there is then unchanged.
 pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() && !path.exists() {
-        return refuse(path, "it is a link to what is not there: give the place itself");
+        return refuse(path, "it is a link to a missing file or folder: give the place itself");
     }
     let path = &path.canonicalize().unwrap_or(path.into()); // a link stays a link
     if path.exists() && path.is_dir() != format.is_folder() {

@@ -21,7 +21,7 @@ pub struct GlassOptions {
     /// Save the page as one file that works offline, to send to somebody; it contains the prompt, but no weights
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with_all = ["data", "initial", "mask_file", "segments", "open"])]
     pub html: Option<PathBuf>,
-    /// Largest file of --html [default: 2 MB; 10 MB where the run alone takes more than 2]
+    /// Maximum size of --html [default: 2 MB; 10 MB if the run alone takes more than 2]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes, requires = "html")]
     max_bytes: Option<u64>,
     /// The port of --open; 0 picks a free one

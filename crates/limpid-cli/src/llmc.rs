@@ -133,7 +133,7 @@ fn validate(trainer: &mut Trainer, batches: &Batches) -> Result<f64> {
         batches.fill(n, 0, &mut batch);
         score.add(&losses(&trainer.model, &mut *trainer.backend, &batch)?, &batch.targets);
     }
-    score.loss().context("no token of the validation text is to be predicted")
+    score.loss().context("the validation text has no token to predict")
 }
 
 /// The loss of every row of a batch.

@@ -311,7 +311,7 @@ impl Load {
 fn send(url: &str, key: Option<&str>, load: &Load) -> Result<Report> {
     let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').trim_end_matches("/v1"));
     let Some(address) = address.filter(|address| !address.is_empty() && !address.contains('/')) else {
-        bail!("{url:?} is no address of a server: write it as http://127.0.0.1:8080");
+        bail!("{url:?} is not a server's address: write it as http://127.0.0.1:8080");
     };
     let (next, times) = (AtomicUsize::new(0), load.times());
     let all = Mutex::new((Report::default(), None));

@@ -20,7 +20,7 @@ const SHOWN: usize = 8;
 pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
     if machine.precision == Precision::Int8 && !checkpoint.is_quantised() {
         bail!(Usage(format!(
-            "--precision int8 is for quantised weights, which {} has none of: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
+            "--precision int8 is for quantised weights, but {} has none: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
             checkpoint.path.display(),
             show::quoted(&checkpoint.path)
         )));
@@ -211,7 +211,7 @@ pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool)
     let no_place = if format.is_folder() { String::new() } else { format!(", or {format} has no place for them") };
     let nowhere = format!("limpid does not read them{no_place}");
     let unsaid = match format {
-        Format::Gguf => "they speak of the types that tensors had",
+        Format::Gguf => "they describe the types that tensors had",
         _ => "limpid writes them to GGUF only",
     };
     let [along, behind, keys] = parted(source, carried, format, same);

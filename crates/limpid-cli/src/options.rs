@@ -233,8 +233,8 @@ impl ModelOptions {
             if !FREE.contains(&name.as_str()) && !(tables && name == "positions") {
                 let free = FREE.join(", --");
                 bail!(Usage(format!(
-                    "--{name} is {value}, but the model {from} has {was}, and its weights are for that: what may be looked at with \
-                     the same weights is another --{free}, or --positions that are not learned"
+                    "--{name} is {value}, but the model {from} has {was}, and its weights are for that: with the same weights you can \
+                     change --{free}, or --positions if they are not learned"
                 )));
             }
             said.push((format!("{name} {was}"), format!("{name} {value}")));

@@ -29,7 +29,7 @@ pub fn alone(verb: &str) -> Result<()> {
         Some((rank, n)) if n > 1 => Err(refused(
             rank,
             format!(
-                "`limpid {verb}` runs in one process, and {n} were started, each of which would do all of it: start it without \
+                "`limpid {verb}` runs in one process, and {n} were started, each of which would do all the work: start it without \
                  mpirun or srun. Several processes are for `limpid train`"
             ),
         )),
@@ -55,7 +55,7 @@ pub fn join(timeout: u64) -> Result<Box<dyn Ranks>> {
         found => Err(refused(
             rank,
             format!(
-                "{n} processes were started, and the MPI that this limpid was built with knows of {found}: they would train more than \
+                "{n} processes were started, but the MPI that this limpid was built with sees {found}: they would train more than \
                  one model into one folder. Start it with the mpirun of that MPI, or with srun --mpi=pmix"
             ),
         )),

@@ -128,7 +128,7 @@ pub enum ConfigError {
     MultiplicativeMask,
     /// The model does not fit the memory budget, even at the highest recompute level.
     #[error(
-        "{:.1} MB of memory are too little: with every activation recomputed that can be, this takes {:.1} MB; a smaller \
+        "{:.1} MB of memory are too little: even with all possible activations recomputed, this takes {:.1} MB; a smaller \
          batch_size (with a larger accumulate a step stays the same), context or model would fit",
         *.budget as f64 / 1e6, *.least as f64 / 1e6
     )]
@@ -618,9 +618,9 @@ settings! {
         truncate: bool = true, Setting::of("BOOL").later();
         /// Factor of the rotated features of queries and keys (`attention_factor` of yarn and longrope).
         attention: f64 = 1.0, Setting::of("X").above_zero().later();
-        /// How many times slower each pair rotates where context_length is at most rotary_scaling_context (longrope).
+        /// How many times slower each pair rotates if context_length is at most rotary_scaling_context (longrope).
         short: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
-        /// How many times slower each pair rotates where context_length is longer (longrope).
+        /// How many times slower each pair rotates if context_length is longer (longrope).
         long: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
         /// The model's context length in other programs, which switch to the other list beyond context_length (longrope); 0 for
         /// context_length.
@@ -655,7 +655,7 @@ settings! {
         /// Width of the residual stream.
         d_model: usize = 768, Setting::of("C").size().common().also(&["n-embd", "n-embed", "hidden-size", "channels"]);
         /// Width of the token, position and segment tables, which a matrix projects to d_model, even if both are equal (ALBERT).
-        d_embed: Option<usize> = None, Setting::of("E").size().otherwise("d_model, and no product").later().also(&["embedding-size"]);
+        d_embed: Option<usize> = None, Setting::of("E").size().otherwise("d_model, and no projection").later().also(&["embedding-size"]);
         /// Attention heads; they divide `d_model` unless `d_head` is given.
         n_head: usize = 12, Setting::of("H").size().common().also(&["n-heads", "num-heads", "num-attention-heads"]);
         /// Key and value heads, each shared by several attention heads (grouped-query attention, Ainslie et al. 2023).
@@ -667,7 +667,7 @@ settings! {
         /// Features of one head's values, if not equal to d_head.
         d_v: Option<usize> = None, Setting::of("D").size().otherwise("d_head").later().also(&["value-length", "v-head-dim"]);
         /// Blocks.
-        n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096: the list of ops would be endless").common()
+        n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096, which bounds the list of ops").common()
             .also(&["n-layers", "num-layers", "num-hidden-layers", "depth"]);
         /// All blocks share the parameters of one (ALBERT).
         shared_blocks: bool = false, Setting::of("BOOL").later();
@@ -721,7 +721,7 @@ settings! {
         attention_factor: Option<f64> = None, Setting::of("X").above_zero().otherwise("1 / sqrt(d_head)").later()
             .also(&["attention-multiplier"]);
         /// Scores are bounded by this: cap tanh(score / cap); 0 for no bound (Gemma 2).
-        attention_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above").later().also(&["attn-logit-softcapping"]);
+        attention_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above 0").later().also(&["attn-logit-softcapping"]);
         /// Which keys a query sees.
         mask: Mask = Mask::Causal, Setting::of("KIND");
         /// Sliding window: each query sees at most this many keys, the nearest ones including its own; 0 for no limit.
@@ -738,7 +738,7 @@ settings! {
         leaky_slope: f64 = 0.01, Setting::of("X").number(|x| x.abs() <= 1e6, "it must be from -1e6 to 1e6");
         /// α of gelu-tanh, which is x Φ(α x), with Φ(z) approximated by (1 + tanh(β (z + γ z^3))) / 2.
         gelu_alpha: f64 = Constants::USUAL.alpha, Setting::of("X").number(f64::is_finite, "it must be finite").later();
-        /// β of gelu-tanh, the root of 2 / π unless another is chosen.
+        /// β of gelu-tanh, the root of 2 / π by default.
         gelu_beta: f64 = Constants::USUAL.beta, Setting::of("X").above_zero().later();
         /// γ of gelu-tanh.
         gelu_gamma: f64 = Constants::USUAL.gamma, Setting::of("X").number(f64::is_finite, "it must be finite").later();
@@ -749,7 +749,7 @@ settings! {
         /// Factor of the logits (Cohere).
         logits_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["logit-scale"]);
         /// Logits are bounded by this: cap tanh(logit / cap); 0 for no bound (Gemma 2).
-        logits_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above").later().also(&["final-logit-softcapping"]);
+        logits_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above 0").later().also(&["final-logit-softcapping"]);
         /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not trained.
         lm_head: bool = true, Setting::of("BOOL").follows();
         /// Tied weights: the head uses the token table instead of weights of its own.

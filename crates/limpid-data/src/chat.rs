@@ -162,7 +162,7 @@ pub enum Fault {
         key: &'static str,
     },
     /// A message contains a marker of the template.
-    #[error("message {message} contains {marker}, which the template keeps for itself")]
+    #[error("message {message} contains {marker}, which is reserved for the template")]
     Marker {
         /// Which message, from 1.
         message: usize,

@@ -160,7 +160,7 @@ pub enum CorpusError {
     #[error("{}: it is being prepared already: wait for that, or choose another folder", .0.display())]
     Busy(PathBuf),
     /// No thread to encode with.
-    #[error("no thread to encode with can be started: {}; use fewer threads, or allow more memory and processes", system(.0))]
+    #[error("cannot start a thread to encode with: {}; use fewer threads, or allow more memory and processes", system(.0))]
     Thread(io::Error),
     /// Stopped before the end; what is finished is kept.
     #[error("stopped; the same command resumes where it was")]

@@ -257,8 +257,8 @@ fn what_is_no_text_is_refused_wherever_it_is() {
         ("h.json", b"[\"a\"\n]\n{\"text\":\"b\"}".into(), after, 1),
         ("i.json", b"[] ]".into(), after, 0),
         ("j.json", [&b"[\"a\"]"[..], &[b' '; 600_000], b"x"].concat(), after, 1),
-        ("k.parquet.gz", row.clone(), "packed once more, round the parquet: unpack it with gunzip", 0),
-        ("l.parquet", row, "packed once more", 0),
+        ("k.parquet.gz", row.clone(), "the whole parquet file is compressed: decompress it with gunzip", 0),
+        ("l.parquet", row, "the whole parquet file is compressed", 0),
     ];
     cases.iter().for_each(|(name, bytes, said, kept)| is_bad(&f, name, bytes, said, *kept));
     assert_eq!(documents(&f.file("m.json", "[\"a\", \"b\",\n]\n \n"), "text", false).0, ["a", "b"]);
@@ -490,7 +490,7 @@ fn damage_and_strangers_are_named() {
     };
     damage("train_000001.bin", &|b| b.truncate(b.len() - 3), "lost its tail");
     damage("train_000001.bin", &|b| b[2000] ^= 1, "checksum");
-    damage("train_000001.bin", &|b| b[0] ^= 1, "no shard of tokens");
+    damage("train_000001.bin", &|b| b[0] ^= 1, "not a shard of tokens");
     let shards = Manifest::open(&out).unwrap().train.shards;
     let ended = format!("{}.idx", shards.iter().find(|s| s.counts.parts > 1).unwrap().name);
     damage(&ended, &|b| b.truncate(b.len() - 8), "it was changed");
@@ -606,7 +606,7 @@ fn llm_cs_shards_are_read_and_strangers_named() {
     assert_eq!(ids(shard), [0, 1, 50_256, 65_535]);
     assert_eq!(ids(open(file([20240801, 7, 1], &[0x3F, 0x0D, 3, 0])).unwrap()), [199_999]);
     for (numbers, bytes, said) in [
-        ([20240326, 3, 4], 8, "no shard of tokens"),
+        ([20240326, 3, 4], 8, "not a shard of tokens"),
         ([20240520, 2, 4], 8, "of version 2; limpid reads 1"),
         ([20240520, 1, 4], 7, "its header makes it 1032 bytes and it is 1031: it lost its tail"),
         ([20240520, 1, 4], 9, "its header makes it 1032 bytes and it is 1033: it was changed"),
@@ -616,5 +616,5 @@ fn llm_cs_shards_are_read_and_strangers_named() {
         let error = open(file(numbers, &[0; 9][..bytes])).unwrap_err().to_string();
         assert!(error.contains("x.bin") && error.contains(said), "{error}");
     }
-    assert!(open(f.file("x.bin", "")).unwrap_err().to_string().contains("no shard of tokens"));
+    assert!(open(f.file("x.bin", "")).unwrap_err().to_string().contains("not a shard of tokens"));
 }

@@ -487,8 +487,9 @@ fn packing(input: &Input, source: &mut TextSource) -> Result<Option<Packing>, Co
         return Ok(None);
     };
     if input.kind == TextFormat::Parquet {
-        let what =
-            format!("it is packed once more, round the parquet: unpack it with {tool}; parquet packs its pages itself");
+        let what = format!(
+            "the whole parquet file is compressed: decompress it with {tool}; parquet compresses its pages itself"
+        );
         return Err(bad(path, what));
     }
     Ok(Some(packing))

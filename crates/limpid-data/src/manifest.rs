@@ -218,7 +218,7 @@ impl Manifest {
     pub fn open(folder: &Path) -> Result<Manifest, CorpusError> {
         let manifest = Manifest::read(folder)?;
         if !manifest.complete {
-            let what = "preparing it was interrupted: preparing the same again goes on where it was";
+            let what = "preparing it was interrupted: prepare the same again to resume it";
             return Err(bad(folder, what));
         }
         Ok(manifest)

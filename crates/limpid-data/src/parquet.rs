@@ -194,7 +194,7 @@ impl RowGroupReader for Group<'_> {
         let codec = chunk.compression();
         if let Compression::BROTLI(_) | Compression::LZO = codec {
             let name = if codec == Compression::LZO { "LZO" } else { "brotli" };
-            let mend = "write it anew with another, for example snappy or zstd";
+            let mend = "write it again with another, for example snappy or zstd";
             return Err(ParquetError::General(format!("limpid does not read its compression, {name}: {mend}")));
         }
         let raw = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;

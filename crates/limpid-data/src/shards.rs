@@ -76,7 +76,7 @@ impl Shard {
         let map = mapped(path)?;
         let number = |i: usize| map.get(4 * i..4 * i + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let Some(form) = FORMS.iter().position(|f| map.len() >= START && f.0 == number(0)) else {
-            let what = "it is no shard of tokens: one begins with 20240520 (ids of 16 bits) or 20240801 (32) and a header of 1024 bytes";
+            let what = "it is not a shard of tokens: a shard begins with 20240520 (ids of 16 bits) or 20240801 (32) and a header of 1024 bytes";
             return Err(bad(path, what));
         };
         let (_, version, width) = FORMS[form];

@@ -31,7 +31,7 @@ pub enum TemplateError {
     Refused(String),
     /// It loops, or writes without end.
     #[error(
-        "the chat template does not end: it was stopped after {STEPS} steps, of which 64 bytes that it writes are one"
+        "the chat template does not end: it was stopped after {STEPS} steps, where 64 bytes of output count as one"
     )]
     Endless,
     /// A message contains a special token that would be read as one.
@@ -244,7 +244,7 @@ impl ChatTemplate {
         conversation: &Conversation,
         tokenizer: &Tokenizer,
     ) -> Result<(Vec<u32>, Vec<Range<usize>>), TemplateError> {
-        const BEGINS: &str = "it does not begin with a token of its own behind its prompt";
+        const BEGINS: &str = "it does not begin with a token of its own after its prompt";
         const ENDS: &str = "it does not end with a token of its own";
         let Conversation { messages, learned, .. } = conversation;
         plain(messages, tokenizer)?;
@@ -276,7 +276,7 @@ impl ChatTemplate {
                 }
             };
             if answer.is_empty() {
-                return Err(why("the template writes nothing of it"));
+                return Err(why("the template leaves it out"));
             }
             answers.push(answer);
         }
@@ -289,13 +289,11 @@ impl ChatTemplate {
         let prompt = self.render(&messages[..i], true)?;
         let after = self.render(&messages[..=i], false)?;
         if !after.starts_with(&prompt) {
-            return Err(why(
-                "what the template writes of it does not begin as the prompt of the messages before it does",
-            ));
+            return Err(why("the template writes it with another beginning than the prompt of the messages before it"));
         }
         if !text.starts_with(&after) {
             return Err(why(
-                "the template writes the conversation up to it otherwise when more messages follow (one answer a conversation would do)",
+                "the template writes the conversation up to it differently if more messages follow (conversations with one answer would work)",
             ));
         }
         Ok(prompt.len()..after.len())
@@ -443,7 +441,7 @@ mod jinja {
         if let Some(time) = now.and_then(|now| DateTime::from_timestamp(now, 0)) {
             let written = move |format: String| -> Result<String, Error> {
                 let mut text = String::new();
-                let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("{format:?} is no format of a time"));
+                let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("{format:?} is not a time format"));
                 write!(text, "{}", time.format(&format)).map_err(wrong)?;
                 Ok(text)
             };
@@ -717,7 +715,7 @@ mod tests {
             assert_eq!(template.render(&asked, true).unwrap(), "no time");
         }
         let wrong = template.at(0).render(&[message(Role::User, "%Q")], true).unwrap_err().to_string();
-        assert!(wrong.contains("\"%Q\" is no format of a time"), "{wrong}");
+        assert!(wrong.contains("\"%Q\" is not a time format"), "{wrong}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub enum GlassError {
     },
     /// Traces that others look at take all of the memory.
     #[error(
-        "the traces that are looked at now take all of the {} that traces may take: try again in {RETRY} s",
+        "the traces in use take all of the {} that traces may take: try again in {RETRY} s",
         units::bytes(*.limit as u64)
     )]
     Full {
@@ -117,7 +117,7 @@ pub enum GlassError {
     #[error("there is no question `{0}`")]
     Question(String),
     /// A parameter that nobody knows.
-    #[error("`{name}` is no parameter here; there are: {}", .known.join(", "))]
+    #[error("`{name}` is not a parameter here; there are: {}", .known.join(", "))]
     NoParameter {
         /// Which.
         name: String,
@@ -125,7 +125,7 @@ pub enum GlassError {
         known: &'static [&'static str],
     },
     /// A parameter that is there twice.
-    #[error("`{name}` is there twice: send it once")]
+    #[error("`{name}` is given twice: send it once")]
     Twice {
         /// Which.
         name: String,

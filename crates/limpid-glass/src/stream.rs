@@ -90,7 +90,7 @@ pub fn ids(subject: &Subject, body: &AskedFields) -> Result<(Vec<u32>, usize)> {
             };
             tokens.iter().map(one).collect::<Result<Vec<u32>>>()?
         }
-        _ => return Err(wrong("prompt", "there, or `tokens`, and not both", &Value::Null)),
+        _ => return Err(wrong("prompt", "given, or else `tokens`, but not both", &Value::Null)),
     };
     let mut dropped = 0;
     if ids.len() > config.context_length {

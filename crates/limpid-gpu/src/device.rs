@@ -213,7 +213,7 @@ fn pick(choice: &GpuChoice, all: &[GpuAdapter]) -> std::result::Result<usize, St
     match places[..] {
         [] => Err(format!("there is no such GPU: {}", list())),
         [place, ..] if *choice == GpuChoice::Best || places[1..].iter().all(|other| same(&place, other)) => Ok(place),
-        _ => Err(format!("several GPUs have that name, take one by its number: {}", list())),
+        _ => Err(format!("several GPUs have that name; choose one by its number: {}", list())),
     }
 }
 
@@ -495,7 +495,7 @@ impl GpuDevice {
             None => Ok(()),
             Some(fault) => {
                 let what = format!(
-                    "{} computes wrongly, in {fault}; another version of its driver may compute rightly (`limpid doctor --prove` lists every \
+                    "{} computes wrong results in {fault}; another version of its driver may be correct (`limpid doctor --prove` lists every \
                      fault), and the cpu trains",
                     self.adapter
                 );

@@ -56,7 +56,10 @@ fn a_device_that_computes_wrongly_is_refused() {
     let device = GpuDevice::open(&GpuChoice::Best).unwrap();
     device.replace((&kernels::ADD_BACK, Variant::default()), &kernels::MULTIPLY);
     let refused = device.proven().unwrap_err().to_string();
-    assert!(refused.contains("computes wrongly, in add backward") && refused.contains("doctor --prove"), "{refused}");
+    assert!(
+        refused.contains("computes wrong results in add backward") && refused.contains("doctor --prove"),
+        "{refused}"
+    );
 }
 
 /// The gradient of each gathered row goes to the row that it was copied from, also to one that was copied twice; to be added, or to

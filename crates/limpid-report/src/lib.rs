@@ -170,7 +170,7 @@ fn json(path: &Path) -> Result<Option<Value>, ReportError> {
         return Ok(None);
     }
     let text = at(path, limpid_base::files::read_text(path, 16 << 20))?;
-    let bad = |e| CheckpointError::Format { path: path.into(), what: format!("it is no JSON ({e})") };
+    let bad = |e| CheckpointError::Format { path: path.into(), what: format!("it is not JSON ({e})") };
     Ok(Some(serde_json::from_str(&text).map_err(bad)?))
 }
 

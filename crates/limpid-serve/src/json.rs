@@ -13,7 +13,7 @@ use std::fmt;
 pub const DEPTH: usize = 64;
 
 /// What a text of UTF-16 that was cut within a character begins or ends with.
-const SURROGATE: &str = "a lone surrogate (U+D800 to U+DFFF), which is no character; send both halves of the pair";
+const SURROGATE: &str = "a lone surrogate (U+D800 to U+DFFF), which is not a character; send both halves of the pair";
 
 /// An f64 represents every integer exactly up to here: 2^53.
 const WHOLE: f64 = 9_007_199_254_740_992.0;

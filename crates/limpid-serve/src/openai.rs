@@ -174,7 +174,7 @@ fn ask(
     }
     let receipt = fields.flag("limpid.receipt");
     if receipt && requests.len() > 1 {
-        let expected = "left out where there are several answers: a receipt is of one";
+        let expected = "left out if there are several answers: a receipt covers one";
         return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
     }
     if receipt && !model.lm.machine().device.is_exact() {

@@ -269,11 +269,11 @@ pub const TOKENIZE: RequestBody = RequestBody {
     tables: &[&[
         MODEL,
         row("prompt", ParameterKind::Text).about("The text"),
-        row("content", ParameterKind::Text).about("Another name of `prompt`"),
-        row("messages", CONVERSATION).about("A conversation, to be written by the chat template"),
+        row("content", ParameterKind::Text).about("Another name for `prompt`"),
+        row("messages", CONVERSATION).about("A conversation, which the chat template turns into text"),
         ADD_GENERATION_PROMPT,
-        row("add_special_tokens", ParameterKind::Flag).or("false").about("Add the tokens that stand around every text"),
-        row("add_special", ParameterKind::Flag).or("false").about("Another name of `add_special_tokens`"),
+        row("add_special_tokens", ParameterKind::Flag).or("false").about("Add the tokens that surround every text"),
+        row("add_special", ParameterKind::Flag).or("false").about("Another name for `add_special_tokens`"),
         PARSE_SPECIAL,
         row("return_token_strs", ParameterKind::Flag)
             .or("false")

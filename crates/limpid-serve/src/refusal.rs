@@ -56,7 +56,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("invalid_json", 400, "the body is not JSON, or not an object"),
     ("invalid_type", 400, "a parameter is not of its type"),
     ("invalid_value", 400, "a parameter is outside its range"),
-    ("missing_field", 400, "a parameter that is needed is missing"),
+    ("missing_field", 400, "a required parameter is missing"),
     ("unknown_parameter", 400, "there is no parameter of that name"),
     ("unsupported_parameter", 400, "OpenAI has the parameter, limpid does not, and it is not at its neutral value"),
     ("token_out_of_range", 400, "a token id is not in the model's vocabulary"),
@@ -66,18 +66,18 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("empty_prompt", 400, "there is nothing to look at"),
     ("prompt_too_long", 400, "the prompt to look at is longer than the context; \"last\": true keeps its end"),
     ("too_large", 400, "a trace, or a part of one, is larger than the limit"),
-    ("out_of_time", 400, "an answer about the model's inside takes longer than it may: ask for less"),
-    ("index_out_of_range", 400, "a place is outside of a tensor"),
+    ("out_of_time", 400, "an answer about the model's inside takes too long: ask for less"),
+    ("index_out_of_range", 400, "an index is outside the tensor"),
     ("not_for_this_model", 400, "the model does not have what was asked for"),
     ("invalid_api_key", 401, "the key is missing or wrong"),
     ("host_not_allowed", 403, "the Host header does not name this server"),
     ("origin_not_allowed", 403, "the request comes from a page of another site"),
     ("not_found", 404, "there is no such path"),
     ("unknown_tensor", 404, "the model has no tensor of that name; the nearest is in the message"),
-    ("trace_expired", 404, "the trace made room for others; ask for it again"),
-    ("inspect_disabled", 404, "this server does not let anybody look inside"),
+    ("trace_expired", 404, "the trace was dropped to make room for others; ask for it again"),
+    ("inspect_disabled", 404, "looking inside is turned off on this server"),
     ("model_not_found", 404, "the model named is not the one that is served"),
-    ("method_not_allowed", 405, "the path has another method"),
+    ("method_not_allowed", 405, "the path does not accept this method"),
     ("request_timeout", 408, "the request did not arrive in time"),
     ("body_too_large", 413, "the body is larger than the limit"),
     ("uri_too_long", 414, "the path is longer than the limit"),
@@ -86,7 +86,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("queue_full", 429, "too many requests wait; Retry-After says when to try again"),
     ("headers_too_large", 431, "the headers are larger than the limit"),
     ("engine_error", 500, "the model failed; the log says why"),
-    ("unsupported_transfer_encoding", 501, "the body is sent with another Transfer-Encoding than chunked"),
+    ("unsupported_transfer_encoding", 501, "the body is sent with a Transfer-Encoding other than chunked"),
     ("loading", 503, "the model is not in memory yet"),
     ("stopping", 503, "the server is stopping"),
 ];
@@ -169,13 +169,13 @@ impl Refusal {
 
     /// Looking inside is switched off.
     pub fn inspect_disabled() -> Refusal {
-        let message = "this server was started with --no-inspect, so nobody can look inside the model";
+        let message = "this server was started with --no-inspect, so looking inside is turned off";
         Refusal::new("inspect_disabled", message)
     }
 
     /// The server only shows the inside of its model.
     pub fn looked_at_alone() -> Refusal {
-        let message = "this server shows the inside of a model, and continues no texts: `limpid serve` does";
+        let message = "this server only shows the inside of a model: to continue texts, use `limpid serve`";
         Refusal::new("not_for_this_model", message)
     }
 
@@ -211,8 +211,8 @@ impl Refusal {
     pub fn unknown_parameter(param: &str, nearest: Option<&str>) -> Refusal {
         let name = quoted(param);
         let message = match nearest {
-            Some(near) => format!("`{name}` is no parameter here; did you mean `{near}`?"),
-            None => format!("`{name}` is no parameter here; /docs lists all of them. Leave it out"),
+            Some(near) => format!("`{name}` is not a parameter here; did you mean `{near}`?"),
+            None => format!("`{name}` is not a parameter here; /docs lists all of them. Leave it out"),
         };
         Refusal::of("unknown_parameter", param, message)
     }
@@ -221,7 +221,7 @@ impl Refusal {
     #[must_use]
     pub fn meant_for(self, path: &str) -> Refusal {
         let name = self.param.clone().unwrap_or_default();
-        Refusal { message: format!("`{name}` is no parameter here, but one of {path}"), ..self }
+        Refusal { message: format!("`{name}` is not a parameter here, but one of {path}"), ..self }
     }
 
     /// A parameter of OpenAI's that limpid lacks, and not at the value that changes nothing.
@@ -290,7 +290,10 @@ impl Refusal {
             Some(name) => {
                 format!("a page of {name} may not ask this server; start it with --cors-origin {name} to permit it")
             }
-            None => format!("a page of \"{}\" may not ask this server: that is no origin to permit", quoted(origin)),
+            None => format!(
+                "a page of \"{}\" may not ask this server: that is not an origin that can be permitted",
+                quoted(origin)
+            ),
         };
         Refusal::new("origin_not_allowed", message)
     }

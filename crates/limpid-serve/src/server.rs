@@ -139,11 +139,11 @@ pub enum ServeError {
     #[error("an API key must be visible ASCII without spaces: key {0} is not")]
     Key(usize),
     /// A name that no Host header has.
-    #[error("--allow-host `{0}` is no name or address that requests can be sent to, such as box.example")]
+    #[error("--allow-host `{0}` is not a name or address that requests can be sent to, such as box.example")]
     AllowHost(String),
     /// An origin that no page has.
     #[error(
-        "--cors-origin `{0}` is no origin that a browser sends, such as https://example.org, app://name or null, nor *"
+        "--cors-origin `{0}` is not an origin that a browser sends, such as https://example.org, app://name or null, nor *"
     )]
     Origin(String),
     /// A model that cannot be named.

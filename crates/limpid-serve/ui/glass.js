@@ -97,7 +97,7 @@ export function glassView(page) {
   const glassBox = byId("glass", HTMLElement);
   const darkness = matchMedia("(prefers-color-scheme: dark)");
 
-  const chips = tokenChips("Tokens of the prompt: walk with the arrow keys, with Shift for the token to compare", (changes) => go(changes));
+  const chips = tokenChips("Tokens of the prompt: move with the arrow keys, with Shift for the token to compare", (changes) => go(changes));
   const otherChips = tokenChips("Tokens of the prompt that it is compared with", (changes) => go(changes));
   byId("glass-chips", HTMLElement).append(chips.element);
   byId("glass-other-chips", HTMLElement).append(otherChips.element);
@@ -221,7 +221,7 @@ export function glassView(page) {
    */
   async function onTrace(which, use) {
     const own = which === "run" ? run : other;
-    if (!own?.id) throw new Trouble(which === "run" ? "The prompt is not run yet." : "The other prompt is not run yet.");
+    if (!own?.id) throw new Trouble(which === "run" ? "The prompt has not run yet." : "The other prompt has not run yet.");
     try {
       return await use(own.id);
     } catch (fault) {
@@ -476,7 +476,7 @@ export function glassView(page) {
     const { tensors, params } = await glass.listing().catch(() => ({ tensors: [], params: [] }));
     const name = [...tensors, ...params].map((one) => one.name).find((one) => one === wish) ?? [...tensors, ...params].map((one) => one.name).find((one) => one.includes(wish));
     if (name) return go({ v: "table", n: name, at: "" }, "new");
-    seek.setCustomValidity(`No token has “${wish}” in it, and no tensor is called so.`);
+    seek.setCustomValidity(`No token contains “${wish}”, and no tensor has that name.`);
     seek.reportValidity();
   }
   byId("glass-seek-form", HTMLFormElement).addEventListener("submit", (event) => {

@@ -15,7 +15,7 @@ export const SCORES = [
   { key: "induction", word: "induct", name: "induction", about: "mean weight on what followed an earlier token that is the same" },
   { key: "entropy", word: "even", name: "evenness", about: "entropy divided by that of an even spread: 0 sharp, 1 even" },
   { key: "distance", word: "dist", name: "distance", about: "mean distance looked back, in tokens" },
-  { key: "max", word: "max", name: "largest weight", about: "the largest weight but for the first row" },
+  { key: "max", word: "max", name: "largest weight", about: "the largest weight, except in the first row" },
 ];
 
 /** @param {HeadScores} scores @param {string} key @returns {number | null} */

@@ -48,7 +48,7 @@ export function tokenStrip(name) {
         if (first) {
           // only now: a list without entries is none
           element.setAttribute("role", "listbox");
-          element.setAttribute("aria-label", `Tokens of ${name}: walk with the arrow keys`);
+          element.setAttribute("aria-label", `Tokens of ${name}: move with the arrow keys`);
           element.setAttribute("aria-orientation", "horizontal");
         }
         element.append(span);

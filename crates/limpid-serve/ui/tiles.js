@@ -38,7 +38,7 @@ export async function* frames(bytes) {
     rest = joined;
     while (rest.length >= HEADER) {
       const length = new DataView(rest.buffer, rest.byteOffset).getUint32(4, true);
-      if (String.fromCharCode(...rest.subarray(0, 4)) !== "LTL1" || length < HEADER) throw new Error("what came is no tile");
+      if (String.fromCharCode(...rest.subarray(0, 4)) !== "LTL1" || length < HEADER) throw new Error("the answer is not a tile");
       if (rest.length < length) break;
       yield tileIn(rest.slice(0, length));
       rest = rest.subarray(length);

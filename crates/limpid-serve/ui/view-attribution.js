@@ -11,11 +11,11 @@ import { piece, readable, spelled } from "./text.js";
 
 /** @type {import("./glass.js").View} */
 export const viewOfAttribution = {
-  id: "attribution", title: "Attribution", about: "Who wrote what it says, and why this rather than that?", open: attributionView,
+  id: "attribution", title: "Attribution", about: "Which parts of the model favour this token, and why not that one?", open: attributionView,
   missing: (model) => (model.lm_head ? null : "This model has no head for tokens: there is no logit to be divided among its parts."),
 };
 
-/** What a bar stands for. */
+/** What a bar shows. */
 const UNITS_OF = [{ id: "component", title: "Attention and MLP" }, { id: "head", title: "Heads" }, { id: "neuron", title: "Units" }];
 
 /** How many of the likeliest tokens can be chosen. */
@@ -25,7 +25,7 @@ const OFFERED = 20;
 function attributionView(glass) {
   const target = make("select", { "aria-label": "Token" });
   const foil = make("select", { "aria-label": "Rather than" });
-  const units = make("div", { class: "segments", role: "group", "aria-label": "What a bar stands for" });
+  const units = make("div", { class: "segments", role: "group", "aria-label": "What a bar shows" });
   const title = make("p", { class: "lead" });
   const notice = make("div", {});
   const body = make("div", { class: "stack" }, make("p", { class: "hint" }, "Adding up …"));
@@ -107,7 +107,7 @@ function attributionView(glass) {
     numbers.replaceChildren(make("section", {}, make("h2", {}, "In short"), factList([
       [own.foil ? "difference of logits" : "logit", short(own.value, 6)], ["the other’s", theirs ? short(theirs.value, 6) : null],
       ["for it", `${rest} of ${own.bars.length} parts`], ["MLPs", short(of(own, /mlp/i), 4)], ["attention", short(of(own, /attn|attention|^L\d+H\d+/i), 4)],
-    ]), make("p", { class: "note" }, "A bar says what a part wrote towards these tokens on the direct way to the head. What it did by way of later layers stands in their bars.")));
+    ]), make("p", { class: "note" }, "A bar shows what a part wrote towards these tokens on the direct path to the head. What it did through later layers is in their bars.")));
   }
 
   return {

@@ -10,7 +10,7 @@ import { spelled } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfEmbed = { id: "embed", title: "Embeddings", about: "How does it tell places apart, and which tokens are alike to it?", open: embedView };
+export const viewOfEmbed = { id: "embed", title: "Embeddings", about: "How does the model tell positions apart, and which tokens are similar to it?", open: embedView };
 
 /** Dashes of curves, so that they can be told without colours. */
 const DASHES = [[], [7, 3], [2, 3], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2]];
@@ -28,7 +28,7 @@ function embedView(glass) {
   const words = make("p", { class: "note" }, "…");
   const notice = make("div", {});
   const heat = heatMap(glass.heat, {
-    label: "Rows are places", at: () => (onPlaces() ? [place(), dimension()] : [glass.q(), glass.k()]),
+    label: "Rows are positions", at: () => (onPlaces() ? [place(), dimension()] : [glass.q(), glass.k()]),
     choose: (row, col) => glass.go(onPlaces() ? { q: row, more: { ...glass.state().more, d: `${col}` } } : { q: row, k: col }),
     words: (row, col, value) => (onPlaces() ? `position ${row}, dimension ${col}: ${value}` : `${row} ${glass.label(row)} and ${col} ${glass.label(col)}: cosine ${value}`),
   });
@@ -143,7 +143,7 @@ function embedView(glass) {
     const [q, k] = [run.tokens[glass.q()], run.tokens[glass.k()]];
     const own = chosen();
     if (!q || !k || !own) return numbers.replaceChildren();
-    numbers.replaceChildren(make("section", {}, make("h2", {}, spelled(q.piece), make("span", { class: "dim" }, " and "), spelled(k.piece)), make("p", { class: "note" }, "Cosine of the angle of two vectors: 1 where they point the same way, 0 where they have nothing in common, −1 where they are opposed."), make("p", {}, make("a", { href: glass.link({ v: "table", n: `cos(${own.name})`, at: "" }) }, make("code", {}, `cos(${own.name})`)))));
+    numbers.replaceChildren(make("section", {}, make("h2", {}, spelled(q.piece), make("span", { class: "dim" }, " and "), spelled(k.piece)), make("p", { class: "note" }, "Cosine of the angle between two vectors: 1 if they point the same way, 0 if they have nothing in common, −1 if they are opposed."), make("p", {}, make("a", { href: glass.link({ v: "table", n: `cos(${own.name})`, at: "" }) }, make("code", {}, `cos(${own.name})`)))));
   }
 
   function show() {
@@ -164,13 +164,13 @@ function embedView(glass) {
       which.replaceChildren(...vectors().map(({ name }) => make("option", { value: name }, inPlain(name))));
     }
     which.value = chosen()?.name ?? "";
-    heading.textContent = places ? `${own.name === "hook_pos_embed" ? "What is added" : "The table"} for positions` : `How alike tokens are: ${inPlain(own.name)}`;
-    words.textContent = places ? `${own.shape.slice(-2).join(" positions × ")} dimensions. ${own.about ?? ""}.` : table() ? "" : "This model adds no vectors for positions: it turns queries and keys by their place, or knows no places.";
+    heading.textContent = places ? `${own.name === "hook_pos_embed" ? "What is added" : "The table"} for positions` : `How similar tokens are: ${inPlain(own.name)}`;
+    words.textContent = places ? `${own.shape.slice(-2).join(" positions × ")} dimensions. ${own.about ?? ""}.` : table() ? "" : "This model adds no vectors for positions: it rotates queries and keys by position, or has no positions.";
     const { pal } = glass.state();
     look.hidden = less || !places;
     heat.show(places ? {
       name: own.name, index: lead(), rows: own.shape.at(-2), cols: own.shape.at(-1), code: less ? "slog8" : "lin8", pool: "absmax", palette: less ? "diverging" : pal || "viridis", spread: "linear",
-      signed: true, causal: false, what: less ? "difference of the values" : "value: 0 lies in the middle of the palette", axes: ["position", "dimension"], rowLabel: (n) => `${n}`, colLabel: (n) => `${n}`,
+      signed: true, causal: false, what: less ? "difference of the values" : "value: 0 is in the middle of the palette", axes: ["position", "dimension"], rowLabel: (n) => `${n}`, colLabel: (n) => `${n}`,
     } : {
       name: `cos(${own.name})`, index: [0], rows: run.tokens.length, cols: run.tokens.length, code: less ? "slog8" : "lin8", pool: "absmax", palette: "diverging", spread: "linear",
       signed: true, causal: false, what: less ? "difference of the cosines" : "cosine", axes: ["token", "token"], rowLabel: glass.label, colLabel: glass.label,

@@ -14,7 +14,7 @@ export const viewOfHead = { id: "head", title: "Head", about: "Where does one he
 /** From scores to weights. */
 const STAGES = [
   { id: "scores", title: "Scores", tensor: "hook_raw_scores", what: "score: query · key / √d" },
-  { id: "mask", title: "Mask", tensor: "hook_attn_scores", what: "score, with what a token may not see hidden" },
+  { id: "mask", title: "Mask", tensor: "hook_attn_scores", what: "score, without what a token may not see" },
   { id: "weights", title: "Weights", tensor: "hook_pattern", what: "attention weight: each row sums to 1" },
 ];
 
@@ -35,11 +35,11 @@ function headView(glass) {
   };
   const steps = make(
     "div", { class: "steps", role: "group", "aria-label": "Layer and head" },
-    button("‹", () => turn("l", -1), { "aria-label": "Layer before", title: "Layer before ([)" }), make("span", {}, "layer"), button("›", () => turn("l", 1), { "aria-label": "Next layer", title: "Next layer (])" }),
-    button("‹", () => turn("h", -1), { "aria-label": "Head before", title: "Head before ({)" }), make("span", {}, "head"), button("›", () => turn("h", 1), { "aria-label": "Next head", title: "Next head (})" }),
+    button("‹", () => turn("l", -1), { "aria-label": "Previous layer", title: "Previous layer ([)" }), make("span", {}, "layer"), button("›", () => turn("l", 1), { "aria-label": "Next layer", title: "Next layer (])" }),
+    button("‹", () => turn("h", -1), { "aria-label": "Previous head", title: "Previous head ({)" }), make("span", {}, "head"), button("›", () => turn("h", 1), { "aria-label": "Next head", title: "Next head (})" }),
   );
   const look = glass.lookTools("all");
-  const soon = make("p", { class: "hint" }, "The picture comes when the last layer is through.");
+  const soon = make("p", { class: "hint" }, "The picture appears when the last layer has run.");
   const numbers = make("div", { class: "stack" });
   const heat = heatMap(glass.heat, {
     label: "Attention: rows look, columns are looked at",

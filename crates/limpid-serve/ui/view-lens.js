@@ -27,7 +27,7 @@ function lensView(glass) {
   const pages = make("p", { class: "note" });
   const line = make("p", { class: "cell-line" });
   const [aim, there] = glass.model.causal ? ["the token that follows", "what follows"] : ["the token that stands there", "what stands there"];
-  const legend = make("p", { class: "note" }, `Shade: how likely that token is. Ring: it is ${aim}. Line at its left: from this stage on the likeliest token stays.`);
+  const legend = make("p", { class: "note" }, `Shade: how likely that token is. Ring: it is ${aim}. Line at the left: from this stage on, the likeliest token stays the same.`);
   const element = make("div", { class: "lens" }, notice, pages, make("div", { class: "wide" }, table), line, legend, note);
   const numbers = make("div", { class: "stack" });
   /** Answers by window. @type {Map<string, {own: any, theirs: any}>} */
@@ -171,7 +171,7 @@ function lensView(glass) {
     numbers,
     update() {
       if (!glass.run().done) {
-        note.textContent = "The lens is there when the last layer is through.";
+        note.textContent = "The lens appears when the last layer has run.";
         return;
       }
       ask();

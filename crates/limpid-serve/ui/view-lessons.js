@@ -26,7 +26,7 @@ function lessonsView(glass) {
   const documents = make("div", { class: "segments", role: "group", "aria-label": "Document" });
   const own = make("input", { type: "checkbox", id: "lessons-own" });
   const jump = make("select", { "aria-label": "Step", class: "jump" });
-  const back = button("‹", () => turn(-1), { "aria-label": "Step before", title: "Step before (b)" });
+  const back = button("‹", () => turn(-1), { "aria-label": "Previous step", title: "Previous step (b)" });
   const forth = button("›", () => turn(1), { "aria-label": "Next step", title: "Next step (n)" });
   const place = make("span", {});
   const article = make("article", { class: "lesson" });
@@ -157,7 +157,7 @@ function lessonsView(glass) {
     if (n === 0 && walked) {
       all.push(make("p", {}, walked.about), make("p", { class: "note" }, onOwn() ? "" : "The walk trains its model in memory. The same in a folder:"), ...(onOwn() ? [] : walked.commands.map(command)));
     }
-    if (onOwn()) all.push(make("p", { class: "note" }, "What is written here is about the walk’s own model and texts: numbers and words in sentences are not yours."));
+    if (onOwn()) all.push(make("p", { class: "note" }, "The text here is about the walk’s own model and texts: numbers and words in sentences are not yours."));
     if (n === 0) walked?.differences.forEach((line) => all.push(labelled("Differs", line)));
     if (step.formula) all.push(make("p", { class: "formula" }, ...formulaOf(step.formula)));
     if (shapes.length > 0) {

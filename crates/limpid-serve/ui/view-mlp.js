@@ -9,7 +9,7 @@ import { piece, spelled } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfMlp = { id: "mlp", title: "MLP", about: "Which units of a layer answer to a token?", open: mlpView };
+export const viewOfMlp = { id: "mlp", title: "MLP", about: "Which units of a layer respond to a token?", open: mlpView };
 
 /** @param {Glass} glass @returns {import("./glass.js").Shown} */
 function mlpView(glass) {
@@ -22,7 +22,7 @@ function mlpView(glass) {
     make("thead", {}, make("tr", {}, ...["unit", "before", "after", "writes", "", "makes likelier"].map((word, n) => (word ? make("th", { scope: "col", class: n > 0 && n < 4 ? "number" : null }, word) : make("td", {}))))), body));
   const numbers = make("div", { class: "stack" });
   const turn = (/** @type {number} */ by) => glass.go({ l: (layer() + by + glass.run().depth) % glass.run().depth });
-  const steps = make("div", { class: "steps", role: "group", "aria-label": "Layer" }, button("‹", () => turn(-1), { "aria-label": "Layer before", title: "Layer before ([)" }), make("span", {}, "layer"), button("›", () => turn(1), { "aria-label": "Next layer", title: "Next layer (])" }));
+  const steps = make("div", { class: "steps", role: "group", "aria-label": "Layer" }, button("‹", () => turn(-1), { "aria-label": "Previous layer", title: "Previous layer ([)" }), make("span", {}, "layer"), button("›", () => turn(1), { "aria-label": "Next layer", title: "Next layer (])" }));
   const element = make("div", { class: "mlp" }, make("div", { class: "tools" }, title, steps), notice, chart.element, legend, units);
   const layer = () => Math.min(glass.state().l ?? 0, glass.run().depth - 1);
   /** @type {{own: any, theirs: any} | null} */
@@ -80,7 +80,7 @@ function mlpView(glass) {
     const at = [0, glass.q(), chosen?.unit ?? 0];
     const hooks = ["hook_pre", "hook_post"].map((hook) => `blocks.${layer()}.mlp.${hook}`);
     numbers.replaceChildren(
-      make("section", {}, make("h2", {}, `Layer ${layer()}, MLP`), factList([["activation", own.activation], ["units", figure(own.d_ff, 0)], ["dead", `${figure(own.dead, 0)} of ${figure(own.d_ff, 0)}`]]), make("p", { class: "note" }, "Dead: at no token of this text does it let anything through.")),
+      make("section", {}, make("h2", {}, `Layer ${layer()}, MLP`), factList([["activation", own.activation], ["units", figure(own.d_ff, 0)], ["dead", `${figure(own.dead, 0)} of ${figure(own.d_ff, 0)}`]]), make("p", { class: "note" }, "Dead: it lets nothing through at any token of this text.")),
       ...(chosen ? [make("section", {}, make("h2", {}, `Unit ${chosen.unit}`), factList([
         ["before the activation", short(chosen.pre, 6)], ["after it", short(chosen.post, 6)], ["length of what it writes", short(chosen.write_norm, 6)],
         ...chosen.tokens.map((/** @type {[number, string, number]} */ [, text, logit]) => /** @type {[Node, string]} */ ([make("span", {}, "logit of ", spelled(piece(text))), `${logit < 0 ? "" : "+"}${short(logit, 4)}`])),

@@ -9,7 +9,7 @@ import { formulaOf } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfNotation = { id: "notation", title: "Notation", about: "What is everything called, and of what shape is it?", open: notationView };
+export const viewOfNotation = { id: "notation", title: "Notation", about: "What is everything called, and what shape does it have?", open: notationView };
 
 /** Colours of the groups of parameters: ink, and how much of it. */
 const INKS = [["accent", 1], ["mlp", 1], ["accent", 0.5], ["mlp", 0.5], ["dim", 0.8], ["dim", 0.4]];
@@ -31,7 +31,7 @@ function notationView(glass) {
   const letters = make("p", { class: "note" });
   const which = make("p", { class: "note" }, "…");
   const numbers = make("div", { class: "stack" });
-  const element = make("div", { class: "notation" }, notice, make("h2", {}, "Parameters, in the order of memory"), frame, line, make("h2", {}, "Operations"), which, operations, make("h2", {}, "Symbols"), letters, symbols);
+  const element = make("div", { class: "notation" }, notice, make("h2", {}, "Parameters, in memory order"), frame, line, make("h2", {}, "Operations"), which, operations, make("h2", {}, "Symbols"), letters, symbols);
   const params = () => /** @type {{name: string, shape: number[], group: string}[]} */ (glass.model.params);
   const groups = () => /** @type {{group: string, count: number}[]} */ (glass.model.groups);
   let [at, hovered, told, wide] = [0, -1, "", 0];

@@ -177,7 +177,7 @@ function tableView(glass) {
     if (!inner) return null;
     const count = inner.shape.length > 1 ? inner.shape[inner.shape.length - 2] : 1;
     const axis = inner.axes?.[inner.shape.length - 2] ?? "row";
-    return { name, shape: [count, count], axes: [axis, axis], about: `Cosine of the angle of every two rows of ${inner.name}`, formula: "x·y / (|x| |y|)" };
+    return { name, shape: [count, count], axes: [axis, axis], about: `Cosine of the angle between every two rows of ${inner.name}`, formula: "x·y / (|x| |y|)" };
   }
 
   function describe() {
@@ -350,7 +350,7 @@ function tableView(glass) {
     names.replaceChildren(...shown.map((one, n) => {
       const item = make("li", { role: "option", id: `tensor-${n}`, "aria-selected": "false", "data-name": one.name }, make("code", {}, one.name), make("span", { class: "dim" }, ` ${one.shape.join(" × ")}`));
       return item;
-    }), ...(fit.length > shown.length ? [make("li", { class: "dim", role: "presentation" }, `and ${fit.length - shown.length} more`)] : fit.length === 0 ? [make("li", { class: "dim", role: "presentation" }, "No tensor is called so")] : []));
+    }), ...(fit.length > shown.length ? [make("li", { class: "dim", role: "presentation" }, `and ${fit.length - shown.length} more`)] : fit.length === 0 ? [make("li", { class: "dim", role: "presentation" }, "No tensor has that name")] : []));
     names.hidden = false;
     search.setAttribute("aria-expanded", "true");
   }

@@ -195,7 +195,7 @@ impl Spec {
             let given = new.token_to_id(content).map(u64::from);
             if given != Some(*id) {
                 let found = format!("{content:?} with id {id}, where {given:?} is next");
-                return Err(part("added_tokens", "tokens of the model, or ids that go on after its own", found));
+                return Err(part("added_tokens", "tokens of the model, or ids that continue after its own", found));
             }
         }
         Ok(new)

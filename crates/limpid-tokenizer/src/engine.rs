@@ -111,7 +111,7 @@ impl Engines {
         if self.parting.is_none() && text.len() > WHOLE {
             return Err(self.fault(format!(
                 "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
-                 shards are prepared from a long text in parts",
+                 prepare shards, which cuts long texts into parts",
                 text.len()
             )));
         }
@@ -326,7 +326,7 @@ impl Model for Whole {
             letters.dedup();
             letters.truncate(8);
             return Err(format!(
-                "its vocabulary has no token for {letters:?} and none for what is unknown, so they would be left out; take \
+                "its vocabulary has no token for {letters:?} and no unknown token, so they would be left out; take \
                  them out of the text, or use a tokenizer that has them"
             )
             .into());

@@ -317,7 +317,7 @@ pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -
 
 /// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left out.
 fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, TokenizerError> {
-    let other = || TokenizerError::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name()));
+    let other = || TokenizerError::Format(format!("it is not byte-level byte pairs but {}", tokenizer.name()));
     let pairs = match tokenizer {
         Tokenizer::Bpe(encoding) => encoding.pairs(),
         Tokenizer::Imported(imported) => imported.pairs().ok_or_else(other)?,

@@ -372,7 +372,7 @@ pub(super) fn meaning(spec: &Spec) -> Result<Value, TokenizerError> {
 /// The ids that a post_processor puts before and after one text.
 fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
     const NAME: &str = "the post_processor";
-    let wrong = |value: &Value| part(NAME, "special tokens and their ids round a sequence", shown(value));
+    let wrong = |value: &Value| part(NAME, "special tokens and their ids around a sequence", shown(value));
     let id = |id: &Value| -> Result<u32, TokenizerError> {
         id.as_u64().filter(|&id| id < size as u64).map(|id| id as u32).ok_or_else(|| wrong(id))
     };
@@ -401,7 +401,7 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerEr
                     }
                     let all = left.len() + right.len() + before.len() + after.len();
                     if all > 1024 {
-                        return Err(part(NAME, "at most 1,024 ids round a sequence", format!("{all} or more")));
+                        return Err(part(NAME, "at most 1,024 ids around a sequence", format!("{all} or more")));
                     }
                 }
             }

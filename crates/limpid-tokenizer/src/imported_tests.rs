@@ -612,7 +612,7 @@ fn what_is_wrong_is_said() {
             "at most 500",
         ),
         (set("version", json!("2.0")), "the version: expected 1.0, found 2.0"),
-        (set("added_tokens", json!([{"id": 7, "content": "<s>"}])), "ids that go on after its own"),
+        (set("added_tokens", json!([{"id": 7, "content": "<s>"}])), "ids that continue after its own"),
         (set("added_tokens", json!([{"id": 0, "content": "<s>"}])), "id 0 is given to both"),
         (set("added_tokens", json!([{"id": 2, "content": "a"}])), "in the vocabulary twice, as 0 and as 2"),
         (set("normalizer", step("Precompiled")), "SentencePiece's map of characters"),
@@ -658,7 +658,7 @@ fn what_is_wrong_is_said() {
         ),
         (set("decoder", step("CTC")), "the decoder: expected one of a language model's"),
         (set("post_processor", step("Roberta")), "the post_processor"),
-        (set("post_processor", many), "the post_processor: expected at most 1,024 ids round a sequence, found 2000"),
+        (set("post_processor", many), "the post_processor: expected at most 1,024 ids around a sequence, found 2000"),
         (set("post_processor", json!({"type": "BertProcessing", "sep": ["x", 9], "cls": ["y", 1]})), "found 9"),
     ] {
         let error = Tokenizer::from_json(&text).err().map(|error| error.to_string()).unwrap_or_default();

@@ -158,8 +158,7 @@ impl Scored {
             {
                 ids.extend(bytes);
             } else {
-                let detail =
-                    || format!("its vocabulary has no token for {piece:?} or its bytes, and none for what is unknown");
+                let detail = || format!("its vocabulary has no token for {piece:?} or its bytes, and no unknown token");
                 ids.push(self.unknown.ok_or_else(|| TokenizerError::Encode { name: "scored-bpe", detail: detail() })?);
             }
         }

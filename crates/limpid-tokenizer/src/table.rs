@@ -316,7 +316,7 @@ pub(crate) const LEARNED: &str = "a model trained with the tokenizer bpe has one
 
 /// Why a dense tokenizer is limpid's alone.
 pub(super) const DENSE: &str =
-    "it is dense: only some ids of another tokenizer are numbered, which other programs do not know of";
+    "it is dense: it numbers only some ids of another tokenizer, which other programs do not support";
 
 fn cannot(why: impl Into<String>) -> TokenizerError {
     TokenizerError::Table(why.into())
@@ -404,7 +404,7 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
             let spec = imported.spec()?;
             let bare = |added: &&Added| added.lstrip || added.rstrip || added.single_word;
             if let Some(added) = spec.added_tokens.iter().find(bare) {
-                let what = "takes the blanks beside it, or stands for whole words only, which llama.cpp has not";
+                let what = "takes the blanks beside it, or stands for whole words only, which llama.cpp cannot do";
                 return Err(cannot(format!("its token {:?} {what}", added.content)));
             }
             let (before, after) = imported.frame();
@@ -503,7 +503,7 @@ fn pieces(spec: &Spec, unknown: Option<u32>) -> Result<Table, TokenizerError> {
     let words =
         spec.pre_tokenizer["type"] == "BertPreTokenizer" && model.continuing_subword_prefix.as_deref() == Some("##");
     if !plain || !words || unknown.is_none() {
-        return Err(cannot("it is WordPiece with other steps than BERT's, which llama.cpp has not"));
+        return Err(cannot("it is WordPiece with other steps than BERT's, which llama.cpp does not support"));
     }
     let (tokens, mut types) = kinds(spec)?;
     let phantom = |(token, kind): (String, &mut i32)| {
@@ -591,7 +591,7 @@ pub(super) fn merged(mut spec: Spec) -> Result<Spec, TokenizerError> {
     let Vocab::Scores(list) = &spec.model.vocab else { return Ok(spec) };
     let plain: Vec<bool> = list.iter().map(|(token, _)| byte(token).is_none()).collect();
     let added: BTreeSet<u64> = spec.added_tokens.iter().map(|added| added.id).collect();
-    let why = "its scores join characters that are no tokens themselves, which no list of merges can say";
+    let why = "its scores join characters that are not tokens themselves, which no list of merges can express";
     let merges = scored::merges(list, |id| plain[id] && !added.contains(&(id as u64)));
     let merges = merges.ok_or_else(|| TokenizerError::Format(why.into()))?;
     let ids = list.iter().zip(0..).map(|((token, _), id)| (token.clone(), id)).collect();

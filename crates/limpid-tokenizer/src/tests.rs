@@ -283,7 +283,7 @@ fn a_token_has_one_id() {
     assert!(
         given(TokenizerKind::Char, &["a", ""]).contains("token 1, \"\", cannot be in a char vocabulary: it is empty")
     );
-    assert!(given(TokenizerKind::Word, &["a", " b"]).contains("blanks round a word"));
+    assert!(given(TokenizerKind::Word, &["a", " b"]).contains("blanks around a word"));
     assert!(Tokenizer::train(TokenizerKind::Char, "a", Order::Sorted, &["[PAD]", "[PAD]"]).is_err());
 }
 

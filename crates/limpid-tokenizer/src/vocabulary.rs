@@ -42,7 +42,7 @@ impl TokenizerKind {
         match self {
             _ if token.is_empty() => Some("it is empty"),
             TokenizerKind::Word if token != "\n" && token.trim() != token => {
-                Some("blanks round a word are not part of it")
+                Some("blanks around a word are not part of it")
             }
             _ => None,
         }

@@ -91,7 +91,7 @@ pub fn attribute(
     let config = &trace.names().config;
     let note = match () {
         () if config.head_transform => {
-            "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart behind them."
+            "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart after them."
         }
         () if config.logits_softcap > 0.0 => {
             "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder is what the \
@@ -102,8 +102,8 @@ pub fn attribute(
         }
         () if config.norm_place == NormPlace::Post => {
             "Every block normalises the whole stream again, so what earlier blocks wrote does not simply add up: the writes of the last \
-             block have bars of their own, and one bar stands for the stream before it. Norms are linear here: their mean and scale are \
-             taken as they are."
+             block have bars of their own, and one bar stands for the stream before it. Norms count as linear here: their mean and scale \
+             stay as they are."
         }
         () if config.final_norm => {
             "The final norm is taken as it is in this run: what each component wrote is centred and scaled as the whole stream was."

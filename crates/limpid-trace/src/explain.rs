@@ -369,7 +369,7 @@ impl Scene<'_> {
         let (b, pos) = (self.b, self.pos);
         if name == "input" {
             let id = self.trace.batch().tokens[self.row];
-            let what = format!("The id of the token at position {pos}, which the tokenizer gave: nothing makes it.");
+            let what = format!("The id of the token at position {pos}, from the tokenizer; it is not computed.");
             return Ok((id as f32, "input", Draft::new(what)));
         }
         if let Some(param) = self.trace.names().param(name) {
@@ -377,7 +377,7 @@ impl Scene<'_> {
             let feature = param.order.map_or(at[0], |order| order.stored(at[0]));
             let (row, col) = if matrix { (feature, at[1]) } else { (0, feature) };
             let value = self.trace.table_rows(region, row..row + 1)?[col];
-            return Ok((value, "parameter", Draft::new("A parameter: learned, nothing makes it.")));
+            return Ok((value, "parameter", Draft::new("A parameter: it is learned, not computed.")));
         }
         let Some(tensor) = self.trace.names().tensor(name).cloned() else {
             let derived = names::derivation(self.trace.names(), name);
@@ -465,7 +465,7 @@ impl Scene<'_> {
                 let row = rows.start + at[0] * d + at[at.len() - 1];
                 let at = if matrix { vec![row, at[1]] } else { vec![row] };
                 let (value, ..) = self.draft(&param, &at)?;
-                let draft = Draft::new(format!("A parameter: learned, nothing makes it. It is a part of `{param}`."));
+                let draft = Draft::new(format!("A parameter: it is learned, not computed. It is a part of `{param}`."));
                 Ok((value, "parameter", draft.term("the same", found(value, Cell { name: param, at }), None)))
             }
             Derived::Scaled { of, factor } => {
@@ -644,8 +644,8 @@ impl Scene<'_> {
                 _ => draft.step(Operation::Plus, "epsilon", eps).apply(Operation::Sqrt),
             });
         }
-        let done = if mean.is_some() { "centred and scaled" } else { "scaled" };
-        let what = format!("A value of `{of}`, {done} by what its position's values are like.");
+        let done = if mean.is_some() { "centred and scaled by the mean and deviation" } else { "scaled by the size" };
+        let what = format!("A value of `{of}`, {done} of its position's values.");
         let mut draft = Draft::new(what).term("value", place(col), None);
         if let Some(mean) = mean {
             draft = draft.step(Operation::Minus, "the mean", mean);
@@ -729,7 +729,7 @@ impl Scene<'_> {
         let (mut normal, mut stats) = (vec![0.0; own.len()], [0.0; 2]);
         norm::reference::forward((&mut normal, &mut stats), &own, (None, None), (kind, f64::from(eps)));
         let whose = if together { "those of all heads" } else { "its head's values" };
-        let what = format!("A value, scaled by what {whose} at this position are like.");
+        let what = format!("A value, scaled by the size of {whose} at this position.");
         let mut draft = Draft::new(what).term("value", place, None);
         if kind != NormKind::Rms {
             draft = draft.step(Operation::Minus, "the mean", constant(stats[0]));
@@ -747,19 +747,23 @@ impl Scene<'_> {
         let values = self.values(x)?;
         let place = |scene: &Self, col: usize| found(values[col], scene.cell(x, col));
         if col >= heads.parts()[2].start {
-            return Ok(Draft::new("Values are not turned: a copy.").term("copied", place(self, col), None));
+            return Ok(Draft::new("Values are not rotated: a copy.").term("copied", place(self, col), None));
         }
         let position = self.trace.batch().positions[self.row] as usize;
         let (d, first) = (heads.d_head, col - col % heads.d_head % 2);
         if first % d >= angles.cols {
-            return Ok(Draft::new("This part of a head is not turned: a copy.").term("copied", place(self, col), None));
+            return Ok(Draft::new("This part of a head is not rotated: a copy.").term(
+                "copied",
+                place(self, col),
+                None,
+            ));
         }
         let turn = self.trace.table_rows(angles, position..position + 1)?;
         let (cos, sin) = (f64::from(turn[first % d]), f64::from(turn[first % d + 1]));
         let [a, b] = if col == first { [cos, -sin] } else { [sin, cos] };
         let [cos, sin] = [cos, sin].map(short);
         let what = format!(
-            "A pair of dimensions, turned by the angle of position {position}, whose cosine is {cos} and whose sine {sin}."
+            "A pair of dimensions, rotated by the angle of position {position}, whose cosine is {cos} and whose sine {sin}."
         );
         let draft = Draft::new(what).term("first of the pair", place(self, first), Some(constant(a)));
         Ok(draft.term("second of the pair", place(self, first + 1), Some(constant(b))))
@@ -820,7 +824,7 @@ impl Scene<'_> {
             let before = self.stage(op, Stage::Raw, (head, query), key..key + 1)?.remove(0);
             let what = match () {
                 () if seen.contains(&key) => {
-                    format!("The query of position {query} may see position {key}: the score as it was.")
+                    format!("The query of position {query} may see position {key}: the score is unchanged.")
                 }
                 () if key < seen.start => {
                     let keys = plural(seen.len(), "key");
@@ -842,7 +846,7 @@ impl Scene<'_> {
                 SumTerm { label: format!("key {j}"), left, right: None, value }
             };
             let what = format!(
-                "The log of the sum of the exponentials of the {} that position {query} sees in head {head}. Each score is taken less the greatest, {}, which is added again at the end.",
+                "The log of the sum of the exponentials of the {} that position {query} sees in head {head}. The greatest score, {}, is subtracted from each and added again at the end.",
                 plural(seen.len(), "score"),
                 short(top)
             );

@@ -88,7 +88,7 @@ pub enum TrainError {
     },
     /// The run rolled back too often.
     #[error(
-        "training broke off {times} times, the last time at step {step}: rolling back does not help; a smaller learning_rate may"
+        "training diverged {times} times, the last time at step {step}: rolling back does not help; a smaller learning_rate may"
     )]
     TooManyRollbacks {
         /// How often.
@@ -104,7 +104,7 @@ pub enum TrainError {
     },
     /// The run's folder was moved away or removed during training.
     #[error(
-        "{} is no longer the folder of this run: it was moved or removed while the run went on. Move it back before the run ends, and \
+        "{} is no longer the folder of this run: it was moved or removed during the run. Move it back before the run ends, and \
          nothing is lost; or resume later from the last state that was saved in it", .path.display()
     )]
     FolderGone {
@@ -140,7 +140,7 @@ pub(crate) type Result<T, E = TrainError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum PreflightError {
     /// A tensor holds a NaN or an infinity before the first update.
-    #[error("before the first step, {tensor} is not finite ({value}): look at the initial weights")]
+    #[error("before the first step, {tensor} is not finite ({value}): check the initial weights")]
     NotFinite {
         /// The first such tensor, in the order of computation.
         tensor: String,
@@ -160,7 +160,7 @@ pub enum PreflightError {
         param: String,
     },
     /// A parameter has a gradient, and no update changes it.
-    #[error("{param} is to be trained, but no update would change it")]
+    #[error("{param} should be trained, but no update would change it")]
     NotUpdated {
         /// Its name.
         param: String,

@@ -24,8 +24,8 @@ pub enum RanksError {
     Lost(Box<dyn Error + Send + Sync>),
     /// Some processes do not answer.
     #[error(
-        "{} not answered for {seconds} s: stopped, stuck, or cut off by the network. Look at that machine, then go on with \
-         what was saved, or give more time", silent(.processes)
+        "{} not answered for {seconds} s: stopped, stuck, or cut off by the network. Look at that machine, then resume from the \
+         last save, or allow more time", silent(.processes)
     )]
     Silent {
         /// For how long.
@@ -35,8 +35,8 @@ pub enum RanksError {
     },
     /// There are fewer micro-batches than processes, or a number is not a power of two.
     #[error(
-        "{processes} processes share a step's micro-batches, and there are {micros}: processes and micro-batches are powers of two, \
-         and there are at least as many micro-batches. {} of {} sequences make a step of about the same size, or start {} processes", .mend.0, .mend.1, .mend.2
+        "{processes} processes share a step's {micros} micro-batches: both must be powers of two, with at least as \
+         many micro-batches as processes. {} of {} sequences make a step of about the same size, or start {} processes", .mend.0, .mend.1, .mend.2
     )]
     Micros {
         /// n.
@@ -48,7 +48,7 @@ pub enum RanksError {
     },
     /// A process was started with something else.
     #[error(
-        "process {rank} trains something else than process 0: its {what} is {found}, and there it is {expected}. Start all with \
+        "process {rank} trains something different from process 0: its {what} is {found}, but process 0 has {expected}. Start all with \
          the same program, settings and texts"
     )]
     Differs {
@@ -172,7 +172,7 @@ pub fn hear_all(ranks: &mut dyn Ranks, own: &str) -> Result<Vec<String>> {
 /// As [`check`].
 pub fn check_start(ranks: &mut dyn Ranks, resumes: bool) -> Result<()> {
     let state = if resumes { "the run in its folder" } else { "no run that it sees" };
-    let facts = [("version of limpid", env!("CARGO_PKG_VERSION")), ("state to go on from", state)];
+    let facts = [("version of limpid", env!("CARGO_PKG_VERSION")), ("state to resume from", state)];
     check(ranks, &facts.map(|(name, value)| (name.into(), value.into())))
 }
 

@@ -70,7 +70,7 @@ settings! {
         optimizer: Method = Method::AdamW, Setting::of("KIND").also(&["optim"]);
         /// Peak learning rate.
         learning_rate: f64 = 1e-3, Setting::of("X").common().also(&["lr"])
-            .number(|x| x > 0.0 && x <= f32::MAX as f64, "above 0, and a number of f32");
+            .number(|x| x > 0.0 && x <= f32::MAX as f64, "above 0, and finite in f32");
         /// Learning rate at the end of the schedule.
         min_learning_rate: f64 = 1e-4, Setting::of("X").not_below_zero(MIN_RATE).common().also(&["min-lr"])
             .otherwise("the same share of the peak rate as before, usually a tenth");
@@ -89,11 +89,11 @@ settings! {
         beta2: f64 = 0.99, Setting::of("X").below_one().also(&["adam-beta2"]);
         /// Added to the square root of the second moment.
         eps: f64 = 1e-8, Setting::of("X").also(&["adam-epsilon"])
-            .number(|x| x as f32 > 0.0 && x <= f32::MAX as f64, "above 0, and a number of f32");
+            .number(|x| x as f32 > 0.0 && x <= f32::MAX as f64, "above 0, and finite in f32");
         /// Momentum of muon.
         muon_momentum: f64 = 0.95, Setting::of("X").below_one();
         /// Weight decay of matrices; vectors have none.
-        weight_decay: f64 = 0.1, Setting::of("X").not_below_zero("0 or more, and a number of f32");
+        weight_decay: f64 = 0.1, Setting::of("X").not_below_zero("0 or more, and finite in f32");
         /// Gradient clipping: the greatest norm of the whole gradient; 0 for no clipping.
         clip: f64 = 1.0, Setting::of("X").also(&["grad-clip", "max-grad-norm", "max-norm"])
             .not_below_zero("0 for no clipping, or the greatest norm of the gradient");
@@ -109,7 +109,7 @@ settings! {
         init: Init = Init::Gpt2, Setting::of("KIND");
         /// Standard deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model), GPT-2's 0.02 scaled to the width.
         init_std: f64 = 0.0, Setting::of("X").also(&["initializer-range"])
-            .not_below_zero("0 for what suits the width, or above 0");
+            .not_below_zero("0 for a value that suits the width, or above 0");
         /// Decides initial weights, batches and dropout.
         seed: u64 = 1337, Setting::of("N").whole(0, i64::MAX as u64, "below 2^63").common();
         /// Share of the text kept for validation.

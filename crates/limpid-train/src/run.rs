@@ -524,8 +524,7 @@ impl<'a> Run<'a> {
         let Some(score) = score else { return Ok(None) };
         let step = self.trainer.step;
         let Some(loss) = score.loss() else {
-            let what =
-                format!("step {step}: no validation loss, because no token of the validation text is to be predicted");
+            let what = format!("step {step}: no validation loss, because the validation text has no token to predict");
             return Ok(Some(tell(TrainEvent::Notice(what)) == Control::Stop));
         };
         if !loss.is_finite() && step == self.trainer.recipe.steps && self.state.best.is_none() {

@@ -647,7 +647,7 @@ fn processes_that_see_different_runs_do_not_go_on() {
     std::thread::scope(|scope| {
         let started: Vec<_> = threads(2).into_iter().map(|rank| scope.spawn(|| process(rank))).collect();
         for said in started.into_iter().map(|process| process.join().unwrap()) {
-            assert!(said.contains("process 1 trains something else") && said.contains("its ema is 0.9"), "{said}");
+            assert!(said.contains("process 1 trains something different") && said.contains("its ema is 0.9"), "{said}");
         }
     });
 }

@@ -49,7 +49,7 @@ pub enum Error {
     #[error(transparent)]
     Template(#[from] data::template::TemplateError),
     /// A text for a model without a tokenizer.
-    #[error("this model has no tokenizer, so text says nothing to it: give it one with `Lm::with_tokenizer`")]
+    #[error("this model has no tokenizer, so it cannot read text: give it one with `Lm::with_tokenizer`")]
     NoTokenizer,
     /// A tokenizer of another model.
     #[error("the tokenizer has {tokens} tokens, the model's vocab_size is {vocab_size}: they do not belong together")]
@@ -76,7 +76,7 @@ pub enum Error {
     },
     /// Conversations for a model that looks both ways.
     #[error(
-        "conversations have answers to be predicted token after token, and this model predicts masked tokens: use one whose mask is \
+        "the answers of conversations are predicted token by token, but this model predicts masked tokens: use one whose mask is \
          causal"
     )]
     NeedsCausal,
@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// New special tokens for a model whose weights are in memory alone.
     #[error(
-        "a model gets rows for new special tokens when it is read from its files: save it, and open what was saved"
+        "a model gets rows for new special tokens when it is read from its files: save it, and open the saved model"
     )]
     NoRows,
     /// A model of masked tokens whose tokenizer cannot write one.
@@ -190,6 +190,6 @@ impl From<generate::DecodeError> for Error {
 fn not_finite(weight: Option<&str>) -> String {
     match weight {
         Some(name) => format!("the weights are damaged: `{name}` has NaN or infinite values"),
-        None => "what the model computes has NaN or infinite values, though the weights have none: the weights are too large".into(),
+        None => "the model computes NaN or infinite values from finite weights: these are too large".into(),
     }
 }

@@ -420,7 +420,7 @@ impl Training {
             return Ok(());
         }
         match self.base.as_ref().and_then(Lm::checkpoint) {
-            None => Err(Error::Adapter("save the model, and open what was saved")),
+            None => Err(Error::Adapter("save the model, and open the saved one")),
             Some(files) if files.adapter.is_some() => {
                 Err(Error::Adapter("the model is an adapter itself: save it whole first"))
             }

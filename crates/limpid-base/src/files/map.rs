@@ -85,7 +85,7 @@ impl Map {
         } else {
             "it was written into".to_string()
         };
-        let mend = "begin again, and have a file that is in use replaced by renaming another";
+        let mend = "start again; to replace a file that is in use, rename another over it";
         Err(io::Error::other(format!("it was changed while it was read ({how}): {mend}")))
     }
 }

@@ -494,7 +494,7 @@ impl Key {
             }
             Only(key, value, or_missing) => match keys.m.get(&keys.full(key)) {
                 Some(found) if *found != value() => {
-                    return keys.bad(format!("`{}` is {found:?}; limpid has {:?} only", keys.full(key), value()));
+                    return keys.bad(format!("`{}` is {found:?}; limpid has only {:?}", keys.full(key), value()));
                 }
                 None if !or_missing => return keys.bad(format!("it lacks the key `{}`", keys.full(key))),
                 _ => {}
@@ -612,7 +612,10 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
     let architecture = m.str("general.architecture")?;
     let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {
         if let Some(why) = why_not(architecture) {
-            return refuse(store.path(), format!("its architecture is `{architecture}`, which limpid has not: {why}"));
+            return refuse(
+                store.path(),
+                format!("its architecture is `{architecture}`, which limpid does not support: {why}"),
+            );
         }
         let all: Vec<&str> = ARCHITECTURES.iter().map(|kind| kind.name).collect();
         return refuse(store.path(), format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")));
@@ -620,13 +623,13 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
     let keys = Keys::of(m, store.path(), kind.name);
     for expert in ["expert_count", "expert_used_count"] {
         if keys.maybe_size(expert)?.is_some_and(|n| n > 0) {
-            return keys.bad(format!("it has experts (`{}`), which limpid has not", keys.full(expert)));
+            return keys.bad(format!("it has experts (`{}`), which limpid does not support", keys.full(expert)));
         }
     }
     for factors in ["rope_factors_long.weight", "rope_factors_short.weight"] {
         if store.get(factors).is_some() {
             let what = "it scales the rotary angles by factors for short and for long texts (longrope)";
-            return keys.bad(format!("{what}, `{factors}`, which limpid has not"));
+            return keys.bad(format!("{what}, `{factors}`, which limpid does not support"));
         }
     }
     let Some(table) = store.get("token_embd.weight") else {
@@ -770,14 +773,14 @@ fn scaling(keys: &Keys, store: Option<&Store>, base: f64, turned: usize) -> Resu
             let factor = shortest(keys.m.f64(&keys.full(FACTOR))?);
             if factor != 1.0 && store.is_some_and(|store| store.get(ROPE_FREQS).is_some()) {
                 let what = format!(
-                    "`{}` and `{ROPE_FREQS}` both scale the rotary angles, which limpid has not",
+                    "`{}` and `{ROPE_FREQS}` both scale the rotary angles, which limpid does not support",
                     keys.full(FACTOR)
                 );
                 return keys.bad(what);
             }
             return Ok(RotaryScaling { factor, ..RotaryScaling::NONE });
         }
-        Some(other) => return keys.bad(format!("`{kind}` is `{other}`; limpid has none and linear")),
+        Some(other) => return keys.bad(format!("`{kind}` is `{other}`; limpid has only none and linear")),
     }
     let Some(stored) = store.and_then(|store| store.get(ROPE_FREQS)) else { return Ok(RotaryScaling::NONE) };
     let found = stored.values()?;

@@ -327,7 +327,7 @@ impl<'s> Linked<'_, 's> {
         let Some(name) = extra.iter().min() else { return Ok(()) };
         let what = format!(
             "it has a tensor `{}` that its configuration knows nothing of{}: the two belong to different models, or the \
-             model has a part that limpid has not",
+             model has a part that limpid does not support",
             self.names[*name],
             match extra.len() {
                 1 => String::new(),

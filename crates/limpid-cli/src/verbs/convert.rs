@@ -172,10 +172,7 @@ pub fn run(args: Args) -> Result<()> {
         if let Some(asked @ Dtype::Blocks(_)) = &args.dtype
             && !types.contains(&asked.to_string())
         {
-            rows.push((
-                "types",
-                format!("no matrix is stored as {asked}: no matrix has rows that are whole blocks of it"),
-            ));
+            rows.push(("types", format!("no matrix is stored as {asked}, because no matrix has rows of whole blocks")));
         }
         if rows_without > 0 {
             let what =
@@ -188,7 +185,7 @@ pub fn run(args: Args) -> Result<()> {
         if format == Format::Gguf
             && let Some(Ok(table)) = tokenizer.as_ref().map(Tokenizer::table)
         {
-            let nfc = "llama.cpp does not bring texts to NFC, as this tokenizer does: those that are not have other ids there";
+            let nfc = "llama.cpp does not normalise texts to NFC, as this tokenizer does: texts that are not NFC get other ids there";
             let once = "llama.cpp puts a blank before every text and after every special token, and this tokenizer only before a text \
                         that begins with none: other texts have other ids there";
             let told = [(table.nfc, nfc), (table.blank_once, once)].into_iter().filter(|(is, _)| *is);
@@ -197,7 +194,7 @@ pub fn run(args: Args) -> Result<()> {
         if format == Format::Gguf
             && tokenizer.as_ref().is_some_and(|t| t.end_of_text().is_none() && t.name() != "wordpiece")
         {
-            let what = "it has no token that ends a text, which GGUF cannot say: llama.cpp ends a generation at token 11, or at 2 of SentencePiece's";
+            let what = "it has no token that ends a text, which GGUF cannot express: llama.cpp ends a generation at token 11, or at 2 of SentencePiece's";
             rows.push(("tokenizer", what.into()));
         }
         if tokenizer.is_none() {
@@ -244,7 +241,7 @@ fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
             bail!("{shown} would be written over itself: give another DST");
         }
         if place.starts_with(&used) && (format.is_folder() || part) || used.starts_with(&place) {
-            bail!("{dst} and {shown}, which it is made from, are one inside the other: give another DST");
+            bail!("{dst} and {shown}, its source, lie one inside the other: give another DST");
         }
     }
     if args.dst.exists() && args.dst.is_dir() != format.is_folder() {

@@ -18,9 +18,9 @@ pub struct Args {
     text: String,
     #[command(flatten)]
     weights: WeightOptions,
-    /// How hidden states are pooled, instead of as the model's modules.json says: mean, cls (that of the first token: of an encoder's
-    /// [CLS]), last (in a causal model, the only one that has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have
-    /// length 1 [default: as modules.json or pooling_type says, or else mean]
+    /// How hidden states are pooled: mean, cls (that of the first token, an encoder's [CLS]), last (in a causal model, the only one that
+    /// has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have length 1 [default: as the model's modules.json or
+    /// pooling_type says, or else mean]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<Pooling>)]
     pooling: Option<Pooling>,
     /// Do not normalise the vectors

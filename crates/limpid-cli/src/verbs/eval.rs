@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Result<()> {
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
     let score = lm.evaluate_windows(&windows, context, args.batch_size)?;
     let (Some(loss), Some(perplexity)) = (score.loss(), score.perplexity()) else {
-        bail!("{data}: none of its {} is to be predicted, so it has no loss", show::plural(ids.len(), "token"))
+        bail!("{data}: none of its {} can be predicted, so it has no loss", show::plural(ids.len(), "token"))
     };
     finite(checkpoint, "the loss", loss)?;
     let judged = (0..ids.len()).filter(|at| ids.counted(*at));
@@ -120,7 +120,7 @@ pub fn run(args: Args) -> Result<()> {
         .fold((0, 0), |(all, unknown), at| (all + 1, unknown + usize::from(tokenizer.unknown() == Some(ids.id(at)))));
     let why_no_bits_per_byte = match objective {
         Objective::Masked { .. } => Some("only the masked tokens are predicted"),
-        Objective::NextToken if unknown_tokens > 0 => Some("text behind unknown tokens is not predicted"),
+        Objective::NextToken if unknown_tokens > 0 => Some("text after unknown tokens is not predicted"),
         Objective::NextToken => None,
     };
     let floor = text.log_probability.filter(|_| why_no_bits_per_byte.is_none()).map(|p| -p / score.tokens as f64);

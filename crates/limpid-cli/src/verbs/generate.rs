@@ -401,7 +401,7 @@ fn fill(args: &Args, lm: &Lm, prompt: &[u32]) -> Result<()> {
     let (mask, context) = (lm.mask_token()?, lm.config().context_length);
     check_ids(prompt, lm.config().vocab_size)?;
     if !prompt.contains(&mask) {
-        bail!("this model fills masks: put [MASK] into the prompt where a token is wanted");
+        bail!("this model fills masks: put [MASK] into the prompt where a token is missing");
     }
     if prompt.len() > context {
         bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());

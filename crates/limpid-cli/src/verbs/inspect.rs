@@ -96,7 +96,7 @@ pub struct Args {
     words: NotationOptions,
     /// Draw a tensor or parameter, NAME or NAME[INDEX] with a number, a:b or * for each axis (blocks.0.attn.hook_pattern[0,1], W_pos);
     /// cos(NAME): cosines of all its rows; curves(NAME[*,0:4]): columns as curves; loss: the cross-entropy of each token; gelu: GELU and
-    /// its approximations, with the model's own values where there is one. Drawn in the terminal, or to --plot-out (repeatable)
+    /// its approximations, with the model's own values if there is one. Drawn in the terminal, or into --plot-out (repeatable)
     #[arg(long, value_name = "EXPR", action = clap::ArgAction::Append)]
     plot: Vec<String>,
     /// Draw a diagram of the model with its own shapes, as SVG; list: all of them
@@ -112,8 +112,8 @@ pub struct Args {
     /// Save all tensors, or those named, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// How --save arranges them: llmc (llm.c's 23 activations under its names, those of all blocks in one array, the block's number its
-    /// first axis; with --backward, grads_acts too)
+    /// Layout of --save: llmc (llm.c's 23 activations under its names, with all blocks in one array whose first axis is the block; with
+    /// --backward, grads_acts too)
     #[arg(long, value_name = "NAME", requires = "save", conflicts_with = "tensor", value_parser = ["llmc"])]
     layout: Option<String>,
     /// If the prompt is longer than the context, keep its last tokens
@@ -581,7 +581,9 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
         text += &prose(&format!("{of}{tokens}{}", glance.loss().map(said).unwrap_or_default()));
         text += &format!("\n{}\n", glance.text(causal, width));
         if head {
-            text += &prose("What the head would say after each block (the logit lens); * marks from where that stays:");
+            text += &prose(
+                "What the head would predict after each block (the logit lens); * marks where it stops changing:",
+            );
             text += &format!("{}\n", glance.lens(width).text(width));
         }
         text += &prose("What each head attends to most, and with how much of its weight:");

@@ -28,8 +28,7 @@ use std::time::Instant;
 pub struct Args {
     #[command(flatten)]
     train: TrainingArgs,
-    /// Say also what so many processes would do that train together (mpirun -n N limpid train; docs/scale.md), each on a machine
-    /// like this one
+    /// Also estimate N processes that train together (mpirun -n N limpid train; docs/scale.md), each on a machine like this one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     ranks: Option<u32>,
     /// The network between the processes: 1g, 10g or 100g (Gbit/s)

@@ -162,11 +162,11 @@ fn beside(lm: &Lm, receipt: &Receipt, answer: &Value) -> Option<String> {
 
 /// A receipt, and nothing beside it.
 fn receipt(value: Value) -> Result<Receipt> {
-    let receipt: Receipt = serde_json::from_value(value.clone()).context("it is no receipt of limpid")?;
+    let receipt: Receipt = serde_json::from_value(value.clone()).context("it is not a receipt of limpid")?;
     let known = serde_json::to_value(&receipt)?;
     match value.as_object().into_iter().flatten().find(|(key, _)| known.get(key).is_none()) {
         None => Ok(receipt),
-        Some((key, _)) => bail!("it is no receipt of limpid: a receipt has no {key:?}"),
+        Some((key, _)) => bail!("it is not a receipt of limpid: a receipt has no {key:?}"),
     }
 }
 

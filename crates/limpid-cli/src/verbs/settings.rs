@@ -11,11 +11,11 @@ use limpid::train::RunSettings;
 const HEAD: &str = "\
 # Settings
 
-`cargo xtask settings` writes this page; a test fails where it is stale.
+`cargo xtask settings` writes this page; a test fails if it is stale.
 
 A setting is a flag, a key of a TOML or JSON file (`--config FILE`), or an environment variable. `learning_rate`, for example, is typed
-`--learning-rate 0.001`, stands in a file as `learning_rate = 0.001`, and in the environment as `LIMPID_LEARNING_RATE=0.001`. Its
-other names serve in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment goes over the file, and what is typed over both
+`--learning-rate 0.001`, written in a file as `learning_rate = 0.001`, and in the environment as `LIMPID_LEARNING_RATE=0.001`. Its
+other names work in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment overrides the file, and typed flags override both
 ([training](training.md) has the details). An unknown flag or key is an error; an unknown `LIMPID_...` variable causes a warning.
 
 The defaults are those of the preset `nano`; other [presets](presets.md) have others.

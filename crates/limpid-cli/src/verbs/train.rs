@@ -67,7 +67,7 @@ fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
     let whole = folder.canonicalize().ok();
     let is_home = |path: &&PathBuf| path.parent().is_none() || home.as_ref() == Some(*path);
     if let Some(path) = whole.as_ref().filter(|path| !free && is_home(path)) {
-        bail!("{} holds more than a model, whatever is forced: choose a folder in it with --out", path.display());
+        bail!("{} holds more than a model, even with --force: choose a folder in it with --out", path.display());
     }
     let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
     if found == FolderContents::Begun && kept && args.resume.is_none() && !args.force {
@@ -132,7 +132,7 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
         return Ok(());
     }
     if speaks && plan.resumes() {
-        show::prose(format_args!("going on with {} after step {}", folder.display(), run.trainer.step));
+        show::prose(format_args!("resuming {} after step {}", folder.display(), run.trainer.step));
     } else if speaks {
         if begins_again {
             show::prose(format_args!("{} was stopped before its first save: it begins again", folder.display()));
@@ -367,7 +367,7 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     let (folder, word) = (folder.display(), show::quoted(folder));
     if summary.stopped {
         let steps = summary.steps;
-        return show::say(format_args!("stopped after step {steps}; go on with: limpid train --resume {word}"));
+        return show::say(format_args!("stopped after step {steps}; resume with: limpid train --resume {word}"));
     }
     let val = summary.val_loss.map(|v| format!(", validation loss {v:.4} on all of its text")).unwrap_or_default();
     let of = match summary.losses {
@@ -532,7 +532,7 @@ impl Opening {
 
     /// What stands over a sample.
     fn heading(&self) -> String {
-        if self.question { "a sample:".into() } else { format!("a sample, which goes on from {:?}:", self.text) }
+        if self.question { "a sample:".into() } else { format!("a sample, continuing {:?}:", self.text) }
     }
 }
 

@@ -163,13 +163,13 @@ fn shown(live: &mut Live, n: usize) -> Result<Shown, WalkError> {
 /// Spaces before what is shown.
 const INDENT: usize = 3;
 const OTHER: &str =
-    "What is written here is about the walk's own model and texts: numbers and words in sentences are not yours.";
+    "The text here is about the walk's own model and texts: numbers and words in sentences are not yours.";
 const KEYS: &str = "Enter or n: the next step; b: the one before; a number, a name or words of a section: that step; l: the list; q: quit.";
-const MEMORY: &str = "The walk trains the same in memory, in a second or two. What stands under Try is for the folder that the command makes; \
+const MEMORY: &str = "The walk trains the same model in memory, in a second or two. The commands under Try use the folder that this command makes; \
                       --model FOLDER walks on it without training.";
 const LABELS: &str = "See: what to look at. Errs: where the document errs. Elsewhere: what another document does. Printed: the document's own numbers, \
                       compared with the live ones. Checked: numbers that it does not print, worked out by hand. holds: a property, tested now. \
-                      Refused: a command that is to fail. Codes in brackets are those of docs/contract.md.";
+                      Refused: a command that should fail. Codes in brackets are those of docs/contract.md.";
 
 /// Room for the words before a paragraph: `Elsewhere `.
 const LABEL: usize = 10;

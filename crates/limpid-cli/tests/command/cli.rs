@@ -1028,7 +1028,7 @@ fn a_receipt_is_replayed() {
     assert_eq!(said.matches("nothere.json").count(), 1, "{said}");
     receipt["request"]["top_n"] = 1.into();
     f.file("r.json", receipt.to_string());
-    f.fails(1, "replay r.json --model m", &["r.json", "no receipt of limpid", "top_n"]);
+    f.fails(1, "replay r.json --model m", &["r.json", "not a receipt of limpid", "top_n"]);
     f.file("r.json", "[]");
     f.fails(2, "replay r.json --model m", &["r.json", "no receipt"]);
     f.fails(2, &format!("{generate} --receipt new.json --device reference"), &["--receipt", "--device"]);
@@ -1568,7 +1568,7 @@ fn other_programs_models_are_opened_by_looking() {
         f.fails(1, &format!("{verb} --model {encoder}"), &["no head over the vocabulary"]);
     }
     f.fails(1, &format!("inspect --tokens 1,2 --backward --model {encoder}"), &["no head, so there is no loss"]);
-    f.fails(1, "params --model text.txt", &["it is no model: limpid opens a folder"]);
+    f.fails(1, "params --model text.txt", &["it is not a model: limpid opens a folder"]);
     f.fails(
         1,
         &format!("params --model {}/model.safetensors", model("gpt2-plain")),

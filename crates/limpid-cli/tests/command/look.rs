@@ -722,7 +722,7 @@ fn a_continuation_in_logarithms() {
     fails(2, "eval --model m --prompt st --continuation ar --batch-size 2", "--batch-size");
     fails(2, "eval --model m", "--data");
     fails(1, "eval --model m --prompt st --continuation ''", "nothing to score");
-    fails(1, "eval --model m --prompt '' --continuation ar", "no tokens to go on from");
+    fails(1, "eval --model m --prompt '' --continuation ar", "no tokens to continue from");
     fails(1, "eval --model m --prompt st --continuation Ω", "Ω");
     fails(1, "eval --model m --prompt 'Up above the wor' --continuation 'ld'", "context");
 }

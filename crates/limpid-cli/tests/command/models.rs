@@ -68,7 +68,7 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
         f.fails(1, &format!("convert {what} --force"), &["one inside the other"]);
     }
     f.fails(1, "convert m dangling", &["is there already"]);
-    f.fails(1, "convert m dangling --force", &["a link to what is not there"]);
+    f.fails(1, "convert m dangling --force", &["a link to a missing file or folder"]);
     f.fails(1, "convert m /dev/null --to gguf --force", &["a device"]);
     f.ok("convert m m/beside.gguf"); // a new file beside others is no harm
     f.ok("convert m outer/empty --to limpid");
@@ -160,7 +160,7 @@ fn convert_says_what_goes_along_and_what_does_not() {
     assert!(f.ok("convert none y --to limpid").contains(mend));
     // a name that a program wrote is known or not, never mistyped
     f.file("none/config.json", config.replace("\"gpt2\"", "\"xglm\""));
-    f.fails(1, "params --model none", &["`xglm` is not a model that limpid has", "gpt2, gpt_bigcode"]);
+    f.fails(1, "params --model none", &["limpid does not support model_type `xglm`", "gpt2, gpt_bigcode"]);
 }
 
 /// What one file has no place for is said, and the tokens that pad and mask go along: named by tokenizer_config.json, or by themselves.
@@ -252,7 +252,7 @@ fn verify_compares_what_a_tokenizer_brings_to_nfc() {
     f.file("qwen.json", file.to_string());
     f.both(&format!("train --data text.txt --tokenizer qwen.json --out m --activation gelu-tanh {SMALL}"));
     let said = f.ok("convert m m.gguf --verify");
-    assert!(said.contains("does not bring texts to NFC") && said.contains("samples are the same, of "), "{said}");
+    assert!(said.contains("does not normalise texts to NFC") && said.contains("samples are the same, of "), "{said}");
     let value = f.json("convert m n.gguf --verify --json");
     assert_eq!((&value["verified"], value["first_difference"].is_null()), (&true.into(), true), "{value}");
     assert!(

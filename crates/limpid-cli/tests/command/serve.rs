@@ -243,7 +243,7 @@ fn a_server_is_measured() {
         (&found["loads"][0]["served"]["tokens"], &found["loads"][0]["engine_alone"]),
         (&json!(20), &json!(null))
     );
-    f.fails(1, &format!("{load} --against ftp://nowhere"), &["\"ftp://nowhere\" is no address of a server"]);
+    f.fails(1, &format!("{load} --against ftp://nowhere"), &["\"ftp://nowhere\" is not a server's address"]);
     let large = load.replace("--prompt-tokens 8", "--prompt-tokens 30");
     f.fails(2, &large, &["--prompt-tokens 30 and --max-tokens 4 must be 1 to 32 together"]);
     let keyed = Serving::start(&f, "--api-key secret");

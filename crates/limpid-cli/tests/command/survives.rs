@@ -557,7 +557,11 @@ fn what_is_removed_or_moved_is_told() {
     };
     let output = after_a_save("removed", &|run| fs::remove_file(run.join("metrics.jsonl")).unwrap());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("metrics.jsonl was removed during the run: it is there again"), "{}", said(&output));
+    assert!(
+        said(&output).contains("metrics.jsonl was removed during the run; it is written again"),
+        "{}",
+        said(&output)
+    );
     assert!(left(&at.join("removed")) == want);
     let away = at.join("away");
     let output = after_a_save("moved", &|run| fs::rename(run, &away).unwrap());

@@ -542,7 +542,7 @@ fn the_end_says_what_is_kept_and_what_compares() {
     assert!(last.contains(&mean) && said.contains(&format!("train loss {mean} (mean of the last 50 steps)")), "{said}");
     assert!(said.contains(" tokens (best so far)") && said.contains("on all of its text"), "{said}");
     // a sample goes on from words of the text
-    let prompt = said.lines().find_map(|line| line.strip_prefix("a sample, which goes on from ")).unwrap();
+    let prompt = said.lines().find_map(|line| line.strip_prefix("a sample, continuing ")).unwrap();
     let prompt: String = serde_json::from_str(prompt.trim_end_matches(':')).unwrap();
     assert!(!prompt.is_empty() && halves.concat().contains(&prompt), "{prompt}");
     // the bits are the loss, by the byte

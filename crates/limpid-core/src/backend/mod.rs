@@ -33,7 +33,7 @@ pub use wrapper::Wrapper;
 pub enum BackendError {
     /// The device no longer answers: its memory is lost.
     #[error(
-        "the device was lost during {op}: {what}; go on from what was saved, on the device when it is back or on the cpu"
+        "the device was lost during {op}: {what}; resume from the last save, on the device when it is back or on the cpu"
     )]
     Lost {
         /// The op or verb.

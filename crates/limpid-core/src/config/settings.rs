@@ -81,7 +81,7 @@ impl Setting {
     }
     /// A number above 0 that f32 holds.
     pub const fn above_zero(self) -> Setting {
-        self.number(|x| x as f32 > 0.0 && (x as f32).is_finite(), "above 0, and a number of f32")
+        self.number(|x| x as f32 > 0.0 && (x as f32).is_finite(), "above 0, and finite in f32")
     }
     /// A number of at least 0 that f32 holds, with a message of its own.
     pub const fn not_below_zero(self, said: &'static str) -> Setting {

@@ -43,7 +43,7 @@ pub enum DecodeError {
     /// The sequence would be longer than the context.
     #[error(
         "the context is full: the sequence holds {held} tokens and {more} more would make {}, but the model's position \
-         table ends at context_length {context}; feed at most {} more, or go on in a new sequence with the latest tokens \
+         table ends at context_length {context}; feed at most {} more, or continue in a new sequence with the latest tokens \
          (generating does so by itself when the overflow is `slide-half`)",
         .held + .more, .context - .held
     )]
@@ -57,7 +57,7 @@ pub enum DecodeError {
     },
     /// There is no token to continue from.
     #[error(
-        "there are no tokens to go on from: begin with at least one (the end-of-text token, if there is no prompt)"
+        "there are no tokens to continue from: begin with at least one (the end-of-text token, if there is no prompt)"
     )]
     Empty,
     /// A setting is outside its range.

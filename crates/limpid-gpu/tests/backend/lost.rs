@@ -213,7 +213,7 @@ fn every_verb_of_a_lost_device_says_so() {
             let mut values = vec![0.0; model.params[0].region.len()];
             for found in [found, again, gpu.fetch(ticket, &mut values), gpu.feed(&batch())] {
                 let Err(said @ BackendError::Lost { .. }) = &found else { panic!("{verb}: {found:?}") };
-                for word in [&*device.adapter.name, "lost", "go on from what was saved", "cpu"] {
+                for word in [&*device.adapter.name, "lost", "resume from the last save", "cpu"] {
                     assert!(said.to_string().contains(word), "{verb}: {said}");
                 }
             }

@@ -485,8 +485,8 @@ fn names_of_other_programs_are_known() {
         assert!(refusal.message.contains(ours), "{refusal}");
     }
     for (path, body, said) in [
-        (COMPLETIONS, r#"{"messages":[]}"#, "`messages` is no parameter here, but one of /v1/chat/completions"),
-        (CHAT, r#"{"prompt":"a"}"#, "`prompt` is no parameter here, but one of /v1/completions"),
+        (COMPLETIONS, r#"{"messages":[]}"#, "`messages` is not a parameter here, but one of /v1/chat/completions"),
+        (CHAT, r#"{"prompt":"a"}"#, "`prompt` is not a parameter here, but one of /v1/completions"),
         (EMBEDDINGS, r#"{"top_k":1}"#, "one of /v1/completions"),
     ] {
         let refusal = refused(path, body.as_bytes());

@@ -343,7 +343,7 @@ test("MLP: its units are those of the tensor, the largest write first", async ({
   await expect(page.locator("#glass-numbers")).toContainText(`Unit ${order[1]}`);
   await page.keyboard.press("]");
   await expect(page.locator(".mlp h2").first()).toContainText("Layer 2, MLP at");
-  await page.getByRole("button", { name: "Layer before" }).click();
+  await page.getByRole("button", { name: "Previous layer" }).click();
   await expect(page.locator(".mlp h2").first()).toContainText("Layer 1, MLP at");
 });
 

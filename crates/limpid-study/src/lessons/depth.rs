@@ -16,9 +16,10 @@ use limpid_trace::Trace;
 pub(super) const TOPIC: Topic = Topic {
     name: "depth",
     title: "How does the gradient reach the first block of a deep transformer?",
-    about: "Runs a transformer of 16 blocks, d_model 64, forward and backward once, before the first step, and says how long the \
-            gradient of some blocks' parameters is, and that of the first divided by that of the last (geometric means of three draws). \
-            The activation is GELU where no other is named. In some rows residual sums and norms are taken out of the model.",
+    about: "Runs a transformer of 16 blocks, d_model 64, forward and backward once, before the first step, and \
+            measures the norm of the gradient of some blocks' parameters, and that of the first divided by that of \
+            the last (geometric means of three draws). The activation is GELU unless another is named. Some rows \
+            leave residual sums and norms out of the model.",
     teach: |class| {
         let post = Setup { norm: Some(NormPlace::Post), ..GPT2 };
         let bare = Setup { norm: None, residual: false, init: (Init::Xavier, 0.0), ..GPT2 };

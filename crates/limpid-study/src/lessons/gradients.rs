@@ -13,10 +13,10 @@ use limpid_core::numeric::random;
 pub(super) const TOPIC: Topic = Topic {
     name: "gradients",
     title: "Why do gradients vanish and explode in a deep stack of layers, and what helps?",
-    about: "Sends a random gradient down through 20 layers x' = f(x W'), width 48, and says how long it is where it leaves some of \
-            them, by what a layer multiplies it, and what it is at the second layer divided by what it is at the last (geometric means \
-            of three draws). Below 1/100 it vanishes, above 100 it explodes. The second layer speaks for the first: what enters the \
-            first does not grow with the weights.",
+    about: "Sends a random gradient down through 20 layers x' = f(x W'), width 48, and measures its norm after some \
+            of them, the factor by which a layer multiplies it, and its norm at the second layer divided by that at \
+            the last (geometric means of three draws). Below 1/100 it vanishes, above 100 it explodes. The second \
+            layer stands for the first, whose input does not grow with the weights.",
     teach: |class| {
         let with = |activation, gain| Stack { activation, gain, ..RELU };
         use Activation::{GeluTanh, LeakyRelu, Relu, Sigmoid, Tanh};
@@ -109,16 +109,16 @@ pub(super) const TOPIC: Topic = Topic {
         let three = ratio("relu, three times He's", "relu, He");
         let forgets = |kind: &str| ratio(&format!("{kind}, a third of He's"), &format!("{kind}, three times He's"));
         let both = of("100, layer norm and residual, He").arrives();
-        class.claim("A ReLU with He's weights hands the gradient on, a leaky one too");
+        class.claim("A ReLU with He's weights passes the gradient on, and so does a leaky ReLU");
         class.between("times a layer, relu", times("relu, He"), 0.85, 1.15);
         class.between("leaky relu", times("leaky relu (0.2), He"), 0.85, 1.2);
         class.claim(
-            "With Xavier's weights a sigmoid lets it vanish: its slope is at most a quarter, and so is what a layer hands on; \
+            "With Xavier's weights a sigmoid lets it vanish: its slope is at most a quarter, and so is the share that a layer passes on; \
              tanh's is at most 1",
         );
         class.between("times a layer, sigmoid", times("sigmoid, Xavier"), 0.0, 0.26);
         class.between("tanh", times("tanh, Xavier"), 0.8, 1.0);
-        class.claim("A ReLU's gradient is proportional to the weights: a third of them is a third a layer, three times them three times");
+        class.claim("A ReLU's gradient is proportional to the weights: with a third of them it shrinks to a third per layer, with three times them it triples");
         class.between("3 × a third", 3.0 * third, 1.0 - 1e-9, 1.0 + 1e-9);
         class.between("three times / 3", three / 3.0, 1.0 - 1e-9, 1.0 + 1e-9);
         class.claim("Large weights, which saturate tanh, make its gradient grow from layer to layer");

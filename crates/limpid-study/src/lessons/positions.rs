@@ -16,7 +16,7 @@ pub(super) const TOPIC: Topic = Topic {
     title: "What do positions tell a model, and which encoding is best?",
     about: "First, without training: the earlier words of a sequence change places, and the lesson measures how far the logits of the \
             last word move, in models of one and two blocks with random weights. Then it trains a model of two blocks with each \
-            encoding; `random` is a learned table that stays as it began, `sinusoidal / 7` is sinusoids as small as the token vectors \
+            encoding; `random` is a learned table that is not trained, `sinusoidal / 7` is sinusoids as small as the token vectors \
             are before training.",
     teach: |class| {
         let moved = |positions, n_layer| moved(positions, n_layer, class.seed);
@@ -72,8 +72,9 @@ pub(super) const TOPIC: Topic = Topic {
         class.at_most("with sinusoidal-one-based", learned - one_based, -0.05);
         class.claim("It is their size: sinusoids as small as the token vectors are not behind");
         class.at_most("loss with sinusoidal / 7 less that with learned ones", small - learned, 0.02);
-        class
-            .claim("In so short a training no positions at all are ahead of learned, random and large sinusoidal ones");
+        class.claim(
+            "In so short a training a model without positions is ahead of learned, random and large sinusoidal ones",
+        );
         class.at_most("loss without less that with learned ones", none - learned, -0.005);
         class.at_most("with random ones", none - random, -0.01);
         class.at_most("with sinusoids", none - sinusoidal.min(one_based), -0.01);

@@ -35,7 +35,7 @@ pub(super) const WIDTH: Topic = Topic {
         class.at_least("what 8 to 32 gains", gains[0], 0.02);
         class.at_least("32 to 512", losses[1] - losses[3], 0.01);
         class.at_least("8 to 512", losses[0] - losses[3], 0.08);
-        class.claim("The last widening gains less than the two before it did on average");
+        class.claim("The last widening gains less than the two before it on average");
         class.at_most(
             "what 128 to 512 gains less half of what 8 to 128 gains",
             gains[2] - (losses[0] - losses[2]) / 2.0,

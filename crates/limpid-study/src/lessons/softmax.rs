@@ -15,9 +15,9 @@ const QUERIES: u64 = 500;
 pub(super) const SHARPNESS: Topic = Topic {
     name: "scale-and-sharpness",
     title: "Why are the scores of attention divided by √d?",
-    about: "Draws queries and keys of d standard normal numbers, 16 keys a query, and takes the softmax of their products with and \
-            without the division by √d. The slope of a weight p as to its product q·k is p (1 − p), with the scale p (1 − p) / √d; \
-            slopes are summed over the keys.",
+    about: "Draws queries and keys of d standard normal numbers, 16 keys a query, and takes the softmax of their \
+            products with and without the division by √d. The slope of a weight p with respect to its product q·k is \
+            p (1 − p), with the scale p (1 − p) / √d; slopes are summed over the keys.",
     teach: |class| {
         let draw = |what: &str, query: u64, n: usize| -> Vec<f64> {
             (0..n as u64).map(|i| normal(class.seed, site(&format!("{what} {n} {query}")), i)).collect()

@@ -19,10 +19,10 @@ type Row = (&'static str, usize, Method, fn(&mut Study));
 pub(super) const TOPIC: Topic = Topic {
     name: "stability",
     title: "What lets a model learn at a large rate?",
-    about: "Trains a model of 3 blocks, d_model 32, at several learning rates with and without clipping, with each optimizer, with and \
-            without warm-up and schedule, and one of 6 blocks in pre-norm and post-norm. The numbers are mean losses of the last 20 of \
-            120 steps; \"broke\" is a loss or gradient that is not finite. A loss of 3.04 is what the frequencies of single characters \
-            give: such a model has not learned to look back.",
+    about: "Trains a model of 3 blocks, d_model 32, at several learning rates with and without clipping, with each \
+            optimizer, with and without warm-up and schedule, and one of 6 blocks in pre-norm and post-norm. The \
+            numbers are mean losses of the last 20 of 120 steps; \"broke\" is a loss or gradient that is not finite. \
+            The frequencies of single characters give a loss of 3.04: such a model has not learned to look back.",
     teach: |class| {
         let text = Text::new(200_000, TokenizerKind::Char)?;
         use Method::{Adam, AdamW, Muon, Sgd};

@@ -114,8 +114,7 @@ impl Run<'_> {
             files.push(folder.join(METRICS));
         }
         for path in files {
-            let what =
-                format!("{} was removed during the run: it is there again, with all that it held", path.display());
+            let what = format!("{} was removed during the run; it is written again, complete", path.display());
             tell(TrainEvent::Notice(what));
         }
     }

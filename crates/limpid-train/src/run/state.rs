@@ -86,7 +86,7 @@ impl State {
         for (name, was) in &self.files {
             let path = folder.join(name);
             if checksum(&at(&path, files::read_small(&path, LONGEST))?) != *was {
-                let what = "it is not what this run wrote when it began: it was changed or damaged. What may differ is chosen as settings";
+                let what = "it is not what this run wrote when it began: it was changed or damaged. To change a setting that may differ, give it when you resume";
                 return Err(CheckpointError::Format { path, what: what.into() }.into());
             }
         }

@@ -41,7 +41,7 @@ pub enum GenerateError {
     StopWithoutTokenizer,
     /// The KV cache is smaller than one sequence.
     #[error(
-        "the sequence may come to need {positions} positions, and the KV cache has room for {room}: ask for fewer tokens, or give the cache more memory"
+        "the sequence may need {positions} positions, but the KV cache has room for {room}: ask for fewer tokens, or give the cache more memory"
     )]
     NoCache {
         /// What it needs.

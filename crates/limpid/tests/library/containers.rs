@@ -571,7 +571,7 @@ fn broken_gguf_says_what_is_wrong() {
             (b"ggjt....", "it should begin with `GGUF` and begins with `ggjt`"),
             (b"PK\x03\x04....", "it is a Python pickle"),
             (&good[..6], "the version at byte 4 should take 4 bytes, but 2 are left: it was cut short"),
-            (&ggml(1, &[], &[], 0), "it is GGUF version 1; limpid reads 2 and 3: convert the model anew"),
+            (&ggml(1, &[], &[], 0), "it is GGUF version 1; limpid reads 2 and 3: convert the model again"),
             (&ggml(3u32.swap_bytes(), &[], &[], 0), "it is big-endian"),
             (&with(8, u64::MAX), "18446744073709551615 tensors are more than"),
             (&with(16, 1 << 62), "keys are said to be 4611686018427387904, more than"),
@@ -580,7 +580,7 @@ fn broken_gguf_says_what_is_wrong() {
             (&keys(&[key("k", 13, &[])]), "the key `k` is of type 13; GGUF has types 0 to 12"),
             (&keys(&[key("k", 9, &array(13, 0, &[]))]), "the key `k` is of type 13; GGUF has types 0 to 12"),
             (&keys(&[key("k", 7, &[2])]), "the key `k` should be 0 or 1 (a truth value) and is 2"),
-            (&keys(&[key("k", 8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff])]), "the key `k` is no UTF-8 text"),
+            (&keys(&[key("k", 8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff])]), "the key `k` is not UTF-8 text"),
             (&keys(&[key("k", 9, &array(5, 1 << 61, &[]))]), "the key `k` are said to be 2305843009213693952, more"),
             (
                 &keys(&[key("k", 9, &array(8, 1, &999u64.to_le_bytes()))]),
@@ -595,7 +595,7 @@ fn broken_gguf_says_what_is_wrong() {
             (&rows(&[row("x", &[1 << 40, 1 << 40], 0, 0)], 32), "too large to count"),
             (&rows(&[row("x", &[1 << 40], 0, 0)], 32), "`x` should end at byte"),
             (&rows(&[row("x", &[33], 8, 0)], 64), "`x`, Q8_0 with axes [33], is too large to count or no whole"),
-            (&rows(&[row("x", &[8], 0, 4)], 64), "`x` begins at 4, which is no multiple of the alignment 32"),
+            (&rows(&[row("x", &[8], 0, 4)], 64), "`x` begins at 4, which is not a multiple of the alignment 32"),
             (&rows(&[row("x", &[8], 0, u64::MAX - 31)], 64), "beyond any file: it is damaged"),
             (
                 &rows(&[row("x", &[8], 99, 1 << 63)], 64),

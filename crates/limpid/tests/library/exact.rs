@@ -425,7 +425,7 @@ fn what_does_not_fit_is_refused() {
     let ask = |prompt: Vec<u32>, options: Options| EngineRequest { prompt, options, log_probs: None, reuse: true };
     let stop = || Options { overflow: Overflow::Stop, max_tokens: 1, ..Options::default() };
     let cases: [(EngineRequest, &str); 6] = [
-        (ask(vec![], stop()), "no tokens to go on from"),
+        (ask(vec![], stop()), "no tokens to continue from"),
         (ask(vec![1, 40], stop()), "token 40 (at index 1)"),
         (ask(vec![1; CONTEXT + 1], stop()), "the context is full"),
         (ask(vec![1], Options { logit_bias: [(40, 1.0)].into(), ..stop() }), "token 40"),

@@ -695,7 +695,7 @@ fn derived_tensors_follow_from_their_neighbours() {
                 }
             } else {
                 let none = trace.get("blocks.0.ln1.hook_mean").unwrap_err().to_string();
-                assert!(none.contains("this model has none (the mean the first norm takes away)"), "{none}");
+                assert!(none.contains("this model has none (the mean that the first norm subtracts)"), "{none}");
             }
             let n = |part: &str| both(&format!("blocks.{i}.attn.{part}"));
             let ([scores, dscores], [p, dp], [lse, dlse]) = (n("hook_attn_scores"), n("hook_pattern"), n("hook_lse"));
@@ -1027,7 +1027,7 @@ fn what_cannot_be_shown_is_refused_with_a_hint() {
     assert_eq!(error("attn.hook_z"), "unknown tensor `attn.hook_z`: did you mean `blocks.0.attn.hook_z`?");
     assert!(error("logit.grad").ends_with("did you mean `logits.grad`?"), "{}", error("logit.grad"));
     let rotated = error("blocks.0.attn.hook_rot_q");
-    assert!(rotated.contains("this model has none (queries turned by their position); did you mean"), "{rotated}");
+    assert!(rotated.contains("this model has none (queries rotated by their position); did you mean"), "{rotated}");
     assert_eq!(error("zebra crossing"), "unknown tensor `zebra crossing`");
     assert!(error("logits.grad").contains("no backward pass"));
     assert!(matches!(trace.get("input.grad"), Err(TraceError::NoGradient { .. })));

@@ -1321,8 +1321,8 @@ fn read_falcon(k: &Keys, c: &mut C) -> Answer {
         (false, false, _) => Parallel::No,
         _ => {
             return refuse(format!(
-                "`new_decoder_architecture` {new} with `parallel_attn` {parallel} and `num_ln_in_parallel_attn` {norms:?} is no \
-                 model of Falcon's"
+                "`new_decoder_architecture` {new} with `parallel_attn` {parallel} and `num_ln_in_parallel_attn` {norms:?} is not \
+                 a Falcon model"
             ));
         }
     };

@@ -145,7 +145,7 @@ impl Keys<'_> {
     pub(super) fn only(&self, name: &'static str, wanted: &Value, why: &str) -> Answer<()> {
         match self.find(&[name]) {
             Some((_, value)) if value != wanted && value.as_f64().is_none_or(|x| Some(x) != wanted.as_f64()) => {
-                refuse(format!("`{name}` is {value}: limpid has {wanted} only ({why})"))
+                refuse(format!("`{name}` is {value}: limpid has only {wanted} ({why})"))
             }
             _ => Ok(()),
         }
@@ -178,7 +178,7 @@ impl Keys<'_> {
             let off = *value == false || nothing || name == "type_vocab_size" && *value == 1;
             if !known && !off {
                 let readers = match &super::readers(name)[..] {
-                    [] => "no family that limpid has reads it, so nothing says what it does".into(),
+                    [] => "no family that limpid supports reads it, so its meaning is unknown".into(),
                     types => format!("limpid reads it where model_type is {}", types.join(", ")),
                 };
                 return refuse(format!("`{key}` is {value}, which may change the model's numbers: {readers}"));

@@ -100,7 +100,7 @@ impl Family {
         if self.head_gelu && config.lm_head && config.activation != Activation::GeluErf {
             let found = config.activation;
             return refuse(format!(
-                "the activation is {found}, but that of {}'s head is gelu-erf always: limpid has one for both",
+                "the activation is {found}, but that of {}'s head is always gelu-erf: limpid has one activation for both",
                 self.name()
             ));
         }
@@ -481,13 +481,13 @@ pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
         return refuse("it has no model_type, so nothing says what kind of model it is");
     };
     if let Some(why) = why_not(kind) {
-        return refuse(format!("model_type `{kind}` is not a model that limpid has: {why}"));
+        return refuse(format!("limpid does not support model_type `{kind}`: {why}"));
     }
     let Some(family) = ALL.iter().find(|family| family.kind() == kind) else {
         // a program wrote it: it is a name that limpid does not know, not one that was mistyped
         let mut all: Vec<&str> = ALL.iter().map(Family::kind).collect();
         all.sort_unstable();
-        return refuse(format!("model_type `{kind}` is not a model that limpid has; it has {}", all.join(", ")));
+        return refuse(format!("limpid does not support model_type `{kind}`; it supports {}", all.join(", ")));
     };
     let keys = family.own(map);
     keys.only("is_encoder_decoder", &json!(false), "decoders and encoders by themselves")?;
