@@ -230,7 +230,8 @@ impl ModelOptions {
         let tables = [base, &asked].map(|config| config.positions == Positions::Learned) == [false; 2];
         let mut said = vec![];
         for (name, value, was) in changes(base, &asked) {
-            if !FREE.contains(&name.as_str()) && !(tables && name == "positions") {
+            let free = FREE.contains(&name.as_str()) || (tables && name == "positions");
+            if !free {
                 let free = FREE.join(", --");
                 bail!(Usage(format!(
                     "--{name} is {value}, but the model {from} has {was}, and its weights are for that: with the same weights you can \

@@ -442,10 +442,12 @@ fn parse(item: &str) -> Result<(Vec<Message>, Vec<bool>), Fault> {
     };
     let (messages, learned): (Vec<Message>, Vec<bool>) = messages.into_iter().unzip();
     unmarked(&messages, |_| true)?;
-    match () {
-        () if messages.iter().all(|m| m.role != Role::Assistant) => Err(Fault::NoAnswer),
-        () if !learned.contains(&true) => Err(Fault::Weightless),
-        () => Ok((messages, learned)),
+    if messages.iter().all(|m| m.role != Role::Assistant) {
+        Err(Fault::NoAnswer)
+    } else if !learned.contains(&true) {
+        Err(Fault::Weightless)
+    } else {
+        Ok((messages, learned))
     }
 }
 

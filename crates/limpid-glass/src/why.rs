@@ -32,9 +32,10 @@ fn token(opened: &Opened, id: u32) -> Value {
 
 /// That the model predicts tokens.
 pub fn needs_head(opened: &Opened) -> Result<()> {
-    match opened.subject.lm.config().lm_head {
-        true => Ok(()),
-        false => Err(GlassError::NotThis("this model has no head, so it predicts no tokens")),
+    if opened.subject.lm.config().lm_head {
+        Ok(())
+    } else {
+        Err(GlassError::NotThis("this model has no head, so it predicts no tokens"))
     }
 }
 

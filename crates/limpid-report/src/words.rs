@@ -81,9 +81,10 @@ pub fn gap(train: &[Curve], val: &[Curve]) -> String {
     let gap = theirs.1 - ours.1;
     let Some(least) = val.points.iter().min_by(|a, b| a.1.total_cmp(&b.1)) else { return String::new() };
     let side = if gap < 0.0 { "below" } else { "above" };
-    let when = match least.0 == theirs.0 {
-        true => "at the last step, where it is lowest".into(),
-        false => format!("at the end; it was lowest, {}, at step {}", number(least.1), commas(least.0 as u64)),
+    let when = if least.0 == theirs.0 {
+        "at the last step, where it is lowest".into()
+    } else {
+        format!("at the end; it was lowest, {}, at step {}", number(least.1), commas(least.0 as u64))
     };
     format!("Validation is {} {side} training {when}.", number(gap.abs()))
 }

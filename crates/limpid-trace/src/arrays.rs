@@ -8,9 +8,10 @@ use crate::{Labelled, Trace, TraceError};
 /// # Errors
 /// As [`Trace::get`].
 pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, TraceError> {
-    match names.is_empty() {
-        true => with_gradients(trace, trace.names()),
-        false => names.iter().map(|name| trace.get(name)).collect(),
+    if names.is_empty() {
+        with_gradients(trace, trace.names())
+    } else {
+        names.iter().map(|name| trace.get(name)).collect()
     }
 }
 

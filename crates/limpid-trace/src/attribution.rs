@@ -89,26 +89,21 @@ pub fn attribute(
     let remainder = value - bars.iter().map(|bar| bar.value).sum::<f64>();
     let rest = bars.drain(most.min(bars.len())..).map(|bar| bar.value).sum();
     let config = &trace.names().config;
-    let note = match () {
-        () if config.head_transform => {
-            "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart after them."
-        }
-        () if config.logits_softcap > 0.0 => {
-            "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder is what the \
+    let note = if config.head_transform {
+        "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart after them."
+    } else if config.logits_softcap > 0.0 {
+        "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder is what the \
              bound takes."
-        }
-        () if config.norm_place == NormPlace::PostAttention => {
-            "What the feed-forward network makes is all that leaves a block, so the last one wrote the whole logit."
-        }
-        () if config.norm_place == NormPlace::Post => {
-            "Every block normalises the whole stream again, so what earlier blocks wrote does not simply add up: the writes of the last \
+    } else if config.norm_place == NormPlace::PostAttention {
+        "What the feed-forward network makes is all that leaves a block, so the last one wrote the whole logit."
+    } else if config.norm_place == NormPlace::Post {
+        "Every block normalises the whole stream again, so what earlier blocks wrote does not simply add up: the writes of the last \
              block have bars of their own, and one bar stands for the stream before it. Norms count as linear here: their mean and scale \
              stay as they are."
-        }
-        () if config.final_norm => {
-            "The final norm is taken as it is in this run: what each component wrote is centred and scaled as the whole stream was."
-        }
-        () => "No norm stands before the head: what each component wrote is read as it is.",
+    } else if config.final_norm {
+        "The final norm is taken as it is in this run: what each component wrote is centred and scaled as the whole stream was."
+    } else {
+        "No norm stands before the head: what each component wrote is read as it is."
     };
     Ok(Attribution { target, foil, value, bars, rest, remainder, additive, note: note.into() })
 }

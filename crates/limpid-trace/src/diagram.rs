@@ -266,12 +266,8 @@ impl<'a> Sheet<'a> {
             // where there is no room for all, the letters go, and then the name, which a symbol stands for
             let sizes = sizes_of(shape);
             let fits = |name: &str, shape: &str| text_width(name, SMALL) + text_width(shape, SMALL) + 8.0 <= room;
-            let (name, shape) = match () {
-                () if fits(name, shape) => (name.as_str(), shape.as_str()),
-                () if fits(name, sizes) || symbol.is_empty() => (name.as_str(), sizes),
-                () if fits("", shape) => ("", shape.as_str()),
-                () => ("", sizes),
-            };
+            let name = if fits(name, sizes) || symbol.is_empty() { name } else { "" };
+            let shape = if fits(name, shape) { shape } else { sizes };
             self.mono([x + 12.0, at], Side::Start, symbol);
             self.soft([x + 12.0 + column, at], Side::Start, name);
             self.mono([x + w - 12.0, at], Side::End, shape);
@@ -471,10 +467,8 @@ impl<'a> Sheet<'a> {
                 (from, beside) = (y, false);
                 continue;
             }
-            match reads {
-                true => self.arrow(&[[lane, top + 14.0], [left, top + 14.0]]),
-                false => self.arrow(&[[middle, y], [middle, top]]),
-            }
+            let way = if reads { [[lane, top + 14.0], [left, top + 14.0]] } else { [[middle, y], [middle, top]] };
+            self.arrow(&way);
             y = self.node([left, top, wide], kind(op), title(op, self.c), "", &rows);
             beside = true;
         }

@@ -435,18 +435,18 @@ impl Scene<'_> {
                 Draft::new(what).term("kept", x, Some(constant(factor)))
             }
             Op::Gather { x, .. } => Draft::new("A copy.").term("copied", self.operand(x, col)?, None),
-            Op::Classify { x, w, b: bias, cap, logits, probs, .. } => match () {
-                () if Some(region) == logits => self.linear(x, w, bias, col)?.bounded(cap),
-                () if Some(region) == probs => {
-                    let logits = self.trace.stored_row("logits", self.row)?;
-                    let cell = Cell { name: "logits".into(), at: vec![b, pos, col] };
-                    let what = format!("The probability of token {col}: its share of the exponentials of all logits.");
-                    let logit = found(logits[col], cell);
-                    let draft = Draft::new(what).term(format!("logit of token {col}"), logit, None);
-                    draft.step(Operation::Minus, LOG_SUM, constant(lse(&logits))).apply(Operation::Exp)
-                }
-                () => self.loss()?,
-            },
+            Op::Classify { x, w, b: bias, cap, logits, .. } if Some(region) == logits => {
+                self.linear(x, w, bias, col)?.bounded(cap)
+            }
+            Op::Classify { probs, .. } if Some(region) == probs => {
+                let logits = self.trace.stored_row("logits", self.row)?;
+                let cell = Cell { name: "logits".into(), at: vec![b, pos, col] };
+                let what = format!("The probability of token {col}: its share of the exponentials of all logits.");
+                let logit = found(logits[col], cell);
+                let draft = Draft::new(what).term(format!("logit of token {col}"), logit, None);
+                draft.step(Operation::Minus, LOG_SUM, constant(lse(&logits))).apply(Operation::Exp)
+            }
+            Op::Classify { .. } => self.loss()?,
         };
         Ok((value, op.name(), draft))
     }
@@ -667,10 +667,12 @@ impl Scene<'_> {
     fn linear(&mut self, x: Region, w: Region, bias: Option<Region>, col: usize) -> Result<Draft, TraceError> {
         let (xs, ws) = (self.values(x)?, self.trace.table_rows(w, col..col + 1)?);
         let (from, weight) = (self.trace.names().name_of(x), self.trace.names().name_of(w));
-        let unit = match () {
-            () if from.ends_with("mlp.hook_post") => "unit",
-            () if from.ends_with("hook_lora_A") => "rank",
-            () => "dimension",
+        let unit = if from.ends_with("mlp.hook_post") {
+            "unit"
+        } else if from.ends_with("hook_lora_A") {
+            "rank"
+        } else {
+            "dimension"
         };
         // where the parts of a fused weight have names of their own
         let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
@@ -822,17 +824,13 @@ impl Scene<'_> {
         }
         if scores == Some(region) {
             let before = self.stage(op, Stage::Raw, (head, query), key..key + 1)?.remove(0);
-            let what = match () {
-                () if seen.contains(&key) => {
-                    format!("The query of position {query} may see position {key}: the score is unchanged.")
-                }
-                () if key < seen.start => {
-                    let keys = plural(seen.len(), "key");
-                    format!(
-                        "Position {key} lies before the window of the query of position {query}, which sees {keys}."
-                    )
-                }
-                () => format!("The mask hides position {key} from the query of position {query}."),
+            let what = if seen.contains(&key) {
+                format!("The query of position {query} may see position {key}: the score is unchanged.")
+            } else if key < seen.start {
+                let keys = plural(seen.len(), "key");
+                format!("Position {key} lies before the window of the query of position {query}, which sees {keys}.")
+            } else {
+                format!("The mask hides position {key} from the query of position {query}.")
             };
             let draft = Draft::new(what).term("score", before, None);
             let hidden = constant(f64::NEG_INFINITY);

@@ -37,10 +37,12 @@ impl Matrix {
         };
         let (words, numbers) = (sides(false), sides(true));
         let narrow = if signed && paint == Paint::Shades { 2 } else { 1 };
-        let (cell, sides) = match () {
-            () if cols * WIDE <= room(&words) => (WIDE, words),
-            () if cols * 2 <= room(&numbers) => (2, numbers),
-            () => (narrow, numbers),
+        let (cell, sides) = if cols * WIDE <= room(&words) {
+            (WIDE, words)
+        } else if cols * 2 <= room(&numbers) {
+            (2, numbers)
+        } else {
+            (narrow, numbers)
         };
         let map = tall.matrix.pooled([usize::MAX, room(&sides) / cell]);
         let (by, side, range) = ([tall.by[0], map.by[1]], widest(&sides), self.range(self.terminal_palette()));

@@ -633,9 +633,10 @@ impl<'a> Trace<'a> {
                 let (wide, heads) = (if param.is_matrix() { region.cols } else { 1 }, rows.len() / d);
                 let values = self.param(name, param, region)?.values[rows.start * wide..rows.end * wide].to_vec();
                 let of = |axes, shape| Labelled { name: name.into(), axes, shape, values };
-                match param.is_matrix() {
-                    true => of(vec!["head", "d_head", "d_model"], vec![heads, d, wide]).permuted(&[0, 2, 1]),
-                    false => of(vec!["head", "d_head"], vec![heads, d]),
+                if param.is_matrix() {
+                    of(vec!["head", "d_head", "d_model"], vec![heads, d, wide]).permuted(&[0, 2, 1])
+                } else {
+                    of(vec!["head", "d_head"], vec![heads, d])
                 }
             }
         })

@@ -489,9 +489,8 @@ impl Scribe<'_> {
     }
 
     fn gain(&self, gain: Option<Region>, less_one: bool) -> String {
-        gain.map_or(String::new(), |g| match less_one {
-            true => format!(" (1 + {})", self.of(g)),
-            false => format!(" {}", self.times(g)),
+        gain.map_or(String::new(), |g| {
+            if less_one { format!(" (1 + {})", self.of(g)) } else { format!(" {}", self.times(g)) }
         })
     }
 
@@ -530,10 +529,8 @@ impl Scribe<'_> {
         let notations = matches!(self.notation, Notation::Limpid | Notation::S0);
         let wide = self.notation.letter(axes("hook_pos_embed", c).last().unwrap_or(&"d_model"));
         Some(match *op {
-            Op::Embed { table, token, .. } if is(token) => match notations {
-                true => format!("X^ohe {}", self.of(table)),
-                false => format!("{}[{}]", self.times(table), self.word("input")),
-            },
+            Op::Embed { table, token, .. } if is(token) && notations => format!("X^ohe {}", self.of(table)),
+            Op::Embed { table, token, .. } if is(token) => format!("{}[{}]", self.times(table), self.word("input")),
             Op::Embed { position, .. } if is(position) => match c.positions {
                 Positions::Learned => format!("{}[t]", factor(&self.word("pos_embed.weight"))),
                 Positions::SinusoidalOneBased => format!("sin, cos of t / 10000^(j/{wide}), t and j from 1"),
@@ -582,16 +579,18 @@ impl Scribe<'_> {
                 let (f, [q, k]) = (norm_letters(kind), self.queries_keys(""));
                 let [q, k] =
                     [(q, q_gain), (k, k_gain)].map(|(x, gain)| format!("{f}({x}){}", self.gain(gain, less_one)));
-                match tensor.cols == (0..y.cols) {
-                    true => format!("{q} and {k} in {}", self.of(x)),
-                    false => [q, k].get(part(tensor)?)?.clone(),
+                if tensor.cols == (0..y.cols) {
+                    format!("{q} and {k} in {}", self.of(x))
+                } else {
+                    [q, k].get(part(tensor)?)?.clone()
                 }
             }
             Op::Rotate { x, y, .. } => {
                 let [q, k] = self.queries_keys(self.normed());
-                match tensor.cols == (0..y.cols) {
-                    true => format!("R(t) on {q} and {k} of {}", self.of(x)),
-                    false => format!("R(t) {}", [q, k].get(part(tensor)?)?),
+                if tensor.cols == (0..y.cols) {
+                    format!("R(t) on {q} and {k} of {}", self.of(x))
+                } else {
+                    format!("R(t) {}", [q, k].get(part(tensor)?)?)
                 }
             }
             Op::Attend { raw, scoring, .. } if is(raw) => {

@@ -187,10 +187,12 @@ impl Labelled {
         let sizes = tensor.shape[..lead.len()].to_vec();
         let size = [if n > 1 { tensor.shape[n - 2] } else { 1 }, tensor.shape.last().copied().unwrap_or(1)];
         let axes = [if n > 1 { at(n - 2) } else { "1" }, if n > 0 { at(n - 1) } else { "1" }];
-        let scale = match () {
-            () if self.is_share() => HeatScale::Unit,
-            () if tensor.values.iter().any(|v| *v < 0.0 && v.is_finite()) => HeatScale::Signed,
-            () => HeatScale::Positive,
+        let scale = if self.is_share() {
+            HeatScale::Unit
+        } else if tensor.values.iter().any(|v| *v < 0.0 && v.is_finite()) {
+            HeatScale::Signed
+        } else {
+            HeatScale::Positive
         };
         let only = (tensor.axes.contains(&"batch") && labels.tokens.len() == 1).then_some(0);
         (0..sizes.iter().product::<usize>()).map(move |k| {

@@ -713,9 +713,10 @@ mod tests {
                             .map(|i| random::uniform(seed, random::site("choose"), at.wrapping_add((b << 32) + i)));
                         let drawn: Vec<bool> = draws.map(|draw| draw < 0.15).collect();
                         let chosen: Vec<bool> = targets.iter().map(|target| *target != IGNORE).collect();
-                        match drawn.contains(&true) {
-                            true => assert_eq!(chosen, drawn),
-                            false => assert_eq!(chosen.iter().filter(|chosen| **chosen).count(), 1),
+                        if drawn.contains(&true) {
+                            assert_eq!(chosen, drawn)
+                        } else {
+                            assert_eq!(chosen.iter().filter(|chosen| **chosen).count(), 1)
                         }
                         short += usize::from(!drawn.contains(&true));
                     }

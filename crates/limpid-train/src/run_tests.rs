@@ -534,13 +534,12 @@ fn a_folder_that_is_moved_is_missed_and_nothing_is_made_in_its_place() {
         assert!(notices.iter().any(|told| told.contains("is no longer the folder of this run")), "{at}");
         assert_eq!(missing.contains("is no longer the folder of this run"), back.is_none(), "{at}: {missing}");
         if back.is_none() {
-            match other {
-                true => {
-                    assert_eq!(fs::read_dir(&path).unwrap().count(), 2, "{at}: something was written");
-                    assert_eq!(fs::read_to_string(path.join("metrics.jsonl")).unwrap(), "another's");
-                    fs::remove_dir_all(&path).unwrap();
-                }
-                false => assert!(!path.exists(), "{at}"),
+            if other {
+                assert_eq!(fs::read_dir(&path).unwrap().count(), 2, "{at}: something was written");
+                assert_eq!(fs::read_to_string(path.join("metrics.jsonl")).unwrap(), "another's");
+                fs::remove_dir_all(&path).unwrap();
+            } else {
+                assert!(!path.exists(), "{at}")
             }
             fs::rename(&away, &path).unwrap();
             case.to_the_end(&path);

@@ -537,9 +537,10 @@ impl Lm {
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..=last))?;
         let vector = pooling.of(&backend.read(hidden.of(&batch))?, width);
-        match vector.iter().all(|v| v.is_finite()) {
-            true => Ok(vector),
-            false => Err(Error::NotFinite { weight: self.damaged(&model)? }),
+        if vector.iter().all(|v| v.is_finite()) {
+            Ok(vector)
+        } else {
+            Err(Error::NotFinite { weight: self.damaged(&model)? })
         }
     }
 

@@ -335,9 +335,10 @@ fn groups(read: Read) -> Vec<Limit> {
             continue;
         }
         // of the second version: files of other names, and no list of controllers
-        let names = match second {
-            true => ["memory.max", "memory.current", "inactive_file ", "active_file "],
-            false => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ", "total_active_file "],
+        let names = if second {
+            ["memory.max", "memory.current", "inactive_file ", "active_file "]
+        } else {
+            ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ", "total_active_file "]
         };
         for (root, place) in mounts.lines().filter_map(|line| mount(line, second)) {
             let Ok(below) = Path::new(group).strip_prefix(root) else { continue };
@@ -360,9 +361,10 @@ fn mount(line: &str, second: bool) -> Option<(&str, PathBuf)> {
     let (root, place) = (mount.next()?, mount.next()?);
     let mut kind = kind.split(' ');
     let (name, options) = (kind.next()?, kind.nth(1)?);
-    let memory = match second {
-        true => name == "cgroup2",
-        false => name == "cgroup" && options.split(',').any(|option| option == "memory"),
+    let memory = if second {
+        name == "cgroup2"
+    } else {
+        name == "cgroup" && options.split(',').any(|option| option == "memory")
     };
     memory.then(|| (root, place.into()))
 }

@@ -318,9 +318,10 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
         // its text has what might have begun a stop text only if the next token would have ended it
         let most = theirs.tokens.len();
         let flushed = made(&Options { max_tokens: most, ..options.clone() }, usize::MAX)?;
-        match flushed.text == theirs.text {
-            true => ReceiptAnswer { finish_reason: theirs.finish_reason, ..flushed },
-            false => made(&Options { trace: true, ..options }, most)?,
+        if flushed.text == theirs.text {
+            ReceiptAnswer { finish_reason: theirs.finish_reason, ..flushed }
+        } else {
+            made(&Options { trace: true, ..options }, most)?
         }
     } else {
         made(&options, usize::MAX)?

@@ -727,8 +727,9 @@ fn settings(
 
 /// A path from the root, where there is something; a name as it is.
 fn absolute(name: &str) -> String {
-    match Path::new(name).exists() {
-        true => std::path::absolute(name).map_or_else(|_| name.into(), |path| path.display().to_string()),
-        false => name.into(),
+    if Path::new(name).exists() {
+        std::path::absolute(name).map_or_else(|_| name.into(), |path| path.display().to_string())
+    } else {
+        name.into()
     }
 }

@@ -612,10 +612,8 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
     let architecture = m.str("general.architecture")?;
     let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {
         if let Some(why) = why_not(architecture) {
-            return refuse(
-                store.path(),
-                format!("its architecture is `{architecture}`, which limpid does not support: {why}"),
-            );
+            let what = format!("its architecture is `{architecture}`, which limpid does not support: {why}");
+            return refuse(store.path(), what);
         }
         let all: Vec<&str> = ARCHITECTURES.iter().map(|kind| kind.name).collect();
         return refuse(store.path(), format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")));
@@ -772,11 +770,8 @@ fn scaling(keys: &Keys, store: Option<&Store>, base: f64, turned: usize) -> Resu
         None | Some("linear") => {
             let factor = shortest(keys.m.f64(&keys.full(FACTOR))?);
             if factor != 1.0 && store.is_some_and(|store| store.get(ROPE_FREQS).is_some()) {
-                let what = format!(
-                    "`{}` and `{ROPE_FREQS}` both scale the rotary angles, which limpid does not support",
-                    keys.full(FACTOR)
-                );
-                return keys.bad(what);
+                let key = keys.full(FACTOR);
+                return keys.bad(format!("`{key}` and `{ROPE_FREQS}` both scale the rotary angles; limpid takes one"));
             }
             return Ok(RotaryScaling { factor, ..RotaryScaling::NONE });
         }

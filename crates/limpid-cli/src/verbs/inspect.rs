@@ -193,8 +193,7 @@ pub fn run(args: Args) -> Result<()> {
     let outs = plot_files(&args)?;
     if args.diagram.contains(&None) {
         let rows = Diagram::ALL.iter().map(|one| vec![one.name().to_string(), one.about().to_string()]);
-        let all = grid(String::new(), &["diagram", "what it shows"], rows);
-        return show::out(&all.text(show::table_width()));
+        return show::out(&grid(String::new(), &["diagram", "what it shows"], rows).text(show::table_width()));
     }
     if alone(&args) {
         // neither a model nor a run is needed
@@ -581,9 +580,8 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
         text += &prose(&format!("{of}{tokens}{}", glance.loss().map(said).unwrap_or_default()));
         text += &format!("\n{}\n", glance.text(causal, width));
         if head {
-            text += &prose(
-                "What the head would predict after each block (the logit lens); * marks where it stops changing:",
-            );
+            text +=
+                &prose("What the head predicts after each block (the logit lens); * marks where it stops changing:");
             text += &format!("{}\n", glance.lens(width).text(width));
         }
         text += &prose("What each head attends to most, and with how much of its weight:");

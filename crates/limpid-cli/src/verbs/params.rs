@@ -108,7 +108,7 @@ pub fn run(mut args: Args) -> Result<()> {
     if args.layout {
         let line = |row: &Row| {
             let shape: Vec<String> = row.shape.iter().map(usize::to_string).collect();
-            let [count, at] = [row.count, row.at].map(|n| show::commas(n));
+            let [count, at] = [row.count, row.at].map(show::commas);
             vec![row.name.clone(), row.symbol.clone(), row.axes.clone(), shape.join(" "), count, at]
         };
         let lines: Vec<_> = layout(&args, &model).iter().map(line).collect();

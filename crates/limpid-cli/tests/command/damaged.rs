@@ -144,9 +144,10 @@ fn a_second_file_that_contradicts_the_first_is_refused() {
             let path = f.0.join(format!("part-{:05}-of-00002.gguf", no + 1));
             gguf::write(&path, &own, names.iter().map(|name| out(store, name)).collect()).unwrap();
         }
-        match fits {
-            true => drop(f.both("generate --model part-00001-of-00002.gguf --prompt the")),
-            false => drop(f.fails(1, "generate --model part-00001-of-00002.gguf --prompt the", &["part-00002", other])),
+        if fits {
+            drop(f.both("generate --model part-00001-of-00002.gguf --prompt the"))
+        } else {
+            drop(f.fails(1, "generate --model part-00001-of-00002.gguf --prompt the", &["part-00002", other]))
         }
     }
 }
@@ -213,9 +214,10 @@ fn a_pipe_or_a_device_in_a_files_place_is_refused_at_once() {
         let was = fs::read(&path).ok();
         for device in [false, true] {
             _ = fs::remove_file(&path);
-            match device {
-                true => symlink("/dev/zero", &path).unwrap(),
-                false => assert!(Command::new("mkfifo").arg(&path).status().unwrap().success()),
+            if device {
+                symlink("/dev/zero", &path).unwrap()
+            } else {
+                assert!(Command::new("mkfifo").arg(&path).status().unwrap().success())
             }
             let name = Path::new(file).file_name().unwrap().to_str().unwrap();
             refused(&f, arguments, &[name, "pipe or a device"]);

@@ -20,10 +20,12 @@ fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
     let mut said = vec![];
     for line in of("sh").lines() {
         let line = line.strip_prefix("limpid ").unwrap();
-        let small = match () {
-            () if line.starts_with("train --data") => " --d-model 48 --n-head 3 --n-layer 2 --threads 2 --sample 0",
-            () if line.starts_with("train") => " --threads 2 --sample 0",
-            () => "",
+        let small = if line.starts_with("train --data") {
+            " --d-model 48 --n-head 3 --n-layer 2 --threads 2 --sample 0"
+        } else if line.starts_with("train") {
+            " --threads 2 --sample 0"
+        } else {
+            ""
         };
         let (stdout, stderr) = f.both(&format!("{line}{small}"));
         if line.starts_with("generate") {
@@ -270,9 +272,10 @@ fn conversations_are_trained_in_the_template_of_the_model() {
                 (was.iter().skip(col).step_by(cols).map(|v| f64::from(*v)).sum::<f64>() / rows as f64) as f32
             };
             let mean: Vec<f32> = (0..2 * cols).map(|i| mean(i % cols)).collect();
-            match param.name.starts_with("embed.") || param.name.starts_with("unembed.") {
-                true => assert_eq!(is[was.len()..], mean[..], "{}", param.name),
-                false => assert_eq!(is.len(), was.len(), "{}", param.name),
+            if param.name.starts_with("embed.") || param.name.starts_with("unembed.") {
+                assert_eq!(is[was.len()..], mean[..], "{}", param.name)
+            } else {
+                assert_eq!(is.len(), was.len(), "{}", param.name)
             }
         }
         let names = [format!("{base}-whole"), format!("{base}-parts"), format!("{base}-again")];

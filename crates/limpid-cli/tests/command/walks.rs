@@ -22,9 +22,10 @@ fn every_command_runs(name: &str) {
     let mut run = |command: &str, refused: bool| {
         let out = sh(&f, command);
         let (code, said) = (out.status.code(), text(&out.stdout));
-        let right = match refused {
-            true => matches!(code, Some(1 | 2)) && said.contains("error: "),
-            false => code == Some(0) && !said.is_empty(),
+        let right = if refused {
+            matches!(code, Some(1 | 2)) && said.contains("error: ")
+        } else {
+            code == Some(0) && !said.is_empty()
         };
         if !right {
             wrong.push(format!("$ {command}\n{code:?} {said}"));

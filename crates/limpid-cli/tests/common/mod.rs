@@ -117,10 +117,14 @@ pub fn block(guide: &str, heading: &str, kind: &str) -> String {
 
 /// A line without what may differ: numbers become 0, and bars and blanks lose their lengths.
 fn plain(line: &str) -> String {
-    let of = |word: &str| match () {
-        () if word.contains(|c: char| c.is_ascii_digit()) => if word.ends_with(':') { "0:" } else { "0" }.to_string(),
-        () if word.contains(['#', '━', '─']) => String::new(),
-        () => word.to_string(),
+    let of = |word: &str| {
+        if word.contains(|c: char| c.is_ascii_digit()) {
+            if word.ends_with(':') { "0:" } else { "0" }.to_string()
+        } else if word.contains(['#', '━', '─']) {
+            String::new()
+        } else {
+            word.to_string()
+        }
     };
     line.split_whitespace().map(of).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -144,9 +144,10 @@ fn copy(from: &Path, to: &Path) {
 
 /// An error of a case: whether it names anything in `folder`.
 fn named(answer: &Answer, folder: &str) -> Verdict {
-    match answer.said.contains(folder) {
-        true => Ok(Came::Refused),
-        false => Err(format!("the error names no file: {}", answer.said.chars().take(400).collect::<String>())),
+    if answer.said.contains(folder) {
+        Ok(Came::Refused)
+    } else {
+        Err(format!("the error names no file: {}", answer.said.chars().take(400).collect::<String>()))
     }
 }
 
@@ -270,17 +271,20 @@ fn reports(at: &Path) -> Trial {
             text.lines().filter(|l| !l.trim().is_empty()).map(|l| serde_json::from_str(l).ok()).collect()
         };
         let same = answer.out == whole;
-        match () {
-            () if answer.code != 0 => named(&answer, "run"),
-            () if same => Ok(Came::Same),
-            () if name(file) != "metrics.jsonl" || !file.is_file() => Ok(Came::Told),
-            () if lines(&changed).is_some_and(|said| Some(said) != lines(original)) => Ok(Came::Told),
-            // the last line may be cut: it is being written
-            () if lines(&changed[..changed.iter().rposition(|b| *b == b'\n').map_or(0, |n| n + 1)]).is_some() => {
-                Ok(Came::Told)
-            }
-            () => Err(format!("{}: another report of what is not a log", name(file))),
+        if answer.code != 0 {
+            return named(&answer, "run");
         }
+        if same {
+            return Ok(Came::Same);
+        }
+        let is_log = name(file) == "metrics.jsonl" && file.is_file();
+        let says_other = lines(&changed).is_some_and(|said| Some(said) != lines(original));
+        // the last line may be cut: it is being written
+        let whole_lines = &changed[..changed.iter().rposition(|b| *b == b'\n').map_or(0, |n| n + 1)];
+        if !is_log || says_other || lines(whole_lines).is_some() {
+            return Ok(Came::Told);
+        }
+        Err(format!("{}: another report of what is not a log", name(file)))
     })
 }
 
@@ -422,10 +426,8 @@ fn flags(at: &Path, variables: bool) -> Trial {
     let (at, case) = (at.to_path_buf(), at.join("case/of/this"));
     Box::new(move |_, dice| {
         let (verb, base, flags) = dice.of(&verbs);
-        let (flag, kind) = match flags.is_empty() {
-            true => ("--json".to_string(), String::new()),
-            false => dice.of(flags).clone(),
-        };
+        let (flag, kind) =
+            if flags.is_empty() { ("--json".to_string(), String::new()) } else { dice.of(flags).clone() };
         let value = value(dice);
         let number = value.to_str().and_then(|v| v.trim().parse::<f64>().ok()).filter(|v| v.is_finite());
         if WORK.contains(&&flag[..]) && number.is_some_and(|v| v > 100.0) {
@@ -613,9 +615,8 @@ fn limits(at: &Path) -> Trial {
         let _ = fs::remove_dir_all(at.join("full"));
         fs::create_dir_all(at.join("full")).unwrap();
         let line: Vec<&str> = line.split(' ').collect();
-        let run = |at: &Path| match limit.starts_with("mount") {
-            false => under(limit, at, &line, None),
-            true => {
+        let run = |at: &Path| {
+            if limit.starts_with("mount") {
                 // a mount that nobody else sees, where such may be made
                 let able = Command::new("unshare")
                     .args(["-m", "sh", "-c", limit])
@@ -628,6 +629,8 @@ fn limits(at: &Path) -> Trial {
                 }
                 let first = format!("unshare -m sh -c '{limit} && exec \"$0\" \"$@\"' \"$0\" \"$@\"; exit $?; :");
                 under(&first, at, &line, None)
+            } else {
+                under(limit, at, &line, None)
             }
         };
         let answer = run(&at).map_err(|e| format!("{limit}: limpid {}: {e}", line.join(" ")))?;

@@ -151,10 +151,13 @@ fn blocks(at: &Path) -> Trial {
         let lm = lm.with_machine(limpid::Machine { precision, ..limpid::Machine::cpu(1) });
         let greedy = Options { max_tokens: 3, sampler: Sampler::GREEDY, ..Options::default() };
         match lm.generate_events(&[1, 2, 3], &greedy, &mut |_| true) {
-            Ok(found) => match found.tokens.iter().all(|id| (*id as usize) < 24) {
-                true => Ok(Came::Told),
-                false => Err(format!("tokens that it has not: {:?}", found.tokens)),
-            },
+            Ok(found) => {
+                if found.tokens.iter().all(|id| (*id as usize) < 24) {
+                    Ok(Came::Told)
+                } else {
+                    Err(format!("tokens that it has not: {:?}", found.tokens))
+                }
+            }
             Err(error) if told(&error).contains("the model's parameters are damaged") => Ok(Came::Refused),
             Err(error) => Err(told(&error)),
         }
@@ -296,16 +299,16 @@ fn trial(wholes: Vec<Whole>) -> Trial {
             Ok(found) => found,
         };
         let first = changed.iter().zip(original).position(|(a, b)| a != b).unwrap_or(changed.len().min(original.len()));
-        match () {
-            () if found == *seen => Ok(Came::Same),
-            () if found.config == seen.config && found.tokenizer == seen.tokenizer => {
-                Err(format!("other numbers, and nothing says so: byte {first} of {}", name(file)))
-            }
-            () if !settings.contains(&first) => {
-                Err(format!("another model: byte {first} of {}, which is no setting", name(file)))
-            }
-            () if name(file) == "config.json" => faithful(original, &changed, &found.config).map(|()| Came::Told),
-            () => Ok(Came::Told),
+        if found == *seen {
+            Ok(Came::Same)
+        } else if found.config == seen.config && found.tokenizer == seen.tokenizer {
+            Err(format!("other numbers, and nothing says so: byte {first} of {}", name(file)))
+        } else if !settings.contains(&first) {
+            Err(format!("another model: byte {first} of {}, which is no setting", name(file)))
+        } else if name(file) == "config.json" {
+            faithful(original, &changed, &found.config).map(|()| Came::Told)
+        } else {
+            Ok(Came::Told)
         }
     })
 }
@@ -316,9 +319,10 @@ pub fn name(file: &Path) -> String {
 
 /// An error should say where.
 pub fn refused(error: &str, place: &Path) -> Verdict {
-    match error.contains(&*place.to_string_lossy()) {
-        true => Ok(Came::Refused),
-        false => Err(format!("the error names no file: {error}")),
+    if error.contains(&*place.to_string_lossy()) {
+        Ok(Came::Refused)
+    } else {
+        Err(format!("the error names no file: {error}"))
     }
 }
 

@@ -111,12 +111,11 @@ impl BackendError {
         let fits =
             |g: &ParamGroup| g.range.start <= g.range.end && g.matrix.is_none_or(|(o, i)| o * i == g.range.len());
         let disjoint = groups.is_sorted_by(|a, b| a.range.end <= b.range.start);
-        match disjoint && groups.iter().all(fits) && groups.last().is_none_or(|last| last.range.end <= elements) {
-            true => Ok(()),
-            false => {
-                let what = "its groups of parameters overlap, are out of order or lie outside the parameters".into();
-                Err(BackendError::Invalid { op, what })
-            }
+        if disjoint && groups.iter().all(fits) && groups.last().is_none_or(|last| last.range.end <= elements) {
+            Ok(())
+        } else {
+            let what = "its groups of parameters overlap, are out of order or lie outside the parameters".into();
+            Err(BackendError::Invalid { op, what })
         }
     }
 
@@ -131,12 +130,10 @@ impl BackendError {
     /// [`BackendError::Invalid`] if there are more or fewer.
     pub fn widen<'a>(region: Region, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
         let (op, wide) = ("upload", values.element.widen(values.bytes));
-        match wide.len() == region.len() {
-            true => Ok(wide),
-            false => Err(BackendError::Invalid {
-                op,
-                what: format!("{} values for a tensor of {}", wide.len(), region.len()),
-            }),
+        if wide.len() == region.len() {
+            Ok(wide)
+        } else {
+            Err(BackendError::Invalid { op, what: format!("{} values for a tensor of {}", wide.len(), region.len()) })
         }
     }
 

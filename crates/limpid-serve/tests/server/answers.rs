@@ -159,9 +159,10 @@ fn what_a_stream_sends_is_the_whole_answer() {
         assert!(whole_answer.is_done() && stream.is_done());
         let (whole_answer, chunks) = (read(whole_answer), chunks(&lines));
         let spec = &whole.answer;
-        let (object, of_chunk) = match spec.chat {
-            true => ("chat.completion", "chat.completion.chunk"),
-            false => ("text_completion", "text_completion"),
+        let (object, of_chunk) = if spec.chat {
+            ("chat.completion", "chat.completion.chunk")
+        } else {
+            ("text_completion", "text_completion")
         };
         assert_eq!((&whole_answer["object"], &whole_answer["limpid"]["seed"]), (&json!(object), &json!(1)));
         for chunk in &chunks {
@@ -169,9 +170,10 @@ fn what_a_stream_sends_is_the_whole_answer() {
             assert_eq!(chunk.get("usage").is_some(), usage);
         }
         let last = chunks.last().unwrap();
-        match usage {
-            true => assert_eq!((&last["usage"], &last["choices"]), (&whole_answer["usage"], &json!([]))),
-            false => assert_eq!(last["choices"].as_array().unwrap().len(), 1),
+        if usage {
+            assert_eq!((&last["usage"], &last["choices"]), (&whole_answer["usage"], &json!([])))
+        } else {
+            assert_eq!(last["choices"].as_array().unwrap().len(), 1)
         }
         let prompts: usize = spec.prompts.iter().map(Vec::len).sum();
         let completion: usize = counts.iter().sum();
@@ -185,11 +187,10 @@ fn what_a_stream_sends_is_the_whole_answer() {
             assert_eq!(choice["index"], index);
             let of_choice = |chunk: &Value| chunk["choices"].get(0).filter(|choice| choice["index"] == index).cloned();
             let own: Vec<Value> = chunks.iter().filter_map(of_choice).collect();
-            let (text, deltas): (&Value, String) = match spec.chat {
-                true => {
-                    (&choice["message"]["content"], own.iter().filter_map(|c| c["delta"]["content"].as_str()).collect())
-                }
-                false => (&choice["text"], own.iter().filter_map(|c| c["text"].as_str()).collect()),
+            let (text, deltas): (&Value, String) = if spec.chat {
+                (&choice["message"]["content"], own.iter().filter_map(|c| c["delta"]["content"].as_str()).collect())
+            } else {
+                (&choice["text"], own.iter().filter_map(|c| c["text"].as_str()).collect())
             };
             // the text is that of the sample, after that of the prompt if wanted
             let prompt = &spec.prompts[index / spec.n];
@@ -396,14 +397,13 @@ fn an_answer_with_special_tokens_goes_back_as_it_came() {
                 let asked = ask(&model, &body);
                 let specials = asked.requests[0].prompt.iter().filter(|id| **id == 50_256).count();
                 assert_eq!(specials, own * messages.len(), "only the template writes tokens");
-                let (text, chosen) = match stream {
-                    true => streamed(&model, &body),
-                    false => {
-                        let choice = really(&model, &body)["choices"][0].clone();
-                        let text = choice["message"]["content"].as_str().unwrap().to_string();
-                        let token = |entry: &Value| entry["token"].as_str().unwrap().to_string();
-                        (text, choice["logprobs"]["content"].as_array().unwrap().iter().map(token).collect())
-                    }
+                let (text, chosen) = if stream {
+                    streamed(&model, &body)
+                } else {
+                    let choice = really(&model, &body)["choices"][0].clone();
+                    let text = choice["message"]["content"].as_str().unwrap().to_string();
+                    let token = |entry: &Value| entry["token"].as_str().unwrap().to_string();
+                    (text, choice["logprobs"]["content"].as_array().unwrap().iter().map(token).collect())
                 };
                 assert_eq!(chosen.len(), 4, "each token has its log-probability");
                 let seen: String = chosen.iter().filter(|token| !skip || *token != EOT).map(String::as_str).collect();
@@ -654,9 +654,10 @@ fn an_answer_that_fails_says_so_and_ends() {
                 None => answer.take(1, EngineEvent::Failed(GenerateError::NoStart)),
             };
             let want = refusal.unwrap_or_else(|| Refusal::engine_error(GenerateError::NoStart));
-            match stream {
-                true => assert_eq!(lines, [want.body().to_string(), "[DONE]".into()]),
-                false => assert!(lines.is_empty()),
+            if stream {
+                assert_eq!(lines, [want.body().to_string(), "[DONE]".into()])
+            } else {
+                assert!(lines.is_empty())
             }
             assert!(answer.is_done() && answer.fail(&Refusal::loading()).is_empty());
             assert!(answer.take(0, EngineEvent::Prompt { cached: 0, log_probs: vec![] }).is_empty());

@@ -292,11 +292,10 @@ fn real_answers_are_as_openapi_says() {
                 lines.extend(answer.take(choice, EngineEvent::Token { token, log_prob: Some(likely(64)) }));
                 lines.extend(answer.take(choice, EngineEvent::Done(sample)));
             }
-            match stream {
-                true => {
-                    lines[..lines.len() - 1].iter().for_each(|line| fits(name, &serde_json::from_str(line).unwrap()))
-                }
-                false => fits(name, &serde_json::from_str(&answer.whole().unwrap()).unwrap()),
+            if stream {
+                lines[..lines.len() - 1].iter().for_each(|line| fits(name, &serde_json::from_str(line).unwrap()))
+            } else {
+                fits(name, &serde_json::from_str(&answer.whole().unwrap()).unwrap())
             }
         }
     }

@@ -170,10 +170,7 @@ pub fn relu_by_element(seen: &Seen) -> Result<Vec<Both>> {
 /// If a tensor cannot be read.
 pub fn norm_by_row(seen: &Seen) -> Result<Vec<Both>> {
     let (c, pre) = (seen.config, seen.config.norm_place == NormPlace::Pre);
-    let (x, whole) = match pre {
-        true => ("hook_resid_pre", "ln1.hook_out"),
-        false => ("hook_attn_sum", "hook_resid_mid"),
-    };
+    let (x, whole) = if pre { ("hook_resid_pre", "ln1.hook_out") } else { ("hook_attn_sum", "hook_resid_mid") };
     let (gain, offset) = (seen.bias(c.norm_gain, "ln1.weight")?, seen.bias(c.norm_offset, "ln1.bias")?);
     let [gain, offset] = [gain, offset].map(|v| Some(v).filter(|v| !v.is_empty()));
     let affine = (gain.as_deref(), offset.as_deref());

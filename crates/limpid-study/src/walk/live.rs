@@ -291,9 +291,10 @@ impl Live {
         let ready = self.ready(at)?;
         let (mut config, mut began) = (ready.config.clone(), ready.began);
         for (name, value) in &at.set.0 {
-            match config.fields().iter().any(|(setting, _)| setting.name == name) {
-                true => config.set(name, value)?,
-                false => began.as_mut().map_or(Ok(()), |recipe| recipe.set(name, value))?,
+            if config.fields().iter().any(|(setting, _)| setting.name == name) {
+                config.set(name, value)?
+            } else {
+                began.as_mut().map_or(Ok(()), |recipe| recipe.set(name, value))?
             }
         }
         let initial = at.initial || self.options.initial;

@@ -81,9 +81,10 @@ fn matrix_is_its_tensor(at: &str, show: &Show, figure: &Figure, matrix: &Matrix,
         assert!(own == *shown, "{at}: {} {:?} {cell:?} is {own}, shown {shown}", matrix.tensor, matrix.index);
     }
     let one_head = tensor.axes.contains(&"head") && !matrix.axes.contains(&"features");
-    let word = match one_head {
-        true => names::called_by_head(&matrix.tensor, run.config(), run.notation, None),
-        false => names::called(&matrix.tensor, run.config(), run.notation),
+    let word = if one_head {
+        names::called_by_head(&matrix.tensor, run.config(), run.notation, None)
+    } else {
+        names::called(&matrix.tensor, run.config(), run.notation)
     };
     if let Some(word) = word.filter(|word| word != "X_sum" && !figure.caption.is_empty()) {
         assert!(figure.caption.starts_with(&word), "{at}: {} is {word}, not {}", matrix.tensor, figure.caption);

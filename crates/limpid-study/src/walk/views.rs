@@ -80,10 +80,8 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         }
         Show::Picture { name, words, command, now } => {
             let what = name.split_once(' ').map_or(name.as_str(), |(_, what)| what);
-            let drawn = match live.draws() {
-                true => live.run(&default, |run| drawn(run, command, now.is_none()))?,
-                false => vec![],
-            };
+            let drawn =
+                if live.draws() { live.run(&default, |run| drawn(run, command, now.is_none()))? } else { vec![] };
             let mut figures = match now {
                 Some(now) => self::show(live, step, now)?,
                 None => vec![said("It shows the numbers above.")],
@@ -149,9 +147,10 @@ fn needs_head(config: &Config) -> Result<()> {
 pub(super) fn caption(run: &Run, name: &str, by_head: bool, at: &At) -> String {
     // a document calls it X̃ before its dropout, and has no name for it after
     let plain = |called: String| if called == "X_sum" { "X̃ (before dropout)".into() } else { called };
-    let called = match by_head {
-        true => names::called_by_head(name, run.config(), run.notation, None),
-        false => names::called(name, run.config(), run.notation),
+    let called = if by_head {
+        names::called_by_head(name, run.config(), run.notation, None)
+    } else {
+        names::called(name, run.config(), run.notation)
     };
     let mut parts: Vec<String> = called.map(plain).into_iter().collect();
     let own = |on: &String| if run.scene.is_empty() { format!("of the {on} model") } else { run.scene.clone() };
@@ -360,9 +359,10 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
     let n = tensor.shape.len();
     let (high, wide) = (tensor.shape[n - 2], tensor.shape[n - 1]);
     let one = printed::rows(golden);
-    let tables = match one.is_empty() {
-        false => vec![one],
-        true => (0..run.sequences).map(|b| printed::rows(&format!("{golden}.batch{b}"))).collect(),
+    let tables = if one.is_empty() {
+        (0..run.sequences).map(|b| printed::rows(&format!("{golden}.batch{b}"))).collect()
+    } else {
+        vec![one]
     };
     let within = printed::within(golden);
     let (mut all, mut cells, mut met, mut worst) = (vec![], 0, 0, 0f64);

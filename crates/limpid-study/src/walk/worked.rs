@@ -602,9 +602,10 @@ fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Views 
 
 /// The first norm, which reads and makes what `equal::norm_by_row` names.
 fn norm_row(run: &mut Run, position: usize) -> Views {
-    let (x, y) = match run.config().norm_place == NormPlace::Pre {
-        true => ("hook_resid_pre", "ln1.hook_out"),
-        false => ("hook_attn_sum", "hook_resid_mid"),
+    let (x, y) = if run.config().norm_place == NormPlace::Pre {
+        ("hook_resid_pre", "ln1.hook_out")
+    } else {
+        ("hook_attn_sum", "hook_resid_mid")
     };
     let of = [x, "ln1.hook_normalized", "ln1.weight", "ln1.bias", y].map(|name| format!("blocks.0.{name}"));
     let rows = rows_of(run, &of, [0, position])?;

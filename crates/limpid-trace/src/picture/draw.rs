@@ -30,10 +30,7 @@ impl TensorPlot {
     pub(super) fn scene(&self, palette: Option<Palette>) -> Scene {
         let matrices: Vec<&Matrix> = self.parts.iter().filter_map(PlotPart::matrix).collect();
         let mut page = Page { palette, ..Page::default() };
-        let body = match matrices.is_empty() {
-            true => page.charts(&self.parts),
-            false => page.maps(&matrices),
-        };
+        let body = if matrices.is_empty() { page.charts(&self.parts) } else { page.maps(&matrices) };
         let title = Text { bold: true, ..Text::new([0.0, 0.0], TITLE, self.title.clone()) };
         let wide = body.size[0].max(text_width(&self.title, TITLE)).max(360.0);
         let about = wrap(&self.about, 0, (wide / text_width("m", NOTE)) as usize);
@@ -205,13 +202,13 @@ impl Map {
         let [rows, cols] = pooled.matrix.size;
         let square = rows == cols || matrix.axes.contains(&"key_pos");
         let numbered = alone && rows <= NUMBERED[0] && cols <= NUMBERED[1];
-        let cell = match () {
-            () if numbered => [46.0, 28.0],
-            () if square => [(room / rows.max(cols) as f64).floor().clamp(1.0, 28.0); 2],
-            () => {
-                let wide = (room / cols as f64).floor().clamp(1.0, 28.0);
-                [wide, (room * 0.7 / rows as f64).floor().clamp(1.0, 28.0)]
-            }
+        let cell = if numbered {
+            [46.0, 28.0]
+        } else if square {
+            [(room / rows.max(cols) as f64).floor().clamp(1.0, 28.0); 2]
+        } else {
+            let wide = (room / cols as f64).floor().clamp(1.0, 28.0);
+            [wide, (room * 0.7 / rows as f64).floor().clamp(1.0, 28.0)]
         };
         let label = |i: usize, words: &[String], by: usize| {
             words.get(i).map_or_else(|| (i * by).to_string(), |word| cut(word, 14))
@@ -227,10 +224,12 @@ impl Map {
         let slanted = worded && each[1] && widest(&sides[1]) > cell[0] - 2.0;
         let bare = room < 150.0;
         let left = if bare { 0.0 } else { widest(&sides[0]) + 8.0 };
-        let top = match () {
-            () if bare => 0.0,
-            () if slanted => widest(&sides[1]) * 0.71 + 14.0,
-            () => 16.0,
+        let top = if bare {
+            0.0
+        } else if slanted {
+            widest(&sides[1]) * 0.71 + 14.0
+        } else {
+            16.0
         };
         Map { pooled, range, palette, cell, from: [left, top], sides, slanted }
     }
@@ -383,24 +382,22 @@ impl Chart {
             marks.push(Mark::Text(small([left - 6.0, y(*v) + 4.0], Side::End, label(v))));
         }
         let mut low = top + FIELD[1];
-        match worded {
-            true => {
-                for (i, word) in words.iter().enumerate() {
-                    let at = [x(i as f64), low + 15.0];
-                    let word = Text { mono: true, ..Text::new(at, LABEL, word.clone()) };
-                    marks.push(Mark::Text(match slanted {
-                        true => Text { side: Side::End, turn: -45.0, ..word },
-                        false => Text { side: Side::Middle, ..word },
-                    }));
-                }
-                low += if slanted { widest * 0.71 + 16.0 } else { 18.0 };
+        if worded {
+            for (i, word) in words.iter().enumerate() {
+                let at = [x(i as f64), low + 15.0];
+                let word = Text { mono: true, ..Text::new(at, LABEL, word.clone()) };
+                marks.push(Mark::Text(if slanted {
+                    Text { side: Side::End, turn: -45.0, ..word }
+                } else {
+                    Text { side: Side::Middle, ..word }
+                }));
             }
-            false => {
-                for v in ticks(x0, x1, 8.0) {
-                    marks.push(Mark::Text(small([x(v), low + 16.0], Side::Middle, label(&v))));
-                }
-                low += 18.0;
+            low += if slanted { widest * 0.71 + 16.0 } else { 18.0 };
+        } else {
+            for v in ticks(x0, x1, 8.0) {
+                marks.push(Mark::Text(small([x(v), low + 16.0], Side::Middle, label(&v))));
             }
+            low += 18.0;
         }
         low += 16.0;
         let axis_of_x = Text::new([left + FIELD[0] / 2.0, low], LABEL, self.axes[0].clone());

@@ -233,9 +233,10 @@ impl Mark {
                 let (round, paint) = (if *edge { " rx=\"4\"" } else { "" }, fill.paint(false));
                 let paint = if *edge { paint.replace("class=\"", "class=\"e ") } else { paint };
                 let _ = write!(out, "<rect x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"{round} {paint}");
-                match hint.is_empty() {
-                    true => writeln!(out, "/>"),
-                    false => writeln!(out, "><title>{}</title></rect>", escape(hint)),
+                if hint.is_empty() {
+                    writeln!(out, "/>")
+                } else {
+                    writeln!(out, "><title>{}</title></rect>", escape(hint))
                 }
             }
             Mark::Line { points, fill, width, dashes, arrow } => {
@@ -251,9 +252,10 @@ impl Mark {
                     "<polyline points=\"{points}\" {} stroke-width=\"{width}\" stroke-linejoin=\"round\"{dashes}/>",
                     fill.paint(true)
                 );
-                match head.is_empty() {
-                    true => Ok(()),
-                    false => writeln!(out, "<polygon points=\"{head}\" {}/>", fill.paint(false)),
+                if head.is_empty() {
+                    Ok(())
+                } else {
+                    writeln!(out, "<polygon points=\"{head}\" {}/>", fill.paint(false))
                 }
             }
             Mark::Text(text) => {

@@ -254,9 +254,10 @@ impl Writer {
         let piece = stream.map(|stream| stream.push(token)).transpose()?.unwrap_or_default();
         let (mut text, stopped) = self.cutter.push(&piece);
         self.text += &text;
-        let finish = match stopped {
-            true => Some(FinishReason::Stop),
-            false => (self.tokens().len() >= self.options.max_tokens).then_some(FinishReason::Length),
+        let finish = if stopped {
+            Some(FinishReason::Stop)
+        } else {
+            (self.tokens().len() >= self.options.max_tokens).then_some(FinishReason::Length)
         };
         if finish == Some(FinishReason::Length) {
             text += &self.flush();

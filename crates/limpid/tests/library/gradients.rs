@@ -143,9 +143,10 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
             for (n, param) in model.params.iter().enumerate() {
                 let what = format!("{} under {tuning:?}, {config:?}", param.name);
                 assert_eq!(param.name, whole.params[n].name);
-                match param.region.learns() {
-                    true => assert!(grads[n] == all_grads[n] && after[n] == all_after[n], "{what}"),
-                    false => assert!(after[n] == before[n], "{what} has changed"),
+                if param.region.learns() {
+                    assert!(grads[n] == all_grads[n] && after[n] == all_after[n], "{what}")
+                } else {
+                    assert!(after[n] == before[n], "{what} has changed")
                 }
             }
             assert!(model.back().len() <= whole.back().len());

@@ -208,9 +208,8 @@ impl Shown {
     /// Its line in docs/formats.md; formats of some models with their number.
     fn line(&self, family: &str) -> String {
         let all = Format::ALL.iter().zip(self.written).filter(|(_, n)| *n > 0);
-        let of = |(format, n): (&Format, usize)| match n == self.models {
-            true => format.to_string(),
-            false => format!("{format} ({n})"),
+        let of = |(format, n): (&Format, usize)| {
+            if n == self.models { format.to_string() } else { format!("{format} ({n})") }
         };
         let to = all.map(of).collect::<Vec<_>>().join(", ");
         format!("| `{family}` | {} | {to} | {:.0e} |\n", self.models, self.worst)

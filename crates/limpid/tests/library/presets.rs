@@ -39,9 +39,10 @@ fn start(sizes: Range<usize>) -> Vec<&'static str> {
         let recipe = Recipe { batch_size: 1, context, warmup_steps: 0, ..Recipe::preset(name).unwrap() };
         let masked = config.mask != Mask::Causal;
         let vocab_size = config.vocab_size;
-        let objective = match masked {
-            true => Objective::Masked { mask: 3, vocab_size, segments: config.n_segment > 0 },
-            false => Objective::NextToken,
+        let objective = if masked {
+            Objective::Masked { mask: 3, vocab_size, segments: config.n_segment > 0 }
+        } else {
+            Objective::NextToken
         };
         let mode = Mode::Train { batch: 1, context };
         let model = Model::tuned(&config, mode, &Tuning::default()).unwrap();

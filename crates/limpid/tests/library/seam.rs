@@ -91,9 +91,10 @@ impl Wrapped {
         if waits > 0 && at.is_multiple_of(waits) {
             std::thread::sleep(Duration::from_micros(200));
         }
-        match at == self.told.fails.load(Relaxed) {
-            true => Err(BackendError::Lost { op, what: format!("call {at} was told to fail") }),
-            false => Ok(()),
+        if at == self.told.fails.load(Relaxed) {
+            Err(BackendError::Lost { op, what: format!("call {at} was told to fail") })
+        } else {
+            Ok(())
         }
     }
 }
@@ -198,9 +199,10 @@ impl Wrapper for Wrapped {
     fn upload(&mut self, region: Region, values: Values) -> Result<()> {
         let begun = self.begin("upload");
         self.told.uploads.lock().unwrap().push((region, values.element, values.major));
-        match begun.is_ok() {
-            true => self.own.upload(region, values)?,
-            false => self.own.write(region, &vec![f32::NAN; region.len()])?,
+        if begun.is_ok() {
+            self.own.upload(region, values)?
+        } else {
+            self.own.write(region, &vec![f32::NAN; region.len()])?
         }
         begun
     }

@@ -107,11 +107,10 @@ fn adds_up(trace: &mut LayerTrace, tensors: &mut Tensors, name: &str, at: &[usiz
     }
     for term in terms() {
         let product = term.left.value * term.right.as_ref().map_or(1.0, |right| right.value);
-        let own = match () {
-            () if name.ends_with("hook_lse") || name.ends_with("hook_scale") => continue, // judged by the sum
-            () if name.ends_with("hook_z") => product * dropout,
-            () => product,
-        };
+        if name.ends_with("hook_lse") || name.ends_with("hook_scale") {
+            continue; // judged by the sum
+        }
+        let own = if name.ends_with("hook_z") { product * dropout } else { product };
         close(&format!("{place}: {}", term.label), term.value, own, own.abs());
     }
     // the weights of a context have exponentials of scores, whose size says how far they may be off

@@ -571,9 +571,10 @@ impl Backend for Cpu {
                 backward::parameters(back.of(&shard.batch), &shard, &to, team);
             }
         };
-        match body.are_apart() {
-            true => team.pool.run(body.len(), &|task, id| one(task, &solo[id])),
-            false => (0..body.len()).for_each(|task| one(task, team)),
+        if body.are_apart() {
+            team.pool.run(body.len(), &|task, id| one(task, &solo[id]))
+        } else {
+            (0..body.len()).for_each(|task| one(task, team))
         }
         Ok(())
     }
@@ -651,10 +652,7 @@ impl Backend for Cpu {
         self.write(region, &values)
     }
     fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
-        match self.keep(region, parts)? {
-            true => Ok(()),
-            false => self.write(region, &Values::joined(parts)),
-        }
+        if self.keep(region, parts)? { Ok(()) } else { self.write(region, &Values::joined(parts)) }
     }
     fn upload(&mut self, region: Region, values: Values) -> Result<()> {
         if self.keep(region, &[values])? {

@@ -122,15 +122,13 @@ impl Weights {
             return Err(BackendError::OtherWeights { what });
         }
         let packed = !self.multiplied.is_empty();
-        let what = match () {
-            () if packed && matches!(model.mode, Mode::Train { .. }) => {
-                "they are packed for running: training needs its own".into()
-            }
-            () if !self.packed.is_empty() && self.how != how => {
-                let [(level, precision), (other, others)] = [self.how, how];
-                format!("they are packed for {precision} on {level}, not for {others} on {other}")
-            }
-            () => return Ok(()),
+        let what = if packed && matches!(model.mode, Mode::Train { .. }) {
+            "they are packed for running: training needs its own".into()
+        } else if !self.packed.is_empty() && self.how != how {
+            let [(level, precision), (other, others)] = [self.how, how];
+            format!("they are packed for {precision} on {level}, not for {others} on {other}")
+        } else {
+            return Ok(());
         };
         Err(BackendError::NotSupported { op: "shared weights", what })
     }
