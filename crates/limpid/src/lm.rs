@@ -442,7 +442,7 @@ impl Lm {
     /// # Errors
     /// If the model is not causal or has no head, or there is no room.
     pub fn engine(&self, limits: &EngineLimits) -> Result<Engine> {
-        let limits = EngineLimits { cache: self.machine.cache, ..*limits };
+        let limits = limits.with_cache(self.machine.cache);
         let decoder = self.decoder(limits.decoder(&self.config))?;
         Ok(Engine::new(decoder, self.tokenizer.clone(), &limits))
     }

@@ -122,16 +122,17 @@ pub fn run(args: Args) -> Result<()> {
         template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
     };
     models::needs_head(&checkpoint)?;
-    let halves = if how.machine.cache == Element::Bf16 { 2 } else { 1 };
-    let one = EngineLimits::of(&checkpoint.config, 1, usize::MAX).cache_bytes / halves;
+    let whole = |sequences| {
+        EngineLimits::of(&checkpoint.config, sequences, usize::MAX).with_cache(args.kv_cache_dtype).cache_bytes
+    };
+    let one = whole(1);
     if let Some(asked) = args.kv_memory.filter(|asked| *asked < one) {
         let [asked, one] = [asked, one].map(show::bytes);
         bail!(Usage(format!("--kv-memory {asked} is too little: one sequence of this model needs {one}")));
     }
     if args.kv_memory.is_none() && args.machine.device.device().has_memory() {
         // it reserves what a processor would never touch
-        let all = EngineLimits::of(&checkpoint.config, options.engine.sequences, usize::MAX).cache_bytes / halves;
-        options.engine.cache_bytes = all.min(UNKNOWN_MEMORY);
+        options.engine.cache_bytes = whole(options.engine.sequences).min(UNKNOWN_MEMORY);
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
     let follow = args.follow.then(|| {
@@ -191,6 +192,7 @@ fn options(args: &Args) -> Result<ServeOptions> {
         engine: EngineLimits {
             sequences: args.sequences.into(),
             cache_bytes: args.kv_memory.unwrap_or(quarter.min(KV_MEMORY)),
+            cache: args.kv_cache_dtype,
             ..ServeOptions::default().engine
         },
         max_queue: args.max_queue,

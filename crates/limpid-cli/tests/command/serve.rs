@@ -44,6 +44,18 @@ fn a_model_is_served_until_it_is_told_to_stop() {
     assert_eq!(served.end().0, Some(0));
 }
 
+/// A cache of bf16 takes the memory that it may, not that of f32.
+#[test]
+fn memory_for_keys_and_values_is_kept_to() {
+    let f = Folder::new("serve-memory");
+    train(&f, "--steps 2");
+    for (flags, most) in [("--kv-memory 8192 --kv-cache-dtype bf16", "8.2 kB"), ("--kv-memory 16384", "16.4 kB")] {
+        let served = Serving::run(f.command(&format!("serve --model m --port 0 --threads 1 {flags}")));
+        let says = format!("; {most} of KV memory hold 1 sequence of 32 tokens\n");
+        assert!(served.first.ends_with(&says), "{flags}: {}", served.first);
+    }
+}
+
 /// A stop says for what it waits, a second one what it cut.
 #[test]
 fn a_stop_says_what_it_waits_for() {

@@ -121,7 +121,8 @@ pub struct EngineLimits {
     pub prompt_rows: usize,
     /// Bytes of the KV cache; it has room for at least one block of positions.
     pub cache_bytes: u64,
-    /// The type of its elements: f32, or bf16 in half the memory. It changes the answers' last digits.
+    /// The type of its elements: f32, or bf16 in half the memory. It changes the answers' last digits. [`Lm::engine`](crate::Lm::engine)
+    /// makes room for as many positions in a cache of type [`Machine::cache`](crate::Machine::cache).
     pub cache: Element,
 }
 
@@ -132,6 +133,13 @@ impl EngineLimits {
         let cache = Element::F32;
         let cache_bytes = block_bytes(config, cache).saturating_mul(all as u64);
         EngineLimits { sequences, prompt_rows: 256, cache_bytes, cache }
+    }
+
+    /// The same positions in a cache of this type.
+    #[must_use]
+    pub fn with_cache(self, cache: Element) -> EngineLimits {
+        let [was, is] = [self.cache, cache].map(|element| element.bytes(BLOCK) as u64);
+        EngineLimits { cache, cache_bytes: self.cache_bytes / was * is, ..self }
     }
 
     /// The same with room for at least one whole context.
