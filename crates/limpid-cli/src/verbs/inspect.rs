@@ -2,6 +2,8 @@
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
+mod print;
+
 #[cfg(feature = "serve")]
 use crate::glass::{self, GlassOptions};
 use crate::machine::fits_text;
@@ -16,7 +18,6 @@ use limpid::config::{Axis, Config, ConfigError, Fields, Mask, Preset};
 use limpid::data::check_ids;
 use limpid::memory;
 use limpid::model::{Mode, Model, Module, Param, init};
-use limpid::names;
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{DenseTokenizer, Tokenizer};
 use limpid::trace::diagram::Diagram;
@@ -240,9 +241,12 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(path) = &args.save {
         save_tensors(&args, path, &trace, &seen.names)?;
     }
-    let drawn = draws(&args) && !args.json;
+    let drawn = draws(&args) && !(args.json && outs.is_empty());
     if args.json {
         show::json(&to_json(&args, &trace, &seen, tokenizer))?;
+        if drawn {
+            pictures(&args, &outs, seen.plots, seen.diagrams)?;
+        }
         return sound_rows(&trace, &seen.rows);
     }
     let width = args.width.map_or_else(show::table_width, usize::from);
@@ -272,16 +276,7 @@ pub fn run(args: Args) -> Result<()> {
         let inputs = seen.inputs.iter().filter(|_| name == "input");
         parts.extend(inputs.map(|grid| grid.clone().ends(&options).text(options.width)));
     }
-    if let Some(masks) = &seen.masks {
-        let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, &options));
-        let window = match masks.window {
-            0 => String::new(),
-            window => format!(" in blocks with a window of {}", show::plural(window, "key")),
-        };
-        parts.push(format!("M, 1 where a query (row) sees a key (column){window}:\n{binary}"));
-        parts.push(format!("M^-inf, added to the scores:\n{additive}"));
-        parts.push(format!("as a function of the scores x:\n{}", masks.function));
-    }
+    parts.extend(seen.masks.iter().flat_map(|masks| print::masks(masks, &options)));
     if let Some((id, near)) = &seen.similar {
         let line = |(id, cosine): &(u32, f64)| vec![piece(tokenizer, *id), id.to_string(), format!("{cosine:.4}")];
         let title = format!("nearest to {} (id {id}):", piece(tokenizer, *id));
@@ -310,23 +305,7 @@ pub fn run(args: Args) -> Result<()> {
         parts.push(text + &table::summary_table(&seen.rows, width));
     }
     if args.backward && (table || !named) {
-        let line = |g: &Gradient| {
-            let shape: Vec<String> = g.shape.iter().map(usize::to_string).collect();
-            let [norm, mean, min, max] = [g.norm, g.mean, g.min, g.max].map(short);
-            let mut cells = vec![g.name.clone(), norm, shape.join(" "), mean, min, max];
-            if let Some(notation) = args.words.notation {
-                cells.insert(1, names::called(&g.name, &model.config, notation).unwrap_or_default());
-            }
-            cells
-        };
-        let mut headers = vec!["gradient of", "norm", "shape", "mean", "min", "max"];
-        if args.words.notation.is_some() {
-            headers.insert(1, "symbol");
-        }
-        let each = grid(String::new(), &headers, seen.gradients.iter().map(line));
-        let line = |(name, norm): &(String, f64)| vec![name.clone(), short(*norm)];
-        let layers = grid(String::new(), &["gradient of the parameters of", "norm"], seen.layers.iter().map(line));
-        parts.extend([each, layers].map(|grid| grid.text(options.width)));
+        parts.extend(print::gradients(&seen, &model.config, args.words.notation, options.width));
     }
     let text = parts.join("\n");
     // nothing but what is painted has styles, and it has no names but the model's and labels, which are spelled
@@ -606,6 +585,9 @@ fn elsewhere(args: &Args) -> Result<Option<()>> {
     let Some(dir) = args.model.as_deref().filter(|_| args.glass.open || args.glass.html.is_some()) else {
         return Ok(None);
     };
+    if tells(args) || draws(args) {
+        bail!(Usage("--open and --html show all in a page: leave out the flags that print, draw or save".into()));
+    }
     let checkpoint = open(args, dir)?;
     let prompts = prompts(args)?;
     let ids = args.tokens.as_deref().and_then(<[Vec<u32>]>::first).map(Vec::as_slice);
@@ -627,11 +609,12 @@ fn draws(args: &Args) -> bool {
     !args.plot.is_empty() || !args.diagram.is_empty()
 }
 
-/// Whether nothing that was asked for needs a model.
+/// Whether only curves are asked for that need no model.
 fn alone(args: &Args) -> bool {
-    let others = args.tensor.is_empty() && args.diagram.is_empty() && args.save.is_none() && !args.table && !args.json;
-    let model = args.model.is_none() && args.preset.preset.is_none();
-    others && model && !args.plot.is_empty() && args.plot.iter().all(|asked| asked == "gelu")
+    let text = !args.prompt.is_empty() || args.tokens.is_some() || args.data.is_some();
+    let model = args.model.is_some() || args.preset.preset.is_some();
+    let curves = !args.plot.is_empty() && args.plot.iter().all(|asked| asked == "gelu");
+    curves && args.diagram.is_empty() && !(text || model || tells(args))
 }
 
 /// Diagrams of a model that need no run, if nothing else was asked for: of one sequence as long as the context.

@@ -78,6 +78,27 @@ fn near(a: f64, b: f64) {
 }
 
 /// R316, R317.
+/// What is asked for beside something else is done too, or refused: never left out in silence.
+#[test]
+fn no_flag_is_dropped() {
+    let plot = "inspect --model m --prompt star --plot loss --plot-out";
+    assert_eq!(object(&format!("{plot} beside.svg"))["plots"].as_array().unwrap().len(), 1);
+    ok(&format!("{plot} alone.svg"));
+    let written = |name: &str| fs::read(folder().join(name)).unwrap();
+    assert!(written("beside.svg") == written("alone.svg"));
+    for flags in ["--table", "--save x.npz", "--tensor logits", "--json", "--plot loss", "--diagram block"] {
+        fails(
+            2,
+            &format!("inspect --model m --prompt star --html page.html {flags}"),
+            "leave out the flags that print",
+        );
+    }
+    assert!(!folder().join("page.html").exists() && !folder().join("x.npz").exists());
+    for flags in ["--next", "--params", "--listing", "--prompt star"] {
+        fails(2, &format!("inspect --plot gelu {flags}"), "--model");
+    }
+}
+
 #[test]
 fn parameters_join_the_table() {
     let row = |arguments: &str| {
