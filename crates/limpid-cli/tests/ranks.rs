@@ -362,7 +362,7 @@ fn processes_that_would_each_do_all_of_it_refuse() {
     match Command::new(other).args(words(&how)).current_dir(&f.0).stdin(Stdio::null()).output() {
         Ok(out) => {
             let said = fails(&out);
-            assert!(said.contains("2 processes were started") && said.contains("knows of 1"), "{said}");
+            assert!(said.contains("2 processes were started") && said.contains("sees 1"), "{said}");
         }
         Err(error) => println!("{other}: {error}"),
     }

@@ -190,11 +190,12 @@ impl CurvePlot {
         let all = self.curves.iter().flat_map(|curve| [&curve.raw, &curve.points]).flat_map(|points| self.seen(points));
         let all: Vec<f64> = all.filter(|p| p.0 >= self.from).map(|p| p.1).collect();
         let (low, high) = (all.iter().copied().reduce(f64::min)?, all.iter().copied().reduce(f64::max)?);
-        let (low, high) = match self.log {
-            true if high < 2.0 * low => (low / 1.5, high * 1.5),
-            true => (low / 1.1, high * 1.1),
-            false if high == low => (low - 0.1 * low.abs().max(1e-9), high + 0.1 * high.abs().max(1e-9)),
-            false => (low - 0.03 * (high - low), high + 0.03 * (high - low)),
+        let (low, high) = if self.log {
+            let by = if high < 2.0 * low { 1.5 } else { 1.1 };
+            (low / by, high * by)
+        } else {
+            let by = if high == low { 0.1 * low.abs().max(1e-9) } else { 0.03 * (high - low) };
+            (low - by, high + by)
         };
         Some(PlotAxis { values: (low, high), log: self.log, pixels: (*Y.end(), *Y.start()) })
     }

@@ -1,6 +1,6 @@
 //! What a head attends to, in eight numbers and a picture small enough to show all heads at once.
 //!
-//! Definitions (design of the glass box, 1.3), with p the weights of query t on the keys s that it sees: means are over queries t >= 1, because
+//! Definitions, with p the weights of query t on the keys s that it sees: means are over queries t >= 1, because
 //! the first has no choice. A share on the first token is often a resting state, not a finding; what a head attends to is not yet what it does.
 //!
 //! A head is called after what it attends to ([`HeadScores::kind`]) only where that is far more than even attention would give, and where

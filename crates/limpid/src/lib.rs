@@ -31,8 +31,10 @@
 //!
 //! # Features
 //!
-//! All are on by default. A call that needs a feature that is off returns an error that names it. `huggingface`: other programs' tokenizers that are not
-//! byte-level byte pairs. `tiktoken`: the tables of OpenAI's encodings (gpt2, cl100k_base, o200k_base). `parquet`: parquet files as text.
+//! A call that needs a feature that is off returns an error that names it. On by default: `huggingface`, other programs' tokenizers that are
+//! not byte-level byte pairs; `tiktoken`, the tables of OpenAI's encodings (gpt2, cl100k_base, o200k_base); `parquet`, parquet files as
+//! text; `templates`, other programs' chat templates. Off: `gpu`, a backend on Vulkan, Metal and Direct3D 12; `mpi`, several processes (it
+//! needs mpicc and libclang to build).
 //!
 //! # The parts
 //!

@@ -11,7 +11,7 @@
 //!
 //! A block of scores is stored transposed, 64 x 64 floats: a row is a key and a vector lane is a query. So the
 //! greatest score and the sum are kept lane by lane, without sums across a vector, and keys and values are read in
-//! place. The right operand of a product (`linear::gemm`) is packed row by row or, for queries and dy, 16 x 16 at a
+//! place. The right operand of a product (`matrix::gemm`) is packed row by row or, for queries and dy, 16 x 16 at a
 //! time. A quarter of a block on the diagonal is skipped. One query alone, as in decoding, would use one lane of these:
 //! it has a loop of its own over the KV cache, whose keys lie as columns, so that a lane is a key.
 //!

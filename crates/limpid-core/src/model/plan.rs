@@ -1,4 +1,4 @@
-//! Three pure passes over the list. `arrange` places parameters kind by kind; `differentiate` reads the list in
+//! Three passes over a model while it is built. `arrange` places parameters kind by kind; `differentiate` reads the list in
 //! reverse and says where every gradient goes; `compact` lets tensors that are never alive at once share memory.
 //! None of them changes a result: a test runs compact and full plans and compares the bits.
 
@@ -6,6 +6,9 @@ use super::{Mode, Param, Table, Tensor};
 use crate::ops::{Access, Back, Grad, MemorySpace, Op, Pass, Region};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
+
+/// Where gradients of watched tensors lie until `compact` places them: beyond all activations, whose gradients have places until then.
+const UNPLACED: usize = usize::MAX / 2;
 
 /// Every tensor starts at a multiple of this many elements, for wide loads and whole cache lines.
 pub const ALIGN: usize = 64;
@@ -228,7 +231,7 @@ pub(super) fn differentiate(plan: &mut Plan) {
         if watched {
             let regions = copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
             seen.iter_mut().zip(regions).for_each(|(to, region)| {
-                *to = Some(Region { at: usize::MAX / 2 + region.at, space: MemorySpace::ActGrad, ..region })
+                *to = Some(Region { at: UNPLACED + region.at, space: MemorySpace::ActGrad, ..region })
             });
         }
         back.push(Back { index: i, op: *op, dy, dx, watched: seen });
@@ -284,8 +287,12 @@ pub(super) fn compact(plan: &mut Plan, blocks: &[Range<usize>]) {
             lives.push((region, first, last));
             lives.len() - 1
         });
-        let beyond = apart && lives[i].1 != first;
-        (lives[i].1, lives[i].2) = if beyond { (0, steps) } else { (lives[i].1, lives[i].2.max(last)) };
+        let (_, from, until) = &mut lives[i];
+        if apart && *from != first {
+            (*from, *until) = (0, steps); // more than one block uses it: any of them may run again
+        } else {
+            *until = last.max(*until);
+        }
     };
     for (step, op) in plan.ops.iter_mut().enumerate() {
         op.operands().for_each(|(_, region)| touch(*region, step));

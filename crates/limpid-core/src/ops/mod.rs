@@ -218,7 +218,7 @@ pub enum Op {
         x: Region,
         /// (N, (H + 2K) D)
         y: Region,
-        /// cosine and sine of every position's angles, (T,R) (contract: Su et al. 2021): the first R features of each head turn
+        /// cosine and sine of every position's angles, (T,R) (Su et al. 2021): the first R features of each head turn
         angles: Region,
         /// which columns are which
         heads: Heads,
@@ -228,7 +228,7 @@ pub enum Op {
     Attend {
         /// (N, (H + 2K) D): queries, keys, values
         qkv: Region,
-        /// (sequences x context, 2K D): keys, values
+        /// (blocks x 64, K (D + D_v)): keys and values, block by block (`attend::CacheBlocks`)
         cache: Option<Region>,
         /// (N, H D)
         y: Region,

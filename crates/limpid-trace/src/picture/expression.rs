@@ -238,10 +238,12 @@ fn cut(matrix: Matrix, rows: Range<usize>, columns: Range<usize>) -> Matrix {
     let wide = matrix.size[1];
     let cells = || rows.clone().flat_map(|i| columns.clone().map(move |j| i * wide + j));
     let words = |words: &[String], range: &Range<usize>| -> Vec<String> {
-        match words.is_empty() {
-            true if range.start == 0 => vec![],
-            true => range.clone().map(|i| i.to_string()).collect(),
-            false => words[range.clone()].to_vec(),
+        if !words.is_empty() {
+            words[range.clone()].to_vec()
+        } else if range.start == 0 {
+            vec![]
+        } else {
+            range.clone().map(|i| i.to_string()).collect()
         }
     };
     let values = cells().map(|at| matrix.values[at]).collect();

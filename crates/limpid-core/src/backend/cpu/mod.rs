@@ -126,7 +126,7 @@ fn table_from<const N: usize>(
 
 /// Elements of one chunk of logits.
 fn chunk(model: &Model) -> usize {
-    // of the op, not of the configuration, which is a public field and may say something else by now
+    // of the op: a changed program (`Model::with_program`) may have another head
     let head = model.ops().iter().find_map(|op| match *op {
         Op::Classify { w, cap, .. } => Some((w.rows, cap)),
         _ => None,
