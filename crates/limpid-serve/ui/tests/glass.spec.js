@@ -82,7 +82,7 @@ test("tiles are read wherever the network cuts them", async () => {
   expect([...whole[0].data]).toEqual([...Array(15).keys()]);
   for (let cut = 0; cut <= both.length; cut += 7) expect(await read([both.slice(0, cut), both.slice(cut)]), `cut at ${cut}`).toEqual(whole);
   await expect(read([both.slice(0, 100)])).rejects.toThrow("cut");
-  await expect(read([new Uint8Array(64)])).rejects.toThrow("no tile");
+  await expect(read([new Uint8Array(64)])).rejects.toThrow("not a tile");
 });
 
 test("codes are numbers as the server means them", () => {
