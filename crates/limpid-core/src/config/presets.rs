@@ -44,21 +44,25 @@ struct Entry<'a> {
     model: Map<String, Value>,
 }
 
-static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
+static FILE: LazyLock<File<'static>> = LazyLock::new(|| {
     let file = serde_json::from_str(include_str!("presets.json"));
-    let File { trainings, presets } = file.expect("the presets are well written: a test reads them");
+    file.expect("the presets are well written: a test reads them")
+});
+
+static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     let mut all: Vec<Preset> = vec![];
-    for Entry { name, tokenizer, training, like, model } in presets {
-        let earlier = |like: String| all.iter().find(|preset| preset.name == like).expect("an earlier preset");
-        let from = like.map_or(Config::DEFAULT, |like| earlier(like).model.clone());
-        let training = training.map_or_else(BTreeMap::new, |training| trainings[&training].clone());
-        all.push(Preset { name, model: from.with(model), training, tokenizer });
+    for Entry { name, tokenizer, training, like, model } in &FILE.presets {
+        let earlier = |like: &String| all.iter().find(|preset| preset.name == like).expect("an earlier preset");
+        let from = like.as_ref().map_or(&Config::DEFAULT, |like| &earlier(like).model);
+        let training = training.as_ref().map_or_else(BTreeMap::new, |training| FILE.trainings[training].clone());
+        let model = from.with(model.clone());
+        all.push(Preset { name, model, training, tokenizer });
     }
     all
 });
 
-/// Names of the presets.
-pub static PRESETS: LazyLock<Vec<&str>> = LazyLock::new(|| ALL.iter().map(|preset| preset.name).collect());
+/// Names of the presets. They are read at every start, so no model is made for them.
+pub static PRESETS: LazyLock<Vec<&str>> = LazyLock::new(|| FILE.presets.iter().map(|preset| preset.name).collect());
 
 impl Preset {
     /// All, in the order of docs/presets.md.
