@@ -79,6 +79,12 @@ def update(model, run, optimizer, ids, batch, length, dtype, scaler=None):
     optimizer.zero_grad(set_to_none=True)
 
 
+def finish(device):
+    """Waits for what the device was given, so that a clock tells its time."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def peak():
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -93,8 +99,7 @@ def step(args):
     for _ in range(args.warmup + args.steps):
         start = time.perf_counter()
         update(model, run, optimizer, ids, args.batch, args.time, args.dtype, scaler)
-        if args.device == "cuda":
-            torch.cuda.synchronize()
+        finish(args.device)
         times.append(1e3 * (time.perf_counter() - start))
     return {"ms_per_step": statistics.median(times[args.warmup:]), "first_ms": times[0], "peak_rss_bytes": peak()}
 
@@ -106,12 +111,10 @@ def decode(args):
     model = GPT2LMHeadModel(GPT2Config()).to(args.device, kind).eval()
 
     def seconds(work):
-        if args.device == "cuda":
-            torch.cuda.synchronize()
+        finish(args.device)
         start = time.perf_counter()
         out = work()
-        if args.device == "cuda":
-            torch.cuda.synchronize()
+        finish(args.device)
         return time.perf_counter() - start, out
 
     with torch.inference_mode():
@@ -133,10 +136,10 @@ def roofs(args):
     def best(work, times=10):
         taken = []
         for _ in range(3 + times):
-            torch.cuda.synchronize()
+            finish(args.device)
             start = time.perf_counter()
             work()
-            torch.cuda.synchronize()
+            finish(args.device)
             taken.append(time.perf_counter() - start)
         return min(taken[3:])
 

@@ -609,19 +609,21 @@ fn draws(args: &Args) -> bool {
     !args.plot.is_empty() || !args.diagram.is_empty()
 }
 
+/// Whether there is something for a model to run on.
+fn given(args: &Args) -> bool {
+    args.tokens.is_some() || !args.prompt.is_empty() || args.data.is_some()
+}
+
 /// Whether only curves are asked for that need no model.
 fn alone(args: &Args) -> bool {
-    let text = !args.prompt.is_empty() || args.tokens.is_some() || args.data.is_some();
-    let model = args.model.is_some() || args.preset.preset.is_some();
-    let curves = !args.plot.is_empty() && args.plot.iter().all(|asked| asked == "gelu");
-    curves && args.diagram.is_empty() && !(text || model || tells(args))
+    let curves = !args.plot.is_empty() && args.diagram.is_empty() && args.plot.iter().all(|asked| asked == "gelu");
+    curves && args.model.is_none() && args.preset.preset.is_none() && !given(args) && !tells(args)
 }
 
 /// Diagrams of a model that need no run, if nothing else was asked for: of one sequence as long as the context.
 fn shapes_only(args: &Args) -> Result<Option<Vec<String>>> {
-    let given = args.tokens.is_some() || !args.prompt.is_empty() || args.data.is_some();
     let model = args.model.is_some() != args.preset.preset.is_some();
-    if given || tells(args) || !args.plot.is_empty() || !model || args.diagram.is_empty() {
+    if given(args) || tells(args) || !args.plot.is_empty() || !model || args.diagram.is_empty() {
         return Ok(None);
     }
     let config = match &args.model {
