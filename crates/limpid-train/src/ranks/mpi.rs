@@ -32,6 +32,10 @@ const EAGER: Duration = Duration::from_micros(200);
 /// The pause between two rounds of questions then.
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// What a round may add to the time waited. A longer one means that this process was stopped itself (by a signal, or a laptop's lid), and
+/// that says nothing about the others.
+const AWAKE: Duration = Duration::from_secs(1);
+
 /// Questions in a round: to each, MPI moves what has come since the last (over TCP, a fragment).
 const ROUND: usize = 16;
 
@@ -54,7 +58,7 @@ fn world() -> SimpleCommunicator {
 impl MpiRanks {
     /// Joins the others; `None` if this process has joined before. Whoever joins says [`leave`] when all is well, or [`abort`].
     ///
-    /// MPI does not tell of a process that is stopped, or of a network that is down. So a process that has waited for `limit`
+    /// MPI does not tell of a process that is stopped, or of a network that is down. So a process that has waited for `limit`, awake,
     /// ends by `lost`, with [`RanksError::Silent`]; what was sent is still MPI's, so there is no way back.
     ///
     /// # Errors
@@ -89,7 +93,7 @@ impl MpiRanks {
         begin: impl for<'s> FnOnce(&'s LocalScope<'a>) -> Request<'a, D, &'s LocalScope<'a>>,
     ) -> Result<()> {
         scope(|scope| {
-            let (began, mut told) = (Instant::now(), false);
+            let (mut waited, mut asked, mut told) = (Duration::ZERO, Instant::now(), false);
             let mut request = {
                 let _turn = turn();
                 begin(scope)
@@ -104,7 +108,9 @@ impl MpiRanks {
                         }
                     }
                 }
-                let waited = began.elapsed();
+                let now = Instant::now();
+                waited += (now - asked).min(AWAKE);
+                asked = now;
                 if waited < EAGER {
                     std::thread::yield_now();
                     continue;
