@@ -1,11 +1,12 @@
-//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0` (preset, threads, context,
-//! recompute level as in `Model::at_recompute_level`). Prints, for each kind of op and direction, milliseconds,
+//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0 avx2` (preset, threads, context,
+//! recompute level as in `Model::at_recompute_level`, instruction set). Prints, for each kind of op and direction, milliseconds,
 //! GFLOP/s and the share of the step.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
+use limpid::numeric::simd::Level;
 use limpid::ops::{Batch, Pass};
 use limpid::train::Recipe;
 use std::collections::BTreeMap;
@@ -25,7 +26,8 @@ fn main() {
     let recompute_level = args.get(3).and_then(|r| r.parse().ok()).unwrap_or(0);
     let mode = Mode::Train { batch: recipe.batch_size, context };
     let model = Model::at_recompute_level(&config, mode, &Default::default(), recompute_level).expect("a model");
-    let mut cpu = Cpu::new(&model, threads);
+    let level = args.get(4).map_or_else(Level::best, |name| Level::named(name).expect("an instruction set"));
+    let mut cpu = Cpu::with_level(&model, threads, level);
     let rows = recipe.batch_size * context;
     for param in &model.params {
         let values = limpid::model::init::values(&model, param, recipe.init, recipe.init_std, 1);

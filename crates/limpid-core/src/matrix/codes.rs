@@ -243,7 +243,7 @@ impl Kernel for WidenTurned<'_> {
                         values[c] = scale[c] * code[c] as f32 - min[c];
                     }
                 }
-                tile::transpose(level, &block, &mut to[16 * i..], stride);
+                tile::transpose(level, block.as_flattened(), 16, &mut to[16 * i..], stride);
             }
         }
     }

@@ -17,12 +17,13 @@
 //! x 768 x 768) 130 to 140, with weights read from memory 120 to 130; one row with packed weights 18 to 28 GB/s, as
 //! fast as a copy.
 
+use super::Precision;
 use super::arena::{Arena, Refused};
 use super::codes::{Codes, Widen, WidenTurned};
 use super::dot::{self, Left};
 use super::sums::{Start, Sums};
+use super::tile::{self, Tiles};
 use super::view::{Mat, MatMut};
-use super::{Precision, tile};
 use crate::numeric::half::nearest_bf16;
 use crate::numeric::simd::{Kernel, Level, MulAdd};
 use std::ops::Range;
@@ -44,13 +45,16 @@ const NEAR: usize = 512;
 /// beside them.
 const A_ROWS: usize = 384;
 
+/// How many columns of b are packed at once: the cache lines that lie beside each other in memory.
+const STRIP: usize = 64;
+
 /// Columns of a panel at this level.
 pub fn width(level: Level) -> usize {
     tile::shape(level).1
 }
 
 /// Floats of scratch that [`gemm`] needs.
-pub const SCRATCH: usize = K_BLOCK * 64 + K_BLOCK * A_ROWS;
+pub const SCRATCH: usize = K_BLOCK * STRIP + K_BLOCK * A_ROWS;
 
 /// How operands are stored for the inner loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,7 +101,10 @@ fn hold(form: Form, even: f32, odd: f32) -> f32 {
 #[inline(always)]
 fn hold_rows(form: Form, to: &mut [f32], even: &[f32], odd: &[f32]) {
     if form == Form::Exact {
-        return to.copy_from_slice(even);
+        let (to, to_rest) = to.as_chunks_mut::<16>();
+        let (even, even_rest) = even.as_chunks::<16>();
+        to.iter_mut().zip(even).for_each(|(to, even)| *to = *even);
+        return to_rest.copy_from_slice(even_rest);
     }
     let odd = if form == Form::Pairs { odd } else { even }; // not looked at
     let ((to, to_rest), (even, even_rest), (odd, odd_rest)) =
@@ -162,7 +169,7 @@ fn two_rows(m: Mat<'_>, p: usize) -> (&[f32], &[f32]) {
     (m.row(p), if p + 1 < m.rows { m.row(p + 1) } else { &ZEROS[..m.cols] })
 }
 
-/// Packs b's columns as rows of `width`, short ones padded with zeros.
+/// Packs b's columns as panels, one after the other, with rows of `width`; short ones are padded with zeros.
 struct Pack<'a> {
     level: Level,
     form: Form,
@@ -175,70 +182,104 @@ impl Kernel for Pack<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Pack { level, form, to, b, width } = self;
-        let step = form.step();
+        let steps = b.rows.div_ceil(form.step());
         if b.col_stride == 1 {
-            for (i, row) in to.chunks_exact_mut(width).enumerate().take(b.rows.div_ceil(step)) {
-                let (even, odd) = two_rows(b, i * step);
-                hold_rows(form, &mut row[..b.cols], even, odd);
-                row[b.cols..].fill(0.0);
-            }
-        } else if b.row_stride == 1 && b.cols == width {
-            // the elements of each of b's columns are neighbours in memory: sixteen columns are packed at once
-            for j in (0..width).step_by(16) {
-                for p in (0..b.rows).step_by(16 * step) {
-                    let n = (b.rows - p).min(16 * step);
-                    let mut block = [[0f32; 16]; 16];
-                    for (i, block) in block.iter_mut().enumerate() {
-                        let column = &b.data[(j + i) * b.col_stride + p..][..n];
-                        if n == 16 * step {
-                            *block = hold_sixteen(form, column);
-                        } else {
-                            hold_along(form, &mut block[..n.div_ceil(step)], column);
-                        }
-                    }
-                    let to = &mut to[p / step * width + j..];
-                    if n == 16 * step {
-                        tile::transpose(level, &block, to, width);
-                    } else {
-                        for (q, to) in to.chunks_mut(width).enumerate().take(n.div_ceil(step)) {
-                            (0..16).for_each(|i| to[i] = block[i][q]);
-                        }
-                    }
+            // row by row, so that memory is read as it lies
+            for i in 0..steps {
+                let (even, odd) = two_rows(b, i * form.step());
+                for (q, (even, odd)) in even.chunks(width).zip(odd.chunks(width)).enumerate() {
+                    let row = &mut to[(q * steps + i) * width..][..width];
+                    hold_rows(form, &mut row[..even.len()], even, odd);
+                    row[even.len()..].fill(0.0);
                 }
             }
-        } else {
-            for (i, row) in to.chunks_exact_mut(width).enumerate().take(b.rows.div_ceil(step)) {
+            return;
+        }
+        for (q, to) in to.chunks_exact_mut(steps * width).enumerate().take(b.cols.div_ceil(width)) {
+            let b = b.cols(q * width..((q + 1) * width).min(b.cols));
+            if b.row_stride == 1 && b.cols == width {
+                pack_along(level, form, to, b, width);
+                continue;
+            }
+            for (i, row) in to.chunks_exact_mut(width).enumerate() {
                 row.fill(0.0);
                 for (j, to) in row.iter_mut().enumerate().take(b.cols) {
-                    let odd = if i * step + 1 < b.rows { b.at(i * step + 1, j) } else { 0.0 };
-                    *to = hold(form, b.at(i * step, j), odd);
+                    let odd = if i * form.step() + 1 < b.rows { b.at(i * form.step() + 1, j) } else { 0.0 };
+                    *to = hold(form, b.at(i * form.step(), j), odd);
                 }
             }
         }
     }
 }
 
-/// Packs some rows of a, in the order of its memory.
+/// Packs a panel of columns whose elements are neighbours in memory: sixteen of them at once.
+#[inline(always)]
+fn pack_along(level: Level, form: Form, to: &mut [f32], b: Mat, width: usize) {
+    let step = form.step();
+    for j in (0..width).step_by(16) {
+        for p in (0..b.rows).step_by(16 * step) {
+            let n = (b.rows - p).min(16 * step);
+            let to = &mut to[p / step * width + j..];
+            if form == Form::Exact && n == 16 {
+                tile::transpose(level, &b.data[j * b.col_stride + p..], b.col_stride, to, width);
+                continue;
+            }
+            let mut block = [[0f32; 16]; 16];
+            for (i, block) in block.iter_mut().enumerate() {
+                let column = &b.data[(j + i) * b.col_stride + p..][..n];
+                if n == 16 * step {
+                    *block = hold_sixteen(form, column);
+                } else {
+                    hold_along(form, &mut block[..n.div_ceil(step)], column);
+                }
+            }
+            if n == 16 * step {
+                tile::transpose(level, block.as_flattened(), 16, to, width);
+            } else {
+                for (q, to) in to.chunks_mut(width).enumerate().take(n.div_ceil(step)) {
+                    (0..16).for_each(|i| to[i] = block[i][q]);
+                }
+            }
+        }
+    }
+}
+
+/// Packs some rows of a as tiles read them: rows whose elements are neighbours in memory stay rows; of others, each step of k holds the
+/// rows of a tile as neighbours.
 struct Take<'a, 'b> {
+    level: Level,
     form: Form,
     to: &'b mut [f32],
     a: Mat<'a>,
 }
 
-impl<'b> Kernel<Mat<'b>> for Take<'_, 'b> {
+impl<'b> Kernel<Tiles<'b>> for Take<'_, 'b> {
     #[inline(always)]
-    fn run<M: MulAdd>(self) -> Mat<'b> {
-        let Take { form, to, a } = self;
+    fn run<M: MulAdd>(self) -> Tiles<'b> {
+        let Take { level, form, to, a } = self;
         let (rows, cols) = (a.rows, a.cols.div_ceil(form.step()));
-        let to = &mut to[..rows * cols];
-        if a.row_stride == 1 && a.col_stride != 1 {
+        if a.row_stride == 1 && a.col_stride != 1 && width(level) > 16 {
             let k = a.t();
-            for (i, to) in to.chunks_exact_mut(rows).enumerate() {
+            for (i, to) in to[..rows * cols].chunks_exact_mut(rows).enumerate() {
                 let (even, odd) = two_rows(k, i * form.step());
                 hold_rows(form, to, even, odd);
             }
-            return Mat::new(to, rows).t();
+            return Mat::new(&to[..rows * cols], rows).t().into();
         }
+        if a.row_stride == 1 && a.col_stride != 1 {
+            let height = tile::height(level, rows);
+            let to = &mut to[..rows.next_multiple_of(height) * cols];
+            match height {
+                6 => take_steps::<6>(form, to, a.t(), cols),
+                5 => take_steps::<5>(form, to, a.t(), cols),
+                4 => take_steps::<4>(form, to, a.t(), cols),
+                3 => take_steps::<3>(form, to, a.t(), cols),
+                2 => take_steps::<2>(form, to, a.t(), cols),
+                _ => take_steps::<1>(form, to, a.t(), cols),
+            }
+            return Tiles::packed(to, rows, cols, height);
+        }
+        let to = &mut to[..rows * cols];
         for (i, to) in to.chunks_exact_mut(cols).enumerate() {
             if a.col_stride == 1 {
                 hold_along(form, to, a.row(i));
@@ -249,7 +290,25 @@ impl<'b> Kernel<Mat<'b>> for Take<'_, 'b> {
                 *to = hold(form, at(p * form.step()), at(p * form.step() + 1));
             }
         }
-        Mat::new(to, cols)
+        Mat::new(to, cols).into()
+    }
+}
+
+/// Packs steps of k, whose rows are neighbours, into tiles of H rows.
+#[inline(always)]
+fn take_steps<const H: usize>(form: Form, to: &mut [f32], k: Mat, cols: usize) {
+    let mut held = [[0.0; A_ROWS]; 8];
+    for from in (0..cols).step_by(8) {
+        let n = (cols - from).min(8);
+        for (p, held) in (from..from + n).zip(&mut held) {
+            let (even, odd) = two_rows(k, p * form.step());
+            hold_rows(form, &mut held[..k.cols], even, odd);
+        }
+        for (i, tile) in to.chunks_mut(H * cols).enumerate() {
+            for (p, held) in (from..from + n).zip(&held) {
+                tile[p * H..][..H].copy_from_slice(&held[i * H..][..H]);
+            }
+        }
     }
 }
 
@@ -416,57 +475,77 @@ impl Product<'_> {
         k * self.k_block..((k + 1) * self.k_block).min(self.shape.0)
     }
 
-    /// Adds block `k` of b's rows to panel `j` of c, for the rows `block` of c, of which `a` has the steps of this block of k. `room` is for a
-    /// packed panel.
-    fn add(&self, c: &mut MatMut, block: &Range<usize>, a: Mat, (k, j): (usize, usize), room: &mut [f32]) {
+    /// Adds block `k` of b's rows to strip `j` of c, for the rows `block` of c, of which `a` has the steps of this block of k. `room` is for
+    /// packed panels.
+    fn add(&self, c: &mut MatMut, block: &Range<usize>, a: Tiles, (k, j): (usize, usize), room: &mut [f32]) {
         let (level, form, width) = (self.level, self.form, width(self.level));
         let ks = self.steps(k);
-        let part = j * width..((j + 1) * width).min(self.shape.1);
-        let start = if k > 0 { Start::Own } else { self.start.cols(part.clone()) };
-        if let Side::Packed(b, first) = self.b
-            && b.pairs
-            && form != Form::Pairs
-            && a.rows <= WIDENED_ROWS
-            && a.col_stride == 1
-        {
-            let pairs = b.panel(first + part.start, ks);
-            for i in 0..a.rows {
-                let row = block.start + i;
-                let c = c.part(row..row + 1, part.clone());
-                tile::widen(level, c.into_whole(), a.row(i), pairs, (start, self.sums.block(1)));
-            }
-            return;
+        let strip = j * STRIP..((j + 1) * STRIP).min(self.shape.1);
+        if let Side::Plain(b) = self.b {
+            level.run(Pack { level, form, to: &mut *room, b: b.rows(ks.clone()).cols(strip.clone()), width });
         }
-        let panel = self.panel(ks, part.clone(), room);
-        let how = (start, self.sums.block(form.step()));
-        tile::panel(level, form == Form::Pairs, c.part(block.clone(), part), a, panel, how);
+        for from in strip.clone().step_by(width) {
+            let part = from..(from + width).min(strip.end);
+            let start = if k > 0 { Start::Own } else { self.start.cols(part.clone()) };
+            if let Side::Packed(b, first) = self.b
+                && b.pairs
+                && form != Form::Pairs
+                && let Some(a) = a.as_rows()
+                && a.rows <= WIDENED_ROWS
+            {
+                let pairs = b.panel(first + part.start, ks.clone());
+                for i in 0..a.rows {
+                    let row = block.start + i;
+                    let c = c.part(row..row + 1, part.clone());
+                    tile::widen(level, c.into_whole(), a.row(i), pairs, (start, self.sums.block(1)));
+                }
+                continue;
+            }
+            let panel = match self.b {
+                Side::Plain(_) => {
+                    &room[(from - strip.start) * ks.len().div_ceil(form.step())..]
+                        [..width * ks.len().div_ceil(form.step())]
+                }
+                Side::Packed(b, first) => self.panel(b, first, ks.clone(), part.clone(), room),
+                Side::Turned(b, first) => b.turn(level, room, (ks.clone(), first + part.start..first + part.end)),
+            };
+            let how = (start, self.sums.block(form.step()));
+            tile::panel(level, form == Form::Pairs, c.part(block.clone(), part), a, panel, how);
+        }
     }
 
     /// The steps `ks` of the columns `part` of b, as a packed panel: where it lies, or made in `room`.
-    fn panel<'r>(&'r self, ks: Range<usize>, part: Range<usize>, room: &'r mut [f32]) -> &'r [f32] {
+    fn panel<'r>(
+        &self,
+        b: &'r Packed,
+        first: usize,
+        ks: Range<usize>,
+        part: Range<usize>,
+        room: &'r mut [f32],
+    ) -> &'r [f32] {
         let (level, form, width) = (self.level, self.form, width(self.level));
-        match self.b {
-            Side::Plain(b) => {
-                let to = &mut room[..ks.len().div_ceil(form.step()) * width];
-                level.run(Pack { level, form, to: &mut *to, b: b.rows(ks).cols(part), width });
-                to
-            }
-            Side::Packed(b, first) => {
-                let column = first + part.start;
-                if let Some(codes) = b.codes {
-                    let to = &mut room[..ks.len() * width];
-                    level.run(Widen { to: &mut *to, panel: b.blocks(column), codes, ks, width });
-                    to
-                } else if b.pairs && form != Form::Pairs {
-                    let to = &mut room[..ks.len().next_multiple_of(2) * width];
-                    level.run(Unpack { to: &mut *to, pairs: b.panel(column, ks), width });
-                    to
-                } else {
-                    b.panel(column, ks)
-                }
-            }
-            Side::Turned(b, first) => b.turn(level, room, (ks, first + part.start..first + part.end)),
+        let column = first + part.start;
+        if let Some(codes) = b.codes {
+            let to = &mut room[..ks.len() * width];
+            level.run(Widen { to: &mut *to, panel: b.blocks(column), codes, ks, width });
+            to
+        } else if b.pairs && form != Form::Pairs {
+            let to = &mut room[..ks.len().next_multiple_of(2) * width];
+            level.run(Unpack { to: &mut *to, pairs: b.panel(column, ks), width });
+            to
+        } else {
+            b.panel(column, ks)
         }
+    }
+}
+
+/// Whether tiles read f32s of a where they lie. A narrow tile reads a once for every sixteen columns, so there rows that are far apart, which
+/// map to the same few lines of the nearest cache, cost more than packing them.
+fn reads_in_place(level: Level, a: Mat) -> bool {
+    if width(level) > 16 {
+        a.col_stride == 1 || a.col_stride <= NEAR
+    } else {
+        a.col_stride == 1 && (a.row_stride <= NEAR || a.rows <= tile::FEW_ROWS)
     }
 }
 
@@ -486,7 +565,7 @@ fn multiply(
     {
         return multiply_codes(level, c, Left::Exact(a), b, from, start);
     }
-    let (panel, held) = scratch.split_at_mut(K_BLOCK * 64);
+    let (panel, held) = scratch.split_at_mut(K_BLOCK * STRIP);
     let (rows, cols) = (c.rows(), c.cols());
     if a.cols == 0 {
         for i in 0..rows {
@@ -500,31 +579,33 @@ fn multiply(
     if rows == 0 || cols == 0 || a.cols == 0 {
         return;
     }
-    let in_place = form == Form::Exact && (a.col_stride == 1 || a.col_stride <= NEAR);
-    let few = rows <= tile::FEW_ROWS && (in_place || rows * a.cols.div_ceil(form.step()) <= held.len());
+    let in_place = form == Form::Exact && reads_in_place(level, a);
+    let few =
+        rows <= tile::FEW_ROWS && (in_place || rows.next_multiple_of(6) * a.cols.div_ceil(form.step()) <= held.len());
     // f32s that are made of codes are read at once: they stay in the nearest cache
     let made = matches!(b, Side::Packed(b, _) | Side::Turned(b, _) if b.codes.is_some());
     let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();
-    let (blocks, panels) = (a.cols.div_ceil(k_block), cols.div_ceil(width(level)));
+    let (blocks, strips) = (a.cols.div_ceil(k_block), cols.div_ceil(STRIP));
     let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
     let product = Product { level, form, b, start, sums, k_block, shape: (a.cols, cols) };
     if in_place || few {
-        // all of a is as the tiles read it: finish a panel of c before the next
-        let ready = if in_place { a } else { level.run(Take { form, to: held, a }) };
-        for j in 0..panels {
+        // all of a is as the tiles read it: finish a strip of c before the next
+        let ready = if in_place { a.into() } else { level.run(Take { level, form, to: held, a }) };
+        for j in 0..strips {
             for k in 0..blocks {
                 let ks = product.steps(k);
-                let own = ready.cols(ks.start / form.step()..ks.end.div_ceil(form.step()));
+                let own = ready.steps(ks.start / form.step()..ks.end.div_ceil(form.step()));
                 product.add(&mut c, &(0..rows), own, (k, j), panel);
             }
         }
     } else {
-        // a is packed in pieces: use each for all panels before the next
+        // a is packed in pieces: use each for all strips before the next
         for i in (0..rows).step_by(A_ROWS) {
             let block = i..(i + A_ROWS).min(rows);
             for k in 0..blocks {
-                let own = level.run(Take { form, to: &mut *held, a: a.rows(block.clone()).cols(product.steps(k)) });
-                for j in 0..panels {
+                let own =
+                    level.run(Take { level, form, to: &mut *held, a: a.rows(block.clone()).cols(product.steps(k)) });
+                for j in 0..strips {
                     product.add(&mut c, &block, own, (k, j), panel);
                 }
             }

@@ -15,6 +15,7 @@ use super::view::{Mat, MatMut};
 use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Rows and columns of a tile.
 pub fn shape(level: Level) -> (usize, usize) {
@@ -31,52 +32,99 @@ pub const FEW_ROWS: usize = 24;
 /// The most rows of a tile that prefetches: higher ones are for panels in the caches, and have no time for it.
 pub const AHEAD_ROWS: usize = 4;
 
+/// How many rows the tiles of a product of so many rows have. Few rows take tiles that prefetch, and of equal heights: 6 are 3 and 3 rather
+/// than 4 and 2.
+pub fn height(level: Level, rows: usize) -> usize {
+    let most = if rows <= FEW_ROWS { shape(level).0.min(AHEAD_ROWS) } else { shape(level).0 };
+    rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
+}
+
+/// The left operand of a product: a matrix, or one that is packed tile by tile.
+#[derive(Clone, Copy)]
+pub struct Tiles<'a> {
+    /// All of it; the strides hold inside a tile.
+    mat: Mat<'a>,
+    /// The tile that begins at row i begins at element `i * down`.
+    down: usize,
+}
+
+impl<'a> From<Mat<'a>> for Tiles<'a> {
+    fn from(mat: Mat<'a>) -> Self {
+        Tiles { mat, down: mat.row_stride }
+    }
+}
+
+impl<'a> Tiles<'a> {
+    /// Tiles of `height` rows, one after the other; in each, the rows of a step of k are neighbours.
+    pub fn packed(data: &'a [f32], rows: usize, cols: usize, height: usize) -> Self {
+        Tiles { mat: Mat { data, rows, cols, row_stride: 1, col_stride: height }, down: cols }
+    }
+    /// Some steps of k.
+    pub fn steps(self, range: Range<usize>) -> Self {
+        Tiles { mat: self.mat.cols(range), ..self }
+    }
+    /// The matrix, if the elements of its rows are neighbours.
+    pub fn as_rows(self) -> Option<Mat<'a>> {
+        (self.mat.col_stride == 1).then_some(self.mat)
+    }
+    /// The first of the tiles of these rows, which have `n` rows each.
+    fn first(self, rows: Range<usize>, n: usize) -> Mat<'a> {
+        let from = |row: usize| &self.mat.data[(row * self.down).min(self.mat.data.len())..];
+        Mat { data: from(rows.end - n), rows: n, ..self.mat }.check(); // no tile ends after the last
+        Mat { data: from(rows.start), rows: n, ..self.mat }
+    }
+}
+
 /// c = start + a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs
 /// of bf16, for a level that has their dot product. `block`: after how many rows of the panel a chain ends, is added to what there is,
 /// and the next one begins at zero; `usize::MAX`: one chain, which begins at `start`.
 #[track_caller]
-pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], (start, block): (Start, usize)) {
-    let (height, width) = shape(level);
+pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Tiles, panel: &[f32], (start, block): (Start, usize)) {
+    let width = shape(level).1;
     let cols = c.cols();
-    a.check();
-    assert!(a.rows == c.rows() && cols <= width && panel.len() / width >= a.cols && (!pairs || level.has_dot()));
+    assert!(
+        a.mat.rows == c.rows() && cols <= width && panel.len() / width >= a.mat.cols && (!pairs || level.has_dot())
+    );
     assert!(!matches!(start, Start::Row(row) if row.len() != cols));
     let vectors = if level.is_avx512() { cols.div_ceil(16) } else { cols.div_ceil(8) };
     let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
     let past =
         start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
-    // few rows take tiles that prefetch, and of equal heights: 6 are 3 and 3 rather than 4 and 2
-    let height = if a.rows <= FEW_ROWS { height.min(AHEAD_ROWS) } else { height };
-    let height = a.rows.div_ceil(a.rows.div_ceil(height).max(1)).max(1);
-    for i in (0..a.rows).step_by(height) {
-        let rows = i..(i + height).min(a.rows);
-        let (n, a) = (rows.len(), a.rows(rows.clone()));
-        let mut to = c.part(rows, 0..cols);
-        if whole {
-            let (c, stride) = (to.as_mut_ptr(), to.stride());
-            let from = match start {
-                Start::Zero | Start::Past => None,
-                Start::Own => Some((c.cast_const(), stride)),
-                Start::Row(row) => Some((row.as_ptr(), 0)),
-            };
-            // SAFETY: `a`, the panel and a row to start from hold what the tile reads (asserted above), `to` has n rows
-            // and whole vectors of columns, and the level's instructions are there.
-            unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride, from, past, block }) };
-        } else {
-            let mut edge = [0f32; 6 * 64];
-            for (i, edge) in edge.chunks_exact_mut(width).enumerate().take(n) {
-                match start {
-                    Start::Zero | Start::Past => {}
-                    Start::Own => edge[..cols].copy_from_slice(to.row(i)),
-                    Start::Row(row) => edge[..cols].copy_from_slice(row),
+    let (rows, height) = (c.rows(), height(level, c.rows()));
+    let whole_tiles = rows - rows % height;
+    for tiles in [0..whole_tiles, whole_tiles..rows] {
+        // those whose columns are not whole vectors are computed elsewhere, one by one
+        let n = tiles.len().min(height);
+        let each = if whole { tiles.len() } else { n };
+        for i in tiles.step_by(each.max(1)) {
+            let rows = i..i + each;
+            let (count, down, a) = (each / n, n * a.down, a.first(rows.clone(), n));
+            let mut to = c.part(rows, 0..cols);
+            if whole {
+                let (c, stride) = (to.as_mut_ptr(), to.stride());
+                let from = match start {
+                    Start::Zero | Start::Past => None,
+                    Start::Own => Some((c.cast_const(), stride)),
+                    Start::Row(row) => Some((row.as_ptr(), 0)),
+                };
+                // SAFETY: `a`, the panel and a row to start from hold what the tiles read (asserted above), `to` has their rows
+                // and whole vectors of columns, and the level's instructions are there.
+                unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride, from, past, block, count, down }) };
+            } else {
+                let mut edge = [0f32; 6 * 64];
+                for (i, edge) in edge.chunks_exact_mut(width).enumerate().take(n) {
+                    match start {
+                        Start::Zero | Start::Past => {}
+                        Start::Own => edge[..cols].copy_from_slice(to.row(i)),
+                        Start::Row(row) => edge[..cols].copy_from_slice(row),
+                    }
                 }
+                let c = edge.as_mut_ptr();
+                let edges = To { c, stride: width, from: Some((c, width)), past, block, count, down };
+                // SAFETY: as above, with `edge` (6 rows of 64 at most) in c's place.
+                unsafe { tile(level, pairs, n, vectors, a, panel, edges) };
+                (0..n).for_each(|i| to.row(i).copy_from_slice(&edge[i * width..][..cols]));
             }
-            let c = edge.as_mut_ptr();
-            // SAFETY: as above, with `edge` (6 rows of 64 at most) in c's place.
-            unsafe {
-                tile(level, pairs, n, vectors, a, panel, To { c, stride: width, from: Some((c, width)), past, block })
-            };
-            (0..n).for_each(|i| to.row(i).copy_from_slice(&edge[i * width..][..cols]));
         }
     }
     #[cfg(target_arch = "x86_64")]
@@ -86,10 +134,10 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], (s
     }
 }
 
-/// Where a tile is stored.
+/// Where tiles are stored.
 #[derive(Clone, Copy)]
 struct To {
-    /// Its first element; `stride` is the distance between rows.
+    /// The first element of the first; `stride` is the distance between rows.
     c: *mut f32,
     stride: usize,
     /// What its sums start from, as pointer and distance between rows; zero if `None`.
@@ -99,6 +147,9 @@ struct To {
     past: bool,
     /// How many steps of the panel a chain has.
     block: usize,
+    /// How many tiles there are, one below the other, and elements of a from one to the next.
+    count: usize,
+    down: usize,
 }
 
 impl To {
@@ -149,7 +200,7 @@ unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, pane
     }
 }
 
-/// A tile of N rows of C vectors, under the conditions of [`tile`]; its elements are `PAIRS` of bf16, or f32s.
+/// Tiles of N rows of C vectors, under the conditions of [`tile`]; their elements are `PAIRS` of bf16, or f32s.
 #[cfg(target_arch = "x86_64")]
 struct Tile<'a, const N: usize, const C: usize, const PAIRS: bool> {
     a: Mat<'a>,
@@ -161,68 +212,72 @@ struct Tile<'a, const N: usize, const C: usize, const PAIRS: bool> {
 impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, PAIRS> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Tile { a, panel, to } = self;
+        let Tile { a, panel, mut to } = self;
         // measured where vectors have 512 bits alone
         let ahead = V::LANES == 16 && N <= AHEAD_ROWS;
-        // SAFETY: every address is inside a, panel or `to` by the caller's promise.
-        unsafe {
-            let mut acc = [[V::all(0.0); C]; N];
-            let mut total = acc;
-            if let Some((from, stride)) = to.from {
-                for i in 0..N {
-                    for v in 0..C {
-                        total[i][v] = V::load(from.add(i * stride + V::LANES * v));
-                    }
-                }
-            }
-            if to.is_chain() {
-                acc = total;
-            }
-            let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
-            let mut left = a.cols;
-            loop {
-                let steps = left.min(to.block);
-                for _ in 0..steps {
-                    let mut row = [V::all(0.0); C];
-                    for v in 0..C {
-                        if ahead {
-                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(V::LANES * v + AHEAD).cast());
-                        }
-                        row[v] = V::load(b.add(V::LANES * v));
-                    }
+        for t in 0..to.count {
+            // SAFETY: every address is inside a, panel or `to` by the caller's promise.
+            unsafe {
+                let mut acc = [[V::all(0.0); C]; N];
+                let mut total = acc;
+                if let Some((from, stride)) = to.from {
                     for i in 0..N {
-                        let x = V::all(*at.add(i * a.row_stride));
                         for v in 0..C {
-                            acc[i][v] = if PAIRS {
-                                V::fmadd_pairs(x, row[v], acc[i][v])
-                            } else {
-                                V::fmadd(x, row[v], acc[i][v])
-                            };
+                            total[i][v] = V::load(from.add(i * stride + V::LANES * v));
                         }
                     }
-                    at = at.wrapping_add(a.col_stride);
-                    b = b.add(V::PANEL * V::LANES);
+                    to.from = Some((from.wrapping_add(N * stride), stride));
                 }
                 if to.is_chain() {
-                    total = acc;
-                    break;
+                    acc = total;
+                }
+                let (mut at, mut b) = (a.data.as_ptr().add(t * to.down), panel.as_ptr());
+                let mut left = a.cols;
+                loop {
+                    let steps = left.min(to.block);
+                    for _ in 0..steps {
+                        let mut row = [V::all(0.0); C];
+                        for v in 0..C {
+                            if ahead {
+                                _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(V::LANES * v + AHEAD).cast());
+                            }
+                            row[v] = V::load(b.add(V::LANES * v));
+                        }
+                        for i in 0..N {
+                            let x = V::all(*at.add(i * a.row_stride));
+                            for v in 0..C {
+                                acc[i][v] = if PAIRS {
+                                    V::fmadd_pairs(x, row[v], acc[i][v])
+                                } else {
+                                    V::fmadd(x, row[v], acc[i][v])
+                                };
+                            }
+                        }
+                        at = at.wrapping_add(a.col_stride);
+                        b = b.add(V::PANEL * V::LANES);
+                    }
+                    if to.is_chain() {
+                        total = acc;
+                        break;
+                    }
+                    for i in 0..N {
+                        for v in 0..C {
+                            total[i][v] = V::add(total[i][v], acc[i][v]);
+                            acc[i][v] = V::all(0.0);
+                        }
+                    }
+                    left -= steps;
+                    if left == 0 {
+                        break;
+                    }
                 }
                 for i in 0..N {
                     for v in 0..C {
-                        total[i][v] = V::add(total[i][v], acc[i][v]);
-                        acc[i][v] = V::all(0.0);
+                        let c = to.c.add(i * to.stride + V::LANES * v);
+                        if to.past { V::stream(c, total[i][v]) } else { V::store(c, total[i][v]) }
                     }
                 }
-                left -= steps;
-                if left == 0 {
-                    break;
-                }
-            }
-            for i in 0..N {
-                for v in 0..C {
-                    let c = to.c.add(i * to.stride + V::LANES * v);
-                    if to.past { V::stream(c, total[i][v]) } else { V::store(c, total[i][v]) }
-                }
+                to.c = to.c.wrapping_add(N * to.stride);
             }
         }
     }
@@ -256,30 +311,35 @@ impl Plain<'_> {
     fn rows<const N: usize, M: MulAdd>(self) {
         let Plain { vectors, a, panel, to, .. } = self;
         let cols = 8 * vectors;
-        let mut total = [[0f32; 16]; N];
-        for (i, total) in total.iter_mut().enumerate() {
-            if let Some((from, stride)) = to.from {
-                // SAFETY: row i of what to start from, whole vectors of it.
-                total[..cols].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(i * stride), cols) });
-            }
-        }
-        let mut acc = if to.is_chain() { total } else { [[0f32; 16]; N] };
-        for (p, row) in panel.as_chunks::<16>().0.iter().enumerate().take(a.cols) {
-            for (i, acc) in acc.iter_mut().enumerate() {
-                let x = a.data[i * a.row_stride + p * a.col_stride];
-                for v in 0..16 {
-                    acc[v] = fma::<M>(x, row[v], acc[v]);
+        for t in 0..to.count {
+            let (a, down) = (&a.data[t * to.down..], t * N);
+            let mut total = [[0f32; 16]; N];
+            for (i, total) in total.iter_mut().enumerate() {
+                if let Some((from, stride)) = to.from {
+                    // SAFETY: row i of what to start from, whole vectors of it.
+                    let from = unsafe { std::slice::from_raw_parts(from.add((down + i) * stride), cols) };
+                    total[..cols].copy_from_slice(from);
                 }
             }
-            if !to.is_chain() && ((p + 1) % to.block == 0 || p + 1 == a.cols) {
-                for (total, acc) in total.as_flattened_mut().iter_mut().zip(acc.as_flattened_mut()) {
-                    (*total, *acc) = (*total + *acc, 0.0);
+            let mut acc = if to.is_chain() { total } else { [[0f32; 16]; N] };
+            for (p, row) in panel.as_chunks::<16>().0.iter().enumerate().take(self.a.cols) {
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    let x = a[i * self.a.row_stride + p * self.a.col_stride];
+                    for v in 0..16 {
+                        acc[v] = fma::<M>(x, row[v], acc[v]);
+                    }
+                }
+                if !to.is_chain() && ((p + 1) % to.block == 0 || p + 1 == self.a.cols) {
+                    for (total, acc) in total.as_flattened_mut().iter_mut().zip(acc.as_flattened_mut()) {
+                        (*total, *acc) = (*total + *acc, 0.0);
+                    }
                 }
             }
-        }
-        for (i, sums) in if to.is_chain() { acc } else { total }.iter().enumerate() {
-            // SAFETY: row i of c.
-            unsafe { std::slice::from_raw_parts_mut(to.c.add(i * to.stride), cols) }.copy_from_slice(&sums[..cols]);
+            for (i, sums) in if to.is_chain() { acc } else { total }.iter().enumerate() {
+                // SAFETY: row i of c.
+                let to = unsafe { std::slice::from_raw_parts_mut(to.c.add((down + i) * to.stride), cols) };
+                to.copy_from_slice(&sums[..cols]);
+            }
         }
     }
 }
@@ -369,65 +429,65 @@ impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>, const C: usize> Body for
     }
 }
 
-/// `to[p * stride + i] = rows[i][p]`: sixteen columns of b become columns of a panel.
+/// `to[p * stride + i] = from[i * from_stride + p]` for p and i below sixteen: columns of b become columns of a panel.
 #[inline(always)]
-pub fn transpose(level: Level, rows: &[[f32; 16]; 16], to: &mut [f32], stride: usize) {
+pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32], stride: usize) {
     #[cfg(target_arch = "x86_64")]
-    if level.is_avx512() {
-        // the stride is the caller's, so the place of the last store may overflow a usize
-        let end = stride.checked_mul(15).and_then(|last| last.checked_add(16));
-        assert!(end.is_some_and(|end| end <= to.len()), "16 rows, {stride} apart, in {} elements", to.len());
-        // SAFETY: the level has the instructions; sixteen stores of sixteen, the last within `to` by the assert.
-        return unsafe { transpose_avx512(rows, to.as_mut_ptr(), stride) };
+    if level.is_avx512() || level.name() == "avx2" {
+        // the strides are the caller's, so the place of the last element may overflow a usize
+        let fits = |n: usize, stride: usize| {
+            stride.checked_mul(15).and_then(|last| last.checked_add(16)).is_some_and(|end| end <= n)
+        };
+        assert!(
+            fits(from.len(), from_stride) && fits(to.len(), stride),
+            "16 rows, {from_stride} and {stride} apart, in {} and {} elements",
+            from.len(),
+            to.len()
+        );
+        for (i, p) in [(0, 0), (8, 0), (0, 8), (8, 8)] {
+            // SAFETY: the level has the instructions; eight rows of eight, the last within `from` and `to` by the assert.
+            unsafe {
+                transpose_eight(
+                    from.as_ptr().add(i * from_stride + p),
+                    from_stride,
+                    to.as_mut_ptr().add(p * stride + i),
+                    stride,
+                )
+            };
+        }
+        return;
     }
     let _ = level;
     for (p, to) in to.chunks_mut(stride).enumerate().take(16) {
-        for (to, row) in to.iter_mut().zip(rows) {
-            *to = row[p];
+        for (i, to) in to.iter_mut().enumerate().take(16) {
+            *to = from[i * from_stride + p];
         }
     }
 }
 
-/// Four rounds of exchanging halves: of neighbours, of pairs, of fours, of eights.
+/// Eight rows of eight: halves are exchanged as they are loaded, then neighbours, then pairs.
 ///
 /// # Safety
-/// `to` has 15 stride + 16 elements.
+/// `from` and `to` have eight rows of eight elements, so far apart.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx")]
 #[inline]
-unsafe fn transpose_avx512(rows: &[[f32; 16]; 16], to: *mut f32, stride: usize) {
-    // SAFETY: loads are of whole rows, stores where the caller says there is room.
+unsafe fn transpose_eight(from: *const f32, from_stride: usize, to: *mut f32, stride: usize) {
+    // SAFETY: as the caller says.
     unsafe {
-        let mut r = [_mm512_setzero_ps(); 16];
-        for i in 0..16 {
-            r[i] = _mm512_loadu_ps(rows[i].as_ptr());
-        }
-        let mut s = r;
-        for i in (0..16).step_by(2) {
-            s[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-            s[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-        }
-        let pd = |v: __m512| _mm512_castps_pd(v);
-        for i in (0..16).step_by(4) {
-            for (j, [a, b]) in [[0, 2], [1, 3]].into_iter().enumerate() {
-                r[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(s[i + a]), pd(s[i + b])));
-                r[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pd(s[i + a]), pd(s[i + b])));
+        for half in 0..2 {
+            let mut r = [_mm256_setzero_ps(); 4];
+            for i in 0..4 {
+                let at = from.add(i * from_stride + 4 * half);
+                let low = _mm256_castps128_ps256(_mm_loadu_ps(at));
+                r[i] = _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(at.add(4 * from_stride)));
             }
-        }
-        // r[4 g + j] holds, in lane q, elements 4 q + j of rows 4 g .. 4 g + 4
-        for j in 0..4 {
-            let low = _mm512_shuffle_f32x4::<0x88>(r[j], r[4 + j]);
-            let high = _mm512_shuffle_f32x4::<0x88>(r[8 + j], r[12 + j]);
-            let low_odd = _mm512_shuffle_f32x4::<0xdd>(r[j], r[4 + j]);
-            let high_odd = _mm512_shuffle_f32x4::<0xdd>(r[8 + j], r[12 + j]);
-            let out = [
-                (0, _mm512_shuffle_f32x4::<0x88>(low, high)),
-                (8, _mm512_shuffle_f32x4::<0xdd>(low, high)),
-                (4, _mm512_shuffle_f32x4::<0x88>(low_odd, high_odd)),
-                (12, _mm512_shuffle_f32x4::<0xdd>(low_odd, high_odd)),
-            ];
-            for (q, v) in out {
-                _mm512_storeu_ps(to.add((q + j) * stride), v);
+            let [low, high] =
+                [[0, 1], [2, 3]].map(|[a, b]| [_mm256_unpacklo_ps(r[a], r[b]), _mm256_unpackhi_ps(r[a], r[b])]);
+            for j in 0..2 {
+                let at = to.add((4 * half + 2 * j) * stride);
+                _mm256_storeu_ps(at, _mm256_shuffle_ps::<0x44>(low[j], high[j]));
+                _mm256_storeu_ps(at.add(stride), _mm256_shuffle_ps::<0xee>(low[j], high[j]));
             }
         }
     }
@@ -444,7 +504,7 @@ mod tests {
         let (level, mut c) = (Level::best(), [0.0; 64]);
         let width = shape(level).1;
         let a = Mat::strided(&[1.0], usize::MAX / width + 1, 1, 0).t();
-        panel(level, false, MatMut::new(&mut c[..width], width), a, &[], (Start::Zero, usize::MAX));
+        panel(level, false, MatMut::new(&mut c[..width], width), a.into(), &[], (Start::Zero, usize::MAX));
     }
 
     /// The place of the last of sixteen rows, as a usize wraps: 1, 16, 31 and beyond the end. At no level is anything written outside.
@@ -455,13 +515,13 @@ mod tests {
             for stride in [usize::MAX / 15, usize::MAX / 15 + 1, 0xEEEE_EEEE_EEEE_EEEF, usize::MAX, 1 << 60, 64] {
                 let mut all = [0.0; 4096];
                 let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    transpose(level, &block, &mut all[2000..2017], stride);
+                    transpose(level, block.as_flattened(), 16, &mut all[2000..2017], stride);
                 }));
                 assert!(refused.is_err() || !level.name().starts_with("avx512"), "{} {stride}", level.name());
                 assert!([&all[..2000], &all[2017..]].concat().iter().all(|x| *x == 0.0), "{} {stride}", level.name());
             }
             let mut fits = [0.0; 15 * 17 + 16];
-            transpose(level, &block, &mut fits, 17);
+            transpose(level, block.as_flattened(), 16, &mut fits, 17);
             assert_eq!(fits.iter().filter(|x| **x == 1.0).count(), 256);
         }
     }
