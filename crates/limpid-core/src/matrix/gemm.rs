@@ -46,7 +46,7 @@ const NEAR: usize = 512;
 const A_ROWS: usize = 384;
 
 /// How many columns of b are packed at once: the cache lines that lie beside each other in memory.
-const STRIP: usize = 64;
+pub const STRIP: usize = 64;
 
 /// Columns of a panel at this level.
 pub fn width(level: Level) -> usize {
@@ -467,6 +467,8 @@ struct Product<'a> {
     k_block: usize,
     /// The steps of k, and the columns of c.
     shape: (usize, usize),
+    /// Where only panels' rows up to the diagonal are computed: which column of the whole matrix is the first of c.
+    diagonal: Option<usize>,
 }
 
 impl Product<'_> {
@@ -487,6 +489,11 @@ impl Product<'_> {
         for from in strip.clone().step_by(width) {
             let part = from..(from + width).min(strip.end);
             let start = if k > 0 { Start::Own } else { self.start.cols(part.clone()) };
+            let end = self.diagonal.map_or(block.end, |first| block.end.min(first + part.end));
+            if end <= block.start {
+                continue;
+            }
+            let (block, a) = (block.start..end, a.top(end - block.start));
             if let Side::Packed(b, first) = self.b
                 && b.pairs
                 && form != Form::Pairs
@@ -510,7 +517,7 @@ impl Product<'_> {
                 Side::Turned(b, first) => b.turn(level, room, (ks.clone(), first + part.start..first + part.end)),
             };
             let how = (start, self.sums.block(form.step()));
-            tile::panel(level, form == Form::Pairs, c.part(block.clone(), part), a, panel, how);
+            tile::panel(level, form == Form::Pairs, c.part(block, part), a, panel, how);
         }
     }
 
@@ -556,6 +563,7 @@ fn multiply(
     a: Mat,
     b: Side,
     (start, sums): (Start, Sums),
+    diagonal: Option<usize>,
     scratch: &mut [f32],
 ) {
     if let Side::Packed(b, from) = b
@@ -587,7 +595,7 @@ fn multiply(
     let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();
     let (blocks, strips) = (a.cols.div_ceil(k_block), cols.div_ceil(STRIP));
     let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
-    let product = Product { level, form, b, start, sums, k_block, shape: (a.cols, cols) };
+    let product = Product { level, form, b, start, sums, k_block, shape: (a.cols, cols), diagonal };
     if in_place || few {
         // all of a is as the tiles read it: finish a strip of c before the next
         let ready = if in_place { a.into() } else { level.run(Take { level, form, to: held, a }) };
@@ -637,7 +645,32 @@ pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f
 #[track_caller]
 pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, how: (Start, Sums), scratch: &mut [f32]) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), how, scratch);
+    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), how, None, scratch);
+}
+
+/// c = a b, for some columns, from `from` on, of a product that is symmetric: the rows below the diagonal may be left out ([`mirror`]).
+#[track_caller]
+pub fn product_above(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, from: usize, scratch: &mut [f32]) {
+    assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
+    let how = (Start::Zero, Sums::Blocks);
+    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), how, Some(from), scratch);
+}
+
+/// Copies what is above the diagonal of a square matrix below it.
+pub fn mirror(level: Level, c: &mut [f32], side: usize) {
+    for i in (0..side).step_by(16) {
+        let (above, below) = c.split_at_mut(i * side);
+        for j in (0..i).step_by(16) {
+            let (from, to) = (&above[j * side + i..], &mut below[j..]);
+            if i + 16 <= side {
+                tile::transpose(level, from, side, to, side);
+            } else {
+                for (p, to) in to.chunks_mut(side).enumerate() {
+                    (0..16).for_each(|q| to[q] = from[q * side + p]);
+                }
+            }
+        }
+    }
 }
 
 /// c = start + a b, for the columns of a packed b from `from` on, as many as c has; `from` is a multiple of [`width`].
@@ -654,7 +687,8 @@ pub fn gemm_packed<'a>(
     assert_eq!((a.cols, b.width), (b.rows, width(level)), "shapes of a packed product");
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
     let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
-    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), (start.into(), Sums::Blocks), scratch);
+    let how = (start.into(), Sums::Blocks);
+    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), how, None, scratch);
 }
 
 /// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples of sixteen.
@@ -665,7 +699,7 @@ pub fn gemm_packed<'a>(
 pub fn gemm_turned(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, start: Start, scratch: &mut [f32]) {
     assert_eq!((a.cols, b.width), (b.cols, width(level)), "shapes of a turned product");
     assert!(b.codes.is_some() && from.is_multiple_of(16) && c.cols().is_multiple_of(16) && from + c.cols() <= b.rows);
-    multiply(level, Form::Exact, c, a, Side::Turned(b, from), (start, Sums::Blocks), scratch);
+    multiply(level, Form::Exact, c, a, Side::Turned(b, from), (start, Sums::Blocks), None, scratch);
 }
 
 #[cfg(test)]
@@ -676,6 +710,33 @@ mod tests {
 
     fn values(n: usize, seed: u64) -> Vec<f32> {
         (0..n as u64).map(|i| crate::numeric::random::uniform(seed, 0, i) as f32 - 0.5).collect()
+    }
+
+    /// Half of a symmetric product, mirrored, has the bits of the whole, whatever the sides and however its columns are shared out.
+    #[test]
+    fn a_symmetric_product_is_computed_by_halves() {
+        for level in Level::available() {
+            for precision in [Precision::F32, Precision::Bf16] {
+                for (side, k) in [(1, 3), (5, 64), (16, 1), (33, 70), (64, 128), (100, 65), (130, 300), (401, 40)] {
+                    let mut scratch = vec![0.0; SCRATCH];
+                    let x = values(side * k, 3);
+                    for (a, b) in [(Mat::new(&x, k), Mat::new(&x, k).t()), (Mat::new(&x, side).t(), Mat::new(&x, side))]
+                    {
+                        let (mut whole, mut half) = (vec![0.0; side * side], vec![f32::NAN; side * side]);
+                        let how = (Start::Zero, Sums::Blocks);
+                        product(level, precision, MatMut::new(&mut whole, side), a, b, how, &mut scratch);
+                        for from in (0..side).step_by(2 * STRIP) {
+                            let part = from..(from + 2 * STRIP).min(side);
+                            let mut c = MatMut::new(&mut half, side);
+                            let c = c.part(0..side, part.clone());
+                            product_above(level, precision, c, a, b.cols(part), from, &mut scratch);
+                        }
+                        mirror(level, &mut half, side);
+                        assert!(half == whole, "{level} {precision} {side} {k}");
+                    }
+                }
+            }
+        }
     }
 
     /// Every shape, orientation and level: not only close, but exactly the chains that [`Sums`] promises.

@@ -46,22 +46,29 @@ pub struct Tiles<'a> {
     mat: Mat<'a>,
     /// The tile that begins at row i begins at element `i * down`.
     down: usize,
+    /// Rows of a tile, where it is packed.
+    height: Option<usize>,
 }
 
 impl<'a> From<Mat<'a>> for Tiles<'a> {
     fn from(mat: Mat<'a>) -> Self {
-        Tiles { mat, down: mat.row_stride }
+        Tiles { mat, down: mat.row_stride, height: None }
     }
 }
 
 impl<'a> Tiles<'a> {
     /// Tiles of `height` rows, one after the other; in each, the rows of a step of k are neighbours.
     pub fn packed(data: &'a [f32], rows: usize, cols: usize, height: usize) -> Self {
-        Tiles { mat: Mat { data, rows, cols, row_stride: 1, col_stride: height }, down: cols }
+        Tiles { mat: Mat { data, rows, cols, row_stride: 1, col_stride: height }, down: cols, height: Some(height) }
     }
     /// Some steps of k.
     pub fn steps(self, range: Range<usize>) -> Self {
         Tiles { mat: self.mat.cols(range), ..self }
+    }
+    /// The first `n` rows.
+    pub fn top(self, n: usize) -> Self {
+        assert!(n <= self.mat.rows);
+        Tiles { mat: Mat { rows: n, ..self.mat }, ..self }
     }
     /// The matrix, if the elements of its rows are neighbours.
     pub fn as_rows(self) -> Option<Mat<'a>> {
@@ -90,7 +97,8 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Tiles, panel: &[f32], 
     let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
     let past =
         start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
-    let (rows, height) = (c.rows(), height(level, c.rows()));
+    let rows = c.rows();
+    let height = a.height.unwrap_or_else(|| height(level, rows));
     let whole_tiles = rows - rows % height;
     for tiles in [0..whole_tiles, whole_tiles..rows] {
         // those whose columns are not whole vectors are computed elsewhere, one by one

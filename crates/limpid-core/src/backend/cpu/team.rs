@@ -185,6 +185,23 @@ impl ThreadTeam {
         });
     }
 
+    /// c = a b where that is symmetric: half of it is computed.
+    pub fn product_symmetric(&self, c: &mut [f32], a: Mat, b: Mat) {
+        let side = a.rows;
+        let parts = if self.alone(side * side * a.cols) { 1 } else { 4 * self.pool.threads() };
+        let each = side.div_ceil(parts).next_multiple_of(gemm::STRIP);
+        let to = Shared::new(c, side);
+        self.pool.run(side.div_ceil(each), &|task, id| {
+            let part = task * each..((task + 1) * each).min(side);
+            // SAFETY: each task takes its own columns.
+            let c = unsafe { to.part(0..side, part.clone()) };
+            self.with_scratch(id, |scratch| {
+                gemm::product_above(self.level, self.precision, c, a, b.cols(part.clone()), part.start, scratch);
+            });
+        });
+        gemm::mirror(self.level, c, side);
+    }
+
     /// Packs all of b.
     ///
     /// # Errors

@@ -214,9 +214,9 @@ fn orthogonal(team: &ThreadTeam, room: &mut [f32], (out, cols): (usize, usize)) 
     for _ in 0..muon::ROUNDS {
         let of = Mat::new(x, cols);
         let (left, right) = if out <= cols { (of, of.t()) } else { (of.t(), of) };
-        team.product(s, left, right, Start::Zero, Sums::Blocks);
+        team.product_symmetric(s, left, right);
         let square = Mat::new(s, side);
-        team.product(mix, square, square, Start::Zero, Sums::Blocks);
+        team.product_symmetric(mix, square, square);
         blend(mix, c, s, b);
         let mixed = Mat::new(mix, side);
         let (left, right) = if out <= cols { (mixed, of) } else { (of, mixed) };
