@@ -116,7 +116,7 @@ pub fn start(
 ) -> Result<Box<dyn Backend>> {
     if how.precision == Precision::Int8 {
         let what = "its products take f32, bf16 or f16, not int8".into();
-        return Err(BackendError::NotSupported { op: "gpu", what });
+        return Err(BackendError::NotSupported { op: "gpu", what, settings: &["device cpu"] });
     }
     if let Some(weights) = weights {
         return Ok(Box::new(Gpu::start_with(model, weights)?.rounding(how.precision)?));
@@ -198,7 +198,7 @@ impl Gpu {
                 "{} offers no square cooperative matrices of f16 with sums in f32: products of bf16 and f32 need none",
                 self.device.adapter
             );
-            return Err(BackendError::NotSupported { op: "products of f16", what });
+            return Err(BackendError::NotSupported { op: "products of f16", what, settings: &["precision bf16"] });
         }
         Ok(Gpu { precision, ..self })
     }
@@ -262,7 +262,7 @@ impl Gpu {
     }
     fn unread(&self, op: &'static str) -> BackendError {
         let what = format!("the cache has bf16 that stays on {}", self.device.adapter);
-        BackendError::NotSupported { op, what }
+        BackendError::NotSupported { op, what, settings: &[] }
     }
 
     fn space(&self, space: MemorySpace) -> &Space {
@@ -435,7 +435,7 @@ fn scratch(model: &Model, chunk: usize) -> usize {
 
 /// Refuses what the kernels cannot do.
 fn check(device: &GpuDevice, model: &Model) -> Result<()> {
-    let refused = |what: String| Err(BackendError::NotSupported { op: "this model", what });
+    let refused = |what: String| Err(BackendError::NotSupported { op: "this model", what, settings: &["device cpu"] });
     let fits = |space: MemorySpace| match model.element(space) {
         Element::Bf16 => space == MemorySpace::Cache,
         element => element == Element::F32,

@@ -206,13 +206,14 @@ impl Gpu {
             "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: --optimizer adamw takes it in parts",
             self.device.adapter
         );
-        Err(BackendError::NotSupported { op: "update", what })
+        Err(BackendError::NotSupported { op: "update", what, settings: &["optimizer adamw"] })
     }
 
     /// Checks that the model was built to train, and the groups.
     pub(crate) fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
         if !self.spaces[MemorySpace::Moment1 as usize].is_some() {
-            return Err(BackendError::NotSupported { op, what: "its model was not built to train".into() });
+            let what = "its model was not built to train".into();
+            return Err(BackendError::NotSupported { op, what, settings: &[] });
         }
         BackendError::check_groups(op, groups, self.elements)
     }

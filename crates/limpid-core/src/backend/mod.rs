@@ -58,6 +58,8 @@ pub enum BackendError {
         op: &'static str,
         /// Which part of it, and why.
         what: String,
+        /// The settings that may help, each with a value: `device cpu`.
+        settings: &'static [&'static str],
     },
     /// The batch has more rows than the model has room for, or an id outside of a table.
     #[error(transparent)]
@@ -102,6 +104,15 @@ pub enum BackendError {
 }
 
 impl BackendError {
+    /// The settings that may help, with a value where one is known.
+    pub fn settings(&self) -> &'static [&'static str] {
+        match self {
+            BackendError::NotSupported { settings, .. } => settings,
+            BackendError::Memory { .. } => &["batch_size", "memory"],
+            _ => &[],
+        }
+    }
+
     /// Checks that the ranges of parameters are in ascending order, do not overlap and lie within `elements`: only
     /// then may threads share an update.
     ///

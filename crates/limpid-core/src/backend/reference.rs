@@ -134,7 +134,7 @@ impl Backend for Reference {
     fn keep_part(&mut self) {}
     fn share(&mut self) -> Result<SharedWeights> {
         let what = "this backend keeps its weights to itself".into();
-        Err(BackendError::NotSupported { op: "sharing weights", what })
+        Err(BackendError::NotSupported { op: "sharing weights", what, settings: &[] })
     }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.limits.check(batch)?;

@@ -476,7 +476,7 @@ mod tests {
     }
 
     fn no<T>() -> Done<T> {
-        Err(BackendError::NotSupported { op: "a test's memory", what: "nothing but memory".into() })
+        Err(BackendError::NotSupported { op: "a test's memory", what: "nothing but memory".into(), settings: &[] })
     }
 
     impl Backend for Memory {

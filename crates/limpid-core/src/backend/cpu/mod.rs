@@ -235,15 +235,19 @@ impl Cpu {
         };
         if let Some((_, element)) = model.elements.iter().enumerate().find(|one| !fits(one)) {
             let what = format!("it has no memory of {element}, only of f32");
-            return Err(BackendError::NotSupported { op: "this model", what });
+            return Err(BackendError::NotSupported { op: "this model", what, settings: &[] });
         }
         if precision == Precision::F16 {
             let what = "they are for GPUs that have matrices of f16: here bf16 takes as many bytes".into();
-            return Err(BackendError::NotSupported { op: "products of f16", what });
+            return Err(BackendError::NotSupported {
+                op: "products of f16",
+                what,
+                settings: &["device gpu", "precision bf16"],
+            });
         }
         if precision == Precision::Int8 && matches!(model.mode, Mode::Train { .. }) {
             let what = "they have no gradient: training takes f32 or bf16".into();
-            return Err(BackendError::NotSupported { op: "products of int8", what });
+            return Err(BackendError::NotSupported { op: "products of int8", what, settings: &["precision bf16"] });
         }
         let arena = |space: MemorySpace, wanted: bool| reserve(if wanted { model.program.size(space) } else { 0 });
         let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
@@ -528,7 +532,7 @@ impl Backend for Cpu {
         let (head, body) = (back.part(..head), back.part(head..));
         if !self.weights.have_backward() {
             let what = "its weights are packed for running: gradients need a model with its own".into();
-            return Err(BackendError::NotSupported { op: "backward", what });
+            return Err(BackendError::NotSupported { op: "backward", what, settings: &[] });
         }
         let weights = Fixed { weights: &self.weights, tables: &self.tables };
         for pass in head {

@@ -63,7 +63,8 @@ impl Cpu {
     fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
         let elements = self.weights.param.len();
         if self.moment1.len() < elements {
-            return Err(BackendError::NotSupported { op, what: "its model was not built to train".into() });
+            let what = "its model was not built to train".into();
+            return Err(BackendError::NotSupported { op, what, settings: &[] });
         }
         BackendError::check_groups(op, groups, elements)
     }

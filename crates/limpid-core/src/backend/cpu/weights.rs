@@ -130,7 +130,7 @@ impl Weights {
         } else {
             return Ok(());
         };
-        Err(BackendError::NotSupported { op: "shared weights", what })
+        Err(BackendError::NotSupported { op: "shared weights", what, settings: &[] })
     }
 
     /// The plain values of a parameter.
