@@ -278,7 +278,7 @@ fn looking_changes_no_bit_and_keeps_to_its_memory() {
     let gone = glass.ask(&subjects, &format!("traces/{}/tensors", ids[0]), &[], free).unwrap_err();
     assert_eq!(gone.code(), "trace_expired");
     let small = Glass::new(1000).trace(&subjects, &json!({ "prompt": "to be" }), free, &mut |_| true).unwrap_err();
-    assert!(small.code() == "too_large" && small.to_string().contains("--inspect-memory"), "{small}");
+    assert!(small.code() == "too_large" && small.to_string().contains("give traces more memory"), "{small}");
     let long = "to be ".repeat(90);
     let said = glass.trace(&subjects, &json!({ "prompt": long }), free, &mut |_| true).unwrap_err();
     assert!(said.code() == "prompt_too_long" && said.to_string().contains("more than the context of"), "{said}");

@@ -497,8 +497,8 @@ impl GpuDevice {
             None => Ok(()),
             Some(fault) => {
                 let what = format!(
-                    "{} computes wrong results in {fault}; another version of its driver may be correct (`limpid doctor --prove` lists every \
-                     fault), and the cpu trains",
+                    "{} computes wrong results in {fault}; another version of its driver may be correct (`prove`, of the \
+                     library and of `limpid doctor`, lists every fault), and the cpu trains",
                     self.adapter
                 );
                 Err(BackendError::NotSupported { op: "training", what, settings: &["device cpu"] })
@@ -614,7 +614,8 @@ impl GpuDevice {
         let counts = how.usage.contains(wgpu::BufferUsages::STORAGE);
         let refused = |what: &str| {
             let what = format!(
-                "{}, which holds {} already, refuses it ({}): a smaller batch, or --memory where it trains, takes less",
+                "{}, which holds {} already, refuses it ({}): a smaller batch takes less, and so does recomputing \
+                 activations in training",
                 self.adapter,
                 units::bytes(self.reserved()),
                 what.trim()

@@ -57,7 +57,7 @@ fn a_device_that_computes_wrongly_is_refused() {
     device.replace((&kernels::ADD_BACK, Variant::default()), &kernels::MULTIPLY);
     let refused = device.proven().unwrap_err().to_string();
     assert!(
-        refused.contains("computes wrong results in add backward") && refused.contains("doctor --prove"),
+        refused.contains("computes wrong results in add backward") && refused.contains("`limpid doctor`"),
         "{refused}"
     );
 }

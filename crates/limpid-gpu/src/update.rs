@@ -203,7 +203,7 @@ impl Gpu {
         let matrices = groups.iter().filter_map(|of| of.matrix).map(|(out, cols)| out * cols);
         let Some(len) = matrices.max().filter(|len| *len > most) else { return Ok(()) };
         let what = format!(
-            "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: --optimizer adamw takes it in parts",
+            "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: adamw takes it in parts",
             self.device.adapter
         );
         Err(BackendError::NotSupported { op: "update", what, settings: &["optimizer adamw"] })

@@ -212,14 +212,15 @@ fn options(args: &Args) -> Result<ServeOptions> {
     })
 }
 
-/// What a wrong flag is at fault for is wrong usage.
+/// An error that a wrong flag causes is wrong usage, and names the flag.
 fn usage(error: ServeError) -> anyhow::Error {
+    let flags: Vec<String> = error.settings().iter().map(|name| format!("--{}", name.replace('_', "-"))).collect();
     match error {
         ServeError::Exposed(_)
         | ServeError::Key(_)
         | ServeError::AllowHost(_)
         | ServeError::Origin(_)
-        | ServeError::Unnamed => Usage(error.to_string()).into(),
+        | ServeError::Unnamed => Usage(format!("{error} ({})", flags.join(", "))).into(),
         other => other.into(),
     }
 }
