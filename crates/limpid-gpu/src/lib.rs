@@ -37,8 +37,8 @@ use limpid_core::backend::{
     prepare, transpose,
 };
 use limpid_core::matrix::Precision;
-use limpid_core::model::{Mode, Model};
-use limpid_core::numeric::element::{Element, Major, Values};
+use limpid_core::model::{MemoryPart, Mode, Model};
+use limpid_core::numeric::element::{Element, Values};
 use limpid_core::ops::limits::Limits;
 use limpid_core::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use limpid_core::optimizer::{Change, ParamGroup, Rule};
@@ -407,13 +407,13 @@ impl GpuAdapter {
                 + aside
                 + update::room_of(groups).map(|n| if n == 0 { 0 } else { rounded(n) }).iter().sum::<usize>();
             parts.extend([
-                ("optimizer moments", bytes(MemorySpace::Moment1)? + bytes(MemorySpace::Moment2)?),
-                ("average of the weights", average),
-                ("gradients set aside", aside),
+                (MemoryPart::Moments, bytes(MemorySpace::Moment1)? + bytes(MemorySpace::Moment2)?),
+                (MemoryPart::Average, average),
+                (MemoryPart::GradientsAside, aside),
             ]);
         }
         let named: usize = parts.iter().map(|(_, bytes)| bytes).sum();
-        parts.push(("kernels' scratch", all.saturating_sub(named)));
+        parts.push((MemoryPart::KernelScratch, all.saturating_sub(named)));
         // what is written waits in as much, and so does one tensor that is read
         let largest = model.params.iter().map(|param| 4 * param.region.len()).max().unwrap_or(0);
         Ok(DeviceMemory { parts, staging: STAGING + largest, of_system: self.shares_memory() })

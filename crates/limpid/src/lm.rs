@@ -15,7 +15,7 @@ use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
 use crate::matrix::Precision;
 use crate::memory::{self, On};
-use crate::model::{Component, Mode, Model, Module, Param};
+use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
 use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
@@ -634,7 +634,8 @@ impl Lm {
     /// If there are more tokens than the context has.
     pub fn layer_bytes(&self, tokens: usize) -> Result<usize> {
         let model = Model::new(&self.config, layers::mode(1, tokens))?;
-        Ok(model.memory().iter().filter(|(what, _)| *what != "parameters").map(|(_, bytes)| bytes).sum())
+        let beside = model.memory().into_iter().filter(|(part, _)| *part != MemoryPart::Parameters);
+        Ok(beside.map(|(_, bytes)| bytes).sum())
     }
 
     /// How many numbers its largest parameter has.

@@ -10,7 +10,7 @@ mod wrapper;
 
 use crate::matrix::Precision;
 use crate::matrix::arena::Refused;
-use crate::model::{Model, WeightMap};
+use crate::model::{MemoryPart, Model, WeightMap};
 use crate::numeric::element::{Major, Values};
 use crate::numeric::simd::Level;
 use crate::ops::limits::BatchError;
@@ -180,8 +180,8 @@ pub struct TrainingMemory<'a> {
 /// What is taken of a device that has memory of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Bytes by kind: those of [`Model::memory`] by their names, and what else the device reserves.
-    pub parts: Vec<(&'static str, usize)>,
+    /// Bytes by kind: those of [`Model::memory`], and what else the device reserves.
+    pub parts: Vec<(MemoryPart, usize)>,
     /// Bytes of the system's memory by way of which values go to the device and back.
     pub staging: usize,
     /// Whether it is a part of the system's memory after all, as that of a GPU in software or beside a processor is.

@@ -7,6 +7,7 @@
 
 mod builder;
 pub mod init;
+mod memory;
 mod module;
 mod order;
 mod plan;
@@ -20,6 +21,7 @@ use crate::ops::limits::Limits;
 use crate::ops::program::{Draft, Flaw, ProgramError};
 use crate::ops::{Access, BLOCK, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
 use crate::optimizer::{Method, ParamGroup};
+pub use memory::MemoryPart;
 pub use module::{Component, Module, in_block};
 pub use order::FeatureOrder;
 pub use plan::{KEEP_GRADIENTS, activations};
@@ -708,17 +710,17 @@ impl Model {
 
     /// The bytes that a run needs, by kind; gradients only where there is a backward. Training needs more
     /// (`Recipe::memory` of limpid-train).
-    pub fn memory(&self) -> Vec<(&'static str, usize)> {
+    pub fn memory(&self) -> Vec<(MemoryPart, usize)> {
         let size = |space: MemorySpace| self.bytes(space);
         let learning = size(MemorySpace::Param);
         vec![
-            ("parameters", learning + size(MemorySpace::Const)),
-            ("gradients", if self.back().is_empty() { 0 } else { learning }),
-            ("activations", size(MemorySpace::Act)),
-            ("activation gradients", size(MemorySpace::ActGrad)),
-            ("statistics", size(MemorySpace::Stat)),
-            ("cache", size(MemorySpace::Cache)),
-            ("tables", size(MemorySpace::Table)),
+            (MemoryPart::Parameters, learning + size(MemorySpace::Const)),
+            (MemoryPart::Gradients, if self.back().is_empty() { 0 } else { learning }),
+            (MemoryPart::Activations, size(MemorySpace::Act)),
+            (MemoryPart::ActivationGradients, size(MemorySpace::ActGrad)),
+            (MemoryPart::Statistics, size(MemorySpace::Stat)),
+            (MemoryPart::Cache, size(MemorySpace::Cache)),
+            (MemoryPart::Tables, size(MemorySpace::Table)),
         ]
     }
 

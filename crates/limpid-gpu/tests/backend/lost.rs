@@ -5,7 +5,7 @@
 use limpid_core::backend::{Backend, BackendError, Cpu, Result, TrainingMemory};
 use limpid_core::config::Config;
 use limpid_core::matrix::Precision;
-use limpid_core::model::{Mode, Model, Tuning, init};
+use limpid_core::model::{MemoryPart, Mode, Model, Tuning, init};
 use limpid_core::numeric::random;
 use limpid_core::numeric::simd::Level;
 use limpid_core::ops::{Batch, MemorySpace, Region};
@@ -99,8 +99,8 @@ fn what_a_plan_counts_is_what_is_reserved() {
             assert_eq!(device.reserved(), 0, "counting reserves nothing");
             let mut gpu = Gpu::start(&device, &model).unwrap();
             let at_rest = device.adapter.takes(&model, None).unwrap();
-            let sum = |parts: &[(&str, usize)]| parts.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
-            let moments = counted.parts.iter().find(|(what, _)| *what == "optimizer moments").unwrap().1;
+            let sum = |parts: &[(MemoryPart, usize)]| parts.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
+            let moments = counted.parts.iter().find(|(part, _)| *part == MemoryPart::Moments).unwrap().1;
             assert_eq!(device.reserved(), sum(&at_rest.parts), "{method} {small}, before a step");
             assert!(moments > 0 && sum(&at_rest.parts) > moments as u64);
             fill(&model, &mut gpu);

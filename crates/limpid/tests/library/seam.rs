@@ -11,7 +11,7 @@ use limpid::data::Tokens;
 use limpid::evaluate::score;
 use limpid::generate::DecodeError;
 use limpid::matrix::Precision;
-use limpid::model::{Mode, Model, init};
+use limpid::model::{MemoryPart, Mode, Model, init};
 use limpid::numeric::blocks::Quant;
 use limpid::numeric::element::{Element, Major, Values};
 use limpid::numeric::random;
@@ -593,7 +593,7 @@ fn the_recipe_counts_the_gradients_that_are_set_aside() {
         trainer.gradient(&Batches::new(&text, 2, 12, 7, Objective::NextToken).unwrap()).unwrap();
         assert_eq!((told.most.load(Relaxed), told.aside.load(Relaxed)), (most, 0), "{accumulate} micro-batches");
         let memory = trainer.recipe.memory(&trainer.model);
-        let (_, bytes) = memory.iter().find(|(what, _)| *what == "gradients set aside").unwrap();
+        let (_, bytes) = memory.iter().find(|(part, _)| *part == MemoryPart::GradientsAside).unwrap();
         assert_eq!(*bytes, most * 4 * trainer.model.program.size(MemorySpace::Grad), "{accumulate} micro-batches");
     }
 }
@@ -827,8 +827,8 @@ fn a_memory_of_another_type_is_counted_and_refused() {
     let model = Model::new(&one_block(), Mode::Score { batch: 1, context: 12 }).unwrap();
     let before = model.memory();
     let model = model.with_element(MemorySpace::Param, Element::Bf16);
-    for ((name, bytes), (_, before)) in model.memory().into_iter().zip(before) {
-        assert_eq!(bytes, if name == "parameters" { before / 2 } else { before }, "{name}");
+    for ((part, bytes), (_, before)) in model.memory().into_iter().zip(before) {
+        assert_eq!(bytes, if part == MemoryPart::Parameters { before / 2 } else { before }, "{part}");
     }
     let refused = Cpu::start(&model, 1, limpid::numeric::simd::Level::best(), Precision::F32).map(drop);
     let said = refused.unwrap_err().to_string();
