@@ -522,7 +522,7 @@ impl Backend for Gpu {
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.begin(groups, rule, watch)
     }
-    fn keep_part(&mut self) {}
+    fn restrict_updates(&mut self) {}
     fn runs_ahead(&self) -> bool {
         true
     }

@@ -188,7 +188,7 @@ pub struct Run<'a> {
     /// One for each parameter that trains, in steps whose layer statistics are logged.
     changes: Vec<Change>,
     /// Whether process 0 of several writes files.
-    keeps: bool,
+    rank0_writes: bool,
 }
 
 /// Why training ends before its last step.
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
             missing: BTreeMap::new(),
             moved: (0, [0; 2]),
             changes: vec![],
-            keeps: false,
+            rank0_writes: false,
         })
     }
 
@@ -539,7 +539,7 @@ impl<'a> Run<'a> {
         self.state.stale = if best { 0 } else { self.state.stale + 1 };
         if best {
             self.state.best = Some((step, loss));
-            self.keep_best(tell)?;
+            self.save_best(tell)?;
         }
         self.note(serde_json::json!({ "step": step, "val_loss": loss, "val_tokens": score.tokens }), tell);
         Ok(Some(tell(TrainEvent::Validated { step, loss, tokens: score.tokens, best }) == Control::Stop))

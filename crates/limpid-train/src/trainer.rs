@@ -185,7 +185,7 @@ impl Trainer {
         let processes = ranks.size();
         check_micros(processes, self.recipe.accumulate as u64, self.recipe.batch_size)?;
         if processes > 1 {
-            self.backend.keep_part();
+            self.backend.restrict_updates();
         }
         let team = self.team.among(ranks, &Uses::of(&self.model))?;
         Ok(Trainer { team, ..self })

@@ -307,7 +307,7 @@ impl Estimate<'_> {
         let again =
             |(blocks, keep): &(Range<usize>, KeepLevel)| json!({ "blocks": blocks.len(), "what": keep.recomputes() });
         let rung = |model: &Model| {
-            let (what, work) = (model.keeps()[0].1.recomputes(), extra_work(model, recipe));
+            let (what, work) = (model.keep_levels()[0].1.recomputes(), extra_work(model, recipe));
             json!({ "what": what, "total_memory_bytes": self.takes(model), "extra_work": work })
         };
         let facts = [
@@ -333,7 +333,7 @@ impl Estimate<'_> {
             ("program_bytes", json!(self.plan.program)),
             ("total_memory_bytes", json!(self.total)),
             ("memory_budget", json!(self.plan.memory)),
-            ("made_again", model.keeps().iter().map(again).collect()),
+            ("made_again", model.keep_levels().iter().map(again).collect()),
             ("extra_work", json!(extra_work(model, recipe))),
             ("ladder", self.ladder.iter().map(rung).collect()),
             ("roof_flops", json!(self.roof)),
@@ -474,7 +474,7 @@ impl Estimate<'_> {
     fn less_memory(&self) -> Vec<(&'static str, String)> {
         let level = |model: &Model| {
             let (takes, more) = (show::bytes(self.takes(model)), extra_work(model, &self.plan.recipe));
-            (model.keeps()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * more))
+            (model.keep_levels()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * more))
         };
         self.ladder.iter().map(level).collect()
     }

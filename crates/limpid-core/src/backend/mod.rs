@@ -323,7 +323,7 @@ pub trait Backend: Send {
     }
     /// Says that updates will be restricted to some ranges of the parameters: moments and averages of all others are never touched and
     /// need no memory.
-    fn keep_part(&mut self);
+    fn restrict_updates(&mut self);
     /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
     fn runs_ahead(&self) -> bool;
     /// Bytes that went to a device with memory of its own, and that came from it, since the backend was started.

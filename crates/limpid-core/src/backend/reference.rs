@@ -131,7 +131,7 @@ impl Backend for Reference {
     fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
         Ok(())
     }
-    fn keep_part(&mut self) {}
+    fn restrict_updates(&mut self) {}
     fn share(&mut self) -> Result<SharedWeights> {
         let what = "this backend keeps its weights to itself".into();
         Err(BackendError::NotSupported { op: "sharing weights", what, settings: &[] })

@@ -103,7 +103,7 @@ wrapper! {
         fn begin_update(groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
         fn report(watch: &mut [Change]) -> Result<UpdateReport>;
         fn squares(groups: &[ParamGroup]) -> Result<Vec<f64>>;
-        fn keep_part();
+        fn restrict_updates();
         fn average(groups: &[ParamGroup], decay: f64) -> Result<()>;
         fn share() -> Result<SharedWeights>;
         fn upload(region: Region, values: Values) -> Result<()>;
@@ -160,7 +160,7 @@ mod tests {
         seen.push(("runs_ahead", vec![backend.runs_ahead().into()]));
         seen.push(("transferred", backend.transferred().to_vec()));
         seen.push(("can_update", vec![backend.can_update(&groups).is_ok().into()]));
-        backend.keep_part();
+        backend.restrict_updates();
         let ids = |site| (0..12).map(|i| random::below(5, site, i, 40) as u32).collect();
         let run = |backend: &mut dyn Backend, site| {
             backend.feed(&Batch::of_sequences(ids(site), ids(site + 1), 6)).unwrap();

@@ -16,7 +16,7 @@ pub fn build(
     mode: Mode,
     tuning: &Tuning,
     recompute_level: usize,
-    keep_gradients: usize,
+    gradient_inputs_limit: usize,
 ) -> Result<Model, ConfigError> {
     let mut m = Builder::new(config, mode, tuning);
     let mut x = m.embed();
@@ -26,7 +26,7 @@ pub fn build(
         m.blocks.push(first..m.ops.len());
     }
     m.head(x);
-    m.finish(recompute_level, keep_gradients)
+    m.finish(recompute_level, gradient_inputs_limit)
 }
 
 impl Builder<'_> {

@@ -24,7 +24,7 @@ use crate::optimizer::{Method, ParamGroup};
 pub use memory::MemoryPart;
 pub use module::{Component, Module, in_block};
 pub use order::FeatureOrder;
-pub use plan::{KEEP_GRADIENTS, activations};
+pub use plan::{GRADIENT_INPUTS_LIMIT, activations};
 use recompute::KeepLevel;
 use std::collections::HashMap;
 use std::fmt;
@@ -352,8 +352,8 @@ pub struct ModelParts {
     pub params: Vec<Param>,
     /// How many rows a batch may have.
     pub rows: usize,
-    /// Elements of activations up to which it keeps the inputs of gradients: see [`KEEP_GRADIENTS`].
-    pub keep_gradients: usize,
+    /// Elements of activations up to which it keeps the inputs of gradients: see [`GRADIENT_INPUTS_LIMIT`].
+    pub gradient_inputs_limit: usize,
     /// How much the backward recomputes; 0 is nothing: see [`Model::at_recompute_level`].
     pub recompute_level: usize,
     /// The type of the elements of each memory space, by [`MemorySpace::ALL`].
@@ -394,19 +394,19 @@ impl Model {
         tuning: &Tuning,
         recompute_level: usize,
     ) -> Result<Model, ConfigError> {
-        Model::keeping(config, mode, tuning, recompute_level, KEEP_GRADIENTS)
+        Model::with_gradient_inputs_limit(config, mode, tuning, recompute_level, GRADIENT_INPUTS_LIMIT)
     }
 
-    /// [`Model::at_recompute_level`] with another limit than [`KEEP_GRADIENTS`]. Results are the same bits.
+    /// [`Model::at_recompute_level`] with another limit than [`GRADIENT_INPUTS_LIMIT`]. Results are the same bits.
     ///
     /// # Errors
     /// As [`Model::tuned`].
-    pub fn keeping(
+    pub fn with_gradient_inputs_limit(
         config: &Config,
         mode: Mode,
         tuning: &Tuning,
         recompute_level: usize,
-        keep_gradients: usize,
+        gradient_inputs_limit: usize,
     ) -> Result<Model, ConfigError> {
         config.check()?;
         if !config.lm_head && !matches!(mode, Mode::Inspect { .. } | Mode::Layers { .. }) {
@@ -431,7 +431,7 @@ impl Model {
         config.check_rows([most, context], context)?;
         let recompute_level =
             if matches!(mode, Mode::Train { .. }) { recompute_level.min(Model::recompute_levels(config)) } else { 0 };
-        builder::build(config, mode, tuning, recompute_level, keep_gradients)
+        builder::build(config, mode, tuning, recompute_level, gradient_inputs_limit)
     }
 
     /// The same model, with elements of another type in one memory space. A backend that has no such memory refuses it.
@@ -487,7 +487,7 @@ impl Model {
     }
 
     /// What each block keeps for the backward, as ranges of neighbouring blocks that keep the same.
-    pub fn keeps(&self) -> Vec<(Range<usize>, KeepLevel)> {
+    pub fn keep_levels(&self) -> Vec<(Range<usize>, KeepLevel)> {
         let mut keeps: Vec<(Range<usize>, KeepLevel)> = vec![];
         for i in 0..self.config.n_layer {
             let keep = KeepLevel::on(self.recompute_level, i, self.config.n_layer);

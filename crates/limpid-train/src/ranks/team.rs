@@ -151,7 +151,7 @@ impl Team {
         if let Some(courier) = &mut self.courier {
             // after an error, some blocks may still be on their way
             while let Some(parcel) = courier.next(true)? {
-                courier.keep(parcel);
+                courier.recycle(parcel);
             }
         }
         (self.freight, self.sent, self.arrived) = (freight, 0, 0);
@@ -188,7 +188,7 @@ impl Team {
             }
             let Some(parcel) = courier.next(self.arrived < needed)? else { return Ok(()) };
             self.unpack(&parcel, backend, self.arrived)?;
-            courier.keep(parcel);
+            courier.recycle(parcel);
             self.arrived += 1;
         }
     }
@@ -492,7 +492,7 @@ mod tests {
         fn can_update(&self, _: &[ParamGroup]) -> Done<()> {
             no()
         }
-        fn keep_part(&mut self) {}
+        fn restrict_updates(&mut self) {}
         fn share(&mut self) -> Done<SharedWeights> {
             no()
         }

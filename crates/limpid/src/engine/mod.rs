@@ -443,7 +443,7 @@ impl Engine {
         for given in &turn.rows {
             let Request { table, held, tokens, .. } = &mut running[given.sequence];
             *held += given.rows;
-            decoder.pool().keep(table.as_mut().expect("it runs"), &tokens[..*held]);
+            decoder.pool().register(table.as_mut().expect("it runs"), &tokens[..*held]);
         }
         let mut logits = decoder.logits().chunks_exact(vocab_size);
         let mut ended = vec![];

@@ -1083,7 +1083,7 @@ fn a_slice_knows_its_program_and_its_entries() {
 fn no_two_tasks_add_to_one_gradient() {
     let config = Config { d_model: 64, n_head: 2, d_ff: 256, ..tiny() };
     let model = Model::new(&config, Mode::Train { batch: 6, context: 12 }).unwrap();
-    assert!(model.program.keeps(), "threads take sequences");
+    assert!(model.program.keeps_gradient_inputs(), "threads take sequences");
     let ids = |site| (0..72).map(|i| random::below(3, site, i, 17) as u32).collect();
     let batch = Batch::of_sequences(ids(1), ids(2), 12);
     let weight = model.param("blocks.0.mlp.in.weight").unwrap().region;

@@ -138,15 +138,15 @@ fn chunk(model: &Model) -> usize {
     })
 }
 
-/// Into how many shards `threads` threads split the sequences: those of a small model (`KEEP_GRADIENTS`), where what a thread
+/// Into how many shards `threads` threads split the sequences: those of a small model (`GRADIENT_INPUTS_LIMIT`), where what a thread
 /// works on stays in its caches (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
 fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
-        Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps(),
+        Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps_gradient_inputs(),
         Mode::Score { .. } => true,
         Mode::Inspect { .. } | Mode::Layers { .. } | Mode::Decode { .. } => false,
     };
-    if apart && activations(&model.ops()) <= model.keep_gradients { threads.min(model.sequences()) } else { 1 }
+    if apart && activations(&model.ops()) <= model.gradient_inputs_limit { threads.min(model.sequences()) } else { 1 }
 }
 
 /// Whether threads sometimes work alone: on shards, and in training on Muon's matrices.
@@ -385,7 +385,7 @@ impl Cpu {
     }
 
     /// Keeps a weight as the blocks that it is given in, row after row, if it can. Returns whether it did.
-    fn keep(&mut self, region: Region, parts: &[Values]) -> Result<bool> {
+    fn keep_quantised(&mut self, region: Region, parts: &[Values]) -> Result<bool> {
         let blocks = |part: &Values<'_>| match part.element {
             Element::Blocks(quant) if part.major == Major::Rows => Some(quant),
             _ => None,
@@ -403,7 +403,7 @@ impl Cpu {
             return Ok(false);
         }
         self.own_weights("write", region.space, region.at)?;
-        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.keep(region, &parts, &self.team))
+        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.keep_quantised(region, &parts, &self.team))
     }
 
     /// Packs the weights of products that are not packed yet. Shared weights already are.
@@ -588,7 +588,7 @@ impl Backend for Cpu {
     fn squares(&mut self, groups: &[ParamGroup]) -> Result<Vec<f64>> {
         Ok(self.sums_of_squares(groups).to_vec())
     }
-    fn keep_part(&mut self) {
+    fn restrict_updates(&mut self) {
         [&self.moment1, &self.moment2].into_iter().for_each(Arena::small_pages);
     }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
@@ -656,10 +656,10 @@ impl Backend for Cpu {
         self.write(region, &values)
     }
     fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
-        if self.keep(region, parts)? { Ok(()) } else { self.write(region, &Values::joined(parts)) }
+        if self.keep_quantised(region, parts)? { Ok(()) } else { self.write(region, &Values::joined(parts)) }
     }
     fn upload(&mut self, region: Region, values: Values) -> Result<()> {
-        if self.keep(region, &[values])? {
+        if self.keep_quantised(region, &[values])? {
             return Ok(());
         }
         let given = BackendError::widen(region, values)?;

@@ -170,7 +170,7 @@ impl Weights {
 
     /// Keeps a weight as the blocks that it is given in, part by part some of its rows, if it may stay quantised and they
     /// are of one form. Returns whether it did.
-    pub fn keep(&mut self, region: Region, parts: &[(Quant, &[u8])], team: &ThreadTeam) -> Result<bool> {
+    pub fn keep_quantised(&mut self, region: Region, parts: &[(Quant, &[u8])], team: &ThreadTeam) -> Result<bool> {
         let codes = Codes::of(parts.iter().map(|part| part.0)).filter(|_| self.quantised.contains(&region));
         let Some(codes) = codes else { return Ok(false) };
         self.packed.remove(&place(region));
