@@ -157,15 +157,15 @@ pub struct Run<'a> {
     /// How the run is carried out.
     pub options: RunOptions,
     /// Where files go; none to write nothing.
-    pub folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
     /// The training text.
-    pub train: &'a Tokens,
+    train: &'a Tokens,
     /// The validation text; empty for none.
-    pub validation: &'a Tokens,
+    validation: &'a Tokens,
     /// What the model is trained to predict.
-    pub objective: Objective,
+    objective: Objective,
     /// The tokenizer of both texts.
-    pub tokenizer: &'a Tokenizer,
+    tokenizer: &'a Tokenizer,
     /// Names and texts of files to write at the beginning, besides config.json and tokenizer.json.
     pub files: Vec<(String, String)>,
     /// Files of the model that is fine-tuned, which are copied into the folder.

@@ -87,7 +87,7 @@ pub struct Trainer {
     /// Steps done.
     pub step: u64,
     /// Steps' worth of data that were skipped: step s trains on the data of step s + skipped.
-    pub skipped: u64,
+    pub(crate) skipped: u64,
     /// Whether the weights are the initial ones of [`Trainer::new`]; set it to false after writing others.
     pub fresh: bool,
     /// The processes that train the model: this one alone, or those of [`Trainer::among`].
