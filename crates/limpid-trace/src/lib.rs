@@ -376,9 +376,7 @@ impl<'a> Trace<'a> {
         backend.feed(batch)?;
         backend.forward(model.ops())?;
         if backward {
-            for param in &model.params {
-                backend.write(param.region.grad(), &vec![0.0; param.region.len()])?;
-            }
+            backend.clear()?;
             backend.backward(model.back())?;
         }
         Ok(Trace { model, backend, batch: Cow::Owned(batch.clone()), backward, length, mask: None })
