@@ -34,7 +34,6 @@ pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};
 use device::{Buffer, STAGING, rounded};
 use limpid_core::backend::{
     Backend, BackendError, BackendOptions, DeviceMemory, Result, SharedWeights, Ticket, TrainingMemory, UpdateReport,
-    prepare, transpose,
 };
 use limpid_core::matrix::Precision;
 use limpid_core::model::{MemoryPart, Mode, Model};
@@ -247,7 +246,7 @@ impl Gpu {
             reported: None,
             device: device.clone(),
         };
-        prepare(model, &mut gpu)?;
+        gpu.write_tables(model)?;
         Ok(gpu)
     }
 
@@ -610,10 +609,7 @@ impl Backend for Gpu {
         if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
             self.alone("write", Some((region.space, region.at)))?;
         }
-        let values = match values.major {
-            Major::Rows => given,
-            Major::Columns => transpose(&given, region.cols, region.rows).into(),
-        };
+        let values = values.major.to_rows(given, region.shape());
         if region.space == MemorySpace::Average {
             self.ensure_average()?;
         }

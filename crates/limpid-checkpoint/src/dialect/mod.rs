@@ -8,10 +8,10 @@ pub mod llmc;
 
 use super::store::{Dtype, Store, Stored, refuse};
 use super::{CheckpointError, Result};
-use limpid_core::backend::{Backend, transpose};
+use limpid_core::backend::Backend;
 use limpid_core::config::{Config, Fields, RotaryPairs, Settings};
 use limpid_core::model::{FeatureOrder, Mode, Model, Param, ParamRole};
-use limpid_core::numeric::element::{Element, Major, Values};
+use limpid_core::numeric::element::{Element, Major, Values, transpose};
 use limpid_core::ops::MemorySpace;
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -436,7 +436,14 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`].
     fn write(&mut self, region: Region, values: &[f32]) -> Result<()> {
-        self.upload(region, Values::of(values, Major::Rows))
+        self.upload(region, Values::f32(values, Major::Rows))
+    }
+    /// Writes the tables of `model`, the one that the backend was made for: done once, before the first run.
+    ///
+    /// # Errors
+    /// As [`Backend::feed`].
+    fn write_tables(&mut self, model: &Model) -> Result<()> {
+        model.tables().try_for_each(|(region, values)| self.write(region, &values))
     }
     /// Replaces the values of a tensor by those of a function of their index, row by row: large ones are worth several threads.
     ///
@@ -500,28 +507,4 @@ fn pick<T, const N: usize>(memory: &mut [T], regions: [Region; N]) -> [&mut [T];
     memory
         .get_disjoint_mut(regions.map(Region::range))
         .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
-}
-
-/// Transposes (rows, cols) to (cols, rows), in blocks that fit the nearest cache.
-pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    const SIDE: usize = 16;
-    let mut to = vec![0.0; from.len()];
-    for i in (0..rows).step_by(SIDE) {
-        for j in (0..cols).step_by(SIDE) {
-            for j in j..(j + SIDE).min(cols) {
-                for i in i..(i + SIDE).min(rows) {
-                    to[j * rows + i] = from[i * cols + j];
-                }
-            }
-        }
-    }
-    to
-}
-
-/// Writes the model's tables of positions; done once, before the first run.
-///
-/// # Errors
-/// If the backend cannot write them.
-pub fn prepare(model: &Model, backend: &mut dyn Backend) -> Result<()> {
-    model.tables().try_for_each(|(region, values)| backend.write(region, &values))
 }

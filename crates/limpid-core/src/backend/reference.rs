@@ -66,7 +66,7 @@ impl Reference {
             tickets: Tickets::default(),
             reported: None,
         };
-        super::prepare(model, &mut reference)?;
+        reference.write_tables(model)?;
         Ok(reference)
     }
     /// A tensor at full precision.

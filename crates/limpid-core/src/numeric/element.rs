@@ -73,6 +73,32 @@ pub enum Major {
     Columns,
 }
 
+impl Major {
+    /// The values of a matrix of this shape, row by row.
+    pub fn to_rows(self, values: Cow<'_, [f32]>, (rows, cols): (usize, usize)) -> Cow<'_, [f32]> {
+        match self {
+            Major::Rows => values,
+            Major::Columns => transpose(&values, cols, rows).into(),
+        }
+    }
+}
+
+/// Transposes (rows, cols) to (cols, rows), in blocks that fit the nearest cache.
+pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    const SIDE: usize = 16;
+    let mut to = vec![0.0; from.len()];
+    for i in (0..rows).step_by(SIDE) {
+        for j in (0..cols).step_by(SIDE) {
+            for j in j..(j + SIDE).min(cols) {
+                for i in i..(i + SIDE).min(rows) {
+                    to[j * rows + i] = from[i * cols + j];
+                }
+            }
+        }
+    }
+    to
+}
+
 /// Values for a backend, as they are stored in a file or in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {

@@ -292,7 +292,7 @@ impl Cpu {
             tickets: Tickets::default(),
             reported: None,
         };
-        super::prepare(model, &mut cpu)?;
+        cpu.write_tables(model)?;
         Ok(cpu)
     }
 
@@ -670,10 +670,7 @@ impl Backend for Cpu {
         if self.pack(region, inputs_first)? {
             return Ok(());
         }
-        let values = match values.major {
-            Major::Rows => given,
-            Major::Columns => super::transpose(&given, region.cols, region.rows).into(),
-        };
+        let values = values.major.to_rows(given, region.shape());
         if region.space == MemorySpace::Grad {
             self.fill_blanks(region.range());
         }
