@@ -40,7 +40,7 @@
 //!
 //! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the order to read them:
 //! [`config`] says which transformer; [`ops`] is what happens, on the types of [`numeric`]; [`model`] builds the list; [`backend`] runs it;
-//! [`tokenizer`] and [`data`] bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with a backend; [`checkpoint`]
+//! [`tokenizer`] and [`data`] bring text; [`train`] (with `train::evaluate`), [`generate`] and [`trace`] join a model with a backend; [`checkpoint`]
 //! keeps weights, [`names`] says what every tensor is called. The kernels are in `limpid-core`; reports of runs, walks and lessons are
 //! crates of their own.
 //!
@@ -89,7 +89,6 @@ pub use limpid_gpu as gpu;
 pub use limpid_tokenizer as tokenizer;
 pub use limpid_trace::names;
 pub use limpid_train as train;
-pub use limpid_train::evaluate;
 
 /// What matrix products multiply.
 pub mod matrix {

@@ -5,11 +5,11 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Mask, Positions};
 use limpid::data::Tokens;
 use limpid::data::chat::{self, MARKERS};
-use limpid::evaluate::{self, Score};
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
+use limpid::train::evaluate::{self, Score};
 use limpid::train::{Batches, Documents, Objective, Recipe, Trainer, Windows, count_targets, preflight};
 
 const V: usize = 40;

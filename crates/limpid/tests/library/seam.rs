@@ -8,7 +8,6 @@ use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeigh
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
 use limpid::data::Tokens;
-use limpid::evaluate::score;
 use limpid::generate::DecodeError;
 use limpid::matrix::Precision;
 use limpid::model::{MemoryPart, Mode, Model, init};
@@ -20,6 +19,7 @@ use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, P
 use limpid::optimizer::{Change, Method, ParamGroup, Rule};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
+use limpid::train::evaluate::score;
 use limpid::train::{
     Batches, Control, Divergence, Documents, Objective, Recipe, Run, RunOptions, Schedule, Summary, TrainError,
     TrainEvent, Trainer, Windows,

@@ -746,7 +746,7 @@ fn training_ends_early_with_the_best_weights() {
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
     let windows = limpid::train::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
-    let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
+    let loss = limpid::train::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
     assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
     fs::remove_dir_all(dir).unwrap();
 }
@@ -957,7 +957,7 @@ fn a_text_that_is_cut_while_it_is_read_is_an_error() {
     t.step(&batches).unwrap();
     let before = weights(&t);
     fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
-    let scored = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).map(drop);
+    let scored = limpid::train::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).map(drop);
     for error in [t.step(&batches).map(drop).unwrap_err(), scored.unwrap_err()] {
         let said = error.to_string();
         assert!(
@@ -997,7 +997,8 @@ fn a_model_without_losses_is_refused() {
     };
     let decode = Mode::Decode { rows: 4, outputs: 1, blocks: 1 };
     let mut t = made(decode);
-    let error = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).unwrap_err().to_string();
+    let error =
+        limpid::train::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).unwrap_err().to_string();
     assert!(error.contains("computes no losses. Build it with Mode::Score"), "{error}");
     for mode in [decode, Mode::Score { batch: 4, context: 12 }, Mode::Inspect { batch: 4, context: 12 }] {
         let mut t = made(mode);
