@@ -82,7 +82,7 @@ pub use training::{Trained, Training, TrainingPlan};
 
 use limpid_base::{files, units};
 pub use limpid_checkpoint as checkpoint;
-pub use limpid_core::{backend, config, model, numeric, ops, optimizer};
+pub use limpid_core::{backend, config, model, ops};
 pub use limpid_data as data;
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;
@@ -93,6 +93,20 @@ pub use limpid_train as train;
 /// What matrix products multiply.
 pub mod matrix {
     pub use limpid_core::matrix::Precision;
+}
+
+/// Types of elements, random draws and instruction sets.
+pub mod numeric {
+    pub use limpid_core::numeric::{blocks, element, half, random};
+    /// Instruction sets.
+    pub mod simd {
+        pub use limpid_core::numeric::simd::Level;
+    }
+}
+
+/// What an update of the weights is told.
+pub mod optimizer {
+    pub use limpid_core::optimizer::{Change, Method, ParamGroup, Rule};
 }
 
 /// README's example, run by `cargo test`.
