@@ -750,11 +750,11 @@ impl Checkpoint {
     /// How sentence-transformers makes vectors with it, if its folder says so, or a GGUF file by its `pooling_type`.
     ///
     /// # Errors
-    /// As [`SentenceRecipe::of`].
+    /// As [`SentenceRecipe::open`].
     pub fn sentence_recipe(&self) -> Result<Option<SentenceRecipe>> {
         match self.format {
             Format::Gguf => dialect::gguf::sentence_recipe(&self.metadata, &self.path),
-            _ => SentenceRecipe::of(&self.path),
+            _ => SentenceRecipe::open(&self.path),
         }
     }
 
@@ -958,7 +958,7 @@ pub enum ModelValues<'a> {
 }
 
 impl ModelValues<'_> {
-    fn of(self, param: &Param) -> Result<Vec<f32>> {
+    fn get(self, param: &Param) -> Result<Vec<f32>> {
         match self {
             ModelValues::Held(values) => Ok(values(param)),
             ModelValues::Read(values) => values(param),

@@ -92,7 +92,7 @@ pub fn run(args: &LoadArgs) -> Result<()> {
         Some(url) => measure(args, model.lm.tokenizer()?, url, None)?,
         None => {
             let most = usize::from(args.clients.iter().copied().max().unwrap_or(1)).max(16);
-            let limits = EngineLimits::of(model.lm.config(), most, context);
+            let limits = EngineLimits::new(model.lm.config(), most, context);
             let lm = model.lm.clone();
             let options = ServeOptions { port: 0, engine: limits, page: PageOptions::Off, ..ServeOptions::default() };
             let server = Server::start(model, options, None, Box::new(|event| show::say(format_args!("{event:?}"))))?;

@@ -503,13 +503,13 @@ impl Backend for Gpu {
     fn forward(&mut self, ops: Ops) -> Result<()> {
         BackendError::check_program("forward", ops, self.program)?;
         self.run("forward", |memory, list| {
-            ops.iter().try_for_each(|op| memory.forward(list, op.of(&memory.rows.batch)))
+            ops.iter().try_for_each(|op| memory.forward(list, op.for_batch(&memory.rows.batch)))
         })
     }
     fn backward(&mut self, back: Passes) -> Result<()> {
         BackendError::check_program("backward", back, self.program)?;
         self.run("backward", |memory, list| {
-            back.iter().try_for_each(|pass| match pass.of(&memory.rows.batch) {
+            back.iter().try_for_each(|pass| match pass.for_batch(&memory.rows.batch) {
                 Pass::Recompute(op) => memory.forward(list, op),
                 Pass::Back(back) => memory.backward(list, back),
             })

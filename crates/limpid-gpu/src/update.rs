@@ -227,7 +227,7 @@ impl Gpu {
         let norm = given.unwrap_or_else(|| norm_of(&parts));
         let (changed, held, mut changes) = (sums[1] != 0.0, sums[2] != 0.0, vec![]);
         for (range, places) in watch {
-            let mut change = Change::of(range.clone());
+            let mut change = Change::new(range.clone());
             for sums in places.iter().filter(|_| changed).flat_map(|place| sums[place.clone()].chunks_exact(3)) {
                 let [gradient, weight, update] = [sums[0], sums[1], sums[2]].map(f64::from);
                 change.gradient += gradient;

@@ -38,7 +38,7 @@ impl ModelLook {
     ///
     /// # Errors
     /// If a tensor cannot be read.
-    pub fn of(trace: &Trace, tokenizer: &Tokenizer) -> Result<ModelLook, TraceError> {
+    pub fn new(trace: &Trace, tokenizer: &Tokenizer) -> Result<ModelLook, TraceError> {
         let piece = |id: u32| tokenizer.piece(id).unwrap_or_else(|_| id.to_string());
         let (labels, tokens) = (trace.labels(&piece), trace.batch().tokens.iter().map(|id| piece(*id)).collect());
         let layers = trace.model().config.n_layer;

@@ -448,7 +448,7 @@ impl<'a> Run<'a> {
         if every == 0 || !step.is_multiple_of(every) {
             return vec![];
         }
-        self.trainer.trained().map(|param| Change::of(param.region.range())).collect()
+        self.trainer.trained().map(|param| Change::new(param.region.range())).collect()
     }
 
     /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation or a save comes first.

@@ -51,7 +51,7 @@
 //!
 //! let text = "to be or not to be, that is the question. ".repeat(20);
 //! let tokenizer = Tokenizer::train(TokenizerKind::Char, &text, Order::Sorted, &[])?;
-//! let ids = Tokens::of(tokenizer.encode(&text)?);
+//! let ids = Tokens::new(tokenizer.encode(&text)?);
 //! let config = Config { vocab_size: tokenizer.vocab_size(), d_model: 32, d_ff: 128, ..Config::preset("nano")? };
 //! let model = Model::new(&config, Mode::Train { batch: 4, context: 16 })?;
 //! let backend = Box::new(Cpu::new(&model, 1));

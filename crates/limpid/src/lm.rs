@@ -108,7 +108,7 @@ impl Pooling {
     ];
 
     /// The vector (C) of hidden states (T, C).
-    fn of(self, states: &[f32], width: usize) -> Vec<f32> {
+    fn pool(self, states: &[f32], width: usize) -> Vec<f32> {
         let rows = states.len() / width;
         let weighted = |weight: fn(usize) -> f64, of: f64| -> Vec<f32> {
             let sum = |c: usize| {
@@ -290,7 +290,7 @@ impl Lm {
         if let Some(hashes) = self.hashes.get() {
             return Ok(hashes);
         }
-        let hashes = ReceiptHashes::of(self)?;
+        let hashes = ReceiptHashes::new(self)?;
         Ok(self.hashes.get_or_init(|| hashes))
     }
 
@@ -350,7 +350,7 @@ impl Lm {
     /// # Errors
     /// As [`ChatTemplate::new`].
     pub fn template(&self) -> Result<Option<ChatTemplate>> {
-        let tokens = self.tokenizer.as_ref().map(TemplateTokens::of).unwrap_or_default();
+        let tokens = self.tokenizer.as_ref().map(TemplateTokens::new).unwrap_or_default();
         Ok(self.chat_template().map(|source| ChatTemplate::new(source, tokens)).transpose()?)
     }
 
@@ -404,7 +404,7 @@ impl Lm {
         backend.feed(&batch)?;
         backend.forward(model.ops())?;
         let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").region;
-        Ok(generate::fill(&backend.read(probs.of(&batch))?, ids, tokenizer, mask)?)
+        Ok(generate::fill(&backend.read(probs.for_batch(&batch))?, ids, tokenizer, mask)?)
     }
 
     /// The distribution over the vocabulary (V) that the model gives for place `at`, from 0, of `tokens`: BERT(x, s, i) of "The
@@ -536,7 +536,7 @@ impl Lm {
         let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..=last))?;
-        let vector = pooling.of(&backend.read(hidden.of(&batch))?, width);
+        let vector = pooling.pool(&backend.read(hidden.for_batch(&batch))?, width);
         if vector.iter().all(|v| v.is_finite()) {
             Ok(vector)
         } else {
@@ -818,7 +818,7 @@ impl Lm {
     /// Lends the engine that waits, or makes one for one sequence.
     pub(crate) fn lend_engine(&self) -> Result<Engine> {
         let kept = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        kept.map_or_else(|| self.engine(&EngineLimits::of(&self.config, 1, self.config.context_length)), Ok)
+        kept.map_or_else(|| self.engine(&EngineLimits::new(&self.config, 1, self.config.context_length)), Ok)
     }
 
     /// Keeps an engine without requests for the next call.

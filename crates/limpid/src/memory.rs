@@ -102,7 +102,7 @@ pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(
         return parts_among(model, recipe, on, processes);
     }
     if let Some(own) = taken(&on.machine, model, recipe) {
-        return own.parts.into_iter().map(|(what, bytes)| (what, bytes as u64)).collect();
+        return own.parts.into_iter().map(|(part, bytes)| (part, bytes as u64)).collect();
     }
     let scratch = if device == Device::Cpu { Cpu::scratch_bytes(model, threads) } else { 0 };
     let parts = model.memory().into_iter().chain(recipe.into_iter().flat_map(|recipe| recipe.memory(model)));
@@ -189,7 +189,7 @@ pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Opt
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device) + plain;
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
     // of moments and average all is reserved, and each process touches its part
-    let part = |on: &On| {
+    let divided = |on: &On| {
         let parts = parts(model, recipe, on).into_iter();
         parts.filter(|(part, _)| DIVIDED.contains(part)).map(|(_, bytes)| bytes).sum::<u64>()
     };
@@ -231,7 +231,7 @@ pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
     if let Some(own) = taken(&on.machine, model, None) {
         return refuse(over(of_system(&own, counts), 0, 1), false, &on);
     }
-    let parts = parts(model, None, &on).into_iter().filter(|(what, _)| counts(what));
+    let parts = parts(model, None, &on).into_iter().filter(|(part, _)| counts(*part));
     refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0, 1), false, &on)
 }
 

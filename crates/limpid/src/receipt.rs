@@ -204,7 +204,7 @@ pub struct ReceiptCause {
 }
 
 impl ReceiptHashes {
-    pub(crate) fn of(lm: &Lm) -> Result<ReceiptHashes> {
+    pub(crate) fn new(lm: &Lm) -> Result<ReceiptHashes> {
         let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
         let mut weights = Xxh3::new();
         let mut bytes = vec![];

@@ -521,7 +521,7 @@ impl Key {
                 let full = keys.full(PATTERN);
                 c.window_layers = match keys.m.get(&full) {
                     None => keys.checked(pattern.parse())?,
-                    Some(GgufValue::Array(Array::Bool(list))) => match LayerPattern::of(list) {
+                    Some(GgufValue::Array(Array::Bool(list))) => match LayerPattern::new(list) {
                         Some(pattern) if list.len() == c.n_layer => pattern,
                         _ => {
                             let what = format!("`{full}` must be for {} blocks and repeat within 64", c.n_layer);

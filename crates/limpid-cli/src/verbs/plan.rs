@@ -139,7 +139,7 @@ impl Several {
     fn new(plan: &TrainingPlan, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
         let (model, recipe, network) = (&plan.model, &plan.recipe, args.network);
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-        let shared = SharedStep::new(&groups, &Uses::of(model), recipe.accumulate, seconds);
+        let shared = SharedStep::new(&groups, &Uses::new(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
         let on = &plan.on;
         let (memory, alone) =

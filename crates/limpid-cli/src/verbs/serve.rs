@@ -123,7 +123,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     models::needs_head(&checkpoint)?;
     let whole = |sequences| {
-        EngineLimits::of(&checkpoint.config, sequences, usize::MAX).with_cache(args.kv_cache_dtype).cache_bytes
+        EngineLimits::new(&checkpoint.config, sequences, usize::MAX).with_cache(args.kv_cache_dtype).cache_bytes
     };
     let one = whole(1);
     if let Some(asked) = args.kv_memory.filter(|asked| *asked < one) {

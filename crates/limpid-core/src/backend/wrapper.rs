@@ -148,7 +148,7 @@ mod tests {
         }
         let [embed, frozen] = ["embed.weight", "blocks.0.mlp.in.weight"].map(|name| model.param(name).unwrap().region);
         let values: Vec<f32> = (0..embed.len()).map(|i| value(i + 7)).collect();
-        backend.upload(embed, Values::of(&values, Major::Columns)).unwrap();
+        backend.upload(embed, Values::f32(&values, Major::Columns)).unwrap();
         let bytes: Vec<u8> = (0..frozen.len() / 32).flat_map(|i| [0, 0x28].into_iter().chain([i as u8; 32])).collect();
         let element = Element::Blocks(Quant::Q8_0);
         let blocks = |bytes| Values { element, bytes, major: Major::Rows };
@@ -193,7 +193,7 @@ mod tests {
             let losses = model.losses().unwrap();
             seen.push(("sum", vec![backend.sum(losses).unwrap().to_bits()]));
             seen.push(("read", widths(&backend.read(losses).unwrap())));
-            let mut watch = vec![Change::of(embed.range())];
+            let mut watch = vec![Change::new(embed.range())];
             backend.begin_update(&groups, &Rule { step: step + 1, ..rule }, &watch).unwrap();
             let report = backend.report(&mut watch).unwrap();
             let Change { gradient, weight, update, .. } = watch[0];

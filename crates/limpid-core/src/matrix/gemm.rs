@@ -64,7 +64,7 @@ enum Form {
 }
 
 impl Form {
-    fn of(level: Level, precision: Precision) -> Form {
+    fn new(level: Level, precision: Precision) -> Form {
         match precision {
             Precision::F32 | Precision::Int8 | Precision::F16 => Form::Exact,
             Precision::Bf16 if level.has_dot() => Form::Pairs,
@@ -556,7 +556,7 @@ pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f
 #[track_caller]
 pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, how: (Start, Sums), scratch: &mut [f32]) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), how, scratch);
+    multiply(level, Form::new(level, precision), c, a, Side::Plain(b), how, scratch);
 }
 
 /// c = start + a b, for the columns of a packed b from `from` on, as many as c has; `from` is a multiple of [`width`].
@@ -573,7 +573,7 @@ pub fn gemm_packed<'a>(
     assert_eq!((a.cols, b.width), (b.rows, width(level)), "shapes of a packed product");
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
     let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
-    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), (start.into(), Sums::Blocks), scratch);
+    multiply(level, Form::new(level, precision), c, a, Side::Packed(b, from), (start.into(), Sums::Blocks), scratch);
 }
 
 /// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples of sixteen.

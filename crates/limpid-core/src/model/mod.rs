@@ -731,7 +731,7 @@ impl Model {
 
     /// The name of the tensor in `region`, for a model whose tensors share no memory ([`Mode::Inspect`]).
     pub fn name_of(&self, region: Region) -> String {
-        Names::new(&self.params, &self.tables, &self.tensors).of(region)
+        Names::new(&self.params, &self.tables, &self.tensors).name(region)
     }
 }
 
@@ -751,7 +751,7 @@ impl<'a> Names<'a> {
         Names(parts.chain(wholes).chain(tables).chain(params).collect()) // a later one replaces an earlier one
     }
 
-    fn of(&self, region: Region) -> String {
+    fn name(&self, region: Region) -> String {
         let unnamed = || format!("{:?}@{}", region.space, region.at).to_lowercase();
         self.0.get(&plan::key(region)).map_or_else(unnamed, |name| name.to_string())
     }

@@ -112,7 +112,7 @@ pub struct Values<'a> {
 
 impl<'a> Values<'a> {
     /// f32 values, in memory.
-    pub fn of(values: &'a [f32], major: Major) -> Values<'a> {
+    pub fn f32(values: &'a [f32], major: Major) -> Values<'a> {
         Values { element: Element::F32, bytes: bytemuck::cast_slice(values), major }
     }
 
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn f32s_stay_where_they_lie_and_need_not_be_aligned() {
         let values = [1.0f32, -2.5, f32::MIN_POSITIVE];
-        let bytes = Values::of(&values, Major::Rows).bytes;
+        let bytes = Values::f32(&values, Major::Rows).bytes;
         assert!(matches!(Element::F32.widen(bytes), Cow::Borrowed(got) if got == values));
         let shifted: Vec<u8> = [0].iter().chain(bytes).copied().collect();
         let odd = usize::from((shifted.as_ptr() as usize).is_multiple_of(4));

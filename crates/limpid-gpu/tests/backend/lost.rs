@@ -112,7 +112,7 @@ fn what_a_plan_counts_is_what_is_reserved() {
                     gpu.push_gradients().unwrap();
                 }
             }
-            let mut watch: Vec<Change> = model.params.iter().map(|param| Change::of(param.region.range())).collect();
+            let mut watch: Vec<Change> = model.params.iter().map(|param| Change::new(param.region.range())).collect();
             gpu.update(&groups, &rule(method), &mut watch).unwrap();
             if average {
                 gpu.average(&groups, 0.9).unwrap();
@@ -260,7 +260,7 @@ struct Case {
 impl Case {
     fn new() -> Case {
         let ids: Vec<u32> = (0..400).map(|i| random::below(1, 0, i / 3, 7) as u32).collect();
-        let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::of(ids.to_vec()));
+        let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::new(ids.to_vec()));
         let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefg", Order::Sorted, &[]).unwrap();
         Case { train, validation, tokenizer }
     }

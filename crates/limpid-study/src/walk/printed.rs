@@ -462,7 +462,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
         }
         "s3.shapes.flat" => live.run(&here, |run| {
             let (model, batch) = (run.trace.model(), run.trace.batch());
-            let logits = model.logits().map_or((0, 0), |region| region.of(batch).shape());
+            let logits = model.logits().map_or((0, 0), |region| region.for_batch(batch).shape());
             Ok(counts([logits.0, logits.1, batch.targets.len()]))
         })?,
         "s3.parameters" => counts([built(&live.ready(&here)?.config)?.parameter_count()]),

@@ -287,7 +287,7 @@ impl Team {
     /// comes with the process that updates it.
     pub fn cut(&self, watch: &[Change]) -> Vec<(Change, usize)> {
         let pieces = watch.iter().flat_map(|change| self.shards.pieces(&change.range));
-        pieces.map(|(range, owner)| (Change::of(range), owner)).collect()
+        pieces.map(|(range, owner)| (Change::new(range), owner)).collect()
     }
 
     /// Adds up the measured pieces of all processes.

@@ -533,7 +533,7 @@ fn updates_agree_with_f64_watched_or_not() {
                     let g = |i: usize| 0.01 * random::normal(step, random::site(&p.name), i as u64) as f32;
                     backend.write(p.region.grad(), &(0..p.region.len()).map(g).collect::<Vec<_>>()).unwrap();
                 }
-                changes = model.params.iter().map(|p| Change::of(p.region.range())).collect();
+                changes = model.params.iter().map(|p| Change::new(p.region.range())).collect();
                 let rule = Rule {
                     method,
                     rate: 1e-2,

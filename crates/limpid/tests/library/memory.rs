@@ -55,7 +55,7 @@ fn trained(
     precision: Precision,
 ) -> (Vec<u64>, Vec<u32>) {
     let recipe = Recipe { batch_size: 3, accumulate: 2, warmup_steps: 1, ..Recipe::default() };
-    let text = Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
+    let text = Tokens::new((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
     let batches = Batches::new(&text, 3, CONTEXT, 1, Objective::NextToken).unwrap().accumulated(2);
     let model =
         Model::at_recompute_level(config, Mode::Train { batch: 3, context: CONTEXT }, tuning, recompute_level).unwrap();

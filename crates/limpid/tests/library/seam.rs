@@ -213,7 +213,7 @@ fn one_block() -> Config {
 }
 
 fn text() -> Tokens {
-    Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect())
+    Tokens::new((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect())
 }
 
 fn recipe() -> Recipe {
@@ -867,7 +867,7 @@ fn a_ticket_has_the_values_of_its_request() {
 fn a_report_may_come_late() {
     let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
     let (groups, rule) = (model.update_groups(0.1, Method::AdamW), recipe().rule(0.1, 1));
-    let watch = || vec![Change::of(model.param("blocks.0.mlp.in.weight").unwrap().region.range())];
+    let watch = || vec![Change::new(model.param("blocks.0.mlp.in.weight").unwrap().region.range())];
     let step = |backend: &mut dyn Backend| {
         backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
         backend.forward(model.body()).unwrap();

@@ -380,7 +380,7 @@ pub(super) fn layer_types(c: &Config, slides: impl Fn(usize) -> bool) -> Value {
 
 /// The pattern of something that blocks have or not.
 pub(super) fn pattern(key: &str, blocks: &[bool]) -> Answer<LayerPattern> {
-    match LayerPattern::of(blocks) {
+    match LayerPattern::new(blocks) {
         Some(pattern) => Ok(pattern),
         None => refuse(format!("`{key}` does not repeat within 64 blocks: limpid's patterns of blocks do")),
     }
@@ -483,7 +483,7 @@ pub(super) fn read_rope(
             let list = |key: &'static str| {
                 let Some((_, value)) = inner.find(&[key]) else { return refuse(lacks(key)) };
                 let list = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect::<Option<Vec<_>>>());
-                let factors = list.and_then(|list| PairFactors::of(&list));
+                let factors = list.and_then(|list| PairFactors::new(&list));
                 factors.map_or_else(|| Keys::wrong(key, value, "a list of at most 128 numbers above 0"), Ok)
             };
             let factors = [list("short_factor")?, list("long_factor")?];

@@ -159,7 +159,7 @@ impl BatchShard {
     fn has_rows(&self) -> bool {
         !self.batch.tokens.is_empty()
     }
-    fn of(&mut self, space: MemorySpace) -> &mut [f32] {
+    fn memory(&mut self, space: MemorySpace) -> &mut [f32] {
         match space {
             MemorySpace::Act => &mut self.act,
             MemorySpace::ActGrad => &mut self.act_grad,
@@ -469,9 +469,9 @@ impl Cpu {
         for shard in &self.shards {
             let mut shard = BatchShard::write(shard);
             let from = shard.first * region.cols;
-            let own = if self.shards.len() > 1 { region.of(&shard.batch) } else { region };
+            let own = if self.shards.len() > 1 { region.for_batch(&shard.batch) } else { region };
             let own = Region { rows: own.rows.min(region.rows.saturating_sub(shard.first)), ..own };
-            f(from, &mut shard.of(region.space)[own.range()]);
+            f(from, &mut shard.memory(region.space)[own.range()]);
         }
     }
 }
@@ -513,14 +513,14 @@ impl Backend for Cpu {
         let (body, head) = (ops.part(..body), ops.part(body..));
         self.on_shards(|shard, weights, team, mut cache| {
             for op in body {
-                forward::run(op.of(&shard.batch), weights, shard, team, cache.as_deref_mut());
+                forward::run(op.for_batch(&shard.batch), weights, shard, team, cache.as_deref_mut());
             }
         });
         let weights = Fixed { weights: &self.weights, tables: &self.tables };
         for op in head {
             for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
                 let shard = &mut *shard;
-                forward::run(op.of(&shard.batch), weights, shard, &self.team, None);
+                forward::run(op.for_batch(&shard.batch), weights, shard, &self.team, None);
             }
         }
         Ok(())
@@ -539,7 +539,7 @@ impl Backend for Cpu {
             let to = Parameters::new(&mut self.grad, &self.sums);
             for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
                 let shard = &mut *shard;
-                match pass.of(&shard.batch) {
+                match pass.for_batch(&shard.batch) {
                     Pass::Recompute(op) => forward::run(op, weights, shard, &self.team, None),
                     Pass::Back(head) => backward::head(head, weights, shard, &to, &self.team),
                 }
@@ -549,7 +549,7 @@ impl Backend for Cpu {
             let shard = &mut *BatchShard::write(shard);
             let to = Parameters::new(&mut self.grad, &self.sums);
             for pass in body {
-                match pass.of(&shard.batch) {
+                match pass.for_batch(&shard.batch) {
                     Pass::Recompute(op) => forward::run(op, weights, shard, &self.team, None),
                     Pass::Back(back) => {
                         backward::inputs(back, weights, shard, &self.team);
@@ -561,7 +561,7 @@ impl Backend for Cpu {
         }
         self.on_shards(|shard, weights, team, _| {
             for pass in body {
-                match pass.of(&shard.batch) {
+                match pass.for_batch(&shard.batch) {
                     Pass::Recompute(op) => forward::run(op, weights, shard, team, None),
                     Pass::Back(back) => backward::inputs(back, weights, shard, team),
                 }
@@ -572,7 +572,7 @@ impl Backend for Cpu {
         let one = |task: usize, team: &ThreadTeam| {
             let Pass::Back(back) = body[task] else { return };
             for shard in shards.iter().map(BatchShard::read).filter(|shard| shard.has_rows()) {
-                backward::parameters(back.of(&shard.batch), &shard, &to, team);
+                backward::parameters(back.for_batch(&shard.batch), &shard, &to, team);
             }
         };
         if body.are_apart() {

@@ -270,14 +270,14 @@ impl<'a> Builder<'a> {
             sizes: self.used,
         };
         let names = Names::new(&plan.params, &plan.tables, &plan.tensors);
-        let name = |region: Region| names.of(region);
+        let name = |region: Region| names.name(region);
         let others = |mut op: Op, y: Region| {
             let others: Vec<Region> = op.operands().map(|(_, region)| *region).filter(|region| *region != y).collect();
             others.into_iter().map(name).collect()
         };
         // no two tensors share a region yet, so a region still identifies its tensor
         let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
-        let orders = FeatureOrders::of(&plan.ops, self.c.rotary_pairs);
+        let orders = FeatureOrders::new(&plan.ops, self.c.rotary_pairs);
         plan.tensors.iter_mut().for_each(|t| t.order = orders.get(plan::key(t.region), t.cols.start, t.cols.len()));
         plan.params.iter_mut().for_each(|p| p.order = orders.get(plan::key(p.region), 0, p.shape()[0]));
         let several = matches!(plan.mode, Mode::Train { batch, .. } if batch > 1);
