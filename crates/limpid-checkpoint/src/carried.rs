@@ -70,7 +70,7 @@ pub struct Carried {
 
 impl Carried {
     /// Looks through a folder; `origin` is its config.json, if that is HuggingFace's.
-    pub(super) fn of(folder: &Path, origin: Option<&str>) -> Result<Carried> {
+    pub(super) fn open(folder: &Path, origin: Option<&str>) -> Result<Carried> {
         let (mut names, mut other) = (vec![], vec![]);
         for entry in at(folder, fs::read_dir(folder))? {
             let entry = at(folder, entry)?;

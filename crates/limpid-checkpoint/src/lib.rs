@@ -645,7 +645,7 @@ impl Checkpoint {
             let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
             let store = open_weights(&path)?;
             let names = dialect::names(&store, |name| Some(name.into()))?;
-            let (carried, ends) = (Carried::of(&path, None)?, ends(&path)?);
+            let (carried, ends) = (Carried::open(&path, None)?, ends(&path)?);
             let bare = Checkpoint::bare(path, (Format::Limpid, Dialect::Own), config, store, names);
             return Ok(Checkpoint { tokenizer, chat_template, carried, ends, ..bare });
         }
@@ -664,7 +664,7 @@ impl Checkpoint {
             left_out.retain(|name| *name != copy);
             left_out.extend(names.insert(of.into(), copy));
         }
-        let mut carried = Carried::of(&path, Some(text.as_str()))?;
+        let mut carried = Carried::open(&path, Some(text.as_str()))?;
         carried.ignored = ignored;
         let ends = ends(&path)?;
         let whose = (Format::HuggingFace, Dialect::HuggingFace(family));

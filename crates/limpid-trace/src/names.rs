@@ -611,9 +611,7 @@ impl Scribe<'_> {
                 };
                 format!("{}{mask}", self.name(raw))
             }
-            Op::Attend { scores: Some(scores), pattern, .. } if is(pattern) => {
-                format!("softmax({})", self.name(scores))
-            }
+            Op::Attend { scores: Some(raw), pattern, .. } if is(pattern) => format!("softmax({})", self.name(raw)),
             Op::Attend { pattern: Some(pattern), drop, .. } => {
                 format!("concat({} {})", factor(&dropped(drop, &self.name(pattern))), self.near("attn.hook_v"))
             }

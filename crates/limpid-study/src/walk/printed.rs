@@ -117,12 +117,12 @@ impl Live {
         if !self.is_own() {
             return Ok(vec![]);
         }
-        step.printed.iter().map(|printed| Ok(Check::of(printed, computed(self, step, &printed.golden)?))).collect()
+        step.printed.iter().map(|printed| Ok(Check::new(printed, computed(self, step, &printed.golden)?))).collect()
     }
 }
 
 impl Check {
-    fn of(printed: &Printed, live: Vec<Leaf>) -> Check {
+    fn new(printed: &Printed, live: Vec<Leaf>) -> Check {
         let wanted = leaves(&printed.golden);
         let off = differences(&wanted, &live, within(&printed.golden));
         let (count, what) = (wanted.len(), &printed.what);

@@ -88,7 +88,7 @@ fn wanted(setting: &str) -> &'static str {
 }
 
 impl Keys<'_> {
-    pub(super) fn of(map: &Map<String, Value>) -> Keys<'_> {
+    pub(super) fn new(map: &Map<String, Value>) -> Keys<'_> {
         Keys { map, asked: RefCell::default(), idle: RefCell::default(), inner: RefCell::default(), usual: "" }
     }
     /// The value of a setting whose key is missing, if the family has one of its own.
@@ -440,7 +440,7 @@ pub(super) fn read_rope(
     let (name, nothing) = ("rope_parameters", json!({}));
     let (name, value) = old.filter(says).or(new).unwrap_or((name, &nothing));
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys::of(map);
+    let inner = Keys::new(map);
     c.rotary_base = inner.number(&["rope_theta"], k.number(&[base_name], base)?)?;
     if let Some(share) = share {
         let share = k.number(&[share_name], share)?;

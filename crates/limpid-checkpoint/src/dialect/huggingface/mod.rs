@@ -163,7 +163,7 @@ impl Family {
 
     /// A config.json, to be read as one of its own.
     fn own<'a>(&self, map: &'a Map<String, Value>) -> Keys<'a> {
-        Keys { usual: self.usual, ..Keys::of(map) }
+        Keys { usual: self.usual, ..Keys::new(map) }
     }
 
     /// Reads the keys of a configuration; gives those that say nothing to limpid, too.
