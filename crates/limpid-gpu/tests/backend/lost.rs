@@ -139,9 +139,10 @@ fn refused_memory_changes_nothing() {
     device.refuse_beyond(1000);
     let said = Gpu::start(&device, &model).map(drop).unwrap_err();
     assert!(matches!(said, BackendError::Memory { .. }), "{said}");
-    for word in [&*device.adapter.name, "holds", "--memory"] {
+    for word in [&*device.adapter.name, "holds", "recomputing activations"] {
         assert!(said.to_string().contains(word), "{said}");
     }
+    assert_eq!(said.settings(), ["batch_size", "memory"]);
     device.refuse_beyond(u64::MAX);
     let groups = model.update_groups(0.1, Method::Muon);
     let all = |gpu: &Gpu| -> Vec<Vec<f32>> {
