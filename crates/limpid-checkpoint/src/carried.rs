@@ -70,7 +70,7 @@ pub struct Carried {
 
 impl Carried {
     /// Looks through a folder; `origin` is its config.json, if that is HuggingFace's.
-    pub(super) fn of(folder: &Path, origin: Option<&str>) -> Result<Carried> {
+    pub(super) fn open(folder: &Path, origin: Option<&str>) -> Result<Carried> {
         let (mut names, mut other) = (vec![], vec![]);
         for entry in at(folder, fs::read_dir(folder))? {
             let entry = at(folder, entry)?;
@@ -145,7 +145,7 @@ impl Carried {
     /// What sentence-transformers takes of the hidden states, if the folder says it and limpid has it.
     pub(super) fn pooling(&self) -> Option<String> {
         let says = self.names.iter().any(|name| name == MODULES);
-        says.then(|| SentenceRecipe::of(&self.folder).ok().flatten()).flatten().map(|recipe| recipe.pooling)
+        says.then(|| SentenceRecipe::open(&self.folder).ok().flatten()).flatten().map(|recipe| recipe.pooling)
     }
 
     /// The config.json of HuggingFace's that the model came with, and whether its tokenizer is the one that is written.
@@ -202,7 +202,7 @@ impl SentenceRecipe {
     ///
     /// # Errors
     /// If it has modules or ways of pooling that limpid has not, or a file cannot be read.
-    pub fn of(folder: &Path) -> Result<Option<SentenceRecipe>> {
+    pub fn open(folder: &Path) -> Result<Option<SentenceRecipe>> {
         let path = folder.join(MODULES);
         if !path.exists() {
             return Ok(None);

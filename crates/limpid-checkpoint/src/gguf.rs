@@ -294,7 +294,7 @@ impl Metadata {
         self.get(key).map(|_| read(self, key)).transpose()
     }
 
-    fn of<'a, T>(&'a self, key: &str, kind: &str, want: impl FnOnce(&'a GgufValue) -> Option<T>) -> Result<T> {
+    fn typed<'a, T>(&'a self, key: &str, kind: &str, want: impl FnOnce(&'a GgufValue) -> Option<T>) -> Result<T> {
         let value = self.get(key).ok_or_else(|| bad(&self.path, format!("it lacks the key `{key}`, {kind}")))?;
         want(value).ok_or_else(|| {
             let mut found = format!("{value:?}");
@@ -310,7 +310,7 @@ impl Metadata {
     /// # Errors
     /// If the key is not there or is something else; as all that follow.
     pub fn str(&self, key: &str) -> Result<&str> {
-        self.of(key, "a string", |v| if let GgufValue::String(s) = v { Some(s.as_str()) } else { None })
+        self.typed(key, "a string", |v| if let GgufValue::String(s) = v { Some(s.as_str()) } else { None })
     }
 
     /// A number that is whole and not negative, of any integer type.
@@ -318,7 +318,7 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn u64(&self, key: &str) -> Result<u64> {
-        self.of(key, "a whole number", |value| whole!(GgufValue, value, |n| u64::try_from(i128::from(*n)).ok()))
+        self.typed(key, "a whole number", |value| whole!(GgufValue, value, |n| u64::try_from(i128::from(*n)).ok()))
     }
 
     /// A number with a fraction.
@@ -326,7 +326,7 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn f64(&self, key: &str) -> Result<f64> {
-        self.of(key, "a number with a fraction", |v| match *v {
+        self.typed(key, "a number with a fraction", |v| match *v {
             GgufValue::F32(x) => Some(x.into()),
             GgufValue::F64(x) => Some(x),
             _ => None,
@@ -338,7 +338,7 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn bool(&self, key: &str) -> Result<bool> {
-        self.of(key, "true or false", |v| if let GgufValue::Bool(b) = v { Some(*b) } else { None })
+        self.typed(key, "true or false", |v| if let GgufValue::Bool(b) = v { Some(*b) } else { None })
     }
 
     /// Several strings.
@@ -346,7 +346,7 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn strings(&self, key: &str) -> Result<&[String]> {
-        self.of(key, "an array of strings", |v| {
+        self.typed(key, "an array of strings", |v| {
             if let GgufValue::Array(Array::String(strings)) = v { Some(strings.as_slice()) } else { None }
         })
     }
@@ -356,11 +356,9 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn i32s(&self, key: &str) -> Result<&[i32]> {
-        self.of(
-            key,
-            "an array of I32",
-            |v| if let GgufValue::Array(Array::I32(n)) = v { Some(n.as_slice()) } else { None },
-        )
+        self.typed(key, "an array of I32", |v| {
+            if let GgufValue::Array(Array::I32(n)) = v { Some(n.as_slice()) } else { None }
+        })
     }
 
     /// Refuses another file of the same model that says otherwise of what both say.

@@ -645,7 +645,7 @@ impl Checkpoint {
             let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
             let store = open_weights(&path)?;
             let names = dialect::names(&store, |name| Some(name.into()))?;
-            let (carried, ends) = (Carried::of(&path, None)?, ends(&path)?);
+            let (carried, ends) = (Carried::open(&path, None)?, ends(&path)?);
             let bare = Checkpoint::bare(path, (Format::Limpid, Dialect::Own), config, store, names);
             return Ok(Checkpoint { tokenizer, chat_template, carried, ends, ..bare });
         }
@@ -664,7 +664,7 @@ impl Checkpoint {
             left_out.retain(|name| *name != copy);
             left_out.extend(names.insert(of.into(), copy));
         }
-        let mut carried = Carried::of(&path, Some(text.as_str()))?;
+        let mut carried = Carried::open(&path, Some(text.as_str()))?;
         carried.ignored = ignored;
         let ends = ends(&path)?;
         let whose = (Format::HuggingFace, Dialect::HuggingFace(family));
@@ -750,11 +750,11 @@ impl Checkpoint {
     /// How sentence-transformers makes vectors with it, if its folder says so, or a GGUF file by its `pooling_type`.
     ///
     /// # Errors
-    /// As [`SentenceRecipe::of`].
+    /// As [`SentenceRecipe::open`].
     pub fn sentence_recipe(&self) -> Result<Option<SentenceRecipe>> {
         match self.format {
             Format::Gguf => dialect::gguf::sentence_recipe(&self.metadata, &self.path),
-            _ => SentenceRecipe::of(&self.path),
+            _ => SentenceRecipe::open(&self.path),
         }
     }
 
@@ -958,7 +958,7 @@ pub enum ModelValues<'a> {
 }
 
 impl ModelValues<'_> {
-    fn of(self, param: &Param) -> Result<Vec<f32>> {
+    fn get(self, param: &Param) -> Result<Vec<f32>> {
         match self {
             ModelValues::Held(values) => Ok(values(param)),
             ModelValues::Read(values) => values(param),

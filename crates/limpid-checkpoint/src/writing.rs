@@ -52,7 +52,7 @@ impl<'d> Writing<'_, 'd> {
     /// The values of a parameter of a model of `config`. One that the format has and the given model has not changes nothing.
     fn values(&self, param: &Param, config: &Config) -> Result<Vec<f32>> {
         let (values, from) = match self.given.param(&param.name) {
-            Some(param) => (self.source.values.of(param)?, self.source.config),
+            Some(param) => (self.source.values.get(param)?, self.source.config),
             None => (dialect::neutral(param, self.source.config), &Config::default()),
         };
         Ok(regained(param, values.into(), from, config).into_owned())

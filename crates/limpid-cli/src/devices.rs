@@ -9,7 +9,7 @@ use limpid::optimizer::ParamGroup;
 use limpid::{Device, Machine};
 use serde_json::Value;
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// What `--device` takes.
@@ -22,7 +22,8 @@ pub struct DeviceChoice {
     device: Option<Device>,
     /// Which GPU: nothing, a number or a part of a name.
     gpu: String,
-    measured: OnceLock<Device>,
+    /// Shared by all copies: one of them measures, and all of them go by it.
+    measured: Arc<OnceLock<Device>>,
 }
 
 impl FromStr for DeviceChoice {
@@ -34,7 +35,7 @@ impl FromStr for DeviceChoice {
         };
         let device =
             if device == "auto" { None } else { Some(parse_axis(device).map_err(|_| unknown("device", text, KINDS))?) };
-        Ok(DeviceChoice { device, gpu: gpu.into(), measured: OnceLock::new() })
+        Ok(DeviceChoice { device, gpu: gpu.into(), measured: Arc::default() })
     }
 }
 
@@ -202,12 +203,22 @@ fn seconds(config: &Config, mode: Mode, machine: &Machine) -> Result<f64> {
     Ok(run()?.min(run()?))
 }
 
-#[cfg(all(test, feature = "gpu"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    /// `TrainingArgs::prepare` measures a copy, and `check` and `plan` then ask the original.
+    #[test]
+    fn copies_of_a_choice_share_what_was_measured() {
+        let choice: DeviceChoice = "auto".parse().unwrap();
+        assert_eq!(choice.device(), Device::Cpu, "nothing is measured yet");
+        choice.clone().measured.set(Device::Reference).unwrap();
+        assert_eq!(choice.device(), Device::Reference);
+    }
+
     /// What `auto` measures, on both devices and for both uses.
     #[test]
+    #[cfg(feature = "gpu")]
     fn both_devices_are_measured() {
         if let Err(error) = in_use("") {
             assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");

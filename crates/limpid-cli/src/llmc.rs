@@ -141,7 +141,7 @@ fn losses(model: &Model, backend: &mut dyn Backend, batch: &Batch) -> Result<Vec
     let losses = model.losses().context("the model has no losses")?;
     backend.feed(batch)?;
     backend.forward(model.ops())?;
-    Ok(backend.read(losses.of(batch))?)
+    Ok(backend.read(losses.for_batch(batch))?)
 }
 
 /// What the weights as they are write after `start`, up to so many tokens with it.
@@ -319,7 +319,7 @@ fn steps(opened: &Checkpoint, batch: &Batch, machine: &MachineOptions) -> Result
         backend.feed(batch)?;
         backend.forward(model.body())?;
         backend.backward(model.back())?;
-        let rows = backend.read(losses.of(batch))?;
+        let rows = backend.read(losses.for_batch(batch))?;
         let took = milliseconds(began);
         backend.update(&groups, &recipe.rule(recipe.learning_rate, step), &mut [])?;
         steps.push((mean(&rows), took));

@@ -92,7 +92,7 @@ pub fn run(args: &LoadArgs) -> Result<()> {
         Some(url) => measure(args, model.lm.tokenizer()?, url, None)?,
         None => {
             let most = usize::from(args.clients.iter().copied().max().unwrap_or(1)).max(16);
-            let limits = EngineLimits::of(model.lm.config(), most, context);
+            let limits = EngineLimits::new(model.lm.config(), most, context);
             let lm = model.lm.clone();
             let options = ServeOptions { port: 0, engine: limits, page: PageOptions::Off, ..ServeOptions::default() };
             let server = Server::start(model, options, None, Box::new(|event| show::say(format_args!("{event:?}"))))?;
@@ -395,7 +395,7 @@ fn request(
     let report = follow(&mut reader, began, &socket)?;
     let mut rest = reader.into_inner();
     rest.finish().map_err(socket)?;
-    *connection = head.keeps.then_some(rest.stream);
+    *connection = head.keep_alive.then_some(rest.stream);
     Ok(report)
 }
 
@@ -403,13 +403,13 @@ fn request(
 struct Head {
     status: String,
     chunked: bool,
-    keeps: bool,
+    keep_alive: bool,
 }
 
 impl Head {
     /// Reads it; none if the connection ends before that.
     fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Head>> {
-        let mut head = Head { status: String::new(), chunked: false, keeps: true };
+        let mut head = Head { status: String::new(), chunked: false, keep_alive: true };
         let mut line = String::new();
         loop {
             line.clear();
@@ -418,7 +418,7 @@ impl Head {
                 "" if read == 0 => return Ok(None),
                 "" => return Ok(Some(head)),
                 "transfer-encoding: chunked" => head.chunked = true,
-                "connection: close" => head.keeps = false,
+                "connection: close" => head.keep_alive = false,
                 first if head.status.is_empty() => head.status = first.into(),
                 _ => {}
             }

@@ -110,7 +110,7 @@ pub fn tokenizer(checkpoint: &Checkpoint) -> Result<&Tokenizer> {
 
 /// How conversations with the model are written: the template in `file`, or its own.
 pub fn template(checkpoint: &Checkpoint, file: Option<&Path>) -> Result<ChatTemplate> {
-    let tokens = TemplateTokens::of(tokenizer(checkpoint)?);
+    let tokens = TemplateTokens::new(tokenizer(checkpoint)?);
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs() as i64);
     let (source, whence) = match (file, &checkpoint.chat_template) {
         (Some(file), _) => (read_file(file)?, file),

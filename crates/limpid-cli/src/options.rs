@@ -516,20 +516,16 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     if let Some(RanksError::Micros { mend: (accumulate, batch_size, _), .. }) = error.chain().find_map(of_ranks) {
         return format!(" (--accumulate {accumulate} --batch-size {batch_size})");
     }
-    let library = |error: &Error| error.backend().map_or_else(|| error.settings(), backend_settings);
-    let train = |error: &TrainError| match error {
-        TrainError::Backend(backend) => backend_settings(backend),
-        other => other.settings(),
-    };
     let of = |cause: &(dyn std::error::Error + 'static)| {
-        (cause.downcast_ref().map(library))
-            .or_else(|| cause.downcast_ref().map(train))
+        (cause.downcast_ref().map(Error::settings))
+            .or_else(|| cause.downcast_ref().map(TrainError::settings))
             .or_else(|| cause.downcast_ref().map(DataError::settings))
             .or_else(|| cause.downcast_ref().map(|error: &CorpusError| own(error.settings())))
             .or_else(|| cause.downcast_ref().map(SourceError::settings))
             .or_else(|| cause.downcast_ref().map(CheckpointError::settings))
             .or_else(|| cause.downcast_ref().map(|error: &TokenizerError| own(error.settings())))
-            .or_else(|| cause.downcast_ref().map(backend_settings))
+            .or_else(|| cause.downcast_ref().map(|error: &BackendError| own(error.settings())))
+            .or_else(|| of_server(cause).map(own))
     };
     let trained =
         error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CheckpointError::Inexpressible { .. })));
@@ -547,25 +543,22 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     }
 }
 
+/// The settings that may mend an error of the server.
+#[cfg(feature = "serve")]
+fn of_server(cause: &(dyn std::error::Error + 'static)) -> Option<&'static [&'static str]> {
+    cause.downcast_ref().map(limpid_serve::ServeError::settings)
+}
+#[cfg(not(feature = "serve"))]
+fn of_server(_: &(dyn std::error::Error + 'static)) -> Option<&'static [&'static str]> {
+    None
+}
+
 /// What other processes did, or did not.
 fn of_ranks<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a RanksError> {
     cause.downcast_ref().or_else(|| match cause.downcast_ref() {
         Some(TrainError::Ranks(error)) => Some(error),
         _ => None,
     })
-}
-
-/// The flags of another device or precision, where a device cannot do something.
-fn backend_settings(error: &BackendError) -> Vec<String> {
-    let settings: &[&str] = match error {
-        BackendError::NotSupported { op: "products of f16", what } if what.contains("for GPUs") => {
-            &["device gpu", "precision bf16"]
-        }
-        BackendError::NotSupported { op: "products of f16", .. } => &["precision bf16"],
-        BackendError::NotSupported { op: "gpu" | "this model" | "training", .. } => &["device cpu"],
-        _ => &[],
-    };
-    settings.iter().map(ToString::to_string).collect()
 }
 
 // ---- from what was typed to what clap reads

@@ -24,7 +24,7 @@ fn look(folder: &Path, text: &str) -> Result<ModelLook> {
     let mut ids = lm.encode(text)?;
     ids.truncate(ModelLook::tokens(lm.config()));
     let tokenizer = lm.tokenizer()?;
-    Ok(lm.trace_ids(&ids, |trace| ModelLook::of(trace, tokenizer))?)
+    Ok(lm.trace_ids(&ids, |trace| ModelLook::new(trace, tokenizer))?)
 }
 
 /// Writes the page of several.

@@ -277,7 +277,7 @@ pub fn recomputes(model: &Model, recipe: &Recipe) -> String {
         1 => format!("{} in block {}", keep.recomputes(), blocks.start),
         _ => format!("{} in blocks {} to {}", keep.recomputes(), blocks.start, blocks.end - 1),
     };
-    let stretches: Vec<String> = model.keeps().into_iter().map(stretch).collect();
+    let stretches: Vec<String> = model.keep_levels().into_iter().map(stretch).collect();
     format!("{} (+{:.1} % FLOPs)", stretches.join(", "), 100.0 * extra_work(model, recipe))
 }
 

@@ -511,7 +511,7 @@ impl LayerPattern {
     }
 
     /// The shortest pattern whose first blocks are these; none if it is longer than 64.
-    pub fn of(blocks: &[bool]) -> Option<LayerPattern> {
+    pub fn new(blocks: &[bool]) -> Option<LayerPattern> {
         let repeats = |len: &usize| blocks.iter().enumerate().all(|(i, has)| *has == blocks[i % len]);
         let len = (1..=blocks.len()).find(repeats).filter(|len| *len <= 64)?;
         let bits = blocks[..len].iter().rev().fold(0, |bits, has| bits << 1 | u64::from(*has));
@@ -532,7 +532,7 @@ impl FromStr for LayerPattern {
         let twice: Vec<bool> = digits().chain(digits()).collect();
         let ok = (1..=64).contains(&text.len()) && text.bytes().all(|digit| matches!(digit, b'0' | b'1'));
         // twice, so that the shortest pattern is one that repeats to the end
-        LayerPattern::of(&twice).filter(|_| ok).ok_or_else(|| ConfigError::Value {
+        LayerPattern::new(&twice).filter(|_| ok).ok_or_else(|| ConfigError::Value {
             what: "pattern of blocks",
             found: text.into(),
             why: "it is a 1 or a 0 for each block, at most 64 of them, which are repeated".into(),
@@ -555,7 +555,7 @@ impl PairFactors {
     pub const NONE: PairFactors = PairFactors { len: 0, factors: [0.0; 128] };
 
     /// These; none if they are too many, or one is not above 0.
-    pub fn of(list: &[f64]) -> Option<PairFactors> {
+    pub fn new(list: &[f64]) -> Option<PairFactors> {
         let mut own = PairFactors { len: list.len(), ..PairFactors::NONE };
         own.factors.get_mut(..list.len())?.copy_from_slice(list);
         list.iter().all(|x| *x > 0.0 && x.is_finite()).then_some(own)
@@ -586,7 +586,7 @@ impl FromStr for PairFactors {
     fn from_str(text: &str) -> Result<PairFactors, ConfigError> {
         let parts = text.split(',').filter(|_| !text.trim().is_empty());
         let list: Option<Vec<f64>> = parts.map(|x| x.trim().parse().ok()).collect();
-        list.and_then(|list| PairFactors::of(&list)).ok_or_else(|| ConfigError::Value {
+        list.and_then(|list| PairFactors::new(&list)).ok_or_else(|| ConfigError::Value {
             what: "list of factors",
             found: text.into(),
             why: "it is at most 128 numbers above 0, with commas between them".into(),
@@ -1160,11 +1160,11 @@ mod tests {
             [true, true, false, true, true, false, true]
         );
         assert_eq!([of("0101"), of("010")].map(|p| p.to_string()), ["01", "010"]);
-        assert_eq!(LayerPattern::of(&[true, true, false, true]).unwrap(), of("110"));
+        assert_eq!(LayerPattern::new(&[true, true, false, true]).unwrap(), of("110"));
         for wrong in ["", "12", "on", &"0".repeat(65)] {
             assert!(wrong.parse::<LayerPattern>().is_err(), "{wrong}");
         }
-        assert_eq!(LayerPattern::of(&[]), None);
+        assert_eq!(LayerPattern::new(&[]), None);
     }
 
     #[test]

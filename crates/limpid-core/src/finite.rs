@@ -84,7 +84,7 @@ pub fn find_not_finite(model: &Model, backend: &mut dyn Backend, batch: &Batch) 
     backend.feed(batch)?;
     for (i, (op, alone)) in model.ops().each().enumerate() {
         backend.forward(alone)?;
-        if let Some((region, bad)) = bad_output(op, &|region| backend.read(region.of(batch)))? {
+        if let Some((region, bad)) = bad_output(op, &|region| backend.read(region.for_batch(batch)))? {
             let name = if region == op.output() { model.output_name(i).to_string() } else { model.name_of(region) };
             return Ok(Some(NotFinite { name, ..bad }));
         }

@@ -270,7 +270,7 @@ impl TextSource {
                 unknown: unknown(tokenizer, [text.as_str()]),
                 ..About::default()
             };
-            return Ok((Tokens::of(tokenizer.encode(&text)?), about));
+            return Ok((Tokens::new(tokenizer.encode(&text)?), about));
         }
         let all = TextSource { tokenizer: None, decided: Some(tokenizer.clone()), val_fraction: 0.0, ..self.clone() };
         let found = all.read()?;
@@ -772,7 +772,7 @@ impl Conversations {
     pub fn tokens(&self, tokenizer: &Tokenizer, template: Option<&str>) -> Result<(Tokens, Tokens)> {
         let (train, validation) = self.all.conversations.split_at(self.train);
         let source = template.map_or_else(|| chat::template(tokenizer), String::from);
-        let template = ChatTemplate::new(&source, TemplateTokens::of(tokenizer))?;
+        let template = ChatTemplate::new(&source, TemplateTokens::new(tokenizer))?;
         Ok((template.tokens(train, tokenizer)?, template.tokens(validation, tokenizer)?))
     }
 

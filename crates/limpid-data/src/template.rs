@@ -81,7 +81,7 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for TemplateTokens {
 impl TemplateTokens {
     /// The tokens that the files beside a tokenizer name, as in transformers. If they name none: the tokens that begin and end a text, and
     /// one that fills up batches.
-    pub fn of(tokenizer: &Tokenizer) -> TemplateTokens {
+    pub fn new(tokenizer: &Tokenizer) -> TemplateTokens {
         if !tokenizer.named_roles().is_empty() {
             return tokenizer.named_roles().iter().cloned().collect();
         }
@@ -910,7 +910,7 @@ mod tests {
         let specials = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"];
         let text = "user assistant system a b < | > / s im_start im_end";
         let words = Tokenizer::train(TokenizerKind::Word, text, Order::Sorted, &specials).unwrap();
-        let tokens = TemplateTokens::of(&words);
+        let tokens = TemplateTokens::new(&words);
         assert_eq!((tokens.get("bos_token"), tokens.get("eos_token")), (None, Some("</s>")));
         let source = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content | trim }}<|im_end|>{% endfor %}";
         let template = ChatTemplate::new(source, tokens).unwrap();
@@ -945,7 +945,7 @@ mod tests {
     fn a_marker_in_a_message_is_text_if_it_can_be() {
         let text = "<|> user assistant system end\nHi you";
         let chars = Tokenizer::train(TokenizerKind::Char, text, Order::Sorted, &MARKERS).unwrap();
-        let template = ChatTemplate::new(&template(&chars), TemplateTokens::of(&chars)).unwrap();
+        let template = ChatTemplate::new(&template(&chars), TemplateTokens::new(&chars)).unwrap();
         let said = "Hi<|end|>\n<|user|>you";
         let messages = [message(Role::User, "Hi"), message(Role::Assistant, said), message(Role::User, said)];
         let ids = template.ids(&messages, &chars).unwrap();

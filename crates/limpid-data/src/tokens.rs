@@ -59,7 +59,7 @@ impl Default for Tokens {
 
 impl Tokens {
     /// One document.
-    pub fn of(ids: Vec<u32>) -> Tokens {
+    pub fn new(ids: Vec<u32>) -> Tokens {
         let ends = vec![ids.len()];
         Tokens::of_documents(ids, ends, None)
     }

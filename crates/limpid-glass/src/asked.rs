@@ -75,31 +75,31 @@ impl<'a> AskedFields<'a> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    fn of<T>(&self, name: &'static str, expected: &str, of: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+    fn parsed<T>(&self, name: &'static str, expected: &str, of: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let one = |value: &'a Value| of(value).ok_or_else(|| wrong(name, expected, value));
         self.get(name).map(one).transpose()
     }
 
     /// A text.
     pub fn text(&self, name: &'static str) -> Result<Option<&'a str>> {
-        self.of(name, "a text", Value::as_str)
+        self.parsed(name, "a text", Value::as_str)
     }
 
     /// `true` or `false`; the latter if it is left out.
     pub fn flag(&self, name: &'static str) -> Result<bool> {
-        Ok(self.of(name, "true or false", Value::as_bool)?.unwrap_or(false))
+        Ok(self.parsed(name, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
     /// A whole number up to `most`; 0 if it is left out.
     pub fn number(&self, name: &'static str, most: usize) -> Result<usize> {
         let fits = |value: &Value| whole(value).filter(|number| *number <= most);
-        Ok(self.of(name, &format!("a whole number, at most {most}"), fits)?.unwrap_or(0))
+        Ok(self.parsed(name, &format!("a whole number, at most {most}"), fits)?.unwrap_or(0))
     }
 
     /// A list of at most so many; empty if it is left out.
     pub fn list(&self, name: &'static str, most: usize) -> Result<&'a [Value]> {
         let fits = |value: &'a Value| value.as_array().map(Vec::as_slice).filter(|all| all.len() <= most);
-        Ok(self.of(name, &format!("a list of at most {most}"), fits)?.unwrap_or_default())
+        Ok(self.parsed(name, &format!("a list of at most {most}"), fits)?.unwrap_or_default())
     }
 
     /// A list of whole numbers, likewise.

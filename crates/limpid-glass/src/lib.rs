@@ -69,7 +69,7 @@ pub enum GlassError {
     },
     /// More memory than traces may take.
     #[error(
-        "a trace of {tokens} tokens takes {} of memory, and traces may take {}: shorten the prompt, or raise --inspect-memory",
+        "a trace of {tokens} tokens takes {} of memory, and traces may take {}: shorten the prompt, or give traces more memory",
         units::bytes(*.needed as u64), units::bytes(*.limit as u64)
     )]
     TooLarge {

@@ -263,7 +263,7 @@ pub fn tiles(
         if !is_weights && tile.code != Code::F32 {
             let whole = match *extent {
                 Some(whole) => whole,
-                None => *extent.insert(Extent::of(sheet, budget).map_err(&spent)?),
+                None => *extent.insert(Extent::measure(sheet, budget).map_err(&spent)?),
             };
             tile.ends = whole.ends(tile.code);
         }

@@ -185,7 +185,7 @@ fn a_tile_is_the_matrix_reduced() {
     let tensor = Labelled { name: "x".into(), axes, shape: vec![1, rows, cols], values: values.clone() };
     let sheet = Sheet::of(&Arc::new(tensor), &[0]);
     let free = &Budget::default();
-    let extent = Extent::of(&sheet, free).unwrap();
+    let extent = Extent::measure(&sheet, free).unwrap();
     assert_eq!((extent.nan, extent.infinite, extent.masked), (1, 2, 0));
     for (level, pool) in
         (0..3).flat_map(|level| [TilePool::Max, TilePool::AbsMax, TilePool::Mean].map(|pool| (level, pool)))
@@ -278,7 +278,7 @@ fn looking_changes_no_bit_and_keeps_to_its_memory() {
     let gone = glass.ask(&subjects, &format!("traces/{}/tensors", ids[0]), &[], free).unwrap_err();
     assert_eq!(gone.code(), "trace_expired");
     let small = Glass::new(1000).trace(&subjects, &json!({ "prompt": "to be" }), free, &mut |_| true).unwrap_err();
-    assert!(small.code() == "too_large" && small.to_string().contains("--inspect-memory"), "{small}");
+    assert!(small.code() == "too_large" && small.to_string().contains("give traces more memory"), "{small}");
     let long = "to be ".repeat(90);
     let said = glass.trace(&subjects, &json!({ "prompt": long }), free, &mut |_| true).unwrap_err();
     assert!(said.code() == "prompt_too_long" && said.to_string().contains("more than the context of"), "{said}");
@@ -350,7 +350,7 @@ fn cosines_are_computed_where_they_are_looked_at() {
     let corner = Tile { at: [196, 196], level: 0, ..tile };
     assert!(corner.frame(&sheet, 0, true, &budget).unwrap().is_some());
     let steps = Budget::default().bytes(20 << 20).steps(1 << 20);
-    assert_eq!(Extent::of(&sheet, &steps), Err(Spent::Steps { allowed: 1 << 20 }));
+    assert_eq!(Extent::measure(&sheet, &steps), Err(Spent::Steps { allowed: 1 << 20 }));
     assert!(matches!(sheet.strip(0..50_257, &Budget::default().bytes(1 << 20)), Err(Spent::Bytes { .. })));
     let gone = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let whole = Tile { at: [0, 0], level: 12, ..tile };

@@ -162,7 +162,12 @@ fn listed(backends: wgpu::Backends) -> Result<Vec<wgpu::Adapter>> {
         };
         wait(wgpu::Instance::new(how).enumerate_adapters(backends))
     });
-    found.map_err(|what| BackendError::NotSupported { op: "gpu", what })
+    found.map_err(no_gpu)
+}
+
+/// The error of a GPU that is not there or cannot be used.
+fn no_gpu(what: String) -> BackendError {
+    BackendError::NotSupported { op: "gpu", what, settings: &["device cpu"] }
 }
 
 fn described(adapter: &wgpu::Adapter) -> GpuAdapter {
@@ -361,7 +366,7 @@ impl GpuDevice {
     pub fn open_within(choice: &GpuChoice, most: [u64; 2]) -> Result<Arc<GpuDevice>> {
         let found = all()?;
         let named: Vec<GpuAdapter> = found.iter().map(described).collect();
-        let place = pick(choice, &named).map_err(|what| BackendError::NotSupported { op: "gpu", what })?;
+        let place = pick(choice, &named).map_err(no_gpu)?;
         let mut described = named[place].clone();
         described.buffer_bytes = described.buffer_bytes.min(most[0]);
         described.binding_bytes = described.binding_bytes.min(most[1]).min(described.buffer_bytes);
@@ -375,20 +380,17 @@ impl GpuDevice {
     /// If the library that drives GPUs fails.
     pub fn imagined(adapter: GpuAdapter) -> Result<Arc<GpuDevice>> {
         let found = listed(wgpu::Backends::NOOP)?;
-        let any = found
-            .first()
-            .ok_or_else(|| BackendError::NotSupported { op: "gpu", what: "none can be imagined".into() })?;
+        let any = found.first().ok_or_else(|| no_gpu("none can be imagined".into()))?;
         GpuDevice::start(any, GpuAdapter { matrices: None, ..adapter }, true)
     }
 
     fn start(adapter: &wgpu::Adapter, described: GpuAdapter, imagined: bool) -> Result<Arc<GpuDevice>> {
-        let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
-            return Err(refused(format!("{described} takes no immediate data; the cpu runs every model")));
+            return Err(no_gpu(format!("{described} takes no immediate data; the cpu runs every model")));
         }
         let own = adapter.limits();
         if let Some(what) = lacks(&own) {
-            return Err(refused(format!("{described} {what}; the cpu runs every model")));
+            return Err(no_gpu(format!("{described} {what}; the cpu runs every model")));
         }
         let required_limits = wgpu::Limits {
             max_buffer_size: own.max_buffer_size,
@@ -407,8 +409,8 @@ impl GpuDevice {
             memory_hints: wgpu::MemoryHints::Performance,
             ..wgpu::DeviceDescriptor::default()
         };
-        let opened = contain(|| wait(adapter.request_device(&how))).map_err(refused)?;
-        let (raw, queue) = opened.map_err(|error| refused(format!("{described}: {error}")))?;
+        let opened = contain(|| wait(adapter.request_device(&how))).map_err(no_gpu)?;
+        let (raw, queue) = opened.map_err(|error| no_gpu(format!("{described}: {error}")))?;
         let reported: Arc<Mutex<Reported>> = Arc::default();
         let (to, lost) = (reported.clone(), reported.clone());
         raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
@@ -495,11 +497,11 @@ impl GpuDevice {
             None => Ok(()),
             Some(fault) => {
                 let what = format!(
-                    "{} computes wrong results in {fault}; another version of its driver may be correct (`limpid doctor --prove` lists every \
-                     fault), and the cpu trains",
+                    "{} computes wrong results in {fault}; another version of its driver may be correct (`prove`, of the \
+                     library and of `limpid doctor`, lists every fault), and the cpu trains",
                     self.adapter
                 );
-                Err(BackendError::NotSupported { op: "training", what })
+                Err(BackendError::NotSupported { op: "training", what, settings: &["device cpu"] })
             }
         };
         self.proven.get_or_init(prove).clone()
@@ -612,7 +614,8 @@ impl GpuDevice {
         let counts = how.usage.contains(wgpu::BufferUsages::STORAGE);
         let refused = |what: &str| {
             let what = format!(
-                "{}, which holds {} already, refuses it ({}): a smaller batch, or --memory where it trains, takes less",
+                "{}, which holds {} already, refuses it ({}): a smaller batch takes less, and so does recomputing \
+                 activations in training",
                 self.adapter,
                 units::bytes(self.reserved()),
                 what.trim()
@@ -694,7 +697,7 @@ impl GpuDevice {
                 cache: None,
             })
         });
-        let pipeline = made.map_err(|what| BackendError::NotSupported { op: kernel.entry, what })?;
+        let pipeline = made.map_err(|what| BackendError::NotSupported { op: kernel.entry, what, settings: &[] })?;
         self.check(kernel.entry)?;
         compiled.insert((kernel.entry, how), pipeline.clone());
         Ok(pipeline)

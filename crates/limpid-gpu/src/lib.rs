@@ -34,11 +34,10 @@ pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};
 use device::{Buffer, STAGING, rounded};
 use limpid_core::backend::{
     Backend, BackendError, BackendOptions, DeviceMemory, Result, SharedWeights, Ticket, TrainingMemory, UpdateReport,
-    prepare, transpose,
 };
 use limpid_core::matrix::Precision;
-use limpid_core::model::{Mode, Model};
-use limpid_core::numeric::element::{Element, Major, Values};
+use limpid_core::model::{MemoryPart, Mode, Model};
+use limpid_core::numeric::element::{Element, Values};
 use limpid_core::ops::limits::Limits;
 use limpid_core::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use limpid_core::optimizer::{Change, ParamGroup, Rule};
@@ -116,7 +115,7 @@ pub fn start(
 ) -> Result<Box<dyn Backend>> {
     if how.precision == Precision::Int8 {
         let what = "its products take f32, bf16 or f16, not int8".into();
-        return Err(BackendError::NotSupported { op: "gpu", what });
+        return Err(BackendError::NotSupported { op: "gpu", what, settings: &["device cpu"] });
     }
     if let Some(weights) = weights {
         return Ok(Box::new(Gpu::start_with(model, weights)?.rounding(how.precision)?));
@@ -198,7 +197,7 @@ impl Gpu {
                 "{} offers no square cooperative matrices of f16 with sums in f32: products of bf16 and f32 need none",
                 self.device.adapter
             );
-            return Err(BackendError::NotSupported { op: "products of f16", what });
+            return Err(BackendError::NotSupported { op: "products of f16", what, settings: &["precision bf16"] });
         }
         Ok(Gpu { precision, ..self })
     }
@@ -247,7 +246,7 @@ impl Gpu {
             reported: None,
             device: device.clone(),
         };
-        prepare(model, &mut gpu)?;
+        gpu.write_tables(model)?;
         Ok(gpu)
     }
 
@@ -262,7 +261,7 @@ impl Gpu {
     }
     fn unread(&self, op: &'static str) -> BackendError {
         let what = format!("the cache has bf16 that stays on {}", self.device.adapter);
-        BackendError::NotSupported { op, what }
+        BackendError::NotSupported { op, what, settings: &[] }
     }
 
     fn space(&self, space: MemorySpace) -> &Space {
@@ -407,13 +406,13 @@ impl GpuAdapter {
                 + aside
                 + update::room_of(groups).map(|n| if n == 0 { 0 } else { rounded(n) }).iter().sum::<usize>();
             parts.extend([
-                ("optimizer moments", bytes(MemorySpace::Moment1)? + bytes(MemorySpace::Moment2)?),
-                ("average of the weights", average),
-                ("gradients set aside", aside),
+                (MemoryPart::Moments, bytes(MemorySpace::Moment1)? + bytes(MemorySpace::Moment2)?),
+                (MemoryPart::Average, average),
+                (MemoryPart::GradientsAside, aside),
             ]);
         }
         let named: usize = parts.iter().map(|(_, bytes)| bytes).sum();
-        parts.push(("kernels' scratch", all.saturating_sub(named)));
+        parts.push((MemoryPart::KernelScratch, all.saturating_sub(named)));
         // what is written waits in as much, and so does one tensor that is read
         let largest = model.params.iter().map(|param| 4 * param.region.len()).max().unwrap_or(0);
         Ok(DeviceMemory { parts, staging: STAGING + largest, of_system: self.shares_memory() })
@@ -435,7 +434,7 @@ fn scratch(model: &Model, chunk: usize) -> usize {
 
 /// Refuses what the kernels cannot do.
 fn check(device: &GpuDevice, model: &Model) -> Result<()> {
-    let refused = |what: String| Err(BackendError::NotSupported { op: "this model", what });
+    let refused = |what: String| Err(BackendError::NotSupported { op: "this model", what, settings: &["device cpu"] });
     let fits = |space: MemorySpace| match model.element(space) {
         Element::Bf16 => space == MemorySpace::Cache,
         element => element == Element::F32,
@@ -504,13 +503,13 @@ impl Backend for Gpu {
     fn forward(&mut self, ops: Ops) -> Result<()> {
         BackendError::check_program("forward", ops, self.program)?;
         self.run("forward", |memory, list| {
-            ops.iter().try_for_each(|op| memory.forward(list, op.of(&memory.rows.batch)))
+            ops.iter().try_for_each(|op| memory.forward(list, op.for_batch(&memory.rows.batch)))
         })
     }
     fn backward(&mut self, back: Passes) -> Result<()> {
         BackendError::check_program("backward", back, self.program)?;
         self.run("backward", |memory, list| {
-            back.iter().try_for_each(|pass| match pass.of(&memory.rows.batch) {
+            back.iter().try_for_each(|pass| match pass.for_batch(&memory.rows.batch) {
                 Pass::Recompute(op) => memory.forward(list, op),
                 Pass::Back(back) => memory.backward(list, back),
             })
@@ -522,7 +521,7 @@ impl Backend for Gpu {
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.begin(groups, rule, watch)
     }
-    fn keep_part(&mut self) {}
+    fn restrict_updates(&mut self) {}
     fn runs_ahead(&self) -> bool {
         true
     }
@@ -610,10 +609,7 @@ impl Backend for Gpu {
         if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
             self.alone("write", Some((region.space, region.at)))?;
         }
-        let values = match values.major {
-            Major::Rows => given,
-            Major::Columns => transpose(&given, region.cols, region.rows).into(),
-        };
+        let values = values.major.to_rows(given, region.shape());
         if region.space == MemorySpace::Average {
             self.ensure_average()?;
         }

@@ -183,7 +183,7 @@ pub fn pages(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<R
                     "tensors of {} elements lie together, and a buffer has room for {most}: the cpu has room for more",
                     end - gap.end
                 );
-                return Err(BackendError::NotSupported { op: "this model", what });
+                return Err(BackendError::NotSupported { op: "this model", what, settings: &["device cpu"] });
             }
             pages.push(start..gap.start);
             start = gap.end;

@@ -418,7 +418,7 @@ fn updates(device: &Arc<GpuDevice>, config: &Config, batch: &Batch, proofs: &mut
     let skipped = !report.finite && all(&gpu)? == before;
     let fault = || Err("a gradient that is no number changes weights".into());
     proofs.add("update", "what is not finite", if skipped { Ok(0.0) } else { fault() });
-    let losses = model.losses().expect("it is trained").of(batch);
+    let losses = model.losses().expect("it is trained").for_batch(batch);
     gpu.feed(batch)?;
     for (share, held) in [(0.99, true), (1.01, false)] {
         gpu.forward(model.body())?;
@@ -528,7 +528,7 @@ fn halved(device: &Arc<GpuDevice>, config: &Config, seed: u64, proofs: &mut Proo
         reference.feed(&batch)?;
         gpu.feed(&batch)?;
         for (op, alone) in model.ops().each() {
-            let op = op.of(&batch);
+            let op = op.for_batch(&batch);
             for region in op.touched().into_iter().filter(|region| region.space != MemorySpace::Cache) {
                 let values = reference.read(region)?;
                 reference.write(region, &values)?; // as f32

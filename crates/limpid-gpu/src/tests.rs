@@ -57,7 +57,7 @@ fn a_device_that_computes_wrongly_is_refused() {
     device.replace((&kernels::ADD_BACK, Variant::default()), &kernels::MULTIPLY);
     let refused = device.proven().unwrap_err().to_string();
     assert!(
-        refused.contains("computes wrong results in add backward") && refused.contains("doctor --prove"),
+        refused.contains("computes wrong results in add backward") && refused.contains("`limpid doctor`"),
         "{refused}"
     );
 }
@@ -93,7 +93,7 @@ fn gathered_rows_give_their_gradients_back() {
                 gpu.write(dx, &numbers(5)).unwrap();
                 let dx = Some(Grad { region: dx, add });
                 let back = Back { index: 0, op: Op::Gather { x, y }, dy: Some(dy), dx: [dx, None], watched: [None; 3] };
-                gpu.run("test", |memory, list| memory.backward(list, back.of(&batch))).unwrap();
+                gpu.run("test", |memory, list| memory.backward(list, back.for_batch(&batch))).unwrap();
                 let mut want = numbers(5);
                 gather::backward(&mut want, add, &numbers(3), &batch.outputs, cols);
                 assert_eq!(

@@ -76,12 +76,12 @@ impl Gpu {
             of.flops += times * op.flops(batch.tokens.len(), keys);
         };
         for op in model.body().iter() {
-            let op = op.of(batch);
+            let op = op.for_batch(batch);
             let cost = self.cost(|memory, list| memory.forward(list, op))?;
             add(&op, "forward", forward(op, chunk), 1.0, cost);
         }
         for pass in model.back().iter() {
-            match pass.of(batch) {
+            match pass.for_batch(batch) {
                 Pass::Recompute(op) => {
                     let cost = self.cost(|memory, list| memory.forward(list, op))?;
                     add(&op, "forward", forward(op, chunk), 1.0, cost);

@@ -39,7 +39,7 @@ struct Own {
     /// The rule's number in the kernel.
     number: u32,
     /// With Muon: what stays of a weight after decay, and how far it goes along the orthogonalised step.
-    keeps: f32,
+    remaining: f32,
     along: f32,
     /// Where the part begins in that step.
     at: usize,
@@ -48,16 +48,16 @@ struct Own {
 impl Own {
     fn of_part(rule: &Rule, group: &ParamGroup, start: usize) -> Own {
         if let Some((out, cols)) = group.matrix {
-            let keeps = (1.0 - rule.rate * group.decay) as f32;
+            let remaining = (1.0 - rule.rate * group.decay) as f32;
             let along = (-rule.rate * muon::scale(out, cols)) as f32;
-            return Own { number: 3, keeps, along, at: start - group.range.start };
+            return Own { number: 3, remaining, along, at: start - group.range.start };
         }
         let number = match rule.method {
             Method::Sgd => 0,
             Method::Adam => 1,
             Method::AdamW | Method::Muon => 2,
         };
-        Own { number, keeps: 1.0, along: 0.0, at: 0 }
+        Own { number, remaining: 1.0, along: 0.0, at: 0 }
     }
 }
 
@@ -169,13 +169,13 @@ impl Gpu {
                 made = Some(*i);
             }
             let [w, g, m, v] = [&weights.param, grad, m, v].map(|space| space.window(part.clone()));
-            let Own { number, keeps, along, at: x_at } = Own::of_part(rule, group, part.start);
+            let Own { number, remaining, along, at: x_at } = Own::of_part(rule, group, part.start);
             let muon = |(out, cols)| room.window(muon_at(out, cols)..muon_at(out, cols) + out * cols);
             let x = group.matrix.map_or(v, muon);
             let (place, decay) = (to.map_or(u32::MAX, |to| to as u32), group.decay as f32);
             let mut words = [
                 words![w.shift, part.len(), number, place, rate, beta1, beta2, rest1, rest2, c1, c2],
-                words![eps, decay, keeps, along, x_at],
+                words![eps, decay, remaining, along, x_at],
             ]
             .concat();
             let after = to.map(|_| sums.window(norm.end.max(STEP) / STEP * STEP..next + spare));
@@ -203,16 +203,17 @@ impl Gpu {
         let matrices = groups.iter().filter_map(|of| of.matrix).map(|(out, cols)| out * cols);
         let Some(len) = matrices.max().filter(|len| *len > most) else { return Ok(()) };
         let what = format!(
-            "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: --optimizer adamw takes it in parts",
+            "{} sees {most} elements at once, and Muon needs a matrix of {len} whole: adamw takes it in parts",
             self.device.adapter
         );
-        Err(BackendError::NotSupported { op: "update", what })
+        Err(BackendError::NotSupported { op: "update", what, settings: &["optimizer adamw"] })
     }
 
     /// Checks that the model was built to train, and the groups.
     pub(crate) fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
         if !self.spaces[MemorySpace::Moment1 as usize].is_some() {
-            return Err(BackendError::NotSupported { op, what: "its model was not built to train".into() });
+            let what = "its model was not built to train".into();
+            return Err(BackendError::NotSupported { op, what, settings: &[] });
         }
         BackendError::check_groups(op, groups, self.elements)
     }
@@ -226,7 +227,7 @@ impl Gpu {
         let norm = given.unwrap_or_else(|| norm_of(&parts));
         let (changed, held, mut changes) = (sums[1] != 0.0, sums[2] != 0.0, vec![]);
         for (range, places) in watch {
-            let mut change = Change::of(range.clone());
+            let mut change = Change::new(range.clone());
             for sums in places.iter().filter(|_| changed).flat_map(|place| sums[place.clone()].chunks_exact(3)) {
                 let [gradient, weight, update] = [sums[0], sums[1], sums[2]].map(f64::from);
                 change.gradient += gradient;

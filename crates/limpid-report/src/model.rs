@@ -38,7 +38,7 @@ impl ModelLook {
     ///
     /// # Errors
     /// If a tensor cannot be read.
-    pub fn of(trace: &Trace, tokenizer: &Tokenizer) -> Result<ModelLook, TraceError> {
+    pub fn new(trace: &Trace, tokenizer: &Tokenizer) -> Result<ModelLook, TraceError> {
         let piece = |id: u32| tokenizer.piece(id).unwrap_or_else(|_| id.to_string());
         let (labels, tokens) = (trace.labels(&piece), trace.batch().tokens.iter().map(|id| piece(*id)).collect());
         let layers = trace.model().config.n_layer;
@@ -69,7 +69,7 @@ impl ModelLook {
 
     /// The section of the page, whose first figure is its `number`-th.
     pub(super) fn html(&self, number: usize) -> String {
-        let looks: Vec<Looks> = self.heads.iter().flatten().map(Looks::of).collect();
+        let looks: Vec<Looks> = self.heads.iter().flatten().map(Looks::new).collect();
         let token = |word: &String| format!("<span>{}</span>", escape(&word.replace('\n', "⏎")));
         let tokens: String = self.tokens.iter().map(token).collect();
         let mut out = format!(
@@ -138,7 +138,7 @@ struct Looks {
 }
 
 impl Looks {
-    fn of(head: &Matrix) -> Looks {
+    fn new(head: &Matrix) -> Looks {
         let [rows, columns] = head.size;
         let at = |query: usize, key: usize| f64::from(head.values[query * columns + key]);
         let mean = |of: &dyn Fn(usize) -> f64| (1..rows).map(of).sum::<f64>() / rows.saturating_sub(1).max(1) as f64;
@@ -206,7 +206,7 @@ mod tests {
         let before = head(&|t, s| if s + 1 == t { 0.75 } else { 0.25 / t.max(1) as f32 });
         let first = head(&|t, s| if s == 0 { 0.5 } else { 0.5 / t.max(1) as f32 });
         let even = head(&|t, _| 1.0 / (t + 1) as f32);
-        let looks: Vec<Looks> = [&before, &first, &even].map(Looks::of).into();
+        let looks: Vec<Looks> = [&before, &first, &even].map(Looks::new).into();
         // what is left of 1 is shared by t others
         assert!((looks[0].itself - 0.25 * (1.0 + 1.0 / 2.0 + 1.0 / 3.0 + 1.0 / 4.0) / 4.0).abs() < 1e-6);
         assert!((looks[2].first - (1.0 / 2.0 + 1.0 / 3.0 + 1.0 / 4.0 + 1.0 / 5.0) / 4.0).abs() < 1e-6);

@@ -205,7 +205,7 @@ impl Answer {
         }
         if let Some(sent) = sent.filter(|sent| *sent != text) {
             let places = Places::new(&text, sent);
-            entries.iter_mut().for_each(|entry| entry.offset = places.of(entry.offset));
+            entries.iter_mut().for_each(|entry| entry.offset = places.shifted(entry.offset));
             (progress.characters, text) = (places.to, sent.into());
         }
         Piece { text, entries, finish: None }
@@ -409,7 +409,7 @@ impl Places {
         Places { begin, end: end.min(from.min(to) - begin), from, to }
     }
 
-    fn of(&self, place: usize) -> usize {
+    fn shifted(&self, place: usize) -> usize {
         match place {
             place if place <= self.begin => place,
             place if place + self.end >= self.from => place + self.to - self.from,

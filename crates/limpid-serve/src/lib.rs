@@ -5,21 +5,14 @@
 //! `answer` turns the engine's events into the answer. A faulty request is refused before the engine sees it.
 
 mod access;
-pub mod answer;
 mod body;
-pub mod docs;
-pub mod embeddings;
 mod follow;
 mod incoming;
-pub mod json;
+mod json;
 mod listen;
 mod look;
 mod metrics;
-pub mod model;
-pub mod openai;
-pub mod openapi;
-pub mod parameters;
-pub mod refusal;
+mod model;
 mod reply;
 mod route;
 mod routes;
@@ -27,11 +20,28 @@ pub mod saved;
 mod schema;
 mod server;
 mod threads;
-pub mod tokens;
-pub mod ui;
+mod ui;
 #[cfg(feature = "study")]
 mod walks;
 mod worker;
+
+// public for the tests of this crate alone
+#[doc(hidden)]
+pub mod answer;
+#[doc(hidden)]
+pub mod docs;
+#[doc(hidden)]
+pub mod embeddings;
+#[doc(hidden)]
+pub mod openai;
+#[doc(hidden)]
+pub mod openapi;
+#[doc(hidden)]
+pub mod parameters;
+#[doc(hidden)]
+pub mod refusal;
+#[doc(hidden)]
+pub mod tokens;
 
 pub use follow::Follow;
 pub use listen::ConnectionLimits;

@@ -147,6 +147,9 @@ impl From<GlassError> for Refusal {
     fn from(error: GlassError) -> Refusal {
         match error {
             GlassError::Full { .. } => Refusal::inspect_full(error.to_string(), RETRY),
+            GlassError::TooLarge { .. } => {
+                Refusal::glass(error.code(), format!("{error} (start the server with a larger --inspect-memory)"))
+            }
             error => Refusal::glass(error.code(), error.to_string()),
         }
     }

@@ -27,7 +27,7 @@ const ALL: &[(&str, &str, &str)] = &[
     ("limpid_looking", "gauge", "Questions about the model's inside that are being answered, of at most four."),
     ("limpid_kv_blocks", "gauge", "Blocks of the KV cache, by what they hold."),
     ("limpid_weights_step", "gauge", "The step of training that the weights are of."),
-    ("limpid_engine_panics_total", "counter", "Runs of the model that failed."),
+    ("limpid_engine_failures_total", "counter", "Runs of the model that failed."),
     ("limpid_reloads_total", "counter", "Checkpoints found by --follow, by result."),
     ("limpid_model_info", "gauge", "The model, as labels."),
 ];

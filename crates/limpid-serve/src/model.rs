@@ -66,7 +66,7 @@ impl ServedModel {
         let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
         let lm = Lm::from(checkpoint).with_machine(how.machine.clone());
         let template = match (&how.template, lm.tokenizer()) {
-            (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
+            (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::new(tokenizer))?),
             _ => lm.template()?,
         };
         let source = template.as_ref().map(ChatTemplate::source);

@@ -128,29 +128,27 @@ pub enum ServeError {
     #[error("the model has no tokenizer, and requests are texts: put its tokenizer.json beside it")]
     NoTokenizer,
     /// Other machines could use the server without a key.
-    #[error(
-        "other machines reach --host {0}, so requests need a key: give --api-key-file, or --no-auth if everybody may ask"
-    )]
+    #[error("other machines reach the host {0}, so requests need a key: give one, or say that everybody may ask")]
     Exposed(String),
     /// A template that fails.
-    #[error("the chat template fails on a message of a user: {0}; --chat-template gives another")]
+    #[error("the chat template fails on a message of a user: {0}; give another")]
     Template(TemplateError),
     /// A key that is empty or cannot be sent.
     #[error("an API key must be visible ASCII without spaces: key {0} is not")]
     Key(usize),
     /// A name that no Host header has.
-    #[error("--allow-host `{0}` is not a name or address that requests can be sent to, such as box.example")]
+    #[error("the host to allow, `{0}`, is not a name or address that requests can be sent to, such as box.example")]
     AllowHost(String),
     /// An origin that no page has.
     #[error(
-        "--cors-origin `{0}` is not an origin that a browser sends, such as https://example.org, app://name or null, nor *"
+        "the origin to allow, `{0}`, is not an origin that a browser sends, such as https://example.org, app://name or null, nor *"
     )]
     Origin(String),
     /// A model that cannot be named.
-    #[error("the model's name is empty: give it one with --served-name")]
+    #[error("the model's name is empty: give it one")]
     Unnamed,
     /// A host without an address.
-    #[error("--host {host}: {}", system(.fault))]
+    #[error("the host {host}: {}", system(.fault))]
     Host {
         /// As it was given.
         host: String,
@@ -158,7 +156,7 @@ pub enum ServeError {
         fault: io::Error,
     },
     /// The port is taken or forbidden.
-    #[error("port {port} of {host} cannot be opened: {}; --port 0 takes one that is free", system(.fault))]
+    #[error("port {port} of {host} cannot be opened: {}; port 0 takes one that is free", system(.fault))]
     Port {
         /// The host.
         host: String,
@@ -176,6 +174,23 @@ pub enum ServeError {
     /// The engine's thread is gone.
     #[error("the engine's thread ended by a fault of limpid: please report it")]
     Lost,
+}
+
+impl ServeError {
+    /// The settings that may help, with a value where one is known: `port 0`.
+    pub fn settings(&self) -> &'static [&'static str] {
+        match self {
+            ServeError::Exposed(_) => &["api_key_file", "no_auth"],
+            ServeError::Template(_) => &["chat_template"],
+            ServeError::Key(_) => &["api_key", "api_key_file"],
+            ServeError::AllowHost(_) => &["allow_host"],
+            ServeError::Origin(_) => &["cors_origin"],
+            ServeError::Unnamed => &["served_name"],
+            ServeError::Host { .. } => &["host"],
+            ServeError::Port { .. } => &["port 0"],
+            _ => &[],
+        }
+    }
 }
 
 /// What happens while a model is served.

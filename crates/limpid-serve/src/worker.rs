@@ -307,7 +307,7 @@ impl Served {
 
     /// Ends all sequences, and begins with another engine.
     fn fail(&mut self, what: &str, shared: &ServerState) {
-        shared.metrics.add("limpid_engine_panics_total", &[], 1);
+        shared.metrics.add("limpid_engine_failures_total", &[], 1);
         let mut state = shared.queue.state();
         state.failures.push_back(Instant::now());
         if state.failures.len() > FAILURES {
@@ -447,7 +447,7 @@ mod tests {
             _ => false,
         };
         assert!(told.lock().unwrap().iter().all(what), "{told:?}");
-        assert!(shared.metrics.page(&[]).contains("\nlimpid_engine_panics_total 3\n"));
+        assert!(shared.metrics.page(&[]).contains("\nlimpid_engine_failures_total 3\n"));
         assert_eq!((shared.queue.counts().waiting, shared.queue.counts().waiting_tokens), (0, 0));
         shared.queue.close();
         thread.join().unwrap();

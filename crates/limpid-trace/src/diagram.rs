@@ -198,11 +198,10 @@ impl<'a> Sheet<'a> {
         let below = format!("{}, {} parameters{whose}", variant(c), commas(self.model.parameter_count() as u64));
         let wide = wide.max(text_width(diagram.about(), 16.0)).max(text_width(&below, SMALL));
         self.marks.push(Mark::Text(title));
-        self.soft([0.0, -20.0], Side::Start, below);
+        self.soft([0.0, -20.0], Side::Start, below.clone());
         let size = [wide + 2.0 * EDGE, y + 64.0 + EDGE];
         let marks = super::picture::scene::moved(self.marks, [EDGE, EDGE + 52.0]);
-        let about = format!("limpid inspect --diagram {}", diagram.name());
-        Scene { size, title: diagram.about().into(), about, marks }.svg()
+        Scene { size, title: diagram.about().into(), about: below, marks }.svg()
     }
 
     // ---- marks

@@ -98,7 +98,7 @@ pub enum Operation {
 
 impl Operation {
     /// The result for a number, with the operand where it has one.
-    pub fn of(self, x: f64, by: f64) -> f64 {
+    pub fn apply(self, x: f64, by: f64) -> f64 {
         match self {
             Operation::Plus => x + by,
             Operation::Minus => x - by,
@@ -292,7 +292,7 @@ impl Draft {
         }
         let mut steps = self.steps;
         for (i, step) in steps.iter_mut().enumerate() {
-            exact = step.operation.of(exact, step.by.as_ref().map_or(0.0, |by| by.value));
+            exact = step.operation.apply(exact, step.by.as_ref().map_or(0.0, |by| by.value));
             step.result = exact;
             let begin = if i == 0 { " Then" } else { "," };
             let with = step.by.as_ref().map_or(String::new(), |by| format!(" {} {}", step.label, short(by.value)));

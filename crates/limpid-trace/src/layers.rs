@@ -137,7 +137,7 @@ impl LayerTrace {
     /// As [`LayerTrace::get`].
     pub fn row(&mut self, name: &str) -> Result<SummaryRow, TraceError> {
         let tensor = self.get(name)?;
-        Ok(SummaryRow::of(&self.named, &self.batch, &tensor))
+        Ok(SummaryRow::new(&self.named, &self.batch, &tensor))
     }
 
     /// The axes of a tensor and their sizes, the rows of each head together ([`Labelled::heads_first`]), without computing it; also of
@@ -482,9 +482,9 @@ impl LayerTrace {
             self.take("logits", [vectors.len() / from.cols, 0])?;
             self.batch.outputs = vec![0; vectors.len() / from.cols];
             self.backend.feed(&self.batch)?;
-            self.backend.write(from.of(&self.batch), vectors)?;
+            self.backend.write(from.for_batch(&self.batch), vectors)?;
             self.backend.forward(self.model.program.forward(first..))?;
-            each(chunk * OUTPUTS, self.backend.read(to.of(&self.batch))?);
+            each(chunk * OUTPUTS, self.backend.read(to.for_batch(&self.batch))?);
         }
         Ok(())
     }

@@ -60,7 +60,7 @@ pub fn lens(trace: &mut LayerTrace, rows: &[usize], most: usize) -> Result<Vec<L
         let (n, place) = (at / order.len(), at % order.len());
         let target = targets.get(rows[n]).copied().filter(|id| *id != IGNORE);
         let before = logits.to_vec();
-        let prediction = Prediction::of(logits, target, most.max(1));
+        let prediction = Prediction::new(logits, target, most.max(1));
         let ln = |logit: &f32| f64::from(*logit) - prediction.lse;
         if place == 0 {
             end = (logits.to_vec(), before.iter().map(ln).collect());

@@ -283,7 +283,7 @@ pub struct SummaryRow {
 
 impl SummaryRow {
     /// The summary of a tensor of a run of `batch`; `model` was built for [`Mode::Inspect`].
-    fn of(model: &Model, batch: &Batch, tensor: &Labelled) -> SummaryRow {
+    fn new(model: &Model, batch: &Batch, tensor: &Labelled) -> SummaryRow {
         let name = tensor.name.as_str();
         let masked_scores = name.ends_with(".hook_attn_scores");
         let vocab_size = model.config.vocab_size;
@@ -376,9 +376,7 @@ impl<'a> Trace<'a> {
         backend.feed(batch)?;
         backend.forward(model.ops())?;
         if backward {
-            for param in &model.params {
-                backend.write(param.region.grad(), &vec![0.0; param.region.len()])?;
-            }
+            backend.clear()?;
             backend.backward(model.back())?;
         }
         Ok(Trace { model, backend, batch: Cow::Owned(batch.clone()), backward, length, mask: None })
@@ -458,7 +456,7 @@ impl<'a> Trace<'a> {
     /// # Errors
     /// As [`Trace::get`].
     pub fn row(&self, name: &str) -> Result<SummaryRow, TraceError> {
-        Ok(SummaryRow::of(self.model, &self.batch, &self.get(name)?))
+        Ok(SummaryRow::new(self.model, &self.batch, &self.get(name)?))
     }
 
     /// The first tensor of the run that is not finite, in the order of the ops; masked scores do not count.
@@ -466,7 +464,7 @@ impl<'a> Trace<'a> {
     /// # Errors
     /// If the backend cannot read one.
     pub fn first_not_finite(&self) -> backend::Result<Option<NotFinite>> {
-        let read = |region: Region| self.backend.read(region.of(&self.batch));
+        let read = |region: Region| self.backend.read(region.for_batch(&self.batch));
         if let Some(bad) = bad_params(self.model, &read)? {
             return Ok(Some(bad));
         }
@@ -490,8 +488,8 @@ impl<'a> Trace<'a> {
             return Err(TraceError::NotResidual { name: name.into(), axes: seen.axes.join(" ") });
         }
         let last = Module::block(self.model.config.n_layer - 1).named("hook_resid_post");
-        let region = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.region.of(&self.batch);
-        let maker = self.model.ops().iter().position(|op| op.output().of(&self.batch) == region);
+        let region = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.region.for_batch(&self.batch);
+        let maker = self.model.ops().iter().position(|op| op.output().for_batch(&self.batch) == region);
         let head = self.model.program.forward(maker.map_or(0, |i| i + 1)..);
         let keep = self.backend.read(region)?;
         let put = |backend: &mut dyn Backend, values: &[f32]| {
@@ -587,7 +585,7 @@ impl<'a> Trace<'a> {
         };
         Ok(match derived {
             Derived::Mean { stats, .. } if !is_gradient => {
-                let values = self.backend.read(stats.of(&self.batch))?;
+                let values = self.backend.read(stats.for_batch(&self.batch))?;
                 self.labelled(name, Axes::One, values.into_iter().step_by(stats.cols).collect())
             }
             // n = (x - mean) / s, and s does not change with the mean
@@ -603,7 +601,7 @@ impl<'a> Trace<'a> {
                 let ((b, t), h) = (self.size(), self.model.config.n_head);
                 let (axes, shape) = (vec!["batch", "pos", "head"], vec![b, t, h]);
                 if !is_gradient {
-                    let values = self.backend.read(lse.of(&self.batch))?;
+                    let values = self.backend.read(lse.for_batch(&self.batch))?;
                     return Ok(Labelled { name: name.into(), axes, shape, values });
                 }
                 let (pattern, slopes) = (beside("hook_pattern")?, beside("hook_pattern.grad")?);
@@ -648,7 +646,7 @@ impl<'a> Trace<'a> {
             return Ok((vec![], Scoring::plain(self.model.config.mask, 1.0)));
         };
         let read = |region: Region| -> Result<Arc<Labelled>, TraceError> {
-            let values = self.backend.read(region.of(&self.batch))?;
+            let values = self.backend.read(region.for_batch(&self.batch))?;
             Ok(Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values }))
         };
         let (qkv, lse, t, mut all) = (read(qkv)?, read(lse)?, self.length, vec![]);
@@ -682,7 +680,7 @@ impl<'a> Trace<'a> {
 
     /// A tensor's columns, read from its own region or from its gradient's.
     fn tensor(&self, name: &str, tensor: &Tensor, region: Region) -> Result<Labelled, TraceError> {
-        let all = self.backend.read(region.of(&self.batch))?;
+        let all = self.backend.read(region.for_batch(&self.batch))?;
         let values = if tensor.cols == (0..region.cols) {
             all
         } else {

@@ -94,13 +94,13 @@ impl<'a> Trace<'a> {
 /// Writes over what an attention computed what it computes with `mask`.
 fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -> Result<(), TraceError> {
     let Op::Attend { qkv, y, lse, heads, scoring, drop, raw, scores, pattern, .. } = *op else { return Ok(()) };
-    let x: Vec<f64> = backend.read(qkv.of(batch))?.into_iter().map(f64::from).collect();
+    let x: Vec<f64> = backend.read(qkv.for_batch(batch))?.into_iter().map(f64::from).collect();
     let x = &x[..];
     let (n_head, all) = (heads.n_head, heads.cols());
     let draws = drop.map(|drop| Draws::new(drop, batch.seed));
     let mut made: Vec<(Region, Vec<f32>)> = vec![];
     for region in [Some(y), Some(lse), raw, scores, pattern].into_iter().flatten() {
-        made.push((region.of(batch), backend.read(region.of(batch))?));
+        made.push((region.for_batch(batch), backend.read(region.for_batch(batch))?));
     }
     for span in &batch.spans {
         for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {

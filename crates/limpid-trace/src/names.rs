@@ -467,13 +467,13 @@ impl Scribe<'_> {
         factor(&self.word(&Module::block(self.home.unwrap_or(0)).named(name)))
     }
 
-    fn of(&self, region: Region) -> String {
+    fn name(&self, region: Region) -> String {
         self.word(&self.model.name_of(region))
     }
 
     /// As a factor.
     fn times(&self, region: Region) -> String {
-        factor(&self.of(region))
+        factor(&self.name(region))
     }
 
     /// A weight matrix as the factor from the right: transposed where its word means it as it is stored, (out, in).
@@ -485,12 +485,12 @@ impl Scribe<'_> {
     }
 
     fn plus(&self, region: Option<Region>) -> String {
-        region.map_or(String::new(), |region| format!(" + {}", self.of(region)))
+        region.map_or(String::new(), |region| format!(" + {}", self.name(region)))
     }
 
     fn gain(&self, gain: Option<Region>, less_one: bool) -> String {
         gain.map_or(String::new(), |g| {
-            if less_one { format!(" (1 + {})", self.of(g)) } else { format!(" {}", self.times(g)) }
+            if less_one { format!(" (1 + {})", self.name(g)) } else { format!(" {}", self.times(g)) }
         })
     }
 
@@ -514,7 +514,7 @@ impl Scribe<'_> {
     fn derived(&self, name: &str, derived: Derived) -> Option<String> {
         let scores = name.replace("hook_lse", "hook_attn_scores");
         match derived {
-            Derived::Mean { x, .. } => Some(format!("mean({})", self.of(x))),
+            Derived::Mean { x, .. } => Some(format!("mean({})", self.name(x))),
             Derived::Lse { .. } => Some(format!("log Σ exp({})", self.word(&scores))),
             Derived::Unscaled { .. } => Some(self.product()),
             Derived::Scaled { of, factor } => Some(format!("{factor} {}", self::factor(&self.word(&of)))),
@@ -529,7 +529,7 @@ impl Scribe<'_> {
         let notations = matches!(self.notation, Notation::Limpid | Notation::S0);
         let wide = self.notation.letter(axes("hook_pos_embed", c).last().unwrap_or(&"d_model"));
         Some(match *op {
-            Op::Embed { table, token, .. } if is(token) && notations => format!("X^ohe {}", self.of(table)),
+            Op::Embed { table, token, .. } if is(token) && notations => format!("X^ohe {}", self.name(table)),
             Op::Embed { table, token, .. } if is(token) => format!("{}[{}]", self.times(table), self.word("input")),
             Op::Embed { position, .. } if is(position) => match c.positions {
                 Positions::Learned => format!("{}[t]", factor(&self.word("pos_embed.weight"))),
@@ -542,20 +542,20 @@ impl Scribe<'_> {
                 format!("{}{position}{segment}", self.word("hook_embed"))
             }
             Op::Norm { kind, x, scale, .. } if is(scale) => match kind {
-                NormKind::Layer => format!("√(var({}) + ε)", self.of(x)),
-                NormKind::LayerStd => format!("√var({}) + ε", self.of(x)),
+                NormKind::Layer => format!("√(var({}) + ε)", self.name(x)),
+                NormKind::LayerStd => format!("√var({}) + ε", self.name(x)),
                 NormKind::Rms => format!("√(mean({}²) + ε)", self.times(x)),
             },
             Op::Norm { kind, x, normalized, scale, .. } if is(normalized) => {
                 let s = scale.map_or("s".into(), |s| self.times(s));
                 match kind {
                     NormKind::Rms => format!("{} / {s}", self.times(x)),
-                    _ => format!("({0} − mean({0})) / {s}", self.of(x)),
+                    _ => format!("({0} − mean({0})) / {s}", self.name(x)),
                 }
             }
             Op::Norm { kind, x, gain, offset, less_one, .. } => {
                 let gain = self.gain(gain, less_one);
-                format!("{}({}){gain}{}", norm_letters(kind), self.of(x), self.plus(offset))
+                format!("{}({}){gain}{}", norm_letters(kind), self.name(x), self.plus(offset))
             }
             Op::Linear { x, w, b, y } if tensor.cols != (0..y.cols) => {
                 let (part, fused) = (part(tensor)?, self.model.name_of(w));
@@ -571,7 +571,7 @@ impl Scribe<'_> {
                         format!("{} {w}{bias}", self.times(x))
                     }
                     // it keeps the three together
-                    None => format!("{} of {}", ["queries", "keys", "values"].get(part)?, self.of(y)),
+                    None => format!("{} of {}", ["queries", "keys", "values"].get(part)?, self.name(y)),
                 }
             }
             Op::Linear { x, w, b, .. } => format!("{} {}{}", self.times(x), self.by(w), self.plus(b)),
@@ -580,7 +580,7 @@ impl Scribe<'_> {
                 let [q, k] =
                     [(q, q_gain), (k, k_gain)].map(|(x, gain)| format!("{f}({x}){}", self.gain(gain, less_one)));
                 if tensor.cols == (0..y.cols) {
-                    format!("{q} and {k} in {}", self.of(x))
+                    format!("{q} and {k} in {}", self.name(x))
                 } else {
                     [q, k].get(part(tensor)?)?.clone()
                 }
@@ -588,7 +588,7 @@ impl Scribe<'_> {
             Op::Rotate { x, y, .. } => {
                 let [q, k] = self.queries_keys(self.normed());
                 if tensor.cols == (0..y.cols) {
-                    format!("R(t) on {q} and {k} of {}", self.of(x))
+                    format!("R(t) on {q} and {k} of {}", self.name(x))
                 } else {
                     format!("R(t) {}", [q, k].get(part(tensor)?)?)
                 }
@@ -609,24 +609,24 @@ impl Scribe<'_> {
                     _ if notations => " + M",
                     _ => " + mask",
                 };
-                format!("{}{mask}", self.of(raw))
+                format!("{}{mask}", self.name(raw))
             }
-            Op::Attend { scores: Some(scores), pattern, .. } if is(pattern) => format!("softmax({})", self.of(scores)),
+            Op::Attend { scores: Some(raw), pattern, .. } if is(pattern) => format!("softmax({})", self.name(raw)),
             Op::Attend { pattern: Some(pattern), drop, .. } => {
-                format!("concat({} {})", factor(&dropped(drop, &self.of(pattern))), self.near("attn.hook_v"))
+                format!("concat({} {})", factor(&dropped(drop, &self.name(pattern))), self.near("attn.hook_v"))
             }
             Op::Attend { .. } => return None,
-            Op::Activate { f, x, .. } => format!("{}({})", f.name(), self.of(x)),
+            Op::Activate { f, x, .. } => format!("{}({})", f.name(), self.name(x)),
             Op::Add { a, b, scale, .. } => match scale {
-                1.0 => format!("{} + {}", self.of(a), self.of(b)),
-                scale => format!("{} + {scale} {}", self.of(a), self.times(b)),
+                1.0 => format!("{} + {}", self.name(a), self.name(b)),
+                scale => format!("{} + {scale} {}", self.name(a), self.times(b)),
             },
             Op::Multiply { a, b, .. } => format!("{} ⊙ {}", self.times(a), self.times(b)),
             Op::Scale { x, factor, cap, .. } => {
-                bounded(if factor == 1.0 { self.of(x) } else { format!("{factor} {}", self.times(x)) }, cap)
+                bounded(if factor == 1.0 { self.name(x) } else { format!("{factor} {}", self.times(x)) }, cap)
             }
-            Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.of(x)),
-            Op::Gather { x, .. } => format!("the wanted rows of {}", self.of(x)),
+            Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.name(x)),
+            Op::Gather { x, .. } => format!("the wanted rows of {}", self.name(x)),
             Op::Classify { x, w, b, cap, logits, .. } if is(logits) => {
                 bounded(format!("{} {}{}", self.times(x), self.by(w), self.plus(b)), cap)
             }

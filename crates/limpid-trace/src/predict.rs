@@ -44,7 +44,7 @@ pub struct Prediction {
 
 impl Prediction {
     /// Of a row of logits, which becomes that of the probabilities. `most` candidates are listed.
-    pub fn of(logits: &mut [f32], target: Option<u32>, most: usize) -> Prediction {
+    pub fn new(logits: &mut [f32], target: Option<u32>, most: usize) -> Prediction {
         let before = logits.to_vec();
         let target = target.filter(|id| (*id as usize) < before.len());
         let aim = target.map_or(Target::None, |id| Target::Token(id as usize));
@@ -91,7 +91,7 @@ impl LayerTrace {
         let mut all = vec![];
         self.logits(&last.values[rows.start * c..rows.end * c], |row, logits| {
             let target = targets.get(rows.start + row).copied().filter(|id| *id != IGNORE);
-            all.push(Prediction::of(logits, target, most));
+            all.push(Prediction::new(logits, target, most));
         })?;
         Ok(all)
     }

@@ -138,7 +138,7 @@ impl Extent {
     ///
     /// # Errors
     /// What of the budget ran out.
-    pub fn of(sheet: &Sheet, budget: &Budget) -> Result<Extent, Spent> {
+    pub fn measure(sheet: &Sheet, budget: &Budget) -> Result<Extent, Spent> {
         let mut extent = Extent::default();
         each(sheet, 0..sheet.rows, 0..sheet.cols, budget, |i, j, v| extent.add(v, sheet.hides(i, j)))?;
         Ok(extent)

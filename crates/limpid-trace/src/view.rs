@@ -148,7 +148,7 @@ impl Labels {
     }
 
     /// Words for an axis of `size`; for positions they are a sequence's.
-    fn of(&self, axis: &str, sequence: Option<usize>, size: usize) -> Vec<String> {
+    fn words(&self, axis: &str, sequence: Option<usize>, size: usize) -> Vec<String> {
         let words = match axis {
             "pos" | "query_pos" | "key_pos" => sequence.and_then(|sequence| self.tokens.get(sequence)),
             "d_vocab" => Some(&self.vocabulary),
@@ -198,7 +198,7 @@ impl Labelled {
         (0..sizes.iter().product::<usize>()).map(move |k| {
             let index: Vec<(&'static str, usize)> = lead.iter().copied().zip(index_of(k, &sizes)).collect();
             let sequence = index.iter().find(|(axis, _)| *axis == "batch").map_or(only, |(_, i)| Some(*i));
-            let [rows, columns] = [0, 1].map(|i| labels.of(axes[i], sequence, size[i]));
+            let [rows, columns] = [0, 1].map(|i| labels.words(axes[i], sequence, size[i]));
             let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
             // a mask of its own hides the same in all sequences
             let of = sequence.or(labels.mask.is_some().then_some(0));

@@ -551,7 +551,7 @@ mod tests {
 
     #[test]
     fn a_target_is_the_next_token_and_a_batch_is_its_step() {
-        let tokens = Tokens::of((0..50).collect());
+        let tokens = Tokens::new((0..50).collect());
         let batches = Batches::new(&tokens, 3, 7, 1, Objective::NextToken).unwrap();
         let (mut a, mut b) = (Batch::default(), Batch::default());
         batches.fill(5, 2, &mut a);
@@ -566,7 +566,7 @@ mod tests {
     /// Documents of 2, 4, 3 and 4 tokens: with windows of 4, whole and apart, the second and the fourth fill one.
     #[test]
     fn the_first_windows_are_full_and_of_one_sequence() {
-        let stream = Tokens::of((0..10).collect());
+        let stream = Tokens::new((0..10).collect());
         let first = |tokens, context, documents, most| {
             Windows::of_documents("text", tokens, context, Objective::NextToken, documents).unwrap().first(most)
         };
@@ -590,7 +590,7 @@ mod tests {
 
     #[test]
     fn an_epoch_takes_every_window_once() {
-        let tokens = Tokens::of((0..1003).collect());
+        let tokens = Tokens::new((0..1003).collect());
         let batches = Batches::new(&tokens, 5, 10, 1, Objective::NextToken).unwrap().accumulated(3);
         let (mut batch, mut starts) = (Batch::default(), vec![]);
         for step in 0..7 {
@@ -609,7 +609,7 @@ mod tests {
     /// are taken; then they come again.
     #[test]
     fn windows_in_order_are_the_text_again_and_again() {
-        let text = Tokens::of(vec![1, 2, 3, 0, 4, 5, 6, 0]);
+        let text = Tokens::new(vec![1, 2, 3, 0, 4, 5, 6, 0]);
         let of = |objective, size| Batches::new(&text, size, 4, 7, objective).unwrap().ordered(WindowOrder::Sequential);
         let mut batch = Batch::default();
         for step in 0..3 {
@@ -634,7 +634,7 @@ mod tests {
         let (size, context) = (3, 4);
         let whole = size * context;
         for n in whole + 1..4 * whole {
-            let text = Tokens::of((0..n as u32).collect());
+            let text = Tokens::new((0..n as u32).collect());
             let of = Batches::new(&text, size, context, 7, Objective::NextToken).unwrap();
             let of = of.ordered(WindowOrder::Sequential).accumulated(2);
             let mut batch = Batch::default();
@@ -672,7 +672,7 @@ mod tests {
 
     #[test]
     fn evaluation_sees_every_token_but_the_first_once() {
-        let tokens = Tokens::of((0..50).collect());
+        let tokens = Tokens::new((0..50).collect());
         let mut seen: Vec<u32> = vec![];
         Windows::new("text", &tokens, 8, Objective::NextToken).unwrap().each(3, |batch| seen.extend(&batch.targets));
         assert_eq!(seen, (1..50).collect::<Vec<u32>>());
@@ -680,7 +680,7 @@ mod tests {
 
     #[test]
     fn masked_tokens_are_fifteen_percent_in_shares_of_eighty_ten_ten() {
-        let tokens = Tokens::of((0..40_000).map(|i| i % 90).collect());
+        let tokens = Tokens::new((0..40_000).map(|i| i % 90).collect());
         let objective = Objective::Masked { mask: 99, vocab_size: 100, segments: true };
         let batches = Batches::new(&tokens, 64, 512, 3, objective).unwrap();
         let mut batch = Batch::default();
@@ -702,7 +702,7 @@ mod tests {
         let objective = Objective::Masked { mask: 99, vocab_size: 100, segments: false };
         let (mut batch, mut short) = (Batch::default(), 0);
         for context in [1, 2, 3, 7, 40] {
-            let tokens = Tokens::of((0..400).map(|i| i % 90).collect());
+            let tokens = Tokens::new((0..400).map(|i| i % 90).collect());
             for seed in 0..40 {
                 let batches = Batches::new(&tokens, 5, context, seed, objective).unwrap();
                 for (step, micro) in (0..6).map(|n| (n / 2, n % 2)) {
@@ -730,7 +730,7 @@ mod tests {
 
     #[test]
     fn a_text_too_short_says_what_would_do() {
-        let error = Batches::new(&Tokens::of(vec![1, 2, 3]), 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
+        let error = Batches::new(&Tokens::new(vec![1, 2, 3]), 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
         assert!(
             error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("context_length of 2"),
             "{error}"

@@ -48,7 +48,7 @@ pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
 /// # Errors
 /// If the backend fails, or other processes are not reached.
 pub fn steepest(trainer: &Trainer) -> Result<Vec<(String, f64)>> {
-    let mut sums: Vec<Change> = trainer.trained().map(|param| Change::of(param.region.range())).collect();
+    let mut sums: Vec<Change> = trainer.trained().map(|param| Change::new(param.region.range())).collect();
     let mut pieces = trainer.team.cut(&sums);
     for (piece, _) in pieces.iter_mut().filter(|(_, owner)| *owner == trainer.team.rank()) {
         let gradient = trainer.backend.read(Region::flat(MemorySpace::Grad, piece.range.clone()))?;
@@ -78,7 +78,7 @@ pub fn describe(
         batches.fill(trainer.step + trainer.skipped, micro, &mut batch);
         trainer.backend.feed(&batch)?;
         trainer.backend.forward(trainer.model.ops())?;
-        let losses = trainer.backend.read(losses.of(&batch))?;
+        let losses = trainer.backend.read(losses.for_batch(&batch))?;
         for (n, span) in batch.spans.iter().enumerate() {
             let rows = span.row..span.row + span.rows;
             let mut score = Score::default();

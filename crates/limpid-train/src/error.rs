@@ -226,6 +226,7 @@ impl TrainError {
         let names: &[&str] = match self {
             TrainError::NotFinite { .. } => &["learning_rate", "warmup_steps", "clip"],
             TrainError::Preflight(error) => error.settings(),
+            TrainError::Backend(error) => error.settings(),
             TrainError::Spike { .. } => &["divergence rollback", "learning_rate"],
             TrainError::Diverged { rate, .. } => {
                 return vec![format!("learning_rate {}", one_digit(rate / 10.0)), "lr_find".into()];
@@ -239,7 +240,6 @@ impl TrainError {
             TrainError::Config(_)
             | TrainError::Checkpoint(_)
             | TrainError::Corpus(_)
-            | TrainError::Backend(_)
             | TrainError::Ranks(_)
             | TrainError::Purpose { .. } => &[],
         };

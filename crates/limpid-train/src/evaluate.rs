@@ -80,7 +80,7 @@ pub(crate) fn score_among(
         if round.targets.len() == team.rank() {
             backend.feed(batch)?;
             backend.forward(model.ops())?;
-            round.own = backend.read(losses.of(batch))?;
+            round.own = backend.read(losses.for_batch(batch))?;
         }
         windows.check_files()?;
         round.targets.push(batch.targets.clone());

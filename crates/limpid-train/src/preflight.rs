@@ -95,7 +95,7 @@ fn fill_zeros(trainer: &mut Trainer) -> backend::Result<()> {
 /// The loss of the weights as they are.
 fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightError> {
     let Trainer { model, backend, .. } = trainer;
-    let losses = model.losses().expect("a model in training has losses").of(batch);
+    let losses = model.losses().expect("a model in training has losses").for_batch(batch);
     backend.feed(batch)?;
     backend.forward(model.ops())?;
     let loss = backend.sum(losses)? / count_targets(batch) as f64;

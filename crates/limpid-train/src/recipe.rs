@@ -4,8 +4,8 @@
 
 use crate::batches::{Batches, Documents, Objective, WindowOrder};
 use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
-use limpid_core::model::Model;
 use limpid_core::model::init::Init;
+use limpid_core::model::{MemoryPart, Model};
 use limpid_core::numeric::element::Element;
 use limpid_core::numeric::math::cos;
 use limpid_core::ops::{MemorySpace, Terms};
@@ -292,7 +292,7 @@ impl Recipe {
 
     /// Bytes that training takes besides the model's own ([`Model::memory`]): the optimizer's moments, the average of the weights,
     /// scratch memory for the largest of muon's matrices, and gradients of micro-batches that wait to be added up.
-    pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
+    pub fn memory(&self, model: &Model) -> Vec<(MemoryPart, usize)> {
         let average = if self.ema > 0.0 { model.bytes(MemorySpace::Average) } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = muon::waves(&groups).map(muon::elements).max();
@@ -302,10 +302,10 @@ impl Recipe {
         let pages: BTreeSet<usize> = two.flat_map(|g| g.range.start / PAGE..=(g.range.end - 1) / PAGE).collect();
         let moments = size + pages.iter().map(|page| ((page + 1) * PAGE).min(size) - page * PAGE).sum::<usize>();
         vec![
-            ("optimizer moments", model.element(MemorySpace::Moment1).bytes(moments)),
-            ("average of the weights", average),
-            ("muon's matrices", Element::F32.bytes(room.unwrap_or(0))),
-            ("gradients set aside", model.bytes(MemorySpace::Grad) * self.accumulate.max(1).ilog2() as usize),
+            (MemoryPart::Moments, model.element(MemorySpace::Moment1).bytes(moments)),
+            (MemoryPart::Average, average),
+            (MemoryPart::MuonMatrices, Element::F32.bytes(room.unwrap_or(0))),
+            (MemoryPart::GradientsAside, model.bytes(MemorySpace::Grad) * self.accumulate.max(1).ilog2() as usize),
         ]
     }
 
@@ -313,8 +313,9 @@ impl Recipe {
     pub fn untouched(&self, model: &Model) -> usize {
         let reserved =
             [MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average].map(|space| model.bytes(space));
-        let used = &self.memory(model)[..2];
-        reserved.iter().sum::<usize>() - used.iter().map(|(_, bytes)| bytes).sum::<usize>()
+        let parts = self.memory(model).into_iter();
+        let used = parts.filter(|(part, _)| matches!(part, MemoryPart::Moments | MemoryPart::Average));
+        reserved.iter().sum::<usize>() - used.map(|(_, bytes)| bytes).sum::<usize>()
     }
 
     /// The update of one step.

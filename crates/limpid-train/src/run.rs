@@ -157,15 +157,15 @@ pub struct Run<'a> {
     /// How the run is carried out.
     pub options: RunOptions,
     /// Where files go; none to write nothing.
-    pub folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
     /// The training text.
-    pub train: &'a Tokens,
+    train: &'a Tokens,
     /// The validation text; empty for none.
-    pub validation: &'a Tokens,
+    validation: &'a Tokens,
     /// What the model is trained to predict.
-    pub objective: Objective,
+    objective: Objective,
     /// The tokenizer of both texts.
-    pub tokenizer: &'a Tokenizer,
+    tokenizer: &'a Tokenizer,
     /// Names and texts of files to write at the beginning, besides config.json and tokenizer.json.
     pub files: Vec<(String, String)>,
     /// Files of the model that is fine-tuned, which are copied into the folder.
@@ -188,7 +188,7 @@ pub struct Run<'a> {
     /// One for each parameter that trains, in steps whose layer statistics are logged.
     changes: Vec<Change>,
     /// Whether process 0 of several writes files.
-    keeps: bool,
+    rank0_writes: bool,
 }
 
 /// Why training ends before its last step.
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
             missing: BTreeMap::new(),
             moved: (0, [0; 2]),
             changes: vec![],
-            keeps: false,
+            rank0_writes: false,
         })
     }
 
@@ -448,7 +448,7 @@ impl<'a> Run<'a> {
         if every == 0 || !step.is_multiple_of(every) {
             return vec![];
         }
-        self.trainer.trained().map(|param| Change::of(param.region.range())).collect()
+        self.trainer.trained().map(|param| Change::new(param.region.range())).collect()
     }
 
     /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation or a save comes first.
@@ -539,7 +539,7 @@ impl<'a> Run<'a> {
         self.state.stale = if best { 0 } else { self.state.stale + 1 };
         if best {
             self.state.best = Some((step, loss));
-            self.keep_best(tell)?;
+            self.save_best(tell)?;
         }
         self.note(serde_json::json!({ "step": step, "val_loss": loss, "val_tokens": score.tokens }), tell);
         Ok(Some(tell(TrainEvent::Validated { step, loss, tokens: score.tokens, best }) == Control::Stop))

@@ -46,7 +46,7 @@ impl Case {
             preflight: false,
             ..RunOptions::default()
         };
-        let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::of(ids.to_vec()));
+        let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::new(ids.to_vec()));
         Case { recipe, options, train, validation, precision: Precision::F32, letters: "abcdefg" }
     }
 
@@ -85,7 +85,7 @@ impl Case {
             spike_sigma: 1.5,
             ..Case::small().options
         };
-        let validation = Tokens::of((0..60).map(|i| i % 9 % 2).collect());
+        let validation = Tokens::new((0..60).map(|i| i % 9 % 2).collect());
         Case { recipe, options, train, validation, ..Case::small() }
     }
 
@@ -407,7 +407,7 @@ fn what_would_change_the_results_is_refused() {
         let mut ids = vec![];
         text.copy(0..text.len(), &mut ids);
         ids[at] = (ids[at] + 1) % 7;
-        Tokens::of(ids)
+        Tokens::new(ids)
     };
     for at in [0, 70, 150, 299] {
         let other = Case { train: changed(&case.train, at), ..case.clone() };

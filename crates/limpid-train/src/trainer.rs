@@ -87,7 +87,7 @@ pub struct Trainer {
     /// Steps done.
     pub step: u64,
     /// Steps' worth of data that were skipped: step s trains on the data of step s + skipped.
-    pub skipped: u64,
+    pub(crate) skipped: u64,
     /// Whether the weights are the initial ones of [`Trainer::new`]; set it to false after writing others.
     pub fresh: bool,
     /// The processes that train the model: this one alone, or those of [`Trainer::among`].
@@ -185,9 +185,9 @@ impl Trainer {
         let processes = ranks.size();
         check_micros(processes, self.recipe.accumulate as u64, self.recipe.batch_size)?;
         if processes > 1 {
-            self.backend.keep_part();
+            self.backend.restrict_updates();
         }
-        let team = self.team.among(ranks, &Uses::of(&self.model))?;
+        let team = self.team.among(ranks, &Uses::new(&self.model))?;
         Ok(Trainer { team, ..self })
     }
 
@@ -298,7 +298,7 @@ impl Trainer {
             } else {
                 self.backend.backward(self.model.back())?;
             }
-            self.losses.request(&*self.backend, losses.of(&self.batch))?;
+            self.losses.request(&*self.backend, losses.for_batch(&self.batch))?;
             self.add_up(micro, &micros, !sends)?;
             self.losses.limit_requests(&*self.backend);
         }
@@ -456,7 +456,7 @@ impl Trainer {
         self.losses.fetch(&*self.backend, begun.micros - 1);
         let earlier = self.losses.sum_of_first(begun.micros - 1);
         let limit = most * begun.count.targets as f64 * (1.0 - HOLD_EARLY) - earlier;
-        let losses = self.losses().expect("it has gradients").of(&self.batch);
+        let losses = self.losses().expect("it has gradients").for_batch(&self.batch);
         (losses, if earlier.is_finite() { limit } else { f64::NEG_INFINITY })
     }
 
@@ -582,7 +582,7 @@ impl Trainer {
             self.backend.backward(alone)?;
             let Pass::Back(back) = pass else { continue };
             for grad in back.dx.iter().flatten() {
-                if let Some(value) = find_not_finite(&self.backend.read(grad.region.of(&self.batch))?) {
+                if let Some(value) = find_not_finite(&self.backend.read(grad.region.for_batch(&self.batch))?) {
                     let name = self.model.output_name(back.index);
                     return Ok(Some((format!("the gradient that leaves {name}"), value)));
                 }

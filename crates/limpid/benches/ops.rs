@@ -8,12 +8,13 @@ use limpid::numeric::half::nearest_bf16;
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::{BLOCK, Scoring, Span, Target};
-use limpid::optimizer::{Method, Rule, adamw};
+use limpid::optimizer::{Method, Rule};
 use limpid_core::kernels::attend::{CacheBlocks, CachedKeys, Keys};
 use limpid_core::kernels::{activate, attend, classify, norm};
 use limpid_core::matrix::gemm::{self, Packed, gemm_packed, product};
 use limpid_core::matrix::view::{Mat, MatMut};
 use limpid_core::matrix::{Precision, Start, Sums};
+use limpid_core::optimizer::adamw;
 use std::time::Instant;
 
 fn values(n: usize) -> Vec<f32> {

@@ -39,7 +39,7 @@ impl<B: Backend> Wrapper for Observer<B> {
     fn forward(&mut self, ops: Ops) -> Result<()> {
         for (op, alone) in ops.each() {
             self.inner.forward(alone)?;
-            let made = self.inner.read(op.output().of(&self.batch))?;
+            let made = self.inner.read(op.output().for_batch(&self.batch))?;
             self.largest.push(made.iter().fold(0.0, |most, v| v.abs().max(most)));
         }
         Ok(())

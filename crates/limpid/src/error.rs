@@ -175,7 +175,10 @@ impl Error {
             Error::Data(error) => error.settings(),
             Error::Source(error) => error.settings(),
             Error::Train(error) => error.settings(),
-            _ => vec![],
+            other => {
+                let settings = other.backend().map_or(&[][..], backend::BackendError::settings);
+                settings.iter().map(ToString::to_string).collect()
+            }
         }
     }
 }

@@ -40,7 +40,7 @@
 //!
 //! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the order to read them:
 //! [`config`] says which transformer; [`ops`] is what happens, on the types of [`numeric`]; [`model`] builds the list; [`backend`] runs it;
-//! [`tokenizer`] and [`data`] bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with a backend; [`checkpoint`]
+//! [`tokenizer`] and [`data`] bring text; [`train`] (with `train::evaluate`), [`generate`] and [`trace`] join a model with a backend; [`checkpoint`]
 //! keeps weights, [`names`] says what every tensor is called. The kernels are in `limpid-core`; reports of runs, walks and lessons are
 //! crates of their own.
 //!
@@ -51,7 +51,7 @@
 //!
 //! let text = "to be or not to be, that is the question. ".repeat(20);
 //! let tokenizer = Tokenizer::train(TokenizerKind::Char, &text, Order::Sorted, &[])?;
-//! let ids = Tokens::of(tokenizer.encode(&text)?);
+//! let ids = Tokens::new(tokenizer.encode(&text)?);
 //! let config = Config { vocab_size: tokenizer.vocab_size(), d_model: 32, d_ff: 128, ..Config::preset("nano")? };
 //! let model = Model::new(&config, Mode::Train { batch: 4, context: 16 })?;
 //! let backend = Box::new(Cpu::new(&model, 1));
@@ -82,18 +82,31 @@ pub use training::{Trained, Training, TrainingPlan};
 
 use limpid_base::{files, units};
 pub use limpid_checkpoint as checkpoint;
-pub use limpid_core::{backend, config, model, numeric, ops, optimizer};
+pub use limpid_core::{backend, config, model, ops};
 pub use limpid_data as data;
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;
 pub use limpid_tokenizer as tokenizer;
 pub use limpid_trace::names;
 pub use limpid_train as train;
-pub use limpid_train::evaluate;
 
 /// What matrix products multiply.
 pub mod matrix {
     pub use limpid_core::matrix::Precision;
+}
+
+/// Types of elements, random draws and instruction sets.
+pub mod numeric {
+    pub use limpid_core::numeric::{blocks, element, half, random};
+    /// Instruction sets.
+    pub mod simd {
+        pub use limpid_core::numeric::simd::Level;
+    }
+}
+
+/// What an update of the weights is told.
+pub mod optimizer {
+    pub use limpid_core::optimizer::{Change, Method, ParamGroup, Rule};
 }
 
 /// README's example, run by `cargo test`.

@@ -11,17 +11,17 @@ use crate::data::source::{SourceError, TextSource};
 use crate::data::template::{ChatTemplate, TemplateTokens};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::error::{Error, Result};
-use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
 use crate::matrix::Precision;
 use crate::memory::{self, On};
-use crate::model::{Component, Mode, Model, Module, Param};
+use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
 use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Trace, TraceError};
+use crate::train::evaluate::{self, Score};
 use crate::train::{Objective, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
 use std::borrow::Cow;
@@ -108,7 +108,7 @@ impl Pooling {
     ];
 
     /// The vector (C) of hidden states (T, C).
-    fn of(self, states: &[f32], width: usize) -> Vec<f32> {
+    fn pool(self, states: &[f32], width: usize) -> Vec<f32> {
         let rows = states.len() / width;
         let weighted = |weight: fn(usize) -> f64, of: f64| -> Vec<f32> {
             let sum = |c: usize| {
@@ -290,7 +290,7 @@ impl Lm {
         if let Some(hashes) = self.hashes.get() {
             return Ok(hashes);
         }
-        let hashes = ReceiptHashes::of(self)?;
+        let hashes = ReceiptHashes::new(self)?;
         Ok(self.hashes.get_or_init(|| hashes))
     }
 
@@ -350,7 +350,7 @@ impl Lm {
     /// # Errors
     /// As [`ChatTemplate::new`].
     pub fn template(&self) -> Result<Option<ChatTemplate>> {
-        let tokens = self.tokenizer.as_ref().map(TemplateTokens::of).unwrap_or_default();
+        let tokens = self.tokenizer.as_ref().map(TemplateTokens::new).unwrap_or_default();
         Ok(self.chat_template().map(|source| ChatTemplate::new(source, tokens)).transpose()?)
     }
 
@@ -404,7 +404,7 @@ impl Lm {
         backend.feed(&batch)?;
         backend.forward(model.ops())?;
         let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").region;
-        Ok(generate::fill(&backend.read(probs.of(&batch))?, ids, tokenizer, mask)?)
+        Ok(generate::fill(&backend.read(probs.for_batch(&batch))?, ids, tokenizer, mask)?)
     }
 
     /// The distribution over the vocabulary (V) that the model gives for place `at`, from 0, of `tokens`: BERT(x, s, i) of "The
@@ -536,7 +536,7 @@ impl Lm {
         let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..=last))?;
-        let vector = pooling.of(&backend.read(hidden.of(&batch))?, width);
+        let vector = pooling.pool(&backend.read(hidden.for_batch(&batch))?, width);
         if vector.iter().all(|v| v.is_finite()) {
             Ok(vector)
         } else {
@@ -634,7 +634,8 @@ impl Lm {
     /// If there are more tokens than the context has.
     pub fn layer_bytes(&self, tokens: usize) -> Result<usize> {
         let model = Model::new(&self.config, layers::mode(1, tokens))?;
-        Ok(model.memory().iter().filter(|(what, _)| *what != "parameters").map(|(_, bytes)| bytes).sum())
+        let beside = model.memory().into_iter().filter(|(part, _)| *part != MemoryPart::Parameters);
+        Ok(beside.map(|(_, bytes)| bytes).sum())
     }
 
     /// How many numbers its largest parameter has.
@@ -817,7 +818,7 @@ impl Lm {
     /// Lends the engine that waits, or makes one for one sequence.
     pub(crate) fn lend_engine(&self) -> Result<Engine> {
         let kept = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        kept.map_or_else(|| self.engine(&EngineLimits::of(&self.config, 1, self.config.context_length)), Ok)
+        kept.map_or_else(|| self.engine(&EngineLimits::new(&self.config, 1, self.config.context_length)), Ok)
     }
 
     /// Keeps an engine without requests for the next call.

@@ -122,7 +122,8 @@ impl Machine {
                     Precision::F16 => "products of f16",
                     _ => "products of int8",
                 };
-                return Err(BackendError::NotSupported { op, what: "the reference computes in f64".into() });
+                let what = "the reference computes in f64".into();
+                return Err(BackendError::NotSupported { op, what, settings: &["precision f32"] });
             }
             Device::Reference => Box::new(Reference::start(model)?),
             Device::Gpu => gpu::start(&self.gpu, model, how, None)?,
@@ -149,7 +150,7 @@ impl Machine {
             Device::Cpu => Ok(Box::new(Cpu::start_with(model, how.threads, how.level, how.precision, weights)?)),
             Device::Reference => {
                 let what = "the reference keeps weights of its own".into();
-                Err(BackendError::NotSupported { op: "shared weights", what })
+                Err(BackendError::NotSupported { op: "shared weights", what, settings: &[] })
             }
             Device::Gpu => gpu::start(&self.gpu, model, how, Some(weights)),
         }
@@ -195,7 +196,7 @@ mod gpu {
 
     fn missing<T>() -> backend::Result<T> {
         let what = "it was built without: build it with the feature `gpu`, or run on the cpu".into();
-        Err(BackendError::NotSupported { op: "gpu", what })
+        Err(BackendError::NotSupported { op: "gpu", what, settings: &["device cpu"] })
     }
 
     pub fn start(

@@ -5,7 +5,7 @@ use crate::backend::{Cpu, DeviceMemory, TrainingMemory};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
-use crate::model::{Mode, Model, Param, Tuning};
+use crate::model::{MemoryPart, Mode, Model, Param, Tuning};
 use crate::train::Recipe;
 use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::train::ranks::shards::Uses;
@@ -59,12 +59,8 @@ impl On {
     }
 }
 
-/// What [`Recipe::memory`] calls the memories of which each of several processes keeps its part.
-const OPTIMIZER: &str = "optimizer moments";
-const AVERAGE: &str = "average of the weights";
-
-/// What [`Model::memory`] calls weights.
-const WEIGHTS: &str = "parameters";
+/// The memories of which each of several processes keeps its part.
+const DIVIDED: [MemoryPart; 2] = [MemoryPart::Moments, MemoryPart::Average];
 
 /// Bytes that MPI takes in a process (measured: Open MPI 17 MB, MPICH 17 to 32).
 const MPI: u64 = 17_000_000;
@@ -97,7 +93,7 @@ pub fn is_systems(machine: &Machine, model: &Model) -> bool {
 }
 
 /// Bytes of each memory that a model takes on a device, to train by a recipe if there is one; of several processes, in each.
-pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(&'static str, u64)> {
+pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(MemoryPart, u64)> {
     let on: On = on.into();
     let (&Machine { device, threads, .. }, [wide, kept]) = (&on.machine, on.quantised);
     if let (Some(recipe), processes) = (recipe, on.processes[0])
@@ -106,16 +102,18 @@ pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(
         return parts_among(model, recipe, on, processes);
     }
     if let Some(own) = taken(&on.machine, model, recipe) {
-        return own.parts.into_iter().map(|(what, bytes)| (what, bytes as u64)).collect();
+        return own.parts.into_iter().map(|(part, bytes)| (part, bytes as u64)).collect();
     }
     let scratch = if device == Device::Cpu { Cpu::scratch_bytes(model, threads) } else { 0 };
     let parts = model.memory().into_iter().chain(recipe.into_iter().flat_map(|recipe| recipe.memory(model)));
-    let stored =
-        |(what, bytes): (_, usize)| (what, if what == WEIGHTS { bytes.saturating_sub(wide) + kept } else { bytes });
-    let parts = parts.map(stored).map(|(what, bytes)| (what, (bytes * elements(device)) as u64));
+    let stored = |(part, bytes): (MemoryPart, usize)| match part {
+        MemoryPart::Parameters => (part, bytes.saturating_sub(wide) + kept),
+        _ => (part, bytes),
+    };
+    let parts = parts.map(stored).map(|(part, bytes)| (part, (bytes * elements(device)) as u64));
     // with the names of the tensors, and what is made of both in training (measured: 2.1 KB an op of 3,000 blocks)
     let lists = if recipe.is_some() { 2200 * (model.ops().len() + model.back().len()) } else { 0 };
-    parts.chain([("threads' scratch", scratch as u64), ("lists of ops", lists as u64)]).collect()
+    parts.chain([(MemoryPart::ThreadScratch, scratch as u64), (MemoryPart::OpLists, lists as u64)]).collect()
 }
 
 /// The bytes of all of [`parts`].
@@ -125,18 +123,16 @@ pub fn needed(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> u64 
 
 /// The same for one of several processes that train together, as many as fit the recipe: it keeps moments and average of what it
 /// updates, sets fewer gradients aside, and has buffers for what goes to and fro.
-pub fn parts_among(model: &Model, recipe: &Recipe, on: impl Into<On>, processes: usize) -> Vec<(&'static str, u64)> {
+pub fn parts_among(model: &Model, recipe: &Recipe, on: impl Into<On>, processes: usize) -> Vec<(MemoryPart, u64)> {
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
     let step = SharedStep::new(&groups, &Uses::default(), recipe.accumulate, (0.0, 0.0));
     let ProcessCost { micros, share, buffers, .. } = step.among(processes, Network::Gigabit10);
-    let part = share as f64 / step.learning.max(1) as f64;
-    let of_one = |(what, bytes)| match what {
-        OPTIMIZER | AVERAGE => (what, (bytes as f64 * part).ceil() as u64),
-        _ => (what, bytes),
-    };
+    let own_share = share as f64 / step.learning.max(1) as f64;
+    let of_one =
+        |(part, bytes)| (part, if DIVIDED.contains(&part) { (bytes as f64 * own_share).ceil() as u64 } else { bytes });
     let (own, on) = (Recipe { accumulate: micros, ..*recipe }, On { processes: [1; 2], ..on.into() });
-    let buffers = ("buffers to and from the others", buffers);
-    parts(model, Some(&own), on).into_iter().map(of_one).chain([buffers, ("MPI itself", MPI)]).collect()
+    let beside = [(MemoryPart::ExchangeBuffers, buffers), (MemoryPart::Mpi, MPI)];
+    parts(model, Some(&own), on).into_iter().map(of_one).chain(beside).collect()
 }
 
 /// Bytes that this process holds before a model is made (Linux), with what it grows by in training: code that is not touched yet,
@@ -193,18 +189,18 @@ pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Opt
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device) + plain;
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
     // of moments and average all is reserved, and each process touches its part
-    let part = |on: &On| {
+    let divided = |on: &On| {
         let parts = parts(model, recipe, on).into_iter();
-        parts.filter(|(what, _)| [OPTIMIZER, AVERAGE].contains(what)).map(|(_, bytes)| bytes).sum::<u64>()
+        parts.filter(|(part, _)| DIVIDED.contains(part)).map(|(_, bytes)| bytes).sum::<u64>()
     };
-    let others = part(&On { processes: [1; 2], ..on.clone() }) - part(&on);
+    let others = divided(&On { processes: [1; 2], ..on.clone() }) - divided(&on);
     over(needed(model, recipe, &on), (own + reserved) as u64 + others, here)
 }
 
 /// Bytes of the system's memory that are taken for a device with memory of its own, where that is no part of the system's: those by
 /// way of which values go to and fro.
-fn of_system(own: &DeviceMemory, counts: impl Fn(&str) -> bool) -> u64 {
-    let parts = own.parts.iter().filter(|(what, _)| own.of_system && counts(what));
+fn of_system(own: &DeviceMemory, counts: impl Fn(MemoryPart) -> bool) -> u64 {
+    let parts = own.parts.iter().filter(|(part, _)| own.of_system && counts(*part));
     (own.staging + parts.map(|(_, bytes)| bytes).sum::<usize>()) as u64
 }
 
@@ -231,11 +227,11 @@ pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Result
 /// [`Error::Memory`].
 pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
     let on: On = on.into();
-    let counts = |what: &str| what != WEIGHTS;
+    let counts = |part: MemoryPart| part != MemoryPart::Parameters;
     if let Some(own) = taken(&on.machine, model, None) {
         return refuse(over(of_system(&own, counts), 0, 1), false, &on);
     }
-    let parts = parts(model, None, &on).into_iter().filter(|(what, _)| counts(what));
+    let parts = parts(model, None, &on).into_iter().filter(|(part, _)| counts(*part));
     refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0, 1), false, &on)
 }
 

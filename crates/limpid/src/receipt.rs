@@ -155,7 +155,7 @@ pub struct ReceiptAnswer {
 }
 
 impl ReceiptAnswer {
-    fn of(sample: &Sample) -> ReceiptAnswer {
+    fn new(sample: &Sample) -> ReceiptAnswer {
         let (text, sha256) = (hashed(|hash| hash.update(sample.text.as_bytes())), Some(sha256(&sample.text)));
         ReceiptAnswer { tokens: sample.tokens.clone(), text, sha256, finish_reason: sample.finish_reason }
     }
@@ -204,7 +204,7 @@ pub struct ReceiptCause {
 }
 
 impl ReceiptHashes {
-    pub(crate) fn of(lm: &Lm) -> Result<ReceiptHashes> {
+    pub(crate) fn new(lm: &Lm) -> Result<ReceiptHashes> {
         let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
         let mut weights = Xxh3::new();
         let mut bytes = vec![];
@@ -258,7 +258,7 @@ impl Receipt {
             precision: precision(lm),
             cache: lm.machine().cache.to_string(),
             request: ReceiptRequest::new(prompt, options),
-            answer: ReceiptAnswer::of(sample),
+            answer: ReceiptAnswer::new(sample),
         })
     }
 
@@ -312,7 +312,7 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
             chosen += usize::from(matches!(event, GenerateEvent::Choice(_)));
             chosen < most
         })?;
-        Ok(ReceiptAnswer::of(&sample))
+        Ok(ReceiptAnswer::new(&sample))
     };
     let ours = if theirs.finish_reason == FinishReason::Cancelled {
         // its text has what might have begun a stop text only if the next token would have ended it

@@ -332,7 +332,7 @@ struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    fn of(m: &'a Metadata, path: &'a Path, architecture: &'static str) -> Keys<'a> {
+    fn new(m: &'a Metadata, path: &'a Path, architecture: &'static str) -> Keys<'a> {
         Keys { m, path, architecture, asked: RefCell::default() }
     }
     fn full(&self, key: &str) -> String {
@@ -521,7 +521,7 @@ impl Key {
                 let full = keys.full(PATTERN);
                 c.window_layers = match keys.m.get(&full) {
                     None => keys.checked(pattern.parse())?,
-                    Some(GgufValue::Array(Array::Bool(list))) => match LayerPattern::of(list) {
+                    Some(GgufValue::Array(Array::Bool(list))) => match LayerPattern::new(list) {
                         Some(pattern) if list.len() == c.n_layer => pattern,
                         _ => {
                             let what = format!("`{full}` must be for {} blocks and repeat within 64", c.n_layer);
@@ -618,7 +618,7 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
         let all: Vec<&str> = ARCHITECTURES.iter().map(|kind| kind.name).collect();
         return refuse(store.path(), format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")));
     };
-    let keys = Keys::of(m, store.path(), kind.name);
+    let keys = Keys::new(m, store.path(), kind.name);
     for expert in ["expert_count", "expert_used_count"] {
         if keys.maybe_size(expert)?.is_some_and(|n| n > 0) {
             return keys.bad(format!("it has experts (`{}`), which limpid does not support", keys.full(expert)));
@@ -679,7 +679,7 @@ impl Architecture {
 
     /// Whether it has a key, which means something in a file of it.
     fn asks(&self, m: &Metadata, key: &str) -> bool {
-        let keys = Keys::of(m, Path::new(""), self.name);
+        let keys = Keys::new(m, Path::new(""), self.name);
         let mut c = self.plain();
         SIZES.iter().chain(self.keys.iter().copied().flatten()).for_each(|own| _ = own.read(&keys, None, &mut c));
         keys.asked.into_inner().contains(key)
@@ -704,7 +704,7 @@ impl Architecture {
     fn candidate(&self, c: &Config) -> Option<(Metadata, Config, Complaints, bool)> {
         let (mut not, mine) = (common(c), canonical(c));
         let m = self.write(&mine);
-        let keys = Keys::of(&m, Path::new(""), self.name);
+        let keys = Keys::new(&m, Path::new(""), self.name);
         let mut theirs = self.read(&keys, None).ok()?;
         (theirs.vocab_size, theirs.dropout) = (mine.vocab_size, mine.dropout);
         // Llama 3.1's scaling is a tensor of factors

@@ -8,10 +8,10 @@ pub mod llmc;
 
 use super::store::{Dtype, Store, Stored, refuse};
 use super::{CheckpointError, Result};
-use limpid_core::backend::{Backend, transpose};
+use limpid_core::backend::Backend;
 use limpid_core::config::{Config, Fields, RotaryPairs, Settings};
 use limpid_core::model::{FeatureOrder, Mode, Model, Param, ParamRole};
-use limpid_core::numeric::element::{Element, Major, Values};
+use limpid_core::numeric::element::{Element, Major, Values, transpose};
 use limpid_core::ops::MemorySpace;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -173,7 +173,7 @@ type RowsOfBlocks<'s> = (Element, Cow<'s, [u8]>);
 
 impl<'s> Linked<'_, 's> {
     /// The links of a parameter.
-    fn of(&self, param: &Param) -> impl Iterator<Item = &Link> {
+    fn links_of(&self, param: &Param) -> impl Iterator<Item = &Link> {
         self.links.iter().filter(|link| link.param == param.name)
     }
 
@@ -203,7 +203,7 @@ impl<'s> Linked<'_, 's> {
     pub fn values(&self, param: &Param) -> Result<Cow<'s, [f32]>> {
         let (rows, cols) = extent(param);
         let mut all: Option<Vec<f32>> = None;
-        for link in self.of(param) {
+        for link in self.links_of(param) {
             // rows of padding are left behind
             let theirs = match self.find(link)?.values()? {
                 Cow::Borrowed(v) => Cow::Borrowed(&v[..link.their_rows() * cols]),
@@ -226,7 +226,7 @@ impl<'s> Linked<'_, 's> {
     /// one step.
     fn as_it_lies(&self, param: &Param) -> Result<Option<Values<'s>>> {
         let (rows, cols) = extent(param);
-        let Some(link) = self.of(param).find(|link| link.rows == (0..rows)) else { return Ok(None) };
+        let Some(link) = self.links_of(param).find(|link| link.rows == (0..rows)) else { return Ok(None) };
         let major = match link.turn {
             TensorLayout::Transposed if param.is_matrix() => Major::Columns,
             TensorLayout::Same | TensorLayout::Transposed => Major::Rows,
@@ -247,7 +247,7 @@ impl<'s> Linked<'_, 's> {
     fn in_parts(&self, param: &Param) -> Result<Option<Vec<RowsOfBlocks<'s>>>> {
         let (rows, cols) = extent(param);
         let (mut parts, mut next) = (vec![], 0);
-        for link in self.of(param) {
+        for link in self.links_of(param) {
             let raw = self.find(link)?.raw()?;
             let Some((element @ Element::Blocks(_), bytes)) = raw else { return Ok(None) };
             if link.within.is_some() || link.rows.start != next {
@@ -272,7 +272,7 @@ impl<'s> Linked<'_, 's> {
     /// there.
     pub fn rows_as_stored(&self, param: &Param, rows: Range<usize>) -> Result<Option<crate::StoredRows<'s>>> {
         let cols = extent(param).1;
-        let mut held: Vec<&Link> = self.of(param).collect();
+        let mut held: Vec<&Link> = self.links_of(param).collect();
         held.sort_by_key(|link| link.rows.start);
         let (mut found, mut all) = (None, vec![]);
         for link in held {
@@ -299,7 +299,7 @@ impl<'s> Linked<'_, 's> {
     /// changed while it was being read.
     pub fn load(&self, backend: &mut dyn Backend, space: MemorySpace) -> Result<()> {
         self.check()?;
-        for param in self.model.params.iter().filter(|param| self.of(param).next().is_some()) {
+        for param in self.model.params.iter().filter(|param| self.links_of(param).next().is_some()) {
             let region = super::place(param, space);
             if let Some(stored) = self.as_it_lies(param)? {
                 backend.upload(region, stored)?;
@@ -310,7 +310,7 @@ impl<'s> Linked<'_, 's> {
             } else {
                 backend.write(region, &self.values(param)?)?;
             }
-            for link in self.of(param) {
+            for link in self.links_of(param) {
                 self.find(link)?.release();
             }
         }

@@ -127,7 +127,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     memory::fits(&model, Some(&recipe), &machine)?;
     let mut roof = roof(&machine)?;
     let flops = step_flops(&model, &recipe);
-    let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
+    let text = Tokens::new(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
     let mut trainer = Trainer::new(model.clone(), machine.start(&model)?, recipe)?;
     let mut times = vec![];

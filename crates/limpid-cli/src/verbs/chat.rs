@@ -96,7 +96,7 @@ pub fn run(args: Args) -> Result<()> {
         ..Options::default()
     };
     options.check()?;
-    let engine = lm.engine(&EngineLimits::of(lm.config(), 1, lm.config().context_length))?;
+    let engine = lm.engine(&EngineLimits::new(lm.config(), 1, lm.config().context_length))?;
     let system = args.system.map(|content| Message { role: Role::System, content });
     let (messages, stop) = (vec![], interrupted_answer()?);
     let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json };

@@ -166,7 +166,7 @@ fn overfit(plan: &TrainingPlan, model: &Model, context: usize, machine: &Machine
     let mut text = vec![];
     plan.corpus.train.copy(0..plan.corpus.train.len().min(context + 1), &mut text);
     let context = context.min(text.len() - 1);
-    let text = Tokens::of(text);
+    let text = Tokens::new(text);
     let batches = Batches::new(&text, 2, context, plan.recipe.seed, plan.objective)?;
     let (mut first, mut last, mut steps) = (None, f64::INFINITY, 0);
     while steps < 300 && last > 0.1 * first.unwrap_or(f64::INFINITY).min(1e9) {

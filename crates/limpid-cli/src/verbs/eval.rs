@@ -180,7 +180,7 @@ fn likelihood(args: &Args, lm: &Lm, prompt: &str, continuation: &str) -> Result<
     if ids.is_empty() {
         bail!("the continuation is empty: there is nothing to score");
     }
-    let mut engine = lm.engine(&EngineLimits::of(lm.config(), 1, prompt.len() + ids.len()))?;
+    let mut engine = lm.engine(&EngineLimits::new(lm.config(), 1, prompt.len() + ids.len()))?;
     let found = generate::score(&mut engine, &prompt, &ids)?;
     let pieces = tokenizer.pieces(&ids)?;
     let row =

@@ -117,7 +117,7 @@ pub fn run(args: Args) -> Result<()> {
     let lm = on_machine(checkpoint, &args.machine)?;
     let positions = prompt.len().saturating_add(args.max_tokens);
     let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
-    let mut engine = lm.engine(&EngineLimits::of(lm.config(), sequences, positions))?;
+    let mut engine = lm.engine(&EngineLimits::new(lm.config(), sequences, positions))?;
     let mut samples = Samples {
         args: &args,
         text: if args.no_echo { "" } else { &text },

@@ -8,7 +8,7 @@ use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::memory::{self, needed, trainable};
 use limpid::model::recompute::KeepLevel;
-use limpid::model::{Model, init};
+use limpid::model::{MemoryPart, Model, init};
 use limpid::ops::Batch;
 use limpid::optimizer::Method;
 use limpid::train::ranks::check_micros;
@@ -110,9 +110,10 @@ fn gpu(plan: &TrainingPlan, device: &DeviceChoice) -> Result<Option<Traffic>> {
     traffic(device, &plan.model, &groups, batch, keys(&plan.model, recipe))
 }
 
-/// What is no tensor's, taken out of the parts of the memory.
-fn scratch(parts: &mut BTreeMap<&'static str, u64>) -> Option<u64> {
-    ["threads' scratch", "kernels' scratch"].into_iter().find_map(|what| parts.remove(what))
+/// The parts of the memory by name, and apart from them what is no tensor's.
+fn named(parts: Vec<(MemoryPart, u64)>) -> (BTreeMap<&'static str, u64>, Option<u64>) {
+    let (scratch, parts): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(part, _)| part.is_scratch());
+    (parts.into_iter().map(|(part, bytes)| (part.name(), bytes)).collect(), scratch.first().map(|(_, bytes)| *bytes))
 }
 
 /// What each of several processes would do that train together.
@@ -121,10 +122,10 @@ struct Several {
     network: Network,
     cost: ProcessCost,
     /// Bytes of each memory of one process.
-    memory: Vec<(&'static str, u64)>,
+    memory: Vec<(MemoryPart, u64)>,
     total: u64,
     /// What a process alone takes.
-    alone: Vec<(&'static str, u64)>,
+    alone: Vec<(MemoryPart, u64)>,
     steps: u64,
     /// Tokens a second of all.
     speed: f64,
@@ -138,7 +139,7 @@ impl Several {
     fn new(plan: &TrainingPlan, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
         let (model, recipe, network) = (&plan.model, &plan.recipe, args.network);
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-        let shared = SharedStep::new(&groups, &Uses::of(model), recipe.accumulate, seconds);
+        let shared = SharedStep::new(&groups, &Uses::new(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
         let on = &plan.on;
         let (memory, alone) =
@@ -152,8 +153,7 @@ impl Several {
 
     fn json(&self) -> Value {
         let ProcessCost { micros, share, sent, compute, network, hidden, .. } = self.cost;
-        let mut memory: BTreeMap<_, _> = self.memory.iter().copied().collect();
-        let scratch = scratch(&mut memory);
+        let (memory, scratch) = named(self.memory.clone());
         json!({
             "processes": self.processes, "network": self.network, "micro_batches": micros, "updates": share, "memory_bytes": memory,
             "scratch_bytes": scratch, "total_memory_bytes": self.total, "sent_bytes_per_step": sent,
@@ -166,7 +166,7 @@ impl Several {
         let ProcessCost { micros, share, sent, compute, network, hidden, .. } = self.cost;
         // what depends on their number; the rest stands under Memory
         let parts = self.memory.iter().filter(|part| part.1 > 0 && !self.alone.contains(part));
-        let parts: Vec<String> = parts.map(|(what, n)| format!("{what} {}", show::bytes(*n))).collect();
+        let parts: Vec<String> = parts.map(|(part, n)| format!("{part} {}", show::bytes(*n))).collect();
         let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
         let time = |s: f64| if s < 10.0 { format!("{:.1} ms", 1e3 * s) } else { show::duration(s) };
         let [all, computing, waiting, on_network] = [self.cost.seconds(), compute, network - hidden, network].map(time);
@@ -300,15 +300,14 @@ impl Estimate<'_> {
     fn json(&self) -> Value {
         let TrainingPlan { model, config, recipe, corpus, options, .. } = self.plan;
         let ((matrices, decayed), (vectors, kept)) = (self.matrices, self.vectors);
-        let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), &self.plan.on).into_iter().collect();
-        let scratch = scratch(&mut parts);
+        let (parts, scratch) = named(memory::parts(model, Some(recipe), &self.plan.on));
         let (measured, gpu) = (self.measured.as_ref(), self.gpu.as_ref());
         let counted = gpu.ok().and_then(Option::as_ref);
         let rate = |(step, rate): &(u64, f64)| json!({ "step": step, "rate": rate });
         let again =
             |(blocks, keep): &(Range<usize>, KeepLevel)| json!({ "blocks": blocks.len(), "what": keep.recomputes() });
         let rung = |model: &Model| {
-            let (what, work) = (model.keeps()[0].1.recomputes(), extra_work(model, recipe));
+            let (what, work) = (model.keep_levels()[0].1.recomputes(), extra_work(model, recipe));
             json!({ "what": what, "total_memory_bytes": self.takes(model), "extra_work": work })
         };
         let facts = [
@@ -334,7 +333,7 @@ impl Estimate<'_> {
             ("program_bytes", json!(self.plan.program)),
             ("total_memory_bytes", json!(self.total)),
             ("memory_budget", json!(self.plan.memory)),
-            ("made_again", model.keeps().iter().map(again).collect()),
+            ("made_again", model.keep_levels().iter().map(again).collect()),
             ("extra_work", json!(extra_work(model, recipe))),
             ("ladder", self.ladder.iter().map(rung).collect()),
             ("roof_flops", json!(self.roof)),
@@ -466,7 +465,7 @@ impl Estimate<'_> {
             format!(" of the {}'s own memory; {unknown}", on.machine.device)
         };
         let parts = memory::parts(model, Some(recipe), on).into_iter();
-        let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| (what, show::bytes(bytes)));
+        let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(part, bytes)| (part.name(), show::bytes(bytes)));
         let beside = (*program > 0).then(|| ("program and text", show::bytes(*program)));
         let total = ("total", format!("{}{available}", show::bytes(self.total)));
         parts.chain(beside).chain([total, ("recomputed", recomputes(model, recipe))]).collect()
@@ -475,7 +474,7 @@ impl Estimate<'_> {
     fn less_memory(&self) -> Vec<(&'static str, String)> {
         let level = |model: &Model| {
             let (takes, more) = (show::bytes(self.takes(model)), extra_work(model, &self.plan.recipe));
-            (model.keeps()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * more))
+            (model.keep_levels()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * more))
         };
         self.ladder.iter().map(level).collect()
     }

@@ -123,7 +123,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     models::needs_head(&checkpoint)?;
     let whole = |sequences| {
-        EngineLimits::of(&checkpoint.config, sequences, usize::MAX).with_cache(args.kv_cache_dtype).cache_bytes
+        EngineLimits::new(&checkpoint.config, sequences, usize::MAX).with_cache(args.kv_cache_dtype).cache_bytes
     };
     let one = whole(1);
     if let Some(asked) = args.kv_memory.filter(|asked| *asked < one) {
@@ -212,14 +212,15 @@ fn options(args: &Args) -> Result<ServeOptions> {
     })
 }
 
-/// What a wrong flag is at fault for is wrong usage.
+/// An error that a wrong flag causes is wrong usage, and names the flag.
 fn usage(error: ServeError) -> anyhow::Error {
+    let flags: Vec<String> = error.settings().iter().map(|name| format!("--{}", name.replace('_', "-"))).collect();
     match error {
         ServeError::Exposed(_)
         | ServeError::Key(_)
         | ServeError::AllowHost(_)
         | ServeError::Origin(_)
-        | ServeError::Unnamed => Usage(error.to_string()).into(),
+        | ServeError::Unnamed => Usage(format!("{error} ({})", flags.join(", "))).into(),
         other => other.into(),
     }
 }

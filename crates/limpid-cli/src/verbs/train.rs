@@ -561,7 +561,7 @@ fn sample(
     }
     let Opening { seed, ids, text, question } = opening;
     let lm = Lm::from(checkpoint).with_machine(machine.clone());
-    let mut engine = lm.engine(&EngineLimits::of(lm.config(), 1, ids.len() + max_tokens))?;
+    let mut engine = lm.engine(&EngineLimits::new(lm.config(), 1, ids.len() + max_tokens))?;
     let sampler = Sampler { temperature: 0.8, seed: *seed, ..Sampler::default() };
     let stop = if *question { vec![END.into()] } else { vec![] };
     let options = Options { max_tokens, sampler, stop, ..Options::default() };

@@ -10,7 +10,7 @@ mod wrapper;
 
 use crate::matrix::Precision;
 use crate::matrix::arena::Refused;
-use crate::model::{Model, WeightMap};
+use crate::model::{MemoryPart, Model, WeightMap};
 use crate::numeric::element::{Major, Values};
 use crate::numeric::simd::Level;
 use crate::ops::limits::BatchError;
@@ -58,6 +58,8 @@ pub enum BackendError {
         op: &'static str,
         /// Which part of it, and why.
         what: String,
+        /// The settings that may help, each with a value: `device cpu`.
+        settings: &'static [&'static str],
     },
     /// The batch has more rows than the model has room for, or an id outside of a table.
     #[error(transparent)]
@@ -102,6 +104,15 @@ pub enum BackendError {
 }
 
 impl BackendError {
+    /// The settings that may help, with a value where one is known.
+    pub fn settings(&self) -> &'static [&'static str] {
+        match self {
+            BackendError::NotSupported { settings, .. } => settings,
+            BackendError::Memory { .. } => &["batch_size", "memory"],
+            _ => &[],
+        }
+    }
+
     /// Checks that the ranges of parameters are in ascending order, do not overlap and lie within `elements`: only
     /// then may threads share an update.
     ///
@@ -169,8 +180,8 @@ pub struct TrainingMemory<'a> {
 /// What is taken of a device that has memory of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Bytes by kind: those of [`Model::memory`] by their names, and what else the device reserves.
-    pub parts: Vec<(&'static str, usize)>,
+    /// Bytes by kind: those of [`Model::memory`], and what else the device reserves.
+    pub parts: Vec<(MemoryPart, usize)>,
     /// Bytes of the system's memory by way of which values go to the device and back.
     pub staging: usize,
     /// Whether it is a part of the system's memory after all, as that of a GPU in software or beside a processor is.
@@ -312,7 +323,7 @@ pub trait Backend: Send {
     }
     /// Says that updates will be restricted to some ranges of the parameters: moments and averages of all others are never touched and
     /// need no memory.
-    fn keep_part(&mut self);
+    fn restrict_updates(&mut self);
     /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
     fn runs_ahead(&self) -> bool;
     /// Bytes that went to a device with memory of its own, and that came from it, since the backend was started.
@@ -425,7 +436,14 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`].
     fn write(&mut self, region: Region, values: &[f32]) -> Result<()> {
-        self.upload(region, Values::of(values, Major::Rows))
+        self.upload(region, Values::f32(values, Major::Rows))
+    }
+    /// Writes the tables of `model`, the one that the backend was made for: done once, before the first run.
+    ///
+    /// # Errors
+    /// As [`Backend::feed`].
+    fn write_tables(&mut self, model: &Model) -> Result<()> {
+        model.tables().try_for_each(|(region, values)| self.write(region, &values))
     }
     /// Replaces the values of a tensor by those of a function of their index, row by row: large ones are worth several threads.
     ///
@@ -489,28 +507,4 @@ fn pick<T, const N: usize>(memory: &mut [T], regions: [Region; N]) -> [&mut [T];
     memory
         .get_disjoint_mut(regions.map(Region::range))
         .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
-}
-
-/// Transposes (rows, cols) to (cols, rows), in blocks that fit the nearest cache.
-pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    const SIDE: usize = 16;
-    let mut to = vec![0.0; from.len()];
-    for i in (0..rows).step_by(SIDE) {
-        for j in (0..cols).step_by(SIDE) {
-            for j in j..(j + SIDE).min(cols) {
-                for i in i..(i + SIDE).min(rows) {
-                    to[j * rows + i] = from[i * cols + j];
-                }
-            }
-        }
-    }
-    to
-}
-
-/// Writes the model's tables of positions; done once, before the first run.
-///
-/// # Errors
-/// If the backend cannot write them.
-pub fn prepare(model: &Model, backend: &mut dyn Backend) -> Result<()> {
-    model.tables().try_for_each(|(region, values)| backend.write(region, &values))
 }

@@ -66,7 +66,7 @@ impl Reference {
             tickets: Tickets::default(),
             reported: None,
         };
-        super::prepare(model, &mut reference)?;
+        reference.write_tables(model)?;
         Ok(reference)
     }
     /// A tensor at full precision.
@@ -131,10 +131,10 @@ impl Backend for Reference {
     fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
         Ok(())
     }
-    fn keep_part(&mut self) {}
+    fn restrict_updates(&mut self) {}
     fn share(&mut self) -> Result<SharedWeights> {
         let what = "this backend keeps its weights to itself".into();
-        Err(BackendError::NotSupported { op: "sharing weights", what })
+        Err(BackendError::NotSupported { op: "sharing weights", what, settings: &[] })
     }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.limits.check(batch)?;
@@ -143,12 +143,12 @@ impl Backend for Reference {
     }
     fn forward(&mut self, ops: Ops) -> Result<()> {
         BackendError::check_program("forward", ops, self.program)?;
-        ops.iter().for_each(|op| self.forward_op(op.of(&self.batch)));
+        ops.iter().for_each(|op| self.forward_op(op.for_batch(&self.batch)));
         Ok(())
     }
     fn backward(&mut self, back: Passes) -> Result<()> {
         BackendError::check_program("backward", back, self.program)?;
-        back.iter().for_each(|pass| match pass.of(&self.batch) {
+        back.iter().for_each(|pass| match pass.for_batch(&self.batch) {
             Pass::Recompute(op) => self.forward_op(op),
             Pass::Back(back) => self.backward_op(back),
         });
@@ -173,7 +173,7 @@ impl Backend for Reference {
                 }
             }
         }
-        let mut changes: Vec<Change> = watch.iter().map(|watched| Change::of(watched.range.clone())).collect();
+        let mut changes: Vec<Change> = watch.iter().map(|watched| Change::new(watched.range.clone())).collect();
         for change in &mut changes {
             for i in change.range.clone() {
                 change.gradient += grad[i] * grad[i];

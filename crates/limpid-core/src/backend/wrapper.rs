@@ -103,7 +103,7 @@ wrapper! {
         fn begin_update(groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
         fn report(watch: &mut [Change]) -> Result<UpdateReport>;
         fn squares(groups: &[ParamGroup]) -> Result<Vec<f64>>;
-        fn keep_part();
+        fn restrict_updates();
         fn average(groups: &[ParamGroup], decay: f64) -> Result<()>;
         fn share() -> Result<SharedWeights>;
         fn upload(region: Region, values: Values) -> Result<()>;
@@ -148,7 +148,7 @@ mod tests {
         }
         let [embed, frozen] = ["embed.weight", "blocks.0.mlp.in.weight"].map(|name| model.param(name).unwrap().region);
         let values: Vec<f32> = (0..embed.len()).map(|i| value(i + 7)).collect();
-        backend.upload(embed, Values::of(&values, Major::Columns)).unwrap();
+        backend.upload(embed, Values::f32(&values, Major::Columns)).unwrap();
         let bytes: Vec<u8> = (0..frozen.len() / 32).flat_map(|i| [0, 0x28].into_iter().chain([i as u8; 32])).collect();
         let element = Element::Blocks(Quant::Q8_0);
         let blocks = |bytes| Values { element, bytes, major: Major::Rows };
@@ -160,7 +160,7 @@ mod tests {
         seen.push(("runs_ahead", vec![backend.runs_ahead().into()]));
         seen.push(("transferred", backend.transferred().to_vec()));
         seen.push(("can_update", vec![backend.can_update(&groups).is_ok().into()]));
-        backend.keep_part();
+        backend.restrict_updates();
         let ids = |site| (0..12).map(|i| random::below(5, site, i, 40) as u32).collect();
         let run = |backend: &mut dyn Backend, site| {
             backend.feed(&Batch::of_sequences(ids(site), ids(site + 1), 6)).unwrap();
@@ -193,7 +193,7 @@ mod tests {
             let losses = model.losses().unwrap();
             seen.push(("sum", vec![backend.sum(losses).unwrap().to_bits()]));
             seen.push(("read", widths(&backend.read(losses).unwrap())));
-            let mut watch = vec![Change::of(embed.range())];
+            let mut watch = vec![Change::new(embed.range())];
             backend.begin_update(&groups, &Rule { step: step + 1, ..rule }, &watch).unwrap();
             let report = backend.report(&mut watch).unwrap();
             let Change { gradient, weight, update, .. } = watch[0];

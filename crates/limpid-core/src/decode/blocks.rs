@@ -135,7 +135,7 @@ impl BlockPool {
 
     /// Makes the full blocks of a sequence known; `tokens` are those whose keys and values are in the cache. Of
     /// blocks with the same content one is kept: so the table may have other blocks afterwards, with the same bits.
-    pub fn keep(&mut self, table: &mut BlockTable, tokens: &[u32]) {
+    pub fn register(&mut self, table: &mut BlockTable, tokens: &[u32]) {
         if !table.shares {
             return;
         }
@@ -225,7 +225,7 @@ mod tests {
     /// Reserves what `tokens` need, keeps them and releases them. Returns the blocks.
     fn passes(pool: &mut BlockPool, tokens: &[u32]) -> Vec<u32> {
         let mut table = pool.reserve(Some(tokens), tokens.len()).expect("there are enough");
-        pool.keep(&mut table, tokens);
+        pool.register(&mut table, tokens);
         let blocks = table.blocks().to_vec();
         pool.release(table);
         blocks
@@ -268,9 +268,9 @@ mod tests {
         let text = tokens(1, 2, 1);
         let [mut a, mut b] = [(); 2].map(|()| pool.reserve(Some(&text), text.len()).unwrap());
         assert!(a.blocks().iter().all(|block| !b.blocks().contains(block)), "nothing is known yet");
-        pool.keep(&mut a, &text[..BLOCK]);
-        pool.keep(&mut b, &text);
-        pool.keep(&mut a, &text);
+        pool.register(&mut a, &text[..BLOCK]);
+        pool.register(&mut b, &text);
+        pool.register(&mut a, &text);
         assert_eq!(a.blocks()[..2], b.blocks()[..2]);
         assert_ne!(a.blocks()[2], b.blocks()[2], "each writes to its own last block");
         assert_eq!((pool.held(), pool.idle()), (4, 0));

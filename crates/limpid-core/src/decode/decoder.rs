@@ -155,7 +155,7 @@ impl Decoder {
             return self.backend.forward(self.model.program.forward(..self.body));
         }
         self.backend.forward(self.model.ops())?;
-        let region = self.model.logits().expect("a model that decodes has logits").of(&self.batch);
+        let region = self.model.logits().expect("a model that decodes has logits").for_batch(&self.batch);
         self.logits.resize(region.len(), 0.0);
         self.backend.fetch(self.backend.request(region)?, &mut self.logits)
     }

@@ -90,7 +90,7 @@ pub struct CachedKeys<'a> {
 impl Keys<'_> {
     /// Some keys of one block, (keys,D): `keys` begins at a multiple of [`BLOCK`]. `room` has [`BLOCK`] D elements, for
     /// those that are not f32.
-    fn of<'a>(&'a self, level: Level, keys: &Range<usize>, room: &'a mut [f32]) -> Mat<'a> {
+    fn block<'a>(&'a self, level: Level, keys: &Range<usize>, room: &'a mut [f32]) -> Mat<'a> {
         let CachedKeys { cache, block, start, columns, table, d } = match *self {
             Keys::Plain(all) => return all.rows(keys.clone()),
             Keys::Cached(cached) => cached,
@@ -617,12 +617,12 @@ fn forward_one(level: Level, head: Head, y: &mut [f32], lse: &mut f32, s: &mut R
     let (mut top, mut total, curve) = (head.least(), 0.0, head.curve());
     for keys in head.keys(&(0..1)) {
         let whole = keys.start..keys.start + BLOCK;
-        let k = head.k.of(level, &whole, room);
+        let k = head.k.block(level, &whole, room);
         let (q, scale, top, total, s) = (head.q.row(0), head.scoring.scale, &mut top, &mut total, &mut *s);
         let pair = head.pair(&(0..1), &keys);
         let (hidden, apart) = (pair.live(0).start, pair.apart as i32);
         let shrink = level.run(OneScores { q, k, keys: keys.len(), hidden, scale, curve, apart, s, top, total });
-        let (weights, v) = (&s[..keys.len()], head.v.of(level, &whole, room).data);
+        let (weights, v) = (&s[..keys.len()], head.v.block(level, &whole, room).data);
         level.run(OneSum { weights, v, shrink, y: &mut *y });
     }
     let share = 1.0 / total;
@@ -646,12 +646,12 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
             let mut y = y.part(rows.clone(), 0..wide);
-            pair.product(level, Which::Scores, mat_mut(s, pair), head.k.of(level, &keys, room), q.t(), scratch);
+            pair.product(level, Which::Scores, mat_mut(s, pair), head.k.block(level, &keys, room), q.t(), scratch);
             head.bend(level, pair, s, None);
             let (chances, from, top, total) = (chances.as_ref(), keys.start, &mut top, &mut total);
             let part = y.part(0..rows.len(), 0..wide);
             level.run(Soften { pair, s, scale: head.scale(), top, total, chances, from, y: part });
-            pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.of(level, &keys, room), scratch);
+            pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.block(level, &keys, room), scratch);
         }
         for (lane, i) in rows.enumerate() {
             let share = 1.0 / total[lane];
@@ -758,7 +758,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
         }
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
-            let (k, v) = (head.k.of(level, &keys, &mut []), head.v.of(level, &keys, &mut []));
+            let (k, v) = (head.k.block(level, &keys, &mut []), head.v.block(level, &keys, &mut []));
             pair.product(level, Which::Scores, mat_mut(p, pair), k, q.t(), scratch);
             pair.product(level, Which::Scores, mat_mut(dp, pair), v, dy.t(), scratch);
             head.bend(level, pair, p, Some(&mut *steep));
@@ -849,7 +849,7 @@ pub fn show(
 ) {
     let (room, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
     let keys = first..first + to.cols();
-    let (q, k) = (head.q.rows(queries.clone()), head.k.of(level, &keys, room));
+    let (q, k) = (head.q.rows(queries.clone()), head.k.block(level, &keys, room));
     gemm(level, to.part(0..q.rows, 0..keys.len()), q, k.t(), false, scratch);
     for (row, i) in queries.enumerate() {
         let s = to.row(row);

@@ -68,7 +68,7 @@ enum Form {
 }
 
 impl Form {
-    fn of(level: Level, precision: Precision) -> Form {
+    fn new(level: Level, precision: Precision) -> Form {
         match precision {
             Precision::F32 | Precision::Int8 | Precision::F16 => Form::Exact,
             Precision::Bf16 if level.has_dot() => Form::Pairs,
@@ -645,7 +645,7 @@ pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f
 #[track_caller]
 pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, how: (Start, Sums), scratch: &mut [f32]) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), how, None, scratch);
+    multiply(level, Form::new(level, precision), c, a, Side::Plain(b), how, None, scratch);
 }
 
 /// c = a b, for some columns, from `from` on, of a product that is symmetric: the rows below the diagonal may be left out ([`mirror`]).
@@ -653,7 +653,7 @@ pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, ho
 pub fn product_above(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, from: usize, scratch: &mut [f32]) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
     let how = (Start::Zero, Sums::Blocks);
-    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), how, Some(from), scratch);
+    multiply(level, Form::new(level, precision), c, a, Side::Plain(b), how, Some(from), scratch);
 }
 
 /// Copies what is above the diagonal of a square matrix below it.
@@ -688,7 +688,7 @@ pub fn gemm_packed<'a>(
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
     let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
     let how = (start.into(), Sums::Blocks);
-    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), how, None, scratch);
+    multiply(level, Form::new(level, precision), c, a, Side::Packed(b, from), how, None, scratch);
 }
 
 /// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples of sixteen.

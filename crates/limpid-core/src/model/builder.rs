@@ -16,7 +16,7 @@ pub fn build(
     mode: Mode,
     tuning: &Tuning,
     recompute_level: usize,
-    keep_gradients: usize,
+    gradient_inputs_limit: usize,
 ) -> Result<Model, ConfigError> {
     let mut m = Builder::new(config, mode, tuning);
     let mut x = m.embed();
@@ -26,7 +26,7 @@ pub fn build(
         m.blocks.push(first..m.ops.len());
     }
     m.head(x);
-    m.finish(recompute_level, keep_gradients)
+    m.finish(recompute_level, gradient_inputs_limit)
 }
 
 impl Builder<'_> {
@@ -144,7 +144,7 @@ impl Builder<'_> {
         };
         let lse = self.place(MemorySpace::Stat, self.rows, heads.n_head, self.active);
         let y = self.act(attention, "hook_z", heads.output_cols(), Axes::Values);
-        let scoring = Scoring::of(c, i);
+        let scoring = Scoring::new(c, i);
         let drop = self.drop(&attention.named("hook_pattern"), c.dropout.attention);
         self.op(Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern });
         self.project(attention.part(Component::AttentionOut), y, c.attention_out_bias(), c.dropout.projection)

@@ -7,6 +7,7 @@
 
 mod builder;
 pub mod init;
+mod memory;
 mod module;
 mod order;
 mod plan;
@@ -20,9 +21,10 @@ use crate::ops::limits::Limits;
 use crate::ops::program::{Draft, Flaw, ProgramError};
 use crate::ops::{Access, BLOCK, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
 use crate::optimizer::{Method, ParamGroup};
+pub use memory::MemoryPart;
 pub use module::{Component, Module, in_block};
 pub use order::FeatureOrder;
-pub use plan::{KEEP_GRADIENTS, activations};
+pub use plan::{GRADIENT_INPUTS_LIMIT, activations};
 use recompute::KeepLevel;
 use std::collections::HashMap;
 use std::fmt;
@@ -350,8 +352,8 @@ pub struct ModelParts {
     pub params: Vec<Param>,
     /// How many rows a batch may have.
     pub rows: usize,
-    /// Elements of activations up to which it keeps the inputs of gradients: see [`KEEP_GRADIENTS`].
-    pub keep_gradients: usize,
+    /// Elements of activations up to which it keeps the inputs of gradients: see [`GRADIENT_INPUTS_LIMIT`].
+    pub gradient_inputs_limit: usize,
     /// How much the backward recomputes; 0 is nothing: see [`Model::at_recompute_level`].
     pub recompute_level: usize,
     /// The type of the elements of each memory space, by [`MemorySpace::ALL`].
@@ -392,19 +394,19 @@ impl Model {
         tuning: &Tuning,
         recompute_level: usize,
     ) -> Result<Model, ConfigError> {
-        Model::keeping(config, mode, tuning, recompute_level, KEEP_GRADIENTS)
+        Model::with_gradient_inputs_limit(config, mode, tuning, recompute_level, GRADIENT_INPUTS_LIMIT)
     }
 
-    /// [`Model::at_recompute_level`] with another limit than [`KEEP_GRADIENTS`]. Results are the same bits.
+    /// [`Model::at_recompute_level`] with another limit than [`GRADIENT_INPUTS_LIMIT`]. Results are the same bits.
     ///
     /// # Errors
     /// As [`Model::tuned`].
-    pub fn keeping(
+    pub fn with_gradient_inputs_limit(
         config: &Config,
         mode: Mode,
         tuning: &Tuning,
         recompute_level: usize,
-        keep_gradients: usize,
+        gradient_inputs_limit: usize,
     ) -> Result<Model, ConfigError> {
         config.check()?;
         if !config.lm_head && !matches!(mode, Mode::Inspect { .. } | Mode::Layers { .. }) {
@@ -429,7 +431,7 @@ impl Model {
         config.check_rows([most, context], context)?;
         let recompute_level =
             if matches!(mode, Mode::Train { .. }) { recompute_level.min(Model::recompute_levels(config)) } else { 0 };
-        builder::build(config, mode, tuning, recompute_level, keep_gradients)
+        builder::build(config, mode, tuning, recompute_level, gradient_inputs_limit)
     }
 
     /// The same model, with elements of another type in one memory space. A backend that has no such memory refuses it.
@@ -485,7 +487,7 @@ impl Model {
     }
 
     /// What each block keeps for the backward, as ranges of neighbouring blocks that keep the same.
-    pub fn keeps(&self) -> Vec<(Range<usize>, KeepLevel)> {
+    pub fn keep_levels(&self) -> Vec<(Range<usize>, KeepLevel)> {
         let mut keeps: Vec<(Range<usize>, KeepLevel)> = vec![];
         for i in 0..self.config.n_layer {
             let keep = KeepLevel::on(self.recompute_level, i, self.config.n_layer);
@@ -708,17 +710,17 @@ impl Model {
 
     /// The bytes that a run needs, by kind; gradients only where there is a backward. Training needs more
     /// (`Recipe::memory` of limpid-train).
-    pub fn memory(&self) -> Vec<(&'static str, usize)> {
+    pub fn memory(&self) -> Vec<(MemoryPart, usize)> {
         let size = |space: MemorySpace| self.bytes(space);
         let learning = size(MemorySpace::Param);
         vec![
-            ("parameters", learning + size(MemorySpace::Const)),
-            ("gradients", if self.back().is_empty() { 0 } else { learning }),
-            ("activations", size(MemorySpace::Act)),
-            ("activation gradients", size(MemorySpace::ActGrad)),
-            ("statistics", size(MemorySpace::Stat)),
-            ("cache", size(MemorySpace::Cache)),
-            ("tables", size(MemorySpace::Table)),
+            (MemoryPart::Parameters, learning + size(MemorySpace::Const)),
+            (MemoryPart::Gradients, if self.back().is_empty() { 0 } else { learning }),
+            (MemoryPart::Activations, size(MemorySpace::Act)),
+            (MemoryPart::ActivationGradients, size(MemorySpace::ActGrad)),
+            (MemoryPart::Statistics, size(MemorySpace::Stat)),
+            (MemoryPart::Cache, size(MemorySpace::Cache)),
+            (MemoryPart::Tables, size(MemorySpace::Table)),
         ]
     }
 
@@ -729,7 +731,7 @@ impl Model {
 
     /// The name of the tensor in `region`, for a model whose tensors share no memory ([`Mode::Inspect`]).
     pub fn name_of(&self, region: Region) -> String {
-        Names::new(&self.params, &self.tables, &self.tensors).of(region)
+        Names::new(&self.params, &self.tables, &self.tensors).name(region)
     }
 }
 
@@ -749,7 +751,7 @@ impl<'a> Names<'a> {
         Names(parts.chain(wholes).chain(tables).chain(params).collect()) // a later one replaces an earlier one
     }
 
-    fn of(&self, region: Region) -> String {
+    fn name(&self, region: Region) -> String {
         let unnamed = || format!("{:?}@{}", region.space, region.at).to_lowercase();
         self.0.get(&plan::key(region)).map_or_else(unnamed, |name| name.to_string())
     }

@@ -63,7 +63,7 @@ pub(super) struct FeatureOrders(HashMap<Key, FeatureOrder>);
 
 impl FeatureOrders {
     /// Those of a list of ops, before tensors share memory.
-    pub(super) fn of(ops: &[Op], pairs: RotaryPairs) -> FeatureOrders {
+    pub(super) fn new(ops: &[Op], pairs: RotaryPairs) -> FeatureOrders {
         let mut orders = HashMap::new();
         for op in ops.iter().rev().filter(|_| pairs != RotaryPairs::Neighbours) {
             if let Op::Rotate { y, angles, heads, .. } = *op {

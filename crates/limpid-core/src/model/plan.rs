@@ -18,7 +18,7 @@ pub const VOCAB_ALIGN: usize = 128;
 /// Elements of activations ([`activations`]) up to which the inputs of all gradients of parameters are kept until the backward ends,
 /// where a batch has several sequences: 64 MiB, so that it costs little memory. A backend may then run sequences apart and compute
 /// gradients of parameters last.
-pub const KEEP_GRADIENTS: usize = 16 << 20;
+pub const GRADIENT_INPUTS_LIMIT: usize = 16 << 20;
 
 /// Elements of all activations of a forward pass, as if none shared memory.
 pub fn activations(ops: &[Op]) -> usize {
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub params: Vec<Param>,
     pub tables: Vec<(Region, Table)>,
     /// Whether the inputs of gradients of parameters are kept until the backward ends.
-    pub keeps: bool,
+    pub keeps_gradient_inputs: bool,
     pub sizes: [usize; MemorySpace::ALL.len()],
 }
 
@@ -138,18 +138,18 @@ struct Uses<'a> {
     readers: HashMap<Key, Vec<usize>>,
     /// The op that makes it.
     producers: HashMap<Key, usize>,
-    /// Whether gradients of parameters are computed when the backward ends ([`Plan::keeps`]).
-    keeps: bool,
+    /// Whether gradients of parameters are computed when the backward ends ([`Plan::keeps_gradient_inputs`]).
+    keeps_gradient_inputs: bool,
 }
 
 impl<'a> Uses<'a> {
-    fn new(ops: &'a [Op], keeps: bool) -> Uses<'a> {
+    fn new(ops: &'a [Op], keeps_gradient_inputs: bool) -> Uses<'a> {
         let (mut readers, mut producers): (HashMap<Key, Vec<usize>>, HashMap<Key, usize>) = Default::default();
         for (i, op) in ops.iter().enumerate() {
             op.inputs().into_iter().flatten().for_each(|x| readers.entry(key(x)).or_default().push(i));
             producers.insert(key(op.output()), i);
         }
-        Uses { ops, readers, producers, keeps }
+        Uses { ops, readers, producers, keeps_gradient_inputs }
     }
 
     /// The last op before `i` that reads `x`: in the backward, the next to write its gradient.
@@ -162,7 +162,7 @@ impl<'a> Uses<'a> {
     /// first: what made `x` reads its gradient before an earlier op writes, but for gradients of parameters that wait for the end.
     fn is_read_before(&self, x: Region, writer: usize) -> bool {
         let reader = self.producers.get(&key(x)).copied().unwrap_or(0);
-        reader > writer && !(self.keeps && self.ops[reader].learns())
+        reader > writer && !(self.keeps_gradient_inputs && self.ops[reader].learns())
     }
 
     /// Whether the gradient of the `n`-th operand of op `i` may be the region of its output's gradient: only that of a sum, whose
@@ -202,7 +202,7 @@ pub(super) fn differentiate(plan: &mut Plan) {
             moves.insert(key(op.output()));
         }
     }
-    let uses = Uses::new(&ops, plan.keeps);
+    let uses = Uses::new(&ops, plan.keeps_gradient_inputs);
     let mut alias: HashMap<Key, Region> = HashMap::new(); // activation -> the region its gradient shares
     let mut written: HashSet<Key> = HashSet::new();
     let mut held: HashSet<Key> = HashSet::new(); // gradients that gradients of parameters read when the backward ends
@@ -212,7 +212,7 @@ pub(super) fn differentiate(plan: &mut Plan) {
             *alias.get(&key(region)).unwrap_or(&region.in_space(MemorySpace::ActGrad))
         };
         let dy = (!matches!(op, Op::Classify { .. })).then(|| grad(&alias, op.output()));
-        held.extend(dy.filter(|_| plan.keeps && op.learns()).map(key));
+        held.extend(dy.filter(|_| plan.keeps_gradient_inputs && op.learns()).map(key));
         let mut dx = [None; 2];
         for (n, x) in op.inputs().into_iter().enumerate() {
             let Some(x) = x.filter(|x| moves.contains(&key(*x))) else { continue };
@@ -309,7 +309,7 @@ pub(super) fn compact(plan: &mut Plan, blocks: &[Range<usize>]) {
         };
         gradients(back).into_iter().for_each(|region| touch(*region, step));
         // gradients of parameters are then computed at the end
-        let late = plan.keeps && back.op.learns();
+        let late = plan.keeps_gradient_inputs && back.op.learns();
         let dy = back.dy;
         dy.into_iter().filter(|_| late).for_each(|region| touch(region, steps));
         let step = if late { steps } else { step };

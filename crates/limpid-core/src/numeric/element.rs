@@ -73,6 +73,32 @@ pub enum Major {
     Columns,
 }
 
+impl Major {
+    /// The values of a matrix of this shape, row by row.
+    pub fn to_rows(self, values: Cow<'_, [f32]>, (rows, cols): (usize, usize)) -> Cow<'_, [f32]> {
+        match self {
+            Major::Rows => values,
+            Major::Columns => transpose(&values, cols, rows).into(),
+        }
+    }
+}
+
+/// Transposes (rows, cols) to (cols, rows), in blocks that fit the nearest cache.
+pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    const SIDE: usize = 16;
+    let mut to = vec![0.0; from.len()];
+    for i in (0..rows).step_by(SIDE) {
+        for j in (0..cols).step_by(SIDE) {
+            for j in j..(j + SIDE).min(cols) {
+                for i in i..(i + SIDE).min(rows) {
+                    to[j * rows + i] = from[i * cols + j];
+                }
+            }
+        }
+    }
+    to
+}
+
 /// Values for a backend, as they are stored in a file or in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
@@ -86,7 +112,7 @@ pub struct Values<'a> {
 
 impl<'a> Values<'a> {
     /// f32 values, in memory.
-    pub fn of(values: &'a [f32], major: Major) -> Values<'a> {
+    pub fn f32(values: &'a [f32], major: Major) -> Values<'a> {
         Values { element: Element::F32, bytes: bytemuck::cast_slice(values), major }
     }
 
@@ -127,7 +153,7 @@ mod tests {
     #[test]
     fn f32s_stay_where_they_lie_and_need_not_be_aligned() {
         let values = [1.0f32, -2.5, f32::MIN_POSITIVE];
-        let bytes = Values::of(&values, Major::Rows).bytes;
+        let bytes = Values::f32(&values, Major::Rows).bytes;
         assert!(matches!(Element::F32.widen(bytes), Cow::Borrowed(got) if got == values));
         let shifted: Vec<u8> = [0].iter().chain(bytes).copied().collect();
         let odd = usize::from((shifted.as_ptr() as usize).is_multiple_of(4));

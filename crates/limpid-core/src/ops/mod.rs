@@ -113,7 +113,7 @@ impl Region {
         self.in_space(MemorySpace::Grad)
     }
     /// The region without the rows that `batch` does not use.
-    pub fn of(self, batch: &Batch) -> Region {
+    pub fn for_batch(self, batch: &Batch) -> Region {
         let rows = match self.active {
             ActiveRows::All => self.rows,
             ActiveRows::Rows => batch.tokens.len(),
@@ -440,8 +440,8 @@ impl Op {
     }
 
     /// The op with only the rows that `batch` uses.
-    pub fn of(mut self, batch: &Batch) -> Op {
-        self.operands().for_each(|(_, region)| *region = region.of(batch));
+    pub fn for_batch(mut self, batch: &Batch) -> Op {
+        self.operands().for_each(|(_, region)| *region = region.for_batch(batch));
         self
     }
 
@@ -516,10 +516,10 @@ impl Back {
     }
 
     /// The same with only the rows that `batch` uses.
-    pub fn of(mut self, batch: &Batch) -> Back {
-        self.op = self.op.of(batch);
+    pub fn for_batch(mut self, batch: &Batch) -> Back {
+        self.op = self.op.for_batch(batch);
         let regions = self.dy.iter_mut().chain(self.dx.iter_mut().flatten().map(|g| &mut g.region));
-        regions.chain(self.watched.iter_mut().flatten()).for_each(|region| *region = region.of(batch));
+        regions.chain(self.watched.iter_mut().flatten()).for_each(|region| *region = region.for_batch(batch));
         self
     }
 }
@@ -541,10 +541,10 @@ impl Pass {
     }
 
     /// The entry with only the rows that `batch` uses.
-    pub fn of(self, batch: &Batch) -> Pass {
+    pub fn for_batch(self, batch: &Batch) -> Pass {
         match self {
-            Pass::Recompute(op) => Pass::Recompute(op.of(batch)),
-            Pass::Back(back) => Pass::Back(back.of(batch)),
+            Pass::Recompute(op) => Pass::Recompute(op.for_batch(batch)),
+            Pass::Back(back) => Pass::Back(back.for_batch(batch)),
         }
     }
 }

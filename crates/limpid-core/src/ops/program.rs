@@ -31,7 +31,7 @@ pub struct Program {
     /// For each entry of the backward: one more than the index of the last earlier entry that adds to one of the
     /// same gradients, or 0.
     shares: Vec<usize>,
-    keeps: bool,
+    keeps_gradient_inputs: bool,
 }
 
 /// Why a draft was refused.
@@ -206,8 +206,8 @@ impl Program {
             let adds = pass.back().map_or(vec![], |back| back.op.parameters());
             shares.push(adds.iter().filter_map(|region| last.insert(region.at, index + 1)).max().unwrap_or(0));
         }
-        let keeps = needs.iter().all(|(region, number)| made.number(*region) == Some(*number));
-        Ok(Program { id: PROGRAMS.fetch_add(1, Relaxed), draft, shares, keeps })
+        let keeps_gradient_inputs = needs.iter().all(|(region, number)| made.number(*region) == Some(*number));
+        Ok(Program { id: PROGRAMS.fetch_add(1, Relaxed), draft, shares, keeps_gradient_inputs })
     }
 
     /// The draft that it was made of, to be changed and checked again.
@@ -253,8 +253,8 @@ impl Program {
 
     /// Whether the inputs of all gradients of parameters still exist when the backward ends, so that these gradients
     /// may be computed last. Those of the loss op are always computed at once.
-    pub fn keeps(&self) -> bool {
-        self.keeps
+    pub fn keeps_gradient_inputs(&self) -> bool {
+        self.keeps_gradient_inputs
     }
 }
 

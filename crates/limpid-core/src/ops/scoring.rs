@@ -33,7 +33,7 @@ impl Scoring {
     }
 
     /// That of `block`, counted from 0.
-    pub fn of(c: &Config, block: usize) -> Scoring {
+    pub fn new(c: &Config, block: usize) -> Scoring {
         Scoring {
             window: c.window_of(block),
             cap: c.attention_softcap as f32,

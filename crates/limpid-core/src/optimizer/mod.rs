@@ -50,7 +50,7 @@ pub struct Change {
 
 impl Change {
     /// All sums zero, for this range.
-    pub fn of(range: Range<usize>) -> Change {
+    pub fn new(range: Range<usize>) -> Change {
         Change { range, gradient: 0.0, weight: 0.0, update: 0.0 }
     }
 }

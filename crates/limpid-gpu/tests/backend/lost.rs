@@ -5,7 +5,7 @@
 use limpid_core::backend::{Backend, BackendError, Cpu, Result, TrainingMemory};
 use limpid_core::config::Config;
 use limpid_core::matrix::Precision;
-use limpid_core::model::{Mode, Model, Tuning, init};
+use limpid_core::model::{MemoryPart, Mode, Model, Tuning, init};
 use limpid_core::numeric::random;
 use limpid_core::numeric::simd::Level;
 use limpid_core::ops::{Batch, MemorySpace, Region};
@@ -99,8 +99,8 @@ fn what_a_plan_counts_is_what_is_reserved() {
             assert_eq!(device.reserved(), 0, "counting reserves nothing");
             let mut gpu = Gpu::start(&device, &model).unwrap();
             let at_rest = device.adapter.takes(&model, None).unwrap();
-            let sum = |parts: &[(&str, usize)]| parts.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
-            let moments = counted.parts.iter().find(|(what, _)| *what == "optimizer moments").unwrap().1;
+            let sum = |parts: &[(MemoryPart, usize)]| parts.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
+            let moments = counted.parts.iter().find(|(part, _)| *part == MemoryPart::Moments).unwrap().1;
             assert_eq!(device.reserved(), sum(&at_rest.parts), "{method} {small}, before a step");
             assert!(moments > 0 && sum(&at_rest.parts) > moments as u64);
             fill(&model, &mut gpu);
@@ -112,7 +112,7 @@ fn what_a_plan_counts_is_what_is_reserved() {
                     gpu.push_gradients().unwrap();
                 }
             }
-            let mut watch: Vec<Change> = model.params.iter().map(|param| Change::of(param.region.range())).collect();
+            let mut watch: Vec<Change> = model.params.iter().map(|param| Change::new(param.region.range())).collect();
             gpu.update(&groups, &rule(method), &mut watch).unwrap();
             if average {
                 gpu.average(&groups, 0.9).unwrap();
@@ -139,9 +139,10 @@ fn refused_memory_changes_nothing() {
     device.refuse_beyond(1000);
     let said = Gpu::start(&device, &model).map(drop).unwrap_err();
     assert!(matches!(said, BackendError::Memory { .. }), "{said}");
-    for word in [&*device.adapter.name, "holds", "--memory"] {
+    for word in [&*device.adapter.name, "holds", "recomputing activations"] {
         assert!(said.to_string().contains(word), "{said}");
     }
+    assert_eq!(said.settings(), ["batch_size", "memory"]);
     device.refuse_beyond(u64::MAX);
     let groups = model.update_groups(0.1, Method::Muon);
     let all = |gpu: &Gpu| -> Vec<Vec<f32>> {
@@ -260,7 +261,7 @@ struct Case {
 impl Case {
     fn new() -> Case {
         let ids: Vec<u32> = (0..400).map(|i| random::below(1, 0, i / 3, 7) as u32).collect();
-        let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::of(ids.to_vec()));
+        let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::new(ids.to_vec()));
         let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefg", Order::Sorted, &[]).unwrap();
         Case { train, validation, tokenizer }
     }

@@ -346,7 +346,7 @@ fn training_agrees_with_reference() {
             cpu.write(param.region, &values).unwrap();
         }
         let groups = model.update_groups(0.1, method);
-        let watch = || model.learning().step_by(2).map(|p| Change::of(p.region.range())).collect::<Vec<_>>();
+        let watch = || model.learning().step_by(2).map(|p| Change::new(p.region.range())).collect::<Vec<_>>();
         for step in 1..=3 {
             let mut reports = vec![];
             for backend in [&mut reference as &mut dyn Backend, &mut gpu, &mut cpu] {

@@ -44,7 +44,7 @@ pub fn tokenized(tokenizer: Tokenizer) -> Arc<ServedModel> {
 }
 
 fn serving(lm: Lm, template: Option<&str>) -> Arc<ServedModel> {
-    let tokens = TemplateTokens::of(lm.tokenizer().unwrap());
+    let tokens = TemplateTokens::new(lm.tokenizer().unwrap());
     Arc::new(ServedModel {
         id: "M".into(),
         created: 1_795_000_000,

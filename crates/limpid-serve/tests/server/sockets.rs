@@ -252,7 +252,7 @@ fn names_are_taken_as_headers_have_them_or_refused() {
     };
     for name in ["", "*", "http://foo", "a b", "a/b", "[::1", ":80"] {
         let said = refused(ServeOptions { allow_hosts: vec![name.into()], ..options() });
-        assert!(said.contains(&format!("--allow-host `{name}`")), "{name}: {said}");
+        assert!(said.contains(&format!("host to allow, `{name}`")), "{name}: {said}");
     }
     for origin in [
         "",
@@ -267,7 +267,7 @@ fn names_are_taken_as_headers_have_them_or_refused() {
         "app://a/b",
     ] {
         let said = refused(ServeOptions { cors_origins: vec![origin.into()], ..options() });
-        assert!(said.contains(&format!("--cors-origin `{origin}`")), "{origin}: {said}");
+        assert!(said.contains(&format!("origin to allow, `{origin}`")), "{origin}: {said}");
     }
     let unnamed = ServedAs { id: String::new(), ..common::how() };
     let unnamed = ServedModel::new(Checkpoint::open(common::folder()).unwrap(), &unnamed).unwrap();

@@ -77,7 +77,7 @@ pub(super) const TOPIC: Topic = Topic {
         let all: Vec<(String, Stack)> =
             sections.iter().flat_map(|(_, rows)| rows).map(|(name, stack)| (name.to_string(), *stack)).collect();
         let seeds = class.draws();
-        let found = class.map(&all, |stack| Ok(Found::of(stack, seeds)))?;
+        let found = class.map(&all, |stack| Ok(Found::measure(stack, seeds)))?;
         let of = |name: &str| &found[all.iter().position(|(known, _)| known == name).expect("a row's name")];
         for (title, rows) in &sections {
             let last = rows[0].1.layers - 1;
@@ -260,7 +260,7 @@ struct Found {
 }
 
 impl Found {
-    fn of(stack: &Stack, seeds: [u64; 3]) -> Found {
+    fn measure(stack: &Stack, seeds: [u64; 3]) -> Found {
         Found { norms: means(&seeds.map(|seed| stack.gradients(seed))) }
     }
 

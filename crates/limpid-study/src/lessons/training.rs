@@ -31,7 +31,7 @@ impl Text {
         let judged = ids.len() * JUDGED / all.len();
         let (train, unseen) = ids.split_at(ids.len() - judged);
         let [seen, train, unseen] =
-            [&train[..train.len().min(judged)], train, unseen].map(|ids| Tokens::of(ids.to_vec()));
+            [&train[..train.len().min(judged)], train, unseen].map(|ids| Tokens::new(ids.to_vec()));
         Ok(Text { train, seen, unseen, tokenizer })
     }
 }

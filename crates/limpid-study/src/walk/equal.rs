@@ -249,7 +249,7 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
     for ((what, name), rows) in named.into_iter().zip(heads.parts()) {
         all.push(Both::new(what, seen.block(&format!("attn.{name}"))?, part(rows)));
     }
-    let scoring = Scoring::of(config, 0);
+    let scoring = Scoring::new(config, 0);
     let head = |h: usize| -> Vec<f64> {
         let [q, k, v] = heads.of_head(h).map(&part);
         let one = |s: usize| {
@@ -415,7 +415,7 @@ fn gradient_is_a_slope(run: &mut Run) -> Views {
     let mut loss = |by: f64| -> Result<f64> {
         reference.exact_mut(param.region)[at] += by;
         reference.forward(model.ops())?;
-        let rows = losses.of(run.trace.batch());
+        let rows = losses.for_batch(run.trace.batch());
         Ok(reference.exact(rows).iter().sum::<f64>() * f64::from(run.trace.batch().weight))
     };
     let slope = (loss(STEP)? - loss(-2.0 * STEP)?) / (2.0 * STEP);

@@ -396,8 +396,8 @@ impl Live {
         let made = &made.ok_or_else(|| WalkError::Lacks(format!("this walk has no model `{id}`")))?;
         let config = made.config()?;
         let RunSettings { recipe, options } = RunSettings::preset(&made.preset)?;
-        let recipe = recipe.over(&[made.set.of(&recipe)])?;
-        let options = options.over(&[made.set.of(&options)])?;
+        let recipe = recipe.over(&[made.set.settings_of(&recipe)])?;
+        let options = options.over(&[made.set.settings_of(&options)])?;
         let mut training =
             Training::new(config, recipe).options(options).data(&made.data).machine(Machine::cpu(self.threads()));
         if let Some(tokenizer) = &made.tokenizer {
@@ -429,7 +429,7 @@ impl Live {
     /// A model with its initial weights, and those that its scene writes.
     fn written(&mut self, scene: &Scene) -> Result<Ready> {
         let of = self.kept(&scene.of, |live| live.made(&scene.of))?;
-        let config = of.config.over(&[scene.set.of(&of.config)])?;
+        let config = of.config.over(&[scene.set.settings_of(&of.config)])?;
         let recipe = of.began.unwrap_or_default();
         let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 })?;
         let start = |param: &Param| {

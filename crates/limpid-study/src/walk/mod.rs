@@ -154,7 +154,7 @@ pub struct Set(pub BTreeMap<String, String>);
 
 impl Set {
     /// Those that are settings of `base`.
-    fn of(&self, base: &impl Fields) -> Vec<(&str, String)> {
+    fn settings_of(&self, base: &impl Fields) -> Vec<(&str, String)> {
         let fields = base.fields();
         let known = |name: &String| fields.iter().any(|(setting, _)| setting.name == name);
         self.0.iter().filter(|(name, _)| known(name)).map(|(name, value)| (name.as_str(), value.clone())).collect()
@@ -692,7 +692,7 @@ impl Made {
     /// Its configuration.
     fn config(&self) -> Result<Config, ConfigError> {
         let config = Config::preset(&self.preset)?;
-        config.over(&[self.set.of(&config)])
+        config.over(&[self.set.settings_of(&config)])
     }
 
     /// The command that makes it.

@@ -117,12 +117,12 @@ impl Live {
         if !self.is_own() {
             return Ok(vec![]);
         }
-        step.printed.iter().map(|printed| Ok(Check::of(printed, computed(self, step, &printed.golden)?))).collect()
+        step.printed.iter().map(|printed| Ok(Check::new(printed, computed(self, step, &printed.golden)?))).collect()
     }
 }
 
 impl Check {
-    fn of(printed: &Printed, live: Vec<Leaf>) -> Check {
+    fn new(printed: &Printed, live: Vec<Leaf>) -> Check {
         let wanted = leaves(&printed.golden);
         let off = differences(&wanted, &live, within(&printed.golden));
         let (count, what) = (wanted.len(), &printed.what);
@@ -462,7 +462,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
         }
         "s3.shapes.flat" => live.run(&here, |run| {
             let (model, batch) = (run.trace.model(), run.trace.batch());
-            let logits = model.logits().map_or((0, 0), |region| region.of(batch).shape());
+            let logits = model.logits().map_or((0, 0), |region| region.for_batch(batch).shape());
             Ok(counts([logits.0, logits.1, batch.targets.len()]))
         })?,
         "s3.parameters" => counts([built(&live.ready(&here)?.config)?.parameter_count()]),

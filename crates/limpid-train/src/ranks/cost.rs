@@ -162,7 +162,7 @@ mod tests {
         let model = Model::new(&config, Mode::Train { batch: 1, context: 64 }).unwrap();
         let groups = [(0..124_318_464), (124_318_464..124_439_808)];
         let groups = groups.map(|range| ParamGroup { range, decay: 0.0, matrix: None });
-        let gpt2 = SharedStep::new(&groups, &Uses::of(&model), 16, (16.0, 0.1));
+        let gpt2 = SharedStep::new(&groups, &Uses::new(&model), 16, (16.0, 0.1));
         assert_eq!((gpt2.learning, gpt2.late, gpt2.unit), (124_439_808, 39_383_808, 65_536));
 
         // an eighth is 15,554,976 parameters, 62,219,904 bytes; seven of them go out: 435,539,328 bytes

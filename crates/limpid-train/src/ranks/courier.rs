@@ -102,7 +102,7 @@ impl Courier {
     }
 
     /// Keeps an empty parcel for the next use.
-    pub fn keep(&mut self, parcel: Parcel) {
+    pub fn recycle(&mut self, parcel: Parcel) {
         self.free.push(parcel);
     }
 

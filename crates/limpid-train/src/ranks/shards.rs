@@ -26,7 +26,7 @@ struct Use {
 
 impl Uses {
     /// The uses of a model's parameters that learn.
-    pub fn of(model: &Model) -> Uses {
+    pub fn new(model: &Model) -> Uses {
         let (body, back) = (model.body(), model.back());
         let unused = |range| Use { range, first: body.len(), last: 0 };
         let mut uses: Vec<Use> = model.learning().map(|param| unused(param.region.range())).collect();
@@ -262,7 +262,7 @@ mod tests {
             let config = Config { n_layer: 6, d_model: 384, n_head: 6, d_ff: 1536, shared_blocks, ..Config::default() };
             let model = Model::new(&config, Mode::Train { batch: 1, context: 32 }).unwrap();
             let groups: Vec<_> = model.learning().map(|param| group(param.region.range(), None)).collect();
-            let shards = Shards::new(&groups, &Uses::of(&model), 2, 0);
+            let shards = Shards::new(&groups, &Uses::new(&model), 2, 0);
             assert!(shards.blocks.len() > 6, "{}", shards.blocks.len());
             assert!(shards.blocks.is_sorted_by_key(|block| block.last));
             let last = model.back().len();

@@ -151,7 +151,7 @@ impl Team {
         if let Some(courier) = &mut self.courier {
             // after an error, some blocks may still be on their way
             while let Some(parcel) = courier.next(true)? {
-                courier.keep(parcel);
+                courier.recycle(parcel);
             }
         }
         (self.freight, self.sent, self.arrived) = (freight, 0, 0);
@@ -188,7 +188,7 @@ impl Team {
             }
             let Some(parcel) = courier.next(self.arrived < needed)? else { return Ok(()) };
             self.unpack(&parcel, backend, self.arrived)?;
-            courier.keep(parcel);
+            courier.recycle(parcel);
             self.arrived += 1;
         }
     }
@@ -287,7 +287,7 @@ impl Team {
     /// comes with the process that updates it.
     pub fn cut(&self, watch: &[Change]) -> Vec<(Change, usize)> {
         let pieces = watch.iter().flat_map(|change| self.shards.pieces(&change.range));
-        pieces.map(|(range, owner)| (Change::of(range), owner)).collect()
+        pieces.map(|(range, owner)| (Change::new(range), owner)).collect()
     }
 
     /// Adds up the measured pieces of all processes.
@@ -476,7 +476,7 @@ mod tests {
     }
 
     fn no<T>() -> Done<T> {
-        Err(BackendError::NotSupported { op: "a test's memory", what: "nothing but memory".into() })
+        Err(BackendError::NotSupported { op: "a test's memory", what: "nothing but memory".into(), settings: &[] })
     }
 
     impl Backend for Memory {
@@ -492,7 +492,7 @@ mod tests {
         fn can_update(&self, _: &[ParamGroup]) -> Done<()> {
             no()
         }
-        fn keep_part(&mut self) {}
+        fn restrict_updates(&mut self) {}
         fn share(&mut self) -> Done<SharedWeights> {
             no()
         }

@@ -206,9 +206,9 @@ impl Run<'_> {
     }
 
     /// Keeps the weights as they are, which are the best so far. If they cannot be written, they wait in memory.
-    pub(super) fn keep_best(&mut self, tell: Tell) -> Result<()> {
+    pub(super) fn save_best(&mut self, tell: Tell) -> Result<()> {
         let Some(folder) = self.folder.clone() else {
-            if self.keeps {
+            if self.rank0_writes {
                 self.trainer.serve_files()?;
             }
             return Ok(());
@@ -216,7 +216,7 @@ impl Run<'_> {
         let step = self.trainer.step;
         self.trainer.team.files(true)?;
         let held = self.hold_folder(&folder, tell);
-        let kept = errors_of_disk(held.and_then(|()| self.keep()))?;
+        let kept = errors_of_disk(held.and_then(|()| self.write_weights()))?;
         if kept.is_err() {
             self.owed = Some((step, self.trainer.averaged(|trainer| trainer.kept())??));
         }
@@ -226,7 +226,7 @@ impl Run<'_> {
     }
 
     /// Writes the weights as they are.
-    fn keep(&mut self) -> Result<()> {
+    fn write_weights(&mut self) -> Result<()> {
         let (Some(folder), step) = (&self.folder, self.trainer.step) else { return Ok(()) };
         let sum = self.trainer.averaged(|t| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, step))??;
         (self.state.weights, self.owed) = (Some(sum), None);
@@ -234,7 +234,7 @@ impl Run<'_> {
     }
 
     /// Writes the best weights, if they could not be written before.
-    fn keep_owed(&mut self) -> Result<()> {
+    fn write_owed(&mut self) -> Result<()> {
         let (Some(folder), Some((step, best))) = (&self.folder, &self.owed) else { return Ok(()) };
         let save = |t: &mut Trainer| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, *step);
         self.state.weights = Some(with_weights(&mut self.trainer, best, save)??);
@@ -246,7 +246,7 @@ impl Run<'_> {
     pub(super) fn try_save(&mut self, due: bool, tell: Tell) -> Result<bool> {
         self.trainer.settle()?;
         let Some(folder) = self.folder.clone() else {
-            if self.keeps {
+            if self.rank0_writes {
                 self.trainer.serve_files()?;
             }
             return Ok(tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop);
@@ -274,9 +274,9 @@ impl Run<'_> {
     /// Writes the state, after the files whose checksums it holds.
     fn save(&mut self, folder: &Path, due: bool) -> Result<()> {
         (self.state.step, self.state.skipped, self.state.due) = (self.trainer.step, self.trainer.skipped, due);
-        self.keep_owed()?;
+        self.write_owed()?;
         if self.validation.is_empty() || self.state.best.is_none() {
-            self.keep()?;
+            self.write_weights()?;
         }
         self.state.log = self.log.as_mut().map(Log::mark).transpose()?;
         let (path, back) = (state_path(folder), back_path(folder));
@@ -319,7 +319,7 @@ impl Run<'_> {
         }
         let Some(folder) = &self.folder else {
             // if process 0 keeps them, it sends them
-            return if self.keeps { with_weights(&mut self.trainer, &vec![], f)? } else { f(&mut self.trainer) };
+            return if self.rank0_writes { with_weights(&mut self.trainer, &vec![], f)? } else { f(&mut self.trainer) };
         };
         if Some(limpid_checkpoint::check_weights(folder, &self.trainer.model)?.0) != self.state.weights {
             let path = limpid_checkpoint::weights_path(folder, &self.trainer.model);

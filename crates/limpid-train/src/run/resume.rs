@@ -136,7 +136,7 @@ impl Run<'_> {
         if self.trainer.team.size() == 1 {
             return Ok(());
         }
-        self.keeps = self.trainer.team.agree(self.folder.is_some())?;
+        self.rank0_writes = self.trainer.team.agree(self.folder.is_some())?;
         let Given { training_text, validation_text, tokenizer, objective, precision, base } = &self.state.given;
         let fixed = [
             ("version of limpid", env!("CARGO_PKG_VERSION").to_string()),

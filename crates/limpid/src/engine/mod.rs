@@ -128,7 +128,7 @@ pub struct EngineLimits {
 
 impl EngineLimits {
     /// For `sequences` sequences of at most `positions` positions each.
-    pub fn of(config: &Config, sequences: usize, positions: usize) -> EngineLimits {
+    pub fn new(config: &Config, sequences: usize, positions: usize) -> EngineLimits {
         let all = cache_blocks(positions.min(config.context_length)).saturating_mul(sequences);
         let cache = Element::F32;
         let cache_bytes = block_bytes(config, cache).saturating_mul(all as u64);
@@ -443,7 +443,7 @@ impl Engine {
         for given in &turn.rows {
             let Request { table, held, tokens, .. } = &mut running[given.sequence];
             *held += given.rows;
-            decoder.pool().keep(table.as_mut().expect("it runs"), &tokens[..*held]);
+            decoder.pool().register(table.as_mut().expect("it runs"), &tokens[..*held]);
         }
         let mut logits = decoder.logits().chunks_exact(vocab_size);
         let mut ended = vec![];

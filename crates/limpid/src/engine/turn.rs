@@ -191,7 +191,7 @@ mod tests {
         let mut pool = BlockPool::new(8);
         let tokens: Vec<u32> = (0..3 * BLOCK as u32).collect();
         let mut table = pool.reserve(Some(&tokens), tokens.len()).unwrap();
-        pool.keep(&mut table, &tokens);
+        pool.register(&mut table, &tokens);
         pool.release(table);
         for (logits_from, found) in [(0, 0), (BLOCK - 1, 0), (BLOCK, 1), (3 * BLOCK - 1, 2)] {
             let ask =
@@ -356,7 +356,7 @@ mod tests {
             while at < running.len() {
                 let asker = &mut running[at];
                 let mut table = asker.table.take().unwrap();
-                pool.keep(&mut table, &asker.tokens[..asker.held]);
+                pool.register(&mut table, &asker.tokens[..asker.held]);
                 asker.table = Some(table);
                 if asker.held < asker.tokens.len() {
                     at += 1;

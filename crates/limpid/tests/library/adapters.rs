@@ -291,7 +291,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
     let [config, ..] = configs();
     let folder = Folder::new("stopped");
     let base = base(&folder.0.join("base"), &config, 1);
-    let text = Tokens::of(common::ids("text", 400, config.vocab_size));
+    let text = Tokens::new(common::ids("text", 400, config.vocab_size));
     let (train, empty) = (text, Tokens::default());
     let tokenizer = Tokenizer::train(TokenizerKind::Char, "ab", Order::Sorted, &[]).unwrap();
     let recipe = Recipe { steps: 8, batch_size: 2, context: TOKENS, warmup_steps: 2, ..Recipe::default() };
@@ -378,7 +378,7 @@ fn blocks_train_adapters_with_the_bits_of_their_values() {
         save(&twin, Format::Limpid, &Dtype::F32, &ModelData::new(&small.config, &same)).unwrap();
         let twin = Checkpoint::open(&twin).unwrap();
 
-        let text = Tokens::of(common::ids("text", 400, config.vocab_size));
+        let text = Tokens::new(common::ids("text", 400, config.vocab_size));
         let train = |base: &Checkpoint, level: Level, threads: usize, recompute: usize, batch: usize| {
             let recipe = Recipe { batch_size: batch, accumulate: 2, context: TOKENS, steps: 3, ..Recipe::default() };
             let batches = Batches::new(&text, batch, TOKENS, 1, Objective::NextToken).unwrap().accumulated(2);

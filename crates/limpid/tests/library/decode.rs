@@ -237,7 +237,7 @@ fn letters(context_length: usize) -> (Tokenizer, Sequences, Config) {
 /// The same model in an engine.
 fn engine(context: usize) -> (Tokenizer, Engine, Config) {
     let (tokenizer, _, config) = letters(context);
-    let limits = EngineLimits::of(&config, 2, context);
+    let limits = EngineLimits::new(&config, 2, context);
     let make = |model: &Model| -> Result<Box<dyn Backend>> { Ok(Box::new(Cpu::new(model, 1))) };
     let mut decoder = Decoder::new(&config, limits.decoder(&config), make).unwrap();
     let (model, backend) = decoder.parts();
@@ -340,7 +340,7 @@ fn stop_texts_end_of_text_and_cancelling() {
 #[test]
 fn without_a_tokenizer_there_are_tokens() {
     let (_, _, config) = letters(16);
-    let limits = EngineLimits::of(&config, 1, 16);
+    let limits = EngineLimits::new(&config, 1, 16);
     let make = |model: &Model| -> Result<Box<dyn Backend>> { Ok(Box::new(Cpu::new(model, 1))) };
     let decoder = Decoder::new(&config, limits.decoder(&config), make).unwrap();
     let mut engine = Engine::new(decoder, None, &limits);

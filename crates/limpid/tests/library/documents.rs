@@ -5,11 +5,11 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Mask, Positions};
 use limpid::data::Tokens;
 use limpid::data::chat::{self, MARKERS};
-use limpid::evaluate::{self, Score};
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
+use limpid::train::evaluate::{self, Score};
 use limpid::train::{Batches, Documents, Objective, Recipe, Trainer, Windows, count_targets, preflight};
 
 const V: usize = 40;
@@ -67,7 +67,7 @@ fn a_window_of_documents_gives_their_own_logits_to_the_bit() {
         let mut logits = |batch: &Batch| -> Vec<u32> {
             cpu.feed(batch).unwrap();
             cpu.forward(model.ops()).unwrap();
-            let region = model.logits().unwrap().of(batch);
+            let region = model.logits().unwrap().for_batch(batch);
             cpu.read(region).unwrap().into_iter().map(f32::to_bits).collect()
         };
         let packed = one(&tokens, Objective::NextToken, APART);
@@ -271,7 +271,7 @@ fn evaluation_respects_boundaries_and_masks() {
             Windows::new("text", &own, CONTEXT, Objective::NextToken).unwrap().each(1, |batch| {
                 cpu.feed(batch).unwrap();
                 cpu.forward(model.ops()).unwrap();
-                alone.add(&cpu.read(model.losses().unwrap().of(batch)).unwrap(), &batch.targets);
+                alone.add(&cpu.read(model.losses().unwrap().for_batch(batch)).unwrap(), &batch.targets);
             });
         }
         assert_eq!(together, alone);

@@ -78,7 +78,7 @@ impl How {
     }
     fn engine(&self, config: &Config) -> Engine {
         let How { sequences, prompt_rows, contexts, threads, level, precision, cache } = *self;
-        let limits = EngineLimits { prompt_rows, sequences, cache, ..EngineLimits::of(config, contexts, CONTEXT) };
+        let limits = EngineLimits { prompt_rows, sequences, cache, ..EngineLimits::new(config, contexts, CONTEXT) };
         let make =
             |model: &Model| -> Result<Box<dyn Backend>> { Ok(Box::new(Cpu::start(model, threads, level, precision)?)) };
         let mut decoder = Decoder::new(config, limits.decoder(config), make).unwrap();

@@ -29,7 +29,7 @@ use limpid::data::source::TextSource;
 use limpid::engine::DecoderLimits;
 use limpid::generate::{FinishReason, Options, Sampler};
 use limpid::memory;
-use limpid::model::{Lora, Mode, Model, Tuning};
+use limpid::model::{Lora, MemoryPart, Mode, Model, Tuning};
 use limpid::ops::IGNORE;
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{Control, Ranks, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
@@ -305,8 +305,8 @@ fn memory_is_a_budget_and_a_guard() {
     // a budget of a device's own: f64 takes twice what f32 does, and no scratch
     let reference = memory::needed(&model, Some(&recipe), &Machine { device: Device::Reference, ..Machine::cpu(1) });
     let parts = memory::parts(&model, Some(&recipe), &Machine::cpu(1));
-    let part = |name: &str| parts.iter().find(|(what, _)| *what == name).unwrap().1;
-    let (scratch, lists) = (part("threads' scratch"), part("lists of ops"));
+    let bytes = |part: MemoryPart| parts.iter().find(|(other, _)| *other == part).unwrap().1;
+    let (scratch, lists) = (bytes(MemoryPart::ThreadScratch), bytes(MemoryPart::OpLists));
     assert_eq!(reference - lists, 2 * (takes - scratch - lists));
 }
 

@@ -43,7 +43,7 @@ fn a_model_is_itself_on_a_gpu() {
     let options = |sample: usize| Options { max_tokens: 12, sample: sample as u64, ..Options::default() };
     let alone: Vec<Vec<u32>> =
         prompts.iter().enumerate().map(|(i, p)| gpu_lm.generate(p, &options(i)).unwrap().tokens).collect();
-    let mut engine = gpu_lm.engine(&EngineLimits::of(gpu_lm.config(), 4, 256)).unwrap();
+    let mut engine = gpu_lm.engine(&EngineLimits::new(gpu_lm.config(), 4, 256)).unwrap();
     let ids: Vec<_> = prompts
         .iter()
         .enumerate()

@@ -343,7 +343,7 @@ fn bits_depend_on_neither_threads_nor_watchers() {
             Config { d_model: 48, n_head: 4, d_ff: 200, vocab_size: 300, context_length: 80, ..config.clone() };
         let mode = Mode::Train { batch: 3, context: 80 };
         let model = Model::new(&config, mode).unwrap();
-        let shared = Model::keeping(&config, mode, &Tuning::default(), 0, 0).unwrap();
+        let shared = Model::with_gradient_inputs_limit(&config, mode, &Tuning::default(), 0, 0).unwrap();
         let ids = |site| (0..240).map(|j| random::below(i as u64, site, j, 300) as u32).collect::<Vec<_>>();
         let mut batch = Batch::of_sequences(ids(1), ids(2), 80);
         batch.seed = Some(5);
@@ -383,7 +383,12 @@ fn bits_depend_on_neither_threads_nor_watchers() {
             };
             // shards beyond the first take addresses
             let shards = |model: &Model| Cpu::untouched_bytes(model, 3) > Cpu::untouched_bytes(model, 1) * 3;
-            assert!(model.program.keeps() && !shared.program.keeps() && shards(&model) && !shards(&shared));
+            assert!(
+                model.program.keeps_gradient_inputs()
+                    && !shared.program.keeps_gradient_inputs()
+                    && shards(&model)
+                    && !shards(&shared)
+            );
             let one = run(1, false, false);
             for (threads, by_sequence, one_by_one) in [
                 (1, true, true),
@@ -485,15 +490,17 @@ fn a_plan_keeps_gradients_where_it_is_told_to() {
     for config in configs() {
         let mode = Mode::Train { batch: BATCH, context: CONTEXT };
         let model = Model::new(&config, mode).unwrap();
-        let at_most = |keep_gradients| Model::keeping(&config, mode, &Tuning::default(), 0, keep_gradients).unwrap();
+        let at_most = |gradient_inputs_limit| {
+            Model::with_gradient_inputs_limit(&config, mode, &Tuning::default(), 0, gradient_inputs_limit).unwrap()
+        };
         let all = limpid::model::activations(&model.ops());
-        assert!(model.program.keeps(), "{config:?}");
+        assert!(model.program.keeps_gradient_inputs(), "{config:?}");
         assert_eq!(at_most(all).program.draft(), model.program.draft(), "{config:?}");
         assert!(
             at_most(all - 1).program.size(MemorySpace::ActGrad) < model.program.size(MemorySpace::ActGrad),
             "{config:?}"
         );
-        assert!(!at_most(all - 1).program.keeps(), "{config:?}");
+        assert!(!at_most(all - 1).program.keeps_gradient_inputs(), "{config:?}");
     }
 }
 
@@ -526,7 +533,7 @@ fn updates_agree_with_f64_watched_or_not() {
                     let g = |i: usize| 0.01 * random::normal(step, random::site(&p.name), i as u64) as f32;
                     backend.write(p.region.grad(), &(0..p.region.len()).map(g).collect::<Vec<_>>()).unwrap();
                 }
-                changes = model.params.iter().map(|p| Change::of(p.region.range())).collect();
+                changes = model.params.iter().map(|p| Change::new(p.region.range())).collect();
                 let rule = Rule {
                     method,
                     rate: 1e-2,

@@ -55,7 +55,7 @@ fn trained(
     precision: Precision,
 ) -> (Vec<u64>, Vec<u32>) {
     let recipe = Recipe { batch_size: 3, accumulate: 2, warmup_steps: 1, ..Recipe::default() };
-    let text = Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
+    let text = Tokens::new((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
     let batches = Batches::new(&text, 3, CONTEXT, 1, Objective::NextToken).unwrap().accumulated(2);
     let model =
         Model::at_recompute_level(config, Mode::Train { batch: 3, context: CONTEXT }, tuning, recompute_level).unwrap();
@@ -127,7 +127,7 @@ fn each_level_frees_what_the_arithmetic_says() {
     for (keep, each) in KeepLevel::ALL.into_iter().zip([16, 10, 6, 2, 1]) {
         let model =
             Model::at_recompute_level(&config, mode, &Tuning::default(), keep as usize * config.n_layer).unwrap();
-        assert_eq!(model.keeps(), [(0..20, keep)]);
+        assert_eq!(model.keep_levels(), [(0..20, keep)]);
         let units = model.program.size(MemorySpace::Act) as f64 / unit as f64;
         // where less is kept, the block that is worked on holds more than it keeps: up to 16 - each
         let most = if keep == KeepLevel::All { 0 } else { 16 - each };

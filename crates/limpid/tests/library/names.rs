@@ -208,7 +208,10 @@ fn rows_of_outputs_and_unbounded_logits_are_those_of_the_whole_run() {
         batch.outputs = outputs.to_vec();
         backend.feed(&batch).unwrap();
         backend.forward(model.ops()).unwrap();
-        names.iter().map(|name| wide(&backend.read(model.tensor(name).unwrap().region.of(&batch)).unwrap())).collect()
+        names
+            .iter()
+            .map(|name| wide(&backend.read(model.tensor(name).unwrap().region.for_batch(&batch)).unwrap()))
+            .collect()
     };
     let decoded =
         run(Mode::Layers { batch: 1, context: 5, outputs: 2 }, &outputs, &["hook_outputs", "hook_unbounded", "logits"]);

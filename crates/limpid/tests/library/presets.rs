@@ -60,7 +60,7 @@ fn start(sizes: Range<usize>) -> Vec<&'static str> {
             continue;
         }
         let start = std::time::Instant::now();
-        let text = Tokens::of((0..2000).map(|i| random::below(1, 0, i, vocab_size as u64) as u32).collect());
+        let text = Tokens::new((0..2000).map(|i| random::below(1, 0, i, vocab_size as u64) as u32).collect());
         let batches = Batches::new(&text, 1, context, 1, objective).unwrap();
         let backend = Box::new(Cpu::new(&model, 2));
         let mut trainer = Trainer::new(model, backend, recipe).unwrap();

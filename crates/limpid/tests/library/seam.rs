@@ -8,10 +8,9 @@ use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeigh
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
 use limpid::data::Tokens;
-use limpid::evaluate::score;
 use limpid::generate::DecodeError;
 use limpid::matrix::Precision;
-use limpid::model::{Mode, Model, init};
+use limpid::model::{MemoryPart, Mode, Model, init};
 use limpid::numeric::blocks::Quant;
 use limpid::numeric::element::{Element, Major, Values};
 use limpid::numeric::random;
@@ -20,6 +19,7 @@ use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, P
 use limpid::optimizer::{Change, Method, ParamGroup, Rule};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
+use limpid::train::evaluate::score;
 use limpid::train::{
     Batches, Control, Divergence, Documents, Objective, Recipe, Run, RunOptions, Schedule, Summary, TrainError,
     TrainEvent, Trainer, Windows,
@@ -213,7 +213,7 @@ fn one_block() -> Config {
 }
 
 fn text() -> Tokens {
-    Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect())
+    Tokens::new((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect())
 }
 
 fn recipe() -> Recipe {
@@ -593,7 +593,7 @@ fn the_recipe_counts_the_gradients_that_are_set_aside() {
         trainer.gradient(&Batches::new(&text, 2, 12, 7, Objective::NextToken).unwrap()).unwrap();
         assert_eq!((told.most.load(Relaxed), told.aside.load(Relaxed)), (most, 0), "{accumulate} micro-batches");
         let memory = trainer.recipe.memory(&trainer.model);
-        let (_, bytes) = memory.iter().find(|(what, _)| *what == "gradients set aside").unwrap();
+        let (_, bytes) = memory.iter().find(|(part, _)| *part == MemoryPart::GradientsAside).unwrap();
         assert_eq!(*bytes, most * 4 * trainer.model.program.size(MemorySpace::Grad), "{accumulate} micro-batches");
     }
 }
@@ -827,8 +827,8 @@ fn a_memory_of_another_type_is_counted_and_refused() {
     let model = Model::new(&one_block(), Mode::Score { batch: 1, context: 12 }).unwrap();
     let before = model.memory();
     let model = model.with_element(MemorySpace::Param, Element::Bf16);
-    for ((name, bytes), (_, before)) in model.memory().into_iter().zip(before) {
-        assert_eq!(bytes, if name == "parameters" { before / 2 } else { before }, "{name}");
+    for ((part, bytes), (_, before)) in model.memory().into_iter().zip(before) {
+        assert_eq!(bytes, if part == MemoryPart::Parameters { before / 2 } else { before }, "{part}");
     }
     let refused = Cpu::start(&model, 1, limpid::numeric::simd::Level::best(), Precision::F32).map(drop);
     let said = refused.unwrap_err().to_string();
@@ -867,7 +867,7 @@ fn a_ticket_has_the_values_of_its_request() {
 fn a_report_may_come_late() {
     let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
     let (groups, rule) = (model.update_groups(0.1, Method::AdamW), recipe().rule(0.1, 1));
-    let watch = || vec![Change::of(model.param("blocks.0.mlp.in.weight").unwrap().region.range())];
+    let watch = || vec![Change::new(model.param("blocks.0.mlp.in.weight").unwrap().region.range())];
     let step = |backend: &mut dyn Backend| {
         backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
         backend.forward(model.body()).unwrap();
@@ -1083,7 +1083,7 @@ fn a_slice_knows_its_program_and_its_entries() {
 fn no_two_tasks_add_to_one_gradient() {
     let config = Config { d_model: 64, n_head: 2, d_ff: 256, ..tiny() };
     let model = Model::new(&config, Mode::Train { batch: 6, context: 12 }).unwrap();
-    assert!(model.program.keeps(), "threads take sequences");
+    assert!(model.program.keeps_gradient_inputs(), "threads take sequences");
     let ids = |site| (0..72).map(|i| random::below(3, site, i, 17) as u32).collect();
     let batch = Batch::of_sequences(ids(1), ids(2), 12);
     let weight = model.param("blocks.0.mlp.in.weight").unwrap().region;

@@ -112,7 +112,7 @@ fn state(trainer: &Trainer) -> Vec<Vec<u32>> {
 
 #[test]
 fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
-    let text = Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
+    let text = Tokens::new((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
     let batches = Batches::new(&text, 2, 12, 7, Objective::NextToken).unwrap();
     let (mut whole, mut lender) = (trainer(), trainer());
     (0..4).for_each(|_| _ = whole.step(&batches).unwrap());

@@ -31,7 +31,7 @@ fn ids() -> Vec<u32> {
 }
 
 fn text() -> Tokens {
-    Tokens::of(ids())
+    Tokens::new(ids())
 }
 
 fn trainer(config: &Config, recipe: Recipe) -> Trainer {
@@ -214,7 +214,7 @@ fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
         let make = || trainer(&config, recipe);
         let go = |mut trainer: Trainer| {
             let mut steps = vec![];
-            let mut changes: Vec<Change> = trainer.model.params.iter().map(|p| Change::of(p.region.range())).collect();
+            let mut changes: Vec<Change> = trainer.model.params.iter().map(|p| Change::new(p.region.range())).collect();
             for _ in 0..3 {
                 let gradient = trainer.gradient(&batches).unwrap();
                 let step = trainer.update(&batches, gradient, 1e-3, &mut changes).unwrap();
@@ -317,7 +317,7 @@ fn a_step_whose_processes_do_not_meet_is_done_again_to_the_same_bits() {
 
 #[test]
 fn every_optimizer_learns() {
-    let text = Tokens::of(ids()[..13].to_vec());
+    let text = Tokens::new(ids()[..13].to_vec());
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
     let rules = [(Method::AdamW, 3e-3), (Method::Adam, 3e-3), (Method::Sgd, 0.3), (Method::Muon, 3e-3)];
     for (optimizer, learning_rate) in rules {
@@ -493,7 +493,7 @@ fn a_resume_with_other_settings_says_which() {
     // shapes alone would not tell this
     let error = refused(&Config { dropout: Dropout::everywhere(0.5), ..tiny() }, recipe(), &text);
     assert!(error.contains("dropout was "), "{error}");
-    let error = refused(&tiny(), recipe(), &Tokens::of(ids()[1..501].to_vec()));
+    let error = refused(&tiny(), recipe(), &Tokens::new(ids()[1..501].to_vec()));
     assert!(error.contains("the training text is a different one"), "{error}");
     // what only says when to look and to save is free
     let trainer_of = |recipe| trainer(&tiny(), recipe);
@@ -576,7 +576,7 @@ impl Wrapper for Faulty {
 /// seen in all of them.
 #[test]
 fn preflight_passes_fresh_weights_of_any_width() {
-    let text = Tokens::of((0..400).map(|i| random::below(1, 0, i, 700) as u32).collect());
+    let text = Tokens::new((0..400).map(|i| random::below(1, 0, i, 700) as u32).collect());
     let batches = Batches::new(&text, 2, 12, 1, Objective::NextToken).unwrap();
     let mut misled = 0;
     for d_model in [24, 768] {
@@ -731,7 +731,7 @@ fn states_are_kept_and_gone_back_to() {
 fn training_ends_early_with_the_best_weights() {
     let dir = folder("early");
     // 60 tokens are soon known by heart, and say nothing of the others
-    let [train, validation] = [&ids()[..60], &ids()[500..]].map(|ids| Tokens::of(ids.to_vec()));
+    let [train, validation] = [&ids()[..60], &ids()[500..]].map(|ids| Tokens::new(ids.to_vec()));
     let config = Config { dropout: Dropout::NONE, ..tiny() };
     let recipe = Recipe { steps: 400, learning_rate: 1e-2, ema: 0.5, ..recipe() };
     let options = RunOptions { eval_every: 5, patience: 3, ..options() };
@@ -746,7 +746,7 @@ fn training_ends_early_with_the_best_weights() {
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
     let windows = limpid::train::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
-    let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
+    let loss = limpid::train::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
     assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
     fs::remove_dir_all(dir).unwrap();
 }
@@ -900,7 +900,7 @@ fn batches_and_recipes_out_of_range_are_refused() {
     ] {
         assert!(matches!(go(wrong, &text), Err(TrainError::Config(_))), "{wrong:?}");
     }
-    let strange = Tokens::of((0..200).map(|i| if i == 150 { 60_000 } else { 1 }).collect());
+    let strange = Tokens::new((0..200).map(|i| if i == 150 { 60_000 } else { 1 }).collect());
     let error = go(recipe(), &strange).unwrap_err().to_string();
     assert!(error.contains("token 60000 at position 150"), "{error}");
 }
@@ -957,7 +957,7 @@ fn a_text_that_is_cut_while_it_is_read_is_an_error() {
     t.step(&batches).unwrap();
     let before = weights(&t);
     fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
-    let scored = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).map(drop);
+    let scored = limpid::train::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).map(drop);
     for error in [t.step(&batches).map(drop).unwrap_err(), scored.unwrap_err()] {
         let said = error.to_string();
         assert!(
@@ -997,7 +997,8 @@ fn a_model_without_losses_is_refused() {
     };
     let decode = Mode::Decode { rows: 4, outputs: 1, blocks: 1 };
     let mut t = made(decode);
-    let error = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).unwrap_err().to_string();
+    let error =
+        limpid::train::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).unwrap_err().to_string();
     assert!(error.contains("computes no losses. Build it with Mode::Score"), "{error}");
     for mode in [decode, Mode::Score { batch: 4, context: 12 }, Mode::Inspect { batch: 4, context: 12 }] {
         let mut t = made(mode);

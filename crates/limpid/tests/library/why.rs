@@ -77,7 +77,7 @@ fn adds_up(trace: &mut LayerTrace, tensors: &mut Tensors, name: &str, at: &[usiz
     close(&place, terms().map(|term| term.value).sum::<f64>() + why.remainder, sum, size);
     let mut exact = if why.parts.is_empty() { f64::from(why.value) } else { sum };
     for step in &why.steps {
-        exact = step.operation.of(exact, step.by.as_ref().map_or(0.0, |by| by.value));
+        exact = step.operation.apply(exact, step.by.as_ref().map_or(0.0, |by| by.value));
         close(&place, step.result, exact, exact.abs());
     }
     close(&place, why.exact, exact, exact.abs());

@@ -1191,7 +1191,7 @@ fn read_phi3_rope(k: &Keys, c: &mut C) -> Answer {
         }
     }
     map.entry("original_max_position_embeddings").or_insert(json!(4096));
-    PHI3_ANGLES.read(&Keys::of(&map), c)?;
+    PHI3_ANGLES.read(&Keys::new(&map), c)?;
     k.find(&[
         "rope_scaling",
         "rope_parameters",
@@ -1228,14 +1228,14 @@ fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     }
     map.insert("rope_parameters".into(), full);
     map.retain(|key, _| !["rope_scaling", "original_max_position_embeddings"].contains(&key.as_str()));
-    let full = Keys::of(&map);
+    let full = Keys::new(&map);
     read_rope(&full, c, 1e6, None, ROPE)?;
     c.rotary_scaling.truncate = true; // transformers looks for it beside the two, where it is not
     let own = [c.rotary_base, base];
     let scaling = c.rotary_scaling;
     let sliding =
         serde_json::Map::from_iter([("rope_parameters".into(), part("sliding_attention").unwrap_or(json!({})))]);
-    let sliding = Keys::of(&sliding);
+    let sliding = Keys::new(&sliding);
     read_rope(&sliding, c, 1e4, None, ROPE)?;
     if c.rotary_scaling != RotaryScaling::NONE {
         return refuse(
@@ -1347,7 +1347,7 @@ fn write_falcon(c: &C) -> Entries {
 fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     let Some((name, value)) = k.find(&["attn_config"]) else { return Ok(()) };
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys::of(map);
+    let inner = Keys::new(map);
     inner.only("attn_type", &json!("multihead_attention"), "each head has keys of its own")?;
     inner.only("alibi", &json!(true), "positions are alibi's")?;
     inner.only("alibi_bias_max", &json!(8), "alibi's own slopes")?;

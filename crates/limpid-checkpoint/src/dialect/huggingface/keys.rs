@@ -88,7 +88,7 @@ fn wanted(setting: &str) -> &'static str {
 }
 
 impl Keys<'_> {
-    pub(super) fn of(map: &Map<String, Value>) -> Keys<'_> {
+    pub(super) fn new(map: &Map<String, Value>) -> Keys<'_> {
         Keys { map, asked: RefCell::default(), idle: RefCell::default(), inner: RefCell::default(), usual: "" }
     }
     /// The value of a setting whose key is missing, if the family has one of its own.
@@ -380,7 +380,7 @@ pub(super) fn layer_types(c: &Config, slides: impl Fn(usize) -> bool) -> Value {
 
 /// The pattern of something that blocks have or not.
 pub(super) fn pattern(key: &str, blocks: &[bool]) -> Answer<LayerPattern> {
-    match LayerPattern::of(blocks) {
+    match LayerPattern::new(blocks) {
         Some(pattern) => Ok(pattern),
         None => refuse(format!("`{key}` does not repeat within 64 blocks: limpid's patterns of blocks do")),
     }
@@ -440,7 +440,7 @@ pub(super) fn read_rope(
     let (name, nothing) = ("rope_parameters", json!({}));
     let (name, value) = old.filter(says).or(new).unwrap_or((name, &nothing));
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys::of(map);
+    let inner = Keys::new(map);
     c.rotary_base = inner.number(&["rope_theta"], k.number(&[base_name], base)?)?;
     if let Some(share) = share {
         let share = k.number(&[share_name], share)?;
@@ -483,7 +483,7 @@ pub(super) fn read_rope(
             let list = |key: &'static str| {
                 let Some((_, value)) = inner.find(&[key]) else { return refuse(lacks(key)) };
                 let list = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect::<Option<Vec<_>>>());
-                let factors = list.and_then(|list| PairFactors::of(&list));
+                let factors = list.and_then(|list| PairFactors::new(&list));
                 factors.map_or_else(|| Keys::wrong(key, value, "a list of at most 128 numbers above 0"), Ok)
             };
             let factors = [list("short_factor")?, list("long_factor")?];

@@ -163,7 +163,7 @@ impl Family {
 
     /// A config.json, to be read as one of its own.
     fn own<'a>(&self, map: &'a Map<String, Value>) -> Keys<'a> {
-        Keys { usual: self.usual, ..Keys::of(map) }
+        Keys { usual: self.usual, ..Keys::new(map) }
     }
 
     /// Reads the keys of a configuration; gives those that say nothing to limpid, too.
@@ -325,7 +325,7 @@ pub(super) fn canonical(c: &Config) -> Config {
     let usual = Config::default();
     let over = |pattern: LayerPattern| {
         let blocks: Vec<bool> = (0..c.n_layer).map(|i| pattern.holds(i)).collect();
-        LayerPattern::of(&blocks).unwrap_or(pattern)
+        LayerPattern::new(&blocks).unwrap_or(pattern)
     };
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
     (c.rotary_layers, c.window_layers) = (over(c.rotary_layers), over(c.window_layers));

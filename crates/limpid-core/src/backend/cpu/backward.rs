@@ -37,7 +37,7 @@ impl<'a> Parameters<'a> {
     /// # Safety
     /// No other task may hold this parameter's gradient.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn of(&self, region: Region) -> (&mut [f32], Start<'static>) {
+    unsafe fn gradient(&self, region: Region) -> (&mut [f32], Start<'static>) {
         let place = self.sums.binary_search_by_key(&region.at, |sum| sum.region.at).expect("the program lists it");
         let start = if !self.sums[place].blank.swap(false, Relaxed) {
             Start::Own
@@ -52,11 +52,11 @@ impl<'a> Parameters<'a> {
     /// One parameter's gradient to add to; filled with zeros for the first op to ask.
     ///
     /// # Safety
-    /// As `of`.
+    /// As `gradient`.
     #[allow(clippy::mut_from_ref)]
     unsafe fn sums(&self, region: Region, team: &ThreadTeam) -> &mut [f32] {
         // SAFETY: passed on from the caller.
-        let (sums, start) = unsafe { self.of(region) };
+        let (sums, start) = unsafe { self.gradient(region) };
         if start != Start::Own {
             team.rows([(&mut *sums, 1)], |_, [sums], _| sums.fill(0.0));
         }
@@ -82,7 +82,7 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
             }
         }
         Op::Norm { kind, eps, x, gain, less_one, stats, .. } => {
-            let gain = gain.map(|g| weights.of(g));
+            let gain = gain.map(|g| weights.plain(g));
             let saved = [table(act, x), table(stat, stats)];
             let Grad { region, add } = input();
             let (dx, [dy]) = table_from(act_grad, region, [dy_slot]);
@@ -106,10 +106,10 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
         Op::Linear { w, .. } => {
             let Grad { region, add } = input();
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            team.linear_back(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), weights.packed(w), add);
+            team.linear_back(dx, Mat::new(dy, w.rows), Mat::new(weights.plain(w), w.cols), weights.packed(w), add);
         }
         Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
-            let gains = [q_gain, k_gain].map(|s| s.map(|g| weights.of(g)));
+            let gains = [q_gain, k_gain].map(|s| s.map(|g| weights.plain(g)));
             let Grad { region, add } = input();
             let (dx, [dy]) = table_from(act_grad, region, [dy_slot]);
             team.map_rows([dx], [dy, table(act, x), table(stat, stats)], |_, [dx], [dy, x, stats], g| {
@@ -130,7 +130,7 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
             });
         }
         Op::Rotate { angles, heads, .. } => {
-            let angles = (weights.of(angles), angles.cols);
+            let angles = (weights.plain(angles), angles.cols);
             let Grad { region, add } = input();
             let (dx, dy) = table_from(act_grad, region, [dy_slot]);
             team.map_rows([dx], dy, |rows, [dx], [dy], _| {
@@ -286,7 +286,7 @@ pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &Thread
         Op::Linear { x, w, b, .. } => {
             if w.learns() {
                 // SAFETY: as above.
-                let (dw, start) = unsafe { to.of(w) };
+                let (dw, start) = unsafe { to.gradient(w) };
                 team.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start, Sums::Chain);
             }
             if let Some(b) = b.filter(|b| b.learns()) {
@@ -302,7 +302,7 @@ pub fn head(step: Back, weights: Fixed, shard: &mut BatchShard, to: &Parameters,
     let Op::Classify { x, w, b, cap, losses, .. } = step.op else { unreachable!("only the loss has no output") };
     let BatchShard { batch, act, act_grad, stat, .. } = shard;
     let (v, cols) = (w.rows, x.cols);
-    let (w_values, packed, bias) = (weights.of(w), weights.packed(w), b.map(|b| weights.of(b)));
+    let (w_values, packed, bias) = (weights.plain(w), weights.packed(w), b.map(|b| weights.plain(b)));
     let mut chunk = team.chunk();
     // with a bound, half of the room holds the logits, which give the bound's slope
     let most = if cap > 0.0 { chunk.len() / 2 / v * v } else { chunk.len() };
@@ -345,7 +345,7 @@ pub fn head(step: Back, weights: Fixed, shard: &mut BatchShard, to: &Parameters,
         }
         if w.learns() {
             // SAFETY: no other task runs.
-            let (dw, start) = unsafe { to.of(w) };
+            let (dw, start) = unsafe { to.gradient(w) };
             team.product(dw, dlogits.t(), x, start, Sums::Chain);
         }
         if let Some(b) = b.filter(|b| b.learns()) {

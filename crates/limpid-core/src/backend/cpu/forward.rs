@@ -45,7 +45,7 @@ pub fn at(region: Region, rows: &Range<usize>) -> Range<usize> {
 /// Runs one op on the rows of one shard.
 pub fn run(op: Op, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam, cache_of: Option<&mut Cache>) {
     let BatchShard { first, batch, act, stat, .. } = shard;
-    let of = |region: Region| weights.of(region);
+    let of = |region: Region| weights.plain(region);
     let (first, batch, level) = (*first, &*batch, team.level);
     match op {
         Op::Embed { table, positions, segments, y, token, position } => {
@@ -181,7 +181,7 @@ fn head(op: Op, weights: Fixed, shard: &mut BatchShard, team: &ThreadTeam) {
     let Op::Classify { x, w, b, cap, losses, logits, probs } = op else { unreachable!("the loss op") };
     let BatchShard { batch, act, stat, .. } = shard;
     let (batch, level, v) = (&*batch, team.level, w.rows);
-    let (packed, w, b) = (weights.packed(w), weights.of(w), b.map(|b| weights.of(b)));
+    let (packed, w, b) = (weights.packed(w), weights.plain(w), b.map(|b| weights.plain(b)));
     let mut chunk = team.chunk();
     let each = chunk.len() / v;
     for from in (0..losses.rows).step_by(each) {

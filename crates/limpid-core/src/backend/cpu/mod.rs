@@ -138,15 +138,15 @@ fn chunk(model: &Model) -> usize {
     })
 }
 
-/// Into how many shards `threads` threads split the sequences: those of a small model (`KEEP_GRADIENTS`), where what a thread
+/// Into how many shards `threads` threads split the sequences: those of a small model (`GRADIENT_INPUTS_LIMIT`), where what a thread
 /// works on stays in its caches (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
 fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
-        Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps(),
+        Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps_gradient_inputs(),
         Mode::Score { .. } => true,
         Mode::Inspect { .. } | Mode::Layers { .. } | Mode::Decode { .. } => false,
     };
-    if apart && activations(&model.ops()) <= model.keep_gradients { threads.min(model.sequences()) } else { 1 }
+    if apart && activations(&model.ops()) <= model.gradient_inputs_limit { threads.min(model.sequences()) } else { 1 }
 }
 
 /// Whether threads sometimes work alone: on shards, and in training on Muon's matrices.
@@ -159,7 +159,7 @@ impl BatchShard {
     fn has_rows(&self) -> bool {
         !self.batch.tokens.is_empty()
     }
-    fn of(&mut self, space: MemorySpace) -> &mut [f32] {
+    fn memory(&mut self, space: MemorySpace) -> &mut [f32] {
         match space {
             MemorySpace::Act => &mut self.act,
             MemorySpace::ActGrad => &mut self.act_grad,
@@ -235,15 +235,19 @@ impl Cpu {
         };
         if let Some((_, element)) = model.elements.iter().enumerate().find(|one| !fits(one)) {
             let what = format!("it has no memory of {element}, only of f32");
-            return Err(BackendError::NotSupported { op: "this model", what });
+            return Err(BackendError::NotSupported { op: "this model", what, settings: &[] });
         }
         if precision == Precision::F16 {
             let what = "they are for GPUs that have matrices of f16: here bf16 takes as many bytes".into();
-            return Err(BackendError::NotSupported { op: "products of f16", what });
+            return Err(BackendError::NotSupported {
+                op: "products of f16",
+                what,
+                settings: &["device gpu", "precision bf16"],
+            });
         }
         if precision == Precision::Int8 && matches!(model.mode, Mode::Train { .. }) {
             let what = "they have no gradient: training takes f32 or bf16".into();
-            return Err(BackendError::NotSupported { op: "products of int8", what });
+            return Err(BackendError::NotSupported { op: "products of int8", what, settings: &["precision bf16"] });
         }
         let arena = |space: MemorySpace, wanted: bool| reserve(if wanted { model.program.size(space) } else { 0 });
         let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
@@ -288,7 +292,7 @@ impl Cpu {
             tickets: Tickets::default(),
             reported: None,
         };
-        super::prepare(model, &mut cpu)?;
+        cpu.write_tables(model)?;
         Ok(cpu)
     }
 
@@ -381,7 +385,7 @@ impl Cpu {
     }
 
     /// Keeps a weight as the blocks that it is given in, row after row, if it can. Returns whether it did.
-    fn keep(&mut self, region: Region, parts: &[Values]) -> Result<bool> {
+    fn keep_quantised(&mut self, region: Region, parts: &[Values]) -> Result<bool> {
         let blocks = |part: &Values<'_>| match part.element {
             Element::Blocks(quant) if part.major == Major::Rows => Some(quant),
             _ => None,
@@ -399,7 +403,7 @@ impl Cpu {
             return Ok(false);
         }
         self.own_weights("write", region.space, region.at)?;
-        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.keep(region, &parts, &self.team))
+        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.keep_quantised(region, &parts, &self.team))
     }
 
     /// Packs the weights of products that are not packed yet. Shared weights already are.
@@ -465,9 +469,9 @@ impl Cpu {
         for shard in &self.shards {
             let mut shard = BatchShard::write(shard);
             let from = shard.first * region.cols;
-            let own = if self.shards.len() > 1 { region.of(&shard.batch) } else { region };
+            let own = if self.shards.len() > 1 { region.for_batch(&shard.batch) } else { region };
             let own = Region { rows: own.rows.min(region.rows.saturating_sub(shard.first)), ..own };
-            f(from, &mut shard.of(region.space)[own.range()]);
+            f(from, &mut shard.memory(region.space)[own.range()]);
         }
     }
 }
@@ -509,14 +513,14 @@ impl Backend for Cpu {
         let (body, head) = (ops.part(..body), ops.part(body..));
         self.on_shards(|shard, weights, team, mut cache| {
             for op in body {
-                forward::run(op.of(&shard.batch), weights, shard, team, cache.as_deref_mut());
+                forward::run(op.for_batch(&shard.batch), weights, shard, team, cache.as_deref_mut());
             }
         });
         let weights = Fixed { weights: &self.weights, tables: &self.tables };
         for op in head {
             for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
                 let shard = &mut *shard;
-                forward::run(op.of(&shard.batch), weights, shard, &self.team, None);
+                forward::run(op.for_batch(&shard.batch), weights, shard, &self.team, None);
             }
         }
         Ok(())
@@ -528,14 +532,14 @@ impl Backend for Cpu {
         let (head, body) = (back.part(..head), back.part(head..));
         if !self.weights.have_backward() {
             let what = "its weights are packed for running: gradients need a model with its own".into();
-            return Err(BackendError::NotSupported { op: "backward", what });
+            return Err(BackendError::NotSupported { op: "backward", what, settings: &[] });
         }
         let weights = Fixed { weights: &self.weights, tables: &self.tables };
         for pass in head {
             let to = Parameters::new(&mut self.grad, &self.sums);
             for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
                 let shard = &mut *shard;
-                match pass.of(&shard.batch) {
+                match pass.for_batch(&shard.batch) {
                     Pass::Recompute(op) => forward::run(op, weights, shard, &self.team, None),
                     Pass::Back(head) => backward::head(head, weights, shard, &to, &self.team),
                 }
@@ -545,7 +549,7 @@ impl Backend for Cpu {
             let shard = &mut *BatchShard::write(shard);
             let to = Parameters::new(&mut self.grad, &self.sums);
             for pass in body {
-                match pass.of(&shard.batch) {
+                match pass.for_batch(&shard.batch) {
                     Pass::Recompute(op) => forward::run(op, weights, shard, &self.team, None),
                     Pass::Back(back) => {
                         backward::inputs(back, weights, shard, &self.team);
@@ -557,7 +561,7 @@ impl Backend for Cpu {
         }
         self.on_shards(|shard, weights, team, _| {
             for pass in body {
-                match pass.of(&shard.batch) {
+                match pass.for_batch(&shard.batch) {
                     Pass::Recompute(op) => forward::run(op, weights, shard, team, None),
                     Pass::Back(back) => backward::inputs(back, weights, shard, team),
                 }
@@ -568,7 +572,7 @@ impl Backend for Cpu {
         let one = |task: usize, team: &ThreadTeam| {
             let Pass::Back(back) = body[task] else { return };
             for shard in shards.iter().map(BatchShard::read).filter(|shard| shard.has_rows()) {
-                backward::parameters(back.of(&shard.batch), &shard, &to, team);
+                backward::parameters(back.for_batch(&shard.batch), &shard, &to, team);
             }
         };
         if body.are_apart() {
@@ -584,7 +588,7 @@ impl Backend for Cpu {
     fn squares(&mut self, groups: &[ParamGroup]) -> Result<Vec<f64>> {
         Ok(self.sums_of_squares(groups).to_vec())
     }
-    fn keep_part(&mut self) {
+    fn restrict_updates(&mut self) {
         [&self.moment1, &self.moment2].into_iter().for_each(Arena::small_pages);
     }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
@@ -652,10 +656,10 @@ impl Backend for Cpu {
         self.write(region, &values)
     }
     fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
-        if self.keep(region, parts)? { Ok(()) } else { self.write(region, &Values::joined(parts)) }
+        if self.keep_quantised(region, parts)? { Ok(()) } else { self.write(region, &Values::joined(parts)) }
     }
     fn upload(&mut self, region: Region, values: Values) -> Result<()> {
-        if self.keep(region, &[values])? {
+        if self.keep_quantised(region, &[values])? {
             return Ok(());
         }
         let given = BackendError::widen(region, values)?;
@@ -666,10 +670,7 @@ impl Backend for Cpu {
         if self.pack(region, inputs_first)? {
             return Ok(());
         }
-        let values = match values.major {
-            Major::Rows => given,
-            Major::Columns => super::transpose(&given, region.cols, region.rows).into(),
-        };
+        let values = values.major.to_rows(given, region.shape());
         if region.space == MemorySpace::Grad {
             self.fill_blanks(region.range());
         }

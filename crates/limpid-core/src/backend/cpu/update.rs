@@ -38,7 +38,7 @@ impl Cpu {
         self.forget(); // the update below is their last use
         let Cpu { weights, grad, moment1, moment2, room, team, solo, .. } = self;
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
-        let mut changes: Vec<Change> = watch.iter().map(|watched| Change::of(watched.range.clone())).collect();
+        let mut changes: Vec<Change> = watch.iter().map(|watched| Change::new(watched.range.clone())).collect();
         let finite = norm.is_finite();
         if !finite || held {
             self.reported = Some((UpdateReport { norm, finite, held }, changes));
@@ -63,7 +63,8 @@ impl Cpu {
     fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
         let elements = self.weights.param.len();
         if self.moment1.len() < elements {
-            return Err(BackendError::NotSupported { op, what: "its model was not built to train".into() });
+            let what = "its model was not built to train".into();
+            return Err(BackendError::NotSupported { op, what, settings: &[] });
         }
         BackendError::check_groups(op, groups, elements)
     }

@@ -42,8 +42,8 @@ pub struct Fixed<'a> {
 
 impl<'a> Fixed<'a> {
     /// The plain values of a weight or a table.
-    pub fn of(self, region: Region) -> &'a [f32] {
-        if region.space == MemorySpace::Table { &self.tables[region.range()] } else { self.weights.of(region) }
+    pub fn plain(self, region: Region) -> &'a [f32] {
+        if region.space == MemorySpace::Table { &self.tables[region.range()] } else { self.weights.plain(region) }
     }
 }
 
@@ -130,11 +130,11 @@ impl Weights {
         } else {
             return Ok(());
         };
-        Err(BackendError::NotSupported { op: "shared weights", what })
+        Err(BackendError::NotSupported { op: "shared weights", what, settings: &[] })
     }
 
     /// The plain values of a parameter.
-    pub fn of(&self, region: Region) -> &[f32] {
+    pub fn plain(&self, region: Region) -> &[f32] {
         let memory = if region.space == MemorySpace::Const { &self.konst } else { &self.param };
         &memory[region.range()]
     }
@@ -147,7 +147,7 @@ impl Weights {
     /// The rows of a parameter or constant.
     pub fn table(&self, region: Region) -> WeightRows<'_> {
         let packed = self.packed(region).filter(|packed| packed.codes().is_some() || !self.tables.contains(&region));
-        packed.map_or_else(|| WeightRows::Plain(self.of(region)), WeightRows::Packed)
+        packed.map_or_else(|| WeightRows::Plain(self.plain(region)), WeightRows::Packed)
     }
 
     /// Whether the weights are such as the backward needs them: plain, or blocks that are frozen.
@@ -170,7 +170,7 @@ impl Weights {
 
     /// Keeps a weight as the blocks that it is given in, part by part some of its rows, if it may stay quantised and they
     /// are of one form. Returns whether it did.
-    pub fn keep(&mut self, region: Region, parts: &[(Quant, &[u8])], team: &ThreadTeam) -> Result<bool> {
+    pub fn keep_quantised(&mut self, region: Region, parts: &[(Quant, &[u8])], team: &ThreadTeam) -> Result<bool> {
         let codes = Codes::of(parts.iter().map(|part| part.0)).filter(|_| self.quantised.contains(&region));
         let Some(codes) = codes else { return Ok(false) };
         self.packed.remove(&place(region));
@@ -188,7 +188,7 @@ impl Weights {
         for i in 0..self.multiplied.len() {
             let w = self.multiplied[i];
             if !self.packed.contains_key(&place(w)) {
-                let packed = team.pack(Mat::new(self.of(w), w.cols).t())?;
+                let packed = team.pack(Mat::new(self.plain(w), w.cols).t())?;
                 self.packed.insert(place(w), packed);
             }
         }
@@ -255,7 +255,7 @@ mod tests {
                 let stays = tuning == &lora && precision == Precision::F32 && param.role != ParamRole::Position;
                 let codes = cpu.weights.packed(param.region).and_then(|packed| packed.codes());
                 assert_eq!(codes.is_some(), stays, "{} in {precision}", param.name);
-                assert_eq!(cpu.weights.of(param.region).iter().all(|v| *v == 0.0), stays, "{}", param.name);
+                assert_eq!(cpu.weights.plain(param.region).iter().all(|v| *v == 0.0), stays, "{}", param.name);
                 let values = cpu.read(param.region).unwrap();
                 assert!(values == Quant::Q8_0.widen(&bytes), "{}", param.name);
                 let sum: f64 = values.iter().map(|v| f64::from(*v)).sum();

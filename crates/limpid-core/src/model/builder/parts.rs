@@ -257,7 +257,7 @@ impl<'a> Builder<'a> {
         self.name(module, hook, region, 0..region.cols, Axes::Model);
     }
 
-    pub fn finish(self, recompute_level: usize, keep_gradients: usize) -> Result<Model, ConfigError> {
+    pub fn finish(self, recompute_level: usize, gradient_inputs_limit: usize) -> Result<Model, ConfigError> {
         self.tuning.check(&self.params)?;
         let mut plan = Plan {
             mode: self.mode,
@@ -266,22 +266,23 @@ impl<'a> Builder<'a> {
             tensors: self.tensors,
             params: self.params,
             tables: self.tables,
-            keeps: false,
+            keeps_gradient_inputs: false,
             sizes: self.used,
         };
         let names = Names::new(&plan.params, &plan.tables, &plan.tensors);
-        let name = |region: Region| names.of(region);
+        let name = |region: Region| names.name(region);
         let others = |mut op: Op, y: Region| {
             let others: Vec<Region> = op.operands().map(|(_, region)| *region).filter(|region| *region != y).collect();
             others.into_iter().map(name).collect()
         };
         // no two tensors share a region yet, so a region still identifies its tensor
         let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
-        let orders = FeatureOrders::of(&plan.ops, self.c.rotary_pairs);
+        let orders = FeatureOrders::new(&plan.ops, self.c.rotary_pairs);
         plan.tensors.iter_mut().for_each(|t| t.order = orders.get(plan::key(t.region), t.cols.start, t.cols.len()));
         plan.params.iter_mut().for_each(|p| p.order = orders.get(plan::key(p.region), 0, p.shape()[0]));
         let several = matches!(plan.mode, Mode::Train { batch, .. } if batch > 1);
-        plan.keeps = recompute_level == 0 && several && plan::activations(&plan.ops) <= keep_gradients;
+        plan.keeps_gradient_inputs =
+            recompute_level == 0 && several && plan::activations(&plan.ops) <= gradient_inputs_limit;
         plan::arrange(&mut plan);
         plan::differentiate(&mut plan);
         if recompute_level > 0 {
@@ -308,7 +309,7 @@ impl<'a> Builder<'a> {
             tensors,
             params,
             rows,
-            keep_gradients,
+            gradient_inputs_limit,
             recompute_level,
             elements: [Element::F32; MemorySpace::ALL.len()],
             blocks: self.blocks,

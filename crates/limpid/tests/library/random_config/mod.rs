@@ -68,7 +68,7 @@ fn config(choice: &[usize]) -> Config {
     // a window needs a causal mask
     let masks = [(Mask::Causal, 0), (Mask::Causal, 1), (Mask::Causal, 3), (Mask::Bidirectional, 0), (Mask::None, 0)];
     let turned = if yes("rotary dim") || !yes("d_head") { 2 } else { 4 };
-    let slower = PairFactors::of(&[1.5, 2.5][..turned / 2]).unwrap();
+    let slower = PairFactors::new(&[1.5, 2.5][..turned / 2]).unwrap();
     let (mask, window) = masks[on("mask and window")];
     let d_embed = [None, Some(7), Some(15)][on("d_embed")];
     Config {
