@@ -26,6 +26,7 @@ use limpid::train::folder::{self, FolderContents};
 use limpid::train::{RanksError, Recipe, Run, RunOptions, RunSettings, TrainError};
 use limpid::{Device, Error, Machine};
 use limpid_base::nearest::nearest;
+use limpid_base::units;
 use std::ffi::{OsStr, OsString};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -426,24 +427,10 @@ pub fn epochs(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Bytes as people write them: 2G, 1.5GiB, 800M, 2000000000.
+/// An amount of memory: 2G, 1.5GiB, 800M, 2000000000.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
-    let unit = match unit.to_lowercase().trim_end_matches('b') {
-        "" => 1.0,
-        "k" => 1e3,
-        "m" => 1e6,
-        "g" => 1e9,
-        "t" => 1e12,
-        "ki" => 1024.0,
-        "mi" => 1_048_576.0,
-        "gi" => 1_073_741_824.0,
-        _ => f64::NAN,
-    };
-    match number.trim().parse::<f64>().map(|n| n * unit) {
-        Ok(n) if n >= 1.0 => Ok(n as u64),
-        _ => Err(format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes")),
-    }
+    units::parse_bytes(text)
+        .ok_or(format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes"))
 }
 
 /// A type that a KV cache may have.
