@@ -4,7 +4,7 @@
 use crate::kernels::{self, Variant};
 use crate::lists::{Bindings, List, MOST_WORK, words};
 use crate::memory::Window;
-use crate::passes::{self, Beside, Factor, Rounding};
+use crate::passes::{self, Factor, ProductExtra, Rounding};
 use crate::{Gpu, GpuDevice};
 use limpid_core::backend::{Backend, BackendError, Reference, Result};
 use limpid_core::config::{
@@ -349,7 +349,7 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
                     list.run(&kernels::SCALE, Variant::default(), &[Some(&on_c), Some(&on_c)], nothing, 1)?;
                     list.expect(MOST_WORK);
                     let room = Some(&room).filter(|_| in_shares);
-                    let beside = if in_shares { Beside::Nothing } else { Beside::Bias(&on_beside) };
+                    let beside = if in_shares { ProductExtra::Nothing } else { ProductExtra::Bias(&on_beside) };
                     passes::product(&mut list, across, operands, beside, [m, n, k], false, room, rounding)?;
                     list.submit("prove")?;
                     on_c.first(device, "prove", m * n)

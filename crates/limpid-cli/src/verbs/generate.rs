@@ -297,11 +297,11 @@ impl Samples<'_> {
                         let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
                         let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
                         let line = format!("\ninput (1, {len}): {chosen}, of {}", others.join(", "));
-                        sample.parts.push(Part::Choice(line));
+                        sample.parts.push(Shown::Choice(line));
                     }
                     None => {}
                 }
-                sample.parts.push(Part::Text(text));
+                sample.parts.push(Shown::Text(text));
             }
             EngineEvent::Done(written) => sample.done = Some(Ok(written)),
             EngineEvent::Failed(error) => sample.done = Some(Err(error)),
@@ -314,8 +314,8 @@ impl Samples<'_> {
         while let Some(sample) = self.written.front_mut() {
             for part in sample.parts.drain(..).filter(|_| !self.args.json) {
                 match part {
-                    Part::Text(text) => show::out(&text)?,
-                    Part::Choice(line) => show::say(line),
+                    Shown::Text(text) => show::out(&text)?,
+                    Shown::Choice(line) => show::say(line),
                 }
             }
             if sample.done.is_none() {
@@ -371,13 +371,13 @@ impl Samples<'_> {
 struct Written {
     id: RequestId,
     /// What is not shown yet.
-    parts: Vec<Part>,
+    parts: Vec<Shown>,
     choices: Vec<Choice>,
     done: Option<Result<Sample, GenerateError>>,
 }
 
 /// What is shown of a sample: a piece of text, or how a token was chosen.
-enum Part {
+enum Shown {
     Text(String),
     Choice(String),
 }

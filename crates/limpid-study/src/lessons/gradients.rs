@@ -77,7 +77,7 @@ pub(super) const TOPIC: Topic = Topic {
         let all: Vec<(String, Stack)> =
             sections.iter().flat_map(|(_, rows)| rows).map(|(name, stack)| (name.to_string(), *stack)).collect();
         let seeds = class.draws();
-        let found = class.map(&all, |stack| Ok(Found::of(stack, seeds)))?;
+        let found = class.map(&all, |stack| Ok(GradientNorms::of(stack, seeds)))?;
         let of = |name: &str| &found[all.iter().position(|(known, _)| known == name).expect("a row's name")];
         for (title, rows) in &sections {
             let last = rows[0].1.layers - 1;
@@ -254,14 +254,14 @@ fn random(what: &str, seed: u64) -> Vec<f64> {
 }
 
 /// What became of the gradient in a stack.
-struct Found {
+struct GradientNorms {
     /// Its length at each layer, first to last: the geometric mean of three draws.
     norms: Vec<f64>,
 }
 
-impl Found {
-    fn of(stack: &Stack, seeds: [u64; 3]) -> Found {
-        Found { norms: means(&seeds.map(|seed| stack.gradients(seed))) }
+impl GradientNorms {
+    fn of(stack: &Stack, seeds: [u64; 3]) -> GradientNorms {
+        GradientNorms { norms: means(&seeds.map(|seed| stack.gradients(seed))) }
     }
 
     /// What is left at the second layer of the last one's.
