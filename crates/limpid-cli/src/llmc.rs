@@ -12,7 +12,7 @@ use limpid::checkpoint::{Checkpoint, Format, ModelData, save};
 use limpid::config::{Config, Mask};
 use limpid::engine::{DecodeRows, DecoderLimits};
 use limpid::generate::start_ids;
-use limpid::memory::{self, On};
+use limpid::memory::{self, Placement};
 use limpid::model::{Mode, Model, Param};
 use limpid::names;
 use limpid::ops::Batch;
@@ -247,7 +247,7 @@ fn first_pass(
     machine: &MachineOptions,
     (text, found): (&mut String, &mut Vec<serde_json::Value>),
 ) -> Result<bool> {
-    let on = On::from(&machine.machine()).with_weights(opened, model);
+    let on = Placement::from(&machine.machine()).with_weights(opened, model);
     memory::fits(model, None, on)?;
     let mut backend = machine.machine().start(model)?;
     opened.load(model, &mut *backend)?;

@@ -420,13 +420,13 @@ fn updates(device: &Arc<GpuDevice>, config: &Config, batch: &Batch, proofs: &mut
     proofs.add("update", "what is not finite", if skipped { Ok(0.0) } else { fault() });
     let losses = model.losses().expect("it is trained").of(batch);
     gpu.feed(batch)?;
-    for (share, held) in [(0.99, true), (1.01, false)] {
+    for (share, held_back) in [(0.99, true), (1.01, false)] {
         gpu.forward(model.body())?;
         gpu.backward(model.back())?;
         let sum = gpu.sum(losses)?;
         let rule = Rule { most_loss: Some((losses, share * sum)), ..rule(Method::AdamW) };
         let report = gpu.update(&model.update_groups(0.1, Method::AdamW), &rule, &mut [])?;
-        let right = report.finite && report.held == held && (all(&gpu)? == before) == held;
+        let right = report.finite && report.held_back == held_back && (all(&gpu)? == before) == held_back;
         let fault = || Err(format!("losses of {sum}, and at most {share} of that: {report:?}"));
         proofs.add("update", "losses that are too large", if right { Ok(0.0) } else { fault() });
     }

@@ -224,7 +224,7 @@ impl Gpu {
         staged.take(&self.device, "report", &mut sums)?;
         let parts: Vec<f64> = sums[parts.clone()].iter().map(|sum| f64::from(*sum)).collect();
         let norm = given.unwrap_or_else(|| norm_of(&parts));
-        let (changed, held, mut changes) = (sums[1] != 0.0, sums[2] != 0.0, vec![]);
+        let (changed, held_back, mut changes) = (sums[1] != 0.0, sums[2] != 0.0, vec![]);
         for (range, places) in watch {
             let mut change = Change::of(range.clone());
             for sums in places.iter().filter(|_| changed).flat_map(|place| sums[place.clone()].chunks_exact(3)) {
@@ -235,7 +235,8 @@ impl Gpu {
             }
             changes.push(change);
         }
-        self.reported = Some((UpdateReport { norm, finite: changed || held && norm.is_finite(), held }, changes));
+        self.reported =
+            Some((UpdateReport { norm, finite: changed || held_back && norm.is_finite(), held_back }, changes));
         self.pending = None;
         Ok(())
     }

@@ -64,8 +64,8 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
         *cut = before.div_ceil(2);
         expected *= *cut as f64 / before as f64;
     }
-    let model = trainable(&plan.config, &recipe, &plan.model.tuning, &plan.on, (plan.program, plan.memory))?;
-    memory::fits(&model, Some(&recipe), &plan.on)?;
+    let model = trainable(&plan.config, &recipe, &plan.model.tuning, &plan.placement, (plan.program, plan.memory))?;
+    memory::fits(&model, Some(&recipe), &plan.placement)?;
     let mut backend = plan.machine.start(&model)?;
     // quantised ones take another time
     let base = plan.base().filter(|base| base.is_quantised());
@@ -100,7 +100,7 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
 fn gpu(plan: &TrainingPlan, device: &DeviceChoice) -> Result<Option<Traffic>> {
     let recipe = &plan.recipe;
     let batch = || {
-        memory::fits(&plan.model, Some(recipe), &plan.on)?;
+        memory::fits(&plan.model, Some(recipe), &plan.placement)?;
         let mut batch = Batch::default();
         recipe.batches(&plan.corpus.train, plan.objective)?.fill(0, 0, &mut batch);
         (batch.terms, batch.seed) = (recipe.terms(), Some(0));
@@ -140,9 +140,9 @@ impl Several {
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
         let shared = SharedStep::new(&groups, &Uses::of(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
-        let on = &plan.on;
-        let (memory, alone) =
-            (memory::parts_among(model, recipe, on, processes), memory::parts(model, Some(recipe), on));
+        let placement = &plan.placement;
+        let memory = memory::parts_among(model, recipe, placement, processes);
+        let alone = memory::parts(model, Some(recipe), placement);
         let total = memory.iter().map(|(_, bytes)| bytes).sum::<u64>() + plan.program;
         let tokens = (recipe.batch_size * recipe.context * recipe.accumulate) as f64;
         let (efficiency, worth) = (shared.efficiency(processes, network), shared.worth(network));
@@ -220,7 +220,7 @@ pub fn run(args: Args) -> Result<()> {
         matrices: learning(&plan.model, true),
         vectors: learning(&plan.model, false),
         // this very process holds the program, the text and the tokenizer
-        total: needed(&plan.model, Some(recipe), &plan.on) + plan.program,
+        total: needed(&plan.model, Some(recipe), &plan.placement) + plan.program,
         ladder: ladder(&plan)?,
         plan: &plan,
         too_large,
@@ -243,11 +243,11 @@ fn rates(recipe: &Recipe) -> Vec<(u64, f64)> {
 /// What all blocks making more and more again would bring: of these models those that take less memory than all before them, because
 /// no other is worth its work.
 fn ladder(plan: &TrainingPlan) -> Result<Vec<Model>> {
-    let TrainingPlan { model, config, recipe, on, .. } = plan;
+    let TrainingPlan { model, config, recipe, placement, .. } = plan;
     let (mut ladder, mut least) = (vec![], u64::MAX);
     for level in 0..KeepLevel::ALL.len() {
         let model = Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer)?;
-        let takes = needed(&model, Some(recipe), on);
+        let takes = needed(&model, Some(recipe), placement);
         if takes < least {
             least = takes;
             ladder.push(model);
@@ -290,7 +290,7 @@ struct Estimate<'a> {
 impl Estimate<'_> {
     /// Bytes of the memory of this training with another model.
     fn takes(&self, model: &Model) -> u64 {
-        needed(model, Some(&self.plan.recipe), &self.plan.on) + self.plan.program
+        needed(model, Some(&self.plan.recipe), &self.plan.placement) + self.plan.program
     }
 
     fn share(&self) -> Option<f64> {
@@ -300,7 +300,7 @@ impl Estimate<'_> {
     fn json(&self) -> Value {
         let TrainingPlan { model, config, recipe, corpus, options, .. } = self.plan;
         let ((matrices, decayed), (vectors, kept)) = (self.matrices, self.vectors);
-        let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), &self.plan.on).into_iter().collect();
+        let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), &self.plan.placement).into_iter().collect();
         let scratch = scratch(&mut parts);
         let (measured, gpu) = (self.measured.as_ref(), self.gpu.as_ref());
         let counted = gpu.ok().and_then(Option::as_ref);
@@ -457,15 +457,15 @@ impl Estimate<'_> {
     }
 
     fn memory(&self) -> Vec<(&'static str, String)> {
-        let TrainingPlan { model, recipe, on, program, .. } = self.plan;
-        let available = if memory::is_systems(&on.machine, model) {
+        let TrainingPlan { model, recipe, placement, program, .. } = self.plan;
+        let available = if memory::is_systems(&placement.machine, model) {
             let all = crate::machine::memory();
             all.map(|[_, available]| format!(" of {} available", show::bytes(available))).unwrap_or_default()
         } else {
             let unknown = "its driver does not report how much there is, and refuses what does not fit";
-            format!(" of the {}'s own memory; {unknown}", on.machine.device)
+            format!(" of the {}'s own memory; {unknown}", placement.machine.device)
         };
-        let parts = memory::parts(model, Some(recipe), on).into_iter();
+        let parts = memory::parts(model, Some(recipe), placement).into_iter();
         let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| (what, show::bytes(bytes)));
         let beside = (*program > 0).then(|| ("program and text", show::bytes(*program)));
         let total = ("total", format!("{}{available}", show::bytes(self.total)));

@@ -901,13 +901,13 @@ fn a_report_may_come_late() {
             step(&mut *late);
             let rule = Rule { most_loss: Some((losses, share * late.sum(losses).unwrap())), ..rule };
             let report = late.update(&groups, &rule, &mut []).unwrap();
-            assert!(report.finite && report.held == held && (late.read(region).unwrap() == before) == held);
+            assert!(report.finite && report.held_back == held && (late.read(region).unwrap() == before) == held);
             assert!(late.read(region.grad()).unwrap().iter().all(|g| *g == 0.0), "they are cleared");
         }
         step(&mut *late);
         late.write(losses, &vec![f32::INFINITY; losses.len()]).unwrap();
         let rule = Rule { most_loss: Some((losses, f64::MAX)), ..rule };
-        assert!(late.update(&groups, &rule, &mut []).unwrap().held);
+        assert!(late.update(&groups, &rule, &mut []).unwrap().held_back);
     }
 }
 
