@@ -103,6 +103,7 @@ mod tests {
         let ticks = [(0.0, 1.0), (0.25, 1.0), (7.0, 9.0), (2e4, 5e4), (2.5e6, 3e6), (0.1 * 3e-3, 6e-4), (0.005, 0.01)];
         assert_eq!(ticks.map(|(v, to)| tick(v, to)), ["0", "0.25", "7", "20k", "2.5M", "3e-4", "0.005"]);
     }
+
     #[test]
     fn sizes_as_people_write_them() {
         let both = |text| [parse_bytes(text), parse_binary_bytes(text)];
@@ -124,37 +125,8 @@ mod tests {
         ] {
             assert_eq!(both(text), [Some(decimal), Some(binary)], "{text}");
         }
-        for text in [
-            "",
-            " ",
-            "0",
-            "0G",
-            "-1",
-            "-2G",
-            "1.5",
-            "0.0001K",
-            "1.2.3M",
-            "G",
-            "MB",
-            "i",
-            "5i",
-            "5iB",
-            "2Gbb",
-            "2X",
-            "2P",
-            "1e9",
-            "1 000M",
-            "2G ",
-            "2 G B",
-            "nan",
-            "inf",
-            "infG",
-            "0x10",
-            "2G2",
-            "\u{663}M",
-            "18446744073709551616",
-            "20000000T",
-        ] {
+        let refused = "| |0|0G|-1|-2G|1.5|0.0001K|1.2.3M|G|MB|i|5i|5iB|2Gbb|2X|2P|1e9|1 000M|2G |2 G B|nan|inf|infG|0x10|2G2|\u{663}M";
+        for text in refused.split('|').chain(["18446744073709551616", "20000000T"]) {
             assert_eq!(both(text), [None, None], "{text:?}");
         }
     }

@@ -446,11 +446,6 @@ const LONGEST_FILE: usize = 800;
 const LONG: &[(&str, usize)] = &[
     ("limpid-checkpoint/dialect/gguf.rs", 888),
     ("limpid-checkpoint/dialect/huggingface/families.rs", 1252),
-    ("limpid-cli/verbs/convert.rs: run", 133),
-    ("limpid-cli/verbs/eval.rs: run", 99),
-    ("limpid-cli/verbs/inspect.rs", 838),
-    ("limpid-cli/verbs/inspect.rs: run", 125),
-    ("limpid-cli/verbs/tokenize.rs: run", 104),
     ("limpid-core/backend/cpu/backward.rs: inputs", 119),
     ("limpid-core/backend/cpu/forward.rs: run", 86),
     ("limpid-core/backend/reference.rs: backward_op", 129),
