@@ -14,6 +14,7 @@
 //! # Ok::<(), limpid_study::walk::WalkError>(())
 //! ```
 
+mod computed;
 pub mod equal;
 mod facts;
 mod live;
