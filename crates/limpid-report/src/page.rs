@@ -45,16 +45,15 @@ pub fn html(runs: &[RunRecord]) -> String {
     // two points a column, about 13 bytes a point
     let (x, columns) = (shared(&all), (25_000 / lines.max(1)).clamp(20, 424));
     let mut number = 0..;
-    for (section, (heading, plots)) in plots.iter().enumerate() {
+    for (section, (heading, plots)) in plots.iter().enumerate().filter(|(_, (_, plots))| !plots.is_empty()) {
         let figures: String =
             plots.iter().zip(&mut number).map(|(plot, number)| plot.svg(number, &x, columns)).collect();
         let (heading, figures) = (escape(heading), format!("<div class=\"plots\">\n{figures}</div>\n"));
-        body += &match section {
-            _ if plots.is_empty() => String::new(),
-            0 => {
+        body += &match (section, runs.len()) {
+            (0, _) => {
                 format!("<section>\n<h2>{heading}</h2>\n<div id=\"bar\">{}</div>\n{figures}</section>\n", legend(runs))
             }
-            _ if runs.len() == 1 => format!("<h2>{heading}</h2>\n{figures}"),
+            (_, 1) => format!("<h2>{heading}</h2>\n{figures}"),
             _ => format!("<details><summary>{heading}</summary>\n{figures}</details>\n"),
         };
     }

@@ -123,9 +123,9 @@ pub fn run(args: Args) -> Result<()> {
                 Err(error) if ends(&error) => return Err(error),
                 Err(error) => show::prose(format_args!("{error:#}")),
             },
-            // a closed terminal gives an end or an error, and is none any more
-            _ if !std::io::stdin().is_terminal() => bail!(Interrupted("the terminal was closed")),
-            ended => return ended.map(drop),
+            ended if std::io::stdin().is_terminal() => return ended.map(drop),
+            // a closed terminal gives an end or an error, and is no terminal any more
+            Ok(_) | Err(_) => bail!(Interrupted("the terminal was closed")),
         }
     }
 }

@@ -180,10 +180,10 @@ fn check_receipt_place(file: &Path) -> Result<()> {
 /// Leaves a model with fewer positions, where it has no table of them.
 fn shorten(config: &mut Config, context: usize) -> Result<()> {
     let (own, scaling) = (config.context_length, config.rotary_scaling);
+    if !(1..=own).contains(&context) {
+        bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")));
+    }
     match config.positions {
-        _ if !(1..=own).contains(&context) => {
-            bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")))
-        }
         Positions::Rotary if (context..own).contains(&scaling.context) && scaling.kind == RotaryKind::Longrope => {
             let most = scaling.context;
             bail!("this model's angles are those of texts of more than {most} tokens: its context cannot be shorter")

@@ -370,11 +370,12 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         return show::say(format_args!("stopped after step {steps}; resume with: limpid train --resume {word}"));
     }
     let val = summary.val_loss.map(|v| format!(", validation loss {v:.4} on all of its text")).unwrap_or_default();
-    let of = match summary.losses {
-        _ if summary.steps < 2 => String::new(),
-        Some(1) => " (of the only step that had one)".into(),
-        Some(n) if (n as u64) < summary.steps.min(RECENT as u64) => format!(" (mean of the {n} steps that had one)"),
-        _ => format!(" (mean of the last {} steps)", summary.steps.min(RECENT as u64)),
+    let recent = summary.steps.min(RECENT as u64);
+    let of = match (summary.steps, summary.losses) {
+        (0 | 1, _) => String::new(),
+        (_, Some(1)) => " (of the only step that had one)".into(),
+        (_, Some(n)) if (n as u64) < recent => format!(" (mean of the {n} steps that had one)"),
+        _ => format!(" (mean of the last {recent} steps)"),
     };
     let floor = match (summary.entropy_floor, summary.val_loss) {
         (Some(floor), Some(val)) => format!(" (floor {floor:.4}, {:.4} above it)", val - floor),

@@ -101,9 +101,13 @@ fn numbers(ids: &[u32]) -> String {
 
 pub(super) fn tokens(live: &mut Live, wanted: &TokensShown) -> Views {
     let TokensShown { of, sequence, base, tokenizer, tokenizers, text, at, .. } = wanted;
+    if wanted.statistics {
+        return used(live, tokenizer.as_deref());
+    }
+    if of.as_deref() == Some("corpus") {
+        return corpus(live, at, *base);
+    }
     match (text, tokenizer) {
-        _ if wanted.statistics => used(live, tokenizer.as_deref()),
-        _ if of.as_deref() == Some("corpus") => corpus(live, at, *base),
         (Some(text), _) if !tokenizers.is_empty() => {
             let row = |name: &String| {
                 let tokenizer = tokenizer_for(name, text)?;
