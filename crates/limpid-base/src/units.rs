@@ -72,6 +72,18 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// Round numbers for an axis from `low` to `high`, about so many.
+pub fn ticks(low: f64, high: f64, about: f64) -> Vec<f64> {
+    let rough = ((high - low) / about).max(f64::MIN_POSITIVE);
+    let power = 10f64.powf(rough.log10().floor());
+    let step =
+        [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999).unwrap_or(power);
+    let first = (low / step - 1e-9).ceil();
+    let all = (0..64).map(|i| (first + f64::from(i)) * step).take_while(|v| *v <= high + 1e-9 * step);
+    // the nearest double to the decimal that is meant
+    all.map(|v| format!("{v:.12e}").parse().unwrap_or(v)).collect()
+}
+
 /// A label of an axis that goes to `greatest`, in few characters: 0.25, 20k, 3e-4.
 pub fn tick(v: f64, greatest: f64) -> String {
     let trimmed = |v: f64, unit: &str| {
@@ -102,6 +114,13 @@ mod tests {
         assert_eq!([0, 999, 1000, 100_069, 1_234_567].map(commas), ["0", "999", "1,000", "100,069", "1,234,567"]);
         let ticks = [(0.0, 1.0), (0.25, 1.0), (7.0, 9.0), (2e4, 5e4), (2.5e6, 3e6), (0.1 * 3e-3, 6e-4), (0.005, 0.01)];
         assert_eq!(ticks.map(|(v, to)| tick(v, to)), ["0", "0.25", "7", "20k", "2.5M", "3e-4", "0.005"]);
+    }
+
+    #[test]
+    fn axes_have_round_numbers() {
+        assert_eq!(ticks(0.0, 1.0, 5.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(ticks(0.3, 0.7, 5.0), [0.3, 0.4, 0.5, 0.6, 0.7]);
+        assert_eq!(ticks(-3.0, 40.0, 5.0), [0.0, 10.0, 20.0, 30.0, 40.0]);
     }
 
     #[test]

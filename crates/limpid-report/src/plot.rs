@@ -6,7 +6,7 @@
 //! as they are, and zooms by another matrix.
 
 use crate::page::escape;
-use crate::units::tick;
+use crate::units::{tick, ticks};
 use std::ops::RangeInclusive;
 
 /// How a curve is told from others.
@@ -147,8 +147,8 @@ impl PlotAxis {
     /// Round numbers within the axis.
     fn ticks(&self) -> Vec<f64> {
         let (low, high) = self.values;
-        let within = |v: &f64| *v >= low - 1e-9 * (high - low) && *v <= high + 1e-9 * (high - low);
         if self.log {
+            let within = |v: &f64| *v >= low - 1e-9 * (high - low) && *v <= high + 1e-9 * (high - low);
             let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
             let every = ((to - from) / 6).max(1) as usize;
             let of = |digits: &[f64]| -> Vec<f64> {
@@ -160,13 +160,7 @@ impl PlotAxis {
                 return ticks;
             }
         }
-        let rough = (high - low) / 5.0;
-        let power = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|s| *s >= rough * 0.999).unwrap_or(power);
-        let first = (low / step).ceil() as i64;
-        // the nearest double to the decimal that is meant
-        let value = |i: i64| format!("{:.12e}", i as f64 * step).parse().unwrap_or_default();
-        (first..first + 12).map(value).filter(within).collect()
+        ticks(low, high, 5.0)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::palette::{Palette, entry, lightness};
 use crate::pool::Pooled;
 use crate::table::cut;
 use crate::view::{HeatScale, Matrix, wrap};
+use limpid_base::units::ticks;
 use limpid_core::model::in_block;
 
 /// Free space around everything, and between parts.
@@ -324,18 +325,6 @@ impl Map {
 
 /// The field of a chart.
 const FIELD: [f64; 2] = [640.0, 240.0];
-
-/// Round numbers from `low` to `high`, about so many.
-fn ticks(low: f64, high: f64, about: f64) -> Vec<f64> {
-    let rough = ((high - low) / about).max(f64::MIN_POSITIVE);
-    let power = 10f64.powf(rough.log10().floor());
-    let step =
-        [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999).unwrap_or(power);
-    let first = (low / step - 1e-9).ceil();
-    let all = (0..64).map(|i| (first + f64::from(i)) * step).take_while(|v| *v <= high + 1e-9 * step);
-    // the nearest double to the decimal that is meant
-    all.map(|v| format!("{v:.12e}").parse().unwrap_or(v)).collect()
-}
 
 impl Chart {
     fn draw(&self) -> Panel {
