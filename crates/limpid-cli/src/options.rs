@@ -457,7 +457,9 @@ impl MachineOptions {
 
     /// As the library has it; `--device auto` is the cpu before it is measured.
     pub fn machine(&self) -> Machine {
-        let (device, threads, level) = (self.device.device(), self.threads(), self.level());
+        let device = self.device.device();
+        let threads = self.threads();
+        let level = self.level();
         Machine { device, gpu: self.device.gpu().into(), level, precision: self.precision, ..Machine::cpu(threads) }
     }
 
@@ -604,7 +606,8 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
         let found = flags.iter().chain(&variables).find(|word| word.name == name);
         found.and_then(|word| word.value.clone())
     };
-    let (mut file, mut whence) = (vec![], PathBuf::new());
+    let mut file = vec![];
+    let mut whence = PathBuf::new();
     if let Some(path) = flag("config") {
         whence = path.into();
         file = from_file(&whence, verb)?;
@@ -623,7 +626,8 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
         }
     }
     one_preset(&whence, [&file, &variables, &flags])?;
-    let (all, known) = (settings_command(), verb.get_arguments().any(|arg| arg.get_id() == LAYER));
+    let all = settings_command();
+    let known = verb.get_arguments().any(|arg| arg.get_id() == LAYER);
     let is_setting = |word: &Word| known && word.name != "preset" && names(&all).any(|name| name == word.name);
     // what is named again above, or cannot be beside what is, does not stand; but for settings, whose layers are taken one after the
     // other
@@ -637,7 +641,9 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
         let again = |other: &Word| other.name == word.name && !is_setting(word);
         !higher.iter().any(|layer| layer.iter().any(|other| again(other) || excludes(&other.name, &word.name)))
     };
-    let (path, mut before, mut origins) = (whence.display().to_string(), vec![], vec![]);
+    let path = whence.display().to_string();
+    let mut before = vec![];
+    let mut origins = vec![];
     for (layer, whence, higher) in
         [(&file, path.as_str(), &[&variables, &flags][..]), (&variables, "the environment", &[&flags])]
     {
@@ -876,7 +882,8 @@ pub fn read_settings(path: &Path) -> Result<String> {
 
 /// A TOML or JSON file as flags.
 fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
-    let (text, file) = (read_settings(path)?, path.display());
+    let text = read_settings(path)?;
+    let file = path.display();
     let table: toml::Table = if path.extension().is_some_and(|e| e == "json") {
         serde_json::from_str(&text).map_err(|e| anyhow!("{file}: {e}"))?
     } else {

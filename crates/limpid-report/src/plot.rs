@@ -218,13 +218,15 @@ impl CurvePlot {
         let ticks = y.ticks();
         let greatest = ticks.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
         for value in ticks {
-            let (at, label) = (y.place(value), tick(value, if self.log { value } else { greatest }));
+            let at = y.place(value);
+            let label = tick(value, if self.log { value } else { greatest });
             put(format!("<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/>"));
             put(format!("<text class=\"y\" x=\"{}\" y=\"{:.1}\">{label}</text>\n", left - 6.0, at + 4.0));
         }
         // there is no half a step, or layer
         for value in x.ticks().into_iter().filter(|v| v.fract() == 0.0) {
-            let (at, label) = (x.place(value), tick(value, x1));
+            let at = x.place(value);
+            let label = tick(value, x1);
             put(format!("<text class=\"x\" x=\"{at:.1}\" y=\"{}\">{label}</text>\n", bottom + 17.0));
         }
         put(format!("</g><path class=\"axis\" d=\"M{left} {bottom}H{right}\"/>"));
@@ -249,7 +251,8 @@ impl CurvePlot {
                 let line = line(&raw).join(" ");
                 put(format!("<polyline class=\"{} faint\" points=\"{line}\"/>\n", curve.style.colour));
             }
-            let (class, label) = (curve.style.class(), escape(&curve.label));
+            let class = curve.style.class();
+            let label = escape(&curve.label);
             put(format!(
                 "<polyline class=\"{class}\" data-label=\"{label}\" points=\"{}\"/>\n",
                 line(&points).join(" ")
@@ -264,7 +267,8 @@ impl CurvePlot {
         put(format!("</g></svg>\n{marks}</svg>\n<p class=\"legend\">"));
         for curve in &self.curves {
             let named = !curve.label.is_empty();
-            let (key, label) = (if named { curve.style.key() } else { String::new() }, escape(&curve.label));
+            let key = if named { curve.style.key() } else { String::new() };
+            let label = escape(&curve.label);
             put(format!("<span>{key}{} <b></b></span> ", if self.legend { &label } else { "" }));
         }
         put("</p></figure>\n".into());

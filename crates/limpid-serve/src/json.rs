@@ -122,7 +122,8 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let (below, mut all) = (self.below()?, vec![]);
+        let below = self.below()?;
+        let mut all = vec![];
         while let Some(item) = items.next_element_seed(below)? {
             all.push(item);
         }
@@ -130,7 +131,8 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let (below, mut all) = (self.below()?, Map::new());
+        let below = self.below()?;
+        let mut all = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             if all.contains_key(&key) {
                 return Err(A::Error::custom(format!("the key `{}` is there twice", crate::refusal::quoted(&key))));

@@ -223,7 +223,8 @@ impl Conversion<'_> {
 
     fn rows(&self, outcome: &Outcome) -> Vec<(&'static str, String)> {
         let Conversion { args, source, format, .. } = self;
-        let (types, time) = (outcome.types.join(", "), show::duration(outcome.seconds));
+        let types = outcome.types.join(", ");
+        let time = show::duration(outcome.seconds);
         let mut rows = vec![
             ("read", format!("{} ({}): {}", args.src.display(), source.format, source.config)),
             ("wrote", format!("{} ({format}, {types}) in {time}", args.dst.display())),
@@ -298,7 +299,8 @@ const ENDINGS: &[&str] = &[
 
 /// Refuses a DST by which something would be lost, or that is called what it is not.
 fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
-    let (dst, is) = (args.dst.display(), if format.is_folder() { "a folder" } else { "one file" });
+    let dst = args.dst.display();
+    let is = if format.is_folder() { "a folder" } else { "one file" };
     let place = resolved(&args.dst)?;
     let adapter = source.adapter.as_ref().map(|adapter| &*adapter.path);
     for used in [Some(&*args.src), Some(&*source.path), adapter].into_iter().flatten() {
@@ -399,7 +401,8 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
     let tokens = 16.min(c.context_length);
     let ids = (0..tokens as u64).map(|i| ((i * 7919 + 13) % c.vocab_size as u64) as u32).collect();
     let batch = Batch::of_sequences(ids, vec![0; tokens], tokens);
-    let (mode, machine) = (Mode::Inspect { batch: 1, context: tokens }, Machine::cpu(crate::machine::cores()));
+    let mode = Mode::Inspect { batch: 1, context: tokens };
+    let machine = Machine::cpu(crate::machine::cores());
     let run = |config: &Config, load: &dyn Fn(&Model, &mut dyn Backend) -> Result<()>| -> Result<Ran> {
         let model = Model::new(config, mode)?;
         memory::fits(&model, None, &machine)?;
@@ -463,7 +466,8 @@ fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, usiz
     // its own letters, of which some tokenizers have few
     texts.extend(before.decode(&(0..before.vocab_size().min(500) as u32).collect::<Vec<_>>()));
     let table = if folder { None } else { before.table().ok() };
-    let (composes, mut composed) = (table.as_ref().is_some_and(|table| table.nfc), 0);
+    let composes = table.as_ref().is_some_and(|table| table.nfc);
+    let mut composed = 0;
     if table.is_some_and(|table| table.blank_once) {
         let specials = before.specials();
         texts.retain(|text| !text.starts_with(' ') && !specials.iter().any(|(token, _)| text.contains(token)));

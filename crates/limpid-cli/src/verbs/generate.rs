@@ -295,7 +295,8 @@ impl Samples<'_> {
                     Some(choice) if self.args.json => sample.choices.push(choice),
                     Some(choice) => {
                         let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
-                        let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
+                        let len = choice.input_len;
+                        let chosen = candidate(&choice.chosen);
                         let line = format!("\ninput (1, {len}): {chosen}, of {}", others.join(", "));
                         sample.parts.push(Shown::Choice(line));
                     }

@@ -241,7 +241,8 @@ fn traced<'a>(args: &Args, model: &'a Model, backend: &'a mut dyn Backend, batch
         bail!(Usage("--mask-file: gradients are computed with the model's own mask alone".into()));
     }
     let mask = source::read_file(file)?;
-    let (file, own) = (file.display(), model.config.mask);
+    let file = file.display();
+    let own = model.config.mask;
     let mask: MaskTable = mask.parse().with_context(|| file.to_string())?;
     let trace = Trace::run_masked(model, backend, batch, mask)?;
     show::say(format_args!("note: {file} decides which tokens see which; the model's own mask ({own}) does not apply"));
@@ -306,7 +307,8 @@ fn asked_tensors(args: &Args, trace: &Trace) -> Result<(Vec<String>, Vec<Labelle
     let (mut names, mut tensors) = (vec![], vec![]);
     for asked in &args.tensor {
         let found = trace.matching(asked)?;
-        let (alone, before) = (found.len() == 1, names.len());
+        let alone = found.len() == 1;
+        let before = names.len();
         for name in found {
             let mut tensor = match trace.get(&name) {
                 // of several that a pattern means, those without a gradient are left out
@@ -473,9 +475,12 @@ fn tells(args: &Args) -> bool {
 fn first(args: &Args, ready: Ready) -> Result<()> {
     let Ready { model, backend, batch, tokenizer } = ready;
     let width = args.width.map_or_else(show::table_width, usize::from);
-    let (causal, head, sequences) = (model.config.mask == Mask::Causal, model.config.lm_head, batch.spans.len());
+    let causal = model.config.mask == Mask::Causal;
+    let head = model.config.lm_head;
+    let sequences = batch.spans.len();
     let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
-    let (mut text, mut numbers) = (String::new(), true);
+    let mut text = String::new();
+    let mut numbers = true;
     let prose = |text: &str| wrap(text, 0, width);
     for sequence in 0..sequences {
         let glance = glance(&mut trace, sequence, &|id| piece(tokenizer.as_ref(), id))?;
@@ -565,7 +570,8 @@ fn shapes_only(args: &Args) -> Result<Option<Vec<String>>> {
 
 /// Where each picture goes, before anything is run: nowhere, or each to a file whose ending says how it is drawn.
 fn plot_files(args: &Args) -> Result<Vec<PathBuf>> {
-    let (files, pictures) = (&args.plot_out, args.plot.len() + args.diagram.len());
+    let files = &args.plot_out;
+    let pictures = args.plot.len() + args.diagram.len();
     if files.is_empty() {
         return Ok(vec![]);
     }
@@ -576,7 +582,8 @@ fn plot_files(args: &Args) -> Result<Vec<PathBuf>> {
         )));
     }
     for (i, path) in files.iter().enumerate() {
-        let (name, what) = (path.display(), if i < args.plot.len() { "--plot" } else { "--diagram" });
+        let name = path.display();
+        let what = if i < args.plot.len() { "--plot" } else { "--diagram" };
         match path.extension().map(|end| end.to_string_lossy().to_lowercase()).as_deref() {
             Some("svg") => {}
             Some("png") if what == "--plot" => {}
@@ -847,7 +854,8 @@ fn typed(args: &Args, sequences: &[Vec<u32>], config: &Config, mask: Option<u32>
 
 /// The first windows of a text, as the training of the model in `dir` cuts them.
 fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Batch> {
-    let (config, threads) = (&checkpoint.config, args.machine.threads());
+    let config = &checkpoint.config;
+    let threads = args.machine.threads();
     fits_text(threads)?;
     Cpu::can_start(threads)?; // the text is encoded on as many
     let text = source::source(data, &args.reading, &args.machine);
@@ -911,7 +919,8 @@ fn check(ids: &[u32], config: &Config) -> Result<()> {
     if ids.is_empty() {
         bail!("the prompt is empty: there is nothing to look at");
     }
-    let (tokens, most) = (ids.len(), config.context_length);
+    let tokens = ids.len();
+    let most = config.context_length;
     if tokens > most {
         let over = tokens - most;
         bail!(

@@ -76,7 +76,9 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
     let Recipe { batch_size, context, .. } = recipe;
     let batches = recipe.batches(&plan.corpus.train, plan.objective)?;
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-    let (mut batch, mut times, start) = (Batch::default(), vec![], Instant::now());
+    let mut batch = Batch::default();
+    let mut times = vec![];
+    let start = Instant::now();
     while times.len() < 3 || (times.len() < 20 && start.elapsed().as_secs_f64() < 1.0) {
         let step = Instant::now();
         batches.fill(times.len() as u64, 0, &mut batch);
@@ -136,7 +138,9 @@ struct Several {
 impl Several {
     /// Of a job whose step takes one process so many seconds for its gradients and its update.
     fn new(plan: &TrainingPlan, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
-        let (model, recipe, network) = (&plan.model, &plan.recipe, args.network);
+        let model = &plan.model;
+        let recipe = &plan.recipe;
+        let network = args.network;
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
         let shared = SharedStep::new(&groups, &Uses::of(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
@@ -146,7 +150,8 @@ impl Several {
         let total = memory.iter().map(|(_, bytes)| bytes).sum::<u64>() + plan.program;
         let tokens = (recipe.batch_size * recipe.context * recipe.accumulate) as f64;
         let (efficiency, worth) = (shared.efficiency(processes, network), shared.worth(network));
-        let (speed, steps) = (tokens / cost.seconds(), recipe.steps);
+        let speed = tokens / cost.seconds();
+        let steps = recipe.steps;
         Several { processes, network, cost, memory, total, alone, steps, speed, efficiency, worth }
     }
 
@@ -172,7 +177,8 @@ impl Several {
         let [all, computing, waiting, on_network] = [self.cost.seconds(), compute, network - hidden, network].map(time);
         let step =
             format!("{all}: {computing} of computing, {waiting} of waiting for the network, which takes {on_network}");
-        let (speed, times) = (commas(self.speed as u64), self.efficiency * self.processes as f64);
+        let speed = commas(self.speed as u64);
+        let times = self.efficiency * self.processes as f64;
         let percent = 100.0 * self.efficiency;
         let speed = format!("{speed} tokens a second, {times:.2} times one process: {percent:.0} % efficiency");
         let micros_of_step = show::plural(accumulate, "micro-batch");
@@ -197,7 +203,8 @@ impl Several {
 
 pub fn run(args: Args) -> Result<()> {
     let plan = args.train.prepare()?;
-    let (processes, recipe) = (args.ranks.map(|n| n as usize), &plan.recipe);
+    let processes = args.ranks.map(|n| n as usize);
+    let recipe = &plan.recipe;
     check_micros(processes.unwrap_or(1), recipe.accumulate as u64, recipe.batch_size)?;
     let too_large = too_large(&plan)?;
     let flops = step_flops(&plan.model, recipe);
@@ -244,7 +251,8 @@ fn rates(recipe: &Recipe) -> Vec<(u64, f64)> {
 /// no other is worth its work.
 fn ladder(plan: &TrainingPlan) -> Result<Vec<Model>> {
     let TrainingPlan { model, config, recipe, placement, .. } = plan;
-    let (mut ladder, mut least) = (vec![], u64::MAX);
+    let mut ladder = vec![];
+    let mut least = u64::MAX;
     for level in 0..KeepLevel::ALL.len() {
         let model = Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer)?;
         let takes = needed(&model, Some(recipe), placement);
@@ -308,7 +316,8 @@ impl Estimate<'_> {
         let again =
             |(blocks, keep): &(Range<usize>, KeepLevel)| json!({ "blocks": blocks.len(), "what": keep.recomputes() });
         let rung = |model: &Model| {
-            let (what, work) = (model.keeps()[0].1.recomputes(), extra_work(model, recipe));
+            let what = model.keeps()[0].1.recomputes();
+            let work = extra_work(model, recipe);
             json!({ "what": what, "total_memory_bytes": self.takes(model), "extra_work": work })
         };
         let facts = [
@@ -474,7 +483,8 @@ impl Estimate<'_> {
 
     fn less_memory(&self) -> Vec<(&'static str, String)> {
         let level = |model: &Model| {
-            let (takes, more) = (show::bytes(self.takes(model)), extra_work(model, &self.plan.recipe));
+            let takes = show::bytes(self.takes(model));
+            let more = extra_work(model, &self.plan.recipe);
             (model.keeps()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * more))
         };
         self.ladder.iter().map(level).collect()

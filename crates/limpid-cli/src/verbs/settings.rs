@@ -105,7 +105,9 @@ fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String
             (None, Some(otherwise)) => otherwise.into(),
             (None, None) => options::plain(&value.json()),
         };
-        let (name, help, aliases) = (setting.name, cell(setting.line()), setting.aliases.join(", ").replace('-', "_"));
+        let name = setting.name;
+        let help = cell(setting.line());
+        let aliases = setting.aliases.join(", ").replace('-', "_");
         text += &format!("| `{name}` | {help} | {values} | {default} | {aliases} |\n");
     }
     text

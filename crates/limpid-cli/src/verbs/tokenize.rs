@@ -128,7 +128,8 @@ pub fn run(args: Args) -> Result<()> {
     let size = tokenizer.vocab_size();
     let first = u32::from(args.one_based);
     if args.one_hot && size > WIDEST {
-        let (name, columns) = (tokenizer.name(), show::commas(size));
+        let name = tokenizer.name();
+        let columns = show::commas(size);
         let mend = "use a small vocabulary, for example --tokenizer word";
         bail!("one-hot rows of {name} have {columns} columns, more than {WIDEST}: {mend}");
     }
@@ -239,7 +240,8 @@ impl Encoded {
                 shown.iter().zip(pieces).map(|(id, piece)| format!("{id:>width$}  {piece:?}\n")).collect();
             let tokens = show::plural(shown.len(), "token");
             let bytes = show::plural(facts.bytes, "byte");
-            let (size, name) = (show::commas(tokenizer.vocab_size()), tokenizer.name());
+            let size = show::commas(tokenizer.vocab_size());
+            let name = tokenizer.name();
             parts.push(format!("{lines}[{tokens} of {size} in {name}, {bytes}]\n"));
         }
         parts.join("\n")
@@ -248,7 +250,8 @@ impl Encoded {
 
 /// Ids and tokens, of many the first and the last.
 fn list(tokens: &[String], first: u32) -> String {
-    let (n, edge) = (tokens.len(), if tokens.len() > WIDEST { 20 } else { tokens.len() });
+    let n = tokens.len();
+    let edge = if tokens.len() > WIDEST { 20 } else { tokens.len() };
     let width = (n + first as usize).saturating_sub(1).to_string().len();
     let mut lines = String::new();
     for (i, token) in tokens.iter().enumerate().filter(|(i, _)| *i < edge || *i >= n - edge) {

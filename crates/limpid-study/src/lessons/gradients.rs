@@ -186,7 +186,9 @@ impl Stack {
     fn forward(&self, weights: &[Vec<f64>], mut x: Vec<f64>) -> (Vec<Kept>, Vec<f64>) {
         let mut kept = vec![];
         for w in weights {
-            let (mut stats, mut normed, mut product) = (vec![0.0; 2 * WIDTH], x.clone(), x.clone());
+            let mut stats = vec![0.0; 2 * WIDTH];
+            let mut normed = x.clone();
+            let mut product = x.clone();
             if self.norm != Norm::None {
                 norm::forward((&mut normed, &mut stats), &self.turn(&x), (None, None), LAYER_NORM);
                 normed = self.turn(&normed);
@@ -229,7 +231,8 @@ impl Stack {
     /// How far the first row of the output moves, as a fraction of its length, when all *other* rows of the batch
     /// change.
     fn leak(&self, seed: u64) -> f64 {
-        let (weights, x) = (self.weights(seed), random("x", seed));
+        let weights = self.weights(seed);
+        let x = random("x", seed);
         let others = [&x[..WIDTH], &random("others", seed)[WIDTH..]].concat();
         let [a, b] = [x, others].map(|x| self.forward(&weights, x).1);
         let length = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();

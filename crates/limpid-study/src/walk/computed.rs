@@ -349,7 +349,8 @@ fn chapter() -> Result<Vec<u32>> {
 /// The printed columns of a (B, 16, 64) tensor, for one sequence.
 fn table_of(live: &mut Live, at: &At, name: &str, sequence: usize) -> Result<Vec<Leaf>> {
     live.run(at, |run| {
-        let (tensor, columns) = (run.get(name)?, columns());
+        let tensor = run.get(name)?;
+        let columns = columns();
         let (t, width) = (tensor.shape[1], tensor.shape[2]);
         let own = wide(&tensor.values);
         let rows = own.chunks_exact(width).skip(sequence * t).take(t);

@@ -116,7 +116,8 @@ impl Check {
     fn of(printed: &Printed, live: Vec<Leaf>) -> Check {
         let wanted = leaves(&printed.golden);
         let off = differences(&wanted, &live, within(&printed.golden));
-        let (count, what) = (wanted.len(), &printed.what);
+        let count = wanted.len();
+        let what = &printed.what;
         let met = match printed.stands {
             As::Equal => "as printed",
             As::Given => "given, so as printed",
