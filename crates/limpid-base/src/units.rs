@@ -1,4 +1,4 @@
-//! Numbers with units, for people to read.
+//! Numbers with units, as people read and write them.
 
 /// Bytes with a unit.
 pub fn bytes(n: u64) -> String {
@@ -8,6 +8,33 @@ pub fn bytes(n: u64) -> String {
         n if n >= 1e3 => format!("{:.1} kB", n / 1e3),
         n => format!("{n} bytes"),
     }
+}
+
+/// Reads bytes as people write them: 2G, 1.5GiB, 800 MB, 2000000000. K, M, G and T are powers of 1000; Ki, Mi, Gi and Ti are powers of 1024.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    parse_size(text, 1000.0)
+}
+
+/// Reads bytes like [`parse_bytes`], except that K, M, G and T are powers of 1024, too: 20M is 20 MiB.
+pub fn parse_binary_bytes(text: &str) -> Option<u64> {
+    parse_size(text, 1024.0)
+}
+
+fn parse_size(text: &str, thousand: f64) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let (number, unit) = (number.trim(), unit.to_ascii_lowercase());
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let power = match unit {
+        "" => return number.parse().ok().filter(|n| *n > 0), // no part of a byte
+        "k" | "ki" => 1,
+        "m" | "mi" => 2,
+        "g" | "gi" => 3,
+        "t" | "ti" => 4,
+        _ => return None,
+    };
+    let base = if unit.ends_with('i') { 1024.0 } else { thousand };
+    let n = number.parse::<f64>().ok()? * base.powi(power);
+    (1.0..u64::MAX as f64).contains(&n).then_some(n as u64)
 }
 
 /// 1234567 as 1,234,567.
@@ -45,6 +72,18 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// Round numbers for an axis from `low` to `high`, about so many.
+pub fn ticks(low: f64, high: f64, about: f64) -> Vec<f64> {
+    let rough = ((high - low) / about).max(f64::MIN_POSITIVE);
+    let power = 10f64.powf(rough.log10().floor());
+    let step =
+        [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999).unwrap_or(power);
+    let first = (low / step - 1e-9).ceil();
+    let all = (0..64).map(|i| (first + f64::from(i)) * step).take_while(|v| *v <= high + 1e-9 * step);
+    // the nearest double to the decimal that is meant
+    all.map(|v| format!("{v:.12e}").parse().unwrap_or(v)).collect()
+}
+
 /// A label of an axis that goes to `greatest`, in few characters: 0.25, 20k, 3e-4.
 pub fn tick(v: f64, greatest: f64) -> String {
     let trimmed = |v: f64, unit: &str| {
@@ -75,5 +114,39 @@ mod tests {
         assert_eq!([0, 999, 1000, 100_069, 1_234_567].map(commas), ["0", "999", "1,000", "100,069", "1,234,567"]);
         let ticks = [(0.0, 1.0), (0.25, 1.0), (7.0, 9.0), (2e4, 5e4), (2.5e6, 3e6), (0.1 * 3e-3, 6e-4), (0.005, 0.01)];
         assert_eq!(ticks.map(|(v, to)| tick(v, to)), ["0", "0.25", "7", "20k", "2.5M", "3e-4", "0.005"]);
+    }
+
+    #[test]
+    fn axes_have_round_numbers() {
+        assert_eq!(ticks(0.0, 1.0, 5.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(ticks(0.3, 0.7, 5.0), [0.3, 0.4, 0.5, 0.6, 0.7]);
+        assert_eq!(ticks(-3.0, 40.0, 5.0), [0.0, 10.0, 20.0, 30.0, 40.0]);
+    }
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        let both = |text| [parse_bytes(text), parse_binary_bytes(text)];
+        for (text, decimal, binary) in [
+            ("1", 1, 1),
+            ("2000000000", 2_000_000_000, 2_000_000_000),
+            ("18446744073709551615", u64::MAX, u64::MAX),
+            ("7B", 7, 7),
+            ("500K", 500_000, 512_000),
+            ("64kb", 64_000, 65_536),
+            ("20M", 20_000_000, 20 << 20),
+            ("800 MB", 800_000_000, 800 << 20),
+            ("2g", 2_000_000_000, 2 << 30),
+            ("1T", 1_000_000_000_000, 1 << 40),
+            ("1KiB", 1024, 1024),
+            ("1.5GiB", 3 << 29, 3 << 29),
+            ("512Mi", 512 << 20, 512 << 20),
+            ("0.5k", 500, 512),
+        ] {
+            assert_eq!(both(text), [Some(decimal), Some(binary)], "{text}");
+        }
+        let refused = "| |0|0G|-1|-2G|1.5|0.0001K|1.2.3M|G|MB|i|5i|5iB|2Gbb|2X|2P|1e9|1 000M|2G |2 G B|nan|inf|infG|0x10|2G2|\u{663}M";
+        for text in refused.split('|').chain(["18446744073709551616", "20000000T"]) {
+            assert_eq!(both(text), [None, None], "{text:?}");
+        }
     }
 }

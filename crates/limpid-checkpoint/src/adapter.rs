@@ -35,11 +35,11 @@ pub struct Adapter {
     /// Rank, scale, and the products it is for by our names.
     pub lora: Lora,
     store: Store,
-    parts: Vec<Part>,
+    parts: Vec<AdaptedRows>,
 }
 
 /// What it adds to some rows of a matrix.
-struct Part {
+struct AdaptedRows {
     link: Link,
     /// Names of both tensors.
     names: [String; 2],
@@ -222,7 +222,7 @@ impl Adapter {
                     }
                     found.values()?; // a type that is not read
                 }
-                parts.push(Part { link, names });
+                parts.push(AdaptedRows { link, names });
             }
         }
         let mut targets: Vec<String> = vec![];
@@ -240,7 +240,7 @@ impl Adapter {
     }
 
     /// Both matrices of a part: A (r, in), B (rows, r) with our order of rows.
-    fn matrices(&self, part: &Part) -> Result<[Cow<'_, [f32]>; 2]> {
+    fn matrices(&self, part: &AdaptedRows) -> Result<[Cow<'_, [f32]>; 2]> {
         let [a, b] = part.names.each_ref().map(|name| self.store.get(name).expect("checked when it was opened"));
         Ok([a.values()?, part.link.ours(b.values()?, self.lora.rank)])
     }

@@ -677,7 +677,7 @@ impl Checkpoint {
         let n = at(path, files::open_regular(path).and_then(|mut f| f.read(&mut first)))?;
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
-            let dialect::gguf::Found { kind, config, fused, unused } = dialect::gguf::read(&metadata, &store)?;
+            let dialect::gguf::GgufModel { kind, config, fused, unused } = dialect::gguf::read(&metadata, &store)?;
             let names = dialect::names(&store, |name| dialect::gguf::holds(name, &config).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
             let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);

@@ -413,7 +413,8 @@ mod drawn {
     /// A row a layer: its gradient's norm with a bar beside the others', and how much of its weights an update is. Of more layers than
     /// rows, as many from the first to the last.
     fn table_of_layers(frame: &mut Frame, screen: &Screen, area: Rect) {
-        let (all, room) = (screen.layers.len(), usize::from(area.height.saturating_sub(2)));
+        let all = screen.layers.len();
+        let room = usize::from(area.height.saturating_sub(2));
         if all == 0 || room == 0 {
             return;
         }

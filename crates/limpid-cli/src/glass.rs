@@ -81,7 +81,8 @@ pub fn open(
     let server = Server::start(model, options, None, Box::new(|_| {}))?;
     let stopper = server.stopper();
     signals::on_signal(move |_| stopper.stop())?;
-    let (place, last) = (prompt.map(encoded).unwrap_or_default(), if last { "&last=1" } else { "" });
+    let place = prompt.map(encoded).unwrap_or_default();
+    let last = if last { "&last=1" } else { "" };
     let url = format!("{}/#v=map{last}{}", server.url(), if prompt.is_some() { format!("&p={place}") } else { place });
     show::say(format_args!("look inside at {url}\nCtrl-C ends it"));
     browse(&url);

@@ -12,7 +12,7 @@ use limpid::checkpoint::{Checkpoint, Format, ModelData, save};
 use limpid::config::{Config, Mask};
 use limpid::engine::{DecodeRows, DecoderLimits};
 use limpid::generate::start_ids;
-use limpid::memory::{self, On};
+use limpid::memory::{self, Placement};
 use limpid::model::{Mode, Model, Param};
 use limpid::names;
 use limpid::ops::Batch;
@@ -61,7 +61,8 @@ impl Coin {
 fn pick(logits: &[f32], coin: f64) -> u32 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |logit: &f32| f64::from(logit - most).exp();
-    let (all, mut sum) = (logits.iter().map(weight).sum::<f64>(), 0.0);
+    let all = logits.iter().map(weight).sum::<f64>();
+    let mut sum = 0.0;
     let up_to = logits.iter().position(|logit| {
         sum += weight(logit) / all;
         coin < sum
@@ -87,7 +88,8 @@ pub fn train(plan: &TrainingPlan, out: Option<&Path>) -> Result<()> {
         [&corpus.train, &corpus.validation].map(|part| part.len() / (recipe.batch_size * recipe.context));
     let sizes = sizes(&plan.model);
     show::out(&format!("{sizes}train dataset num_batches: {train}\nval dataset num_batches: {val}\n"))?;
-    let (asked, mut trainer) = (interrupt()?, plan.trainer().map_err(source::of_library)?);
+    let asked = interrupt()?;
+    let mut trainer = plan.trainer().map_err(source::of_library)?;
     let start = start_ids(&corpus.tokenizer).unwrap_or_else(|| vec![corpus.train.id(0)]);
     let mut coin = Coin(1337);
     for step in 0..recipe.steps {
@@ -111,7 +113,8 @@ pub fn train(plan: &TrainingPlan, out: Option<&Path>) -> Result<()> {
         let own = trainer.model.param(&param.name).expect("they are one model");
         trainer.backend.read(own.region).expect("the backend has just trained")
     };
-    let (tokenizer, chat_template) = (Some(&corpus.tokenizer), plan.chat_template.as_deref());
+    let tokenizer = Some(&corpus.tokenizer);
+    let chat_template = plan.chat_template.as_deref();
     let source = ModelData { tokenizer, chat_template, ..ModelData::new(&plan.config, &values) };
     save(out, Format::Limpid, &Dtype::F32, &source)?;
     show::say(format_args!("the model is in {}", out.display()));
@@ -156,9 +159,11 @@ fn generate(
     let config = &trainer.model.config;
     let mut decoder = machine.decoder(config, DecoderLimits::of_sequences(config, 1, 1))?;
     decoder.take_parameters(&trainer.model, &*trainer.backend)?;
-    let (known, room) = (tokenizer.vocab_size().min(config.vocab_size), config.context_length);
+    let known = tokenizer.vocab_size().min(config.vocab_size);
+    let room = config.context_length;
     let table = decoder.pool().reserve(None, room).context("the cache has room for one sequence")?;
-    let (mut written, mut past) = (start.to_vec(), 0);
+    let mut written = start.to_vec();
+    let mut past = 0;
     loop {
         // one at a time: a run has one row
         for token in &written[past..] {
@@ -247,7 +252,7 @@ fn first_pass(
     machine: &MachineOptions,
     (text, found): (&mut String, &mut Vec<serde_json::Value>),
 ) -> Result<bool> {
-    let on = On::from(&machine.machine()).with_weights(opened, model);
+    let on = Placement::from(&machine.machine()).with_weights(opened, model);
     memory::fits(model, None, on)?;
     let mut backend = machine.machine().start(model)?;
     opened.load(model, &mut *backend)?;
@@ -289,7 +294,8 @@ fn first_pass(
             want.extend_from_slice(&stored[..read.len()]); // rows of padding come last
             own.extend(read);
         }
-        let (off, ok) = (apart(&own, &want), own.iter().zip(&want).all(|(own, want)| (own - want).abs() <= GRADIENT));
+        let off = apart(&own, &want);
+        let ok = own.iter().zip(&want).all(|(own, want)| (own - want).abs() <= GRADIENT);
         *text += &format!("d{kind}\n");
         for (own, want) in own.iter().zip(&want).take(5) {
             let not = if (own - want).abs() <= GRADIENT { "" } else { "NOT " };

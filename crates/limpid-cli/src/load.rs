@@ -85,7 +85,8 @@ pub fn run(args: &LoadArgs) -> Result<()> {
     let model = ServedModel::new(checkpoint, &how)?;
     let context = model.lm.config().context_length;
     if args.prompt_tokens == 0 || args.prompt_tokens + args.max_tokens > context + 1 {
-        let (prompt, answer) = (args.prompt_tokens, args.max_tokens);
+        let prompt = args.prompt_tokens;
+        let answer = args.max_tokens;
         bail!(Usage(format!("--prompt-tokens {prompt} and --max-tokens {answer} must be 1 to {context} together")));
     }
     let (rows, spread) = match &args.against {
@@ -132,7 +133,8 @@ fn measure(args: &LoadArgs, tokenizer: &Tokenizer, url: &str, mut engine: Option
     let warm = Load { prompts: prompts.by_ref().take(1).collect(), max_tokens: 1, arrivals: Arrivals::Closed(1) };
     send(url, key, &warm)?;
     engine.as_mut().map(|engine| engine_alone(engine, &warm)).transpose()?;
-    let (mut rows, mut spread) = (vec![], 1.0_f64);
+    let mut rows = vec![];
+    let mut spread = 1.0_f64;
     for (clients, arrivals, count) in loads {
         let (mut served, mut alone) = (vec![], vec![]);
         for _ in 0..ROUNDS {
@@ -146,7 +148,8 @@ fn measure(args: &LoadArgs, tokenizer: &Tokenizer, url: &str, mut engine: Option
             spread = spread.max(spread_of_rounds);
             report
         };
-        let (served, alone) = (median(served), (!alone.is_empty()).then(|| median(alone)));
+        let served = median(served);
+        let alone = (!alone.is_empty()).then(|| median(alone));
         rows.push(Row { clients, served, alone });
     }
     Ok((rows, spread))
@@ -313,7 +316,8 @@ fn send(url: &str, key: Option<&str>, load: &Load) -> Result<Report> {
     let Some(address) = address.filter(|address| !address.is_empty() && !address.contains('/')) else {
         bail!("{url:?} is not a server's address: write it as http://127.0.0.1:8080");
     };
-    let (next, times) = (AtomicUsize::new(0), load.times());
+    let next = AtomicUsize::new(0);
+    let times = load.times();
     let all = Mutex::new((Report::default(), None));
     let began = Instant::now();
     thread::scope(|scope| {
@@ -432,7 +436,9 @@ fn follow(
     began: Instant,
     socket: &impl Fn(std::io::Error) -> anyhow::Error,
 ) -> Result<Report> {
-    let (mut report, mut last, mut texts) = (Report::default(), None, 0);
+    let mut report = Report::default();
+    let mut last = None;
+    let mut texts = 0;
     let mut line = String::new();
     loop {
         line.clear();
@@ -519,7 +525,9 @@ fn engine_alone(engine: &mut Engine, load: &Load) -> Result<Report> {
         overflow: Overflow::Stop,
         ..Options::default()
     };
-    let (mut report, mut prompts, mut open) = (Report::default(), load.prompts.iter(), HashMap::new());
+    let mut report = Report::default();
+    let mut prompts = load.prompts.iter();
+    let mut open = HashMap::new();
     let began = Instant::now();
     loop {
         while open.len() < load.clients()

@@ -29,7 +29,9 @@ pub fn fits_text(threads: usize) -> Result<()> {
     let needed = (96 << 20) + threads as u64 * (3 << 20) + heaps * (64 << 20);
     let limit = memory::limits().into_iter().find(|limit| limit.of_addresses && limit.left < needed);
     if let Some(Limit { left, said, .. }) = limit {
-        let (threads, needed, left) = (show::plural(threads, "thread"), show::bytes(needed), show::bytes(left));
+        let threads = show::plural(threads, "thread");
+        let needed = show::bytes(needed);
+        let left = show::bytes(left);
         bail!("reading a text on {threads} needs {needed} of memory and {left} are {said}: fewer --threads need less");
     }
     Ok(())

@@ -313,7 +313,8 @@ mod tests {
             TrainError::from(PreflightError::TooLarge { spread: 4.0, most: 1.0 }).into(),
             TrainError::Busy { path: path() }.into(),
         ];
-        let (command, mut named) = (Cli::command(), 0);
+        let command = Cli::command();
+        let mut named = 0;
         let flags = |text: &str| -> Vec<String> {
             let words = text.split([' ', ',', ';', '(', ')']).filter_map(|word| word.strip_prefix("--"));
             words.map(String::from).collect()

@@ -116,7 +116,8 @@ pub fn template(checkpoint: &Checkpoint, file: Option<&Path>) -> Result<ChatTemp
         (Some(file), _) => (read_file(file)?, file),
         (None, Some(own)) => (own.clone(), checkpoint.path.as_path()),
         (None, None) => {
-            let (model, quoted) = (checkpoint.path.display(), show::quoted(&checkpoint.path));
+            let model = checkpoint.path.display();
+            let quoted = show::quoted(&checkpoint.path);
             let on = trained_on(&checkpoint.path).map(|data| format!(" but on {data}")).unwrap_or_default();
             bail!(
                 "{model} was not trained on conversations{on} (it has no {CHAT_TEMPLATE}): `limpid generate --model {quoted} --prompt \

@@ -26,6 +26,7 @@ use limpid::train::folder::{self, FolderContents};
 use limpid::train::{RanksError, Recipe, Run, RunOptions, RunSettings, TrainError};
 use limpid::{Device, Error, Machine};
 use limpid_base::nearest::nearest;
+use limpid_base::units;
 use std::ffi::{OsStr, OsString};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -426,24 +427,10 @@ pub fn epochs(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Bytes as people write them: 2G, 1.5GiB, 800M, 2000000000.
+/// An amount of memory: 2G, 1.5GiB, 800M, 2000000000.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
-    let unit = match unit.to_lowercase().trim_end_matches('b') {
-        "" => 1.0,
-        "k" => 1e3,
-        "m" => 1e6,
-        "g" => 1e9,
-        "t" => 1e12,
-        "ki" => 1024.0,
-        "mi" => 1_048_576.0,
-        "gi" => 1_073_741_824.0,
-        _ => f64::NAN,
-    };
-    match number.trim().parse::<f64>().map(|n| n * unit) {
-        Ok(n) if n >= 1.0 => Ok(n as u64),
-        _ => Err(format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes")),
-    }
+    units::parse_bytes(text)
+        .ok_or(format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes"))
 }
 
 /// A type that a KV cache may have.
@@ -470,7 +457,9 @@ impl MachineOptions {
 
     /// As the library has it; `--device auto` is the cpu before it is measured.
     pub fn machine(&self) -> Machine {
-        let (device, threads, level) = (self.device.device(), self.threads(), self.level());
+        let device = self.device.device();
+        let threads = self.threads();
+        let level = self.level();
         Machine { device, gpu: self.device.gpu().into(), level, precision: self.precision, ..Machine::cpu(threads) }
     }
 
@@ -610,7 +599,8 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
         let found = flags.iter().chain(&variables).find(|word| word.name == name);
         found.and_then(|word| word.value.clone())
     };
-    let (mut file, mut whence) = (vec![], PathBuf::new());
+    let mut file = vec![];
+    let mut whence = PathBuf::new();
     if let Some(path) = flag("config") {
         whence = path.into();
         file = from_file(&whence, verb)?;
@@ -629,7 +619,8 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
         }
     }
     one_preset(&whence, [&file, &variables, &flags])?;
-    let (all, known) = (settings_command(), verb.get_arguments().any(|arg| arg.get_id() == LAYER));
+    let all = settings_command();
+    let known = verb.get_arguments().any(|arg| arg.get_id() == LAYER);
     let is_setting = |word: &Word| known && word.name != "preset" && names(&all).any(|name| name == word.name);
     // what is named again above, or cannot be beside what is, does not stand; but for settings, whose layers are taken one after the
     // other
@@ -643,7 +634,9 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
         let again = |other: &Word| other.name == word.name && !is_setting(word);
         !higher.iter().any(|layer| layer.iter().any(|other| again(other) || excludes(&other.name, &word.name)))
     };
-    let (path, mut before, mut origins) = (whence.display().to_string(), vec![], vec![]);
+    let path = whence.display().to_string();
+    let mut before = vec![];
+    let mut origins = vec![];
     for (layer, whence, higher) in
         [(&file, path.as_str(), &[&variables, &flags][..]), (&variables, "the environment", &[&flags])]
     {
@@ -882,7 +875,8 @@ pub fn read_settings(path: &Path) -> Result<String> {
 
 /// A TOML or JSON file as flags.
 fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
-    let (text, file) = (read_settings(path)?, path.display());
+    let text = read_settings(path)?;
+    let file = path.display();
     let table: toml::Table = if path.extension().is_some_and(|e| e == "json") {
         serde_json::from_str(&text).map_err(|e| anyhow!("{file}: {e}"))?
     } else {

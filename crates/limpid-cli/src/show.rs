@@ -210,7 +210,8 @@ pub fn found<L: AsRef<str>>(as_json: bool, facts: &impl serde::Serialize, rows: 
 /// Rows of label and value, labels padded; a value that is longer than a line goes on below itself, if there is room for words.
 pub fn pairs<L: AsRef<str>>(rows: &[(L, String)]) -> String {
     let width = rows.iter().map(|(label, _)| label.as_ref().chars().count()).max().unwrap_or(0);
-    let (most, before) = (table_width(), width + 4);
+    let most = table_width();
+    let before = width + 4;
     let row = |(label, value): &(L, String)| {
         let label = label.as_ref();
         let most = if most >= before + 20 { most - before } else { 0 };
@@ -277,7 +278,8 @@ impl Progress {
         if !lines && !quiet {
             *self::bar() = Some(bar.clone());
         }
-        let (every, digits) = ((total / 20).max(1), total.to_string().len());
+        let every = (total / 20).max(1);
+        let digits = total.to_string().len();
         Progress { bar, lines, every, digits, quiet, unit: None, told: Cell::new(0) }
     }
     /// For `total` of something that is not steps: `%`, `MB`.
@@ -337,7 +339,8 @@ mod tests {
     fn prose_breaks_between_words_however_it_comes() {
         let text = "Once upon a time, there was\na little girl who lived at the edge of-the-whole-wide-forest.\n";
         for size in 1..20 {
-            let (mut flow, mut shown) = (Flow::default(), String::new());
+            let mut flow = Flow::default();
+            let mut shown = String::new();
             let letters: Vec<char> = text.chars().collect();
             letters.chunks(size).for_each(|piece| shown += &flow.flow(&piece.iter().collect::<String>(), 16));
             let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();

@@ -31,7 +31,8 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
 /// ends the process, and so does Ctrl-C where stdin is no terminal.
 pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
-    let (flag, terminal) = (asked.clone(), std::io::stdin().is_terminal());
+    let flag = asked.clone();
+    let terminal = std::io::stdin().is_terminal();
     on_signal(move |urgent| {
         if !urgent || !terminal {
             std::process::exit(130);

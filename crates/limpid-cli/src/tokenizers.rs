@@ -15,14 +15,18 @@ pub fn split(name: &str) -> Result<Split, String> {
 
 /// The form asked for, or the one that the name says.
 pub fn format<'a>(asked: Option<&'a str>, path: &Path) -> Result<&'a str> {
-    Ok(match (asked, path.extension().and_then(|end| end.to_str())) {
-        (Some(form), _) => form,
-        _ if path.is_dir() => "folder",
-        (_, Some("json")) => "json",
-        (_, Some("tiktoken")) => "tiktoken",
-        (_, Some("bin")) => "llmc",
-        (_, None) => "folder",
-        (_, Some(_)) => bail!("{}: say the form with --format {}", path.display(), FORMATS.join(", ")),
+    if let Some(form) = asked {
+        return Ok(form);
+    }
+    if path.is_dir() {
+        return Ok("folder");
+    }
+    Ok(match path.extension().and_then(|end| end.to_str()) {
+        Some("json") => "json",
+        Some("tiktoken") => "tiktoken",
+        Some("bin") => "llmc",
+        None => "folder",
+        Some(_) => bail!("{}: say the form with --format {}", path.display(), FORMATS.join(", ")),
     })
 }
 

@@ -305,16 +305,16 @@ impl TooLarge {
 /// Whether a training is too large for the memory that is available, and what of it would fit: with more recomputed, fewer
 /// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
 pub fn too_large(plan: &TrainingPlan) -> Result<Option<TooLarge>> {
-    let TrainingPlan { config, recipe, on, .. } = plan;
-    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), on) + plan.program;
-    let Some((needed, limit)) = lacking(&plan.model, Some(recipe), on) else { return Ok(None) };
+    let TrainingPlan { config, recipe, placement, .. } = plan;
+    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), placement) + plan.program;
+    let Some((needed, limit)) = lacking(&plan.model, Some(recipe), placement) else { return Ok(None) };
     // a little is left to the system, and what is only reserved is no part of what a model takes
     let budget = (limit.left - limit.left / 16 + plan.program)
         .saturating_sub((needed + plan.program).saturating_sub(takes(&plan.model, recipe)));
     let mut fitting = vec![];
     let recompute_levels = |n_layer: usize| (0..KeepLevel::ALL.len()).map(move |level| level * n_layer);
     let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
-        let shared = check_micros(on.processes[0], recipe.accumulate as u64, recipe.batch_size);
+        let shared = check_micros(placement.processes[0], recipe.accumulate as u64, recipe.batch_size);
         if recipe.check().is_err() || shared.is_err() {
             return false;
         }

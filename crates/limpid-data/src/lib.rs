@@ -26,7 +26,7 @@ pub use corpus_error::{CorpusError, Place};
 pub use documents::{DocumentReader, Input, LONGEST, TextFormat, UNIT, Unit, find, matching, read_text};
 pub use encode::{Encoder, encode};
 pub use lines::read_line;
-pub use manifest::{Counts, File, Manifest, Part, PrepareSettings, Written};
+pub use manifest::{Counts, File, Manifest, PrepareSettings, SplitShards, Written};
 pub use prepare::{Plan, Progress, prepare};
 pub use shards::Shard;
 pub use tokens::{Tokens, text_bytes};

@@ -33,9 +33,9 @@ pub struct Manifest {
     /// Documents left out because they are bad.
     pub bad: u64,
     /// The training part.
-    pub train: Part,
+    pub train: SplitShards,
     /// The validation part.
-    pub val: Part,
+    pub val: SplitShards,
 }
 
 /// The settings that decide the shards' bytes, besides the files.
@@ -111,7 +111,7 @@ impl std::ops::Add for Counts {
 
 /// One part of the documents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct SplitShards {
     /// In all shards.
     pub all: Counts,
     /// The shards, in order.
@@ -176,7 +176,7 @@ pub(super) fn tokenizer_hash(tokenizer: &Tokenizer) -> String {
 
 impl Manifest {
     pub(super) fn new(settings: PrepareSettings, sources: Vec<File>) -> Manifest {
-        let (train, val) = (Part::default(), Part::default());
+        let (train, val) = (SplitShards::default(), SplitShards::default());
         Manifest { format: FORMAT.into(), complete: false, settings, sources, empty: 0, bad: 0, train, val }
     }
 
@@ -237,7 +237,7 @@ impl Manifest {
     }
 
     /// A part by its name.
-    pub fn part(&self, name: &str) -> &Part {
+    pub fn part(&self, name: &str) -> &SplitShards {
         if name == "val" { &self.val } else { &self.train }
     }
 

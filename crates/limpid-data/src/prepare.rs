@@ -8,7 +8,7 @@ use super::corpus_error::{CorpusError, at, bad};
 use super::documents::{DocumentReader, Input, Unit};
 use super::encode::{Encoder, encode};
 use super::manifest::{
-    Counts, File, Manifest, Part, PrepareSettings, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
+    Counts, File, Manifest, PrepareSettings, SplitShards, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
     tokenizer_hash,
 };
 use super::shards;
@@ -309,7 +309,7 @@ fn unchanged(manifest: &Manifest, plan: &Plan) -> Result<(), CorpusError> {
 }
 
 /// How far a part has come: the number of units, and the checksum of the text up to that point.
-fn last(part: &Part) -> (u64, String) {
+fn last(part: &SplitShards) -> (u64, String) {
     part.shards.last().map_or((0, String::new()), |s| (s.until, s.text_xxh3.clone()))
 }
 

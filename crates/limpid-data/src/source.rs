@@ -61,12 +61,12 @@ pub enum SourceError {
     },
     /// A corpus that is not built in.
     #[error(
-        "unknown built-in corpus `{}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MB of it), and of the documents' \
+        "unknown built-in corpus `{}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MiB of it), and of the documents' \
          examples {}", .0, toys()
     )]
     BuiltIn(String),
     /// A size of the stories that cannot be read.
-    #[error("`{0}`: the size is a number of bytes like 500K or 20M, at most 1024M")]
+    #[error("`{0}`: the size is a number of bytes like 500K or 20M (M is MiB), at most 1024M")]
     Size(String),
     /// More text than is held.
     #[error(
@@ -521,7 +521,7 @@ enum BuiltIn {
     Toy(&'static Toy),
 }
 
-/// The built-in text of a name: `builtin:stories`, `builtin:stories:10M`, `builtin:s0`.
+/// The built-in text of a name: `builtin:stories`, `builtin:stories:10M` (10 MiB), `builtin:s0`.
 fn built_in(name: &str) -> Result<Option<BuiltIn>> {
     let Some(rest) = name.strip_prefix("builtin:") else { return Ok(None) };
     if let Some(toy) = Toy::named(rest) {
@@ -532,13 +532,8 @@ fn built_in(name: &str) -> Result<Option<BuiltIn>> {
         return Err(SourceError::BuiltIn(rest.into()));
     }
     let Some(size) = size else { return Ok(Some(BuiltIn::Stories(STORIES))) };
-    let (digits, unit) = match size.to_uppercase().trim_end_matches('B') {
-        s if s.ends_with('K') => (s.trim_end_matches('K').to_string(), 1 << 10),
-        s if s.ends_with('M') => (s.trim_end_matches('M').to_string(), 1 << 20),
-        s => (s.to_string(), 1),
-    };
-    match digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit)).filter(|n| (1..=1 << 30).contains(n)) {
-        Some(bytes) => Ok(Some(BuiltIn::Stories(bytes))),
+    match units::parse_binary_bytes(size).filter(|bytes| *bytes <= 1 << 30) {
+        Some(bytes) => Ok(Some(BuiltIn::Stories(bytes as usize))),
         None => Err(SourceError::Size(name.into())),
     }
 }

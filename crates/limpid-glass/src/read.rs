@@ -116,7 +116,7 @@ fn ops(model: &Model) -> Vec<Value> {
 
 /// Part of a tensor. Numbers have the fewest digits that name them.
 #[derive(Serialize)]
-struct Part<'a> {
+struct TensorSlice<'a> {
     name: &'a str,
     axes: &'a [&'static str],
     shape: &'a [usize],
@@ -203,7 +203,7 @@ fn values(glass: &Glass, opened: &Opened, name: &str, query: &AskedQuery, budget
     match format {
         "json" => {
             let index = all.iter().map(|range| [range.start, range.end]).collect();
-            let part = Part { name, axes: &axes, shape: &sizes, index, values: &part.values, stats };
+            let part = TensorSlice { name, axes: &axes, shape: &sizes, index, values: &part.values, stats };
             Ok(Reply::Json(serde_json::to_string(&part).unwrap_or_default()))
         }
         format => super::file::file(format, &part, &all),

@@ -210,7 +210,7 @@ impl Gpu {
                 *to = space(device, model, of)?;
             }
         }
-        let Beside { chunk, scratch, dots } = Beside::needed(&device.adapter, model);
+        let Workspace { chunk, scratch, dots } = Workspace::needed(&device.adapter, model);
         let heads = model.config.heads();
         let alibi = |op: &Op| matches!(op, Op::Attend { scoring, .. } if scoring.alibi);
         let slopes = match model.ops().iter().find(|op| alibi(op)) {
@@ -366,20 +366,20 @@ fn space(device: &GpuDevice, model: &Model, space: MemorySpace) -> Result<Space>
 }
 
 /// What a backend has beside a model's tensors, in elements.
-struct Beside {
+struct Workspace {
     /// Rows of a chunk of logits.
     chunk: usize,
     scratch: usize,
     dots: usize,
 }
 
-impl Beside {
-    fn needed(adapter: &GpuAdapter, model: &Model) -> Beside {
+impl Workspace {
+    fn needed(adapter: &GpuAdapter, model: &Model) -> Workspace {
         let (vocab, seen) = (model.config.vocab_size, adapter.binding_bytes as usize / 4);
         let most = CHUNK.min(seen) / vocab / STEP * STEP;
         let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
         let dots = if differentiates(model) { model.rows * model.config.heads().n_head } else { 1 };
-        Beside { chunk, scratch: scratch(model, chunk).min(seen / STEP * STEP), dots }
+        Workspace { chunk, scratch: scratch(model, chunk).min(seen / STEP * STEP), dots }
     }
 }
 
@@ -392,7 +392,7 @@ impl GpuAdapter {
         let bytes = |space: MemorySpace| -> Result<usize> {
             Ok(places(self, model, space)?.iter().map(|page| rounded(page.len())).sum())
         };
-        let Beside { scratch, dots, .. } = Beside::needed(self, model);
+        let Workspace { scratch, dots, .. } = Workspace::needed(self, model);
         let rows = rows::room(rows::most(&model.limits(), differentiates(model)));
         let mut all = [scratch, dots, rows, rows::LEAST].map(rounded).iter().sum::<usize>();
         for space in MemorySpace::ALL.into_iter().filter(|space| *space != MemorySpace::Average) {

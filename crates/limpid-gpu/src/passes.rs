@@ -85,7 +85,7 @@ impl<'a> Factor<'a> {
 
 /// What goes with a product: a bias that is added to each row, or the sums of a's columns that are added to this.
 #[derive(Clone, Copy)]
-pub enum Beside<'a> {
+pub enum ProductExtra<'a> {
     Nothing,
     Bias(&'a Window),
     Sums(&'a Window),
@@ -98,16 +98,16 @@ pub fn product(
     list: &mut List,
     across: [bool; 2],
     [a, b, c]: [Factor; 3],
-    beside: Beside,
+    beside: ProductExtra,
     [m, n, k]: [usize; 3],
     add: bool,
     room: Option<&Window>,
     rounding: Rounding,
 ) -> Result<()> {
     let (bias, sums) = match beside {
-        Beside::Nothing => (None, None),
-        Beside::Bias(bias) => (Some(bias), None),
-        Beside::Sums(sums) => (Some(sums), Some(sums)),
+        ProductExtra::Nothing => (None, None),
+        ProductExtra::Bias(bias) => (Some(bias), None),
+        ProductExtra::Sums(sums) => (Some(sums), Some(sums)),
     };
     // a share's elements: c's, and the sums behind them
     let each_room = m * n + if sums.is_some() { m } else { 0 };
@@ -523,7 +523,7 @@ impl Memory<'_> {
             let bias = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }));
             let to = Factor { window: y, row: w.rows, at: part.start };
             let operands = [Factor::whole(x, w.cols), Factor::whole(&weight, w.cols), to];
-            let bias = bias.as_ref().map_or(Beside::Nothing, Beside::Bias);
+            let bias = bias.as_ref().map_or(ProductExtra::Nothing, ProductExtra::Bias);
             let size = [rows, part.len(), w.cols];
             product(list, [false, true], operands, bias, size, false, None, self.rounding(false))?;
         }
@@ -546,7 +546,7 @@ impl Memory<'_> {
             let operands = [from, Factor::whole(&weight, w.cols), Factor::whole(dx, w.cols)];
             let add = add || part.start > 0;
             let size = [rows, w.cols, part.len()];
-            product(list, [false; 2], operands, Beside::Nothing, size, add, None, self.rounding(true))?;
+            product(list, [false; 2], operands, ProductExtra::Nothing, size, add, None, self.rounding(true))?;
         }
         Ok(())
     }
@@ -573,7 +573,7 @@ impl Memory<'_> {
             let from = Factor { window: dy, row: w.rows, at: part.start };
             let operands = [from, Factor::whole(x, w.cols), Factor::whole(&grad, w.cols)];
             let sums = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }.grad()));
-            let sums = sums.as_ref().map_or(Beside::Nothing, Beside::Sums);
+            let sums = sums.as_ref().map_or(ProductExtra::Nothing, ProductExtra::Sums);
             // the logits' gradient lies in the scratch
             let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
             product(list, [true, false], operands, sums, [part.len(), cols, rows], true, room, self.rounding(true))?;

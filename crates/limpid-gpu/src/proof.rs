@@ -4,7 +4,7 @@
 use crate::kernels::{self, Variant};
 use crate::lists::{Bindings, List, MOST_WORK, words};
 use crate::memory::Window;
-use crate::passes::{self, Beside, Factor, Rounding};
+use crate::passes::{self, Factor, ProductExtra, Rounding};
 use crate::{Gpu, GpuDevice};
 use limpid_core::backend::{Backend, BackendError, Reference, Result};
 use limpid_core::config::{
@@ -349,7 +349,7 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
                     list.run(&kernels::SCALE, Variant::default(), &[Some(&on_c), Some(&on_c)], nothing, 1)?;
                     list.expect(MOST_WORK);
                     let room = Some(&room).filter(|_| in_shares);
-                    let beside = if in_shares { Beside::Nothing } else { Beside::Bias(&on_beside) };
+                    let beside = if in_shares { ProductExtra::Nothing } else { ProductExtra::Bias(&on_beside) };
                     passes::product(&mut list, across, operands, beside, [m, n, k], false, room, rounding)?;
                     list.submit("prove")?;
                     on_c.first(device, "prove", m * n)
@@ -420,13 +420,13 @@ fn updates(device: &Arc<GpuDevice>, config: &Config, batch: &Batch, proofs: &mut
     proofs.add("update", "what is not finite", if skipped { Ok(0.0) } else { fault() });
     let losses = model.losses().expect("it is trained").for_batch(batch);
     gpu.feed(batch)?;
-    for (share, held) in [(0.99, true), (1.01, false)] {
+    for (share, held_back) in [(0.99, true), (1.01, false)] {
         gpu.forward(model.body())?;
         gpu.backward(model.back())?;
         let sum = gpu.sum(losses)?;
         let rule = Rule { most_loss: Some((losses, share * sum)), ..rule(Method::AdamW) };
         let report = gpu.update(&model.update_groups(0.1, Method::AdamW), &rule, &mut [])?;
-        let right = report.finite && report.held == held && (all(&gpu)? == before) == held;
+        let right = report.finite && report.held_back == held_back && (all(&gpu)? == before) == held_back;
         let fault = || Err(format!("losses of {sum}, and at most {share} of that: {report:?}"));
         proofs.add("update", "losses that are too large", if right { Ok(0.0) } else { fault() });
     }

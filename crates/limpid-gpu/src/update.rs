@@ -4,7 +4,7 @@
 use crate::kernels::{self, Variant};
 use crate::lists::{List, MOVED, words};
 use crate::memory::{STEP, Space, Staged, Window};
-use crate::passes::{Beside, Factor, Rounding, SHARE, product};
+use crate::passes::{Factor, ProductExtra, Rounding, SHARE, product};
 use crate::{Gpu, Growing};
 use limpid_core::backend::{BackendError, Result, UpdateReport};
 use limpid_core::ops::MemorySpace;
@@ -62,7 +62,7 @@ impl Own {
 }
 
 /// A part of a group that one dispatch updates.
-struct Part {
+struct UpdateRange {
     group: usize,
     range: Range<usize>,
     /// Where its measured sums begin, if it is watched.
@@ -110,7 +110,7 @@ impl Gpu {
 
     /// Cuts groups at the ends of the watched ranges, into parts that a kernel can see, and gives the watched ones places for their sums
     /// from `next` on. Also returns the first place after those.
-    fn arrange(&self, groups: &[ParamGroup], watch: &[Change], mut next: usize) -> (Vec<Part>, Watched, usize) {
+    fn arrange(&self, groups: &[ParamGroup], watch: &[Change], mut next: usize) -> (Vec<UpdateRange>, Watched, usize) {
         let mut parts = vec![];
         let mut watched: Watched = watch.iter().map(|change| (change.range.clone(), vec![])).collect();
         for (group, ParamGroup { range: all, .. }) in groups.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Gpu {
                     sums.push(to..end.max(to));
                     next = end;
                 }
-                parts.push(Part { group, range, sums: first });
+                parts.push(UpdateRange { group, range, sums: first });
             }
         }
         (parts, watched, next)
@@ -161,7 +161,7 @@ impl Gpu {
         let [rest1, rest2] = [1.0 - rule.beta1, 1.0 - rule.beta2].map(|r| r as f32);
         let [rate, beta1, beta2, eps] = [rule.rate, rule.beta1, rule.beta2, rule.eps].map(|x| x as f32);
         let mut made = None;
-        for Part { group: i, range: part, sums: to } in &parts {
+        for UpdateRange { group: i, range: part, sums: to } in &parts {
             let group = &groups[*i];
             if let (Some((out, cols)), true) = (group.matrix, made != Some(*i)) {
                 let (inverse, spare) = (sums.window(STEP..STEP + 1), sums.window(next..next + spare));
@@ -225,7 +225,7 @@ impl Gpu {
         staged.take(&self.device, "report", &mut sums)?;
         let parts: Vec<f64> = sums[parts.clone()].iter().map(|sum| f64::from(*sum)).collect();
         let norm = given.unwrap_or_else(|| norm_of(&parts));
-        let (changed, held, mut changes) = (sums[1] != 0.0, sums[2] != 0.0, vec![]);
+        let (changed, held_back, mut changes) = (sums[1] != 0.0, sums[2] != 0.0, vec![]);
         for (range, places) in watch {
             let mut change = Change::new(range.clone());
             for sums in places.iter().filter(|_| changed).flat_map(|place| sums[place.clone()].chunks_exact(3)) {
@@ -236,7 +236,8 @@ impl Gpu {
             }
             changes.push(change);
         }
-        self.reported = Some((UpdateReport { norm, finite: changed || held && norm.is_finite(), held }, changes));
+        self.reported =
+            Some((UpdateReport { norm, finite: changed || held_back && norm.is_finite(), held_back }, changes));
         self.pending = None;
         Ok(())
     }
@@ -319,12 +320,21 @@ fn orthogonal(
         let [squares, mixed] = [&s, &mix].map(|window| Factor::whole(window, side));
         let across = if wide { [false, true] } else { [true, false] };
         let size = [side, side, out.max(cols)];
-        product(list, across, [of, of, squares], Beside::Nothing, size, false, None, Rounding::None)?;
-        product(list, [false; 2], [squares, squares, mixed], Beside::Nothing, [side; 3], false, None, Rounding::None)?;
+        product(list, across, [of, of, squares], ProductExtra::Nothing, size, false, None, Rounding::None)?;
+        product(
+            list,
+            [false; 2],
+            [squares, squares, mixed],
+            ProductExtra::Nothing,
+            [side; 3],
+            false,
+            None,
+            Rounding::None,
+        )?;
         blend(list, &mix, &s, side * side, [c, b])?;
         let to = Factor::whole(&next, cols);
         let (operands, k) = if wide { ([mixed, of, to], out) } else { ([of, mixed, to], cols) };
-        product(list, [false; 2], operands, Beside::Nothing, [out, cols, k], false, None, Rounding::None)?;
+        product(list, [false; 2], operands, ProductExtra::Nothing, [out, cols, k], false, None, Rounding::None)?;
         blend(list, &next, &x, n, [1.0, a])?;
         (x, next) = (next, x);
     }

@@ -186,7 +186,8 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
     let recent = &train[train.len().saturating_sub(RECENT)..];
     let best = values("val_loss").iter().min_by(|a, b| a.1.total_cmp(&b.1));
     let told = |key: &str| summary[key].as_f64().filter(|_| done);
-    let (tokens, seconds) = (last("tokens"), told("seconds").unwrap_or(last("seconds")));
+    let tokens = last("tokens");
+    let seconds = told("seconds").unwrap_or(last("seconds"));
     let state = if !done {
         RunState::Unfinished
     } else if stopped {

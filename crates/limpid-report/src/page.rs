@@ -43,18 +43,19 @@ pub fn html(runs: &[RunRecord]) -> String {
     let all: Vec<&CurvePlot> = plots.iter().flat_map(|(_, plots)| plots).collect();
     let lines: usize = all.iter().flat_map(|plot| &plot.curves).map(|c| 1 + usize::from(!c.raw.is_empty())).sum();
     // two points a column, about 13 bytes a point
-    let (x, columns) = (shared(&all), (25_000 / lines.max(1)).clamp(20, 424));
+    let x = shared(&all);
+    let columns = (25_000 / lines.max(1)).clamp(20, 424);
     let mut number = 0..;
-    for (section, (heading, plots)) in plots.iter().enumerate() {
+    for (section, (heading, plots)) in plots.iter().enumerate().filter(|(_, (_, plots))| !plots.is_empty()) {
         let figures: String =
             plots.iter().zip(&mut number).map(|(plot, number)| plot.svg(number, &x, columns)).collect();
-        let (heading, figures) = (escape(heading), format!("<div class=\"plots\">\n{figures}</div>\n"));
-        body += &match section {
-            _ if plots.is_empty() => String::new(),
-            0 => {
+        let heading = escape(heading);
+        let figures = format!("<div class=\"plots\">\n{figures}</div>\n");
+        body += &match (section, runs.len()) {
+            (0, _) => {
                 format!("<section>\n<h2>{heading}</h2>\n<div id=\"bar\">{}</div>\n{figures}</section>\n", legend(runs))
             }
-            _ if runs.len() == 1 => format!("<h2>{heading}</h2>\n{figures}"),
+            (_, 1) => format!("<h2>{heading}</h2>\n{figures}"),
             _ => format!("<details><summary>{heading}</summary>\n{figures}</details>\n"),
         };
     }
@@ -197,7 +198,8 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
     let points = |run: &RunRecord, name: &str| run.series.get(name).cloned().unwrap_or_default();
     let each = |name: &str, smooth: Option<fn(&mut [f64]) -> f64>| -> Vec<Curve> {
         let of = |(i, run): (usize, &RunRecord)| {
-            let (raw, label) = (points(run, name), if one { String::new() } else { run.name.clone() });
+            let raw = points(run, name);
+            let label = if one { String::new() } else { run.name.clone() };
             let (points, raw) = match smooth {
                 None => (raw, vec![]),
                 Some(of) => (around(&raw, of), if one { raw } else { vec![] }),

@@ -6,7 +6,7 @@
 //! as they are, and zooms by another matrix.
 
 use crate::page::escape;
-use crate::units::tick;
+use crate::units::{tick, ticks};
 use std::ops::RangeInclusive;
 
 /// How a curve is told from others.
@@ -147,8 +147,8 @@ impl PlotAxis {
     /// Round numbers within the axis.
     fn ticks(&self) -> Vec<f64> {
         let (low, high) = self.values;
-        let within = |v: &f64| *v >= low - 1e-9 * (high - low) && *v <= high + 1e-9 * (high - low);
         if self.log {
+            let within = |v: &f64| *v >= low - 1e-9 * (high - low) && *v <= high + 1e-9 * (high - low);
             let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
             let every = ((to - from) / 6).max(1) as usize;
             let of = |digits: &[f64]| -> Vec<f64> {
@@ -160,13 +160,7 @@ impl PlotAxis {
                 return ticks;
             }
         }
-        let rough = (high - low) / 5.0;
-        let power = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|s| *s >= rough * 0.999).unwrap_or(power);
-        let first = (low / step).ceil() as i64;
-        // the nearest double to the decimal that is meant
-        let value = |i: i64| format!("{:.12e}", i as f64 * step).parse().unwrap_or_default();
-        (first..first + 12).map(value).filter(within).collect()
+        ticks(low, high, 5.0)
     }
 }
 
@@ -224,13 +218,15 @@ impl CurvePlot {
         let ticks = y.ticks();
         let greatest = ticks.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
         for value in ticks {
-            let (at, label) = (y.place(value), tick(value, if self.log { value } else { greatest }));
+            let at = y.place(value);
+            let label = tick(value, if self.log { value } else { greatest });
             put(format!("<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/>"));
             put(format!("<text class=\"y\" x=\"{}\" y=\"{:.1}\">{label}</text>\n", left - 6.0, at + 4.0));
         }
         // there is no half a step, or layer
         for value in x.ticks().into_iter().filter(|v| v.fract() == 0.0) {
-            let (at, label) = (x.place(value), tick(value, x1));
+            let at = x.place(value);
+            let label = tick(value, x1);
             put(format!("<text class=\"x\" x=\"{at:.1}\" y=\"{}\">{label}</text>\n", bottom + 17.0));
         }
         put(format!("</g><path class=\"axis\" d=\"M{left} {bottom}H{right}\"/>"));
@@ -255,7 +251,8 @@ impl CurvePlot {
                 let line = line(&raw).join(" ");
                 put(format!("<polyline class=\"{} faint\" points=\"{line}\"/>\n", curve.style.colour));
             }
-            let (class, label) = (curve.style.class(), escape(&curve.label));
+            let class = curve.style.class();
+            let label = escape(&curve.label);
             put(format!(
                 "<polyline class=\"{class}\" data-label=\"{label}\" points=\"{}\"/>\n",
                 line(&points).join(" ")
@@ -270,7 +267,8 @@ impl CurvePlot {
         put(format!("</g></svg>\n{marks}</svg>\n<p class=\"legend\">"));
         for curve in &self.curves {
             let named = !curve.label.is_empty();
-            let (key, label) = (if named { curve.style.key() } else { String::new() }, escape(&curve.label));
+            let key = if named { curve.style.key() } else { String::new() };
+            let label = escape(&curve.label);
             put(format!("<span>{key}{} <b></b></span> ", if self.legend { &label } else { "" }));
         }
         put("</p></figure>\n".into());

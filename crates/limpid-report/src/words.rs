@@ -52,7 +52,8 @@ fn trend(points: &[(f64, f64)], across: &str) -> Option<String> {
         });
     }
     let (verb, then, at) = if over > under { ("rises", "falls", high) } else { ("falls", "rises", low) };
-    let (peak, step) = (number(at.1), commas(at.0 as u64));
+    let peak = number(at.1);
+    let step = commas(at.0 as u64);
     Some(format!("{verb} from {from} to {peak} at {} {step}, then {then} to {to}", across.trim_end_matches('s')))
 }
 

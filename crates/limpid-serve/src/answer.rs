@@ -92,7 +92,8 @@ impl Answer {
         if !self.spec.stream || !self.spec.chat {
             return vec![];
         }
-        let (delta, piece) = (json!({ "role": "assistant", "content": "" }), Piece::default());
+        let delta = json!({ "role": "assistant", "content": "" });
+        let piece = Piece::default();
         let first = |index| Choice { delta: Some(delta.clone()), ..self.choice(index, &piece) };
         (0..self.choices.len()).map(|index| self.envelope(vec![first(index)]).to_json()).collect()
     }
@@ -182,14 +183,16 @@ impl Answer {
             return Piece::default();
         }
         let which = choice / self.spec.n;
-        let (prompt, sent) = (&self.spec.prompts[which], self.spec.texts[which].as_deref());
+        let prompt = &self.spec.prompts[which];
+        let sent = self.spec.texts[which].as_deref();
         // of a text that was sent, the token that stands before it is no part
         let own = match sent {
             Some("") => prompt.len(),
             Some(_) => usize::from(tokenizer(&self.model).is_ok_and(|tokenizer| tokenizer.bos().is_some())),
             None => 0,
         };
-        let (mut text, mut entries) = (String::new(), vec![]);
+        let mut text = String::new();
+        let mut entries = vec![];
         let mut log_probs = log_probs.into_iter().map(Some);
         for (place, &token) in prompt.iter().enumerate() {
             let likely = if place == 0 { None } else { log_probs.next().flatten() };
@@ -256,7 +259,9 @@ impl Answer {
 
     /// A choice of a whole answer or of a chunk.
     fn choice<'a>(&'a self, index: usize, piece: &'a Piece) -> Choice<'a> {
-        let (chat, stream, text) = (self.spec.chat, self.spec.stream, &*piece.text);
+        let chat = self.spec.chat;
+        let stream = self.spec.stream;
+        let text = &*piece.text;
         Choice {
             delta: (chat && stream).then(|| json!({ "content": text })),
             finish_reason: piece.finish,

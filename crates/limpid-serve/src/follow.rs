@@ -51,7 +51,8 @@ fn look(path: &Path) -> Look {
 pub fn run(shared: &ServerState, follow: Option<Follow>) {
     let Some(follow) = follow else { return };
     // what was served first may be older than what is there by now
-    let (mut known, mut failed) = (Look::new(), None);
+    let mut known = Look::new();
+    let mut failed = None;
     let mut served = shared.model().fingerprint.clone();
     while *shared.phase.borrow() == Phase::Serving {
         let seen = look(&follow.path);

@@ -51,14 +51,16 @@ pub fn check_body_type(headers: &HeaderMap) -> Result<()> {
 
 /// The body of a request, within the limits of bytes and time.
 pub async fn read(limits: &ConnectionLimits, request: Request<Incoming>) -> Result<Bytes> {
-    let (limit, mut body) = (limits.body_bytes, request.into_body());
+    let limit = limits.body_bytes;
+    let mut body = request.into_body();
     let too_large = || Refusal::body_too_large(limit as u64);
     let read = limit.saturating_mul(PATIENCE);
     if body.size_hint().lower() > read as u64 {
         return Err(too_large());
     }
     let all = async {
-        let (mut bytes, mut came) = (vec![], 0);
+        let mut bytes = vec![];
+        let mut came = 0;
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             let frame = frame.map_err(|_| Refusal::invalid_json("the body ended before its end".into()))?;
             let data = frame.into_data().unwrap_or_default();

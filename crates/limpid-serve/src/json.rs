@@ -30,10 +30,12 @@ pub fn object(body: &[u8]) -> Result<Map<String, Value>> {
         let before = &body[..error.valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         let column = 1 + before.iter().rev().take_while(|byte| **byte != b'\n').count();
-        let found = match &body[error.valid_up_to()..] {
-            [0xed, 0xa0..=0xbf, ..] => SURROGATE,
-            _ if body.starts_with(GZIP) => "the body is compressed (gzip); send it uncompressed",
-            _ => "the body is not UTF-8; expected JSON in UTF-8",
+        let found = if matches!(body[error.valid_up_to()..], [0xed, 0xa0..=0xbf, ..]) {
+            SURROGATE
+        } else if body.starts_with(GZIP) {
+            "the body is compressed (gzip); send it uncompressed"
+        } else {
+            "the body is not UTF-8; expected JSON in UTF-8"
         };
         Refusal::invalid_json(format!("line {line} column {column}: {found}"))
     })?;
@@ -120,7 +122,8 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let (below, mut all) = (self.below()?, vec![]);
+        let below = self.below()?;
+        let mut all = vec![];
         while let Some(item) = items.next_element_seed(below)? {
             all.push(item);
         }
@@ -128,7 +131,8 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let (below, mut all) = (self.below()?, Map::new());
+        let below = self.below()?;
+        let mut all = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             if all.contains_key(&key) {
                 return Err(A::Error::custom(format!("the key `{}` is there twice", crate::refusal::quoted(&key))));

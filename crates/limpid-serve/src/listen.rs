@@ -87,7 +87,9 @@ pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
                 break place;
             }
         };
-        let (connected, pulse, shared) = (shared.connected(), Arc::new(Pulse::default()), shared.clone());
+        let connected = shared.connected();
+        let pulse = Arc::new(Pulse::default());
+        let shared = shared.clone();
         all.push(Arc::downgrade(&pulse));
         tokio::spawn(async move {
             serve(stream, pulse, &shared).await;
@@ -102,7 +104,8 @@ async fn serve(stream: TcpStream, pulse: Arc<Pulse>, shared: &Arc<ServerState>) 
     let (read, write) = stream.into_split();
     let read = Arc::new(read);
     let service = service_fn(|request| {
-        let (shared, busy) = (shared.clone(), Busy::new(&pulse));
+        let shared = shared.clone();
+        let busy = Busy::new(&pulse);
         async move { Ok::<_, Infallible>(route::answer(shared, busy, request).await) }
     });
     let timed = TimedStream { read: read.clone(), write, pulse: pulse.clone() };

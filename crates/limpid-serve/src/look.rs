@@ -87,8 +87,11 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
     };
     let (send, mut rest) = mpsc::channel::<Bytes>(WAITING);
     let (failed, mut failure) = mpsc::channel::<Refusal>(1);
-    let (server, sent, gone) = (shared.clone(), Arc::new(AtomicBool::new(false)), Gone::default());
-    let (ends, runtime) = (gone.flag(), Handle::current());
+    let server = shared.clone();
+    let sent = Arc::new(AtomicBool::new(false));
+    let gone = Gone::default();
+    let ends = gone.flag();
+    let runtime = Handle::current();
     let work = move || {
         let (ended, patience) = (server.phase.subscribe(), server.options.look_time);
         let tell = |piece: Bytes| {

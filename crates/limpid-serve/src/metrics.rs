@@ -75,7 +75,8 @@ impl Metrics {
 
     /// Adds a value to a histogram.
     pub fn observe(&self, name: &'static str, value: f64) {
-        let (ends, mut state) = (ends(name), self.state());
+        let ends = ends(name);
+        let mut state = self.state();
         let histogram = state.histograms.entry(name).or_default();
         histogram.buckets.resize(ends.len() + 1, 0);
         histogram.buckets[ends.partition_point(|end| *end < value)] += 1;
@@ -84,7 +85,8 @@ impl Metrics {
 
     /// The page. `gauges` are values of now, each with its labels.
     pub fn page(&self, gauges: &[(&str, String, f64)]) -> String {
-        let (state, mut page) = (self.state(), String::new());
+        let state = self.state();
+        let mut page = String::new();
         for (name, kind, help) in ALL {
             let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}"); // a String takes everything
             let mut line = |name: &str, labels: &str, value: f64| {

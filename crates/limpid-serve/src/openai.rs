@@ -143,7 +143,8 @@ fn ask(
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
-    let (mut requests, mut told) = (Vec::with_capacity(prompts * n), 0);
+    let mut requests = Vec::with_capacity(prompts * n);
+    let mut told = 0;
     for prompt in &answer.prompts {
         // the last token needs no place: nothing comes after it
         if prompt.len() + max_tokens.unwrap_or(1) > context + 1 {
@@ -295,7 +296,8 @@ pub(crate) fn encode(
     parse_special: bool,
     whole: bool,
 ) -> Result<Vec<u32>> {
-    let (tokenizer, mask) = (tokenizer(model)?, model.lm.config().mask);
+    let tokenizer = tokenizer(model)?;
+    let mask = model.lm.config().mask;
     let ids = match (whole, parse_special) {
         (true, _) if text.is_empty() && mask == Mask::Causal => {
             return generate::start_ids(tokenizer).ok_or_else(|| fault(name, &GenerateError::NoStart));

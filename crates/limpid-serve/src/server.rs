@@ -457,7 +457,8 @@ impl Server {
         });
         runtime.shutdown_timeout(LAST);
         shared.queue.close();
-        let (engine, follower) = (engine.join(), follower.map_or(Ok(()), JoinHandle::join));
+        let engine = engine.join();
+        let follower = follower.map_or(Ok(()), JoinHandle::join);
         engine.and(follower).map_err(|_| ServeError::Lost)
     }
 }

@@ -141,7 +141,8 @@ fn bundle(
         return Err(UiError::Cycle { file: name.into(), by: open.last().cloned().unwrap_or_default() });
     }
     open.push(name.into());
-    let (text, mut own) = (read(name)?, String::new());
+    let text = read(name)?;
+    let mut own = String::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let bare = line.trim_start();

@@ -63,10 +63,10 @@ impl Walks {
             let _ = lines.iter().all(|line| tell(line));
             return Ok(());
         }
-        let model = match subject.lm.checkpoint() {
-            _ if !own => None,
-            Some(files) => Some(files.path.clone()),
-            None => return Err(GlassError::NotThis("this model has no files that a walk could open").into()),
+        let model = match (own, subject.lm.checkpoint()) {
+            (false, _) => None,
+            (true, Some(files)) => Some(files.path.clone()),
+            (true, None) => return Err(GlassError::NotThis("this model has no files that a walk could open").into()),
         };
         let prompts = prompt.filter(|_| own).map(String::from).into_iter().collect();
         let commands: Vec<String> = walk.models.iter().map(Made::command).collect();

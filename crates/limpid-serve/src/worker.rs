@@ -250,7 +250,8 @@ impl Served {
             let prompt = request.prompt.len();
             match contain(|| engine.submit(request)) {
                 Ok(Ok(id)) => {
-                    let (events, waits) = (events.clone(), Some(waits));
+                    let events = events.clone();
+                    let waits = Some(waits);
                     self.sequences.insert(id, Sequence { events, came, waits, choice, prompt, last: None });
                 }
                 Ok(Err(error)) => {
@@ -293,7 +294,8 @@ impl Served {
         let done = contain(|| engine.round(&mut tell).or_else(|_| engine.round(&mut tell)));
         match done {
             Ok(Ok(_)) => {
-                let (seconds, rows) = (began.elapsed(), engine.counts().rows);
+                let seconds = began.elapsed();
+                let rows = engine.counts().rows;
                 metrics.observe("limpid_turn_seconds", seconds.as_secs_f64());
                 metrics.observe("limpid_turn_rows", rows as f64);
                 self.rows = prompt_rows(self.rows, rows, seconds, shared.options.turn)

@@ -44,7 +44,7 @@ pub(super) struct Settings {
 
 /// The files beside a vocabulary.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(super) struct TokenizerFiles {
     pub settings: Settings,
     /// The class that the files name.
     pub class: Option<String>,
@@ -97,8 +97,8 @@ fn list(value: Option<&Value>) -> Vec<Value> {
     value.and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-impl Beside {
-    pub(super) fn read(dir: &Path) -> Result<Beside, TokenizerError> {
+impl TokenizerFiles {
+    pub(super) fn read(dir: &Path) -> Result<TokenizerFiles, TokenizerError> {
         let read = |name: &str| -> Result<Vec<(String, Value)>, TokenizerError> {
             let path = dir.join(name);
             if !path.exists() {
@@ -112,7 +112,7 @@ impl Beside {
         let wrong = |error: TokenizerError| error.at(&dir.join(OWN));
         let settings = serde_json::from_value(Value::Object(own.iter().cloned().collect()))
             .map_err(|error| wrong(part("the file", "a tokenizer_config.json", error.to_string())))?;
-        let mut beside = Beside { settings, ..Beside::default() };
+        let mut beside = TokenizerFiles { settings, ..TokenizerFiles::default() };
         let find =
             |keys: &[(String, Value)], key: &str| keys.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.clone());
         let given = |value: &Option<Value>| {
@@ -167,8 +167,11 @@ impl Beside {
     }
 
     /// Of BERT's settings the case alone.
-    pub(super) fn with_case(lowercase: bool) -> Beside {
-        Beside { settings: Settings { do_lower_case: Some(lowercase), ..Settings::default() }, ..Beside::default() }
+    pub(super) fn with_case(lowercase: bool) -> TokenizerFiles {
+        TokenizerFiles {
+            settings: Settings { do_lower_case: Some(lowercase), ..Settings::default() },
+            ..TokenizerFiles::default()
+        }
     }
 
     /// The special tokens of a vocabulary of `size` ranks, which names none itself. Ids between them are reserved, as in transformers; of

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     TokenizerError,
-    beside::{Beside, ROLES},
+    beside::{ROLES, TokenizerFiles},
     imported::meaning,
     spec::{Added, Model, Spec, Vocab, part, steps},
     split::Split,
@@ -16,7 +16,7 @@ use super::{
 };
 
 /// A class's steps and settings of the model, for the vocabulary of a tokenizer.json.
-type Make = fn(&Spec, &Beside, &Class) -> Spec;
+type Make = fn(&Spec, &TokenizerFiles, &Class) -> Spec;
 
 /// A class.
 pub(super) struct Class {
@@ -161,7 +161,7 @@ fn named(name: &str) -> Option<&'static Class> {
 
 /// The class of a folder's tokenizer: by the name in its files, by its model, or both. `is_byte_level` says whether tokenizer.json has
 /// bytes for letters, which a Llama's has not. None if nothing names a class.
-pub(super) fn choose(beside: &Beside, is_byte_level: bool) -> Option<&'static Class> {
+pub(super) fn choose(beside: &TokenizerFiles, is_byte_level: bool) -> Option<&'static Class> {
     let model = beside.model_type.as_deref().unwrap_or_default();
     let usual = MODELS.iter().find(|(_, models)| models.contains(&model)).map(|(class, _)| *class);
     let disbelieved = DISBELIEVED.contains(&model);
@@ -195,7 +195,7 @@ impl Class {
     }
 
     /// Makes the class's tokenizer of `spec`, a tokenizer.json (`whole`) or no more than a vocabulary. Says whether it is another then.
-    pub(super) fn make(&self, spec: &mut Spec, beside: &Beside, whole: bool) -> Result<bool, TokenizerError> {
+    pub(super) fn make(&self, spec: &mut Spec, beside: &TokenizerFiles, whole: bool) -> Result<bool, TokenizerError> {
         let class = if whole && spec.kind() != self.kind { &WHOLE } else { self };
         let before = meaning(spec)?;
         if let Some(make) = class.make {
@@ -242,7 +242,7 @@ impl Class {
 }
 
 /// Bytes as GPT-2's letters.
-fn letters(beside: &Beside, mut pre_tokenizer: Value) -> Spec {
+fn letters(beside: &TokenizerFiles, mut pre_tokenizer: Value) -> Spec {
     let steps = pre_tokenizer.get_mut("pretokenizers").and_then(Value::as_array_mut);
     let last = match steps.and_then(|steps| steps.last_mut()) {
         Some(step) => step,
@@ -253,35 +253,35 @@ fn letters(beside: &Beside, mut pre_tokenizer: Value) -> Spec {
 }
 
 /// The same of text in NFC.
-fn composed(beside: &Beside, pre_tokenizer: Value) -> Spec {
+fn composed(beside: &TokenizerFiles, pre_tokenizer: Value) -> Spec {
     Spec { normalizer: json!({ "type": "NFC" }), ..letters(beside, pre_tokenizer) }
 }
 
-fn gpt2(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+fn gpt2(_: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     letters(beside, cutting(Split::Gpt2))
 }
 
-fn gpt_neox(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+fn gpt_neox(_: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     composed(beside, cutting(Split::Gpt2))
 }
 
-fn qwen2(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+fn qwen2(_: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     composed(beside, cutting(Split::Qwen2))
 }
 
-fn cohere(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+fn cohere(_: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     let digits = json!({ "type": "Digits", "individual_digits": true });
     composed(beside, json!({ "type": "Sequence", "pretokenizers": [digits, byte_level(true)] }))
 }
 
-fn openai_gpt(_: &Spec, beside: &Beside, class: &Class) -> Spec {
+fn openai_gpt(_: &Spec, beside: &TokenizerFiles, class: &Class) -> Spec {
     let unk_token = beside.role("unk_token", class).map(String::from);
     let model = Model { end_of_word_suffix: Some("</w>".into()), unk_token, ..Model::default() };
     let decoder = json!({ "type": "BPEDecoder", "suffix": "</w>" });
     Spec { model, decoder, ..word_pieces(None, bert_normalizer(true, None, true)) }
 }
 
-fn llama(_: &Spec, beside: &Beside, _: &Class) -> Spec {
+fn llama(_: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     let (prefix, always) = (beside.settings.add_prefix_space != Some(false), beside.settings.legacy == Some(true));
     let scheme = if !prefix {
         "never"
@@ -295,7 +295,7 @@ fn llama(_: &Spec, beside: &Beside, _: &Class) -> Spec {
     Spec { model, pre_tokenizer, decoder: blanks(prefix), ..Spec::default() }
 }
 
-fn gemma(_: &Spec, beside: &Beside, class: &Class) -> Spec {
+fn gemma(_: &Spec, beside: &TokenizerFiles, class: &Class) -> Spec {
     let unk_token = beside.role("unk_token", class).map(String::from);
     Spec {
         model: Model { fuse_unk: Some(true), byte_fallback: Some(true), unk_token, ..Model::default() },
@@ -308,7 +308,7 @@ fn gemma(_: &Spec, beside: &Beside, class: &Class) -> Spec {
     }
 }
 
-fn bert_pieces(_: &Spec, beside: &Beside, class: &Class) -> Spec {
+fn bert_pieces(_: &Spec, beside: &TokenizerFiles, class: &Class) -> Spec {
     let settings = &beside.settings;
     let (chinese, lowercase) =
         (settings.tokenize_chinese_chars.unwrap_or(true), settings.do_lower_case.unwrap_or(true));
@@ -327,7 +327,7 @@ pub(super) fn bert() -> &'static Class {
 }
 
 /// SentencePiece's pieces of words, with `unknown` for what they lack.
-fn unigram(beside: &Beside, normalizer: Option<Value>, unknown: usize) -> Spec {
+fn unigram(beside: &TokenizerFiles, normalizer: Option<Value>, unknown: usize) -> Spec {
     let scheme = if beside.settings.add_prefix_space == Some(false) { "never" } else { "always" };
     let marks = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true });
     Spec {
@@ -345,11 +345,11 @@ fn charsmap(spec: &Spec) -> Option<Value> {
     steps.into_iter().find(|(kind, _)| *kind == "Precompiled").map(|(_, step)| step.clone())
 }
 
-fn xlm_roberta(spec: &Spec, beside: &Beside, _: &Class) -> Spec {
+fn xlm_roberta(spec: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     unigram(beside, charsmap(spec), 3)
 }
 
-fn camembert(spec: &Spec, beside: &Beside, class: &Class) -> Spec {
+fn camembert(spec: &Spec, beside: &TokenizerFiles, class: &Class) -> Spec {
     let name = beside.role("unk_token", class).unwrap_or_default();
     let unknown = match &spec.model.vocab {
         Vocab::Scores(list) => list.iter().position(|(token, _)| token == name).unwrap_or(0),
@@ -358,7 +358,7 @@ fn camembert(spec: &Spec, beside: &Beside, class: &Class) -> Spec {
     unigram(beside, charsmap(spec), unknown)
 }
 
-fn albert(spec: &Spec, beside: &Beside, _: &Class) -> Spec {
+fn albert(spec: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     let mut steps = vec![replace("``", "\""), replace("''", "\"")];
     if beside.settings.keep_accents != Some(true) {
         steps.extend(["NFKD", "StripAccents"].map(|kind| json!({ "type": kind })));

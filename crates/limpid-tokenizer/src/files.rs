@@ -8,7 +8,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{
     Encoding, Tokenizer, TokenizerError,
-    beside::Beside,
+    beside::TokenizerFiles,
     classes::{self, Class, WHOLE},
     imported::{ImportedTokenizer, Told},
     spec::{Added, Merge, Model, Spec, Vocab, part},
@@ -90,7 +90,7 @@ impl Tokenizer {
                 .map(|name| dir.join(name));
         let ranks = ["tokenizer.model", "tiktoken.model"].map(|name| dir.join(name));
         let ranks = ranks.iter().find(|path| path.exists());
-        let beside = Beside::read(dir)?;
+        let beside = TokenizerFiles::read(dir)?;
         let mut class = &WHOLE;
         let tokenizer = if json.exists() {
             let source = text(&json)?;
@@ -160,7 +160,7 @@ impl Tokenizer {
 }
 
 /// What the files beside a tokenizer say of tokens that its own file does not.
-fn configure(imported: &mut ImportedTokenizer, beside: &Beside, class: &Class) {
+fn configure(imported: &mut ImportedTokenizer, beside: &TokenizerFiles, class: &Class) {
     let size = imported.tokens().len();
     let is_known = |id: &u32| (*id as usize) < size;
     let named = |role| beside.role(role, class).and_then(|name| imported.id(name));
@@ -175,13 +175,13 @@ fn configure(imported: &mut ImportedTokenizer, beside: &Beside, class: &Class) {
 }
 
 /// The class's tokenizer of a vocabulary.
-fn made(mut spec: Spec, class: &Class, beside: &Beside) -> Result<Tokenizer, TokenizerError> {
+fn made(mut spec: Spec, class: &Class, beside: &TokenizerFiles) -> Result<Tokenizer, TokenizerError> {
     class.make(&mut spec, beside, false)?;
     Tokenizer::made(spec)
 }
 
 /// The class that reads vocab.json and merges.txt: where nothing names one, GPT-1's by its ends of words, or GPT-2's.
-fn class_of_pairs(spec: &Spec, beside: &Beside) -> Result<&'static Class, TokenizerError> {
+fn class_of_pairs(spec: &Spec, beside: &TokenizerFiles) -> Result<&'static Class, TokenizerError> {
     let words = spec.model.merges.iter().flatten().any(|merge| merge.1.ends_with("</w>"));
     let named = beside.class.is_some() || beside.model_type.is_some();
     let class = match classes::choose(beside, true) {
@@ -204,7 +204,7 @@ fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str) -> Result<Spec, TokenizerE
 
 /// A .tiktoken file in a model's folder: text is cut as for GPT-4, with numbers of up to three digits, and the special tokens are
 /// those beside it.
-fn ranks_beside(bytes: &[u8], beside: &Beside) -> Result<Tokenizer, TokenizerError> {
+fn ranks_beside(bytes: &[u8], beside: &TokenizerFiles) -> Result<Tokenizer, TokenizerError> {
     let plain = tiktoken(bytes, Some(Split::Llama3), &[])?;
     let special = beside.after(plain.vocab_size() as u64);
     let Tokenizer::Imported(imported) = tiktoken(bytes, Some(Split::Llama3), &special)? else { return Ok(plain) };
@@ -214,7 +214,7 @@ fn ranks_beside(bytes: &[u8], beside: &Beside) -> Result<Tokenizer, TokenizerErr
 /// BERT's tokenizer of that vocab.txt, with these special tokens.
 pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -> Result<Tokenizer, TokenizerError> {
     let mut spec = word_pieces(lines)?;
-    classes::bert().make(&mut spec, &Beside::with_case(lowercase), false)?;
+    classes::bert().make(&mut spec, &TokenizerFiles::with_case(lowercase), false)?;
     spec.added_tokens = Added::specials(special, 0);
     Tokenizer::made(spec)
 }

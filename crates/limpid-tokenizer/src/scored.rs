@@ -73,8 +73,8 @@ impl Scored {
         let mut ids = vec![];
         for part in self.parts(text, specials) {
             match part {
-                Part::Marker(id) => ids.push(id),
-                Part::Text(text) => {
+                Fragment::Marker(id) => ids.push(id),
+                Fragment::Text(text) => {
                     let prefix = if self.prefix { BLANK } else { "" };
                     let text = prefix.to_string() + &text.replace(' ', BLANK);
                     self.words(&text).try_for_each(|word| self.join(word, &mut ids))?;
@@ -85,8 +85,8 @@ impl Scored {
     }
 
     /// A text cut at the markers in it: at all of the longest first.
-    fn parts<'a>(&self, text: &'a str, specials: bool) -> Vec<Part<'a>> {
-        let mut parts = if text.is_empty() { vec![] } else { vec![Part::Text(text)] };
+    fn parts<'a>(&self, text: &'a str, specials: bool) -> Vec<Fragment<'a>> {
+        let mut parts = if text.is_empty() { vec![] } else { vec![Fragment::Text(text)] };
         let there: BTreeSet<&str> = (0..text.len())
             .flat_map(|at| self.begins[usize::from(text.as_bytes()[at])].iter().map(move |len| (at, at + len)))
             .filter_map(|(from, to)| text.get(from..to))
@@ -94,11 +94,11 @@ impl Scored {
         let sought = self.markers.iter().filter(|marker| specials || !marker.special);
         for marker in sought.filter(|marker| there.contains(marker.text.as_str())) {
             let cut = |part| {
-                let Part::Text(text) = part else { return vec![part] };
+                let Fragment::Text(text) = part else { return vec![part] };
                 let mut cut = vec![];
                 for (i, rest) in text.split(marker.text.as_str()).enumerate() {
-                    cut.extend((i > 0).then_some(Part::Marker(marker.id)));
-                    cut.extend((!rest.is_empty()).then_some(Part::Text(rest)));
+                    cut.extend((i > 0).then_some(Fragment::Marker(marker.id)));
+                    cut.extend((!rest.is_empty()).then_some(Fragment::Text(rest)));
                 }
                 cut
             };
@@ -167,7 +167,7 @@ impl Scored {
 }
 
 /// Text, or a token that was cut out of it.
-enum Part<'a> {
+enum Fragment<'a> {
     Text(&'a str),
     Marker(u32),
 }

@@ -86,8 +86,8 @@ impl Diagram {
     /// axes are called as `notation` does.
     pub fn of_model(self, model: &Model, notation: Notation) -> Option<String> {
         let Mode::Inspect { batch, context } = model.mode else { return None };
-        let sheet = Sheet::new(model, notation, (batch, context));
-        (!self.needs_run()).then(|| sheet.draw(self))
+        let drawing = Drawing::new(model, notation, (batch, context));
+        (!self.needs_run()).then(|| drawing.draw(self))
     }
 
     /// It as SVG, with the tokens of a run.
@@ -95,13 +95,13 @@ impl Diagram {
     /// # Errors
     /// If the run has not what it shows.
     pub fn of_run(self, trace: &Trace, labels: &Labels, notation: Notation) -> Result<String, TraceError> {
-        let mut sheet = Sheet::new(trace.model, notation, trace.size());
+        let mut drawing = Drawing::new(trace.model, notation, trace.size());
         match self {
-            Diagram::Input => sheet.input(trace, labels),
-            Diagram::Loss => sheet.loss(trace, labels)?,
-            _ => return Ok(sheet.draw(self)),
+            Diagram::Input => drawing.input(trace, labels),
+            Diagram::Loss => drawing.loss(trace, labels)?,
+            _ => return Ok(drawing.draw(self)),
         }
-        Ok(sheet.finish(self))
+        Ok(drawing.finish(self))
     }
 }
 
@@ -121,7 +121,7 @@ const EVENS: Fill = Fill::Box(4); // norms
 const STREAM: Fill = Fill::Box(5); // the residual stream
 
 /// A diagram that is being drawn.
-struct Sheet<'a> {
+struct Drawing<'a> {
     model: &'a Model,
     c: &'a Config,
     notation: Notation,
@@ -140,9 +140,9 @@ type Shape<'a> = &'a [(&'static str, usize)];
 /// A line in a box: symbol, name, shape.
 type Row = [String; 3];
 
-impl<'a> Sheet<'a> {
-    fn new(model: &'a Model, notation: Notation, (b, t): (usize, usize)) -> Sheet<'a> {
-        Sheet { model, c: &model.config, notation, b, t, marks: vec![], size: [0.0, 0.0] }
+impl<'a> Drawing<'a> {
+    fn new(model: &'a Model, notation: Notation, (b, t): (usize, usize)) -> Drawing<'a> {
+        Drawing { model, c: &model.config, notation, b, t, marks: vec![], size: [0.0, 0.0] }
     }
 
     fn draw(mut self, diagram: Diagram) -> String {
@@ -687,8 +687,8 @@ impl<'a> Sheet<'a> {
         let [before, block, after] = self.ops();
         let (mid, gap) = (170.0, 34.0);
         // llm.c keeps the reciprocal of what a norm divides by
-        let call = |sheet: &Sheet, name: &str| sheet.call(name).trim_start_matches("1/").to_string();
-        let sizes = |sheet: &Sheet, name: &str| sizes_of(&sheet.shape(name)).to_string();
+        let call = |drawing: &Drawing, name: &str| drawing.call(name).trim_start_matches("1/").to_string();
+        let sizes = |drawing: &Drawing, name: &str| sizes_of(&drawing.shape(name)).to_string();
         // both columns as wide as the widest line needs
         let all = [before.as_slice(), block.as_slice(), after.as_slice()].concat();
         let every = all.iter().flat_map(|op| self.params(op).into_iter().map(String::from).chain(self.written(op)));

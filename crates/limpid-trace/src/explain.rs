@@ -211,8 +211,8 @@ pub fn explain(trace: &mut LayerTrace, name: &str, at: &[usize]) -> Result<Expla
         _ => (at[0], at[1]),
     };
     let length = trace.batch().spans[0].rows;
-    let mut scene = Scene { row: b * length + pos, b, pos, trace };
-    let (value, op, draft) = scene.draft(name, at)?;
+    let mut explainer = Explainer { row: b * length + pos, b, pos, trace };
+    let (value, op, draft) = explainer.draft(name, at)?;
     Ok(draft.finish(cell, value, op, formula))
 }
 
@@ -357,14 +357,14 @@ const FACTOR: &str = "A number times a factor of the configuration.";
 const LOG_SUM: &str = "the log of the sum of exponentials";
 
 /// The row that a cell is in.
-struct Scene<'a> {
+struct Explainer<'a> {
     trace: &'a mut LayerTrace,
     row: usize,
     b: usize,
     pos: usize,
 }
 
-impl Scene<'_> {
+impl Explainer<'_> {
     fn draft(&mut self, name: &str, at: &[usize]) -> Result<(f32, &'static str, Draft), TraceError> {
         let (b, pos) = (self.b, self.pos);
         if name == "input" {
@@ -565,9 +565,9 @@ impl Scene<'_> {
         let segment = batch.segments.get(self.row).map_or(0, |id| *id as usize);
         let named = self.trace.names();
         let (places, c) = (named.config.positions, named.config.d_embed());
-        let of_table = |scene: &Self, table: Region, row: usize| -> Result<Operand, TraceError> {
-            let value = scene.trace.table_rows(table, row..row + 1)?[col];
-            Ok(found(value, Cell { name: scene.trace.names().name_of(table), at: vec![row, col] }))
+        let of_table = |explainer: &Self, table: Region, row: usize| -> Result<Operand, TraceError> {
+            let value = explainer.trace.table_rows(table, row..row + 1)?[col];
+            Ok(found(value, Cell { name: explainer.trace.names().name_of(table), at: vec![row, col] }))
         };
         if token == Some(region) {
             let what = format!("Token {id} has row {id} of the token table; this is its column {col}.");
@@ -688,8 +688,8 @@ impl Scene<'_> {
             Some((attn, letter, head, d)) => Cell { name: attn.named(&format!("W_{letter}")), at: vec![*head, i, *d] },
             None => Cell { name: weight.clone(), at: vec![own, i] },
         };
-        let one = |scene: &Self, i: usize| {
-            let left = found(xs[i], scene.cell(x, i));
+        let one = |explainer: &Self, i: usize| {
+            let left = found(xs[i], explainer.cell(x, i));
             let label = match left.at.as_ref().map(|cell| &cell.at[..]) {
                 Some([_, head, _, d]) => format!("head {head}, {d}"),
                 _ => format!("{unit} {i}"),
@@ -747,7 +747,7 @@ impl Scene<'_> {
     fn rotate(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
         let Op::Rotate { x, angles, heads, .. } = op else { return Ok(Draft::default()) };
         let values = self.values(x)?;
-        let place = |scene: &Self, col: usize| found(values[col], scene.cell(x, col));
+        let place = |explainer: &Self, col: usize| found(values[col], explainer.cell(x, col));
         if col >= heads.parts()[2].start {
             return Ok(Draft::new("Values are not rotated: a copy.").term("copied", place(self, col), None));
         }

@@ -54,8 +54,8 @@ pub fn glance(trace: &mut LayerTrace, sequence: usize, piece: &dyn Fn(u32) -> St
     Ok(glance)
 }
 
-/// A word for what a head attends to, and how much of its weight goes there: `previous 92%`.
-pub fn trait_of(scores: &HeadScores) -> String {
+/// What a head attends to in a word, and how much of its weight goes there: `previous 92%`.
+pub fn head_label(scores: &HeadScores) -> String {
     match scores.kind {
         Some(HeadKind { score: "entropy", .. }) => "even".into(),
         Some(HeadKind { score, value }) => {
@@ -136,7 +136,7 @@ impl Glance {
     pub fn heads(&self) -> Grid {
         let n = self.heads.first().map_or(0, Vec::len);
         let row = |(block, heads): (usize, &Vec<HeadScores>)| -> Vec<String> {
-            std::iter::once(block.to_string()).chain(heads.iter().map(trait_of)).collect()
+            std::iter::once(block.to_string()).chain(heads.iter().map(head_label)).collect()
         };
         Grid {
             title: String::new(),

@@ -486,8 +486,8 @@ impl Trainer {
         watch: &mut [Change],
     ) -> Result<Option<f64>> {
         let mut own = self.own_changes(&pieces);
-        let UpdateReport { norm, finite, held } = self.take_report(&mut own)?;
-        if held {
+        let UpdateReport { norm, finite, held_back } = self.take_report(&mut own)?;
+        if held_back {
             return Ok(None);
         }
         if !finite {

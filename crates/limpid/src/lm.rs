@@ -13,7 +13,7 @@ use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::error::{Error, Result};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
 use crate::matrix::Precision;
-use crate::memory::{self, On};
+use crate::memory::{self, Placement};
 use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
 use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
@@ -870,7 +870,7 @@ fn kept(
         Mode::Inspect { batch: 1, context: 1 }
     };
     let model = Model::new(config, mode)?;
-    let on = On::from(machine);
+    let on = Placement::from(machine);
     memory::fits(&model, None, files.map_or(on.clone(), |files| on.with_weights(files, &model)))?;
     let mut backend = machine.start(&model)?;
     load(&model, &mut *backend)?;

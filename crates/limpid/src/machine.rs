@@ -35,7 +35,7 @@ impl Device {
     }
 
     /// Whether models lie in memory of its own, not in the system's beside the program.
-    pub fn has_memory(self) -> bool {
+    pub fn has_own_memory(self) -> bool {
         self == Device::Gpu
     }
 }
@@ -161,7 +161,7 @@ impl Machine {
     /// # Errors
     /// If there is no such device.
     pub fn takes(&self, model: &Model, training: Option<&TrainingMemory>) -> Option<backend::Result<DeviceMemory>> {
-        self.device.has_memory().then(|| gpu::takes(&self.gpu, model, training))
+        self.device.has_own_memory().then(|| gpu::takes(&self.gpu, model, training))
     }
 }
 

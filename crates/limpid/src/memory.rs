@@ -14,9 +14,9 @@ use limpid_core::matrix::codes::Codes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// On what a model runs, with which weights, in how many processes.
+/// Where a model runs, with which weights, in how many processes: what decides the memory it takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct On {
+pub struct Placement {
     /// The machine.
     pub machine: Machine,
     /// Bytes of those weights that stay quantised: as f32s, and as they are kept.
@@ -25,23 +25,23 @@ pub struct On {
     pub processes: [usize; 2],
 }
 
-impl From<&Machine> for On {
+impl From<&Machine> for Placement {
     /// With weights that are all f32, in one process.
-    fn from(machine: &Machine) -> On {
-        On { machine: machine.clone(), quantised: [0; 2], processes: [1; 2] }
+    fn from(machine: &Machine) -> Placement {
+        Placement { machine: machine.clone(), quantised: [0; 2], processes: [1; 2] }
     }
 }
 
-impl From<&On> for On {
-    fn from(on: &On) -> On {
+impl From<&Placement> for Placement {
+    fn from(on: &Placement) -> Placement {
         on.clone()
     }
 }
 
-impl On {
+impl Placement {
     /// The same with the weights of a checkpoint, opened for `model`.
     #[must_use]
-    pub fn with_weights(self, checkpoint: &Checkpoint, model: &Model) -> On {
+    pub fn with_weights(self, checkpoint: &Checkpoint, model: &Model) -> Placement {
         if self.machine.device != Device::Cpu || !checkpoint.is_quantised() {
             return self;
         }
@@ -55,7 +55,7 @@ impl On {
             Some([4 * param.region.len(), Codes::of(quants).filter(|_| whole)?.bytes_of(param.region.len())])
         };
         let add = |[a, b]: [usize; 2], [c, d]: [usize; 2]| [a + c, b + d];
-        On { quantised: model.params.iter().filter_map(codes).fold([0; 2], add), ..self }
+        Placement { quantised: model.params.iter().filter_map(codes).fold([0; 2], add), ..self }
     }
 }
 
@@ -93,8 +93,8 @@ pub fn is_systems(machine: &Machine, model: &Model) -> bool {
 }
 
 /// Bytes of each memory that a model takes on a device, to train by a recipe if there is one; of several processes, in each.
-pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(MemoryPart, u64)> {
-    let on: On = on.into();
+pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>) -> Vec<(MemoryPart, u64)> {
+    let on: Placement = on.into();
     let (&Machine { device, threads, .. }, [wide, kept]) = (&on.machine, on.quantised);
     if let (Some(recipe), processes) = (recipe, on.processes[0])
         && processes > 1
@@ -117,20 +117,25 @@ pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(
 }
 
 /// The bytes of all of [`parts`].
-pub fn needed(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> u64 {
+pub fn needed(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>) -> u64 {
     parts(model, recipe, on).iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// The same for one of several processes that train together, as many as fit the recipe: it keeps moments and average of what it
 /// updates, sets fewer gradients aside, and has buffers for what goes to and fro.
-pub fn parts_among(model: &Model, recipe: &Recipe, on: impl Into<On>, processes: usize) -> Vec<(MemoryPart, u64)> {
+pub fn parts_among(
+    model: &Model,
+    recipe: &Recipe,
+    on: impl Into<Placement>,
+    processes: usize,
+) -> Vec<(MemoryPart, u64)> {
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
     let step = SharedStep::new(&groups, &Uses::default(), recipe.accumulate, (0.0, 0.0));
     let ProcessCost { micros, share, buffers, .. } = step.among(processes, Network::Gigabit10);
     let own_share = share as f64 / step.learning.max(1) as f64;
     let of_one =
         |(part, bytes)| (part, if DIVIDED.contains(&part) { (bytes as f64 * own_share).ceil() as u64 } else { bytes });
-    let (own, on) = (Recipe { accumulate: micros, ..*recipe }, On { processes: [1; 2], ..on.into() });
+    let (own, on) = (Recipe { accumulate: micros, ..*recipe }, Placement { processes: [1; 2], ..on.into() });
     let beside = [(MemoryPart::ExchangeBuffers, buffers), (MemoryPart::Mpi, MPI)];
     parts(model, Some(&own), on).into_iter().map(of_one).chain(beside).collect()
 }
@@ -143,7 +148,7 @@ pub fn program() -> u64 {
 
 /// Those of them that lie beside a model in a device's memory.
 pub fn program_on(device: Device) -> u64 {
-    if device.has_memory() { 0 } else { program() }
+    if device.has_own_memory() { 0 } else { program() }
 }
 
 /// A number of bytes that Linux tells of this process: `VmRSS:` for what it holds, `VmHWM:` for the most it ever held.
@@ -167,7 +172,7 @@ pub fn trainable(
     config: &Config,
     recipe: &Recipe,
     tuning: &Tuning,
-    on: impl Into<On>,
+    on: impl Into<Placement>,
     (program, budget): (u64, Option<u64>),
 ) -> Result<Model, ConfigError> {
     let (mode, on) = (Mode::Train { batch: recipe.batch_size, context: recipe.context }, on.into());
@@ -178,8 +183,8 @@ pub fn trainable(
 }
 
 /// The limit that a model and its training do not fit into, if there is one, with what they need of it.
-pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Option<(u64, Limit)> {
-    let on: On = on.into();
+pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>) -> Option<(u64, Limit)> {
+    let on: Placement = on.into();
     let (&Machine { device, threads, .. }, [wide, _], [_, here]) = (&on.machine, on.quantised, on.processes);
     if let Some(own) = taken(&on.machine, model, recipe) {
         return over(of_system(&own, |_| true), 0, here);
@@ -189,11 +194,11 @@ pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Opt
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device) + plain;
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
     // of moments and average all is reserved, and each process touches its part
-    let divided = |on: &On| {
+    let divided = |on: &Placement| {
         let parts = parts(model, recipe, on).into_iter();
         parts.filter(|(part, _)| DIVIDED.contains(part)).map(|(_, bytes)| bytes).sum::<u64>()
     };
-    let others = divided(&On { processes: [1; 2], ..on.clone() }) - divided(&on);
+    let others = divided(&Placement { processes: [1; 2], ..on.clone() }) - divided(&on);
     over(needed(model, recipe, &on), (own + reserved) as u64 + others, here)
 }
 
@@ -216,7 +221,7 @@ fn over(touched: u64, untouched: u64, here: usize) -> Option<(u64, Limit)> {
 ///
 /// # Errors
 /// [`Error::Memory`].
-pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Result<(), Error> {
+pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>) -> Result<(), Error> {
     let on = on.into();
     refuse(lacking(model, recipe, &on), recipe.is_some(), &on)
 }
@@ -225,8 +230,8 @@ pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Result
 ///
 /// # Errors
 /// [`Error::Memory`].
-pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
-    let on: On = on.into();
+pub fn fits_beside(model: &Model, on: impl Into<Placement>) -> Result<(), Error> {
+    let on: Placement = on.into();
     let counts = |part: MemoryPart| part != MemoryPart::Parameters;
     if let Some(own) = taken(&on.machine, model, None) {
         return refuse(over(of_system(&own, counts), 0, 1), false, &on);
@@ -235,7 +240,7 @@ pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
     refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0, 1), false, &on)
 }
 
-fn refuse(lacking: Option<(u64, Limit)>, training: bool, on: &On) -> Result<(), Error> {
+fn refuse(lacking: Option<(u64, Limit)>, training: bool, on: &Placement) -> Result<(), Error> {
     match lacking {
         None => Ok(()),
         Some((needed, Limit { left, said, .. })) => {

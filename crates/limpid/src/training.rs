@@ -13,7 +13,7 @@ use crate::data::Tokens;
 use crate::data::chat::{MARKERS, is_template, template};
 use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::error::{Error, Result};
-use crate::memory::{self, On, outline, trainable};
+use crate::memory::{self, Placement, outline, trainable};
 use crate::model::{Mode, Model, Param, Tuning};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
@@ -105,7 +105,7 @@ pub struct TrainingPlan {
     /// Where it is trained.
     pub machine: Machine,
     /// The same with the weights it begins from, as memory is counted.
-    pub on: On,
+    pub placement: Placement,
     /// Bytes that the process holds beside the model.
     pub program: u64,
     /// The bytes that it keeps within, if there is a limit.
@@ -337,7 +337,7 @@ impl Training {
     /// or training diverges.
     pub fn run_telling(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained> {
         let plan = self.check_folder()?.prepare()?;
-        memory::fits(&plan.model, Some(&plan.recipe), &plan.on)?;
+        memory::fits(&plan.model, Some(&plan.recipe), &plan.placement)?;
         let mut run = plan.start()?;
         let summary = run.go(&mut |event| if plan.main { progress(event) } else { Control::Continue })?;
         plan.trained(run, summary)
@@ -380,12 +380,12 @@ impl Training {
             None => self.machine,
         };
         let program = memory::program_on(machine.device);
-        let on = On { processes: [self.ranks.size(), self.ranks.here()], ..On::from(&machine) };
-        let on = match base.as_ref().and_then(Lm::checkpoint) {
-            Some(files) => on.with_weights(files, &outline(&config, &recipe, &self.tuning)?),
-            None => on,
+        let placement = Placement { processes: [self.ranks.size(), self.ranks.here()], ..Placement::from(&machine) };
+        let placement = match base.as_ref().and_then(Lm::checkpoint) {
+            Some(files) => placement.with_weights(files, &outline(&config, &recipe, &self.tuning)?),
+            None => placement,
         };
-        let model = trainable(&config, &recipe, &self.tuning, &on, (program, self.memory))?;
+        let model = trainable(&config, &recipe, &self.tuning, &placement, (program, self.memory))?;
         // an impossible text is told before memory is reserved
         recipe.batches(&corpus.train, objective)?;
         Ok(TrainingPlan {
@@ -398,7 +398,7 @@ impl Training {
             chat_template,
             model,
             machine,
-            on,
+            placement,
             program,
             memory: self.memory,
             base,
@@ -676,7 +676,7 @@ impl TrainingPlan {
             Some(folder) if self.main => {
                 let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";
                 write_text(&folder.join("summary.json"), &text)?;
-                if self.on.processes[0] > 1 {
+                if self.placement.processes[0] > 1 {
                     run.with_best(|_| ())?; // the others take what is kept
                 }
                 drop(run); // its memory is free for the model

@@ -598,7 +598,7 @@ impl Key {
 }
 
 /// What a file is.
-pub(crate) struct Found {
+pub(crate) struct GgufModel {
     pub(crate) kind: &'static Architecture,
     pub(crate) config: Config,
     /// Whether queries, keys and values are one tensor.
@@ -608,7 +608,7 @@ pub(crate) struct Found {
 }
 
 /// Reads the metadata, and the settings that follow from which tensors are present.
-pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
+pub(crate) fn read(m: &Metadata, store: &Store) -> Result<GgufModel> {
     let architecture = m.str("general.architecture")?;
     let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {
         if let Some(why) = why_not(architecture) {
@@ -656,7 +656,7 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Found> {
     }
     keys.checked(c.check())?;
     let unused = keys.rest(&c)?;
-    Ok(Found { kind, config: canonical(&c), fused: has("blk.0.attn_qkv.weight"), unused })
+    Ok(GgufModel { kind, config: canonical(&c), fused: has("blk.0.attn_qkv.weight"), unused })
 }
 
 impl Architecture {

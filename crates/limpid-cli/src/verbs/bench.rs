@@ -138,7 +138,8 @@ fn train(args: &TrainArgs) -> Result<()> {
             times.push(start.elapsed().as_secs_f64());
         }
     }
-    let (seconds, top) = (median(times), roof.measure(READINGS));
+    let seconds = median(times);
+    let top = roof.measure(READINGS);
     let (tok_s, rate) = ((recipe.batch_size * recipe.context * recipe.accumulate) as f64 / seconds, flops / seconds);
     let rss = peak_rss();
     let facts = json!({
@@ -218,7 +219,8 @@ fn prefill(args: &InferenceArgs) -> Result<()> {
     let tokens = ids(within(args.tokens, 256, context_length)?, vocab_size);
     let body: f64 = decoder.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
     let mut roof = roof(&args.machine.machine())?;
-    let (mut times, total) = (vec![], tokens.len());
+    let mut times = vec![];
+    let total = tokens.len();
     for round in 0..6 {
         let table = sequence(&mut decoder);
         let start = Instant::now();
@@ -232,7 +234,8 @@ fn prefill(args: &InferenceArgs) -> Result<()> {
         }
         decoder.pool().release(table);
     }
-    let (seconds, top) = (median(times), roof.measure(READINGS));
+    let seconds = median(times);
+    let top = roof.measure(READINGS);
     // the head works for the last row only
     let head = 2.0 * (vocab_size * decoder.model().config.d_unembed()) as f64;
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
@@ -259,7 +262,8 @@ fn decode(args: &InferenceArgs) -> Result<()> {
         decoder.run([DecodeRows { table: &table, past: 1 + step, tokens: &token, outputs: 1 }])?;
         times.push(start.elapsed().as_secs_f64());
     }
-    let (seconds, top) = (median(times), roof.measure(PASSES));
+    let seconds = median(times);
+    let top = roof.measure(PASSES);
     // every weight but the tables' other rows is read once a token
     let model = decoder.model();
     let is_table = |param: &Param| match param.module.part {
@@ -296,7 +300,8 @@ fn encode(args: EncodeArgs) -> Result<()> {
     let megabytes = text.len() as f64 / 1e6;
     tokenizer.encode("the tables are made")?;
     let rate = |threads: usize| -> Result<(f64, usize)> {
-        let (mut best, mut tokens) = (f64::MAX, 0);
+        let mut best = f64::MAX;
+        let mut tokens = 0;
         for _ in 0..3 {
             let start = Instant::now();
             tokens = tokenizer.encode_on(threads, &text, true)?.len();
@@ -311,7 +316,9 @@ fn encode(args: EncodeArgs) -> Result<()> {
             "one_thread_mb_s": one, "all_threads_mb_s": all
         }));
     }
-    let (name, tokens, threads) = (tokenizer.name(), show::commas(tokens), show::plural(threads, "thread"));
+    let name = tokenizer.name();
+    let tokens = show::commas(tokens);
+    let threads = show::plural(threads, "thread");
     show::out(&format!(
         "{name}: {megabytes:.1} MB, {tokens} tokens; one thread {one:.1} MB/s, {threads} {all:.1} MB/s\n"
     ))

@@ -98,7 +98,8 @@ pub fn run(args: Args) -> Result<()> {
     options.check()?;
     let engine = lm.engine(&EngineLimits::new(lm.config(), 1, lm.config().context_length))?;
     let system = args.system.map(|content| Message { role: Role::System, content });
-    let (messages, stop) = (vec![], interrupted_answer()?);
+    let messages = vec![];
+    let stop = interrupted_answer()?;
     let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json };
     if !std::io::stdin().is_terminal() {
         let too_long = format!("{}, the most that a message may have", show::bytes(LONGEST as u64));
@@ -123,9 +124,9 @@ pub fn run(args: Args) -> Result<()> {
                 Err(error) if ends(&error) => return Err(error),
                 Err(error) => show::prose(format_args!("{error:#}")),
             },
-            // a closed terminal gives an end or an error, and is none any more
-            _ if !std::io::stdin().is_terminal() => bail!(Interrupted("the terminal was closed")),
-            ended => return ended.map(drop),
+            ended if std::io::stdin().is_terminal() => return ended.map(drop),
+            // a closed terminal gives an end or an error, and is no terminal any more
+            Ok(_) | Err(_) => bail!(Interrupted("the terminal was closed")),
         }
     }
 }
@@ -212,12 +213,15 @@ impl Talk {
                  write less"
             );
         }
-        let (prompt_tokens, mut cached_tokens) = (prompt.len(), 0);
+        let prompt_tokens = prompt.len();
+        let mut cached_tokens = 0;
         self.stop.store(false, Ordering::Relaxed);
         self.engine.submit(EngineRequest { prompt, options: self.options.clone(), log_probs: None, reuse: true })?;
         // asked the same again, the draws are others
         self.options.sample += 1;
-        let (mut done, mut broken, mut more) = (None, None, true);
+        let mut done = None;
+        let mut broken = None;
+        let mut more = true;
         while more {
             more = self.engine.round(&mut |_, event| {
                 match event {

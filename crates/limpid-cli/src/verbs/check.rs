@@ -100,11 +100,14 @@ fn gradients(plan: &TrainingPlan) -> Result<Verdict> {
     reference.forward(model.body())?;
     reference.backward(model.back())?;
     let losses = model.losses().expect("a model to train has losses");
-    let (mut worst, mut of, mut tried) = (0.0, String::new(), 0);
+    let mut worst = 0.0;
+    let mut of = String::new();
+    let mut tried = 0;
     for param in &model.params {
         let grads = reference.exact(param.region.grad()).to_vec();
         for i in (0..grads.len()).step_by(1 + grads.len() / 6) {
-            let (keep, h) = (reference.exact(param.region)[i], 1e-5);
+            let keep = reference.exact(param.region)[i];
+            let h = 1e-5;
             let mut at = |value: f64| -> Result<f64> {
                 reference.exact_mut(param.region)[i] = value;
                 reference.forward(model.ops())?;
@@ -168,7 +171,9 @@ fn overfit(plan: &TrainingPlan, model: &Model, context: usize, machine: &Machine
     let context = context.min(text.len() - 1);
     let text = Tokens::new(text);
     let batches = Batches::new(&text, 2, context, plan.recipe.seed, plan.objective)?;
-    let (mut first, mut last, mut steps) = (None, f64::INFINITY, 0);
+    let mut first = None;
+    let mut last = f64::INFINITY;
+    let mut steps = 0;
     while steps < 300 && last > 0.1 * first.unwrap_or(f64::INFINITY).min(1e9) {
         let Some(loss) = trainer.step(&batches)?.loss else { bail!("the training text has no token to predict") };
         last = loss;

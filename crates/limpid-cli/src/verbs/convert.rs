@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::Backend;
 use limpid::checkpoint::store::{Dtype, rounded};
 use limpid::checkpoint::{
-    Checkpoint, CheckpointError, Format, ModelData, ModelValues, SHARD_BYTES, gguf, is_part, regained, save,
+    Carried, Checkpoint, CheckpointError, Format, ModelData, ModelValues, SHARD_BYTES, gguf, is_part, regained, save,
 };
 use limpid::config::Config;
 use limpid::model::{Mode, Model, Param};
@@ -86,139 +86,208 @@ fn shard_size(text: &str) -> Result<usize, String> {
 
 pub fn run(args: Args) -> Result<()> {
     let source = crate::models::adapted(&args.src, args.adapter.as_deref(), !args.no_verify)?;
-    if let Some(from) = args.from.filter(|from| *from != source.format) {
-        bail!("{} is of the format {}, not {from}", args.src.display(), source.format);
-    }
-    let ending = args.dst.extension().map(|e| e.to_ascii_lowercase());
-    let format = args.to.unwrap_or(match ending.as_ref().and_then(|e| e.to_str()) {
-        Some("gguf") => Format::Gguf,
-        Some("bin") => Format::Llmc,
-        _ if source.format == Format::Limpid => Format::HuggingFace,
-        _ => Format::Limpid,
-    });
-    check_place(&args, &source, format)?;
-    let tokenizer = match args.tokenizer.as_deref() {
-        None => source.tokenizer.clone(),
-        Some("none") => None,
-        Some(name) => Some(Tokenizer::known(name)?),
-    };
-    let vocab_size = source.config.vocab_size;
-    let tokens = tokenizer.as_ref().map_or(vocab_size, Tokenizer::vocab_size);
-    if tokens > vocab_size {
-        bail!("the tokenizer has {tokens} tokens, the model's vocab_size is {vocab_size}: they do not belong together");
-    }
-    let carried = match args.tokenizer {
-        None => source.carried.clone(),
-        Some(_) => source.carried.clone().without_tokenizer(),
-    };
-    let stored = args.dtype.clone().unwrap_or(source.dtype().in_format(format));
+    let conversion = Conversion::decide(&args, &source)?;
     let start = Instant::now();
-    let model = outline(&source.config)?;
-    let values = |param: &Param| Ok(source.values(&model, param)?.into_owned());
-    // what is said of a tokenizer is of no other
-    let metadata = source.whole_metadata()?.map(|metadata| match &args.tokenizer {
-        None => metadata,
-        Some(_) => metadata.without(|key| key.starts_with("tokenizer.")),
-    });
-    let data = ModelData {
-        tokenizer: tokenizer.as_ref(),
-        chat_template: source.chat_template.as_deref(),
-        carried: Some(&carried),
-        shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
-        rows: &|param, rows| source.rows(&model, param, rows),
-        keep_types: args.dtype.is_none(),
-        metadata: metadata.as_ref(),
-        ..ModelData::of(&source.config, ModelValues::Read(&values))
-    };
-    save(&args.dst, format, &stored, &data).map_err(|error| match error {
-        CheckpointError::Tokenizer(error) => {
-            let train: String = error.settings().iter().map(|flag| format!(" (limpid train --{flag})")).collect();
-            anyhow!("{error}; --tokenizer none leaves it out{train}")
-        }
-        error => error.into(),
-    })?;
+    conversion.write()?;
     let seconds = start.elapsed().as_secs_f64();
-    // llm.c has files of byte pairs alone
-    let unfit = tokenizer.as_ref().filter(|_| format == Format::Llmc).and_then(|t| t.to_llmc().err());
-    let written = tokenizer.as_ref().filter(|_| unfit.is_none());
-    let proof = if args.verify { Some(verify(&source, &args.dst, written)?) } else { None };
-    let same = args.dtype.is_none();
-    // rows that are no blocks of what is asked for become others; tables of positions are F32 beside any type
-    let as_they_were = same && source.format == Format::Gguf || stored == Dtype::F32;
-    let mut types = if format == Format::Gguf { types(&args.dst)? } else { vec![stored.to_string()] };
-    types.retain(|name| as_they_were || *name != Dtype::F32.to_string());
-    let all_types = types.join(", ");
-    let rows_without = vocab_size - tokens;
+    let outcome = conversion.outcome(seconds)?;
     if args.json {
-        let [along, behind, unsaid] = parted(&source, &carried, format, same);
-        show::json(&serde_json::json!({
-            "from": source.format, "to": format, "dtype": all_types, "parameters": model.parameter_count(),
-            "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
-            "metadata_left_out": unsaid, "rows_without_token": rows_without, "seconds": seconds,
-            "verified": proof.as_ref().map(|p| p.wrong.is_none()),
-            "logits_differ_by": proof.as_ref().map(|p| p.apart),
-            "texts_compared": proof.as_ref().map(|p| p.texts), "of_these_after_nfc": proof.as_ref().map(|p| p.composed),
-            "first_difference": proof.as_ref().and_then(|p| p.wrong.clone()),
-        }))?;
+        show::json(&conversion.json(&outcome))?;
     } else {
+        show::out(&show::pairs(&conversion.rows(&outcome)))?;
+    }
+    if let Some(wrong) = outcome.proof.and_then(|p| p.wrong) {
+        bail!("the two models differ: {wrong}");
+    }
+    Ok(())
+}
+
+/// What is to be written.
+struct Conversion<'a> {
+    args: &'a Args,
+    source: &'a Checkpoint,
+    model: Model,
+    format: Format,
+    /// Type of the stored matrices.
+    dtype: Dtype,
+    tokenizer: Option<Tokenizer>,
+    carried: Carried,
+}
+
+/// What was written.
+struct Outcome {
+    seconds: f64,
+    /// Types of the stored matrices.
+    types: Vec<String>,
+    /// Why the tokenizer was not written.
+    unfit: Option<TokenizerError>,
+    proof: Option<Proof>,
+}
+
+impl Conversion<'_> {
+    /// Decides what is not asked for, and refuses what cannot be.
+    fn decide<'a>(args: &'a Args, source: &'a Checkpoint) -> Result<Conversion<'a>> {
+        if let Some(from) = args.from.filter(|from| *from != source.format) {
+            bail!("{} is of the format {}, not {from}", args.src.display(), source.format);
+        }
+        let ending = args.dst.extension().map(|e| e.to_ascii_lowercase());
+        let format = args.to.unwrap_or(match (ending.as_ref().and_then(|e| e.to_str()), source.format) {
+            (Some("gguf"), _) => Format::Gguf,
+            (Some("bin"), _) => Format::Llmc,
+            (_, Format::Limpid) => Format::HuggingFace,
+            _ => Format::Limpid,
+        });
+        check_place(args, source, format)?;
+        let tokenizer = match args.tokenizer.as_deref() {
+            None => source.tokenizer.clone(),
+            Some("none") => None,
+            Some(name) => Some(Tokenizer::known(name)?),
+        };
+        let vocab_size = source.config.vocab_size;
+        let tokens = tokenizer.as_ref().map_or(vocab_size, Tokenizer::vocab_size);
+        if tokens > vocab_size {
+            bail!(
+                "the tokenizer has {tokens} tokens, the model's vocab_size is {vocab_size}: they do not belong together"
+            );
+        }
+        let carried = match args.tokenizer {
+            None => source.carried.clone(),
+            Some(_) => source.carried.clone().without_tokenizer(),
+        };
+        let dtype = args.dtype.clone().unwrap_or(source.dtype().in_format(format));
+        Ok(Conversion { args, source, model: outline(&source.config)?, format, dtype, tokenizer, carried })
+    }
+
+    fn write(&self) -> Result<()> {
+        let Conversion { args, source, model, .. } = self;
+        let values = |param: &Param| Ok(source.values(model, param)?.into_owned());
+        // what is said of a tokenizer is of no other
+        let metadata = source.whole_metadata()?.map(|metadata| match &args.tokenizer {
+            None => metadata,
+            Some(_) => metadata.without(|key| key.starts_with("tokenizer.")),
+        });
+        let data = ModelData {
+            tokenizer: self.tokenizer.as_ref(),
+            chat_template: source.chat_template.as_deref(),
+            carried: Some(&self.carried),
+            shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
+            rows: &|param, rows| source.rows(model, param, rows),
+            keep_types: args.dtype.is_none(),
+            metadata: metadata.as_ref(),
+            ..ModelData::of(&source.config, ModelValues::Read(&values))
+        };
+        save(&args.dst, self.format, &self.dtype, &data).map_err(|error| match error {
+            CheckpointError::Tokenizer(error) => {
+                let train: String = error.settings().iter().map(|flag| format!(" (limpid train --{flag})")).collect();
+                anyhow!("{error}; --tokenizer none leaves it out{train}")
+            }
+            error => error.into(),
+        })
+    }
+
+    /// What was written, compared with the source if that is asked for.
+    fn outcome(&self, seconds: f64) -> Result<Outcome> {
+        let Conversion { args, source, format, .. } = self;
+        // llm.c has files of byte pairs alone
+        let tokenizer = self.tokenizer.as_ref();
+        let unfit = tokenizer.filter(|_| *format == Format::Llmc).and_then(|t| t.to_llmc().err());
+        let written = tokenizer.filter(|_| unfit.is_none());
+        let proof = if args.verify { Some(verify(source, &args.dst, written)?) } else { None };
+        // rows that are no blocks of what is asked for become others; tables of positions are F32 beside any type
+        let as_they_were = args.dtype.is_none() && source.format == Format::Gguf || self.dtype == Dtype::F32;
+        let mut types = if *format == Format::Gguf { types(&args.dst)? } else { vec![self.dtype.to_string()] };
+        types.retain(|name| as_they_were || *name != Dtype::F32.to_string());
+        Ok(Outcome { seconds, types, unfit, proof })
+    }
+
+    /// Rows of the vocabulary that no token has.
+    fn rows_without_token(&self) -> usize {
+        self.tokenizer.as_ref().map_or(0, |tokenizer| self.source.config.vocab_size - tokenizer.vocab_size())
+    }
+
+    fn json(&self, outcome: &Outcome) -> serde_json::Value {
+        let Conversion { source, format, carried, .. } = self;
+        let proof = outcome.proof.as_ref();
+        let [along, behind, unsaid] = parted(source, carried, *format, self.args.dtype.is_none());
+        serde_json::json!({
+            "from": source.format, "to": format, "dtype": outcome.types.join(", "),
+            "parameters": self.model.parameter_count(),
+            "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
+            "metadata_left_out": unsaid, "rows_without_token": self.rows_without_token(), "seconds": outcome.seconds,
+            "verified": proof.map(|p| p.wrong.is_none()),
+            "logits_differ_by": proof.map(|p| p.apart),
+            "texts_compared": proof.map(|p| p.texts), "of_these_after_nfc": proof.map(|p| p.composed),
+            "first_difference": proof.and_then(|p| p.wrong.clone()),
+        })
+    }
+
+    fn rows(&self, outcome: &Outcome) -> Vec<(&'static str, String)> {
+        let Conversion { args, source, format, .. } = self;
+        let types = outcome.types.join(", ");
+        let time = show::duration(outcome.seconds);
         let mut rows = vec![
             ("read", format!("{} ({}): {}", args.src.display(), source.format, source.config)),
-            ("wrote", format!("{} ({format}, {all_types}) in {}", args.dst.display(), show::duration(seconds))),
+            ("wrote", format!("{} ({format}, {types}) in {time}", args.dst.display())),
         ];
         if !source.left_out.is_empty() {
             rows.push(("left out", format!("{}: limpid computes nothing with them", list(&source.left_out))));
         }
-        rows.extend(along(&source, &carried, format, same));
+        rows.extend(along(source, &self.carried, *format, args.dtype.is_none()));
         if let Some(asked @ Dtype::Blocks(_)) = &args.dtype
-            && !types.contains(&asked.to_string())
+            && !outcome.types.contains(&asked.to_string())
         {
             rows.push(("types", format!("no matrix is stored as {asked}, because no matrix has rows of whole blocks")));
         }
-        if rows_without > 0 {
-            let what =
-                format!("has {tokens} tokens, and the model rows for {vocab_size}: {rows_without} of them have none");
-            rows.push(("tokenizer", what));
+        rows.extend(self.about_tokenizer(outcome).into_iter().map(|what| ("tokenizer", what)));
+        if let Some(Proof { of, apart, largest, tokens, texts, composed, .. }) = &outcome.proof {
+            let found = format!("{of} differ by at most {apart:.2e} over {tokens} tokens (they reach {largest:.3})");
+            rows.push(("compared", found));
+            if *texts > 0 {
+                let nfc = if *composed > 0 { format!(", of {composed} after NFC") } else { String::new() };
+                rows.push(("", format!("ids and text of {texts} samples are the same{nfc}")));
+            }
         }
-        if let Some(why) = &unfit {
-            rows.push(("tokenizer", format!("not written: {why}")));
+        rows
+    }
+
+    /// How the written tokenizer differs from the model or the source's.
+    fn about_tokenizer(&self, outcome: &Outcome) -> Vec<String> {
+        let Conversion { args, source, format, .. } = self;
+        let Some(tokenizer) = &self.tokenizer else {
+            let piece = SENTENCE_PIECE.iter().find(|name| args.tokenizer.is_none() && source.path.join(name).exists());
+            let none = "none: --tokenizer NAME|FILE puts one in".to_string();
+            return vec![piece.map_or(none, |name| sentence_piece(name))];
+        };
+        let mut told = vec![];
+        let without = self.rows_without_token();
+        if without > 0 {
+            told.push(format!(
+                "has {} tokens, and the model rows for {}: {without} of them have none",
+                tokenizer.vocab_size(),
+                source.config.vocab_size
+            ));
         }
-        if format == Format::Gguf
-            && let Some(Ok(table)) = tokenizer.as_ref().map(Tokenizer::table)
-        {
+        if let Some(why) = &outcome.unfit {
+            told.push(format!("not written: {why}"));
+        }
+        if *format != Format::Gguf {
+            return told;
+        }
+        if let Ok(table) = tokenizer.table() {
             let nfc = "llama.cpp does not normalise texts to NFC, as this tokenizer does: texts that are not NFC get other ids there";
             let once = "llama.cpp puts a blank before every text and after every special token, and this tokenizer only before a text \
                         that begins with none: other texts have other ids there";
-            let told = [(table.nfc, nfc), (table.blank_once, once)].into_iter().filter(|(is, _)| *is);
-            rows.extend(told.map(|(_, what)| ("tokenizer", what.to_string())));
+            let differs = [(table.nfc, nfc), (table.blank_once, once)].into_iter().filter(|(is, _)| *is);
+            told.extend(differs.map(|(_, what)| what.to_string()));
         }
-        if format == Format::Gguf
-            && tokenizer.as_ref().is_some_and(|t| t.end_of_text().is_none() && t.name() != "wordpiece")
-        {
-            let what = "it has no token that ends a text, which GGUF cannot express: llama.cpp ends a generation at token 11, or at 2 of SentencePiece's";
-            rows.push(("tokenizer", what.into()));
+        if tokenizer.end_of_text().is_none() && tokenizer.name() != "wordpiece" {
+            told.push(
+                "it has no token that ends a text, which GGUF cannot express: llama.cpp ends a generation at token 11, or at 2 of SentencePiece's"
+                    .into(),
+            );
         }
-        if tokenizer.is_none() {
-            let piece = SENTENCE_PIECE.iter().find(|name| args.tokenizer.is_none() && source.path.join(name).exists());
-            let none = "none: --tokenizer NAME|FILE puts one in".to_string();
-            rows.push(("tokenizer", piece.map_or(none, |name| sentence_piece(name))));
-        }
-        if let Some(proof) = &proof {
-            let (apart, largest, tokens) = (proof.apart, proof.largest, proof.tokens);
-            let found =
-                format!("{} differ by at most {apart:.2e} over {tokens} tokens (they reach {largest:.3})", proof.of);
-            rows.push(("compared", found));
-            if proof.texts > 0 {
-                let n = proof.composed;
-                let nfc = if n > 0 { format!(", of {n} after NFC") } else { String::new() };
-                rows.push(("", format!("ids and text of {} samples are the same{nfc}", proof.texts)));
-            }
-        }
-        show::out(&show::pairs(&rows))?;
+        told
     }
-    if let Some(wrong) = proof.and_then(|p| p.wrong) {
-        bail!("the two models differ: {wrong}");
-    }
-    Ok(())
 }
 
 /// What files of programs end in: a folder, or another program's file, of such a name would be taken for one.
@@ -230,7 +299,8 @@ const ENDINGS: &[&str] = &[
 
 /// Refuses a DST by which something would be lost, or that is called what it is not.
 fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
-    let (dst, is) = (args.dst.display(), if format.is_folder() { "a folder" } else { "one file" });
+    let dst = args.dst.display();
+    let is = if format.is_folder() { "a folder" } else { "one file" };
     let place = resolved(&args.dst)?;
     let adapter = source.adapter.as_ref().map(|adapter| &*adapter.path);
     for used in [Some(&*args.src), Some(&*source.path), adapter].into_iter().flatten() {
@@ -331,7 +401,8 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
     let tokens = 16.min(c.context_length);
     let ids = (0..tokens as u64).map(|i| ((i * 7919 + 13) % c.vocab_size as u64) as u32).collect();
     let batch = Batch::of_sequences(ids, vec![0; tokens], tokens);
-    let (mode, machine) = (Mode::Inspect { batch: 1, context: tokens }, Machine::cpu(crate::machine::cores()));
+    let mode = Mode::Inspect { batch: 1, context: tokens };
+    let machine = Machine::cpu(crate::machine::cores());
     let run = |config: &Config, load: &dyn Fn(&Model, &mut dyn Backend) -> Result<()>| -> Result<Ran> {
         let model = Model::new(config, mode)?;
         memory::fits(&model, None, &machine)?;
@@ -395,7 +466,8 @@ fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, usiz
     // its own letters, of which some tokenizers have few
     texts.extend(before.decode(&(0..before.vocab_size().min(500) as u32).collect::<Vec<_>>()));
     let table = if folder { None } else { before.table().ok() };
-    let (composes, mut composed) = (table.as_ref().is_some_and(|table| table.nfc), 0);
+    let composes = table.as_ref().is_some_and(|table| table.nfc);
+    let mut composed = 0;
     if table.is_some_and(|table| table.blank_once) {
         let specials = before.specials();
         texts.retain(|text| !text.starts_with(' ') && !specials.iter().any(|(token, _)| text.contains(token)));

@@ -124,7 +124,8 @@ fn prepare(args: Prepare) -> Result<()> {
         threads,
     };
     let asked = interrupt()?;
-    let (start, bar) = (Instant::now(), Progress::of("%", 100, args.json));
+    let start = Instant::now();
+    let bar = Progress::of("%", 100, args.json);
     let mut last = data::Progress::default();
     let done = data::prepare(&plan, &args.out, &mut |progress| {
         last = *progress;
@@ -205,7 +206,9 @@ fn prepared(args: &Info, folder: &Path) -> Result<()> {
     });
     let row = |c: &Counts| {
         let parts = if c.parts == c.documents { String::new() } else { format!(" in {} parts", show::commas(c.parts)) };
-        let (documents, tokens, bytes) = (show::commas(c.documents), show::commas(c.tokens), show::bytes(c.bytes));
+        let documents = show::commas(c.documents);
+        let tokens = show::commas(c.tokens);
+        let bytes = show::bytes(c.bytes);
         format!("{documents} documents{parts}, {tokens} tokens, {bytes} of text")
     };
     let settings = &manifest.settings;
@@ -260,7 +263,8 @@ fn samples(args: &Info, tokens: &Tokens, tokenizer: &Tokenizer) -> Result<Vec<St
     let documents = if tokens.is_empty() { 0 } else { tokens.documents() as u64 };
     let one = |n: usize| {
         let i = random::below(args.seed, random::site("sample"), n as u64, documents) as usize;
-        let (range, mut ids) = (tokens.document(i), vec![]);
+        let range = tokens.document(i);
+        let mut ids = vec![];
         tokens.copy(range.start..range.end.min(range.start + SHOWN.0), &mut ids);
         let more = if range.len() > SHOWN.0 { " ..." } else { "" };
         Ok(format!("document {} ({} tokens): {}{more}", i + 1, range.len(), tokenizer.decode(&ids)?.trim_end()))
@@ -272,11 +276,13 @@ fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
     let name = args.tokenizer.as_deref().unwrap_or("gpt2");
     let tokenizer = Tokenizer::known(name)?;
     let opened: Result<Vec<Shard>, _> = files.iter().map(|path| Shard::open(path, None)).collect();
-    let (opened, end) = (opened?, tokenizer.end_of_text());
+    let opened = opened?;
+    let end = tokenizer.end_of_text();
     let last = opened.len().saturating_sub(1);
     let tokens = Tokens::of_shards(opened.into_iter().enumerate().map(|(i, s)| s.ended_by(end, i == last)).collect());
     tokens.check_ids(tokenizer.vocab_size())?;
-    let (documents, longest) = (tokens.documents(), longest(&tokens));
+    let documents = tokens.documents();
+    let longest = longest(&tokens);
     let facts = json!({
         "shards": files.len(), "documents": documents, "tokens": tokens.len(), "longest_document": longest,
     });

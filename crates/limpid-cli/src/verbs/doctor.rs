@@ -28,7 +28,8 @@ pub fn run(args: Args) -> Result<()> {
     if args.prove {
         return prove(&args);
     }
-    let (threads, level) = (args.machine.threads(), args.machine.level());
+    let threads = args.machine.threads();
+    let level = args.machine.level();
     Cpu::can_start(threads)?;
     let levels: Vec<&str> = Level::available().iter().map(|l| l.name()).collect();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok();

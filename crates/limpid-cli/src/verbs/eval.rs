@@ -6,9 +6,11 @@ use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
+use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
+use limpid::data::Tokens;
 use limpid::data::chat::is_template;
-use limpid::data::source::About;
+use limpid::data::source::{About, TextSource};
 use limpid::engine::EngineLimits;
 use limpid::generate;
 use limpid::train::{Documents, Objective, Windows};
@@ -48,8 +50,9 @@ pub struct Args {
     machine: MachineOptions,
 }
 
+/// How well a text is predicted.
 #[derive(serde::Serialize)]
-struct Found {
+struct TextScore {
     loss: f64,
     perplexity: f64,
     /// None where the predicted tokens do not say every byte of the text.
@@ -81,25 +84,9 @@ pub fn run(args: Args) -> Result<()> {
         (None, Some(prompt), Some(continuation)) => return likelihood(&args, &lm, prompt, continuation),
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
-    let tokenizer = tokenizer(checkpoint)?;
     let mut text = source::source(data, &args.reading, &args.machine);
     text.val_fraction = 0.0;
-    let (ids, text, documents) = match source::worded(text.conversations())? {
-        Some(_) if checkpoint.config.mask != Mask::Causal => bail!(limpid::Error::NeedsCausal),
-        Some(chat) => {
-            let foreign = checkpoint.chat_template.as_deref().filter(|template| !is_template(template));
-            let (ids, _) = chat.tokens(tokenizer, foreign)?;
-            let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();
-            let bytes = tokenizer.decode_bytes(&answers)?.len() as u64;
-            let mut text = About::default();
-            (text.bytes, text.unknown) = (bytes, chat.unknown(tokenizer));
-            (ids, text, Documents { whole: true, cross: false })
-        }
-        None => {
-            let (ids, text) = source::worded(text.whole(tokenizer))?;
-            (ids, text, Documents::default())
-        }
-    };
+    let (ids, text, documents) = read(&text, checkpoint)?;
     ids.check_ids(checkpoint.config.vocab_size)?;
     if let Some(read) = text.read.as_ref().filter(|_| !args.json) {
         show::say(format_args!("{data}: {read}"));
@@ -115,16 +102,16 @@ pub fn run(args: Args) -> Result<()> {
         bail!("{data}: none of its {} can be predicted, so it has no loss", show::plural(ids.len(), "token"))
     };
     finite(checkpoint, "the loss", loss)?;
+    let unknown = tokenizer(checkpoint)?.unknown();
     let judged = (0..ids.len()).filter(|at| ids.counted(*at));
-    let (all, unknown_tokens) = judged
-        .fold((0, 0), |(all, unknown), at| (all + 1, unknown + usize::from(tokenizer.unknown() == Some(ids.id(at)))));
+    let (all, unknown_tokens) =
+        judged.fold((0, 0), |(all, lacking), at| (all + 1, lacking + usize::from(unknown == Some(ids.id(at)))));
     let why_no_bits_per_byte = match objective {
         Objective::Masked { .. } => Some("only the masked tokens are predicted"),
         Objective::NextToken if unknown_tokens > 0 => Some("text after unknown tokens is not predicted"),
         Objective::NextToken => None,
     };
-    let floor = text.log_probability.filter(|_| why_no_bits_per_byte.is_none()).map(|p| -p / score.tokens as f64);
-    let found = Found {
+    let found = TextScore {
         loss,
         perplexity,
         bits_per_byte: score.bits_per_byte(text.bytes as usize).filter(|_| why_no_bits_per_byte.is_none()),
@@ -135,38 +122,67 @@ pub fn run(args: Args) -> Result<()> {
         unknown_tokens,
         unknown_share: unknown_tokens as f64 / all.max(1) as f64,
         unknown: text.unknown,
-        entropy_floor: floor,
+        entropy_floor: text
+            .log_probability
+            .filter(|_| why_no_bits_per_byte.is_none())
+            .map(|p| -p / score.tokens as f64),
     };
-    let [of, among] =
-        if objective == Objective::NextToken { ["token", ""] } else { ["masked token", " of masked tokens"] };
-    let bits = match (found.bits_per_byte, found.why_no_bits_per_byte) {
-        (Some(bits), _) => format!("{bits:.4}"),
-        (None, why) => format!("none: {}", why.unwrap_or_default()),
+    show::found(args.json, &found, &found.rows(objective, all))
+}
+
+/// A text's ids, what is known of it, and how its documents are cut into windows; of conversations the answers are predicted alone.
+fn read(source: &TextSource, checkpoint: &Checkpoint) -> Result<(Tokens, About, Documents)> {
+    let tokenizer = tokenizer(checkpoint)?;
+    let Some(chat) = source::worded(source.conversations())? else {
+        let (ids, text) = source::worded(source.whole(tokenizer))?;
+        return Ok((ids, text, Documents::default()));
     };
-    let mut rows = vec![
-        ("loss", format!("{:.4} nats a {of}", found.loss)),
-        ("perplexity", format!("{:.4}{among}", found.perplexity)),
-        ("bits per byte", bits),
-        ("tokens predicted", format!("{} in windows of {context}", show::commas(found.tokens))),
-        ("bytes", show::commas(found.bytes)),
-    ];
-    if unknown_tokens > 0 {
-        let words: Vec<String> = found.unknown.iter().map(|word| format!("{word:?}")).collect();
-        let some = if words.is_empty() { String::new() } else { format!(", such as {}", words.join(", ")) };
-        let share = 100.0 * found.unknown_share;
-        let what = format!(
-            "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and predicting `unknown` counts as right",
-            show::commas(unknown_tokens),
-            show::commas(all)
-        );
-        rows.push(("unknown tokens", what));
+    if checkpoint.config.mask != Mask::Causal {
+        bail!(limpid::Error::NeedsCausal);
     }
-    if let Some(floor) = floor {
-        let above = loss - floor;
-        let what = format!("{floor:.4} nats a token: no model can do better on this text ({above:.4} above it)");
-        rows.push(("entropy floor", what));
+    let foreign = checkpoint.chat_template.as_deref().filter(|template| !is_template(template));
+    let (ids, _) = chat.tokens(tokenizer, foreign)?;
+    let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();
+    let bytes = tokenizer.decode_bytes(&answers)?.len() as u64;
+    let mut text = About::default();
+    (text.bytes, text.unknown) = (bytes, chat.unknown(tokenizer));
+    Ok((ids, text, Documents { whole: true, cross: false }))
+}
+
+impl TextScore {
+    /// The lines to print; `all` tokens were judged.
+    fn rows(&self, objective: Objective, all: usize) -> Vec<(&'static str, String)> {
+        let [of, among] =
+            if objective == Objective::NextToken { ["token", ""] } else { ["masked token", " of masked tokens"] };
+        let bits = match (self.bits_per_byte, self.why_no_bits_per_byte) {
+            (Some(bits), _) => format!("{bits:.4}"),
+            (None, why) => format!("none: {}", why.unwrap_or_default()),
+        };
+        let mut rows = vec![
+            ("loss", format!("{:.4} nats a {of}", self.loss)),
+            ("perplexity", format!("{:.4}{among}", self.perplexity)),
+            ("bits per byte", bits),
+            ("tokens predicted", format!("{} in windows of {}", show::commas(self.tokens), self.context)),
+            ("bytes", show::commas(self.bytes)),
+        ];
+        if self.unknown_tokens > 0 {
+            let words: Vec<String> = self.unknown.iter().map(|word| format!("{word:?}")).collect();
+            let some = if words.is_empty() { String::new() } else { format!(", such as {}", words.join(", ")) };
+            let share = 100.0 * self.unknown_share;
+            let what = format!(
+                "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and predicting `unknown` counts as right",
+                show::commas(self.unknown_tokens),
+                show::commas(all)
+            );
+            rows.push(("unknown tokens", what));
+        }
+        if let Some(floor) = self.entropy_floor {
+            let above = self.loss - floor;
+            let what = format!("{floor:.4} nats a token: no model can do better on this text ({above:.4} above it)");
+            rows.push(("entropy floor", what));
+        }
+        rows
     }
-    show::found(args.json, &found, &rows)
 }
 
 /// How likely a continuation is: logarithms of each token's probability and their sum.

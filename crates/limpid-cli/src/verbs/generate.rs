@@ -180,10 +180,10 @@ fn check_receipt_place(file: &Path) -> Result<()> {
 /// Leaves a model with fewer positions, where it has no table of them.
 fn shorten(config: &mut Config, context: usize) -> Result<()> {
     let (own, scaling) = (config.context_length, config.rotary_scaling);
+    if !(1..=own).contains(&context) {
+        bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")));
+    }
     match config.positions {
-        _ if !(1..=own).contains(&context) => {
-            bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")))
-        }
         Positions::Rotary if (context..own).contains(&scaling.context) && scaling.kind == RotaryKind::Longrope => {
             let most = scaling.context;
             bail!("this model's angles are those of texts of more than {most} tokens: its context cannot be shorter")
@@ -295,13 +295,14 @@ impl Samples<'_> {
                     Some(choice) if self.args.json => sample.choices.push(choice),
                     Some(choice) => {
                         let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
-                        let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
+                        let len = choice.input_len;
+                        let chosen = candidate(&choice.chosen);
                         let line = format!("\ninput (1, {len}): {chosen}, of {}", others.join(", "));
-                        sample.parts.push(Part::Choice(line));
+                        sample.parts.push(Shown::Choice(line));
                     }
                     None => {}
                 }
-                sample.parts.push(Part::Text(text));
+                sample.parts.push(Shown::Text(text));
             }
             EngineEvent::Done(written) => sample.done = Some(Ok(written)),
             EngineEvent::Failed(error) => sample.done = Some(Err(error)),
@@ -314,8 +315,8 @@ impl Samples<'_> {
         while let Some(sample) = self.written.front_mut() {
             for part in sample.parts.drain(..).filter(|_| !self.args.json) {
                 match part {
-                    Part::Text(text) => show::out(&text)?,
-                    Part::Choice(line) => show::say(line),
+                    Shown::Text(text) => show::out(&text)?,
+                    Shown::Choice(line) => show::say(line),
                 }
             }
             if sample.done.is_none() {
@@ -371,13 +372,13 @@ impl Samples<'_> {
 struct Written {
     id: RequestId,
     /// What is not shown yet.
-    parts: Vec<Part>,
+    parts: Vec<Shown>,
     choices: Vec<Choice>,
     done: Option<Result<Sample, GenerateError>>,
 }
 
 /// What is shown of a sample: a piece of text, or how a token was chosen.
-enum Part {
+enum Shown {
     Text(String),
     Choice(String),
 }

@@ -28,7 +28,7 @@ use limpid::trace::palette::Palette;
 use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::ranking::{likeliest, nearest_rows};
 use limpid::trace::table::{self, Masks, TableOptions};
-use limpid::trace::view::{Grid, Labels, Paint, wrap};
+use limpid::trace::view::{Grid, Labels, wrap};
 use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
 use limpid::train::{Recipe, Windows};
 use serde_json::{Value, json};
@@ -213,111 +213,40 @@ pub fn run(args: Args) -> Result<()> {
         return first(&args, Ready { model, backend, batch, tokenizer });
     }
     let tokenizer = tokenizer.as_ref();
-    let sequences: Vec<&[u32]> = batch.spans.iter().map(|span| &batch.tokens[span.row..][..span.rows]).collect();
-    let others = args.listing || args.next || args.masks || args.similar.is_some() || draws(&args);
-    let named = !args.tensor.is_empty() || args.save.is_some();
-    let table = args.table || args.params || !(others || named);
-    let backward = args.backward || args.tensor.iter().any(|t| t.ends_with(".grad"));
-    if args.next && !model.config.lm_head {
-        bail!("--next: {}", ConfigError::NoHead);
-    }
-    let trace = match &args.mask_file {
-        None => Trace::run(&model, &mut *backend, &batch, backward)?,
-        Some(_) if backward => {
-            bail!(Usage("--mask-file: gradients are computed with the model's own mask alone".into()))
-        }
-        Some(file) => {
-            let (mask, file, own) = (source::read_file(file)?, file.display(), model.config.mask);
-            let mask: MaskTable = mask.parse().with_context(|| file.to_string())?;
-            let trace = Trace::run_masked(&model, &mut *backend, &batch, mask)?;
-            show::say(format_args!(
-                "note: {file} decides which tokens see which; the model's own mask ({own}) does not apply"
-            ));
-            trace
-        }
-    };
+    let trace = traced(&args, &model, &mut *backend, &batch)?;
     // every name is looked up before anything is printed or written
     let seen = look(&args, &trace, tokenizer)?;
     if let Some(path) = &args.save {
         save_tensors(&args, path, &trace, &seen.names)?;
     }
-    let drawn = draws(&args) && !(args.json && outs.is_empty());
     if args.json {
         show::json(&to_json(&args, &trace, &seen, tokenizer))?;
-        if drawn {
-            pictures(&args, &outs, seen.plots, seen.diagrams)?;
-        }
-        return sound_rows(&trace, &seen.rows);
-    }
-    let width = args.width.map_or_else(show::table_width, usize::from);
-    let mut options = TableOptions { width, decimals: args.decimals.into(), ..TableOptions::default() };
-    if args.full {
-        let most = usize::MAX;
-        options = TableOptions { max_rows: most, max_cols: most, max_tables: most, width: 0, ..options };
-    }
-    // a heat map has as many columns as a line has room for, so it needs a width
-    let maps = TableOptions { width: if width == 0 && !args.full { show::PROSE } else { options.width }, ..options };
-    let ink = show::paint();
-    let paint = |tensor: &Labelled| match args.view.as_str() {
-        "auto" => Some(ink).filter(|_| show::terminal() && tensor.is_map()),
-        view => Some(ink).filter(|_| view == "heat"),
-    };
-    let mut parts = vec![];
-    if args.listing {
-        parts.push(model.to_string());
-    }
-    for (name, tensor) in seen.names.iter().zip(&seen.tensors) {
-        let paint = paint(tensor);
-        let heading = match args.words.notation {
-            Some(notation) => headline(trace.row(name)?.in_notation(&model, notation)),
-            None => String::new(),
-        };
-        parts.push(heading + &tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options }));
-        let inputs = seen.inputs.iter().filter(|_| name == "input");
-        parts.extend(inputs.map(|grid| grid.clone().ends(&options).text(options.width)));
-    }
-    parts.extend(seen.masks.iter().flat_map(|masks| print::masks(masks, &options)));
-    if let Some((id, near)) = &seen.similar {
-        let line = |(id, cosine): &(u32, f64)| vec![piece(tokenizer, *id), id.to_string(), format!("{cosine:.4}")];
-        let title = format!("nearest to {} (id {id}):", piece(tokenizer, *id));
-        parts.push(grid(title, &["token", "id", "cosine"], near.iter().map(line)).text(options.width));
-    }
-    if args.next {
-        let best = |(id, p): &(u32, f64)| format!("{} {:.1}%", piece(tokenizer, *id), 100.0 * p);
-        let headers = ["pos", "token", "likeliest", "second", "third", "fourth", "fifth"];
-        for (b, (ids, next)) in sequences.iter().zip(seen.next.chunks(sequences[0].len())).enumerate() {
-            let line = |(t, best_of): (usize, &Vec<(u32, f64)>)| -> Vec<String> {
-                [t.to_string(), piece(tokenizer, ids[t])].into_iter().chain(best_of.iter().map(best)).collect()
-            };
-            let title = if sequences.len() > 1 { format!("sequence {b}:") } else { String::new() };
-            parts.push(grid(title, &headers, next.iter().enumerate().map(line)).text(options.width));
-        }
-    }
-    if table {
-        let mut text = String::new();
-        for (b, ids) in sequences.iter().enumerate().filter(|_| tokenizer.is_some()) {
-            let pieces: Vec<String> = ids.iter().map(|id| piece(tokenizer, *id)).collect();
-            let of = if sequences.len() > 1 { format!("sequence {b}, ") } else { String::new() };
-            let said = format!("{of}{}: {}", show::plural(ids.len(), "token"), pieces.join(" "));
-            text += &wrap(&said, 0, options.width);
-            text += if b + 1 == sequences.len() { "\n" } else { "" };
-        }
-        parts.push(text + &table::summary_table(&seen.rows, width));
-    }
-    if args.backward && (table || !named) {
-        parts.extend(print::gradients(&seen, &model.config, args.words.notation, options.width));
-    }
-    let text = parts.join("\n");
-    // nothing but what is painted has styles, and it has no names but the model's and labels, which are spelled
-    if seen.tensors.iter().any(|tensor| paint(tensor).is_some_and(Paint::is_coloured)) {
-        show::painted(&text)?;
     } else {
-        show::out(&text)?;
+        print::seen(&args, &trace, &seen, tokenizer)?;
     }
-    if drawn {
+    if draws(&args) && !(args.json && outs.is_empty()) {
         pictures(&args, &outs, seen.plots, seen.diagrams)?;
     }
     sound_rows(&trace, &seen.rows)
+}
+
+/// Runs the model, with the mask of --mask-file if one is given.
+fn traced<'a>(args: &Args, model: &'a Model, backend: &'a mut dyn Backend, batch: &Batch) -> Result<Trace<'a>> {
+    let backward = args.backward || args.tensor.iter().any(|t| t.ends_with(".grad"));
+    if args.next && !model.config.lm_head {
+        bail!("--next: {}", ConfigError::NoHead);
+    }
+    let Some(file) = &args.mask_file else { return Ok(Trace::run(model, backend, batch, backward)?) };
+    if backward {
+        bail!(Usage("--mask-file: gradients are computed with the model's own mask alone".into()));
+    }
+    let mask = source::read_file(file)?;
+    let file = file.display();
+    let own = model.config.mask;
+    let mask: MaskTable = mask.parse().with_context(|| file.to_string())?;
+    let trace = Trace::run_masked(model, backend, batch, mask)?;
+    show::say(format_args!("note: {file} decides which tokens see which; the model's own mask ({own}) does not apply"));
+    Ok(trace)
 }
 
 /// Refuses a run with a NaN or an infinity in one of its rows.
@@ -378,7 +307,8 @@ fn asked_tensors(args: &Args, trace: &Trace) -> Result<(Vec<String>, Vec<Labelle
     let (mut names, mut tensors) = (vec![], vec![]);
     for asked in &args.tensor {
         let found = trace.matching(asked)?;
-        let (alone, before) = (found.len() == 1, names.len());
+        let alone = found.len() == 1;
+        let before = names.len();
         for name in found {
             let mut tensor = match trace.get(&name) {
                 // of several that a pattern means, those without a gradient are left out
@@ -545,9 +475,12 @@ fn tells(args: &Args) -> bool {
 fn first(args: &Args, ready: Ready) -> Result<()> {
     let Ready { model, backend, batch, tokenizer } = ready;
     let width = args.width.map_or_else(show::table_width, usize::from);
-    let (causal, head, sequences) = (model.config.mask == Mask::Causal, model.config.lm_head, batch.spans.len());
+    let causal = model.config.mask == Mask::Causal;
+    let head = model.config.lm_head;
+    let sequences = batch.spans.len();
     let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
-    let (mut text, mut numbers) = (String::new(), true);
+    let mut text = String::new();
+    let mut numbers = true;
     let prose = |text: &str| wrap(text, 0, width);
     for sequence in 0..sequences {
         let glance = glance(&mut trace, sequence, &|id| piece(tokenizer.as_ref(), id))?;
@@ -637,7 +570,8 @@ fn shapes_only(args: &Args) -> Result<Option<Vec<String>>> {
 
 /// Where each picture goes, before anything is run: nowhere, or each to a file whose ending says how it is drawn.
 fn plot_files(args: &Args) -> Result<Vec<PathBuf>> {
-    let (files, pictures) = (&args.plot_out, args.plot.len() + args.diagram.len());
+    let files = &args.plot_out;
+    let pictures = args.plot.len() + args.diagram.len();
     if files.is_empty() {
         return Ok(vec![]);
     }
@@ -648,7 +582,8 @@ fn plot_files(args: &Args) -> Result<Vec<PathBuf>> {
         )));
     }
     for (i, path) in files.iter().enumerate() {
-        let (name, what) = (path.display(), if i < args.plot.len() { "--plot" } else { "--diagram" });
+        let name = path.display();
+        let what = if i < args.plot.len() { "--plot" } else { "--diagram" };
         match path.extension().map(|end| end.to_string_lossy().to_lowercase()).as_deref() {
             Some("svg") => {}
             Some("png") if what == "--plot" => {}
@@ -919,7 +854,8 @@ fn typed(args: &Args, sequences: &[Vec<u32>], config: &Config, mask: Option<u32>
 
 /// The first windows of a text, as the training of the model in `dir` cuts them.
 fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Batch> {
-    let (config, threads) = (&checkpoint.config, args.machine.threads());
+    let config = &checkpoint.config;
+    let threads = args.machine.threads();
     fits_text(threads)?;
     Cpu::can_start(threads)?; // the text is encoded on as many
     let text = source::source(data, &args.reading, &args.machine);
@@ -983,7 +919,8 @@ fn check(ids: &[u32], config: &Config) -> Result<()> {
     if ids.is_empty() {
         bail!("the prompt is empty: there is nothing to look at");
     }
-    let (tokens, most) = (ids.len(), config.context_length);
+    let tokens = ids.len();
+    let most = config.context_length;
     if tokens > most {
         let over = tokens - most;
         bail!(

@@ -96,9 +96,11 @@ pub fn run(args: Args) -> Result<()> {
     let mut learner = Learner::new(recipe)?;
     let asked = interrupt()?;
     let stopped = || bail!(Interrupted("stopped; nothing was written"));
-    let (progress, mut bytes) = (Progress::of("%", 100, args.quiet), 0);
+    let progress = Progress::of("%", 100, args.quiet);
+    let mut bytes = 0;
     loop {
-        let (mut units, mut size) = (vec![], 0);
+        let mut units = vec![];
+        let mut size = 0;
         while size < BLOCK
             && let Some(unit) = read.documents.next()
         {
@@ -125,7 +127,8 @@ pub fn run(args: Args) -> Result<()> {
     progress.done();
     let Some(tokenizer) = found else { return stopped() };
     let written = tokenizers::write(&tokenizer, &args.out, format)?;
-    let (size, seconds) = (tokenizer.vocab_size(), start.elapsed().as_secs_f64());
+    let size = tokenizer.vocab_size();
+    let seconds = start.elapsed().as_secs_f64();
     let written: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     let DocumentReader { empty, bad, complaints, .. } = &read.documents;
     if args.json {
@@ -134,7 +137,9 @@ pub fn run(args: Args) -> Result<()> {
         }));
     }
     let left = left_out(*empty, *bad, complaints);
-    let (tokens, text, time) = (show::plural(size, "token"), show::bytes(bytes), show::duration(seconds));
+    let tokens = show::plural(size, "token");
+    let text = show::bytes(bytes);
+    let time = show::duration(seconds);
     show::out(&format!("{tokens} from {text} of text in {time}: {}{left}\n", written.join(", ")))?;
     // fewer tokens than asked for have a reason
     if let Some(asked) = args.vocab_size.filter(|asked| size < *asked) {

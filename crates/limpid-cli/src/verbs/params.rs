@@ -89,7 +89,8 @@ pub fn run(mut args: Args) -> Result<()> {
     let group = |(name, n)| (name, format!("{:>15}  {:>5.1} %", show::commas(n), share(n)));
     let sum = ("total", format!("{:>15}", show::commas(total)));
     let rows: Vec<_> = groups.into_iter().map(group).chain([sum]).collect();
-    let (training, context) = (show::bytes(16 * total as u64), show::commas(config.context_length));
+    let training = show::bytes(16 * total as u64);
+    let context = show::commas(config.context_length);
     let facts = [
         ("weights in f32", show::bytes(4 * total as u64)),
         ("to train, before activations", format!("{training} (weights, gradients, two moments)")),

@@ -64,8 +64,8 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
         *cut = before.div_ceil(2);
         expected *= *cut as f64 / before as f64;
     }
-    let model = trainable(&plan.config, &recipe, &plan.model.tuning, &plan.on, (plan.program, plan.memory))?;
-    memory::fits(&model, Some(&recipe), &plan.on)?;
+    let model = trainable(&plan.config, &recipe, &plan.model.tuning, &plan.placement, (plan.program, plan.memory))?;
+    memory::fits(&model, Some(&recipe), &plan.placement)?;
     let mut backend = plan.machine.start(&model)?;
     // quantised ones take another time
     let base = plan.base().filter(|base| base.is_quantised());
@@ -76,7 +76,9 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
     let Recipe { batch_size, context, .. } = recipe;
     let batches = recipe.batches(&plan.corpus.train, plan.objective)?;
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-    let (mut batch, mut times, start) = (Batch::default(), vec![], Instant::now());
+    let mut batch = Batch::default();
+    let mut times = vec![];
+    let start = Instant::now();
     while times.len() < 3 || (times.len() < 20 && start.elapsed().as_secs_f64() < 1.0) {
         let step = Instant::now();
         batches.fill(times.len() as u64, 0, &mut batch);
@@ -100,7 +102,7 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
 fn gpu(plan: &TrainingPlan, device: &DeviceChoice) -> Result<Option<Traffic>> {
     let recipe = &plan.recipe;
     let batch = || {
-        memory::fits(&plan.model, Some(recipe), &plan.on)?;
+        memory::fits(&plan.model, Some(recipe), &plan.placement)?;
         let mut batch = Batch::default();
         recipe.batches(&plan.corpus.train, plan.objective)?.fill(0, 0, &mut batch);
         (batch.terms, batch.seed) = (recipe.terms(), Some(0));
@@ -137,17 +139,20 @@ struct Several {
 impl Several {
     /// Of a job whose step takes one process so many seconds for its gradients and its update.
     fn new(plan: &TrainingPlan, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
-        let (model, recipe, network) = (&plan.model, &plan.recipe, args.network);
+        let model = &plan.model;
+        let recipe = &plan.recipe;
+        let network = args.network;
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
         let shared = SharedStep::new(&groups, &Uses::new(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
-        let on = &plan.on;
-        let (memory, alone) =
-            (memory::parts_among(model, recipe, on, processes), memory::parts(model, Some(recipe), on));
+        let placement = &plan.placement;
+        let memory = memory::parts_among(model, recipe, placement, processes);
+        let alone = memory::parts(model, Some(recipe), placement);
         let total = memory.iter().map(|(_, bytes)| bytes).sum::<u64>() + plan.program;
         let tokens = (recipe.batch_size * recipe.context * recipe.accumulate) as f64;
         let (efficiency, worth) = (shared.efficiency(processes, network), shared.worth(network));
-        let (speed, steps) = (tokens / cost.seconds(), recipe.steps);
+        let speed = tokens / cost.seconds();
+        let steps = recipe.steps;
         Several { processes, network, cost, memory, total, alone, steps, speed, efficiency, worth }
     }
 
@@ -172,7 +177,8 @@ impl Several {
         let [all, computing, waiting, on_network] = [self.cost.seconds(), compute, network - hidden, network].map(time);
         let step =
             format!("{all}: {computing} of computing, {waiting} of waiting for the network, which takes {on_network}");
-        let (speed, times) = (commas(self.speed as u64), self.efficiency * self.processes as f64);
+        let speed = commas(self.speed as u64);
+        let times = self.efficiency * self.processes as f64;
         let percent = 100.0 * self.efficiency;
         let speed = format!("{speed} tokens a second, {times:.2} times one process: {percent:.0} % efficiency");
         let micros_of_step = show::plural(accumulate, "micro-batch");
@@ -197,7 +203,8 @@ impl Several {
 
 pub fn run(args: Args) -> Result<()> {
     let plan = args.train.prepare()?;
-    let (processes, recipe) = (args.ranks.map(|n| n as usize), &plan.recipe);
+    let processes = args.ranks.map(|n| n as usize);
+    let recipe = &plan.recipe;
     check_micros(processes.unwrap_or(1), recipe.accumulate as u64, recipe.batch_size)?;
     let too_large = too_large(&plan)?;
     let flops = step_flops(&plan.model, recipe);
@@ -220,7 +227,7 @@ pub fn run(args: Args) -> Result<()> {
         matrices: learning(&plan.model, true),
         vectors: learning(&plan.model, false),
         // this very process holds the program, the text and the tokenizer
-        total: needed(&plan.model, Some(recipe), &plan.on) + plan.program,
+        total: needed(&plan.model, Some(recipe), &plan.placement) + plan.program,
         ladder: ladder(&plan)?,
         plan: &plan,
         too_large,
@@ -243,11 +250,12 @@ fn rates(recipe: &Recipe) -> Vec<(u64, f64)> {
 /// What all blocks making more and more again would bring: of these models those that take less memory than all before them, because
 /// no other is worth its work.
 fn ladder(plan: &TrainingPlan) -> Result<Vec<Model>> {
-    let TrainingPlan { model, config, recipe, on, .. } = plan;
-    let (mut ladder, mut least) = (vec![], u64::MAX);
+    let TrainingPlan { model, config, recipe, placement, .. } = plan;
+    let mut ladder = vec![];
+    let mut least = u64::MAX;
     for level in 0..KeepLevel::ALL.len() {
         let model = Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer)?;
-        let takes = needed(&model, Some(recipe), on);
+        let takes = needed(&model, Some(recipe), placement);
         if takes < least {
             least = takes;
             ladder.push(model);
@@ -290,7 +298,7 @@ struct Estimate<'a> {
 impl Estimate<'_> {
     /// Bytes of the memory of this training with another model.
     fn takes(&self, model: &Model) -> u64 {
-        needed(model, Some(&self.plan.recipe), &self.plan.on) + self.plan.program
+        needed(model, Some(&self.plan.recipe), &self.plan.placement) + self.plan.program
     }
 
     fn share(&self) -> Option<f64> {
@@ -300,14 +308,15 @@ impl Estimate<'_> {
     fn json(&self) -> Value {
         let TrainingPlan { model, config, recipe, corpus, options, .. } = self.plan;
         let ((matrices, decayed), (vectors, kept)) = (self.matrices, self.vectors);
-        let (parts, scratch) = named(memory::parts(model, Some(recipe), &self.plan.on));
+        let (parts, scratch) = named(memory::parts(model, Some(recipe), &self.plan.placement));
         let (measured, gpu) = (self.measured.as_ref(), self.gpu.as_ref());
         let counted = gpu.ok().and_then(Option::as_ref);
         let rate = |(step, rate): &(u64, f64)| json!({ "step": step, "rate": rate });
         let again =
             |(blocks, keep): &(Range<usize>, KeepLevel)| json!({ "blocks": blocks.len(), "what": keep.recomputes() });
         let rung = |model: &Model| {
-            let (what, work) = (model.keep_levels()[0].1.recomputes(), extra_work(model, recipe));
+            let what = model.keep_levels()[0].1.recomputes();
+            let work = extra_work(model, recipe);
             json!({ "what": what, "total_memory_bytes": self.takes(model), "extra_work": work })
         };
         let facts = [
@@ -456,15 +465,15 @@ impl Estimate<'_> {
     }
 
     fn memory(&self) -> Vec<(&'static str, String)> {
-        let TrainingPlan { model, recipe, on, program, .. } = self.plan;
-        let available = if memory::is_systems(&on.machine, model) {
+        let TrainingPlan { model, recipe, placement, program, .. } = self.plan;
+        let available = if memory::is_systems(&placement.machine, model) {
             let all = crate::machine::memory();
             all.map(|[_, available]| format!(" of {} available", show::bytes(available))).unwrap_or_default()
         } else {
             let unknown = "its driver does not report how much there is, and refuses what does not fit";
-            format!(" of the {}'s own memory; {unknown}", on.machine.device)
+            format!(" of the {}'s own memory; {unknown}", placement.machine.device)
         };
-        let parts = memory::parts(model, Some(recipe), on).into_iter();
+        let parts = memory::parts(model, Some(recipe), placement).into_iter();
         let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(part, bytes)| (part.name(), show::bytes(bytes)));
         let beside = (*program > 0).then(|| ("program and text", show::bytes(*program)));
         let total = ("total", format!("{}{available}", show::bytes(self.total)));
@@ -473,7 +482,8 @@ impl Estimate<'_> {
 
     fn less_memory(&self) -> Vec<(&'static str, String)> {
         let level = |model: &Model| {
-            let (takes, more) = (show::bytes(self.takes(model)), extra_work(model, &self.plan.recipe));
+            let takes = show::bytes(self.takes(model));
+            let more = extra_work(model, &self.plan.recipe);
             (model.keep_levels()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * more))
         };
         self.ladder.iter().map(level).collect()

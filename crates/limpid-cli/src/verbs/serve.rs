@@ -130,13 +130,14 @@ pub fn run(args: Args) -> Result<()> {
         let [asked, one] = [asked, one].map(show::bytes);
         bail!(Usage(format!("--kv-memory {asked} is too little: one sequence of this model needs {one}")));
     }
-    if args.kv_memory.is_none() && args.machine.device.device().has_memory() {
+    if args.kv_memory.is_none() && args.machine.device.device().has_own_memory() {
         // it reserves what a processor would never touch
         options.engine.cache_bytes = whole(options.engine.sequences).min(UNKNOWN_MEMORY);
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
     let follow = args.follow.then(|| {
-        let (weights, verified) = (args.weights.clone(), !args.machine.no_verify);
+        let weights = args.weights.clone();
+        let verified = !args.machine.no_verify;
         let open =
             move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> { Ok(weights.open(verified)?) };
         Follow { path: args.weights.model.clone(), open: Box::new(open), how: how.clone(), every: EVERY }
@@ -161,7 +162,9 @@ pub fn run(args: Args) -> Result<()> {
         }))?;
     }
     let step = step.map(|step| format!(", step {step}")).unwrap_or_default();
-    let (url, memory, full) = (server.url(), show::bytes(kv_memory), show::plural(full, "sequence"));
+    let url = server.url();
+    let memory = show::bytes(kv_memory);
+    let full = show::plural(full, "sequence");
     show::say(format_args!(
         "{}{step} is served at {url}; {memory} of KV memory hold {full} of {context} tokens",
         how.id
@@ -231,7 +234,8 @@ fn tell(event: ServeEvent) {
             show::say(format_args!("the model failed, and {} with it: {what}", show::plural(lost, "sequence")));
         }
         ServeEvent::Stopping { answers, drain } => {
-            let (answers, seconds) = (show::plural(answers, "answer"), drain.as_secs());
+            let answers = show::plural(answers, "answer");
+            let seconds = drain.as_secs();
             show::say(format_args!("\nwaiting up to {seconds} s for {answers}; once more to stop at once"));
         }
         ServeEvent::Cut { answers } => {

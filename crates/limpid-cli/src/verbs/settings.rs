@@ -89,11 +89,15 @@ fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String
     let mut text = format!("\n## {}\n\n{says} Verbs: {}.\n\n", S::HEADING, of_verbs.join(", "));
     text += "| setting | what it is | values | default | other names |\n|---|---|---|---|---|\n";
     for (setting, value) in all {
-        let values = match setting.range {
-            Range::Whole(1, ..) => format!("at least 1, {}", setting.range.said()),
-            _ if value.is_switch() => "true, false".into(),
-            _ if setting.range.said().is_empty() => value.choices().join(", "),
-            _ => setting.range.said().into(),
+        let range = setting.range.said();
+        let values = if matches!(setting.range, Range::Whole(1, ..)) {
+            format!("at least 1, {range}")
+        } else if value.is_switch() {
+            "true, false".into()
+        } else if range.is_empty() {
+            value.choices().join(", ")
+        } else {
+            range.to_string()
         };
         let group = S::groups().iter().find(|group| group.setting.name == setting.name);
         let default = match (group, setting.otherwise) {
@@ -101,7 +105,9 @@ fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String
             (None, Some(otherwise)) => otherwise.into(),
             (None, None) => options::plain(&value.json()),
         };
-        let (name, help, aliases) = (setting.name, cell(setting.line()), setting.aliases.join(", ").replace('-', "_"));
+        let name = setting.name;
+        let help = cell(setting.line());
+        let aliases = setting.aliases.join(", ").replace('-', "_");
         text += &format!("| `{name}` | {help} | {values} | {default} | {aliases} |\n");
     }
     text

@@ -5,8 +5,8 @@ use crate::tokenizers::{FORMATS, format, split, write};
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::data::LONGEST;
-use limpid::tokenizer::{Order, Split, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
-use limpid::trace::table;
+use limpid::tokenizer::{Order, Split, Statistics, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
+use limpid::trace::{Labelled, table};
 use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -114,10 +114,48 @@ pub fn run(args: Args) -> Result<()> {
         bail!(Usage("--ordinary: there is no text to encode".into()));
     }
     let text = args.text.as_deref().map(source::prompt).transpose()?;
-    let tokenizer = match (&args.model, args.tokenizer.as_str()) {
+    let tokenizer = tokenizer(&args, text.as_deref())?;
+    if let Some(file) = &args.lines {
+        return lines(&tokenizer, file, args.decode, args.ordinary);
+    }
+    if let Some(path) = &args.export {
+        let written = write(&tokenizer, path, format(args.format.as_deref(), path)?)?;
+        return show::out(&written.iter().map(|path| format!("{}\n", path.display())).collect::<String>());
+    }
+    let text = text.unwrap_or_default();
+    let ids = ids(&args, &tokenizer, &text)?;
+    let pieces = tokenizer.pieces(&ids)?;
+    let size = tokenizer.vocab_size();
+    let first = u32::from(args.one_based);
+    if args.one_hot && size > WIDEST {
+        let name = tokenizer.name();
+        let columns = show::commas(size);
+        let mend = "use a small vocabulary, for example --tokenizer word";
+        bail!("one-hot rows of {name} have {columns} columns, more than {WIDEST}: {mend}");
+    }
+    let mut facts = statistics(&tokenizer, &text, &ids)?;
+    facts.max_id = facts.max_id.map(|id| id + first);
+    let encoded = Encoded {
+        shown: if args.one_based { to_one_based(&ids)? } else { ids.clone() },
+        pieces,
+        facts,
+        one_hot: args.one_hot.then(|| table::one_hot(&ids, size)),
+        vocabulary: if args.vocab { tokenizer.pieces(&(0..size as u32).collect::<Vec<_>>())? } else { vec![] },
+        first,
+    };
+    match (args.json, args.decode) {
+        (true, _) => show::json(&encoded.json(&args, tokenizer.decode(&ids)?)?),
+        (false, true) => show::out(&(tokenizer.decode(&ids)? + "\n")),
+        (false, false) => show::out(&encoded.text(&args, &tokenizer)),
+    }
+}
+
+/// The tokenizer that was asked for; one of characters or words is learned from `text`.
+fn tokenizer(args: &Args, text: Option<&str>) -> Result<Tokenizer> {
+    Ok(match (&args.model, args.tokenizer.as_str()) {
         (Some(dir), _) => models::tokenizer(&models::checkpoint(dir, true)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
-            let Some(text) = text.as_deref().filter(|_| !args.decode) else {
+            let Some(text) = text.filter(|_| !args.decode) else {
                 let mode = if args.decode { "to decode" } else { "without TEXT" };
                 bail!(
                     "a {kind} tokenizer is learned from a text: {mode}, give its file with --tokenizer tokenizer.json or --model DIR"
@@ -133,81 +171,87 @@ pub fn run(args: Args) -> Result<()> {
             Tokenizer::load_with(Path::new(file), args.split, &args.special)?
         }
         (None, name) => Tokenizer::named(name)?,
-    };
-    if let Some(file) = &args.lines {
-        return lines(&tokenizer, file, args.decode, args.ordinary);
-    }
-    if let Some(path) = &args.export {
-        let written = write(&tokenizer, path, format(args.format.as_deref(), path)?)?;
-        return show::out(&written.iter().map(|path| format!("{}\n", path.display())).collect::<String>());
-    }
-    let given = text.as_deref().unwrap_or("");
-    let ids = if args.decode {
-        let parts = given.split(|c: char| ",[]".contains(c) || c.is_whitespace()).filter(|part| !part.is_empty());
+    })
+}
+
+/// The ids of a text or, with --decode, those that it names.
+fn ids(args: &Args, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
+    if args.decode {
+        let parts = text.split(|c: char| ",[]".contains(c) || c.is_whitespace()).filter(|part| !part.is_empty());
         let ids = parts.map(models::ids).collect::<Result<Vec<u32>, String>>().map_err(anyhow::Error::msg)?;
-        if args.one_based { from_one_based(&ids)? } else { ids }
-    } else if args.ordinary {
-        tokenizer.encode_ordinary(given)?
-    } else {
-        tokenizer.encode(given)?
-    };
-    let (pieces, size, first) = (tokenizer.pieces(&ids)?, tokenizer.vocab_size(), u32::from(args.one_based));
-    let shown = if args.one_based { to_one_based(&ids)? } else { ids.clone() };
-    let mut facts = statistics(&tokenizer, given, &ids)?;
-    facts.max_id = facts.max_id.map(|id| id + first);
-    if args.one_hot && size > WIDEST {
-        let (name, columns) = (tokenizer.name(), show::commas(size));
-        let mend = "use a small vocabulary, for example --tokenizer word";
-        bail!("one-hot rows of {name} have {columns} columns, more than {WIDEST}: {mend}");
+        return Ok(if args.one_based { from_one_based(&ids)? } else { ids });
     }
-    let one_hot = args.one_hot.then(|| table::one_hot(&ids, size));
-    let vocabulary = if args.vocab { tokenizer.pieces(&(0..size as u32).collect::<Vec<_>>())? } else { vec![] };
-    if args.json {
-        let mut all = serde_json::json!({ "ids": shown, "pieces": pieces, "text": tokenizer.decode(&ids)? });
+    Ok(if args.ordinary { tokenizer.encode_ordinary(text)? } else { tokenizer.encode(text)? })
+}
+
+/// A text and its ids, as they are shown.
+struct Encoded {
+    /// The ids, counted from `first`.
+    shown: Vec<u32>,
+    pieces: Vec<String>,
+    facts: Statistics,
+    one_hot: Option<Labelled>,
+    vocabulary: Vec<String>,
+    /// The least id: 0 or 1.
+    first: u32,
+}
+
+impl Encoded {
+    fn json(&self, args: &Args, text: String) -> Result<serde_json::Value> {
+        let mut all = serde_json::json!({ "ids": self.shown, "pieces": self.pieces, "text": text });
         if args.stats {
-            all["stats"] = serde_json::to_value(&facts)?;
+            all["stats"] = serde_json::to_value(&self.facts)?;
         }
         if args.vocab {
-            all["vocab"] = serde_json::json!({ "first_id": first, "tokens": vocabulary });
+            all["vocab"] = serde_json::json!({ "first_id": self.first, "tokens": self.vocabulary });
         }
-        if let Some(matrix) = one_hot {
-            all["one_hot"] = matrix.values.chunks_exact(size).map(|row| serde_json::json!(row)).collect();
+        if let Some(Labelled { values, shape, .. }) = &self.one_hot {
+            all["one_hot"] = values.chunks_exact(shape[1]).map(|row| serde_json::json!(row)).collect();
         }
-        return show::json(&all);
+        Ok(all)
     }
-    if args.decode {
-        return show::out(&(tokenizer.decode(&ids)? + "\n"));
+
+    fn text(&self, args: &Args, tokenizer: &Tokenizer) -> String {
+        let Encoded { shown, pieces, facts, first, .. } = self;
+        let mut parts = vec![];
+        if args.stats {
+            let greatest = facts.max_id.zip(facts.max_piece.as_ref());
+            let greatest = greatest.map_or("-".into(), |(id, piece)| format!("{id} {piece:?}"));
+            parts.push(show::pairs(&[
+                ("bytes", show::commas(facts.bytes)),
+                ("characters", show::commas(facts.chars)),
+                ("tokens", show::commas(facts.tokens)),
+                ("distinct ids", show::commas(facts.distinct)),
+                ("greatest id", greatest),
+            ]));
+        }
+        if args.vocab {
+            let tokens = show::plural(tokenizer.vocab_size(), "token");
+            parts.push(list(&self.vocabulary, *first) + &format!("[{tokens}]\n"));
+        }
+        if let Some(matrix) = &self.one_hot {
+            let options =
+                table::TableOptions { max_cols: WIDEST, first: *first as usize, ..table::TableOptions::default() };
+            parts.push(table::table(matrix, &options));
+        }
+        if parts.is_empty() {
+            let width = shown.iter().max().map_or(1, |id| id.to_string().len());
+            let lines: String =
+                shown.iter().zip(pieces).map(|(id, piece)| format!("{id:>width$}  {piece:?}\n")).collect();
+            let tokens = show::plural(shown.len(), "token");
+            let bytes = show::plural(facts.bytes, "byte");
+            let size = show::commas(tokenizer.vocab_size());
+            let name = tokenizer.name();
+            parts.push(format!("{lines}[{tokens} of {size} in {name}, {bytes}]\n"));
+        }
+        parts.join("\n")
     }
-    let mut parts = vec![];
-    if args.stats {
-        let greatest = facts.max_id.zip(facts.max_piece).map_or("-".into(), |(id, piece)| format!("{id} {piece:?}"));
-        parts.push(show::pairs(&[
-            ("bytes", show::commas(facts.bytes)),
-            ("characters", show::commas(facts.chars)),
-            ("tokens", show::commas(facts.tokens)),
-            ("distinct ids", show::commas(facts.distinct)),
-            ("greatest id", greatest),
-        ]));
-    }
-    if args.vocab {
-        parts.push(list(&vocabulary, first) + &format!("[{}]\n", show::plural(size, "token")));
-    }
-    if let Some(matrix) = &one_hot {
-        let options = table::TableOptions { max_cols: WIDEST, first: first as usize, ..table::TableOptions::default() };
-        parts.push(table::table(matrix, &options));
-    }
-    if parts.is_empty() {
-        let width = shown.iter().max().map_or(1, |id| id.to_string().len());
-        let lines: String = shown.iter().zip(&pieces).map(|(id, piece)| format!("{id:>width$}  {piece:?}\n")).collect();
-        let (tokens, bytes) = (show::plural(ids.len(), "token"), show::plural(given.len(), "byte"));
-        parts.push(format!("{lines}[{tokens} of {} in {}, {bytes}]\n", show::commas(size), tokenizer.name()));
-    }
-    show::out(&parts.join("\n"))
 }
 
 /// Ids and tokens, of many the first and the last.
 fn list(tokens: &[String], first: u32) -> String {
-    let (n, edge) = (tokens.len(), if tokens.len() > WIDEST { 20 } else { tokens.len() });
+    let n = tokens.len();
+    let edge = if tokens.len() > WIDEST { 20 } else { tokens.len() };
     let width = (n + first as usize).saturating_sub(1).to_string().len();
     let mut lines = String::new();
     for (i, token) in tokens.iter().enumerate().filter(|(i, _)| *i < edge || *i >= n - edge) {

@@ -193,7 +193,8 @@ fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
         Precision::F32 => String::new(),
         other => format!(", {other}"),
     };
-    let (train, validation) = (show::plural(corpus.train.len(), "token"), show::commas(corpus.validation.len()));
+    let train = show::plural(corpus.train.len(), "token");
+    let validation = show::commas(corpus.validation.len());
     let texts = format!("{name}: {train} to train on, {validation} to validate; tokenizer {}", corpus.tokenizer_name);
     show::prose(format!("{texts}; {threads}, {}{precision}", machine.level));
     if let Some(chat) = &plan.conversations
@@ -205,7 +206,8 @@ fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
         show::prose(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
     if let Some(budget) = plan.memory {
-        let (again, within) = (recomputes(&plan.model, &plan.recipe), show::bytes(budget));
+        let again = recomputes(&plan.model, &plan.recipe);
+        let within = show::bytes(budget);
         show::prose(format!("within {within} of memory; recomputed in the backward pass: {again}"));
     }
 }
@@ -239,7 +241,8 @@ impl<'a> Watch<'a> {
         let dashboard = watched.then(|| Dashboard::open(folder, steps, plan.entropy_floor(), stop.clone())).flatten();
         let progress = Progress::new(steps, args.json || dashboard.is_some());
         let shown = Shown { recent: recent(folder), val: None, rate: Rate::new(), roof, flops, steps };
-        let (sampled_at, sampling) = (Instant::now(), Duration::ZERO);
+        let sampled_at = Instant::now();
+        let sampling = Duration::ZERO;
         Watch { args, plan, folder, opening, stop, progress, dashboard, shown, sampled_at, sampling }
     }
 
@@ -324,7 +327,8 @@ fn finish(
         report(&summary, folder, plan.chat_template.is_some());
     }
     let whole = !summary.stopped && summary.missing.is_empty() && !stopped();
-    let (mut printed, mut flow) = (Ok(()), show::Flow::default());
+    let mut printed = Ok(());
+    let mut flow = show::Flow::default();
     let sampled = if whole && !args.json && args.sample > 0 {
         let mut begun = false;
         let print = &mut |text: &str| {
@@ -370,11 +374,12 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         return show::say(format_args!("stopped after step {steps}; resume with: limpid train --resume {word}"));
     }
     let val = summary.val_loss.map(|v| format!(", validation loss {v:.4} on all of its text")).unwrap_or_default();
-    let of = match summary.losses {
-        _ if summary.steps < 2 => String::new(),
-        Some(1) => " (of the only step that had one)".into(),
-        Some(n) if (n as u64) < summary.steps.min(RECENT as u64) => format!(" (mean of the {n} steps that had one)"),
-        _ => format!(" (mean of the last {} steps)", summary.steps.min(RECENT as u64)),
+    let recent = summary.steps.min(RECENT as u64);
+    let of = match (summary.steps, summary.losses) {
+        (0 | 1, _) => String::new(),
+        (_, Some(1)) => " (of the only step that had one)".into(),
+        (_, Some(n)) if (n as u64) < recent => format!(" (mean of the {n} steps that had one)"),
+        _ => format!(" (mean of the last {recent} steps)"),
     };
     let floor = match (summary.entropy_floor, summary.val_loss) {
         (Some(floor), Some(val)) => format!(" (floor {floor:.4}, {:.4} above it)", val - floor),
@@ -388,7 +393,8 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         Some(loss) => format!("train loss {loss:.4}{of}"),
         None => "no train loss, because no step had a token to predict".into(),
     };
-    let (steps, time) = (show::plural(summary.steps, "step"), show::duration(summary.seconds));
+    let steps = show::plural(summary.steps, "step");
+    let time = show::duration(summary.seconds);
     show::prose(format_args!("{steps} in {time}: {train}{val}{floor}"));
     if summary.best_step < summary.steps {
         show::prose(format_args!(

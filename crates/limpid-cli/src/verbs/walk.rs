@@ -372,7 +372,9 @@ impl Page {
     fn turn(&self, live: &mut Live) -> Result<()> {
         self.begin(live)?;
         show::out(&(self.contents(live.walk()) + "\n"))?;
-        let (count, mut next, mut lines) = (live.walk().steps.len(), 0, std::io::stdin().lock().lines());
+        let count = live.walk().steps.len();
+        let mut next = 0;
+        let mut lines = std::io::stdin().lock().lines();
         loop {
             let what = if next < count { format!("Enter: step {} of {count}", next + 1) } else { "the end".into() };
             let others =

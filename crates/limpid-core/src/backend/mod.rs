@@ -249,7 +249,7 @@ pub struct UpdateReport {
     /// Whether it was finite; if not, nothing was changed.
     pub finite: bool,
     /// Whether the losses were too large ([`Rule::most_loss`]); if so, nothing was changed.
-    pub held: bool,
+    pub held_back: bool,
 }
 
 impl UpdateReport {

@@ -155,14 +155,14 @@ impl Backend for Reference {
         Ok(())
     }
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
-        let held = rule.holds_back(|losses| self.sum(losses))?;
+        let held_back = rule.holds_back(|losses| self.sum(losses))?;
         let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
         BackendError::check_groups("update", groups, param.len())?;
         let own = || groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
         let norm = rule.norm.unwrap_or_else(own);
         let finite = norm.is_finite();
         let before = if watch.is_empty() { vec![] } else { param.clone() };
-        if finite && !held {
+        if finite && !held_back {
             for ParamGroup { range, decay, matrix } in groups {
                 let [w, g, m, v] = [&mut *param, grad, moment1, moment2].map(|memory| &mut memory[range.clone()]);
                 match *matrix {
@@ -182,7 +182,7 @@ impl Backend for Reference {
             }
         }
         self.clear()?;
-        self.reported = Some((UpdateReport { norm, finite, held }, changes));
+        self.reported = Some((UpdateReport { norm, finite, held_back }, changes));
         Ok(())
     }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {

@@ -18,7 +18,7 @@ pub mod tuning;
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::numeric::element::Element;
 use crate::ops::limits::Limits;
-use crate::ops::program::{Draft, Flaw, ProgramError};
+use crate::ops::program::{Flaw, ProgramError, UncheckedProgram};
 use crate::ops::{Access, BLOCK, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
 use crate::optimizer::{Method, ParamGroup};
 pub use memory::MemoryPart;
@@ -444,7 +444,7 @@ impl Model {
     ///
     /// # Errors
     /// If [`Program::new`] refuses it, or it has no room for one of the tensors.
-    pub fn with_program(mut self, draft: Draft) -> Result<Model, ProgramError> {
+    pub fn with_program(mut self, draft: UncheckedProgram) -> Result<Model, ProgramError> {
         let own = self.params.iter().map(|p| p.region).chain(self.tensors.iter().map(|t| t.region));
         for (index, region) in own.enumerate() {
             let size = draft.sizes[region.space as usize];

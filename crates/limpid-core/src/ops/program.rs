@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A program that is not checked yet: plain data, which may hold anything.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Draft {
+pub struct UncheckedProgram {
     /// The forward pass, first to last.
     pub ops: Vec<Op>,
     /// The backward pass, in the order it runs; empty if there is none.
@@ -27,7 +27,7 @@ pub struct Draft {
 #[derive(Clone, Debug)]
 pub struct Program {
     id: u64,
-    draft: Draft,
+    draft: UncheckedProgram,
     /// For each entry of the backward: one more than the index of the last earlier entry that adds to one of the
     /// same gradients, or 0.
     shares: Vec<usize>,
@@ -72,7 +72,7 @@ pub enum Flaw {
     /// A tensor or table has fewer rows than a batch may use.
     #[error("{0:?} does not have the rows that a batch within the model's limits may use")]
     Rows(Region),
-    /// A parameter is not listed in [`Draft::params`].
+    /// A parameter is not listed in [`UncheckedProgram::params`].
     #[error("{0:?} is not a parameter of this model")]
     Parameter(Region),
     /// One parameter is two operands of an op, which would add to its gradient twice at once.
@@ -178,7 +178,7 @@ impl Program {
     ///
     /// # Errors
     /// The first entry that breaks one of these rules.
-    pub fn new(draft: Draft) -> Result<Program, ProgramError> {
+    pub fn new(draft: UncheckedProgram) -> Result<Program, ProgramError> {
         static PROGRAMS: AtomicU64 = AtomicU64::new(0);
         let (mut end, mut made) = (0, Made::default());
         for (index, region) in draft.params.iter().enumerate() {
@@ -211,7 +211,7 @@ impl Program {
     }
 
     /// The draft that it was made of, to be changed and checked again.
-    pub fn draft(&self) -> Draft {
+    pub fn draft(&self) -> UncheckedProgram {
         self.draft.clone()
     }
 
@@ -269,7 +269,7 @@ fn overlap(regions: &[Region]) -> Result<(), Flaw> {
     Ok(())
 }
 
-impl Draft {
+impl UncheckedProgram {
     /// Checks that all of a tensor lies in its memory space.
     fn inside(&self, region: Region) -> Result<(), Flaw> {
         let size = self.sizes[region.space as usize];

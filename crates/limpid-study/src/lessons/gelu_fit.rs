@@ -60,12 +60,14 @@ fn curve(beta: f64, gamma: f64, x: f64) -> f64 {
 
 /// β and γ for the least sum of (weight (Φ − curve))², β held if it is given.
 fn fit(weight: fn(f64) -> f64, held: Option<f64>) -> (f64, f64) {
-    let (mut beta, mut gamma) = (held.unwrap_or(1.0), 0.0);
+    let mut beta = held.unwrap_or(1.0);
+    let mut gamma = 0.0;
     for _ in 0..50 {
         // the normal equations of the curve's slopes b and g along β and γ: [bb bg; bg gg] step = [br gr]
         let (mut bb, mut bg, mut gg, mut br, mut gr) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for x in points() {
-            let (y, w) = (curve(beta, gamma, x), weight(x));
+            let y = curve(beta, gamma, x);
+            let w = weight(x);
             let slope = w * 2.0 * y * (1.0 - y);
             let (b, g, r) = (slope * (x + gamma * x * x * x), slope * beta * x * x * x, w * (normal(x) - y));
             (bb, bg, gg, br, gr) = (bb + b * b, bg + b * g, gg + g * g, br + b * r, gr + g * r);

@@ -77,7 +77,7 @@ pub(super) const TOPIC: Topic = Topic {
         let all: Vec<(String, Stack)> =
             sections.iter().flat_map(|(_, rows)| rows).map(|(name, stack)| (name.to_string(), *stack)).collect();
         let seeds = class.draws();
-        let found = class.map(&all, |stack| Ok(Found::measure(stack, seeds)))?;
+        let found = class.map(&all, |stack| Ok(GradientNorms::measure(stack, seeds)))?;
         let of = |name: &str| &found[all.iter().position(|(known, _)| known == name).expect("a row's name")];
         for (title, rows) in &sections {
             let last = rows[0].1.layers - 1;
@@ -186,7 +186,9 @@ impl Stack {
     fn forward(&self, weights: &[Vec<f64>], mut x: Vec<f64>) -> (Vec<Kept>, Vec<f64>) {
         let mut kept = vec![];
         for w in weights {
-            let (mut stats, mut normed, mut product) = (vec![0.0; 2 * WIDTH], x.clone(), x.clone());
+            let mut stats = vec![0.0; 2 * WIDTH];
+            let mut normed = x.clone();
+            let mut product = x.clone();
             if self.norm != Norm::None {
                 norm::forward((&mut normed, &mut stats), &self.turn(&x), (None, None), LAYER_NORM);
                 normed = self.turn(&normed);
@@ -229,7 +231,8 @@ impl Stack {
     /// How far the first row of the output moves, as a fraction of its length, when all *other* rows of the batch
     /// change.
     fn leak(&self, seed: u64) -> f64 {
-        let (weights, x) = (self.weights(seed), random("x", seed));
+        let weights = self.weights(seed);
+        let x = random("x", seed);
         let others = [&x[..WIDTH], &random("others", seed)[WIDTH..]].concat();
         let [a, b] = [x, others].map(|x| self.forward(&weights, x).1);
         let length = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
@@ -254,14 +257,14 @@ fn random(what: &str, seed: u64) -> Vec<f64> {
 }
 
 /// What became of the gradient in a stack.
-struct Found {
+struct GradientNorms {
     /// Its length at each layer, first to last: the geometric mean of three draws.
     norms: Vec<f64>,
 }
 
-impl Found {
-    fn measure(stack: &Stack, seeds: [u64; 3]) -> Found {
-        Found { norms: means(&seeds.map(|seed| stack.gradients(seed))) }
+impl GradientNorms {
+    fn measure(stack: &Stack, seeds: [u64; 3]) -> GradientNorms {
+        GradientNorms { norms: means(&seeds.map(|seed| stack.gradients(seed))) }
     }
 
     /// What is left at the second layer of the last one's.

@@ -79,13 +79,13 @@ struct Moved {
 }
 
 /// A step, with the loss of its batch before and after.
-struct Found {
+struct TakenStep {
     loss: f64,
     after: f64,
     tensors: Vec<Moved>,
 }
 
-impl Found {
+impl TakenStep {
     /// Every weight: old, its gradient, new.
     fn each(&self) -> impl Iterator<Item = (f64, f64, f64)> {
         let of = |t: &Moved, i: usize| (f64::from(t.old[i]), f64::from(t.gradient[i]), f64::from(t.new[i]));
@@ -94,7 +94,7 @@ impl Found {
 }
 
 /// The first step of a training.
-fn step(class: &Class, optimizer: Method, learning_rate: f64) -> Result<Found, Error> {
+fn step(class: &Class, optimizer: Method, learning_rate: f64) -> Result<TakenStep, Error> {
     let config = Config { dropout: Dropout::NONE, ..Config::preset("decoder-readme")? };
     let recipe = Recipe {
         optimizer,
@@ -125,5 +125,5 @@ fn step(class: &Class, optimizer: Method, learning_rate: f64) -> Result<Found, E
     let names = trainer.model.params.iter().map(|param| param.name.clone());
     let tensors = names.zip(old).zip(gradients).zip(new);
     let tensors = tensors.map(|(((name, old), gradient), new)| Moved { name, old, gradient, new }).collect();
-    Ok(Found { loss, after, tensors })
+    Ok(TakenStep { loss, after, tensors })
 }

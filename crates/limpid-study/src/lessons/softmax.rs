@@ -22,7 +22,10 @@ pub(super) const SHARPNESS: Topic = Topic {
         let draw = |what: &str, query: u64, n: usize| -> Vec<f64> {
             (0..n as u64).map(|i| normal(class.seed, site(&format!("{what} {n} {query}")), i)).collect()
         };
-        let (mut weights, mut slopes, mut found, mut maps) = (vec![], vec![], vec![], [vec![], vec![]]);
+        let mut weights = vec![];
+        let mut slopes = vec![];
+        let mut found = vec![];
+        let mut maps = [vec![], vec![]];
         let sizes = [4, 16, 64, 256];
         for d in sizes {
             // variance of the scores; the greatest weight, without and with the scale; each query's slopes likewise

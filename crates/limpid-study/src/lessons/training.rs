@@ -154,7 +154,8 @@ impl Study {
 impl Class<'_> {
     /// Trains each from the lesson's seed.
     pub fn train(&mut self, text: &Text, of: &[(String, Study)]) -> Result<Vec<Course>, Error> {
-        let (seed, total) = (self.seed, of.iter().map(|(_, study)| study.recipe.steps).sum());
+        let seed = self.seed;
+        let total = of.iter().map(|(_, study)| study.recipe.steps).sum();
         self.each(of, total, |study, tick| study.run(text, seed, tick))
     }
 }

@@ -14,9 +14,12 @@ pub(super) const TOPIC: Topic = Topic {
             Then it does so with 5,000 tokens whose probabilities are drawn between 0 and 1.",
     teach: |class| {
         let sizes = [2u32, 6, 62, 50_257];
-        let (mut rows, mut far, mut off) = (vec![], [0.0f64; 2], 0.0f64);
+        let mut rows = vec![];
+        let mut far = [0.0f64; 2];
+        let mut off = 0.0f64;
         for v in sizes {
-            let (p, ln) = (1.0 / f64::from(v), f64::from(v).ln());
+            let p = 1.0 / f64::from(v);
+            let ln = f64::from(v).ln();
             let (mut narrow, mut wide, mut at) = (1.0f32, 1.0f64, [0u32; 2]);
             for n in 1.. {
                 (narrow, wide) = (narrow * p as f32, wide * p);

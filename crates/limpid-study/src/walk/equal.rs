@@ -176,7 +176,8 @@ pub fn norm_by_row(seen: &Seen) -> Result<Vec<Both>> {
     let affine = (gain.as_deref(), offset.as_deref());
     let x = seen.block(x)?;
     let rows = x.chunks_exact(c.d_model).flat_map(|row| {
-        let (mut y, mut stats) = (vec![0.0; row.len()], [0.0; 2]);
+        let mut y = vec![0.0; row.len()];
+        let mut stats = [0.0; 2];
         norm::reference::forward((&mut y, &mut stats), row, affine, (c.norm, f64::from(c.norm_eps as f32)));
         y
     });
@@ -254,7 +255,8 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
         let [q, k, v] = heads.of_head(h).map(&part);
         let one = |s: usize| {
             let [q, k, v] = [(&q, d), (&k, d), (&v, wide)].map(|(m, d)| &m[s * t * d..][..t * d]);
-            let (mut scores, span) = (matmul(q, &transpose(k, d), d), &seen.batch.spans[s]);
+            let mut scores = matmul(q, &transpose(k, d), d);
+            let span = &seen.batch.spans[s];
             for (at, score) in scores.iter_mut().enumerate() {
                 let (i, j) = (at / t, at % t);
                 let distance = scoring.distance(span, i, j, [h, heads.n_head]);
@@ -346,7 +348,9 @@ pub fn one_hot_targets_are_indices(seen: &Seen) -> Result<Vec<Both>> {
 /// If a tensor cannot be read.
 pub fn context_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
     let ((b, t), heads, d) = (seen.sizes(), seen.config.heads(), seen.config.d_value());
-    let (pattern, v, wide) = (seen.block("attn.hook_pattern")?, seen.block("attn.hook_v")?, heads.value_cols());
+    let pattern = seen.block("attn.hook_pattern")?;
+    let v = seen.block("attn.hook_v")?;
+    let wide = heads.value_cols();
     let z = (0..b).flat_map(|s| {
         let head = |h: usize| {
             let own = h / heads.group() * d;
@@ -365,8 +369,10 @@ pub fn context_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
 /// If a tensor cannot be read.
 pub fn scalar_times_vector_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
     let ((b, t), heads, d) = (seen.sizes(), seen.config.heads(), seen.config.d_value());
-    let (pattern, v, wide, c) =
-        (seen.block("attn.hook_pattern")?, seen.block("attn.hook_v")?, heads.value_cols(), heads.output_cols());
+    let pattern = seen.block("attn.hook_pattern")?;
+    let v = seen.block("attn.hook_v")?;
+    let wide = heads.value_cols();
+    let c = heads.output_cols();
     let mut z = vec![];
     for s in 0..b {
         let att = |h: usize, t1: usize, t2: usize| pattern[((s * heads.n_head + h) * t + t1) * t + t2];
@@ -419,7 +425,8 @@ fn gradient_is_a_slope(run: &mut Run) -> Views {
         Ok(reference.exact(rows).iter().sum::<f64>() * f64::from(run.trace.batch().weight))
     };
     let slope = (loss(STEP)? - loss(-2.0 * STEP)?) / (2.0 * STEP);
-    let (gradient, cols) = (f64::from(gradient.values[at]), param.region.cols);
+    let gradient = f64::from(gradient.values[at]);
+    let cols = param.region.cols;
     let holds = (slope - gradient).abs() <= 1e-4 * gradient.abs() && gradient != 0.0;
     let text = format!(
         "{NAME}[{}][{}] moved by {STEP} to both sides: the loss changes by {slope:.6} times as much; its gradient is {gradient:.6}",

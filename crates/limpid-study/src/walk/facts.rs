@@ -101,9 +101,13 @@ fn numbers(ids: &[u32]) -> String {
 
 pub(super) fn tokens(live: &mut Live, wanted: &TokensShown) -> Views {
     let TokensShown { of, sequence, base, tokenizer, tokenizers, text, at, .. } = wanted;
+    if wanted.statistics {
+        return used(live, tokenizer.as_deref());
+    }
+    if of.as_deref() == Some("corpus") {
+        return corpus(live, at, *base);
+    }
     match (text, tokenizer) {
-        _ if wanted.statistics => used(live, tokenizer.as_deref()),
-        _ if of.as_deref() == Some("corpus") => corpus(live, at, *base),
         (Some(text), _) if !tokenizers.is_empty() => {
             let row = |name: &String| {
                 let tokenizer = tokenizer_for(name, text)?;
@@ -166,7 +170,8 @@ fn corpus(live: &mut Live, at: &At, base: u32) -> Views {
 fn used(live: &mut Live, name: Option<&str>) -> Views {
     let Some(toy) = live.walk().default_model().toy() else { return lacks("the text is no document's example") };
     let tokenizer = Tokenizer::named(name.unwrap_or(toy.tokenizer))?;
-    let (text, mut ids) = (toy.documents.concat(), vec![]);
+    let text = toy.documents.concat();
+    let mut ids = vec![];
     for document in toy.documents {
         ids.extend(tokenizer.encode(document)?);
     }
@@ -381,7 +386,8 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
     if slices {
         let named = |param: &&Param| names::lookup(&param.name).is_some_and(|(entry, _)| entry.llmc == of);
         let row = |(l, param): (usize, &Param)| {
-            let (n, shape) = (param.region.len(), joined(&param.shape()));
+            let n = param.region.len();
+            let shape = joined(&param.shape());
             row![param.name, shape, counted(l * n), counted((l + 1) * n - 1)]
         };
         let rows: Vec<_> = model.params.iter().filter(named).enumerate().map(row).collect();
@@ -408,7 +414,8 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
         let title = preset.map_or(String::new(), |name| format!("{name}, V = {}", counted(config.vocab_size)));
         return Ok(vec![grid(title, ["llm.c", "axes", "shape", "numbers", "from", "limpid"], rows)]);
     }
-    let (mut rows, mut total) = (vec![], 0);
+    let mut rows = vec![];
+    let mut total = 0;
     for name in ACTS.split(' ') {
         let is = |llmc: &str| llmc.trim_start_matches("1/") == name;
         let Some(entry) = names::TABLE.iter().find(|entry| is(entry.llmc)) else { continue };

@@ -119,7 +119,8 @@ impl Run<'_> {
 
     /// A sequence, checked: `WalkError::Lacks` if there are not so many.
     pub fn sequence(&self, wanted: Option<usize>) -> Result<usize> {
-        let (at, count) = (wanted.unwrap_or(0), self.sequences);
+        let at = wanted.unwrap_or(0);
+        let count = self.sequences;
         if at < count {
             return Ok(at);
         }
@@ -571,7 +572,8 @@ impl Ready {
 
     /// The ids of a text, at most as many as the context has; the model's own first tokens where it has none for the text, and why.
     pub fn shown(&self, text: &str) -> (Vec<u32>, Option<String>) {
-        let (context, vocabulary) = (self.config.context_length, self.config.vocab_size as u32);
+        let context = self.config.context_length;
+        let vocabulary = self.config.vocab_size as u32;
         let instead = |why: String| {
             let words = text.split_whitespace().count().clamp(1, context) as u32;
             let first = self.sequences.len() as u32;
@@ -708,7 +710,8 @@ impl Write {
 fn printed_rows(d_model: usize) -> (Vec<Vec<f64>>, Vec<Vec<u32>>) {
     /// Two roundings to six decimals, and that of f32.
     const SAME: f64 = 3e-6;
-    let (embedding, columns) = (printed::rows("s1.embedding"), printed::columns());
+    let embedding = printed::rows("s1.embedding");
+    let columns = printed::columns();
     let mut table: Vec<Vec<f64>> = vec![];
     let mut sequences = vec![];
     for b in 0..4 {

@@ -14,6 +14,7 @@
 //! # Ok::<(), limpid_study::walk::WalkError>(())
 //! ```
 
+mod computed;
 pub mod equal;
 mod facts;
 mod live;
@@ -647,7 +648,8 @@ impl Walk {
     /// # Errors
     /// If there is none.
     pub fn named(name: &str) -> Result<Walk> {
-        let (mut walks, own) = (Walk::all(), name.to_lowercase().replace('_', "-"));
+        let mut walks = Walk::all();
+        let own = name.to_lowercase().replace('_', "-");
         match walks.iter().position(|walk| walk.name == own || walk.also.contains(&own)) {
             Some(at) => Ok(walks.swap_remove(at)),
             None => {
@@ -663,7 +665,8 @@ impl Walk {
     /// # Errors
     /// If there is none.
     pub fn find(&self, name: &str) -> Result<usize> {
-        let (own, count) = (name.trim().to_lowercase(), self.steps.len());
+        let own = name.trim().to_lowercase();
+        let count = self.steps.len();
         let first = |is: &dyn Fn(&WalkStep) -> bool| self.steps.iter().position(is);
         let number = || own.parse().ok().filter(|n| (1..=count).contains(n)).map(|n: usize| n - 1);
         // `4.1` begins `4.1.` and `4.1 Norm`, but not `4.10`

@@ -87,7 +87,9 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
                 None => vec![said("It shows the numbers above.")],
             };
             if let Some(first) = figures.first_mut() {
-                let (what, words, command) = (what.into(), words.clone(), command.clone());
+                let what = what.into();
+                let words = words.clone();
+                let command = command.clone();
                 first.picture = Some(Picture { what, words, command, drawn });
             }
             Ok(figures)
@@ -219,7 +221,8 @@ fn of_texts(run: &Run, tensor: &mut Labelled) -> Option<Vec<u32>> {
     if !many {
         return None;
     }
-    let (ids, wide) = (distinct(run), tensor.shape[1]);
+    let ids = distinct(run);
+    let wide = tensor.shape[1];
     tensor.values = ids.iter().flat_map(|id| &tensor.values[*id as usize * wide..][..wide]).copied().collect();
     tensor.shape[0] = ids.len();
     Some(ids)
@@ -365,7 +368,10 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
         vec![one]
     };
     let within = printed::within(golden);
-    let (mut all, mut cells, mut met, mut worst) = (vec![], 0, 0, 0f64);
+    let mut all = vec![];
+    let mut cells = 0;
+    let mut met = 0;
+    let mut worst = 0f64;
     for (b, table) in tables.iter().enumerate() {
         let most = table.iter().map(Vec::len).max().unwrap_or(0);
         let columns = if most < wide { printed::columns() } else { (0..wide).collect() };
@@ -391,7 +397,8 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
         }
         let index = if tables.len() > 1 { vec![("batch", b)] } else { vec![] };
         let axes = [tensor.axes[n - 2], tensor.axes[n - 1]];
-        let (size, scale) = ([table.len(), all_columns], HeatScale::Signed);
+        let size = [table.len(), all_columns];
+        let scale = HeatScale::Signed;
         let (rows, columns) = (vec![], vec![]);
         let matrix = Matrix { tensor: of.into(), index, size, axes, rows, columns, values, hidden, scale };
         all.push(Figure { decimals, caption: caption(run, of, true, at), ..View::Matrix(matrix).into() });
@@ -560,14 +567,17 @@ fn generate(live: &mut Live, prompt: &str, tokens: usize, logits: bool) -> Views
     if ready.config.mask != Mask::Causal {
         return lacks(format!("this model's mask is {}: it does not write on", ready.config.mask));
     }
-    let (mut ids, mut rows, mut all) = (ready.shown(prompt).0, vec![], vec![]);
+    let mut ids = ready.shown(prompt).0;
+    let mut rows = vec![];
+    let mut all = vec![];
     for round in 1..=tokens {
         if ids.len() > ready.config.context_length {
             let full = plural(ready.config.context_length, "position");
             all.push(said(format!("the context is full: {full}")));
             break;
         }
-        let (n, v) = (ids.len(), ready.config.vocab_size);
+        let n = ids.len();
+        let v = ready.config.vocab_size;
         let (last, probs) = live.run_on(&at, &[ids.clone()], |run| {
             let tail = |name: &str| Ok::<_, WalkError>(run.get(name)?.values[(n - 1) * v..].to_vec());
             Ok((tail("logits")?, tail("probs")?))
@@ -610,7 +620,8 @@ fn counted(run: &Run) -> Result<Vec<Counted>> {
     let mut all = vec![];
     for sequence in 0..run.sequences {
         for (position, (token, target)) in run.ids(sequence).iter().zip(run.targets(sequence)).enumerate() {
-            let (token, loss) = (*token, f64::from(losses.values[sequence * run.length + position]));
+            let token = *token;
+            let loss = f64::from(losses.values[sequence * run.length + position]);
             all.extend(target.map(|target| Counted { sequence, position, token, target, loss }));
         }
     }
@@ -623,7 +634,8 @@ fn counted(run: &Run) -> Result<Vec<Counted>> {
 fn losses(live: &mut Live, forms: &[String]) -> Views {
     // of the weights before training, if that is the first of them
     let initial = forms.first().is_some_and(|form| form == "before-training");
-    let (at, when) = (At { initial, ..At::default() }, if initial { "before training, " } else { "" });
+    let at = At { initial, ..At::default() };
+    let when = if initial { "before training, " } else { "" };
     let (all, sequences) = live.run(&at, |run| Ok((counted(run)?, run.sequences)))?;
     let ready = live.ready(&at)?;
     let (sum, n) = (all.iter().map(|own| own.loss).sum::<f64>(), plural(all.len(), "token"));

@@ -236,7 +236,8 @@ pub(super) fn split(config: &Config, feature: usize) -> (usize, usize) {
 
 fn split_features(run: &mut Run, features: &[usize]) -> Views {
     let (q, d) = (run.get("blocks.0.attn.hook_q")?, run.config().d_head());
-    let (row, mut rows) = (of_sequence(&q, 0)?, vec![]);
+    let row = of_sequence(&q, 0)?;
+    let mut rows = vec![];
     for feature in features.iter().filter(|feature| **feature < run.config().heads().query_cols()) {
         let (head, own) = split(run.config(), *feature);
         let (there, here) = (q.at(&[0, 0, head, own]).unwrap_or(f32::NAN), row[*feature]);
@@ -272,17 +273,20 @@ fn flatten(run: &mut Run, of: &str) -> Views {
 
 fn value_step(run: &mut Run, sequence: usize, head: usize, feature: usize) -> Views {
     let (pattern, v) = (run.get("blocks.0.attn.hook_pattern")?, run.get("blocks.0.attn.hook_v")?);
-    let (z, words, own) =
-        (run.get("blocks.0.attn.hook_z")?, tokens(run, sequence), head / run.config().heads().group());
+    let z = run.get("blocks.0.attn.hook_z")?;
+    let words = tokens(run, sequence);
+    let own = head / run.config().heads().group();
     let t = words.len();
     let lacks = || WalkError::Lacks(format!("there is no feature {feature} of head {head} in sequence {sequence}"));
-    let (mut values, mut same) = (vec![], t > 0);
+    let mut values = vec![];
+    let mut same = t > 0;
     for i in 0..t {
         let one = |j: usize| {
             Some(f64::from(pattern.at(&[sequence, head, i, j])?) * f64::from(v.at(&[sequence, j, own, feature])?))
         };
         let products: Vec<f64> = (0..t).map(one).collect::<Option<_>>().ok_or_else(lacks)?;
-        let (total, live) = (products.iter().sum::<f64>(), z.at(&[sequence, i, head, feature]).ok_or_else(lacks)?);
+        let total = products.iter().sum::<f64>();
+        let live = z.at(&[sequence, i, head, feature]).ok_or_else(lacks)?;
         same &= (total - f64::from(live)).abs() <= 1e-5 * products.iter().map(|p| p.abs()).sum::<f64>().max(1e-30);
         values.extend(products.into_iter().chain([total]).map(|value| value + 0.0));
     }
@@ -299,7 +303,8 @@ fn value_step(run: &mut Run, sequence: usize, head: usize, feature: usize) -> Vi
 
 /// One head's rows of the first sequence.
 fn head_rows(run: &mut Run, of: &str, head: usize) -> Result<Vec<Vec<f64>>> {
-    let (scores, t) = (of_sequence(&run.get(of)?, 0)?, tokens(run, 0).len());
+    let scores = of_sequence(&run.get(of)?, 0)?;
+    let t = tokens(run, 0).len();
     let own = scores.chunks_exact(t * t).nth(head);
     let own = own.ok_or_else(|| WalkError::Lacks(format!("there is no head {head} of {of}")))?;
     Ok(own.chunks_exact(t).map(<[f64]>::to_vec).collect())
@@ -315,7 +320,8 @@ fn multiplied(scores: &[Vec<f64>], whose: &str) -> Vec<Figure> {
         v => number(v),
     };
     let text = |values: &[f64]| joined(values, cell);
-    let (mut rows, mut lost) = (vec![], 0);
+    let mut rows = vec![];
+    let mut lost = 0;
     for (i, (own, times)) in scores.iter().zip(times.chunks_exact(n)).enumerate() {
         let weights = super::plain::softmax(times, n);
         lost += usize::from(weights.iter().any(|w| w.is_nan()));
@@ -361,7 +367,8 @@ fn ends() -> Vec<Figure> {
     let near = |ours: Vec<f64>, printed: &[f64]| {
         ours.iter().zip(printed).all(|(a, b)| (a - b).abs() <= printed::within("s1.attention_ends"))
     };
-    let (mut rows, mut holds) = (vec![], true);
+    let mut rows = vec![];
+    let mut holds = true;
     for (i, ((columns, scores), printed)) in columns.iter().zip(&scores).zip(&weights).enumerate() {
         let ours = end_weights(scores, printed);
         let again: Vec<f64> = scores.iter().map(|score| score / 4.0).collect();
@@ -391,7 +398,8 @@ pub(super) fn losses(logits: &[f64]) -> Vec<f64> {
 }
 
 fn distribution(scores: &[f64], labels: &[String], targets: bool) -> Figure {
-    let (p, loss) = (softmax(scores), losses(scores));
+    let p = softmax(scores);
+    let loss = losses(scores);
     let row = |i: usize| {
         let word = labels.get(i).cloned().unwrap_or_else(|| i.to_string());
         row![word, number(scores[i]), format!("{:.4}", p[i]), format!("{:.4}", loss[i])]
@@ -684,9 +692,11 @@ fn curve(losses: &[f64]) -> Vec<Figure> {
 
 fn moments(run: &mut Run, of: &str) -> Views {
     let (tensor, scale) = (run.get(of)?, run.get(&of.replace("hook_normalized", "hook_scale"))?);
-    let (c, eps) = (tensor.shape.last().copied().unwrap_or(1), f64::from(run.config().norm_eps as f32));
+    let c = tensor.shape.last().copied().unwrap_or(1);
+    let eps = f64::from(run.config().norm_eps as f32);
     let words = run.labels.tokens.concat();
-    let (mut rows, mut holds) = (vec![], true);
+    let mut rows = vec![];
+    let mut holds = true;
     for ((row, scale), word) in tensor.values.chunks_exact(c).zip(&scale.values).zip(&words) {
         let row = wide(row);
         let mean = row.iter().sum::<f64>() / c as f64;

@@ -7,6 +7,7 @@ use crate::palette::{Palette, entry, lightness};
 use crate::pool::Pooled;
 use crate::table::cut;
 use crate::view::{HeatScale, Matrix, wrap};
+use limpid_base::units::ticks;
 use limpid_core::model::in_block;
 
 /// Free space around everything, and between parts.
@@ -58,7 +59,7 @@ impl PlotPart {
 
 /// Marks with the room that they take.
 #[derive(Default)]
-struct Part {
+struct Panel {
     size: [f64; 2],
     marks: Vec<Mark>,
 }
@@ -87,7 +88,7 @@ struct Map {
 
 impl Page {
     /// Heat maps side by side, with one legend: their colours mean the same.
-    fn maps(&mut self, all: &[&Matrix]) -> Part {
+    fn maps(&mut self, all: &[&Matrix]) -> Panel {
         let palette = self.palette.unwrap_or_else(|| all[0].palette());
         let ranges = all.iter().map(|matrix| matrix.range(palette));
         let range = ranges.fold((f64::INFINITY, f64::NEG_INFINITY), |a, b| (a.0.min(b.0), a.1.max(b.1)));
@@ -99,7 +100,7 @@ impl Page {
             _ => 4,
         };
         let room = if all.len() == 1 { ALONE } else { (AMONG / across as f64 - GAP).clamp(64.0, 300.0) };
-        let mut part = Part::default();
+        let mut part = Panel::default();
         let mut notes: Vec<String> = vec![];
         let (mut x, mut y, mut low): (f64, f64, f64) = (0.0, 0.0, 0.0);
         for (i, matrix) in all.iter().enumerate() {
@@ -129,7 +130,7 @@ impl Page {
     }
 
     /// The palette with the exact values of its ends and middle, and what else is not a value.
-    fn legend(&self, palette: Palette, (low, high): (f64, f64), notes: &[String]) -> Part {
+    fn legend(&self, palette: Palette, (low, high): (f64, f64), notes: &[String]) -> Panel {
         let (wide, mut y) = (320.0, 12.0);
         let cells = (0..=255).map(Some).collect();
         let bar = Mark::Image { at: [0.0, 0.0, wide, 12.0], columns: 256, palette, cells };
@@ -155,11 +156,11 @@ impl Page {
         }
         notes.iter().for_each(|note| say(None, note, &mut y));
         let widest = notes.iter().map(|note| text_width(note, NOTE)).fold(wide, f64::max);
-        Part { size: [widest, y + 4.0], marks }
+        Panel { size: [widest, y + 4.0], marks }
     }
 
-    fn charts(&mut self, parts: &[PlotPart]) -> Part {
-        let mut all = Part::default();
+    fn charts(&mut self, parts: &[PlotPart]) -> Panel {
+        let mut all = Panel::default();
         for part in parts {
             if let PlotPart::Chart(chart) = part {
                 let drawn = chart.draw();
@@ -234,7 +235,7 @@ impl Map {
         Map { pooled, range, palette, cell, from: [left, top], sides, slanted }
     }
 
-    fn draw(&self, page: &mut Page) -> Part {
+    fn draw(&self, page: &mut Page) -> Panel {
         let (matrix, [w, h]) = (&self.pooled.matrix, self.cell);
         let [rows, cols] = matrix.size;
         let [left, top] = self.from;
@@ -288,7 +289,7 @@ impl Map {
         }
         let last = self.sides[1].last().filter(|_| self.slanted);
         let over = last.map_or(0.0, |word| text_width(word, LABEL) * 0.71);
-        Part { size: [left + wide + (over - w / 2.0).max(0.0), top + high], marks: all }
+        Panel { size: [left + wide + (over - w / 2.0).max(0.0), top + high], marks: all }
     }
 
     /// Words or numbers at rows and columns: at each, or at some.
@@ -325,20 +326,8 @@ impl Map {
 /// The field of a chart.
 const FIELD: [f64; 2] = [640.0, 240.0];
 
-/// Round numbers from `low` to `high`, about so many.
-fn ticks(low: f64, high: f64, about: f64) -> Vec<f64> {
-    let rough = ((high - low) / about).max(f64::MIN_POSITIVE);
-    let power = 10f64.powf(rough.log10().floor());
-    let step =
-        [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999).unwrap_or(power);
-    let first = (low / step - 1e-9).ceil();
-    let all = (0..64).map(|i| (first + f64::from(i)) * step).take_while(|v| *v <= high + 1e-9 * step);
-    // the nearest double to the decimal that is meant
-    all.map(|v| format!("{v:.12e}").parse().unwrap_or(v)).collect()
-}
-
 impl Chart {
-    fn draw(&self) -> Part {
+    fn draw(&self) -> Panel {
         let ([x0, x1], [mut y0, mut y1]) = self.ends();
         let pad = 0.04 * (y1 - y0).max(1e-9);
         (y0, y1) = (if self.bars && y0 >= 0.0 { y0 } else { y0 - pad }, y1 + pad);
@@ -439,6 +428,6 @@ impl Chart {
                 at += long;
             }
         }
-        Part { size: [left + FIELD[0] + 8.0, low + 6.0], marks }
+        Panel { size: [left + FIELD[0] + 8.0, low + 6.0], marks }
     }
 }

@@ -65,7 +65,7 @@ impl Trainer {
     pub(super) fn take_report(&mut self, watch: &mut [Change]) -> backend::Result<UpdateReport> {
         let report = self.backend.report(watch)?;
         self.unfinished.pop(); // this report
-        if report.finite && !report.held {
+        if report.finite && !report.held_back {
             if self.recipe.ema > 0.0 {
                 self.unfinished.push(Unfinished::Average(self.recipe.averaging(self.step)));
             }

@@ -11,7 +11,7 @@ use limpid::checkpoint::{self, Checkpoint, Format, ModelData, safetensors_file, 
 use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
 use limpid::data::Tokens;
 use limpid::matrix::Precision;
-use limpid::memory::{self, On};
+use limpid::memory::{self, Placement};
 use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::numeric::blocks::Quant;
 use limpid::numeric::random;
@@ -410,7 +410,7 @@ fn blocks_train_adapters_with_the_bits_of_their_values() {
         let model = Model::tuned(&small.config, Mode::Train { batch: 2, context: TOKENS }, tuning).unwrap();
         assert!(Cpu::quantised(&model, Precision::Bf16).is_empty());
         let stays = Cpu::quantised(&model, Precision::F32);
-        let on = On::from(&Machine::cpu(1)).with_weights(&small, &model);
+        let on = Placement::from(&Machine::cpu(1)).with_weights(&small, &model);
         let frozen = |p: &&limpid::model::Param| !p.region.learns() && stays.contains(&p.region);
         let plain: usize = model.params.iter().filter(frozen).map(|p| 4 * p.region.len()).sum();
         let bits = if quant == Quant::Q8_0 { 8.5 } else { 4.5 };

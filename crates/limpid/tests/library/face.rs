@@ -419,7 +419,7 @@ fn the_memory_of_processes_is_counted_for_each_and_for_its_machine() {
     };
     let model = Model::new(&config, Mode::Train { batch: 1, context: 8 }).unwrap();
     let fits = |processes| {
-        let on = memory::On { processes, ..(&Machine::cpu(1)).into() };
+        let on = memory::Placement { processes, ..(&Machine::cpu(1)).into() };
         memory::fits(&model, Some(&recipe), on)
     };
     assert!(fits([1, 1]).is_err());

@@ -14,7 +14,7 @@ use limpid::model::{MemoryPart, Mode, Model, init};
 use limpid::numeric::blocks::Quant;
 use limpid::numeric::element::{Element, Major, Values};
 use limpid::numeric::random;
-use limpid::ops::program::Draft;
+use limpid::ops::program::UncheckedProgram;
 use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, Passes, Program, Region, Span};
 use limpid::optimizer::{Change, Method, ParamGroup, Rule};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
@@ -901,13 +901,13 @@ fn a_report_may_come_late() {
             step(&mut *late);
             let rule = Rule { most_loss: Some((losses, share * late.sum(losses).unwrap())), ..rule };
             let report = late.update(&groups, &rule, &mut []).unwrap();
-            assert!(report.finite && report.held == held && (late.read(region).unwrap() == before) == held);
+            assert!(report.finite && report.held_back == held && (late.read(region).unwrap() == before) == held);
             assert!(late.read(region.grad()).unwrap().iter().all(|g| *g == 0.0), "they are cleared");
         }
         step(&mut *late);
         late.write(losses, &vec![f32::INFINITY; losses.len()]).unwrap();
         let rule = Rule { most_loss: Some((losses, f64::MAX)), ..rule };
-        assert!(late.update(&groups, &rule, &mut []).unwrap().held);
+        assert!(late.update(&groups, &rule, &mut []).unwrap().held_back);
     }
 }
 
@@ -924,18 +924,18 @@ macro_rules! first {
 }
 
 /// The ops of the forward.
-fn ops(draft: &mut Draft) -> impl Iterator<Item = &mut Op> {
+fn ops(draft: &mut UncheckedProgram) -> impl Iterator<Item = &mut Op> {
     draft.ops.iter_mut()
 }
 
 /// The backward of the first op of a kind, in the order of the backward.
-fn back<'a>(draft: &'a mut Draft, kind: &str) -> &'a mut Back {
+fn back<'a>(draft: &'a mut UncheckedProgram, kind: &str) -> &'a mut Back {
     let of = |pass: &'a mut Pass| if let Pass::Back(back) = pass { Some(back) } else { None };
     draft.back.iter_mut().filter_map(of).find(|back| back.op.name() == kind).unwrap()
 }
 
 /// Moves a tensor in all lists.
-fn relocate(draft: &mut Draft, from: Region, to: usize) {
+fn relocate(draft: &mut UncheckedProgram, from: Region, to: usize) {
     let back = draft.back.iter_mut().map(|pass| match pass {
         Pass::Recompute(op) => op,
         Pass::Back(back) => &mut back.op,
@@ -948,7 +948,7 @@ fn relocate(draft: &mut Draft, from: Region, to: usize) {
 /// A list with anything wrong in it is no program, so no backend ever sees it. Each change alone is refused, for its own reason.
 #[test]
 fn what_is_wrong_in_a_list_makes_it_no_program() {
-    type Alter = fn(&mut Draft);
+    type Alter = fn(&mut UncheckedProgram);
     let train: &[(&str, Alter)] = &[
         ("shapes disagree", |d| first!(ops(d), Linear { w } => w.rows -= 1)),
         ("shapes disagree", |d| first!(ops(d), Linear { x } => x.cols += 1)),

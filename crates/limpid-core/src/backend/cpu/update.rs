@@ -27,7 +27,7 @@ impl Cpu {
         if self.room.len() < elements {
             self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
         }
-        let held = rule.holds_back(|losses| self.sum(losses))?;
+        let held_back = rule.holds_back(|losses| self.sum(losses))?;
         let norm = match rule.norm {
             Some(norm) => {
                 self.fill_blanks(0..self.grad.len());
@@ -40,8 +40,8 @@ impl Cpu {
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
         let mut changes: Vec<Change> = watch.iter().map(|watched| Change::new(watched.range.clone())).collect();
         let finite = norm.is_finite();
-        if !finite || held {
-            self.reported = Some((UpdateReport { norm, finite, held }, changes));
+        if !finite || held_back {
+            self.reported = Some((UpdateReport { norm, finite, held_back }, changes));
             return Ok(());
         }
         let clip = rule.clip(norm) as f32;
@@ -55,7 +55,7 @@ impl Cpu {
                 step(group, (rule, clip), ahead, g, memories, team, &mut changes);
             }
         }
-        self.reported = Some((UpdateReport { norm, finite, held }, changes));
+        self.reported = Some((UpdateReport { norm, finite, held_back }, changes));
         Ok(())
     }
 

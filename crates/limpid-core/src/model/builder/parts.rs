@@ -10,7 +10,7 @@ use crate::numeric::element::Element;
 use crate::numeric::random;
 use crate::ops;
 use crate::ops::limits::Limits;
-use crate::ops::program::Draft;
+use crate::ops::program::UncheckedProgram;
 use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region};
 use crate::ops::{BLOCK, qk_widths};
 use std::collections::HashSet;
@@ -300,7 +300,7 @@ impl<'a> Builder<'a> {
         let (vocab_size, segments) = (self.c.vocab_size, self.c.n_segment.max(1));
         let limits = Limits { rows, outputs, context, blocks, vocab_size, segments };
         let learning = params.iter().map(|p| p.region).filter(|region| region.learns()).collect();
-        let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
+        let program = Program::new(UncheckedProgram { ops, back, params: learning, sizes, limits });
         Ok(Model(ModelParts {
             config: self.c.clone(),
             mode,
