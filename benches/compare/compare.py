@@ -13,6 +13,9 @@ and "tuned", with glibc's malloc told to keep memory, for both sides. Tokens, ba
 the same; PyTorch's GPT-2 has its vocabulary padded to 50,304, which is faster for it. "Share" is of the roof that limpid
 measures in the same run: multiply-adds, or bytes read a second for decoding. Some processors (Sapphire Rapids without AMX) do
 bf16 at half the speed of f32; there PyTorch's f32 is the rival to beat, and --best takes it.
+
+--isa avx2 holds every side to AVX2, on any x86-64: what most processors have. llama.cpp decides that when it is built
+(CMAKE_ARGS="-DGGML_NATIVE=OFF" pip install --no-binary :all: llama-cpp-python); a build with more is left out.
 """
 import argparse, datetime, importlib.metadata, importlib.util, itertools, json, os, platform, shlex, statistics
 import subprocess, sys, tempfile
@@ -29,6 +32,8 @@ TRAIN = [
     ("S4", "gpt2", "bf16", ["bf16"], 4, 64, 0, 5, 1.3, 1.8),
     ("S5", "gpt2", "bf16", ["bf16"], 1, 1024, 0, 3, 1.4, 2),
 ]
+# what holds PyTorch and the libraries that it calls to an instruction set
+ISA = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
 # limpid's preset of a model, where it has another name: what is compared is nanoGPT's recipe, not limpid's own for nano
 PRESETS = {"nano": "nanogpt-cpu"}
 # limpid's way to 1.90: with its wider initial weights it bears a higher learning rate than the recipe's 1e-3, and then needs fewer
@@ -44,6 +49,11 @@ class Compare:
         self.args, self.folder, self.rows, self.notes = args, folder, [], []
         self.wrap = shlex.split(args.wrap)
         self.has = {name: importlib.util.find_spec(name) is not None for name in ("torch", "llama_cpp", "gguf")}
+        if args.isa and self.has["llama_cpp"]:
+            facts = self.run([sys.executable, HERE / "llama_peer.py", "built"]) or {"built": ""}
+            if "AVX512 = 1" in facts["built"]:
+                self.has["llama_cpp"] = False
+                self.note("llama.cpp: left out, this one was built with AVX-512 (see --help)")
 
     # ---- running
 
@@ -62,7 +72,7 @@ class Compare:
         """The JSON that a command prints, or None, with the reason noted; `timed`: clock.py's, with what was printed in "out"."""
         command = [str(part) for part in (command() if callable(command) else command)]
         clock = [sys.executable, str(HERE / "clock.py")] if timed else []
-        env = {**os.environ, "OMP_NUM_THREADS": str(self.args.threads), **(env or {})}
+        env = {**os.environ, "OMP_NUM_THREADS": str(self.args.threads), **ISA.get(self.args.isa, {}), **(env or {})}
         done = subprocess.run(self.wrap + clock + command, capture_output=True, text=True, env=env)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it failed"]
@@ -85,7 +95,8 @@ class Compare:
 
     def limpid(self, *words, precision="f32"):
         named = [] if precision == "f32" else ["--precision", precision]
-        return [self.args.limpid, *words, "--threads", self.args.threads, *named]
+        held = ["--simd", self.args.isa] if self.args.isa else []
+        return [self.args.limpid, *words, "--threads", self.args.threads, *held, *named]
 
     def torch(self, *words):
         return [sys.executable, HERE / "torch_peer.py", *words, "--threads", self.args.threads]
@@ -269,7 +280,7 @@ class Compare:
             facts = {key.strip(): value.strip() for key, value in pairs}
         sets = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in facts.get("flags", "").split()]
         typed = ["compare.py", *a.names, f"--rounds {a.rounds} --threads {a.threads}"]
-        typed += [f"--{name}" for name in ("compile", "best") if getattr(a, name)]
+        typed += [f"--{name}" for name in ("compile", "best") if getattr(a, name)] + ([f"--isa {a.isa}"] if a.isa else [])
         own = subprocess.run([a.limpid, "--version"], capture_output=True, text=True).stdout.strip()
         cpu = f"{facts.get('model name', platform.processor())}, family {facts.get('cpu family')}, model {facts.get('model')}"
         return (f"{datetime.date.today()} · {cpu} ({' '.join(sets)}) · {own}, torch {version('torch')}, llama-cpp-python "
@@ -286,6 +297,7 @@ def main():
     parser.add_argument("--model", help="a GGUF in f32, for s11 [default: GPT-2 of random weights]")
     parser.add_argument("--compile", action="store_true", help="PyTorch compiled too (needs a C++ compiler; slow to begin)")
     parser.add_argument("--best", action="store_true", help="bf16 rows against the faster of PyTorch's bf16 and f32")
+    parser.add_argument("--isa", choices=ISA, help="hold every side to this instruction set")
     parser.add_argument("--recipe-precision", default="f32", help="limpid's in s6")
     parser.add_argument("--wrap", default="", help="put before every command, such as 'taskset -c 0,1'")
     parser.add_argument("--record", metavar="FILE", help="append the table to FILE, with date, processor and versions")

@@ -4,6 +4,7 @@
   python benches/compare/llama_peer.py decode FILE.gguf --tokens 64
   python benches/compare/llama_peer.py prefill FILE.gguf --tokens 256
   python benches/compare/llama_peer.py loss FILE.gguf --text TEXT --tokens 512
+  python benches/compare/llama_peer.py built
 """
 import argparse, json, statistics, time
 from pathlib import Path
@@ -109,9 +110,16 @@ def loss(args):
     return {"loss": mean, "perplexity": float(np.exp(mean)), "tokens": len(ids) - 1}
 
 
+def built(args):
+    """Which instructions llama.cpp was built for, in its words."""
+    import llama_cpp
+
+    return {"built": llama_cpp.llama_print_system_info().decode()}
+
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["write", "decode", "prefill", "loss"])
-parser.add_argument("file")
+parser.add_argument("what", choices=["write", "decode", "prefill", "loss", "built"])
+parser.add_argument("file", nargs="?")
 parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
 parser.add_argument("--tokens", type=int, default=64)
 parser.add_argument("--text", help="a text file, for its loss")
@@ -119,4 +127,4 @@ parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--flash", action="store_true", help="llama.cpp's flash attention")
 parser.add_argument("--verbose", action="store_true", help="what llama.cpp says about itself")
 args = parser.parse_args()
-print(json.dumps({"write": write, "decode": decode, "prefill": prefill, "loss": loss}[args.what](args)))
+print(json.dumps({"write": write, "decode": decode, "prefill": prefill, "loss": loss, "built": built}[args.what](args)))

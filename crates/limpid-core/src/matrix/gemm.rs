@@ -546,14 +546,11 @@ impl Product<'_> {
     }
 }
 
-/// Whether tiles read f32s of a where they lie. A narrow tile reads a once for every sixteen columns, so there rows that are far apart, which
-/// map to the same few lines of the nearest cache, cost more than packing them.
+/// Whether tiles read f32s of a where they lie. Narrow tiles read a once for every sixteen columns, so there long rows, which map to the
+/// same few lines of the nearest cache, cost more than packing them.
 fn reads_in_place(level: Level, a: Mat) -> bool {
-    if width(level) > 16 {
-        a.col_stride == 1 || a.col_stride <= NEAR
-    } else {
-        a.col_stride == 1 && (a.row_stride <= NEAR || a.rows <= tile::FEW_ROWS)
-    }
+    let any_length = width(level) > 16 || a.rows <= tile::FEW_ROWS;
+    a.row_stride.max(a.col_stride) <= NEAR || a.col_stride == 1 && any_length
 }
 
 fn multiply(
