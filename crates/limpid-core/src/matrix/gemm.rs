@@ -559,8 +559,7 @@ fn multiply(
     mut c: MatMut,
     a: Mat,
     b: Side,
-    (start, sums): (Start, Sums),
-    diagonal: Option<usize>,
+    (start, sums, diagonal): (Start, Sums, Option<usize>),
     scratch: &mut [f32],
 ) {
     if let Side::Packed(b, from) = b
@@ -640,17 +639,25 @@ pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f
 
 /// c = start + a b, with operands of this precision.
 #[track_caller]
-pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, how: (Start, Sums), scratch: &mut [f32]) {
+pub fn product(
+    level: Level,
+    precision: Precision,
+    c: MatMut,
+    a: Mat,
+    b: Mat,
+    (start, sums): (Start, Sums),
+    scratch: &mut [f32],
+) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    multiply(level, Form::new(level, precision), c, a, Side::Plain(b), how, None, scratch);
+    multiply(level, Form::new(level, precision), c, a, Side::Plain(b), (start, sums, None), scratch);
 }
 
 /// c = a b, for some columns, from `from` on, of a product that is symmetric: the rows below the diagonal may be left out ([`mirror`]).
 #[track_caller]
 pub fn product_above(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, from: usize, scratch: &mut [f32]) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    let how = (Start::Zero, Sums::Blocks);
-    multiply(level, Form::new(level, precision), c, a, Side::Plain(b), how, Some(from), scratch);
+    let how = (Start::Zero, Sums::Blocks, Some(from));
+    multiply(level, Form::new(level, precision), c, a, Side::Plain(b), how, scratch);
 }
 
 /// Copies what is above the diagonal of a square matrix below it.
@@ -684,8 +691,8 @@ pub fn gemm_packed<'a>(
     assert_eq!((a.cols, b.width), (b.rows, width(level)), "shapes of a packed product");
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
     let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
-    let how = (start.into(), Sums::Blocks);
-    multiply(level, Form::new(level, precision), c, a, Side::Packed(b, from), how, None, scratch);
+    let how = (start.into(), Sums::Blocks, None);
+    multiply(level, Form::new(level, precision), c, a, Side::Packed(b, from), how, scratch);
 }
 
 /// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples of sixteen.
@@ -696,7 +703,7 @@ pub fn gemm_packed<'a>(
 pub fn gemm_turned(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, start: Start, scratch: &mut [f32]) {
     assert_eq!((a.cols, b.width), (b.cols, width(level)), "shapes of a turned product");
     assert!(b.codes.is_some() && from.is_multiple_of(16) && c.cols().is_multiple_of(16) && from + c.cols() <= b.rows);
-    multiply(level, Form::Exact, c, a, Side::Turned(b, from), (start, Sums::Blocks), None, scratch);
+    multiply(level, Form::Exact, c, a, Side::Turned(b, from), (start, Sums::Blocks, None), scratch);
 }
 
 #[cfg(test)]
