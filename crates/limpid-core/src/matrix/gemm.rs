@@ -97,29 +97,33 @@ fn hold(form: Form, even: f32, odd: f32) -> f32 {
     }
 }
 
+/// Packs sixteen elements each of two rows that are neighbours in k.
+#[inline(always)]
+fn hold_beside(form: Form, even: &[f32; 16], odd: &[f32; 16]) -> [f32; 16] {
+    let (even, odd) = (*even, *odd); // copies, so that the compiler sees that nothing overlaps them
+    let mut held = even;
+    match form {
+        Form::Exact => {}
+        Form::Rounded => {
+            for i in 0..16 {
+                held[i] = hold(Form::Rounded, even[i], 0.0);
+            }
+        }
+        Form::Pairs => {
+            for i in 0..16 {
+                held[i] = hold(Form::Pairs, even[i], odd[i]);
+            }
+        }
+    }
+    held
+}
+
 /// Packs the elements of two rows that are neighbours in k.
 #[inline(always)]
 fn hold_rows(form: Form, to: &mut [f32], even: &[f32], odd: &[f32]) {
-    if form == Form::Exact {
-        let (to, to_rest) = to.as_chunks_mut::<16>();
-        let (even, even_rest) = even.as_chunks::<16>();
-        to.iter_mut().zip(even).for_each(|(to, even)| *to = *even);
-        return to_rest.copy_from_slice(even_rest);
-    }
-    let odd = if form == Form::Pairs { odd } else { even }; // not looked at
-    let ((to, to_rest), (even, even_rest), (odd, odd_rest)) =
-        (to.as_chunks_mut::<16>(), even.as_chunks::<16>(), odd.as_chunks::<16>());
+    let ((to, to_rest), (even, even_rest), (odd, odd_rest)) = (to.as_chunks_mut(), even.as_chunks(), odd.as_chunks());
     for ((to, even), odd) in to.iter_mut().zip(even).zip(odd) {
-        let (even, odd) = (*even, *odd); // copies, so that the compiler sees that `to` does not overlap them
-        let mut held = [0.0; 16];
-        for i in 0..16 {
-            held[i] = if form == Form::Pairs {
-                hold(Form::Pairs, even[i], odd[i])
-            } else {
-                hold(Form::Rounded, even[i], 0.0)
-            };
-        }
-        *to = held;
+        *to = hold_beside(form, even, odd);
     }
     for ((to, even), odd) in to_rest.iter_mut().zip(even_rest).zip(odd_rest) {
         *to = hold(form, *even, *odd);
@@ -187,10 +191,19 @@ impl Kernel for Pack<'_> {
             // row by row, so that memory is read as it lies
             for i in 0..steps {
                 let (even, odd) = two_rows(b, i * form.step());
-                for (q, (even, odd)) in even.chunks(width).zip(odd.chunks(width)).enumerate() {
-                    let row = &mut to[(q * steps + i) * width..][..width];
-                    hold_rows(form, &mut row[..even.len()], even, odd);
-                    row[even.len()..].fill(0.0);
+                let ((even, even_rest), (odd, odd_rest)) = (even.as_chunks::<16>(), odd.as_chunks::<16>());
+                let panels = even.chunks(width / 16).zip(odd.chunks(width / 16));
+                for (q, (even, odd)) in panels.enumerate() {
+                    let row = to[(q * steps + i) * width..][..width].as_chunks_mut().0;
+                    for ((to, even), odd) in row.iter_mut().zip(even).zip(odd) {
+                        *to = hold_beside(form, even, odd);
+                    }
+                }
+                if !b.cols.is_multiple_of(width) {
+                    let row = &mut to[(b.cols / width * steps + i) * width..][..width];
+                    let (_, rest) = row.split_at_mut(b.cols % width / 16 * 16);
+                    rest.fill(0.0);
+                    hold_rows(form, &mut rest[..even_rest.len()], even_rest, odd_rest);
                 }
             }
             return;
