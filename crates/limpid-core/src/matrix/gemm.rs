@@ -496,8 +496,22 @@ impl Product<'_> {
         let (level, form, width) = (self.level, self.form, width(self.level));
         let ks = self.steps(k);
         let strip = j * STRIP..((j + 1) * STRIP).min(self.shape.1);
-        if let Side::Plain(b) = self.b {
-            level.run(Pack { level, form, to: &mut *room, b: b.rows(ks.clone()).cols(strip.clone()), width });
+        match self.b {
+            Side::Plain(b) => {
+                level.run(Pack { level, form, to: &mut *room, b: b.rows(ks.clone()).cols(strip.clone()), width });
+            }
+            Side::Packed(b, first)
+                if b.pairs && form != Form::Pairs && a.as_rows().is_some_and(|a| a.rows <= WIDENED_ROWS) =>
+            {
+                let pairs = (&b.data[(first + strip.start) / width * b.panel + ks.start / 2 * width..], b.panel);
+                let start = if k > 0 { Start::Own } else { self.start.cols(strip.clone()) };
+                for (row, a) in block.clone().zip(a.rows()) {
+                    let c = c.part(row..row + 1, strip.clone());
+                    tile::widen(level, c.into_whole(), a, pairs, (start, self.sums.block(1)));
+                }
+                return;
+            }
+            _ => {}
         }
         for from in strip.clone().step_by(width) {
             let part = from..(from + width).min(strip.end);
@@ -507,20 +521,6 @@ impl Product<'_> {
                 continue;
             }
             let (block, a) = (block.start..end, a.top(end - block.start));
-            if let Side::Packed(b, first) = self.b
-                && b.pairs
-                && form != Form::Pairs
-                && let Some(a) = a.as_rows()
-                && a.rows <= WIDENED_ROWS
-            {
-                let pairs = b.panel(first + part.start, ks.clone());
-                for i in 0..a.rows {
-                    let row = block.start + i;
-                    let c = c.part(row..row + 1, part.clone());
-                    tile::widen(level, c.into_whole(), a.row(i), pairs, (start, self.sums.block(1)));
-                }
-                continue;
-            }
             let panel = match self.b {
                 Side::Plain(_) => {
                     &room[(from - strip.start) * ks.len().div_ceil(form.step())..]

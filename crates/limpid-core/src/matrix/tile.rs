@@ -70,6 +70,10 @@ impl<'a> Tiles<'a> {
         assert!(n <= self.mat.rows);
         Tiles { mat: Mat { rows: n, ..self.mat }, ..self }
     }
+    /// Its rows, if their elements are neighbours.
+    pub fn rows(self) -> impl Iterator<Item = &'a [f32]> {
+        (0..self.mat.rows).map(move |i| self.mat.row(i))
+    }
     /// The matrix, if the elements of its rows are neighbours.
     pub fn as_rows(self) -> Option<Mat<'a>> {
         (self.mat.col_stride == 1).then_some(self.mat)
@@ -221,8 +225,8 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Tile { a, panel, mut to } = self;
-        // measured where vectors have 512 bits alone
-        let ahead = V::LANES == 16 && N <= AHEAD_ROWS;
+        // one or two rows by vectors of 256 bits take panels in as fast as the CPU's own prefetch brings them
+        let ahead = N <= AHEAD_ROWS && (V::LANES == 16 || N > 2);
         for t in 0..to.count {
             // SAFETY: every address is inside a, panel or `to` by the caller's promise.
             unsafe {
@@ -246,7 +250,7 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
                     for _ in 0..steps {
                         let mut row = [V::all(0.0); C];
                         for v in 0..C {
-                            if ahead {
+                            if ahead && (V::LANES * v).is_multiple_of(16) {
                                 _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(V::LANES * v + AHEAD).cast());
                             }
                             row[v] = V::load(b.add(V::LANES * v));
@@ -352,46 +356,61 @@ impl Plain<'_> {
     }
 }
 
-/// c = start + a times a panel of bf16 pairs, for one row of c and a, at a level without their dot product: pairs
-/// are widened to two f32 while they are loaded. `block`: as for [`panel`], in steps of k, an even number.
-pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], (start, block): (Start, usize)) {
+/// c = start + a times panels of bf16 pairs, `apart` elements from one to the next, for one row of c, at most 64 long, and a, at a level
+/// without their dot product: pairs are widened to two f32 while they are loaded. `block`: as for [`panel`], in steps of k, an even number.
+pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], usize), (start, block): (Start, usize)) {
     let width = shape(level).1;
-    assert!(c.len() <= width && pairs.len() >= a.len().div_ceil(2) * width);
+    let panels = c.len().div_ceil(width);
+    assert!(c.len() <= 64 && panels > 0 && pairs.len() >= (panels - 1) * apart + a.len().div_ceil(2) * width);
     let mut sums = [0f32; 64];
     match start {
         Start::Zero | Start::Past => {}
         Start::Own => sums[..c.len()].copy_from_slice(c),
         Start::Row(row) => sums[..c.len()].copy_from_slice(row),
     }
-    for (a, pairs) in a.chunks(block).zip(pairs.chunks(block / 2 * width)) {
-        let (steps, last) = a.as_chunks::<2>();
-        let last = last.first().map(|a| [*a, 0.0]);
-        let steps = steps.iter().chain(&last).zip(pairs.chunks_exact(width));
-        let mut chains = [0f32; 64];
-        match level.name() {
+    for (i, a) in a.chunks(block).enumerate() {
+        let mut sums_of_block = [0f32; 64];
+        let body = (&mut sums_of_block, a, (&pairs[i * (block / 2) * width..], apart));
+        match (level.name(), panels) {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the level has the instructions; rows of `pairs` are `width` wide, as many as the body reads.
-            "avx512" | "avx512-bf16" => unsafe { avx512(WidenPairs::<_, 4>(&mut chains, steps)) },
+            // SAFETY: the level has the instructions, and every panel has a row for each two elements of a (asserted above).
+            ("avx512" | "avx512-bf16", _) => unsafe { avx512(WidenPairs::<4>(body)) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            "avx2" => unsafe { avx2(WidenPairs::<_, 2>(&mut chains, steps)) },
-            _ => level.run(Widen(&mut chains, steps)),
+            ("avx2", 1) => unsafe { avx2(WidenPairs::<2>(body)) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            ("avx2", 2) => unsafe { avx2(WidenPairs::<4>(body)) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            ("avx2", 3) => unsafe { avx2(WidenPairs::<6>(body)) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            ("avx2", _) => unsafe { avx2(WidenPairs::<8>(body)) },
+            _ => level.run(Widen(body, width)),
         }
-        sums.iter_mut().zip(chains).for_each(|(sum, chain)| *sum += chain);
+        sums.iter_mut().zip(sums_of_block).for_each(|(sum, chain)| *sum += chain);
     }
     c.copy_from_slice(&sums[..c.len()]);
 }
 
-/// [`widen`] in plain Rust.
-struct Widen<'s, I>(&'s mut [f32; 64], I);
+/// The sums of a row of c, the row of a, and panels of pairs with their distance.
+type Widened<'a> = (&'a mut [f32; 64], &'a [f32], (&'a [f32], usize));
 
-impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> {
+/// [`widen`] in plain Rust, for panels of a width.
+struct Widen<'a>(Widened<'a>, usize);
+
+impl Kernel for Widen<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
-        for (a, row) in self.1 {
-            for (sum, pair) in self.0.iter_mut().zip(row) {
-                let [even, odd] = [pair.to_bits() & 0xffff_0000, pair.to_bits() << 16].map(f32::from_bits);
-                *sum = fma::<M>(a[1], odd, fma::<M>(a[0], even, *sum));
+        let Widen((sums, a, (pairs, apart)), width) = self;
+        for (sums, pairs) in sums.chunks_exact_mut(width).zip(pairs.chunks(apart.max(1))) {
+            for (a, row) in a.chunks(2).zip(pairs.chunks_exact(width)) {
+                let odd_a = a.get(1).copied().unwrap_or(0.0);
+                for (sum, pair) in sums.iter_mut().zip(row) {
+                    let [even, odd] = [pair.to_bits() & 0xffff_0000, pair.to_bits() << 16].map(f32::from_bits);
+                    *sum = fma::<M>(odd_a, odd, fma::<M>(a[0], even, *sum));
+                }
             }
         }
     }
@@ -402,27 +421,25 @@ impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> 
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 4096;
 
-/// [`widen`] on vectors: rows are a panel wide.
+/// [`widen`] on C vectors: with panels of few, on several panels at once, because a chain of multiply-adds waits for itself.
 #[cfg(target_arch = "x86_64")]
-struct WidenPairs<'s, I, const C: usize>(&'s mut [f32; 64], I);
+struct WidenPairs<'a, const C: usize>(Widened<'a>);
 
 #[cfg(target_arch = "x86_64")]
-impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>, const C: usize> Body for WidenPairs<'_, I, C> {
+impl<const C: usize> Body for WidenPairs<'_, C> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let WidenPairs(sums, steps) = self;
-        // SAFETY: rows have C vectors, and there are as many sums.
+        let WidenPairs((sums, a, (pairs, apart))) = self;
+        // SAFETY: there are as many sums as C vectors have lanes, and as many panels, with a row for each two elements of a.
         unsafe {
             let mut acc = [V::all(0.0); C];
-            for v in 0..C {
-                acc[v] = V::load(sums.as_ptr().add(V::LANES * v));
-            }
             let high = V::all_ints(0xffff_0000_u32 as i32);
-            for (a, row) in steps {
-                let (even, odd) = (V::all(a[0]), V::all(a[1]));
+            for (p, a) in a.chunks(2).enumerate() {
+                let (even, odd) = (V::all(a[0]), V::all(if a.len() > 1 { a[1] } else { 0.0 }));
+                let row = pairs.as_ptr().add(p * V::PANEL * V::LANES);
                 for v in 0..C {
-                    let at = row.as_ptr().wrapping_add(V::LANES * v);
-                    if V::LANES == 16 {
+                    let at = row.add(v / V::PANEL * apart + v % V::PANEL * V::LANES);
+                    if (V::LANES * v).is_multiple_of(16) {
                         _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
                     }
                     let pair = V::load_ints(at.cast());
