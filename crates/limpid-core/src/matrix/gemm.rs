@@ -478,6 +478,8 @@ struct Product<'a> {
     sums: Sums,
     /// Steps of k of a block of b.
     k_block: usize,
+    /// How many columns are computed from a block of b before the next block.
+    strip: usize,
     /// The steps of k, and the columns of c.
     shape: (usize, usize),
     /// Where only panels' rows up to the diagonal are computed: which column of the whole matrix is the first of c.
@@ -495,13 +497,14 @@ impl Product<'_> {
     fn add(&self, c: &mut MatMut, block: &Range<usize>, a: Tiles, (k, j): (usize, usize), room: &mut [f32]) {
         let (level, form, width) = (self.level, self.form, width(self.level));
         let ks = self.steps(k);
-        let strip = j * STRIP..((j + 1) * STRIP).min(self.shape.1);
+        let steps = ks.len().div_ceil(form.step());
+        let strip = j * self.strip..((j + 1) * self.strip).min(self.shape.1);
         match self.b {
             Side::Plain(b) => {
                 level.run(Pack { level, form, to: &mut *room, b: b.rows(ks.clone()).cols(strip.clone()), width });
             }
             Side::Packed(b, first)
-                if b.pairs && form != Form::Pairs && a.as_rows().is_some_and(|a| a.rows <= WIDENED_ROWS) =>
+                if b.pairs && form == Form::Rounded && a.as_rows().is_some_and(|a| a.rows <= WIDENED_ROWS) =>
             {
                 let pairs = (&b.data[(first + strip.start) / width * b.panel + ks.start / 2 * width..], b.panel);
                 let start = if k > 0 { Start::Own } else { self.start.cols(strip.clone()) };
@@ -522,10 +525,7 @@ impl Product<'_> {
             }
             let (block, a) = (block.start..end, a.top(end - block.start));
             let panel = match self.b {
-                Side::Plain(_) => {
-                    &room[(from - strip.start) * ks.len().div_ceil(form.step())..]
-                        [..width * ks.len().div_ceil(form.step())]
-                }
+                Side::Plain(_) => &room[(from - strip.start) * steps..][..width * steps],
                 Side::Packed(b, first) => self.panel(b, first, ks.clone(), part.clone(), room),
                 Side::Turned(b, first) => b.turn(level, room, (ks.clone(), first + part.start..first + part.end)),
             };
@@ -602,9 +602,15 @@ fn multiply(
     // f32s that are made of codes are read at once: they stay in the nearest cache
     let made = matches!(b, Side::Packed(b, _) | Side::Turned(b, _) if b.codes.is_some());
     let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();
-    let (blocks, strips) = (a.cols.div_ceil(k_block), cols.div_ceil(STRIP));
+    // panels that lie in memory are read one by one, from end to end
+    let strip = match b {
+        Side::Plain(_) => STRIP,
+        Side::Packed(b, _) if b.pairs && form == Form::Rounded && rows <= WIDENED_ROWS => STRIP,
+        Side::Packed(..) | Side::Turned(..) => width(level),
+    };
+    let (blocks, strips) = (a.cols.div_ceil(k_block), cols.div_ceil(strip));
     let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
-    let product = Product { level, form, b, start, sums, k_block, shape: (a.cols, cols), diagonal };
+    let product = Product { level, form, b, start, sums, k_block, strip, shape: (a.cols, cols), diagonal };
     if in_place || few {
         // all of a is as the tiles read it: finish a strip of c before the next
         let ready = if in_place { a.into() } else { level.run(Take { level, form, to: held, a }) };
