@@ -3,7 +3,7 @@
 //! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns. Each is packed once, so that
 //! the inner loop reads it as one stream from the L2 cache, and is used for many rows of a. The accumulators of a
 //! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: the order of summation is fixed ([`Sums`]). In
-//! f32, a is read in place if the elements of its rows are neighbours in memory.
+//! f32, a is read in place where that is as fast as packing it (`reads_in_place`).
 //!
 //! bf16 rounds the operands and nothing else: products and sums are f32, and a product of two bf16 is exact in f32.
 //! A level with the dot product stores both operands as pairs of neighbours in k; the others store rounded f32s and
@@ -37,8 +37,8 @@ pub const K_BLOCK: usize = 256;
 /// leaves the nearest cache: 16 KiB.
 const FEW_K_BLOCK: usize = 64;
 
-/// The greatest distance in elements between steps of k with which a is read in place, whatever its rows: with a
-/// greater one, the steps of a block map to the same few lines of the nearest cache.
+/// The greatest distance in elements between rows, and between steps of k, with which a is always read in place: greater ones map to the
+/// same few lines of the nearest cache.
 const NEAR: usize = 512;
 
 /// How many rows of a are packed at once, where it is not read in place: 384 KiB, so that b's panel fits the cache
@@ -257,8 +257,7 @@ fn pack_along(level: Level, form: Form, to: &mut [f32], b: Mat, width: usize) {
     }
 }
 
-/// Packs some rows of a as tiles read them: rows whose elements are neighbours in memory stay rows; of others, each step of k holds the
-/// rows of a tile as neighbours.
+/// Packs some rows of a, in the order of its memory; or, for narrow tiles, as they read it.
 struct Take<'a, 'b> {
     level: Level,
     form: Form,
@@ -271,28 +270,20 @@ impl<'b> Kernel<Tiles<'b>> for Take<'_, 'b> {
     fn run<M: MulAdd>(self) -> Tiles<'b> {
         let Take { level, form, to, a } = self;
         let (rows, cols) = (a.rows, a.cols.div_ceil(form.step()));
-        if a.row_stride == 1 && a.col_stride != 1 && width(level) > 16 {
-            let k = a.t();
-            for (i, to) in to[..rows * cols].chunks_exact_mut(rows).enumerate() {
-                let (even, odd) = two_rows(k, i * form.step());
-                hold_rows(form, to, even, odd);
-            }
-            return Mat::new(&to[..rows * cols], rows).t().into();
-        }
-        if a.row_stride == 1 && a.col_stride != 1 {
-            let height = tile::height(level, rows);
-            let to = &mut to[..rows.next_multiple_of(height) * cols];
-            match height {
-                6 => take_steps::<6>(form, to, a.t(), cols),
-                5 => take_steps::<5>(form, to, a.t(), cols),
-                4 => take_steps::<4>(form, to, a.t(), cols),
-                3 => take_steps::<3>(form, to, a.t(), cols),
-                2 => take_steps::<2>(form, to, a.t(), cols),
-                _ => take_steps::<1>(form, to, a.t(), cols),
-            }
-            return Tiles::packed(to, rows, cols, height);
+        let by_steps = a.row_stride == 1 && a.col_stride != 1;
+        if by_steps && width(level) == 16 && tile::height(level, rows) == tile::TALL {
+            let to = &mut to[..rows.next_multiple_of(tile::TALL) * cols];
+            take_tiles(form, to, a.t(), cols);
+            return Tiles::packed(to, rows, cols, tile::TALL);
         }
         let to = &mut to[..rows * cols];
+        if by_steps {
+            for (i, to) in to.chunks_exact_mut(rows).enumerate() {
+                let (even, odd) = two_rows(a.t(), i * form.step());
+                hold_rows(form, to, even, odd);
+            }
+            return Mat::new(to, rows).t().into();
+        }
         for (i, to) in to.chunks_exact_mut(cols).enumerate() {
             if a.col_stride == 1 {
                 hold_along(form, to, a.row(i));
@@ -307,19 +298,20 @@ impl<'b> Kernel<Tiles<'b>> for Take<'_, 'b> {
     }
 }
 
-/// Packs steps of k, whose rows are neighbours, into tiles of H rows.
+/// Packs steps of k, whose rows are neighbours, into tiles: eight steps at a time, so that what is written lies together.
 #[inline(always)]
-fn take_steps<const H: usize>(form: Form, to: &mut [f32], k: Mat, cols: usize) {
+fn take_tiles(form: Form, to: &mut [f32], k: Mat, cols: usize) {
+    const TALL: usize = tile::TALL;
     let mut held = [[0.0; A_ROWS]; 8];
     for from in (0..cols).step_by(8) {
-        let n = (cols - from).min(8);
-        for (p, held) in (from..from + n).zip(&mut held) {
+        let steps = from..(from + 8).min(cols);
+        for (p, held) in steps.clone().zip(&mut held) {
             let (even, odd) = two_rows(k, p * form.step());
             hold_rows(form, &mut held[..k.cols], even, odd);
         }
-        for (i, tile) in to.chunks_mut(H * cols).enumerate() {
-            for (p, held) in (from..from + n).zip(&held) {
-                tile[p * H..][..H].copy_from_slice(&held[i * H..][..H]);
+        for (i, tile) in to.chunks_mut(TALL * cols).enumerate() {
+            for (p, held) in steps.clone().zip(&held) {
+                tile[p * TALL..][..TALL].copy_from_slice(&held[i * TALL..][..TALL]);
             }
         }
     }
@@ -559,8 +551,8 @@ impl Product<'_> {
     }
 }
 
-/// Whether tiles read f32s of a where they lie. Narrow tiles read a once for every sixteen columns, so there long rows, which map to the
-/// same few lines of the nearest cache, cost more than packing them.
+/// Whether tiles read f32s of a where they lie. Narrow tiles read all of a once for every sixteen columns, so that rows far apart cost more
+/// than packing them (docs/decisions.md#avx2-packs-what-avx-512-reads-in-place).
 fn reads_in_place(level: Level, a: Mat) -> bool {
     let any_length = width(level) > 16 || a.rows <= tile::FEW_ROWS;
     a.row_stride.max(a.col_stride) <= NEAR || a.col_stride == 1 && any_length
@@ -597,8 +589,8 @@ fn multiply(
         return;
     }
     let in_place = form == Form::Exact && reads_in_place(level, a);
-    let few =
-        rows <= tile::FEW_ROWS && (in_place || rows.next_multiple_of(6) * a.cols.div_ceil(form.step()) <= held.len());
+    let few = rows <= tile::FEW_ROWS
+        && (in_place || rows.next_multiple_of(tile::TALL) * a.cols.div_ceil(form.step()) <= held.len());
     // f32s that are made of codes are read at once: they stay in the nearest cache
     let made = matches!(b, Side::Packed(b, _) | Side::Turned(b, _) if b.codes.is_some());
     let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();

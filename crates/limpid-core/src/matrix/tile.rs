@@ -1,4 +1,4 @@
-//! The inner loop: a few rows of a by one packed panel of b, with the tile of c in registers.
+//! The inner loop: a few rows of a by one packed panel of b, with the tile of c in registers; then the next rows.
 //!
 //! A tile is 6 x 64 floats with AVX-512 (24 of 32 registers), 6 x 16 with AVX2 (12 of 16), 4 x 16 in plain Rust, 6 x
 //! 16 with NEON (24 of 32). Each step of k loads the panel's row once and multiplies it by one broadcast per row of
@@ -17,12 +17,15 @@ use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+/// Rows of a tile on vectors.
+pub const TALL: usize = 6;
+
 /// Rows and columns of a tile.
 pub fn shape(level: Level) -> (usize, usize) {
     match level.name() {
         "portable" | "unfused" => (4, 16),
-        "avx2" | "neon" => (6, 16),
-        _ => (6, 64),
+        "avx2" | "neon" => (TALL, 16),
+        _ => (TALL, 64),
     }
 }
 
@@ -243,7 +246,7 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
                 if to.is_chain() {
                     acc = total;
                 }
-                let (mut at, mut b) = (a.data.as_ptr().add(t * to.down), panel.as_ptr());
+                let (mut at, mut b) = (a.data.as_ptr().wrapping_add(t * to.down), panel.as_ptr());
                 let mut left = a.cols;
                 loop {
                     let steps = left.min(to.block);
