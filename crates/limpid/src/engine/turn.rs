@@ -95,7 +95,7 @@ impl Left {
 /// Decides the next run from those that run, in the order they were admitted, and those that wait, in the order they
 /// came. It takes the blocks of those that it admits from the pool, and depends on nothing but its arguments.
 ///
-/// The caller runs the rows, then tells the pool what is in the cache ([`BlockPool::keep`]), and releases the blocks of
+/// The caller runs the rows, then tells the pool what is in the cache ([`BlockPool::register`]), and releases the blocks of
 /// sequences that ended.
 pub fn turn<'a>(
     pool: &mut BlockPool,
