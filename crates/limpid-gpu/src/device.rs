@@ -456,8 +456,15 @@ impl GpuDevice {
         drop(self.poll(wgpu::PollType::Poll));
         let fault = locked(&self.reported).faults.remove(&thread::current().id());
         if fault.is_some() {
-            // what a device lost while a list was written says first is of the list, and of the loss when its work is done
-            drop(self.poll(wgpu::PollType::wait_indefinitely()));
+            // what a device lost while a list was written says first is of the list, and of the loss when its work is done, perhaps by a
+            // thread that is about to tell it
+            for _ in 0..50 {
+                drop(self.poll(wgpu::PollType::wait_indefinitely()));
+                if locked(&self.reported).lost.is_some() {
+                    break;
+                }
+                thread::sleep(std::time::Duration::from_millis(2));
+            }
         }
         if let Some(what) = &locked(&self.reported).lost {
             return Err(self.lost(op, what));
