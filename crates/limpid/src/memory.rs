@@ -59,9 +59,6 @@ impl Placement {
     }
 }
 
-/// The memories of which each of several processes keeps its part.
-const DIVIDED: [MemoryPart; 2] = [MemoryPart::Moments, MemoryPart::Average];
-
 /// Bytes that MPI takes in a process (measured: Open MPI 17 MB, MPICH 17 to 32).
 const MPI: u64 = 17_000_000;
 
@@ -133,8 +130,9 @@ pub fn parts_among(
     let step = SharedStep::new(&groups, &Uses::default(), recipe.accumulate, (0.0, 0.0));
     let ProcessCost { micros, share, buffers, .. } = step.among(processes, Network::Gigabit10);
     let own_share = share as f64 / step.learning.max(1) as f64;
-    let of_one =
-        |(part, bytes)| (part, if DIVIDED.contains(&part) { (bytes as f64 * own_share).ceil() as u64 } else { bytes });
+    let of_one = |(part, bytes): (MemoryPart, u64)| {
+        (part, if part.is_divided() { (bytes as f64 * own_share).ceil() as u64 } else { bytes })
+    };
     let (own, on) = (Recipe { accumulate: micros, ..*recipe }, Placement { processes: [1; 2], ..on.into() });
     let beside = [(MemoryPart::ExchangeBuffers, buffers), (MemoryPart::Mpi, MPI)];
     parts(model, Some(&own), on).into_iter().map(of_one).chain(beside).collect()
@@ -196,7 +194,7 @@ pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>)
     // of moments and average all is reserved, and each process touches its part
     let divided = |on: &Placement| {
         let parts = parts(model, recipe, on).into_iter();
-        parts.filter(|(part, _)| DIVIDED.contains(part)).map(|(_, bytes)| bytes).sum::<u64>()
+        parts.filter(|(part, _)| part.is_divided()).map(|(_, bytes)| bytes).sum::<u64>()
     };
     let others = divided(&Placement { processes: [1; 2], ..on.clone() }) - divided(&on);
     over(needed(model, recipe, &on), (own + reserved) as u64 + others, here)

@@ -456,6 +456,8 @@ enum Side<'a> {
     Plain(Mat<'a>),
     /// From this column on.
     Packed(&'a Packed, usize),
+    /// From this column on: pairs for a few rows, at a level without their dot product. They are widened while they are loaded.
+    Pairs(&'a Packed, usize),
     /// Quantised weights, transposed: their rows are the columns of the product, from this row on.
     Turned(&'a Packed, usize),
 }
@@ -491,22 +493,17 @@ impl Product<'_> {
         let ks = self.steps(k);
         let steps = ks.len().div_ceil(form.step());
         let strip = j * self.strip..((j + 1) * self.strip).min(self.shape.1);
-        match self.b {
-            Side::Plain(b) => {
-                level.run(Pack { level, form, to: &mut *room, b: b.rows(ks.clone()).cols(strip.clone()), width });
+        if let Side::Plain(b) = self.b {
+            level.run(Pack { level, form, to: &mut *room, b: b.rows(ks.clone()).cols(strip.clone()), width });
+        }
+        if let Side::Pairs(b, first) = self.b {
+            let pairs = (&b.data[(first + strip.start) / width * b.panel + ks.start / 2 * width..], b.panel);
+            let start = if k > 0 { Start::Own } else { self.start.cols(strip.clone()) };
+            for (row, a) in block.clone().zip(a.rows()) {
+                let c = c.part(row..row + 1, strip.clone());
+                tile::widen(level, c.into_whole(), a, pairs, (start, self.sums.block(1)));
             }
-            Side::Packed(b, first)
-                if b.pairs && form == Form::Rounded && a.as_rows().is_some_and(|a| a.rows <= WIDENED_ROWS) =>
-            {
-                let pairs = (&b.data[(first + strip.start) / width * b.panel + ks.start / 2 * width..], b.panel);
-                let start = if k > 0 { Start::Own } else { self.start.cols(strip.clone()) };
-                for (row, a) in block.clone().zip(a.rows()) {
-                    let c = c.part(row..row + 1, strip.clone());
-                    tile::widen(level, c.into_whole(), a, pairs, (start, self.sums.block(1)));
-                }
-                return;
-            }
-            _ => {}
+            return;
         }
         for from in strip.clone().step_by(width) {
             let part = from..(from + width).min(strip.end);
@@ -518,7 +515,7 @@ impl Product<'_> {
             let (block, a) = (block.start..end, a.top(end - block.start));
             let panel = match self.b {
                 Side::Plain(_) => &room[(from - strip.start) * steps..][..width * steps],
-                Side::Packed(b, first) => self.panel(b, first, ks.clone(), part.clone(), room),
+                Side::Packed(b, first) | Side::Pairs(b, first) => self.panel(b, first, ks.clone(), part.clone(), room),
                 Side::Turned(b, first) => b.turn(level, room, (ks.clone(), first + part.start..first + part.end)),
             };
             let how = (start, self.sums.block(form.step()));
@@ -594,10 +591,15 @@ fn multiply(
     // f32s that are made of codes are read at once: they stay in the nearest cache
     let made = matches!(b, Side::Packed(b, _) | Side::Turned(b, _) if b.codes.is_some());
     let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();
-    // panels that lie in memory are read one by one, from end to end
+    let b = match b {
+        Side::Packed(b, from) if b.pairs && form == Form::Rounded && rows <= WIDENED_ROWS && a.col_stride == 1 => {
+            Side::Pairs(b, from)
+        }
+        other => other,
+    };
     let strip = match b {
-        Side::Plain(_) => STRIP,
-        Side::Packed(b, _) if b.pairs && form == Form::Rounded && rows <= WIDENED_ROWS => STRIP,
+        Side::Plain(_) | Side::Pairs(..) => STRIP,
+        // they lie in memory, and are read one by one, from end to end
         Side::Packed(..) | Side::Turned(..) => width(level),
     };
     let (blocks, strips) = (a.cols.div_ceil(k_block), cols.div_ceil(strip));

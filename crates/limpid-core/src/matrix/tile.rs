@@ -73,13 +73,9 @@ impl<'a> Tiles<'a> {
         assert!(n <= self.mat.rows);
         Tiles { mat: Mat { rows: n, ..self.mat }, ..self }
     }
-    /// Its rows, if their elements are neighbours.
+    /// Its rows, whose elements are neighbours.
     pub fn rows(self) -> impl Iterator<Item = &'a [f32]> {
         (0..self.mat.rows).map(move |i| self.mat.row(i))
-    }
-    /// The matrix, if the elements of its rows are neighbours.
-    pub fn as_rows(self) -> Option<Mat<'a>> {
-        (self.mat.col_stride == 1).then_some(self.mat)
     }
     /// The first of the tiles of these rows, which have `n` rows each.
     fn first(self, rows: Range<usize>, n: usize) -> Mat<'a> {

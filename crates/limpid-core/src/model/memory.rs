@@ -63,6 +63,11 @@ impl MemoryPart {
         }
     }
 
+    /// Whether each of several processes keeps its part of it.
+    pub fn is_divided(self) -> bool {
+        matches!(self, MemoryPart::Moments | MemoryPart::Average)
+    }
+
     /// Whether no tensor of the model lies in it.
     pub fn is_scratch(self) -> bool {
         matches!(self, MemoryPart::ThreadScratch | MemoryPart::KernelScratch)
