@@ -16,10 +16,10 @@ use std::process::{Command, Stdio};
 #[derive(clap::Args, Debug)]
 pub struct GlassOptions {
     /// Open the model in a browser, until Ctrl-C
-    #[arg(long, requires = "model", conflicts_with_all = ["data", "initial", "mask_file", "segments"])]
+    #[arg(long, conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments"])]
     pub open: bool,
     /// Save the page as one file that works offline, to send to somebody; it contains the prompt, but no weights
-    #[arg(long, value_name = "FILE", requires = "model", conflicts_with_all = ["data", "initial", "mask_file", "segments", "open"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments", "open"])]
     pub html: Option<PathBuf>,
     /// Maximum size of --html [default: 2 MB; 10 MB if the run alone takes more than 2]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes, requires = "html")]

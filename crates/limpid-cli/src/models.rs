@@ -65,19 +65,54 @@ pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
 /// A model in files.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WeightOptions {
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c [default: the newest run under runs/]
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    place: Option<PathBuf>,
+    /// The same as MODEL
     #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
+    model: Option<PathBuf>,
     /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
 }
 
 impl WeightOptions {
-    /// Opens it, with the adapter if one is given.
-    pub fn open(&self, verified: bool) -> Result<Checkpoint> {
-        adapted(&self.model, self.adapter.as_deref(), verified)
+    /// The model that is named.
+    pub fn named(&self) -> Option<&Path> {
+        self.place.as_deref().or(self.model.as_deref())
     }
+
+    /// The model that is named, or the newest run, which is then printed and stays the one that is meant.
+    pub fn path(&mut self) -> Result<&Path> {
+        if self.named().is_none() {
+            self.model = Some(newest_model()?);
+        }
+        Ok(self.named().expect("one of them is there"))
+    }
+
+    /// Opens it, with the adapter if one is given.
+    pub fn open(&mut self, verified: bool) -> Result<Checkpoint> {
+        let adapter = self.adapter.clone();
+        adapted(self.path()?, adapter.as_deref(), verified)
+    }
+}
+
+/// The newest run under runs/ that has saved a model.
+fn newest_model() -> Result<PathBuf> {
+    let Some(folder) = newest_folder("model.safetensors") else {
+        bail!(Usage(
+            "no model is named, and there is none under runs/: give MODEL, or train one with `limpid train`".into()
+        ));
+    };
+    show::say(format_args!("{} is the newest run; name a model to take another", folder.display()));
+    Ok(folder)
+}
+
+/// The folder under runs/ whose file of this name was written last.
+pub fn newest_folder(file: &str) -> Option<PathBuf> {
+    let written = |folder: PathBuf| Some((folder.join(file).metadata().ok()?.modified().ok()?, folder));
+    let runs = std::fs::read_dir("runs").ok()?.flatten().filter_map(|entry| written(entry.path()));
+    runs.max().map(|(_, folder)| folder)
 }
 
 /// Opens a model, with an adapter if one is given.

@@ -26,6 +26,17 @@ pub fn spelled(text: &str) -> Cow<'_, str> {
     text.chars().map(spell).collect::<String>().into()
 }
 
+/// How this program was started: what stands before its verbs in a command that can be typed again.
+pub fn program() -> &'static str {
+    let release =
+        std::env::current_exe().is_ok_and(|exe| exe.parent().is_some_and(|folder| folder.ends_with("release")));
+    match std::env::var_os("CARGO_MANIFEST_DIR") {
+        Some(_) if release => "cargo run --release --",
+        Some(_) => "cargo run --",
+        None => "limpid",
+    }
+}
+
 /// A path as a word of a command that can be pasted into a shell.
 pub fn quoted(path: impl AsRef<Path>) -> String {
     let text = path.as_ref().display().to_string();

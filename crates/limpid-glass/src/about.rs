@@ -1,15 +1,12 @@
 //! What is known of a model before anything is run.
 
 use crate::{GlassError, Reply, Result, Subject};
+use limpid::generate::example;
 use limpid_core::config::Mask;
 use limpid_core::model::{Mode, Model, Param};
 use limpid_trace::letter;
 use limpid_trace::names;
 use serde_json::{Value, json};
-
-/// Texts to begin with, of which a tokenizer may know one.
-const EXAMPLES: [&str; 4] =
-    ["Once upon a time, there was a little", "Once upon a time", "To be, or not to be", "the cat"];
 
 /// The first of several models, and the names of all.
 pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
@@ -38,7 +35,7 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
         "norm_place": c.norm_place.to_string(),
         "final_norm": c.final_norm,
         "activation": c.activation.to_string(),
-        "example": example(subject),
+        "example": subject.lm.tokenizer().ok().and_then(|tokenizer| example(tokenizer, c)),
         "models": subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>(),
         "config": c,
         "params": params,
@@ -49,18 +46,6 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
         "memory": memory,
     })
     .into())
-}
-
-/// A text that the tokenizer knows, or ids.
-fn example(subject: &Subject) -> Option<String> {
-    let tokenizer = subject.lm.tokenizer().ok()?;
-    let known = |text: &&str| {
-        let ids = tokenizer.encode(text).ok()?;
-        let fits = !ids.is_empty() && ids.len() <= subject.lm.config().context_length;
-        (fits && tokenizer.unknown_pieces([*text], 1).is_empty()).then_some(())
-    };
-    let own = || tokenizer.decode(&(0..8.min(tokenizer.vocab_size() as u32)).collect::<Vec<_>>()).ok();
-    EXAMPLES.iter().find(|text| known(text).is_some()).map(|text| text.to_string()).or_else(own)
 }
 
 /// Every symbol of this model with its meaning and its shape, of one block.

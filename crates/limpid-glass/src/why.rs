@@ -7,8 +7,10 @@ use crate::{GlassError, Opened, Reply, Result};
 use limpid_base::budget::Budget;
 use limpid_trace::attribution::{AttributionUnit, attribute};
 use limpid_trace::explain::explain;
+use limpid_trace::layers::LayerTrace;
 use limpid_trace::lens::{LENS_NOTE, LensCell, LensRow, lens, stages};
 use limpid_trace::mlp::{MlpLook, MlpUnit, look_at_mlp};
+use limpid_trace::path::{Hop, PathBar, PathQuestion, follow};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -81,27 +83,100 @@ const BARS: usize = 64;
 /// Units and tokens of each.
 const UNITS: (usize, usize) = (20, 5);
 
-/// What wrote a logit, or a difference of two.
-pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
-    needs_head(opened)?;
+/// Which word is asked about: the likeliest one at the last position rather than the next likeliest, unless it is said.
+fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Result<PathQuestion> {
     let (n, v) = (opened.ids.len(), opened.subject.lm.config().vocab_size);
     let row = query.number("position", n - 1, n)?;
-    let mut trace = opened.trace(budget);
     let best = trace.predictions(row..row + 1, 2)?;
     let best: Vec<u32> = best.iter().flat_map(|prediction| &prediction.top).map(|best| best.id).collect();
     let usual = |place: usize| best.get(place).map_or(0, |id| *id as usize);
-    let target = query.number("target", usual(0), v)?;
+    let target = match query.text("word") {
+        Some(word) => one_token(opened, word)?,
+        None => query.number("target", usual(0), v)?,
+    };
     let foil = match query.text("foil") {
         Some("none") => None,
-        _ => Some(query.number("foil", if usual(0) == target { usual(1) } else { usual(0) }, v)?),
+        _ => Some(query.number("foil", if usual(0) == target { usual(1) } else { usual(0) }, v)? as u32),
     };
+    Ok(PathQuestion { row, target: target as u32, foil })
+}
+
+/// The token that has this text.
+fn one_token(opened: &Opened, word: &str) -> Result<usize> {
+    let tokenizer = opened.subject.lm.tokenizer().map_err(|error| GlassError::Prompt(error.into()))?;
+    let ids = tokenizer.encode(word).map_err(|error| GlassError::Prompt(Box::new(limpid::Error::from(error))))?;
+    match ids[..] {
+        [id] if piece(&opened.subject, id) == word => Ok(id as usize),
+        _ => {
+            let pieces: Vec<String> =
+                ids.iter().take(8).map(|id| format!("“{}”", piece(&opened.subject, *id))).collect();
+            let expected = format!("one token of this model's vocabulary (this text would be {})", pieces.join(" + "));
+            Err(refusal("word", &expected, word))
+        }
+    }
+}
+
+/// One step of the path from a word to its reason.
+pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
+    needs_head(opened)?;
+    let via = query.text("via").unwrap_or_default();
+    let hops =
+        via.split(',').filter(|hop| !hop.is_empty()).map(str::parse).collect::<std::result::Result<Vec<Hop>, _>>();
+    let hops = hops.map_err(|_| refusal("via", "steps of a path such as h2.1,t5,m0,u17", via))?;
+    let mut trace = opened.trace(budget);
+    let asked = asked(opened, &mut trace, query)?;
+    let step = follow(&mut trace, asked, &hops, BARS)?;
+    drop(trace);
+    let word = |id: u32| format!("“{}”", piece(&opened.subject, id));
+    let words = |all: &[(u32, f32)]| -> Value {
+        all.iter().map(|(id, by)| json!([id, piece(&opened.subject, *id), number((*by).into())])).collect()
+    };
+    let bar = |bar: &PathBar| {
+        json!({
+            "name": bar.name,
+            "part": bar.part,
+            "value": number(bar.value),
+            "token": bar.looked.map(|(id, _)| token(opened, id)),
+            "weight": bar.looked.map(|(_, weight)| number(weight.into())),
+            "words": words(&bar.words.raised),
+            "hop": Hop::into(bar.part).map(|hop| hop.to_string()),
+            "to": bar.at,
+        })
+    };
+    Ok(json!({
+        "position": asked.row,
+        "target": token(opened, asked.target),
+        "foil": asked.foil.map(|id| token(opened, id)),
+        "via": via,
+        "sentence": step.sentence(&word),
+        "at": step.position,
+        "token": token(opened, step.token),
+        "value": number(step.value),
+        "bars": step.bars.iter().map(bar).collect::<Vec<_>>(),
+        "rest": { "count": step.rest.count, "value": number(step.rest.value), "weight": step.rest.weight },
+        "remainder": number(step.remainder),
+        "additive": step.additive,
+        "weights": step.weights.iter().map(|weight| number((*weight).into())).collect::<Vec<_>>(),
+        "raised": words(&step.words.raised),
+        "lowered": words(&step.words.lowered),
+        "to": step.at,
+        "note": step.note,
+    })
+    .into())
+}
+
+/// What wrote a logit, or a difference of two.
+pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
+    needs_head(opened)?;
+    let mut trace = opened.trace(budget);
+    let PathQuestion { row, target, foil } = asked(opened, &mut trace, query)?;
     let unit = match query.text("unit").unwrap_or("component") {
         "component" => AttributionUnit::Component,
         "head" => AttributionUnit::Head,
         "neuron" => AttributionUnit::Neuron,
         other => return Err(refusal("unit", "component, head or neuron", other)),
     };
-    let all = attribute(&mut trace, row, (target as u32, foil.map(|id| id as u32)), unit, BARS)?;
+    let all = attribute(&mut trace, row, (target, foil), unit, BARS)?;
     drop(trace);
     Ok(json!({
         "position": row,

@@ -9,6 +9,8 @@ use crate::words;
 use limpid_core::config::Config;
 use limpid_core::model::{Component, Module};
 use limpid_tokenizer::Tokenizer;
+use limpid_trace::glance::head_label;
+use limpid_trace::heads::{HeadScores, scores_of_weights};
 use limpid_trace::palette::{Palette, entry};
 use limpid_trace::picture::png::{base64, cells};
 use limpid_trace::view::Matrix;
@@ -69,7 +71,7 @@ impl ModelLook {
 
     /// The section of the page, whose first figure is its `number`-th.
     pub(super) fn html(&self, number: usize) -> String {
-        let looks: Vec<Looks> = self.heads.iter().flatten().map(Looks::new).collect();
+        let looks: Vec<HeadScores> = self.heads.iter().flatten().map(|head| scores(head, &self.tokens)).collect();
         let token = |word: &String| format!("<span>{}</span>", escape(&word.replace('\n', "⏎")));
         let tokens: String = self.tokens.iter().map(token).collect();
         let mut out = format!(
@@ -91,9 +93,9 @@ impl ModelLook {
                 let codes: Vec<Option<u8>> = matrix.values.iter().enumerate().map(code).collect();
                 out += &format!(
                     "<div class=\"head\"><img alt=\"Layer {layer}, head {head}: {}\" src=\"{}\"><p>{head}: <span>{}</span></p></div>\n",
-                    looks.sentence(),
+                    sentence(looks),
                     picture(matrix.size[1], &codes),
-                    looks.caption(),
+                    head_label(looks),
                 );
             }
             out += "</div>\n";
@@ -128,61 +130,56 @@ fn median_norm(tensor: &Labelled) -> f64 {
     crate::plot::median(&mut norms)
 }
 
-/// Where a head looks: means over all tokens but the first, which has no choice, as `trace::heads` has them.
-struct Looks {
-    before: f64,
-    itself: f64,
-    first: f64,
-    /// How many tokens it is spread over: e to the entropy of its weights.
-    spread: f64,
+/// Where a head looks, as [`limpid_trace::heads`] has it: tokens that are written alike count as the same.
+fn scores(head: &Matrix, tokens: &[String]) -> HeadScores {
+    let columns = head.size[1];
+    let first = |token: &String| tokens.iter().position(|other| other == token).unwrap_or(0) as u32;
+    let sees = |t: usize| {
+        let hidden = |s: &usize| head.hidden.get(t * columns + s).is_some_and(|hidden| *hidden);
+        let seen = || (0..columns).filter(|s| !hidden(s));
+        seen().min().unwrap_or(0)..seen().max().map_or(0, |last| last + 1)
+    };
+    scores_of_weights(&head.values, &tokens.iter().map(first).collect::<Vec<_>>(), sees)
 }
 
-impl Looks {
-    fn new(head: &Matrix) -> Looks {
-        let [rows, columns] = head.size;
-        let at = |query: usize, key: usize| f64::from(head.values[query * columns + key]);
-        let mean = |of: &dyn Fn(usize) -> f64| (1..rows).map(of).sum::<f64>() / rows.saturating_sub(1).max(1) as f64;
-        let part = |weight: f64| if weight > 0.0 { -weight * weight.ln() } else { 0.0 };
-        let entropy = |t: usize| (0..columns).map(|s| part(at(t, s))).sum::<f64>();
-        Looks {
-            before: mean(&|t| at(t, t - 1)),
-            itself: mean(&|t| at(t, t)),
-            first: mean(&|t| at(t, 0)),
-            spread: mean(&entropy).exp(),
-        }
-    }
-
-    /// What gets most of its weight, if one thing does.
-    fn mostly(&self) -> Option<(&'static str, f64)> {
-        let all = [("the token before", self.before), ("itself", self.itself), ("the first token", self.first)];
-        all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share)| *share >= 0.4)
-    }
-
-    fn caption(&self) -> String {
-        let spread = || format!("about {} tokens", self.spread.round());
-        self.mostly().map_or_else(spread, |(what, share)| format!("{what} {:.0}%", 100.0 * share))
-    }
-
-    fn sentence(&self) -> String {
-        let [before, itself, first] = [self.before, self.itself, self.first].map(|share| 100.0 * share);
-        format!(
-            "{before:.0}% of its weight on the token before, {itself:.0}% on the token itself, {first:.0}% on the first token"
-        )
-    }
+fn sentence(scores: &HeadScores) -> String {
+    let [before, itself, first] =
+        [scores.previous, scores.current, scores.first].map(|share| 100.0 * share.unwrap_or(0.0));
+    format!(
+        "{before:.0}% of its weight on the token before, {itself:.0}% on the token itself, {first:.0}% on the first token"
+    )
 }
 
 /// What the heads do, in a sentence.
-fn summary(looks: &[Looks]) -> String {
-    let count = |what: &str| looks.iter().filter(|look| look.mostly().map_or("", |(is, _)| is) == what).count();
-    let told = ["the token before", "itself", "the first token"].map(|what| (count(what), what));
-    let told: Vec<String> =
-        told.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} mostly at {what}")).collect();
-    let rest = format!("{} spread out", count(""));
-    let all = told.into_iter().chain((count("") > 0).then_some(rest)).collect::<Vec<_>>().join(", ");
-    format!(
-        "How much each token looks at those before it: of {} heads, {all}. The weights are the kept ones.",
-        looks.len()
-    )
+fn summary(all: &[HeadScores]) -> String {
+    let count = |name: Option<&str>| all.iter().filter(|scores| scores.kind.map(|kind| kind.name) == name).count();
+    let habits = [
+        ("previous", "at the token before"),
+        ("self", "at the token itself"),
+        ("first", "at the first token"),
+        ("duplicate", "at earlier tokens that are the same"),
+        ("induction", "at what followed an earlier token that is the same"),
+        ("even", "at all tokens alike"),
+    ];
+    let told: Vec<String> = habits
+        .iter()
+        .filter_map(|(name, at)| match count(Some(name)) {
+            0 => None,
+            1 => Some(format!("1 looks mostly {at}")),
+            n => Some(format!("{n} look mostly {at}")),
+        })
+        .collect();
+    let (heads, rest) = (all.len(), count(None));
+    let habits = match (told.is_empty(), rest) {
+        (true, _) => "none looks mostly at one kind of token: each mixes several".to_string(),
+        (false, 0) => told.join(", "),
+        (false, rest) => format!(
+            "{}; {}",
+            told.join(", "),
+            if rest == 1 { "1 mixes several".into() } else { format!("{rest} mix several") }
+        ),
+    };
+    format!("How much each token looks at those before it. Of {heads} heads, {habits}. The weights are the kept ones.")
 }
 
 #[cfg(test)]
@@ -204,24 +201,24 @@ mod tests {
             scale: HeatScale::Unit,
         };
         let before = head(&|t, s| if s + 1 == t { 0.75 } else { 0.25 / t.max(1) as f32 });
-        let first = head(&|t, s| if s == 0 { 0.5 } else { 0.5 / t.max(1) as f32 });
-        let even = head(&|t, _| 1.0 / (t + 1) as f32);
-        let looks: Vec<Looks> = [&before, &first, &even].map(Looks::new).into();
+        let first = head(&|t, s| if s == 0 { 0.6 } else { 0.4 / t.max(1) as f32 });
+        let mixed = head(&|t, s| if s == t / 2 { 0.6 } else { 0.4 / t.max(1) as f32 });
+        let tokens: Vec<String> = ["a", "<b>", " c", "\n", "e"].map(String::from).into();
+        let looks = [&before, &first, &mixed].map(|head| scores(head, &tokens));
         // what is left of 1 is shared by t others
-        assert!((looks[0].itself - 0.25 * (1.0 + 1.0 / 2.0 + 1.0 / 3.0 + 1.0 / 4.0) / 4.0).abs() < 1e-6);
-        assert!((looks[2].first - (1.0 / 2.0 + 1.0 / 3.0 + 1.0 / 4.0 + 1.0 / 5.0) / 4.0).abs() < 1e-6);
-        let captions: Vec<String> = looks.iter().map(Looks::caption).collect();
-        // e to the mean entropy of 2, 3, 4 and 5 equal weights is the fourth root of their product
-        assert!((looks[2].spread - 120f64.powf(0.25)).abs() < 1e-6);
-        assert_eq!(captions, ["the token before 75%", "the first token 50%", "about 3 tokens"]);
+        let itself = 0.25 * (1.0 + 1.0 / 2.0 + 1.0 / 3.0 + 1.0 / 4.0) / 4.0;
+        assert!((looks[0].current.unwrap() - itself).abs() < 1e-6);
+        assert_eq!(looks.each_ref().map(head_label), ["previous 75%", "first 60%", "mixed"]);
         let look = ModelLook {
-            tokens: ["a", "<b>", " c", "\n", "e"].map(String::from).into(),
-            heads: vec![vec![before, first], vec![even]],
+            tokens,
+            heads: vec![vec![before, first], vec![mixed]],
             norms: vec![("residual stream".into(), vec![(0.0, 1.0), (1.0, 3.0), (2.0, 4.0)])],
         };
         let page = look.html(7);
         assert!(
-            page.contains("of 3 heads, 1 mostly at the token before, 1 mostly at the first token, 1 spread out."),
+            page.contains(
+                "Of 3 heads, 1 looks mostly at the token before, 1 looks mostly at the first token; 1 mixes several."
+            ),
             "{page}"
         );
         assert_eq!((page.matches("<div class=\"head\">").count(), page.matches("<h3>").count()), (3, 2));

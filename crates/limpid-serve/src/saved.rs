@@ -84,6 +84,10 @@ const TOKENS: usize = 64;
 /// Tokens of the page's lens at once.
 const LENS_WINDOW: usize = 32;
 
+/// Steps of paths from the last token, and how many parts of a step are followed.
+const PATHS: usize = 160;
+const WIDE: usize = 8;
+
 /// The stream inside and after each layer.
 fn streams(layers: u64) -> Vec<String> {
     (0..layers)
@@ -155,9 +159,46 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
         let positions = format!("{from}:{}", length.min(from + LENS_WINDOW));
         store("lens", &[("k", "5".into()), ("positions", positions)]);
     }
+    // the path begins at each token, from the likeliest one and from the one that follows, and goes on from the last
+    let following = |position: usize| start["tokens"][position + 1]["id"].as_u64();
     for position in near..length {
-        for unit in ["component", "head"] {
-            store("attribution", &[("position", position.to_string()), ("unit", unit.into())]);
+        store("path", &[("position", position.to_string())]);
+        if let Some(next) = following(position) {
+            store("path", &[("position", position.to_string()), ("target", next.to_string())]);
+        }
+    }
+    let mut ways = vec![vec![]];
+    let mut first: Option<[(&str, String); 3]> = None;
+    for n in 0..PATHS {
+        let Some(way) = ways.get(n).cloned() else { break };
+        let question: Vec<(&str, String)> = match &first {
+            None => vec![("position", length.saturating_sub(1).to_string())],
+            Some([foil, position, target]) => {
+                let via: Vec<&str> = way.iter().map(String::as_str).collect();
+                let via = if way.is_empty() { None } else { Some(("via", via.join(","))) };
+                [foil, position, target].into_iter().cloned().chain(via).collect()
+            }
+        };
+        let Some(answer) = store("path", &question).and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
+            break;
+        };
+        if first.is_none() {
+            let id = |key: &str| answer[key][0].as_u64().map_or("none".to_string(), |id| id.to_string());
+            first = Some([
+                ("foil", id("foil")),
+                ("position", length.saturating_sub(1).to_string()),
+                ("target", id("target")),
+            ]);
+            ways.push(vec![]);
+        }
+        // of each step the larger parts are followed, those of earlier steps first
+        let size = |bar: &&Value| (bar["value"].as_f64().unwrap_or(0.0).abs() * -1e9) as i64;
+        let mut bars: Vec<&Value> =
+            answer["bars"].as_array().into_iter().flatten().filter(|bar| bar["hop"].is_string()).collect();
+        bars.sort_by_key(size);
+        let wide = if way.is_empty() { WIDE } else { WIDE / 2 };
+        for bar in bars.into_iter().take(if n == 0 { 0 } else { wide }) {
+            ways.push(way.iter().cloned().chain(bar["hop"].as_str().map(String::from)).collect());
         }
     }
     for layer in 0..layers {

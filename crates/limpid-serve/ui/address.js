@@ -27,6 +27,25 @@ const UNSAID = {
   last: false, p: null,
 };
 
+/**
+ * Where the path of a word begins, or goes on: changes of the state. Of the word asked about its id or, in quotes, its text.
+ * @param {State} state
+ * @param {number | null} q the token after which it stands; null: the last
+ */
+export function whyWord(state, q, target = "", foil = "", via = "") {
+  return { v: "path", q, more: { ...state.more, why: [q ?? "", foil, via, target].join("~") } };
+}
+
+/**
+ * What the path is of at a token; nothing is said where the address speaks of another.
+ * @param {State} state
+ * @param {number} q
+ */
+export function whyIn({ more }, q) {
+  const [at = "", foil = "", via = "", ...target] = (more["why"] ?? "").split("~");
+  return at === "" || at === `${q}` ? { foil, via, target: target.join("~") } : { foil: "", via: "", target: "" };
+}
+
 const COUNTS = ["l", "h", "q", "k"];
 
 /**

@@ -1,4 +1,5 @@
 // An answer as it comes in: its tokens, how it ended and how likely it was, and what went wrong.
+import { hashOf, stateIn, whyWord } from "./address.js";
 import { button, figure, make, plural, say } from "./dom.js";
 import { surprise } from "./hover.js";
 import { Trouble, asTrouble } from "./source.js";
@@ -6,6 +7,21 @@ import { tokenStrip } from "./strip.js";
 import { readable } from "./text.js";
 
 /** @typedef {import("./source.js").Part} Part */
+
+/** How tokens are drawn, in words. @param {import("./source.js").Typed} typed */
+export function drawnWith(typed) {
+  const said = [["temperature", "temperature", "1"], ["top_k", "top-k", "all"], ["top_p", "top-p", "1"]].map(([name = "", word, usual]) => `${word} ${typed[name]?.trim() || usual}`);
+  return `Drawn with ${said.join(", ")}.`;
+}
+
+/**
+ * Where a word after a text is explained.
+ * @param {string} before
+ * @param {import("./text.js").Piece} own
+ */
+export function whyAfter(before, own) {
+  location.hash = hashOf({ ...stateIn(""), p: before, last: true, ...whyWord(stateIn(""), null, own.text === null ? "" : JSON.stringify(own.text)) });
+}
 
 /** Milliseconds between two things that a screen reader is given to say. */
 const PAUSE = 2000;
@@ -67,9 +83,10 @@ export function copyButton(text) {
 /**
  * @param {string} label what the text is
  * @param {() => void} grown called when there is more to see
+ * @param {import("./strip.js").Branches | null} [branches]
  */
-export function answerView(label, grown) {
-  const strip = tokenStrip(label);
+export function answerView(label, grown, branches = null) {
+  const strip = tokenStrip(label, branches);
   const plain = make("p", { class: "unseen", dir: "auto" });
   const facts = make("p", { class: "facts" });
   const element = make("div", { class: "answer", "aria-busy": "true" }, strip.element, plain, facts);
@@ -78,13 +95,14 @@ export function answerView(label, grown) {
   return {
     element,
     facts,
+    textOf: strip.textOf,
     stop: () => controller.abort(),
 
     /**
      * Shows an answer to its end. If the prompt comes first, it is the first `given` tokens; the text is the answer's alone.
      * @param {(signal: AbortSignal) => AsyncGenerator<Part>} ask
      * @param {number} given
-     * @returns {Promise<{text: string, finish: string, trouble: Trouble | null}>}
+     * @returns {Promise<{text: string, finish: string, trouble: Trouble | null, count: number}>} `count`: tokens, the given ones among them
      */
     async run(ask, given = 0) {
       const began = performance.now();
@@ -124,7 +142,7 @@ export function answerView(label, grown) {
       if (trouble && strip.tokens.length === 0) element.remove();
       if (!trouble) say(`${text.slice(spoken)} (${ENDS[finish] ?? "end"})`);
       grown();
-      return { text, finish, trouble };
+      return { text, finish, trouble, count: strip.tokens.length };
     },
   };
 

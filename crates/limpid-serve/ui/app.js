@@ -65,7 +65,13 @@ function start() {
   const ask = network(() => key);
   const source = networkSource(ask);
   const settings = byId("settings", HTMLFormElement);
-  const page = { source, typed: settingsForm(settings), ready, refused };
+  const page = {
+    source, typed: settingsForm(settings), ready, refused,
+    branch: (/** @type {string} */ text) => {
+      location.hash = "v=complete";
+      views.complete.take(text);
+    },
+  };
   const saved = savedGlass();
   const glass = glassView({ source: saved ?? networkGlass(ask), refused, moved: () => (byId("to-glass", HTMLAnchorElement).href = glass.address()) });
   const views = { chat: chatView(page), complete: completeView(page), glass };
@@ -90,7 +96,6 @@ function start() {
     }
     byId("no-chat", HTMLElement).hidden = chats;
     byId("columns", HTMLElement).hidden = now === "glass";
-    document.body.classList.toggle("wide", now === "glass");
     glass.show(now === "glass");
   }
 

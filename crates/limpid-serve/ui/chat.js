@@ -1,7 +1,7 @@
 // A conversation: messages and answers, one after another.
-import { answerView, copyButton, troubleNote } from "./answer.js";
+import { answerView, copyButton, drawnWith, troubleNote, whyAfter } from "./answer.js";
 import { button, byId, keep, kept, make } from "./dom.js";
-import { Trouble } from "./source.js";
+import { Trouble, asTrouble } from "./source.js";
 import { readable } from "./text.js";
 
 /** @typedef {import("./source.js").Message} Message */
@@ -10,7 +10,7 @@ import { readable } from "./text.js";
 
 /**
  * What the views use of the page. `ready` tells whether the settings can be sent, and shows which cannot.
- * @typedef {{source: Source, typed: () => Typed, ready: () => boolean, refused: (trouble: import("./source.js").Trouble) => void}} Page
+ * @typedef {{source: Source, typed: () => Typed, ready: () => boolean, branch: (text: string) => void, refused: (trouble: import("./source.js").Trouble) => void}} Page
  */
 
 /** @param {Page} page */
@@ -40,12 +40,16 @@ export function chatView(page) {
    * @param {HTMLElement} said its turn
    */
   async function answer(question, said) {
-    const view = answerView("the answer", follow);
-    const element = turn("Model", view.element);
     const mine = messages;
     const before = [...mine];
     const asked = [...before, { role: /** @type {const} */ ("user"), content: question }];
     const first = system.value.trim() ? [{ role: /** @type {const} */ ("system"), content: system.value }] : [];
+    /** Does something with the conversation as the model reads it. @param {(prompt: string) => void} use */
+    const written = (use) => page.source.written([...first, ...asked]).then(use, (fault) => element.append(troubleNote(asTrouble(fault), null)));
+    const view = answerView("the answer", follow, {
+      why: (said, own) => written((prompt) => whyAfter(prompt + said, own)), take: (said, own) => written((prompt) => page.branch(prompt + said + own.text)), drawn: drawnWith(page.typed()),
+    });
+    const element = turn("Model", view.element);
     running = view;
     send.textContent = "Stop";
     const { text, finish, trouble } = await view.run((signal) => page.source.chat([...first, ...asked], page.typed(), signal));

@@ -1,6 +1,6 @@
 // A text that the model continues.
 import { hashOf, stateIn } from "./address.js";
-import { answerView, copyButton, troubleNote } from "./answer.js";
+import { answerView, copyButton, drawnWith, troubleNote, whyAfter } from "./answer.js";
 import { button, byId, keep, kept, make } from "./dom.js";
 import { Trouble } from "./source.js";
 
@@ -21,21 +21,26 @@ export function completeView(page) {
     if (!page.ready()) return;
     const prompt = field.value;
     const echoed = echo.checked;
-    const view = answerView(echoed ? "the text and its continuation" : "the continuation", () => {});
+    const whole = (/** @type {string} */ before) => (echoed ? before : prompt + before);
+    const view = answerView(echoed ? "the text and its continuation" : "the continuation", () => {}, {
+      why: (before, own) => whyAfter(whole(before), own), take: (before, own) => take(whole(before) + own.text), drawn: drawnWith(page.typed()),
+    });
     result.replaceChildren(view.element);
     running = view;
     go.textContent = "Stop";
-    /** @type {{text: string, trouble: Trouble | null}} */
+    /** @type {{text: string, trouble: Trouble | null, count: number}} */
     let done;
+    let full = false;
     try {
       const typed = page.typed();
       const { count, context } = await page.source.count(prompt);
       // the last token that is drawn needs no place in the context
       if (!typed["max_tokens"]?.trim()) typed["max_tokens"] = `${Math.max(1, context - count + 1)}`;
       done = await view.run((signal) => page.source.complete(prompt, echoed, typed, signal), echoed ? count : 0);
+      full = (echoed ? 0 : count) + done.count > context;
     } catch (fault) {
       view.element.remove();
-      done = { text: "", trouble: fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`) };
+      done = { text: "", count: 0, trouble: fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`) };
     }
     if (running !== view) return; // the text was cleared
     running = null;
@@ -45,12 +50,22 @@ export function completeView(page) {
       result.append(troubleNote(trouble, submit));
       page.refused(trouble);
     }
-    const take = button("Put it into the text", () => {
+    const put = button("Put it into the text", () => {
       field.value = prompt + text;
       field.focus();
     }, { class: "quiet" });
-    const inside = make("a", { href: `#${hashOf({ ...stateIn("#v=map"), p: prompt + text, last: true })}` }, "Look inside");
-    if (text) view.element.append(make("p", { class: "actions" }, copyButton(prompt + text), take, inside));
+    // the last token of a full context was drawn from all the others, and has no place among them
+    const looked = full ? whole(view.textOf(done.count - 1)) : prompt + text;
+    const inside = make("a", { href: `#${hashOf({ ...stateIn("#v=map"), p: looked, last: true })}` }, "Look inside");
+    if (text) view.element.append(make("p", { class: "actions" }, copyButton(prompt + text), put, inside));
+  }
+
+  /** Goes on from a text. @param {string} text */
+  function take(text) {
+    running?.stop();
+    running = null;
+    field.value = text;
+    submit();
   }
 
   function reset() {
@@ -73,5 +88,5 @@ export function completeView(page) {
   });
   byId("complete-reset", HTMLButtonElement).addEventListener("click", reset);
 
-  return { field, reset, stop: () => running?.stop() };
+  return { field, reset, take, stop: () => running?.stop() };
 }

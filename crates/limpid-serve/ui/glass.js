@@ -11,7 +11,10 @@ import { SEQUENTIAL, SPREADS } from "./colours.js";
 import { runPrompt, surpriseAt } from "./runs.js";
 import { Trouble, asTrouble } from "./source.js";
 import { tileCache } from "./tiles.js";
-import { VIEWS } from "./views.js";
+import { leadOf } from "./says.js";
+import { tourBar } from "./tour.js";
+import { GROUPS, VIEWS } from "./views.js";
+import { glossed } from "./words.js";
 
 /** @typedef {import("./address.js").State} State */
 /** @typedef {import("./runs.js").Run} Run */
@@ -91,6 +94,7 @@ export function glassView(page) {
   const tabs = byId("glass-tabs", HTMLElement);
   const place = byId("glass-view", HTMLElement);
   const numbers = byId("glass-numbers", HTMLElement);
+  const lead = byId("glass-lead", HTMLElement);
   const whyButton = byId("glass-why", HTMLButtonElement);
   const seek = byId("glass-seek", HTMLInputElement);
   const words = byId("glass-shade", HTMLElement);
@@ -336,6 +340,18 @@ export function glassView(page) {
     },
   };
 
+  /** The tabs by their groups, the chosen one in sight. @param {string} now */
+  function showTabs(now) {
+    if (tabs.dataset["now"] === hashOf(state)) return;
+    tabs.dataset["now"] = hashOf(state);
+    tabs.replaceChildren(...GROUPS.map(({ title: group, views }) => make("span", { class: "tabs-of", role: "group", "aria-label": group }, make("span", { class: "dim", "aria-hidden": "true" }, group),
+      ...views.map(({ id, title, about }) => make("a", { href: link({ v: id }), "aria-current": id === now ? "page" : null, title: about }, title)))));
+    const chosen = tabs.querySelector("[aria-current]");
+    if (chosen instanceof HTMLElement && tabs.scrollWidth > tabs.clientWidth) tabs.scrollLeft = chosen.offsetLeft - tabs.offsetLeft - 24;
+  }
+
+  const tour = tourBar(glass);
+  byId("glass-tour", HTMLElement).append(tour.element);
   const viewNow = () => VIEWS.find(({ id }) => id === state.v) ?? VIEWS[0];
 
   function draw() {
@@ -343,7 +359,7 @@ export function glassView(page) {
     if (!model || !visible) return;
     const view = viewNow();
     const missing = view?.missing?.(model) ?? null;
-    tabs.replaceChildren(...VIEWS.map(({ id, title, about }) => make("a", { href: link({ v: id }), "aria-current": id === view?.id ? "page" : null, title: about }, title)));
+    showTabs(view?.id ?? "");
     problems(missing);
     const ready = run !== null && run.tokens.length > 0;
     runButton.textContent = running && ready ? "Stop" : "Run";
@@ -368,6 +384,10 @@ export function glassView(page) {
     glassBox.dataset["trace"] = run?.id ?? "";
     glassBox.dataset["other"] = other?.id ?? "";
     open?.shown.update();
+    if (ready) tour.update();
+    const says = ready && !missing && view ? leadOf(view.id, glass) : null;
+    if (lead.textContent !== (says ?? "")) lead.replaceChildren(...glossed(says ?? ""));
+    lead.hidden = says === null;
     whyButton.hidden = view?.id === "why" || !open?.shown.tensor?.();
     text();
   }
@@ -395,7 +415,9 @@ export function glassView(page) {
       const long = trouble.code === "prompt_too_long" && !state.last;
       const keep = long ? [button(`Keep the last ${figure(model.context_length, 0)} tokens`, () => go({ last: true }, "new"), { class: "quiet" })] : [];
       const example = trouble.code === "empty_prompt" && model.example ? [button("Take the example", () => go({ p: null }, "new"), { class: "quiet" })] : [];
-      notes.push(troubleNote(trouble, long || example.length > 0 ? null : again, ...keep, ...example));
+      // the server speaks to programs: here a button does it
+      const told = trouble.code === "prompt_too_long" ? new Trouble(trouble.message.replace(/: shorten it[^]*$/, ": shorten it, or keep its end.")) : trouble;
+      notes.push(troubleNote(told, long || example.length > 0 ? null : again, ...keep, ...example));
     }
     if (moved) notes.push(troubleNote(new Trouble(moved), null, button("Run it again", again, { class: "quiet" })));
     if (run && run.dropped > 0) notes.push(make("p", { class: "note" }, `The first ${plural(run.dropped, "token")} are left out: the context has room for ${figure(model.context_length, 0)}.`));
@@ -467,7 +489,12 @@ export function glassView(page) {
     const head = /^l?(\d+)[\s.,]*h?[\s.,]*(\d+)$/i.exec(wish);
     const last = run.tokens.length - 1;
     if (/^\d+$/.test(wish)) return go({ q: Math.min(last, Number(wish)) });
-    if (head && (/[lh.]/i.test(wish))) return go({ v: "head", l: Math.min(run.depth - 1, Number(head[1])), h: Math.min(run.heads - 1, Number(head[2])) }, "new");
+    if (head && (/[lh.]/i.test(wish))) {
+      const [l, h] = [Number(head[1]), Number(head[2])];
+      if (l < run.depth && h < run.heads) return go({ v: "head", l, h }, "new");
+      seek.setCustomValidity(`There is no head L${l}H${h}: this model has layers 0 to ${run.depth - 1} with heads 0 to ${run.heads - 1}.`);
+      return seek.reportValidity();
+    }
     const from = state.q ?? -1;
     for (let n = 1; n <= run.tokens.length; n++) {
       const at = (from + n) % run.tokens.length;

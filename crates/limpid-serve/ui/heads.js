@@ -6,16 +6,16 @@ import { valuesOfCodes } from "./tiles.js";
 /** @typedef {import("./runs.js").Run} Run */
 /** @typedef {import("./runs.js").HeadScores} HeadScores */
 
-/** The scores of heads: short and long, and how they read. */
+/** The scores of heads, and how they read. */
 export const SCORES = [
-  { key: "previous", word: "prev", name: "previous token", about: "mean weight on the token before" },
-  { key: "current", word: "self", name: "same token", about: "mean weight on the token itself" },
-  { key: "first", word: "first", name: "first token", about: "mean weight on the first token: often a resting place" },
-  { key: "duplicate", word: "dup", name: "duplicate", about: "mean weight on earlier tokens that are the same" },
-  { key: "induction", word: "induct", name: "induction", about: "mean weight on what followed an earlier token that is the same" },
-  { key: "entropy", word: "even", name: "evenness", about: "entropy divided by that of an even spread: 0 sharp, 1 even" },
-  { key: "distance", word: "dist", name: "distance", about: "mean distance looked back, in tokens" },
-  { key: "max", word: "max", name: "largest weight", about: "the largest weight, except in the first row" },
+  { key: "previous", name: "previous token", about: "mean weight on the token before" },
+  { key: "current", name: "same token", about: "mean weight on the token itself" },
+  { key: "first", name: "first token", about: "mean weight on the first token: often a resting place" },
+  { key: "duplicate", name: "duplicate", about: "mean weight on earlier tokens that are the same" },
+  { key: "induction", name: "induction", about: "mean weight on what followed an earlier token that is the same" },
+  { key: "entropy", name: "evenness", about: "entropy divided by that of an even spread: 0 sharp, 1 even" },
+  { key: "distance", name: "distance", about: "mean distance looked back, in tokens" },
+  { key: "max", name: "largest weight", about: "the largest weight, except in the first row" },
 ];
 
 /** @param {HeadScores} scores @param {string} key @returns {number | null} */
@@ -26,12 +26,12 @@ export function scoreOf(scores, key) {
 /**
  * What a head is called, in words: the server says after which score.
  * @param {HeadScores} scores
- * @returns {{key: string, word: string, name: string, value: number} | null}
+ * @returns {{key: string, name: string, value: number} | null}
  */
 export function kindOf({ kind }) {
   const one = SCORES.find((score) => score.key === kind?.score);
   if (!kind || !one) return null;
-  return { ...one, name: one.key === "entropy" ? "even" : one.name, value: kind.value };
+  return { ...one, name: kind.name, value: kind.value };
 }
 
 /** How thumbnails and attention weights are coloured: 0 to 1. @param {string} spread */

@@ -5,6 +5,14 @@ import { spelled, spoken } from "./text.js";
 
 /** @typedef {import("./source.js").Token} Token */
 
+/**
+ * What can be done with a token and with those that were likely in its place: ask why, or take another one and go on from there.
+ * @typedef {{why: (piece: import("./text.js").Piece) => void, take: (piece: import("./text.js").Piece) => void, drawn: string}} Ways
+ */
+
+/** @type {WeakMap<Element, Ways>} */
+const WAYS = new WeakMap();
+
 /** @type {WeakMap<Element, Token>} */
 const READ_OUTS = new WeakMap();
 
@@ -18,9 +26,11 @@ const GRACE = 200;
  * Lets an element show what is known of a token.
  * @param {HTMLElement} element
  * @param {Token} token
+ * @param {Ways | null} [ways]
  */
-export function explain(element, token) {
+export function explain(element, token, ways = null) {
   READ_OUTS.set(element, token);
+  if (ways) WAYS.set(element, ways);
 }
 
 /** @param {EventTarget | null} target */
@@ -81,13 +91,26 @@ function row(name, logProb, kind) {
 
 /**
  * @param {Token} token
+ * @param {Ways | undefined} ways
  * @returns {Node[]}
  */
-function content(token) {
+function content(token, ways) {
   const nodes = [make("p", { class: "name" }, spelled(token.piece)), make("p", {}, inNumbers(token))];
   if (token.logProb === null || token.top.length === 0) return nodes;
   const at = place(token);
-  const rows = token.top.map(({ piece, logProb }, n) => row(spelled(piece), logProb, n === at ? "chosen" : null));
+  if (ways) {
+    const why = make("button", { type: "button", class: "quiet" }, "Why this word?");
+    why.addEventListener("click", () => ways.why(token.piece));
+    nodes.push(make("p", {}, why));
+  }
+  /** Another word, which can be taken. @param {import("./text.js").Piece} piece @param {number} n */
+  const other = (piece, n) => {
+    if (!ways || n === at || piece.text === null) return spelled(piece);
+    const take = make("button", { type: "button", class: "quiet take", title: `Take this word, and go on from here (${n + 1})` }, spelled(piece));
+    take.addEventListener("click", () => ways.take(piece));
+    return take;
+  };
+  const rows = token.top.map(({ piece, logProb }, n) => row(other(piece, n), logProb, n === at ? "chosen" : null));
   let known = token.top.reduce((sum, { logProb }) => sum + Math.exp(logProb), 0);
   if (at < 0) {
     rows.push(row(spelled(token.piece), token.logProb, "chosen"));
@@ -96,7 +119,8 @@ function content(token) {
   if (known < 1) rows.push(row("all others", Math.log(1 - known), "others"));
   const chosen = at < 0 ? "not among the likeliest" : at === 0 ? "the likeliest" : `number ${at + 1} of the likeliest`;
   const caption = make("caption", {}, `This token is ${chosen}:`);
-  return [...nodes, make("table", {}, caption, make("tbody", {}, ...rows))];
+  const note = ways ? [make("p", { class: "note" }, `Before temperature and cuts. ${ways.drawn} Click another word to take it and go on.`)] : [];
+  return [...nodes, make("table", {}, caption, make("tbody", {}, ...rows)), ...note];
 }
 
 /**
@@ -130,7 +154,7 @@ export function startHover(panel) {
     panel.hidden = !token;
     if (!token) return;
     element.classList.add("looked-at");
-    panel.replaceChildren(...content(token));
+    panel.replaceChildren(...content(token, WAYS.get(element)));
     put();
   }
 
@@ -183,6 +207,12 @@ export function startHover(panel) {
       event.preventDefault();
     }
     if (!element || event.ctrlKey || event.metaKey || event.altKey) return;
+    const [ways, token] = [WAYS.get(element), READ_OUTS.get(element)];
+    const other = token?.top[Number(event.key) - 1];
+    if (ways && token && (event.key === "Enter" || (other && other.piece.text !== null))) {
+      event.preventDefault();
+      return event.key === "Enter" ? ways.why(token.piece) : ways.take(/** @type {any} */ (other).piece);
+    }
     const next = neighbour(element, event.key);
     if (next === undefined) return;
     event.preventDefault();

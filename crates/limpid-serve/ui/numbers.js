@@ -1,4 +1,5 @@
 // The right column: what is known of a token, of a head, of a cell, with where it comes from.
+import { whyWord } from "./address.js";
 import { figure, make, short } from "./dom.js";
 import { SCORES, drawHead, scoreOf } from "./heads.js";
 import { aimOf, expectedAt, surpriseAt } from "./runs.js";
@@ -31,15 +32,29 @@ export function factList(rows) {
  * @param {number} [most] what fills the bar
  */
 export function barTable(caption, rows, most = Math.max(...rows.map(({ value }) => Math.abs(value)), 1e-30)) {
-  // where there is less as well as more, both have their colours
   const signs = rows.some(({ value }) => value < 0);
   const body = rows.map(({ name, value, text, chosen, link }) => {
-    const bar = make("span", { class: !signs ? "bar" : value < 0 ? "bar less" : "bar more" });
-    bar.style.width = `${Math.min(100, (100 * Math.abs(value)) / most)}%`;
+    const bar = signs ? signedBar(value, most) : make("span", { class: "bar" });
+    if (!signs) bar.style.width = `${Math.min(100, (100 * value) / most)}%`;
     const label = link ? make("a", { href: link }, name) : name;
     return make("tr", { class: chosen ? "chosen" : null }, make("th", { scope: "row" }, label), make("td", { "aria-hidden": "true" }, bar), make("td", {}, text));
   });
   return make("table", { class: "bars" }, make("caption", {}, caption), make("tbody", {}, ...body));
+}
+
+/**
+ * A bar that begins in the middle: what is below zero goes left. The colour says which part of the model it is, if one is named.
+ * @param {number} value
+ * @param {number} most what fills a half
+ * @param {string} [part]
+ */
+export function signedBar(value, most, part = "") {
+  const kind = part === "head" || part === "attention" ? " attn" : part === "mlp" || part === "unit" ? " mlp" : "";
+  const bar = make("span", { class: `bar signed${kind}` });
+  const half = Math.min(50, (50 * Math.abs(value)) / most);
+  bar.style.width = `${half}%`;
+  bar.style.marginLeft = `${value < 0 ? 50 - half : 50}%`;
+  return bar;
 }
 
 /** What a token is, how likely it was, and what was expected after it. @param {Glass} glass @param {number} q */
@@ -59,10 +74,11 @@ export function tokenNumbers(glass, q) {
     ["less the other’s", nats === null || theirs === null ? null : `${signed(nats - theirs)} nats`],
     ["rank", before?.rank ? figure(before.rank, 0) : null],
   ]));
+  if (before && glass.model.lm_head) box.append(make("p", {}, make("a", { href: glass.link(whyWord(glass.state(), q - run.ahead, `${token.id}`)) }, run.ahead ? "Why was it expected, or not?" : "Why this filling?")));
   const after = run.predictions[q];
   if (after) {
     const next = aimOf(run, q)?.id;
-    const rows = after.top.map(([id, text, share]) => ({ name: spelled(piece(text)), value: share, text: share100(share), chosen: id === next }));
+    const rows = after.top.map(([id, text, share]) => ({ name: spelled(piece(text)), value: share, text: share100(share), chosen: id === next, link: glass.link(whyWord(glass.state(), q, `${id}`)) }));
     box.append(barTable(run.ahead ? "What it expects next" : "What it expects here", rows, 1));
   } else if (run.done) {
     box.append(make("p", { class: "note" }, glass.model.lm_head ? "Nothing is predicted here." : "This model has no head for tokens: it expects nothing."));
@@ -136,5 +152,5 @@ export function cellNumbers(glass, entry, at, value) {
 
 /** A link to the sum behind a number. @param {Glass} glass @param {string} name @param {number[]} at */
 export function whyLink(glass, name, at) {
-  return glass.has("why") ? make("p", {}, make("a", { href: glass.link({ v: "why", n: name, at: at.join() }) }, "Why this number?")) : "";
+  return glass.has("why") ? make("p", {}, make("a", { href: glass.link({ v: "why", n: name, at: at.join() }) }, "Show the arithmetic")) : "";
 }

@@ -9,7 +9,7 @@ import { joiner, piece, readable, spoken } from "./text.js";
  * What heads do, on the average over the rows that have such a place; null where there is none.
  * @typedef {{entropy: number | null, previous: number | null, current: number | null, first: number | null, duplicate: number | null,
  *   induction: number | null, distance: number | null, max: number | null,
- *   kind: {score: string, value: number} | null}} HeadScores
+ *   kind: {score: string, name: string, value: number} | null}} HeadScores
  */
 
 /** @typedef {{layer: number, norms: Record<string, number[]>, heads: HeadScores[], thumbnails: Uint8Array}} Layer */

@@ -91,7 +91,7 @@ export function savedGlass() {
       if (question.startsWith("tensors/")) return part(decodeURIComponent(question.slice(8)), words);
       words.sort();
       const answer = await json(`${decodeURIComponent(question)}?${decodeURIComponent(`${words}`)}`);
-      if (answer === null) throw missing(`the answer to \`${question}\` here`);
+      if (answer === null) throw missing(question === "path" ? "this step of the path" : `the answer to \`${question}\` here`);
       return answer;
     },
     async file() {
@@ -117,7 +117,7 @@ export function savedGlass() {
       }
     },
     async stream(path, body, onEvent) {
-      if (path !== "traces") throw missing("the lessons");
+      if (path !== "traces") throw missing("the walks");
       const { example } = await json("model");
       const found = opened("run");
       if (!found || ("prompt" in body && body.prompt !== example)) throw missing("another run than that of its own prompt");

@@ -10,6 +10,7 @@ const WHOLE = { pattern: String.raw`\s*\d+\s*`, title: "A whole number, like 20"
 const FIELDS = [
   { name: "temperature", label: "Temperature", empty: "1", form: DECIMAL },
   { name: "top_p", label: "Top-p", empty: "1", form: DECIMAL },
+  { name: "top_k", label: "Top-k", empty: "all", form: WHOLE },
   { name: "max_tokens", label: "Max tokens", empty: "what fits", form: WHOLE },
   { name: "seed", label: "Seed", empty: "a new one", form: WHOLE },
 ];

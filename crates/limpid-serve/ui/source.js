@@ -36,6 +36,7 @@ import { piece } from "./text.js";
  * @typedef {object} Source
  * @property {() => Promise<Model>} model
  * @property {(prompt: string) => Promise<{count: number, context: number}>} count the tokens of a prompt
+ * @property {(messages: Message[]) => Promise<string>} written the text that the model is given for them, up to where its answer begins
  * @property {(messages: Message[]) => Promise<Trouble | null>} unfit why messages cannot be said, if they cannot
  * @property {(messages: Message[], typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} chat
  * @property {(prompt: string, echo: boolean, typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} complete
@@ -149,6 +150,9 @@ export function networkSource(ask) {
     async count(prompt) {
       const { count, max_model_len } = await json("/tokenize", JSON.stringify({ prompt, add_special_tokens: true }));
       return { count, context: max_model_len };
+    },
+    async written(messages) {
+      return (await json("/apply-template", JSON.stringify({ messages }))).prompt;
     },
     async unfit(messages) {
       const fault = await json("/tokenize", JSON.stringify({ messages })).then(() => null, (fault) => fault);

@@ -9,9 +9,15 @@ import { joiner, readable, spoken } from "./text.js";
 const FULL = 5;
 
 /**
- * @param {string} name what the text is
+ * What can be done at a place of a text: the text before it is known there.
+ * @typedef {{why: (before: string, piece: import("./text.js").Piece) => void, take: (before: string, piece: import("./text.js").Piece) => void, drawn: string}} Branches
  */
-export function tokenStrip(name) {
+
+/**
+ * @param {string} name what the text is
+ * @param {Branches | null} branches
+ */
+export function tokenStrip(name, branches) {
   const element = make("div", { class: "tokens", dir: "auto" });
   const join = joiner();
   /** @type {Token[]} */
@@ -19,10 +25,13 @@ export function tokenStrip(name) {
   /** @type {{span: HTMLElement, from: number}[]} where the text of each begins */
   const places = [];
   let length = 0;
+  let whole = "";
 
   return {
     element,
     tokens,
+    /** The text of the first tokens. @param {number} count */
+    textOf: (count) => whole.slice(0, places[count]?.from ?? whole.length),
 
     /**
      * Adds tokens; the first `given` of all are the prompt's.
@@ -41,7 +50,9 @@ export function tokenStrip(name) {
         span.append(...(text === "" ? [make("bdi", { class: "mark" }, "·")] : readable(text, true)));
         const nats = surprise(token);
         if (nats !== null) span.style.setProperty("--surprise", `${Math.min(1, nats / FULL)}`);
-        explain(span, token);
+        const before = whole;
+        explain(span, token, branches && { why: (own) => branches.why(before, own), take: (own) => branches.take(before, own), drawn: branches.drawn });
+        whole += text;
         tokens.push(token);
         places.push({ span, from: length });
         length += text.length;

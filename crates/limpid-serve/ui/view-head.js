@@ -9,7 +9,7 @@ import { spelled } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfHead = { id: "head", title: "Head", about: "Where does one head look, and why there?", open: headView };
+export const viewOfHead = { id: "head", title: "One head", about: "Where does one head look, and why there?", open: headView };
 
 /** From scores to weights. */
 const STAGES = [

@@ -8,7 +8,7 @@ import { legendOf, palette, placeOf } from "./colours.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfHeads = { id: "heads", title: "Heads", about: "What does each head look at?", open: headsView };
+export const viewOfHeads = { id: "heads", title: "All heads", about: "What does each head look at?", open: headsView };
 
 /** The height of the word below a head. */
 const WORD = 13;
@@ -135,7 +135,7 @@ function headsView(glass) {
       context.strokeRect(x - 0.5, y - 0.5, size.thumb + 1, size.thumb + 1);
       if (size.thumb > 34) {
         const kind = scores && kindOf(scores);
-        const text = o === "layer" ? (kind && kind.key !== "entropy" ? kind.word : "") : size.thumb < 46 ? `${l}.${h}` : `L${l}H${h}`;
+        const text = o === "layer" ? (kind && kind.key !== "entropy" ? kind.name : "") : size.thumb < 46 ? `${l}.${h}` : `L${l}H${h}`;
         context.fillStyle = ink("dim");
         context.textAlign = "left";
         context.fillText(text, x, y + size.thumb + 9);

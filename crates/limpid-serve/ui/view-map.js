@@ -1,5 +1,6 @@
 // The map: what the model does with the prompt, in one screen. Rows are layers: what each head looks at, how much attention
 // and MLP write, and how long each token's vector is after it.
+import { whyWord } from "./address.js";
 import { emptyCanvas, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
 import { drawHead, followHeads, headSheets, rowHeight, kindOf } from "./heads.js";
@@ -105,7 +106,7 @@ function mapView(glass) {
           context.fillStyle = ink("dim");
           context.save();
           context.font = context.font.replace("11px", "10px");
-          context.fillText(`${kind.word}${size.thumb > 50 ? ` ${kind.value.toFixed(2).replace(/^0/, "")}` : ""}`, x, y + size.thumb + 9);
+          context.fillText(`${kind.name}${size.thumb > 74 ? ` ${kind.value.toFixed(2).replace(/^0/, "")}` : ""}`, x, y + size.thumb + 9);
           context.restore();
         }
         if (hovered?.l === n && hovered.h === head) {
@@ -152,7 +153,7 @@ function mapView(glass) {
     norms.forEach((norm, n) => {
       const high = Math.max(1, (size.thumb / (less ? 2 : 1)) * Math.min(1, Math.abs(norm) / most));
       const foot = y + size.thumb / (less ? 2 : 1);
-      context.fillStyle = ink(n === q ? "accent" : less && norm > 0 ? "mlp" : "bar");
+      context.fillStyle = ink(n === q ? "accent" : "bar");
       context.fillRect(x + n * each, less && norm < 0 ? foot : foot - high, Math.max(each - gap, n === q ? 2 : 0.5), high);
     });
     context.fillStyle = ink("line");
@@ -242,6 +243,9 @@ function headInWords(glass, l, h) {
   return `layer ${l}, head ${h}: ${kind ? `${kind.name} ${short(kind.value, 2)}` : "mixed"}${even}`;
 }
 
+/** What a head of a kind looks at. @type {Record<string, string>} */
+const AT = { previous: "the token before", self: "the token itself", first: "the first token", duplicate: "earlier tokens that are the same", induction: "what followed an earlier token that is the same" };
+
 /** What there is to say of the run. @param {Glass} glass */
 function sentences(glass) {
   const run = glass.run();
@@ -250,8 +254,9 @@ function sentences(glass) {
   const next = run.predictions[q]?.top[0];
   const token = run.tokens[q];
   if (next && token) {
-    const line = make("p", { class: "lead" }, run.ahead ? "After " : "In place of ", spelled(token.piece), " it expects ", make("strong", {}, spelled(piece(next[1]))), make("span", { class: "dim" }, ` ${share100(next[2])}`));
-    (run.predictions[q]?.top ?? []).slice(1, 4).forEach(([, text, p]) => line.append(make("span", { class: "dim" }, "  ", spelled(piece(text)), ` ${share100(p)}`)));
+    const line = make("p", { class: "lead" }, run.ahead ? "After " : "In place of ", spelled(token.piece), " it expects ", make("a", { class: "likeliest", href: glass.link(whyWord(glass.state(), q, `${next[0]}`)) }, make("strong", {}, spelled(piece(next[1])))), make("span", { class: "dim" }, ` ${share100(next[2])}`));
+    (run.predictions[q]?.top ?? []).slice(1, 4).forEach(([id, text, p]) => line.append(make("span", { class: "dim" }, "  ", make("a", { href: glass.link(whyWord(glass.state(), q, `${id}`)) }, spelled(piece(text))), ` ${share100(p)}`)));
+    line.append(make("span", { class: "dim" }, "  Click a word to see why."));
     parts.push(line);
   }
   const worst = run.tokens.map((_, n) => ({ n, nats: surpriseAt(run, n) ?? -1 })).reduce((a, b) => (b.nats > a.nats ? b : a), { n: -1, nats: -1 });
@@ -274,7 +279,7 @@ function sentences(glass) {
   const listed = [...kinds].map(([name, heads]) => {
     const best = heads.sort((a, b) => b.value - a.value).slice(0, 3);
     const links = best.flatMap(({ l, h }, n) => [n ? ", " : "", make("a", { href: glass.link({ v: "head", l, h }) }, `L${l}H${h}`)]);
-    return make("span", {}, `${plural(heads.length, "head")} on the ${name === "same token" ? "token itself" : name === "duplicate" ? "same token earlier" : name === "induction" ? "token after an earlier same one" : name} (`, ...links, heads.length > 3 ? ", …" : "", ")");
+    return make("span", {}, `${plural(heads.length, "head")} ${heads.length === 1 ? "looks" : "look"} mostly at ${AT[name] ?? name} (`, ...links, heads.length > 3 ? ", …" : "", ")");
   });
   if (facts.hasChildNodes()) parts.push(facts);
   const looks = make("p", {});

@@ -1,4 +1,5 @@
 // Text and loss: how likely each token was, and where the number of its loss comes from.
+import { whyWord } from "./address.js";
 import { emptyCanvas, figure, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
 import { barTable, factList, share100, streamNumbers } from "./numbers.js";
@@ -173,10 +174,10 @@ function textView(glass) {
     if (!row) return null;
     /** @type {[number, string, number][]} */
     const top = likely(position)?.top ?? row.top;
-    const rows = top.map(([id, text, p]) => ({ name: spelled(piece(text)), value: p, text: share100(p), chosen: id === chosen }));
+    const rows = top.map(([id, text, p]) => ({ name: spelled(piece(text)), value: p, text: share100(p), chosen: id === chosen, link: glass.link(whyWord(glass.state(), position, `${id}`)) }));
     const own = aimOf(run, position);
     if (chosen !== undefined && own && row.logprob !== null && !top.some(([id]) => id === chosen)) {
-      rows.push({ name: spelled(own.piece), value: Math.exp(row.logprob), text: share100(Math.exp(row.logprob)), chosen: true });
+      rows.push({ name: spelled(own.piece), value: Math.exp(row.logprob), text: share100(Math.exp(row.logprob)), chosen: true, link: glass.link(whyWord(glass.state(), position, `${own.id}`)) });
     }
     return barTable(caption, rows, 1);
   }

@@ -1,16 +1,16 @@
-// Why this number: any cell of any tensor as the sum behind it, in parts and terms, and what is done with the sum. Each operand
+// Arithmetic: any cell of any tensor as the sum behind it, in parts and terms, and what is done with the sum. Each operand
 // leads to its own sum.
 import { curveChart } from "./curve.js";
 import { make, short } from "./dom.js";
 import { loader, troubleNote } from "./answer.js";
-import { barTable, factList, signed } from "./numbers.js";
+import { barTable, factList, signed, signedBar } from "./numbers.js";
 import { asTrouble } from "./source.js";
 import { formulaOf, readable } from "./text.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfWhy = { id: "why", title: "Why", about: "What is the sum behind a number?", open: whyView };
+export const viewOfWhy = { id: "why", title: "Arithmetic", about: "What is the sum behind a number?", open: whyView };
 
 /** Terms that are shown at first. */
 const FIRST_TERMS = 16;
@@ -129,8 +129,7 @@ function whyView(glass) {
       const several = own.parts.length > 1;
       const most = Math.max(...terms.map(({ value }) => Math.abs(Number(value)) || 0), 1e-30);
       const rows = terms.map(({ part, label, left, right, value }) => {
-        const bar = make("span", { class: `bar ${Number(value) < 0 ? "less" : "more"}` });
-        bar.style.setProperty("width", `${Math.min(100, (100 * Math.abs(Number(value) || 0)) / most)}%`);
+        const bar = signedBar(Number(value) || 0, most);
         return make("tr", {}, make("th", { scope: "row" }, several && !label.startsWith(part) ? `${part}, ${label}` : label), make("td", { class: "number" }, operand(left)), make("td", { class: "number" }, ...(right ? ["× ", operand(right)] : [])), make("td", { class: "number" }, `= ${exactly(value)}`), make("td", { class: "of-bar", "aria-hidden": "true" }, bar));
       });
       const what = own.shown < own.of ? `The ${own.shown} largest of ${own.of} terms` : own.of === 1 ? "The only term" : `All ${own.of} terms`;

@@ -1,18 +1,24 @@
-// All views, in the order of their tabs.
-import { viewOfAttribution } from "./view-attribution.js";
+// All views, in the groups and in the order of their tabs.
 import { viewOfEmbed } from "./view-embed.js";
 import { viewOfHead } from "./view-head.js";
 import { viewOfHeads } from "./view-heads.js";
 import { viewOfLens } from "./view-lens.js";
-import { viewOfLessons } from "./view-lessons.js";
 import { viewOfMap } from "./view-map.js";
 import { viewOfMlp } from "./view-mlp.js";
 import { viewOfNotation } from "./view-notation.js";
+import { viewOfPath } from "./view-path.js";
 import { viewOfTable } from "./view-table.js";
 import { viewOfText } from "./view-text.js";
+import { viewOfTour } from "./tour.js";
+import { viewOfWalks } from "./view-walks.js";
 import { viewOfWhy } from "./view-why.js";
 
-/** @type {import("./glass.js").View[]} */
-export const VIEWS = [
-  viewOfMap, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens, viewOfAttribution, viewOfEmbed, viewOfTable, viewOfWhy, viewOfNotation, viewOfLessons,
+/** @type {{title: string, views: import("./glass.js").View[]}[]} */
+export const GROUPS = [
+  { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens] },
+  { title: "Numbers", views: [viewOfTable, viewOfWhy, viewOfEmbed, viewOfNotation] },
+  { title: "Learn", views: [viewOfTour, viewOfWalks] },
 ];
+
+/** @type {import("./glass.js").View[]} */
+export const VIEWS = GROUPS.flatMap(({ views }) => views);

@@ -5,12 +5,14 @@
 //! sum passes d on to both of its terms. A norm, with its mean and scale taken as they are in this run, is linear: it passes on
 //! d gain / scale, less its mean, and its offset has a part of its own. A product ends the way: what it wrote, times d, is a bar. So the bars
 //! add up to the logit, but for rounding. What is not linear ends the way too, and the note says so.
+//!
+//! The way can begin elsewhere: `path` follows a head to the values that it read, and a unit to what made it respond.
 
 use super::TraceError;
 use super::explain::Cell;
 use super::layers::LayerTrace;
 use super::view::number;
-use limpid_core::config::{NormKind, NormPlace};
+use limpid_core::config::{Config, NormKind, NormPlace};
 use limpid_core::kernels::dropout::Draws;
 use limpid_core::kernels::norm;
 use limpid_core::model::{Component, Module, in_block};
@@ -29,12 +31,58 @@ pub enum AttributionUnit {
     Neuron,
 }
 
+/// Which part of a model wrote something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum ModelPart {
+    /// A head of attention.
+    Head {
+        /// Its block.
+        block: usize,
+        /// Its number.
+        head: usize,
+    },
+    /// All heads of a block.
+    Attention {
+        /// The block.
+        block: usize,
+    },
+    /// A feed-forward network.
+    Mlp {
+        /// Its block.
+        block: usize,
+    },
+    /// A unit of a feed-forward network.
+    Unit {
+        /// Its block.
+        block: usize,
+        /// Its number.
+        unit: usize,
+    },
+    /// A token that a head looked at.
+    Token {
+        /// Its place in the sequence.
+        position: usize,
+    },
+    /// The token's own embedding.
+    Embed,
+    /// The stream before a block of a post-norm model.
+    Stream {
+        /// The block.
+        block: usize,
+    },
+    /// A bias, an offset, the position, an adapter.
+    Other,
+}
+
 /// What one component adds to the logit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttributionBar {
     /// `L9H6`, `L9 MLP`, `L9 MLP unit 17`, `embed`.
     pub name: String,
-    /// Its part.
+    /// Which part of the model that is.
+    pub part: ModelPart,
+    /// What it adds.
     #[serde(serialize_with = "number")]
     pub value: f64,
     /// The first cell of what it is made of, or of what it wrote.
@@ -74,6 +122,18 @@ pub fn attribute(
     unit: AttributionUnit,
     most: usize,
 ) -> Result<Attribution, TraceError> {
+    let value = logit(trace, row, (target, foil))?;
+    let mut way = Way::new(trace, row, unit);
+    let additive = way.from_head(target as usize, foil.map(|id| id as usize))?;
+    let mut bars = way.sorted();
+    let remainder = value - bars.iter().map(|bar| bar.value).sum::<f64>();
+    let rest = bars.drain(most.min(bars.len())..).map(|bar| bar.value).sum();
+    let note = note(&trace.names().config);
+    Ok(Attribution { target, foil, value, bars, rest, remainder, additive, note: note.into() })
+}
+
+/// The logit of a token at a row, less that of another.
+pub(super) fn logit(trace: &mut LayerTrace, row: usize, (target, foil): (u32, Option<u32>)) -> Result<f64, TraceError> {
     trace.check_rows(&[row])?;
     let vocab = trace.names().config.vocab_size;
     if let Some(id) = [Some(target), foil].into_iter().flatten().find(|id| *id as usize >= vocab) {
@@ -81,15 +141,12 @@ pub fn attribute(
     }
     let logits = trace.stored_row("logits", row)?;
     let logit = |id: u32| f64::from(logits[id as usize]);
-    let value = logit(target) - foil.map_or(0.0, logit);
-    let mut way = Way { row, unit, bars: vec![], directions: HashMap::new(), trace };
-    let additive = way.walk(target as usize, foil.map(|id| id as usize))?;
-    let mut bars = way.bars;
-    bars.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
-    let remainder = value - bars.iter().map(|bar| bar.value).sum::<f64>();
-    let rest = bars.drain(most.min(bars.len())..).map(|bar| bar.value).sum();
-    let config = &trace.names().config;
-    let note = if config.head_transform {
+    Ok(logit(target) - foil.map_or(0.0, logit))
+}
+
+/// How the parts of a logit of such a model are to be read.
+pub(super) fn note(config: &Config) -> &'static str {
+    if config.head_transform {
         "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart after them."
     } else if config.logits_softcap > 0.0 {
         "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder is what the \
@@ -104,58 +161,115 @@ pub fn attribute(
         "The final norm is taken as it is in this run: what each component wrote is centred and scaled as the whole stream was."
     } else {
         "No norm stands before the head: what each component wrote is read as it is."
-    };
-    Ok(Attribution { target, foil, value, bars, rest, remainder, additive, note: note.into() })
+    }
 }
 
-/// The way back from the head at one row.
-struct Way<'a> {
-    trace: &'a mut LayerTrace,
+/// Where a bar can be followed further: the tensor that was multiplied with the matrix (of the stream: the tensor itself), the matrix, what
+/// they make, and the direction in which that is read.
+pub(super) struct Opening {
+    pub(super) x: Region,
+    pub(super) w: Option<Region>,
+    pub(super) y: Region,
+    pub(super) direction: Vec<f64>,
+}
+
+/// The way back at one row.
+pub(super) struct Way<'a> {
+    pub(super) trace: &'a mut LayerTrace,
     row: usize,
     unit: AttributionUnit,
     bars: Vec<AttributionBar>,
-    /// In which direction the head reads a tensor.
+    /// In which direction a tensor is read.
     directions: HashMap<Region, Vec<f64>>,
+    /// Attention (of all heads), feed-forward networks, the stream.
+    pub(super) openings: Vec<(ModelPart, Opening)>,
 }
 
-fn dot(a: &[f64], b: &[f32]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * f64::from(*b)).sum()
 }
 
-impl Way<'_> {
-    /// Whether it came to the embedding through sums and norms alone.
-    fn walk(&mut self, target: usize, foil: Option<usize>) -> Result<bool, TraceError> {
+impl<'a> Way<'a> {
+    pub(super) fn new(trace: &'a mut LayerTrace, row: usize, unit: AttributionUnit) -> Way<'a> {
+        Way { row, unit, bars: vec![], directions: HashMap::new(), openings: vec![], trace }
+    }
+
+    /// What there is, the largest first.
+    pub(super) fn sorted(&mut self) -> Vec<AttributionBar> {
+        let mut bars = std::mem::take(&mut self.bars);
+        bars.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
+        bars
+    }
+
+    /// From the head's row for a token, less that for another. Whether it came to the embedding through sums and norms alone.
+    pub(super) fn from_head(&mut self, target: usize, foil: Option<usize>) -> Result<bool, TraceError> {
         let ops: Vec<Op> = self.trace.names().ops().iter().copied().collect();
+        let head = ops.iter().rev().find(|op| matches!(op, Op::Classify { .. }));
+        let Some(Op::Classify { x, w, b, cap, .. }) = head.copied() else {
+            return Err(super::unknown(self.trace.names(), "logits"));
+        };
+        let row = |table: Region, id: usize| self.trace.table_rows(table, id..id + 1);
+        let mut direction: Vec<f64> = row(w, target)?.into_iter().map(f64::from).collect();
+        if let Some(foil) = foil {
+            direction.iter_mut().zip(row(w, foil)?).for_each(|(d, w)| *d -= f64::from(w));
+        }
+        if let Some(b) = b {
+            let bias = self.trace.table_rows(b, 0..1)?;
+            let value = f64::from(bias[target]) - foil.map_or(0.0, |foil| f64::from(bias[foil]));
+            let cell = Cell { name: self.trace.names().name_of(b), at: vec![target] };
+            self.bar("head bias", ModelPart::Other, value, cell);
+        }
+        self.pass(x, direction);
+        Ok(self.walk(ops.len(), ops.len())? && cap == 0.0)
+    }
+
+    /// From a product inside of a block, or from the stream (`inside` is false), read in this direction.
+    pub(super) fn from_tensor(
+        &mut self,
+        region: Region,
+        direction: Vec<f64>,
+        inside: bool,
+    ) -> Result<bool, TraceError> {
+        let end = self.trace.maker(region) + 1;
+        let reads = if inside { self.trace.maker(self.input_of(region)) + 1 } else { end };
+        self.pass(region, direction);
+        self.walk(end, reads)
+    }
+
+    /// What a product inside of a block is made from: it may be rotated, and have an adapter.
+    fn input_of(&self, region: Region) -> Region {
+        let ops = self.trace.names().ops();
+        match ops[self.trace.maker(region)] {
+            Op::Add { a: x, .. } | Op::Rotate { x, .. } | Op::QkNorm { x, .. } => self.input_of(x),
+            Op::Linear { x, .. } => x,
+            _ => region,
+        }
+    }
+
+    /// Ops before `end`; products from op `reads` on are read through. Whether it came to the embedding through sums and norms alone.
+    fn walk(&mut self, end: usize, reads: usize) -> Result<bool, TraceError> {
+        let ops: Vec<Op> = self.trace.names().ops().iter().copied().take(end).collect();
         let blocks = &self.trace.names().blocks;
-        let before = blocks.first().map_or(0, |block| block.start)..blocks.last().map_or(0, |block| block.start);
+        // of a post-norm model one block is told apart
+        let told = blocks.iter().rposition(|block| block.start < reads);
+        let before = blocks.first().map_or(0, |block| block.start)..told.map_or(0, |block| blocks[block].start);
         let place = self.trace.names().config.norm_place;
         let (post, mut additive) = (place.is_post(), place != NormPlace::PostAttention);
         for (i, op) in ops.into_iter().enumerate().rev() {
-            if let Op::Classify { x, w, b, cap, .. } = op {
-                additive &= cap == 0.0;
-                let row = |table: Region, id: usize| self.trace.table_rows(table, id..id + 1);
-                let mut direction: Vec<f64> = row(w, target)?.into_iter().map(f64::from).collect();
-                if let Some(foil) = foil {
-                    direction.iter_mut().zip(row(w, foil)?).for_each(|(d, w)| *d -= f64::from(w));
-                }
-                if let Some(b) = b {
-                    let bias = self.trace.table_rows(b, 0..1)?;
-                    let value = f64::from(bias[target]) - foil.map_or(0.0, |foil| f64::from(bias[foil]));
-                    self.bar("head bias", value, Cell { name: self.trace.names().name_of(b), at: vec![target] });
-                }
-                self.pass(x, direction);
-                continue;
-            }
             let Some(direction) = self.directions.remove(&op.output()) else { continue };
             match op {
+                Op::Linear { x, w, b, .. } if i >= reads => self.project((x, w, b), &direction)?,
+                Op::Rotate { x, .. } | Op::QkNorm { x, .. } if i >= reads => self.pass(x, direction),
                 // what is before the last block of a post-norm model, or not linear
                 _ if post && before.contains(&i) => {
-                    let last = self.trace.names().blocks.len() - 1;
-                    self.whole(op.output(), format!("stream before block {last}"), &direction)?;
+                    let (block, y) = (told.unwrap_or(0), op.output());
+                    let part = ModelPart::Stream { block };
+                    self.whole(y, (format!("stream before block {block}"), part), &direction)?;
+                    self.openings.push((part, Opening { x: y, w: None, y, direction }));
                     additive = false;
                 }
                 Op::Activate { y, .. } => {
-                    self.whole(y, "head's dense layer".into(), &direction)?;
+                    self.whole(y, ("head's dense layer".into(), ModelPart::Other), &direction)?;
                     additive = false;
                 }
                 Op::Norm { kind, x, gain, offset, less_one, scale, .. } => {
@@ -178,22 +292,24 @@ impl Way<'_> {
                 }
                 Op::Linear { x, w, b, y } => self.product((x, w, b, y), &direction)?,
                 Op::Embed { segments, token, position, .. } => {
-                    for (region, name) in [(token, "embed"), (position, "pos_embed")] {
+                    for (region, name, part) in
+                        [(token, "embed", ModelPart::Embed), (position, "pos_embed", ModelPart::Other)]
+                    {
                         if let Some(region) = region {
-                            self.whole(region, name.into(), &direction)?;
+                            self.whole(region, (name.into(), part), &direction)?;
                         }
                     }
                     if let Some(table) = segments {
                         let segment = self.trace.batch().segments.get(self.row).map_or(0, |id| *id as usize);
                         let values = self.trace.table_rows(table, segment..segment + 1)?;
                         let cell = Cell { name: self.trace.names().name_of(table), at: vec![segment, 0] };
-                        self.bar("segment_embed", dot(&direction, &values), cell);
+                        self.bar("segment_embed", ModelPart::Other, dot(&direction, &values), cell);
                     }
                 }
                 // no model has another on the way
                 other => {
                     let y = other.output();
-                    self.whole(y, self.trace.names().name_of(y), &direction)?;
+                    self.whole(y, (self.trace.names().name_of(y), ModelPart::Other), &direction)?;
                     additive = false;
                 }
             }
@@ -208,8 +324,8 @@ impl Way<'_> {
         }
     }
 
-    fn bar(&mut self, name: &str, value: f64, at: Cell) {
-        self.bars.push(AttributionBar { name: name.into(), value, at: Some(at) });
+    fn bar(&mut self, name: &str, part: ModelPart, value: f64, at: Cell) {
+        self.bars.push(AttributionBar { name: name.into(), part, value, at: Some(at) });
     }
 
     /// The cell of a column of a tensor, at this row.
@@ -219,11 +335,16 @@ impl Way<'_> {
     }
 
     /// A tensor as one bar.
-    fn whole(&mut self, region: Region, label: String, direction: &[f64]) -> Result<(), TraceError> {
+    fn whole(
+        &mut self,
+        region: Region,
+        (label, part): (String, ModelPart),
+        direction: &[f64],
+    ) -> Result<(), TraceError> {
         let name = self.trace.names().name_of(region);
         let values = self.trace.stored_row(&name, self.row)?;
         let cell = self.cell(&name, 0);
-        self.bar(&label, dot(direction, &values), cell);
+        self.bar(&label, part, dot(direction, &values), cell);
         Ok(())
     }
 
@@ -238,36 +359,37 @@ impl Way<'_> {
         let Some(Module { block: Some(block), part }) = self.trace.names().tensor(&from).map(|t| t.module) else {
             return self.project((x, w, b), direction); // the embedding's
         };
-        let (what, wide) = match part {
-            Component::Attention => ("attention", (fine != AttributionUnit::Component).then_some(d)),
-            Component::FeedForward => ("MLP", (fine == AttributionUnit::Neuron).then_some(1)),
-            part if part.is_attention() => ("attention's adapter", None),
-            _ => ("MLP's adapter", None),
+        let (what, whole, wide) = match part {
+            Component::Attention => {
+                let whole = ModelPart::Attention { block };
+                ("attention", whole, (fine != AttributionUnit::Component).then_some(d))
+            }
+            Component::FeedForward => ("MLP", ModelPart::Mlp { block }, (fine == AttributionUnit::Neuron).then_some(1)),
+            part if part.is_attention() => ("attention's adapter", ModelPart::Other, None),
+            _ => ("MLP's adapter", ModelPart::Other, None),
         };
-        if what == "attention" {
-            // both while the block is there: heads and their sum are often asked for in turn
-            self.trace.get(&from)?;
-            self.trace.get(&self.trace.names().name_of(y))?;
+        if whole != ModelPart::Other {
+            self.openings.push((whole, Opening { x, w: Some(w), y, direction: direction.to_vec() }));
         }
-        let Some(wide) = wide else { return self.whole(y, format!("L{block} {what}"), direction) };
+        let Some(wide) = wide else { return self.whole(y, (format!("L{block} {what}"), whole), direction) };
         let (values, read) = (self.trace.stored_row(&from, self.row)?, self.read_through(w, direction)?);
         let parts = read.chunks(wide).zip(values.chunks(wide)).enumerate();
         for (n, (read, values)) in parts {
             let mut at = self.cell(&from, n);
-            let name = match what {
-                "MLP" => format!("L{block} MLP unit {n}"),
+            let (name, part) = match what {
+                "MLP" => (format!("L{block} MLP unit {n}"), ModelPart::Unit { block, unit: n }),
                 _ => {
                     at.at = vec![at.at[0], n, at.at[1], 0];
-                    format!("L{block}H{n}")
+                    (format!("L{block}H{n}"), ModelPart::Head { block, head: n })
                 }
             };
-            self.bar(&name, dot(read, values), at);
+            self.bar(&name, part, dot(read, values), at);
         }
         self.bias(b, &format!("L{block} {what} bias"), direction)
     }
 
     /// In which direction a product reads what it multiplies.
-    fn read_through(&self, w: Region, direction: &[f64]) -> Result<Vec<f64>, TraceError> {
+    pub(super) fn read_through(&self, w: Region, direction: &[f64]) -> Result<Vec<f64>, TraceError> {
         let (weights, mut read) = (self.trace.table_rows(w, 0..w.rows)?, vec![0.0; w.cols]);
         for (d, row) in direction.iter().zip(weights.chunks_exact(w.cols)) {
             read.iter_mut().zip(row).for_each(|(to, w)| *to += d * f64::from(*w));
@@ -280,7 +402,7 @@ impl Way<'_> {
         let Some(bias) = bias else { return Ok(()) };
         let values = self.trace.table_rows(bias, 0..1)?;
         let cell = Cell { name: self.trace.names().name_of(bias), at: vec![0] };
-        self.bar(label, dot(direction, &values), cell);
+        self.bar(label, ModelPart::Other, dot(direction, &values), cell);
         Ok(())
     }
 
@@ -288,7 +410,13 @@ impl Way<'_> {
     fn project(&mut self, (x, w, b): (Region, Region, Option<Region>), direction: &[f64]) -> Result<(), TraceError> {
         let read = self.read_through(w, direction)?;
         self.pass(x, read);
-        self.bias(b, "embed.project bias", direction)
+        let name = b.map_or(String::new(), |b| self.trace.names().name_of(b));
+        let label = match in_block(&name) {
+            Some((block, own)) if own.contains("qkv") => format!("L{block} value bias"),
+            Some((block, _)) => format!("L{block} MLP's input bias"),
+            None => "embed.project bias".into(),
+        };
+        self.bias(b, &label, direction)
     }
 }
 

@@ -57,10 +57,8 @@ pub fn glance(trace: &mut LayerTrace, sequence: usize, piece: &dyn Fn(u32) -> St
 /// What a head attends to in a word, and how much of its weight goes there: `previous 92%`.
 pub fn head_label(scores: &HeadScores) -> String {
     match scores.kind {
-        Some(HeadKind { score: "entropy", .. }) => "even".into(),
-        Some(HeadKind { score, value }) => {
-            format!("{} {:.0}%", if score == "current" { "self" } else { score }, 100.0 * value)
-        }
+        Some(HeadKind { score: "entropy", name, .. }) => name.into(),
+        Some(HeadKind { name, value, .. }) => format!("{name} {:.0}%", 100.0 * value),
         None if scores.first.is_some() => "mixed".into(),
         None => "-".into(),
     }

@@ -10,6 +10,7 @@ use super::sheet::{AttentionHead, Sheet};
 use limpid_core::kernels::attend::Stage;
 use limpid_core::ops::BLOCK;
 use serde::Serialize;
+use std::ops::Range;
 
 /// How sharply a head attends, and to what. None where there is nothing to average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -39,8 +40,21 @@ pub struct HeadScores {
 pub struct HeadKind {
     /// Which score.
     pub score: &'static str,
+    /// What the head is called, everywhere: previous, self, first, duplicate, induction or even.
+    pub name: &'static str,
     /// Its value.
     pub value: f64,
+}
+
+impl HeadKind {
+    fn new(score: &'static str, value: f64) -> HeadKind {
+        let name = match score {
+            "current" => "self",
+            "entropy" => "even",
+            score => score,
+        };
+        HeadKind { score, name, value }
+    }
 }
 
 /// How much of the way from even attention to all of the weight a share must be to name a head.
@@ -104,11 +118,11 @@ const SHARES: [&str; 5] = ["first", "current", "previous", "duplicate", "inducti
 fn kind(entropy: &Mean, shares: &[MeanShare; 5]) -> Option<HeadKind> {
     let even = entropy.value().filter(|value| entropy.1 >= EVIDENCE && *value >= EVEN);
     if let Some(value) = even {
-        return Some(HeadKind { score: "entropy", value });
+        return Some(HeadKind::new("entropy", value));
     }
     let clear = |(score, own): (&'static str, &MeanShare)| {
         let by = own.stands_out().filter(|by| *by >= CLEAR)?;
-        Some((by, HeadKind { score, value: own.share.value()? }))
+        Some((by, HeadKind::new(score, own.share.value()?)))
     };
     SHARES.into_iter().zip(shares).filter_map(clear).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kind)| kind)
 }
@@ -125,16 +139,72 @@ fn earlier(ids: &[u32]) -> Vec<Vec<usize>> {
     all
 }
 
+/// What a head's weights add up to, query by query.
+struct Tally {
+    earlier: Vec<Vec<usize>>,
+    entropy: Mean,
+    distance: Mean,
+    shares: [MeanShare; 5],
+    max: Option<f64>,
+}
+
+impl Tally {
+    fn new(ids: &[u32]) -> Tally {
+        let (entropy, distance, shares) = (Mean::default(), Mean::default(), [(); 5].map(|()| MeanShare::default()));
+        Tally { earlier: earlier(ids), entropy, distance, shares, max: None }
+    }
+
+    /// Query `t`, which sees these keys with weights `p`, whose entropy is `spread`. The first query has no choice.
+    fn add(&mut self, t: usize, seen: &Range<usize>, p: &[f32], spread: f64) {
+        if t == 0 {
+            return;
+        }
+        let at = |j: usize| p.get(j).map_or(0.0, |p| f64::from(*p));
+        let one = |j: usize| (at(j), usize::from(seen.contains(&j)));
+        if seen.len() > 1 {
+            self.entropy.add(spread / (seen.len() as f64).ln());
+        }
+        self.distance.add(p.iter().enumerate().map(|(j, p)| f64::from(*p) * t.abs_diff(j) as f64).sum());
+        let equal = &self.earlier[t];
+        let several = |next: usize| {
+            (!equal.is_empty()).then(|| (equal.iter().fold(0.0, |sum, j| sum + at(j + next)), equal.len()))
+        };
+        let all = [Some(one(0)), Some(one(t)), Some(one(t - 1)), several(0), several(1)];
+        for (share, found) in self.shares.iter_mut().zip(all) {
+            if let Some((mass, of)) = found {
+                share.add(mass, of, seen.len());
+            }
+        }
+        let greatest = p.iter().copied().fold(0.0, f32::max);
+        self.max = Some(self.max.unwrap_or(0.0).max(f64::from(greatest)));
+    }
+
+    fn scores(self) -> HeadScores {
+        let kind = kind(&self.entropy, &self.shares);
+        let [first, current, previous, duplicate, induction] = self.shares.map(|share| share.share.value());
+        let (entropy, distance, max) = (self.entropy.value(), self.distance.value(), self.max);
+        HeadScores { entropy, previous, current, first, duplicate, induction, distance, max, kind }
+    }
+}
+
+/// The scores of a head whose weights are all there, (T,T): each query with the keys that it sees.
+pub fn scores_of_weights(weights: &[f32], ids: &[u32], sees: impl Fn(usize) -> Range<usize>) -> HeadScores {
+    let mut tally = Tally::new(ids);
+    for (t, row) in weights.chunks_exact(ids.len().max(1)).enumerate() {
+        let (seen, part) = (sees(t), |p: &f32| if *p > 0.0 { -f64::from(*p) * f64::from(*p).ln() } else { 0.0 });
+        let p = &row[..seen.end];
+        tally.add(t, &seen, p, p.iter().map(part).sum());
+    }
+    tally.scores()
+}
+
 /// Looks at one head; `ids` are its sequence's tokens, and `side` the most squares in a row of the picture.
 pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
-    let (n, earlier) = (head.span.rows, earlier(ids));
+    let (n, mut tally) = (head.span.rows, Tally::new(ids));
     let side = side.min(n);
     let (weights, scores) = (Sheet::scores(head.clone(), Stage::Weights), Sheet::scores(head.clone(), Stage::Raw));
     let lse = |t: usize| f64::from(head.lse.values[(head.span.row + t) * head.heads.n_head + head.head]);
     let mut thumbnail = vec![f32::NEG_INFINITY; side * side];
-    let [mut entropy, mut distance] = [(); 2].map(|()| Mean::default());
-    let mut shares = [(); 5].map(|()| MeanShare::default());
-    let mut max = None::<f64>;
     for from in (0..n).step_by(BLOCK) {
         let rows = from..(from + BLOCK).min(n);
         let keys = rows.clone().map(|t| head.sees(t).end).max().unwrap_or(0);
@@ -149,36 +219,12 @@ pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
                     *square = p[j]; // a NaN stays
                 }
             }
-            if t == 0 {
-                continue;
-            }
-            let at = |j: usize| p.get(j).map_or(0.0, |p| f64::from(*p));
-            let one = |j: usize| (at(j), usize::from(seen.contains(&j)));
             // ln p = s - lse
             let spread: f64 = p.iter().zip(s).map(|(p, s)| f64::from(*p) * (lse(t) - f64::from(*s))).sum();
-            if seen.len() > 1 {
-                entropy.add(spread / (seen.len() as f64).ln());
-            }
-            distance.add(p.iter().enumerate().map(|(j, p)| f64::from(*p) * t.abs_diff(j) as f64).sum());
-            let equal = &earlier[t];
-            let several = |next: usize| {
-                (!equal.is_empty()).then(|| (equal.iter().fold(0.0, |sum, j| sum + at(j + next)), equal.len()))
-            };
-            let all = [Some(one(0)), Some(one(t)), Some(one(t - 1)), several(0), several(1)];
-            for (share, found) in shares.iter_mut().zip(all) {
-                if let Some((mass, of)) = found {
-                    share.add(mass, of, seen.len());
-                }
-            }
-            let greatest = p.iter().copied().fold(0.0, f32::max);
-            max = Some(max.unwrap_or(0.0).max(f64::from(greatest)));
+            tally.add(t, &seen, p, spread);
         }
     }
-    let kind = kind(&entropy, &shares);
-    let [first, current, previous, duplicate, induction] = shares.map(|share| share.share.value());
-    let (entropy, distance) = (entropy.value(), distance.value());
-    let scores = HeadScores { entropy, previous, current, first, duplicate, induction, distance, max, kind };
-    HeadLook { scores, side, thumbnail }
+    HeadLook { scores: tally.scores(), side, thumbnail }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub mod masked;
 pub mod mlp;
 pub mod names;
 pub mod palette;
+pub mod path;
 pub mod picture;
 pub mod pool;
 pub mod predict;

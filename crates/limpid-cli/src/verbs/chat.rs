@@ -1,6 +1,6 @@
 //! `chat`: a conversation in the terminal, or line by line through a pipe.
 
-use crate::models::{adapted, needs_head, sharing, template};
+use crate::models::{WeightOptions, needs_head, sharing, template};
 use crate::options::{Interrupted, MachineOptions, SamplingOptions};
 use crate::signals::interrupted_answer;
 use crate::{show, source};
@@ -28,11 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// message; the answers are on stdout. The model sees the whole conversation; when its context is full, that is said.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A model: a folder of limpid or HuggingFace, a .gguf
-    model: PathBuf,
-    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightOptions,
     /// System message before the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -78,11 +75,12 @@ struct Talk {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<()> {
-    let checkpoint = adapted(&args.model, args.adapter.as_deref(), !args.machine.no_verify)?;
+pub fn run(mut args: Args) -> Result<()> {
+    let checkpoint = args.weights.open(!args.machine.no_verify)?;
+    let path = checkpoint.path.display().to_string();
     needs_head(&checkpoint)?;
     if checkpoint.config.mask != Mask::Causal {
-        bail!("{} fills masks and does not answer: `limpid generate` shows what it puts in", args.model.display());
+        bail!("{path} fills masks and does not answer: `limpid generate` shows what it puts in");
     }
     let template = template(&checkpoint, args.chat_template.as_deref())?;
     let lm = sharing(checkpoint, &args.machine)?;
@@ -112,7 +110,7 @@ pub fn run(args: Args) -> Result<()> {
             Ok(ControlFlow::Continue(()))
         });
     }
-    show::prose(format_args!("{}: {}. /help lists the commands, Ctrl-D ends", args.model.display(), talk.lm.config()));
+    show::prose(format_args!("{path}: {}. /help lists the commands, Ctrl-D ends", talk.lm.config()));
     let mut input = Input::new()?;
     loop {
         match input.line() {

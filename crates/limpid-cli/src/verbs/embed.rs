@@ -33,7 +33,7 @@ pub struct Args {
     machine: MachineOptions,
 }
 
-pub fn run(args: Args) -> Result<()> {
+pub fn run(mut args: Args) -> Result<()> {
     let lm = sharing(args.weights.open(!args.machine.no_verify)?, &args.machine)?;
     let stated = if args.pooling.is_none() { lm.sentence_recipe()? } else { None };
     let text = source::prompt(&args.text)?;

@@ -72,7 +72,7 @@ struct TextScore {
     entropy_floor: Option<f64>,
 }
 
-pub fn run(args: Args) -> Result<()> {
+pub fn run(mut args: Args) -> Result<()> {
     crate::machine::fits_text(args.machine.threads())?;
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = args.weights.open(!args.machine.no_verify)?;

@@ -89,7 +89,7 @@ fn overflow(s: &str) -> Result<Overflow, String> {
     }
 }
 
-pub fn run(args: Args) -> Result<()> {
+pub fn run(mut args: Args) -> Result<()> {
     let mut options = options(&args)?;
     // told before anything is written
     if let Some(file) = &args.receipt {

@@ -3,11 +3,12 @@
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
 mod print;
+mod why;
 
 #[cfg(feature = "serve")]
 use crate::glass::{self, GlassOptions};
 use crate::machine::fits_text;
-use crate::models::{self, prompt_ids};
+use crate::models::{self, WeightOptions, prompt_ids};
 use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
@@ -25,6 +26,7 @@ use limpid::trace::glance::glance;
 use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::masked::MaskTable;
 use limpid::trace::palette::Palette;
+use limpid::trace::path::Hop;
 use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::ranking::{likeliest, nearest_rows};
 use limpid::trace::table::{self, Masks, TableOptions};
@@ -39,12 +41,11 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 pub struct Args {
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
-    #[arg(long, value_name = "DIR")]
+    #[command(flatten)]
+    weights: WeightOptions,
+    /// The model that is looked at, if it is not a preset
+    #[arg(skip)]
     model: Option<PathBuf>,
-    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
-    #[arg(long, value_name = "DIR", requires = "model", hide_short_help = true)]
-    adapter: Option<PathBuf>,
     /// Text, @FILE, or - for standard input (repeatable: sequences of equal length)
     #[arg(long, short, value_name = "TEXT", action = clap::ArgAction::Append, conflicts_with = "tokens")]
     prompt: Vec<String>,
@@ -53,7 +54,7 @@ pub struct Args {
     tokens: Option<Vec<Vec<u32>>>,
     /// Use the first windows of a text, with their targets, instead of a prompt: the windows that training would cut from anything that
     /// `eval --data` reads
-    #[arg(long, value_name = "FILE", requires = "model", conflicts_with_all = ["prompt", "tokens", "segments"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "prompt", "tokens", "segments"])]
     data: Option<String>,
     /// How many windows of --data
     #[arg(long, value_name = "B", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backward", "masks"])]
     mask_file: Option<PathBuf>,
     /// Use the initial weights, before training
-    #[arg(long, requires = "model")]
+    #[arg(long, conflicts_with = "preset")]
     initial: bool,
     /// Print this tensor (repeatable), by name (blocks.0.attn.hook_pattern, embed.weight, logits.grad) or pattern
     /// ('blocks.*.attn.hook_pattern', '*.hook_resid_post')
@@ -141,6 +142,19 @@ pub struct Args {
     /// Print the causal mask in its three forms
     #[arg(long)]
     masks: bool,
+    /// Print which parts of the model wrote this token, where they looked and what they carried, back to a word of the input: its text, or its
+    /// id if no token has that text; next: the likeliest
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["preset", "data"])]
+    why: Option<String>,
+    /// The token that --why compares with, or none [default: the likeliest other token]
+    #[arg(long, value_name = "TOKEN", requires = "why")]
+    rather_than: Option<String>,
+    /// The position that --why is about, counted from 0 [default: the last; of a model of masked tokens the first mask]
+    #[arg(long, value_name = "N", requires = "why")]
+    position: Option<usize>,
+    /// The path that --why takes: h2.1 a head, t5 a token it looked at, m3 an MLP, u17 its unit [default: the largest part of each step]
+    #[arg(long, value_name = "STEPS", requires = "why", value_delimiter = ',', value_parser = str::parse::<Hop>)]
+    via: Option<Vec<Hop>>,
     /// Print the tokens whose embeddings are nearest to this one's: its text, or its id if no token has that text
     #[arg(long, value_name = "TOKEN")]
     similar: Option<String>,
@@ -190,7 +204,8 @@ fn diagram(name: &str) -> Result<Option<Diagram>, String> {
     if name == "list" { Ok(None) } else { Diagram::named(name).map(Some) }
 }
 
-pub fn run(args: Args) -> Result<()> {
+pub fn run(mut args: Args) -> Result<()> {
+    args.model = args.weights.named().map(Path::to_path_buf);
     let outs = plot_files(&args)?;
     if args.diagram.contains(&None) {
         let rows = Diagram::ALL.iter().map(|one| vec![one.name().to_string(), one.about().to_string()]);
@@ -199,6 +214,9 @@ pub fn run(args: Args) -> Result<()> {
     if alone(&args) {
         // neither a model nor a run is needed
         return pictures(&args, &outs, args.plot.iter().map(|_| picture::gelu(&[])).collect(), vec![]);
+    }
+    if args.model.is_none() && args.preset.preset.is_none() {
+        args.model = Some(args.weights.path()?.to_path_buf());
     }
     if let Some(diagrams) = shapes_only(&args)? {
         return pictures(&args, &outs, vec![], diagrams);
@@ -209,6 +227,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     keeps_the_model(&args)?;
     let Ready { model, mut backend, batch, tokenizer } = ready(&args)?;
+    if args.why.is_some() {
+        return why::print(&args, Ready { model, backend, batch, tokenizer });
+    }
     if glances(&args) {
         return first(&args, Ready { model, backend, batch, tokenizer });
     }
@@ -353,7 +374,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     }
     let similar = match &args.similar {
         Some(token) => {
-            let id = token_id(token, tokenizer, model.config.vocab_size)?;
+            let id = token_id(("--similar", token), tokenizer, model.config.vocab_size)?;
             Some((id, nearest_rows(&trace.get("embed.weight")?, id, NEAREST)))
         }
         None => None,
@@ -458,9 +479,9 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
 
 // ---- what is shown first
 
-/// Whether nothing is asked for but a look.
+/// Whether nothing is asked for but a look, for which a model has an example where no prompt is given.
 fn glances(args: &Args) -> bool {
-    let run = args.model.is_some() || !args.prompt.is_empty() || args.tokens.is_some();
+    let run = args.model.is_some() || !args.prompt.is_empty() || args.tokens.is_some() || args.why.is_some();
     let otherwise = args.heads_first || args.mask_file.is_some() || args.words.notation.is_some();
     run && !(tells(args) || draws(args) || otherwise)
 }
@@ -500,7 +521,7 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
         text += &format!("{}\n", glance.heads().whole(width));
     }
     text += &prose(
-        "More: --table lists every tensor, --tensor NAME prints one, --next shows what was likely, --open shows all in a browser.",
+        "More: --why next says why it expects what it expects, --table lists every tensor, --tensor NAME prints one, --open shows all in a browser.",
     );
     show::out(&text)?;
     let broken = |tensor: &Labelled| tensor.values.iter().any(|v| !v.is_finite());
@@ -684,7 +705,7 @@ fn one_head(tensor: &Labelled, head: usize) -> Result<Labelled> {
 }
 
 /// The token of that text or, if there is none, of that number.
-fn token_id(token: &str, tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
+fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
     if let Some(tokenizer) = tokenizer
         && let Ok(ids) = tokenizer.encode(token)
         && let [id] = ids[..]
@@ -697,10 +718,17 @@ fn token_id(token: &str, tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Re
             check_ids(&[id], vocab_size)?;
             Ok(id)
         }
-        Err(_) if tokenizer.is_none() => bail!("--similar {token}: without a tokenizer, give a token's id"),
-        Err(_) => {
-            bail!("--similar: {token:?} is not one token of this model; `limpid tokenize` shows which tokens it is")
-        }
+        Err(_) => match tokenizer {
+            None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
+            Some(tokenizer) => {
+                let ids = tokenizer.encode(token).unwrap_or_default();
+                let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
+                bail!(
+                    "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
+                    pieces.join(" + ")
+                )
+            }
+        },
     }
 }
 
@@ -776,9 +804,15 @@ fn ready(args: &Args) -> Result<Ready> {
         (Some(sequences), _) => Some(sequences.clone()),
         (None, []) if args.data.is_some() => None,
         (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
-        (None, []) => {
-            bail!(Usage("give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()))
-        }
+        (None, []) => match example(&checkpoint) {
+            Some(text) if glances(args) || args.why.is_some() => {
+                show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
+                Some(vec![prompt_ids(&checkpoint, &text)?])
+            }
+            _ => bail!(Usage(
+                "give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()
+            )),
+        },
         (None, _) => {
             let ids = |text: String| prompt_ids(&checkpoint, &text);
             Some(prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?)
@@ -806,7 +840,12 @@ fn ready(args: &Args) -> Result<Ready> {
 
 /// The model in `dir`, with the adapter if one is given.
 fn open(args: &Args, dir: &Path) -> Result<Checkpoint> {
-    models::adapted(dir, args.adapter.as_deref(), !args.machine.no_verify)
+    models::adapted(dir, args.weights.adapter.as_deref(), !args.machine.no_verify)
+}
+
+/// A text that the model's tokenizer knows.
+fn example(checkpoint: &Checkpoint) -> Option<String> {
+    limpid::generate::example(checkpoint.tokenizer.as_ref()?, &checkpoint.config)
 }
 
 /// The texts of `--prompt`.

@@ -1,5 +1,7 @@
 //! `report`: the results of runs, as a page of curves and a table.
 
+use crate::models::newest_folder;
+use crate::options::Usage;
 use crate::records::{page, read, seen};
 use crate::show;
 use anyhow::{Result, bail};
@@ -16,8 +18,8 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: limpid report runs/*")]
 pub struct Args {
-    /// Folders of runs
-    #[arg(value_name = "DIR", required = true)]
+    /// Folders of runs [default: the newest under runs/]
+    #[arg(value_name = "DIR")]
     runs: Vec<PathBuf>,
     /// File for the page [default: report.html in the run's folder; for several runs, in the current folder]
     #[arg(long, value_name = "FILE")]
@@ -27,7 +29,16 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<()> {
+pub fn run(mut args: Args) -> Result<()> {
+    if args.runs.is_empty() {
+        let Some(newest) = newest_folder("metrics.jsonl") else {
+            bail!(Usage(
+                "no run is named, and there is none under runs/: give its folder, or train with `limpid train`".into()
+            ));
+        };
+        show::say(format_args!("{} is the newest run; name folders to take others", newest.display()));
+        args.runs.push(newest);
+    }
     let out = args.out.unwrap_or_else(|| match &args.runs[..] {
         [run] => run.join("report.html"),
         _ => "report.html".into(),

@@ -108,16 +108,17 @@ const KEYS: u64 = 1 << 20;
 /// How often `--follow` looks.
 const EVERY: Duration = Duration::from_secs(1);
 
-pub fn run(args: Args) -> Result<()> {
+pub fn run(mut args: Args) -> Result<()> {
     models::shares(&args.machine)?;
     if args.machine.simd.is_some_and(|level| level != Level::best()) {
         bail!(Usage("limpid serve takes this processor's fastest instruction set: leave --simd out".into()));
     }
     let mut options = options(&args)?;
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
+    let path = args.weights.path()?.to_path_buf();
     models::suits(&checkpoint, &args.machine)?;
     let how = ServedAs {
-        id: args.served_name.clone().unwrap_or_else(|| models::name(&args.weights.model)),
+        id: args.served_name.clone().unwrap_or_else(|| models::name(&path)),
         machine: Machine { cache: args.kv_cache_dtype, level: Level::best(), ..args.machine.machine() },
         template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
     };
@@ -136,11 +137,11 @@ pub fn run(args: Args) -> Result<()> {
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
     let follow = args.follow.then(|| {
-        let weights = args.weights.clone();
-        let verified = !args.machine.no_verify;
-        let open =
-            move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> { Ok(weights.open(verified)?) };
-        Follow { path: args.weights.model.clone(), open: Box::new(open), how: how.clone(), every: EVERY }
+        let (model, adapter, verified) = (path.clone(), args.weights.adapter.clone(), !args.machine.no_verify);
+        let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(models::adapted(&model, adapter.as_deref(), verified)?)
+        };
+        Follow { path, open: Box::new(open), how: how.clone(), every: EVERY }
     });
     let model = ServedModel::new(checkpoint, &how)?;
     options.against = glass::others(&args.against, &args.machine)?;

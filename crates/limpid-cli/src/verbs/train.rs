@@ -407,6 +407,11 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     let how = if answers { "--chat" } else { "--prompt" };
     show::say(format_args!("the model is in {folder}; try: limpid generate --model {word} {how} TEXT"));
     show::say(format_args!("its curves are in {folder}/report.html"));
+    if cfg!(feature = "serve") {
+        // the newest run under runs/ need not be named
+        let named = if folder.to_string().starts_with("runs/") { String::new() } else { format!(" {word}") };
+        show::say(format_args!("why it says what it says, in your browser: {} inspect{named} --open", show::program()));
+    }
 }
 
 /// Tokens a second, evaluations and saves left out.

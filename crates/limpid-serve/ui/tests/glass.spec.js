@@ -8,8 +8,8 @@ import { BINARY } from "./servers.js";
 
 /** Every view, and what is there when it has drawn what it shows. */
 const READY = {
-  map: ".ladder", text: ".text .bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: ".mlp tbody tr", lens: ".lens-table tbody tr", attribution: ".bars.broad", embed: ".curves canvas[aria-label*=Dimension]",
-  table: ".sheet [role='gridcell']", why: ".sums", notation: "[aria-label='Symbols'] tbody tr", lessons: ".lesson h3",
+  map: ".ladder", text: ".text .bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: ".mlp tbody tr", lens: ".lens-table tbody tr", path: ".parts tbody tr", embed: ".curves canvas[aria-label*=Dimension]",
+  table: ".sheet [role='gridcell']", why: ".sums", notation: "[aria-label='Symbols'] tbody tr", tour: ".stops button", walks: ".lesson h3",
 };
 const VIEWS = Object.keys(READY);
 
@@ -209,7 +209,7 @@ test("a selection holds everywhere, and the address holds all of it", async ({ p
   await page.locator("#glass-tabs a", { hasText: "Text" }).click();
   await expect(page.locator(".chart")).toBeVisible();
   await expect(page.locator("#glass-numbers h2")).toContainText("Token 2");
-  await page.locator("#glass-tabs a").filter({ hasText: /^Head$/ }).click();
+  await page.locator("#glass-tabs a").filter({ hasText: /^One head$/ }).click();
   await painted(page);
   await page.keyboard.press("]");
   await page.keyboard.press("}");
@@ -277,6 +277,11 @@ test("every view goes by keyboard alone", async ({ page }) => {
   expect(await state(page)).toMatchObject({ q: "3" });
   await page.locator("#glass-seek").fill("L2H1");
   await page.keyboard.press("Enter");
+  expect(await state(page)).toMatchObject({ v: "head", l: "2", h: "1" });
+  // one that is not there is said, and nothing moves
+  await page.locator("#glass-seek").fill("L9H9");
+  await page.keyboard.press("Enter");
+  expect(await page.locator("#glass-seek").evaluate((field) => field.validationMessage)).toMatch(/There is no head L9H9: this model has layers 0 to \d+/);
   expect(await state(page)).toMatchObject({ v: "head", l: "2", h: "1" });
   await page.keyboard.press("Escape");
   await page.locator("#glass-chips .token[tabindex='0']").focus();
@@ -417,7 +422,8 @@ test("a prompt that is too long says by how much, and its end can be kept", asyn
   await page.locator("#glass-prompt").fill("the cat sat on a mat ".repeat(80));
   await page.locator("#glass-run").click();
   const { context_length: most } = await json(page, "model");
-  await expect(page.locator("#glass-notice")).toContainText("prompt_too_long");
+  await expect(page.locator("#glass-notice")).toContainText(/more than the context of \d+: shorten it, or keep its end\.$/m);
+  await expect(page.locator("#glass-notice")).not.toContainText("last");
   await page.getByRole("button", { name: `Keep the last ${most} tokens` }).click();
   await complete(page);
   await expect(page.locator("#glass-chips .token")).toHaveCount(most);

@@ -46,13 +46,13 @@ for (const walk of ["s0", "s1", "s2", "s3", "s4"]) {
     const { steps } = JSON.parse(run("--json"));
     // the terminal's tables, by their rows of numbers
     const rows = new Set(run("--all", "--width", "65535").split("\n").map((line) => line.trim().split(/\s+/)).flatMap((cells) => cells.map((_, n) => cells.slice(n).join(" "))));
-    await look(page, `v=lessons&w=${walk}`);
+    await look(page, `v=walks&w=${walk}`);
     await expect(page.locator(".contents li")).toHaveCount(steps.length);
     // indices stand below and above
     const plain = (text) => text.replace(/[_^{}]/g, "");
     const seen = (text) => plain(text).replaceAll("−", "-").replaceAll("∞", "inf").replaceAll(/\s+/g, " ").trim();
     for (const [n, { step, figures, checks, shapes, notes }] of steps.entries()) {
-      await turnTo(page, `v=lessons&w=${walk}&s=${step.id}`);
+      await turnTo(page, `v=walks&w=${walk}&step=${step.id}`);
       await expect(page.locator(".steps span")).toHaveText(`${n + 1} of ${steps.length}`);
       const lesson = page.locator(".lesson");
       await expect.poll(async () => seen(await lesson.locator("h3").textContent()), { timeout: 120_000 }).toBe(seen(step.section));
@@ -98,7 +98,7 @@ for (const walk of ["s0", "s1", "s2", "s3", "s4"]) {
 }
 
 test("a lesson has an address and keys, its pictures say their numbers, and it goes on another model", async ({ page }) => {
-  await look(page, "v=lessons&w=s0&s=general-attention");
+  await look(page, "v=walks&w=s0&step=general-attention");
   await expect(page.locator(".lesson h3")).toHaveText("Attention Notations: General Attention Mechanism");
   const heat = page.locator(".heat").nth(1);
   await expect(heat).toHaveAttribute("data-painted", "1");
@@ -122,12 +122,12 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
   await expect(page.locator("#spoken")).toContainText("cat, eat: hidden by the mask");
   await page.locator("h1").click();
   await page.keyboard.press("n");
-  expect(await state(page)).toMatchObject({ v: "lessons", w: "s0", s: "multi-head" });
+  expect(await state(page)).toMatchObject({ v: "walks", w: "s0", step: "multi-head" });
   await page.keyboard.press("b");
   await expect(page.locator(".lesson h3")).toHaveText("Attention Notations: General Attention Mechanism");
   await page.goBack();
   await expect(page.locator(".contents [aria-current]")).toContainText("Multi-Head Attention");
-  await page.locator("#lessons-own").check();
+  await page.locator("#walks-own").check();
   expect(await state(page)).toMatchObject({ own: "1" });
   await expect(page.locator(".lesson")).toContainText("numbers and words in sentences are not yours", { timeout: 120_000 });
   await page.locator("h1").click();
@@ -136,6 +136,12 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
   await expect(page.locator("figure").first()).toContainText("blocks.0.attn.hook_pattern [batch 0, head 0]");
   await page.locator("figcaption a").first().click();
   await expect(page.locator(".sheet")).toHaveAttribute("aria-label", "blocks.0.attn.hook_pattern");
+});
+
+test("a walk begins with its first step, whatever was looked at before", async ({ page }) => {
+  await look(page, `v=head&${PROMPT}&s=weights`);
+  await page.locator("#glass-tabs a", { hasText: "Walks" }).click();
+  await expect(page.locator(".steps span")).toHaveText(/^1 of \d+$/, { timeout: 120_000 });
 });
 
 test("notation: names lead to tables, and the strip of parameters is in true proportion", async ({ page }) => {
@@ -233,6 +239,10 @@ test("lens: the last stage is what the model says, and a line stands where it se
     const likeliest = own.map(({ top }) => top[0][0]);
     expect(likeliest.slice(settled).every((id) => id === likeliest.at(-1)) && (settled === 0 || likeliest[settled - 1] !== likeliest.at(-1))).toBe(true);
   }
+  // a ring is drawn where the token that follows is the likeliest
+  const shadows = await page.locator(".lens-table td").evaluateAll((all) => all.map((cell) => [cell.classList.contains("ring"), getComputedStyle(cell).boxShadow.includes("2px inset")]));
+  for (const [ring, drawn] of shadows) expect(drawn).toBe(ring);
+  expect(shadows.some(([ring]) => ring)).toBe(true);
   await cells.nth(2).locator("td").last().focus();
   await page.keyboard.press("ArrowUp");
   await page.keyboard.press("ArrowLeft");
@@ -278,7 +288,7 @@ test("why: the sum behind a number is the number, and its operands lead on", asy
 });
 
 test("why is one key away from every view", async ({ page }) => {
-  for (const [view, name] of [["map", "blocks.1.attn.hook_pattern [0, 1,"], ["heads", "blocks.1.attn.hook_pattern [0, 1,"], ["head", "blocks.1.attn.hook_pattern [0, 1, 3, 1]"], ["text", "logits [0, 3,"], ["mlp", "blocks.1.mlp.hook_post [0, 3,"], ["attribution", "logits [0, 3,"], ["embed", "pos_embed.weight [3,"], ["table&n=blocks.1.hook_mlp_out", "blocks.1.hook_mlp_out [0, 3,"]]) {
+  for (const [view, name] of [["map", "blocks.1.attn.hook_pattern [0, 1,"], ["heads", "blocks.1.attn.hook_pattern [0, 1,"], ["head", "blocks.1.attn.hook_pattern [0, 1, 3, 1]"], ["text", "logits [0, 3,"], ["mlp", "blocks.1.mlp.hook_post [0, 3,"], ["path", "logits [0, 3,"], ["embed", "pos_embed.weight [3,"], ["table&n=blocks.1.hook_mlp_out", "blocks.1.hook_mlp_out [0, 3,"]]) {
     await look(page, `v=${view}&${PROMPT}&l=1&h=1&q=3&k=1`);
     await expect(page.locator("#glass-why")).toBeVisible();
     await page.keyboard.press("e");
@@ -294,31 +304,6 @@ test("why: what cannot be explained says so in place", async ({ page, expected }
   expected.push("404", "400");
   await look(page, `v=why&${PROMPT}&n=blocks.1.hook_resid_pots&at=0,1,2`);
   await expect(page.locator(".why .trouble")).toContainText("blocks.1.hook_resid_pots");
-});
-
-test("attribution: bars add up to the difference of two logits", async ({ page }) => {
-  await look(page, `v=attribution&${PROMPT}&q=3`);
-  const { values } = await ask(page, "tensors/logits?at=0,3,*");
-  const order = values.map((value, id) => ({ value, id })).sort((a, b) => b.value - a.value);
-  await expect(page.locator("#glass-view").getByLabel("Token", { exact: true })).toHaveValue(`${order[0].id}`);
-  await expect(page.getByLabel("Rather than")).toHaveValue(`${order[1].id}`);
-  const bars = page.locator(".bars.broad tbody tr");
-  for (const unit of ["Attention and MLP", "Heads", "Units"]) {
-    await page.getByRole("button", { name: unit, exact: true }).click();
-    await expect(page.getByRole("button", { name: unit, exact: true })).toHaveAttribute("aria-pressed", "true");
-    await expect(page.locator(".attribution .sum")).toContainText("in all");
-    await expect.poll(async () => Math.abs((await texts(bars.locator("td:last-child"))).map(number).reduce((sum, value) => sum + value, 0) - (order[0].value - order[1].value)), unit).toBeLessThan(2e-3);
-  }
-  await page.getByRole("button", { name: "Heads", exact: true }).click();
-  await expect(bars.filter({ hasText: /^L\dH\d/ }).first()).toBeVisible();
-  await page.getByLabel("Rather than").selectOption("none");
-  await expect(page.locator(".attribution .lead")).toContainText("logit");
-  await expect.poll(async () => Math.abs((await texts(bars.locator("td:last-child"))).map(number).reduce((sum, value) => sum + value, 0) - order[0].value)).toBeLessThan(2e-3);
-  expect(await state(page)).toMatchObject({ unit: "head", foil: "none" });
-  await page.locator("#glass-view").getByLabel("Token", { exact: true }).selectOption(`${order[3].id}`);
-  await expect.poll(async () => Math.abs((await texts(bars.locator("td:last-child"))).map(number).reduce((sum, value) => sum + value, 0) - order[3].value)).toBeLessThan(2e-3);
-  await bars.locator("a").first().click();
-  await expect(page.locator(".why h2").first()).toContainText("[0, ");
 });
 
 test("MLP: its units are those of the tensor, the largest write first", async ({ page }) => {
@@ -347,11 +332,11 @@ test("MLP: its units are those of the tensor, the largest write first", async ({
   await expect(page.locator(".mlp h2").first()).toContainText("Layer 1, MLP at");
 });
 
-test("two texts: lens, why, attribution and MLP show the other beside this one", async ({ page }) => {
+test("two texts: lens, arithmetic, path and MLP show the other beside this one", async ({ page }) => {
   const both = `${PROMPT}&c=The+dog+sat+on+the+mat&q=3&l=1`;
   await look(page, `v=lens&${both}`);
   await expect(page.locator("#glass-numbers")).toContainText("The other");
-  for (const [view, place, words] of [["why&n=blocks.1.hook_attn_out&at=0,3,5", "#glass-numbers", "the other’s"], ["attribution", "#glass-numbers", "the other’s"], ["mlp", ".mlp", "the other text"], ["embed&s=likeness", ".embed", "difference of the cosines"]]) {
+  for (const [view, place, words] of [["why&n=blocks.1.hook_attn_out&at=0,3,5", "#glass-numbers", "the other’s"], ["path", ".parts", "("], ["mlp", ".mlp", "the other text"], ["embed&s=likeness", ".embed", "difference of the cosines"]]) {
     await turnTo(page, `v=${view}&${both}`);
     await expect(page.locator(place), view).toContainText(words);
   }
@@ -359,14 +344,14 @@ test("two texts: lens, why, attribution and MLP show the other beside this one",
 
 test("a question that fails says so in its view, and can be asked again", async ({ page, expected }) => {
   expected.push("ERR_FAILED");
-  for (const [view, question, there] of [["lens", "lens", ".lens-table tbody tr"], ["why", "explain", ".sums"], ["attribution", "attribution", ".bars.broad"], ["mlp", "mlp", ".mlp tbody tr"], ["notation", "tensors", "[aria-label='Symbols'] tbody tr"], ["embed", "tensors", ".embed .heat"], ["lessons", "walks", ".lesson h3"]]) {
+  for (const [view, question, there] of [["lens", "lens", ".lens-table tbody tr"], ["why", "explain", ".sums"], ["path", "path", ".parts tbody tr"], ["mlp", "mlp", ".mlp tbody tr"], ["notation", "tensors", "[aria-label='Symbols'] tbody tr"], ["embed", "tensors", ".embed .heat"], ["walks", "walks", ".lesson h3"]]) {
     const pattern = new RegExp(`/inspect/v1/.*\\b${question}\\b`);
     await page.route(pattern, (route) => route.abort());
     await page.goto("about:blank");
     await look(page, `v=${view}&${PROMPT}`);
     await expect(page.locator("#glass-view .trouble"), view).toContainText("The server does not answer.");
     await page.unroute(pattern);
-    await page.locator("#glass-view .trouble button").click();
+    await page.locator("#glass-view .trouble button").first().click();
     await expect(page.locator(there).first(), view).toBeVisible();
     await expect(page.locator("#glass-view .trouble")).toHaveCount(0);
   }
@@ -377,7 +362,7 @@ test("without a head for tokens, the views that need one say so", async ({ page 
     const response = await route.fetch();
     await route.fulfill({ response, json: { ...(await response.json()), lm_head: false } });
   });
-  for (const view of ["lens", "attribution"]) {
+  for (const view of ["lens", "path"]) {
     await look(page, `v=${view}`);
     await expect(page.locator("#glass-view")).toContainText("This model has no head for tokens");
   }
@@ -389,7 +374,7 @@ test("a saved page shows every view without a server or a network, in two megaby
   expect(status, stderr).toBe(0);
   expect(statSync(file).size).toBeLessThanOrEqual(2e6);
   await context.setOffline(true);
-  const views = { map: ".reading", text: ".bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: "tbody tr", lens: ".lens-table tbody tr", attribution: ".bars.broad", embed: ".curves canvas[aria-label*=Dimension]", "embed&s=likeness": ".heat[data-painted='1']", table: ".sheet [role='gridcell']", why: ".sums", notation: ".notation tbody tr" };
+  const views = { map: ".reading", text: ".bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: "tbody tr", lens: ".lens-table tbody tr", path: ".parts tbody tr", embed: ".curves canvas[aria-label*=Dimension]", "embed&s=likeness": ".heat[data-painted='1']", table: ".sheet [role='gridcell']", why: ".sums", notation: ".notation tbody tr" };
   for (const [view, there] of Object.entries(views)) {
     await page.goto("about:blank");
     await page.goto(`${pathToFileURL(file)}#v=${view}`);
@@ -399,6 +384,6 @@ test("a saved page shows every view without a server or a network, in two megaby
   // what it does not hold, it says, with the command that shows it
   await page.goto(`${pathToFileURL(file)}#v=why&n=blocks.1.hook_attn_out&at=0,1,1`);
   await expect(page.locator(".why .trouble")).toContainText("The command that shows it: limpid inspect");
-  await page.goto(`${pathToFileURL(file)}#v=lessons`);
-  await expect(page.locator("#glass-view")).toContainText("The lessons need a server");
+  await page.goto(`${pathToFileURL(file)}#v=walks`);
+  await expect(page.locator("#glass-view")).toContainText("The walks need a server");
 });

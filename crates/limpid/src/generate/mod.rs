@@ -16,7 +16,7 @@ pub use limpid_core::decode::{DecodeError, Sampler, TokensBefore};
 pub use writer::{Candidate, Choice, FinishReason, GeneratedToken, Options, Overflow, Sample, Writer};
 
 use crate::backend::BackendError;
-use crate::config::Mask;
+use crate::config::{Config, Mask};
 use crate::engine::{Engine, EngineEvent, EngineRequest, LogProbs, RequestId, Tell};
 use crate::tokenizer::{self, Tokenizer};
 
@@ -67,6 +67,21 @@ pub fn prompt_ids(tokenizer: &Tokenizer, mask: Mask, text: &str) -> Result<Vec<u
         Mask::Causal => Ok(tokenizer.bos().into_iter().chain(tokenizer.encode(text)?).collect()),
         _ => tokenizer.encode_for_model(text),
     }
+}
+
+/// Texts to begin with, of which a tokenizer may know one.
+const EXAMPLES: [&str; 4] =
+    ["Once upon a time, there was a little", "Once upon a time", "To be, or not to be", "the cat"];
+
+/// A text that the tokenizer knows and that fits the model, or the one that its first tokens make.
+pub fn example(tokenizer: &Tokenizer, config: &Config) -> Option<String> {
+    let known = |text: &&str| {
+        let ids = tokenizer.encode(text).ok()?;
+        let fits = !ids.is_empty() && ids.len() <= config.context_length;
+        (fits && tokenizer.unknown_pieces([*text], 1).is_empty()).then_some(())
+    };
+    let own = || tokenizer.decode(&(0..8.min(tokenizer.vocab_size() as u32)).collect::<Vec<_>>()).ok();
+    EXAMPLES.iter().find(|text| known(text).is_some()).map(|text| text.to_string()).or_else(own)
 }
 
 /// The ids to generate from without a prompt: the token that begins or ends texts, or a newline; none if the tokenizer has none of these.

@@ -20,6 +20,7 @@ mod levels;
 mod memory;
 mod names;
 mod parity;
+mod path;
 mod pictures;
 mod presets;
 mod pytorch;

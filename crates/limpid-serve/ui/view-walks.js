@@ -1,4 +1,4 @@
-// Lessons: the documents on the transformer, step by step, on a live model of their kind: what a document says, its formula,
+// Walks: the documents on the transformer, step by step, on a live model of their kind: what a document says, its formula,
 // its shapes, tables and pictures in its own symbols, and where it errs. The numbers are those that `limpid walk` prints.
 import { button, figure, make, plural, say, short } from "./dom.js";
 import { troubleNote } from "./answer.js";
@@ -11,9 +11,9 @@ import { formulaOf, readable } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfLessons = {
-  id: "lessons", title: "Lessons", about: "What do the documents say, and where is it in the model?", open: lessonsView,
-  missing: (model) => (model.saved ? "The lessons need a server: limpid serve shows them, and limpid walk in the terminal." : null),
+export const viewOfWalks = {
+  id: "walks", title: "Walks", about: "What do the documents say, and where is it in the model?", open: walksView,
+  missing: (model) => (model.saved ? "The walks need a server: limpid serve shows them, and limpid walk in the terminal." : null),
 };
 
 /**
@@ -22,9 +22,9 @@ export const viewOfLessons = {
  */
 
 /** @param {Glass} glass @returns {import("./glass.js").Shown} */
-function lessonsView(glass) {
+function walksView(glass) {
   const documents = make("div", { class: "segments", role: "group", "aria-label": "Document" });
-  const own = make("input", { type: "checkbox", id: "lessons-own" });
+  const own = make("input", { type: "checkbox", id: "walks-own" });
   const jump = make("select", { "aria-label": "Step", class: "jump" });
   const back = button("‹", () => turn(-1), { "aria-label": "Previous step", title: "Previous step (b)" });
   const forth = button("›", () => turn(1), { "aria-label": "Next step", title: "Next step (n)" });
@@ -33,7 +33,7 @@ function lessonsView(glass) {
   const notice = make("div", {});
   const title = make("h2", {}, "…");
   const element = make(
-    "div", { class: "lessons" },
+    "div", { class: "walks" },
     make("div", { class: "tools" }, documents, make("label", {}, own, "on this model"), make("div", { class: "steps" }, back, place, forth), jump),
     title, notice, article,
   );
@@ -53,14 +53,14 @@ function lessonsView(glass) {
   const walk = () => walks.find(({ id }) => id === more()["w"]) ?? walks[0];
   /** The step that the address names, else the first that has its words. */
   function at() {
-    const [word, steps] = [glass.state().s.toLowerCase(), walk()?.steps ?? []];
+    const [word, steps] = [(more()["step"] ?? "").toLowerCase(), walk()?.steps ?? []];
     const exact = steps.findIndex(({ id }) => id === word);
     return Math.max(0, exact >= 0 || word === "" ? exact : steps.findIndex(({ id, section, title: about }) => `${id} ${section} ${about}`.toLowerCase().includes(word)));
   }
   const onOwn = () => more()["own"] === "1";
   const prompt = () => glass.state().p ?? glass.model.example;
   /** @param {number} n */
-  const to = (n) => ({ s: walk()?.steps[n]?.id ?? "" });
+  const to = (n) => ({ more: { ...more(), step: walk()?.steps[n]?.id ?? "" } });
   /** @param {number} by */
   function turn(by) {
     const next = at() + by;
@@ -71,14 +71,14 @@ function lessonsView(glass) {
     if (element.getBoundingClientRect().top < 0) element.scrollIntoView();
   }
   own.addEventListener("change", () => glass.go({ more: { ...more(), own: own.checked ? "1" : "" } }, "new"));
-  jump.addEventListener("change", () => glass.go({ s: jump.value }, "new"));
+  jump.addEventListener("change", () => glass.go({ more: { ...more(), step: jump.value } }, "new"));
 
   async function load() {
     asked = true;
     notice.replaceChildren();
     try {
       ({ walks } = await glass.source.ask("walks"));
-      documents.replaceChildren(...walks.map(({ id, title: name }) => button(id.toUpperCase(), () => glass.go({ s: "", more: { ...more(), w: id } }, "new"), { "data-walk": id, title: name })));
+      documents.replaceChildren(...walks.map(({ id, title: name }) => button(id.toUpperCase(), () => glass.go({ more: { ...more(), w: id, step: "" } }, "new"), { "data-walk": id, title: name })));
       show();
     } catch (fault) {
       notice.replaceChildren(troubleNote(asTrouble(fault), load));

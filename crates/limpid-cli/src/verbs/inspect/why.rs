@@ -1,0 +1,133 @@
+//! `inspect --why`: the path from a word to its reason, in words and bars.
+
+use super::{Args, Ready, SEEN, piece, token_id};
+use crate::options::Usage;
+use crate::show;
+use anyhow::{Result, bail};
+use limpid::config::{ConfigError, Mask};
+use limpid::ops::Batch;
+use limpid::tokenizer::Tokenizer;
+use limpid::trace::layers::LayerTrace;
+use limpid::trace::path::{Hop, PathBar, PathQuestion, PathStep, follow, largest};
+use limpid::trace::table::columns;
+use limpid::trace::view::wrap;
+use serde_json::json;
+
+/// Bars of a step.
+const BARS: usize = 6;
+/// Columns of a bar, to one side.
+const HALF: usize = 12;
+
+pub fn print(args: &Args, ready: Ready) -> Result<()> {
+    let Ready { model, backend, batch, tokenizer } = ready;
+    let config = model.config.clone();
+    if !config.lm_head {
+        bail!("--why: {}", ConfigError::NoHead);
+    }
+    if batch.spans.len() > 1 {
+        bail!(Usage("--why is about one sequence: give one --prompt".into()));
+    }
+    let tokenizer = tokenizer.as_ref();
+    let row = position(args, &batch, (config.mask, tokenizer))?;
+    let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
+    let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
+    let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
+    let target = match args.why.as_deref() {
+        None | Some("next") => likeliest[0],
+        Some(token) => id("--why", token)?,
+    };
+    let foil = match args.rather_than.as_deref() {
+        Some("none") => None,
+        Some(token) => Some(id("--rather-than", token)?),
+        None => likeliest.into_iter().find(|id| *id != target),
+    };
+    let asked = PathQuestion { row, target, foil };
+    let hops = match &args.via {
+        Some(hops) => hops.clone(),
+        None => largest(&mut trace, asked)?,
+    };
+    let steps: Vec<PathStep> =
+        (0..=hops.len()).map(|n| follow(&mut trace, asked, &hops[..n], BARS)).collect::<Result<_, _>>()?;
+    let word = |id| piece(tokenizer, id);
+    if args.json {
+        let all = steps.iter().enumerate().map(|(n, step)| as_json(step, &hops[..n], &word));
+        return show::json(
+            &json!({ "position": row, "target": target, "foil": foil, "steps": all.collect::<Vec<_>>() }),
+        );
+    }
+    let width = args.width.map_or_else(show::table_width, usize::from);
+    let mut text = String::new();
+    for (n, step) in steps.iter().enumerate() {
+        let via = hops[..n].last().map_or(String::new(), |hop| format!(" {hop}"));
+        text += &wrap(&format!("{}.{via} {}", n + 1, step.sentence(&word)), 0, width);
+        text += &format!("{}\n", bars(step, &word, width));
+    }
+    text += &wrap(steps[0].note, 0, width);
+    text += &wrap(
+        "Patterns of attention, means and scales of norms count as they are in this run. --via takes another path, --open shows all of them.",
+        0,
+        width,
+    );
+    show::out(&text)
+}
+
+/// Which position is asked about.
+fn position(args: &Args, batch: &Batch, (mask, tokenizer): (Mask, Option<&Tokenizer>)) -> Result<usize> {
+    let (ids, count) = (&batch.tokens, batch.tokens.len());
+    match args.position {
+        Some(row) if row >= count => bail!("--position {row}: the prompt has {count} tokens, 0 to {}", count - 1),
+        Some(row) => Ok(row),
+        None if mask == Mask::Causal => Ok(count - 1),
+        None => {
+            let blank =
+                ids.iter().position(|id| tokenizer.and_then(|t| t.piece(*id).ok()).as_deref() == Some("[MASK]"));
+            Ok(blank.unwrap_or(count - 1))
+        }
+    }
+}
+
+/// The parts of a step as lines; bars below zero go left.
+fn bars(step: &PathStep, word: &dyn Fn(u32) -> String, width: usize) -> String {
+    if step.bars.is_empty() {
+        return String::new();
+    }
+    let name = |bar: &PathBar| match bar.looked {
+        Some((id, weight)) => format!("{} {} looked at with {weight:.2}", bar.name, word(id)),
+        None => bar.name.clone(),
+    };
+    let mut lines: Vec<(String, f64, String)> = step
+        .bars
+        .iter()
+        .map(|bar| (name(bar), bar.value, Hop::into(bar.part).map_or(String::new(), |hop| hop.to_string())))
+        .collect();
+    if step.rest.count > 0 {
+        lines.push((show::plural(step.rest.count, "other part"), step.rest.value, String::new()));
+    }
+    lines.push(("rounding".into(), step.remainder, String::new()));
+    let wide = lines.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
+    let most = lines.iter().fold(1e-30, |most: f64, (_, value, _)| most.max(value.abs()));
+    let drawn = width == 0 || wide + 2 * HALF + 24 <= width;
+    let mut text = String::new();
+    for (name, value, hop) in lines {
+        let long = (HALF as f64 * value.abs() / most).round().min(HALF as f64) as usize;
+        let (left, right) = if value < 0.0 { (long, 0) } else { (0, long) };
+        let bar = format!("{:>HALF$}|{:<HALF$}", "-".repeat(left), "+".repeat(right));
+        let line = format!("   {name}{}  {value:>+9.4}", " ".repeat(wide - columns(&name)));
+        text += if drawn { format!("{line}  {bar}  {hop}") } else { format!("{line}  {hop}") }.trim_end();
+        text.push('\n');
+    }
+    text += &format!("   {}  {:>+9.4}\n", format_args!("{:<wide$}", "together"), step.value);
+    text
+}
+
+fn as_json(step: &PathStep, via: &[Hop], word: &dyn Fn(u32) -> String) -> serde_json::Value {
+    let bar = |bar: &PathBar| {
+        json!({ "name": bar.name, "value": bar.value, "weight": bar.looked.map(|(_, weight)| weight),
+            "token": bar.looked.map(|(id, _)| id), "hop": Hop::into(bar.part).map(|hop| hop.to_string()) })
+    };
+    json!({
+        "via": via.iter().map(Hop::to_string).collect::<Vec<_>>(), "sentence": step.sentence(word), "position": step.position,
+        "value": step.value, "bars": step.bars.iter().map(bar).collect::<Vec<_>>(),
+        "rest": { "count": step.rest.count, "value": step.rest.value }, "remainder": step.remainder,
+    })
+}

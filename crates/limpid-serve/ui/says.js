@@ -1,0 +1,53 @@
+// What a view shows, in one line made from the numbers of this run, with what to look for in it.
+import { plural, short } from "./dom.js";
+import { kindOf } from "./heads.js";
+import { share100 } from "./numbers.js";
+import { surpriseAt } from "./runs.js";
+
+/** @typedef {import("./glass.js").Glass} Glass */
+
+/** What stands above the view of this name; null where the view says it itself. @type {Record<string, (glass: Glass) => string | null>} */
+const LEADS = {
+  text: (glass) => {
+    const run = glass.run();
+    const worst = run.tokens.map((_, n) => n).reduce((a, b) => ((surpriseAt(run, b) ?? -1) > (surpriseAt(run, a) ?? -1) ? b : a), 0);
+    const nats = surpriseAt(run, worst);
+    return nats === null ? null : `The less a token was expected, the taller its bar: the tallest is “${glass.label(worst)}”, which had ${share100(Math.exp(-nats))} (${short(nats, 3)} nats).`;
+  },
+  heads: (glass) => {
+    const heads = glass.run().layers.flatMap((layer, l) => (layer?.heads ?? []).map((scores, h) => ({ name: `L${l}H${h}`, kind: kindOf(scores) })));
+    const named = heads.filter(({ kind }) => kind !== null);
+    const best = named.reduce((/** @type {any} */ a, b) => (a && a.kind.value >= (b.kind?.value ?? 0) ? a : b), null);
+    const clear = best ? `${plural(named.length, "head")} of ${heads.length} ${named.length === 1 ? "has" : "have"} one clear habit on this text, ${best.name} most (${best.kind.name}, ${short(best.kind.value, 2)}).` : `None of the ${plural(heads.length, "head")} has one clear habit on this text: each mixes several.`;
+    return `${clear} In each picture rows look, columns are looked at; a bright stripe beside the diagonal is a head that looks at the token before.`;
+  },
+  head: (glass) => {
+    const [l, h] = [Math.min(glass.state().l ?? 0, glass.run().depth - 1), Math.min(glass.state().h ?? 0, glass.run().heads - 1)];
+    const scores = glass.run().layers[l]?.heads[h];
+    if (!scores) return null;
+    const kind = kindOf(scores);
+    const habit = kind ? `L${l}H${h} is a head of the kind “${kind.name}” on this text (${short(kind.value, 2)} on average)` : `L${l}H${h} has no single habit on this text`;
+    return `${habit}; its largest weight is ${short(scores.max, 2)}. A row is a token that looks, a column one that is looked at: where it looks is not yet what it does.`;
+  },
+  mlp: (glass) => {
+    const layer = Math.min(glass.state().l ?? 0, glass.run().depth - 1);
+    const norms = glass.run().layers[layer]?.norms;
+    const [write, stream] = [norms?.["mlp_out"]?.[glass.q()], (norms?.["resid_mid"] ?? norms?.["resid_pre"])?.[glass.q()]];
+    return write === undefined || !stream ? null : `At “${glass.label(glass.q())}” the MLP of layer ${layer} writes a vector of length ${short(write, 3)} to a stream of length ${short(stream, 3)}. The list has the units that write most, and the tokens that they make likelier.`;
+  },
+  lens: (glass) => {
+    const best = glass.run().predictions[glass.q()]?.top[0];
+    return best ? `From left to right what the head would say after each layer; the last column is what it does say: “${best[1]}” (${share100(best[2])}) ${glass.run().ahead ? "after" : "in place of"} “${glass.label(glass.q())}”. Look for the column from which a row stays the same.` : null;
+  },
+  embed: (glass) => `Each of the ${plural(glass.run().tokens.length, "token")} begins as a vector of ${glass.model.d_model} numbers. Look for rows that are alike: their tokens, or their positions, are alike to the model.`,
+  table: () => "Every number of the run, as it is: choose a tensor, point at a number to see what it is, and press e for the sum behind it.",
+  why: (glass) => `One number of this run as the sum that made it${glass.state().n ? "" : ", here the logit of the likeliest token"}: its terms, the largest first, and where each comes from. Every number leads on to its own sum.`,
+  notation: (glass) => `Everything that this model of ${plural(glass.model.n_layer, "layer")} and ${plural(glass.model.params.length, "parameter tensor")} computes, with its symbol, its shape and its formula.`,
+  walks: () => "Five documents on the transformer, step by step on a live model of their kind. Look for the numbers in each step: they are computed now, on this machine.",
+};
+
+/**
+ * @param {string} view
+ * @param {Glass} glass
+ */
+export const leadOf = (view, glass) => LEADS[view]?.(glass) ?? null;

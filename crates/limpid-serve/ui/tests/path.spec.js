@@ -1,0 +1,252 @@
+// From a word to its reason: by mouse and by keys, in the page, in a saved file and on a deep model; the tour; a word that is taken instead.
+import { spawnSync } from "node:child_process";
+import { pathToFileURL } from "node:url";
+import { at, barriers, expect, test } from "./page.js";
+import { BINARY } from "./servers.js";
+
+const complete = (page) => expect(page.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
+
+/** A number as it was written. */
+const number = (text) => Number(text.replace("−", "-").replace(/ \(.*/, "").replace(/[^-\d.e]/g, ""));
+
+/** What a step shows: its parts add up to its last line, in the page's own numbers. */
+async function addsUp(page, what) {
+  const rows = page.locator(".parts tbody tr");
+  await expect(rows.last()).toHaveClass("total");
+  const lines = await rows.locator("td:last-child").evaluateAll((all) => all.map((cell) => cell.textContent));
+  const values = lines.map(number);
+  const total = values.pop();
+  const sum = values.reduce((all, value) => all + value, 0);
+  // of numbers with four digits each
+  expect(Math.abs(sum - total), `${what}: ${values} is not ${total}`).toBeLessThan(1e-3 * Math.max(1, ...values.map(Math.abs)));
+  return total;
+}
+
+const crumbs = (page) => page.locator(".crumbs li");
+
+/** Follows parts until the way ends at a word of the input; each step's number is that of the bar that was followed. */
+async function walk(page, follow) {
+  let steps = 0;
+  let exact = await addsUp(page, "the logit");
+  for (const kind of ["h", "t", "w"]) {
+    const part = page.locator(`.parts a[data-hop^="${kind}"]`).first();
+    await expect(part).toBeVisible();
+    const before = await crumbs(page).count();
+    exact = number(await part.locator("xpath=ancestor::tr/td[last()]").textContent());
+    await follow(part);
+    await expect(crumbs(page)).toHaveCount(before + 1);
+    await expect(page.locator(".path > .lead")).toContainText(/\d/);
+    if (kind !== "w") expect(Math.abs((await addsUp(page, kind)) - exact)).toBeLessThan(1e-3 * Math.max(1, Math.abs(exact)));
+    if (kind === "h") {
+      await expect(page.locator(".arcs canvas")).toBeVisible();
+      const weights = (await page.locator(".parts tbody tr:not(.total) td:nth-child(2)").evaluateAll((all) => all.map((cell) => cell.textContent))).filter((text) => text !== "").map(number);
+      expect(Math.abs(weights.reduce((a, b) => a + b, 0) - 1)).toBeLessThan(5e-3);
+    }
+    steps++;
+  }
+  await expect(page.locator(".path > .lead")).toContainText("Here the way ends.");
+  return steps;
+}
+
+test("a path leads from the likeliest word to a word of the input, by mouse", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=map`);
+  await complete(page);
+  await page.locator(".reading .likeliest").click();
+  const answer = await page.evaluate(async () => {
+    const id = document.querySelector("#glass").dataset.trace;
+    const q = document.querySelectorAll("#glass-chips .token").length - 1;
+    const { values } = await (await fetch(`/inspect/v1/traces/${id}/tensors/logits?at=0,${q},*`)).json();
+    return [...values].sort((a, b) => b - a);
+  });
+  await expect(page.locator(".parts tbody tr").last()).toHaveClass("total");
+  expect(Math.abs((await addsUp(page, "the logit")) - (answer[0] - answer[1]))).toBeLessThan(1e-3);
+  expect(await walk(page, (part) => part.click())).toBe(3);
+  await page.locator(".arithmetic").click();
+  await expect(page.locator(".sums")).toBeVisible();
+  await page.goBack();
+  await page.locator(".crumbs a").first().click();
+  await expect(crumbs(page)).toHaveCount(1);
+  // any other word, and none
+  await page.getByLabel("Rather than").selectOption("none");
+  await expect(page.locator(".parts thead")).toContainText("of the logit");
+  await addsUp(page, "without another word");
+});
+
+test("a path is walked by keys alone, and back", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=path`);
+  await complete(page);
+  await expect(page.locator(".parts a").first()).toBeVisible();
+  await page.locator("h1").click();
+  await page.keyboard.press("j");
+  await expect(page.locator(".parts a").first()).toBeFocused();
+  await walk(page, async (part) => {
+    for (let n = 0; n < 40 && !(await part.evaluate((one) => one === document.activeElement)); n++) await page.keyboard.press("ArrowDown");
+    await expect(part).toBeFocused();
+    await page.keyboard.press("Enter");
+  });
+  for (const count of [3, 2, 1]) {
+    await page.keyboard.press("b");
+    await expect(crumbs(page)).toHaveCount(count);
+  }
+});
+
+test("an MLP leads to its units, and a unit to what it responded to", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=path`);
+  await complete(page);
+  await page.locator('.parts a[data-hop^="m"]').first().click();
+  await expect(page.locator(".path > .lead")).toContainText("MLP wrote");
+  await addsUp(page, "the units");
+  await page.locator('.parts a[data-hop^="u"]').first().click();
+  await expect(page.locator(".path > .lead")).toContainText("went into unit");
+  await addsUp(page, "what went into the unit");
+  await expect(page.locator("#glass-numbers")).toContainText("it adds to these logits");
+});
+
+test("a word that is no token, and a way that is none, say so in place", async ({ page, expected }) => {
+  expected.push("400");
+  await page.goto(`${at("BASE")}/#v=path`);
+  await complete(page);
+  await expect(page.locator(".parts a").first()).toBeVisible();
+  await page.getByLabel("Another word").fill("quizzaciously");
+  await page.keyboard.press("Enter");
+  await expect(page.locator(".path .trouble")).toContainText("must be one token of this model's vocabulary");
+  await page.getByRole("link", { name: "Begin with the likeliest word" }).click();
+  await expect(page.locator(".parts a").first()).toBeVisible();
+  await page.evaluate(() => (location.hash = "v=path&why=%7E%7Eh99.0%7E"));
+  await expect(page.locator(".path .trouble")).toContainText("the path has no `h99.0` there");
+});
+
+test("a prompt of one token, and an encoder, have their paths", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=path&p=Once`);
+  await complete(page);
+  await page.locator('.parts a[data-hop^="h"]').first().click();
+  await expect(page.locator(".path > .lead")).toContainText(/the one token that there is|looked at/);
+  await addsUp(page, "one token");
+  await page.goto(`${at("BERT")}/#v=path&q=3&p=${encodeURIComponent("Once upon a [MASK]")}`);
+  await complete(page);
+  await expect(page.locator(".parts tbody tr").last()).toHaveClass("total");
+  await expect(page.locator("#glass-numbers")).toContainText(/normalises the whole stream again|head's dense layer/);
+});
+
+test("a saved page has the path, without a server", async ({ page, context }, info) => {
+  const file = info.outputPath("path.html");
+  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html", file], { encoding: "utf8" });
+  expect(status, stderr).toBe(0);
+  await context.setOffline(true);
+  await page.goto(`${pathToFileURL(file)}#v=map`);
+  await page.locator(".reading .likeliest").click();
+  await walk(page, (part) => part.click());
+  expect(await barriers(page)).toEqual([]);
+});
+
+test("on twelve layers of twelve heads and 1,024 tokens the path stays within its budgets", async ({ page }) => {
+  const words = "the cat sat on a mat and then it ran to the big old house where a dog was ".repeat(60);
+  await page.goto(`${at("DEEP")}/#v=map&last=1&p=${encodeURIComponent(words)}`);
+  await complete(page);
+  await page.locator(".reading .likeliest").click();
+  await walk(page, (part) => part.click());
+  expect(await page.locator("*").count()).toBeLessThanOrEqual(3000);
+  expect(await barriers(page)).toEqual([]);
+  // what a click waits for, told and not judged: a busy machine fails no test
+  const times = await page.evaluate(() => performance.getEntriesByType("resource").filter(({ name }) => name.includes("/path?")).map(({ duration }) => Math.round(duration)));
+  console.log(`path at 1,024 tokens, ms: ${times.join(" ")}`);
+});
+
+test("the tour leads through six steps of one's own text", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=map&tour=1`);
+  await complete(page);
+  for (let n = 1; n <= 6; n++) {
+    await expect(page.locator(".tour")).toContainText(`${n} of 6`);
+    expect(await barriers(page), `step ${n}`).toEqual([]);
+    if (n < 6) await page.getByRole("button", { name: "Next" }).click();
+  }
+  await expect(page.locator(".lens-table tbody tr").first()).toBeVisible();
+  await page.getByRole("button", { name: "End the tour" }).click();
+  await expect(page.locator(".tour")).toBeHidden();
+});
+
+test("a word of a completion leads to its reason, and another one can be taken", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=complete`);
+  await page.locator("#complete-text").fill("Once upon a time");
+  await page.locator("#max_tokens").fill("6");
+  await page.locator("#complete-go").click();
+  await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false");
+  const tokens = page.locator(".answer .token");
+  const given = await page.locator(".answer .token.given").count();
+  await tokens.nth(given + 2).click();
+  await expect(page.locator("#read-out")).toContainText("Drawn with temperature 1, top-k all, top-p 1.");
+  const before = (await tokens.evaluateAll((all, n) => all.slice(0, n).map((one) => one.textContent).join(""), given + 2));
+  const other = page.locator("#read-out .take").first();
+  const word = await other.textContent();
+  await other.click();
+  await expect(page.locator("#complete-text")).toHaveValue(before + word.replaceAll("␣", " "));
+  await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false");
+  await page.locator(".answer .token").nth(given + 1).click();
+  await page.getByRole("button", { name: "Why this word?" }).click();
+  await complete(page);
+  await expect(page.locator(".path > .lead")).toContainText(/is (ahead of|behind)/);
+  await addsUp(page, "a word of a completion");
+});
+
+test("a word of an answer leads to its reason", async ({ page }) => {
+  await page.goto(`${at("CHAT")}/`);
+  await page.locator("#chat-text").fill("Where is the kite?");
+  await page.locator("#max_tokens").fill("8");
+  await page.locator("#chat-send").click();
+  await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false");
+  await page.locator(".answer .token").nth(1).focus();
+  await page.keyboard.press("Enter");
+  await complete(page);
+  await expect(page.locator(".path > .lead")).toContainText(/is (ahead of|behind)/);
+});
+
+test("a completion that fills the context keeps its first token when it is looked into", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=complete`);
+  await page.locator("#complete-text").fill("Once upon a time");
+  await page.locator("#complete-go").click();
+  await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false", { timeout: 60_000 });
+  await page.getByRole("link", { name: "Look inside" }).click();
+  await complete(page);
+  await expect(page.locator("#glass-chips .token").first()).toHaveText("Once");
+  await expect(page.locator("#glass-notice")).not.toContainText("left out");
+});
+
+test("tabs are grouped, no two called alike, and the chosen one is in sight on a phone in its place", async ({ page }) => {
+  await page.setViewportSize({ width: 400, height: 800 });
+  await page.goto(`${at("BASE")}/#v=notation`);
+  await complete(page);
+  const names = await page.locator("#glass-tabs a").allTextContents();
+  expect(new Set(names).size).toBe(names.length);
+  expect(await page.locator(".tabs-of").evaluateAll((all) => all.map((one) => one.getAttribute("aria-label")))).toEqual(["Look", "Numbers", "Learn"]);
+  const order = await page.locator("#glass-tabs a").evaluateAll((all) => all.map((one) => one.offsetLeft));
+  expect(order).toEqual([...order].sort((a, b) => a - b));
+  await expect(page.locator("#glass-tabs [aria-current]")).toBeInViewport();
+});
+
+test("the page keeps its width from view to view, and a selected token is in one piece", async ({ page }) => {
+  await page.setViewportSize({ width: 1900, height: 900 });
+  await page.goto(`${at("BASE")}/#v=complete`);
+  await expect(page.locator("#complete-text")).toBeVisible();
+  const left = () => page.locator("h1").evaluate((title) => title.getBoundingClientRect().left);
+  const before = await left();
+  await page.goto(`${at("BASE")}/#v=map`);
+  await complete(page);
+  expect(await left()).toBe(before);
+  const tokens = page.locator("#glass-chips .token");
+  for (let n = 0; n < (await tokens.count()); n++) {
+    await tokens.nth(n).click();
+    expect(await tokens.nth(n).evaluate((token) => token.getClientRects().length), `token ${n}`).toBe(1);
+  }
+});
+
+test("every view opens with a line made of this run's numbers", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=map`);
+  await complete(page);
+  for (const view of ["text", "heads", "head", "mlp", "lens", "embed", "notation"]) {
+    await page.evaluate((view) => (location.hash = `v=${view}&l=1&h=1`), view);
+    await expect(page.locator("#glass-lead"), view).toContainText(/\d/);
+  }
+  await page.evaluate(() => (location.hash = "v=head&l=1&h=1"));
+  await expect(page.locator("#glass-lead")).toContainText("L1H1");
+  expect(await page.locator("#glass-lead abbr[title], .path abbr[title]").count()).toBeGreaterThanOrEqual(0);
+});

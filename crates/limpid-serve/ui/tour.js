@@ -1,0 +1,96 @@
+// A first tour: six steps from a word of one's own model to its reason, on the views themselves; a bar above them says what to see.
+import { whyWord } from "./address.js";
+import { button, make, say } from "./dom.js";
+import { troubleNote } from "./answer.js";
+import { asTrouble } from "./source.js";
+
+/** @typedef {import("./glass.js").Glass} Glass */
+/** @typedef {import("./address.js").State} State */
+
+/**
+ * A step: what there is to see, and where. `parts` are the kinds of parts that the way takes after a word.
+ * @type {{title: string, says: string, parts: string[] | null, view: string}[]}
+ */
+const STOPS = [
+  { title: "What it expects", view: "map", parts: null, says: "Your model has read the text on the left. The first line says which word it expects, and how surely. Each small picture is a head: rows look, columns are looked at." },
+  { title: "Who wrote it", view: "path", parts: [], says: "The likeliest word against the runner-up, as a sum: each bar is a part of the model, to the right if it wrote for the word, to the left against it. The bars add up to the last line." },
+  { title: "Where a head looked", view: "path", parts: ["head"], says: "Of the heads, this one wrote most. The arcs go to the words that it looked at; their weights add up to 1." },
+  { title: "What it carried", view: "path", parts: ["head", "token"], says: "From this word it carried a value into the stream of the last one. The column of numbers says which words that makes likelier." },
+  { title: "Back to the input", view: "path", parts: ["head", "token", "embed"], says: "What it carried was written there by earlier parts, and in the end by the word itself: its vector in the token table. Here the way ends." },
+  { title: "When it knew", view: "lens", parts: null, says: "The same word after each layer, from left to right: a line marks the layer from which it stays. Now click any word, anywhere, to ask why." },
+];
+
+/** Where a stop is. @param {Glass} glass @param {number} n @returns {Promise<Partial<State>>} */
+async function place(glass, n) {
+  const stop = STOPS[n];
+  const more = { ...glass.state().more, tour: `${n + 1}` };
+  const q = glass.run().tokens.length - 1;
+  if (!stop?.parts) return { v: stop?.view ?? "map", q, more: { ...more, why: "" } };
+  const base = `path?position=${q}`;
+  let answer = await glass.ask(base);
+  const [target, foil] = [`${answer.target[0]}`, `${answer.foil?.[0] ?? "none"}`];
+  /** @type {string[]} */
+  const hops = [];
+  for (const kind of stop.parts) {
+    const size = (/** @type {any} */ bar) => Math.abs(Number(bar.value)) || 0;
+    const ways = answer.bars.filter((/** @type {any} */ bar) => bar.hop && bar.part.kind === kind);
+    const best = ways.reduce((/** @type {any} */ a, /** @type {any} */ b) => (a && size(a) >= size(b) ? a : b), null);
+    if (!best) break;
+    hops.push(best.hop);
+    answer = await glass.ask(`${base}&target=${target}&foil=${foil}&via=${hops.join()}`);
+  }
+  const to = whyWord({ ...glass.state(), more }, q, target, foil, hops.join());
+  return to;
+}
+
+/**
+ * The bar of the tour, which is there while the address says so.
+ * @param {Glass} glass
+ */
+export function tourBar(glass) {
+  const element = make("div", { class: "tour", role: "region", "aria-label": "Tour", hidden: "" });
+  let shown = "";
+  const end = () => glass.go({ more: { ...glass.state().more, tour: "" } }, "new");
+  /** @param {number} n */
+  async function go(n) {
+    try {
+      glass.go(await place(glass, n), "new");
+      say(`step ${n + 1} of ${STOPS.length}: ${STOPS[n]?.title}`);
+    } catch (fault) {
+      element.append(troubleNote(asTrouble(fault), null));
+    }
+  }
+  return {
+    element,
+    go,
+    update() {
+      const n = Number(glass.state().more["tour"] ?? 0) - 1;
+      const stop = STOPS[n];
+      element.hidden = !stop || !glass.model.lm_head;
+      const now = `${n} ${glass.run()?.done}`;
+      if (!stop || now === shown) return;
+      shown = now;
+      const ready = glass.run()?.done ? null : "";
+      element.replaceChildren(
+        make("p", {}, make("strong", {}, `${n + 1} of ${STOPS.length}: ${stop.title}. `), stop.says),
+        make("p", { class: "actions" },
+          button("Back", () => go(n - 1), { class: "quiet", hidden: n === 0 ? "" : null, disabled: ready }),
+          button("Next", () => go(n + 1), { hidden: n + 1 === STOPS.length ? "" : null, disabled: ready }),
+          button(n + 1 === STOPS.length ? "End the tour" : "Leave the tour", end, { class: "quiet" })),
+      );
+    },
+  };
+}
+
+/** @type {import("./glass.js").View} */
+export const viewOfTour = {
+  id: "tour", title: "Tour", about: "How do I get from a word to its reason?", open: tourView,
+  missing: (model) => (model.lm_head ? null : "The tour follows a word that is predicted, and this model has no head for tokens."),
+};
+
+/** @param {Glass} glass @returns {import("./glass.js").Shown} */
+function tourView(glass) {
+  const bar = tourBar(glass);
+  const list = make("ol", { class: "stops" }, ...STOPS.map(({ title, says }, n) => make("li", {}, button(title, () => bar.go(n), { class: "quiet" }), make("p", { class: "note" }, says))));
+  return { element: make("div", {}, make("p", { class: "lead" }, "Six steps on this text, from the word that the model expects to its reason. Begin with the first; a bar above the views leads on."), list), update: () => {} };
+}
