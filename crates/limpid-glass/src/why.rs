@@ -80,6 +80,8 @@ pub fn lens_of(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Res
 const MOST_ROWS: usize = 4096;
 /// Bars of one answer.
 const BARS: usize = 64;
+/// Parts of a step of a path.
+const PARTS: usize = 24;
 /// Units and tokens of each.
 const UNITS: (usize, usize) = (20, 5);
 
@@ -125,7 +127,7 @@ pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result
     let hops = hops.map_err(|_| refusal("via", "steps of a path such as h2.1,t5,m0,u17", via))?;
     let mut trace = opened.trace(budget);
     let asked = asked(opened, &mut trace, query)?;
-    let step = follow(&mut trace, asked, &hops, BARS)?;
+    let step = follow(&mut trace, asked, &hops, PARTS)?;
     drop(trace);
     let word = |id: u32| format!("“{}”", piece(&opened.subject, id));
     let words = |all: &[(u32, f32)]| -> Value {

@@ -67,6 +67,9 @@ pub fn html(runs: &[RunRecord]) -> String {
             Some(Ok(look)) => look.html(number.start),
         };
     }
+    if runs.len() > 1 {
+        body += &differing(runs);
+    }
     for run in runs {
         body += &settings(run, runs.len() > 1);
     }
@@ -157,7 +160,7 @@ fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Tables of the results of several runs, and of the settings in which they differ.
+/// The table of the results of several runs.
 fn compared(runs: &[RunRecord]) -> String {
     let row = |kind: &str, cells: &[String]| {
         let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escape(cell))).collect();
@@ -178,7 +181,16 @@ fn compared(runs: &[RunRecord]) -> String {
     if let Some(words) = caution(runs) {
         out += &format!("<p class=\"words\">{words}</p>\n");
     }
-    out += "<h2>What differs</h2>\n";
+    out
+}
+
+/// The settings in which several runs differ.
+fn differing(runs: &[RunRecord]) -> String {
+    let row = |kind: &str, cells: &[String]| {
+        let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escape(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let mut out = "<h2>What differs</h2>\n".to_string();
     let differing = differences(runs);
     if differing.is_empty() {
         return out + "<p>Nothing in their settings.</p>\n";
@@ -235,14 +247,7 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
         first.push(loss);
         first.push(CurvePlot { from: 0.1 * runs[0].results.steps as f64, said: gap, ..closer });
     } else {
-        let note = format!("nats a token, {around_mean}");
-        for (title, note, curves) in
-            [("Training loss", note.as_str(), train), ("Validation loss", "nats a token, on part of the text", val)]
-        {
-            let mut plot = plot(title, note, false, curves);
-            plot.curves.extend(floor.clone());
-            first.push(plot);
-        }
+        first.extend(losses(runs, (train, val), floor, &plot));
     }
     first.push(plot("Learning rate", "", false, each("learning_rate", None)));
     let norms = each("grad_norm", Some(mean));
@@ -269,6 +274,42 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
         all.push((heading, layers(run)));
     }
     all
+}
+
+/// The losses of several runs; where their tokens differ, validation in bits per byte if that is known.
+fn losses(
+    runs: &[RunRecord],
+    (train, val): (Vec<Curve>, Vec<Curve>),
+    floor: Option<Curve>,
+    plot: &dyn Fn(&str, &str, bool, Vec<Curve>) -> CurvePlot,
+) -> [CurvePlot; 2] {
+    let differ = caution(runs).is_some();
+    let alone = if differ { "; the tokens differ, so these losses cannot be compared" } else { "" };
+    let note = format!("nats a token, mean of the steps around{alone}");
+    let mut training = plot("Training loss", &note, false, train);
+    training.curves.extend(floor.clone());
+    let validation = match in_bits(runs, &val).filter(|_| differ) {
+        Some(bits) => {
+            plot("Validation, bits per byte", "on part of the text; the tokens differ, bytes do not", false, bits)
+        }
+        None => {
+            let mut plot = plot("Validation loss", &format!("nats a token, on part of the text{alone}"), false, val);
+            plot.curves.extend(floor);
+            plot
+        }
+    };
+    [training, validation]
+}
+
+/// Curves of validation losses in bits per byte, where every run knows its bytes: so many of its tokens make one.
+fn in_bits(runs: &[RunRecord], losses: &[Curve]) -> Option<Vec<Curve>> {
+    let each = |curve: &Curve| {
+        let run = runs.iter().find(|run| run.name == curve.label)?;
+        let factor = run.results.val_bits_per_byte? / run.results.val_loss.filter(|loss| *loss > 0.0)?;
+        let points = curve.points.iter().map(|(step, loss)| (*step, loss * factor)).collect();
+        Some(Curve { points, ..curve.clone() })
+    };
+    losses.iter().map(each).collect()
 }
 
 /// A plot for each statistic of the layers, a curve a layer, coloured by depth.

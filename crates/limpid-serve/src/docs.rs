@@ -39,9 +39,15 @@ pub fn page() -> String {
     let mut page = String::from(concat!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>limpid serve</title>",
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><style>",
-        ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{max-width:60rem;margin:2rem auto;padding:0 1rem}",
-        "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8888;padding:.2rem .5rem;text-align:left;",
-        "vertical-align:top}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}td:first-child code{overflow-wrap:normal}</style><h1>limpid serve</h1>",
+        // the colours and the measures of the page
+        ":root{color-scheme:light dark;--paper:light-dark(#fbfbf9,#16181b);--ink:light-dark(#1c1e21,#e6e7e9);--dim:light-dark(#5d646c,#a2a9b2);",
+        "--line:light-dark(#e0e0da,#34383e);--accent:light-dark(#1f5fb4,#7db4f7);",
+        "font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",Roboto,\"Helvetica Neue\",Arial,sans-serif}",
+        "body{max-width:66rem;margin:0 auto;padding:1.1rem clamp(1rem,4vw,2.5rem);background:var(--paper);color:var(--ink)}",
+        "h1{font-size:1.05rem;padding-bottom:.8rem;border-bottom:1px solid var(--line)}h2{font-size:1.1rem;margin:2rem 0 .6rem}a{color:var(--accent)}",
+        "table{border-collapse:collapse;width:100%;font-size:.9375rem}td,th{border-bottom:1px solid var(--line);padding:.25rem .9rem .25rem 0;text-align:left;",
+        "vertical-align:top}th{color:var(--dim);font-weight:400}code{font-family:ui-monospace,\"Cascadia Mono\",Menlo,Consolas,monospace;font-size:.9em;",
+        "overflow-wrap:anywhere}td:first-child code{overflow-wrap:normal}</style><h1>limpid serve</h1><p><a href=\"/\">The page</a></p>",
         "<p>OpenAI's protocol, from one model. <a href=\"/openapi.json\">openapi.json</a> describes the same for programs.</p>",
         "<h2>Endpoints</h2>",
     ));

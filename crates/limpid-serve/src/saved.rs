@@ -95,6 +95,40 @@ fn streams(layers: u64) -> Vec<String> {
         .collect()
 }
 
+/// The steps of paths from words: from each token the first one, of the likeliest word and of the one that follows; from the last token those that
+/// follow the larger parts, the earlier steps first.
+fn paths(ids: &[u64], store: &mut dyn FnMut(&str, &[(&str, String)]) -> Option<String>) {
+    let Some(last) = ids.len().checked_sub(1) else { return };
+    for position in ids.len().saturating_sub(TOKENS)..ids.len() {
+        let place = ("position", position.to_string());
+        store("path", std::slice::from_ref(&place));
+        if let Some(next) = ids.get(position + 1) {
+            store("path", &[place, ("target", next.to_string())]);
+        }
+    }
+    let read = |text: String| serde_json::from_str::<Value>(&text).ok();
+    let Some(first) = store("path", &[("position", last.to_string())]).and_then(read) else { return };
+    let id = |key: &str| first[key][0].as_u64().map_or("none".to_string(), |id| id.to_string());
+    let asked = [("foil", id("foil")), ("position", last.to_string()), ("target", id("target"))];
+    let mut ways: Vec<Vec<String>> = vec![vec![]];
+    for n in 0..PATHS {
+        let Some(way) = ways.get(n).cloned() else { break };
+        let via = (!way.is_empty()).then(|| ("via", way.join(",")));
+        let question: Vec<(&str, String)> = asked.iter().cloned().chain(via).collect();
+        let Some(answer) = store("path", &question).and_then(read) else { break };
+        let size = |bar: &&Value| bar["value"].as_f64().unwrap_or(0.0).abs();
+        let mut bars: Vec<&Value> =
+            answer["bars"].as_array().into_iter().flatten().filter(|bar| bar["hop"].is_string()).collect();
+        bars.sort_by(|a, b| size(b).total_cmp(&size(a)));
+        let wide = if way.is_empty() { WIDE } else { WIDE / 2 };
+        // where the way ends, wherever it stands
+        let ends = bars.iter().skip(wide).filter(|bar| bar["hop"] == "w");
+        for bar in bars.iter().take(wide).chain(ends) {
+            ways.push(way.iter().cloned().chain(bar["hop"].as_str().map(String::from)).collect());
+        }
+    }
+}
+
 /// The page with the run of a prompt (`body` as in [`Glass::trace`]), in at most `most` bytes. `command` is what shows more.
 ///
 /// # Errors
@@ -159,48 +193,9 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
         let positions = format!("{from}:{}", length.min(from + LENS_WINDOW));
         store("lens", &[("k", "5".into()), ("positions", positions)]);
     }
-    // the path begins at each token, from the likeliest one and from the one that follows, and goes on from the last
-    let following = |position: usize| start["tokens"][position + 1]["id"].as_u64();
-    for position in near..length {
-        store("path", &[("position", position.to_string())]);
-        if let Some(next) = following(position) {
-            store("path", &[("position", position.to_string()), ("target", next.to_string())]);
-        }
-    }
-    let mut ways = vec![vec![]];
-    let mut first: Option<[(&str, String); 3]> = None;
-    for n in 0..PATHS {
-        let Some(way) = ways.get(n).cloned() else { break };
-        let question: Vec<(&str, String)> = match &first {
-            None => vec![("position", length.saturating_sub(1).to_string())],
-            Some([foil, position, target]) => {
-                let via: Vec<&str> = way.iter().map(String::as_str).collect();
-                let via = if way.is_empty() { None } else { Some(("via", via.join(","))) };
-                [foil, position, target].into_iter().cloned().chain(via).collect()
-            }
-        };
-        let Some(answer) = store("path", &question).and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
-            break;
-        };
-        if first.is_none() {
-            let id = |key: &str| answer[key][0].as_u64().map_or("none".to_string(), |id| id.to_string());
-            first = Some([
-                ("foil", id("foil")),
-                ("position", length.saturating_sub(1).to_string()),
-                ("target", id("target")),
-            ]);
-            ways.push(vec![]);
-        }
-        // of each step the larger parts are followed, those of earlier steps first
-        let size = |bar: &&Value| (bar["value"].as_f64().unwrap_or(0.0).abs() * -1e9) as i64;
-        let mut bars: Vec<&Value> =
-            answer["bars"].as_array().into_iter().flatten().filter(|bar| bar["hop"].is_string()).collect();
-        bars.sort_by_key(size);
-        let wide = if way.is_empty() { WIDE } else { WIDE / 2 };
-        for bar in bars.into_iter().take(if n == 0 { 0 } else { wide }) {
-            ways.push(way.iter().cloned().chain(bar["hop"].as_str().map(String::from)).collect());
-        }
-    }
+    let ids: Vec<u64> =
+        start["tokens"].as_array().into_iter().flatten().filter_map(|token| token["id"].as_u64()).collect();
+    paths(&ids, &mut store);
     for layer in 0..layers {
         store("mlp", &[("layer", layer.to_string()), ("position", length.saturating_sub(1).to_string())]);
     }

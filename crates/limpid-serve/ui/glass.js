@@ -344,8 +344,12 @@ export function glassView(page) {
   function showTabs(now) {
     if (tabs.dataset["now"] === hashOf(state)) return;
     tabs.dataset["now"] = hashOf(state);
-    tabs.replaceChildren(...GROUPS.map(({ title: group, views }) => make("span", { class: "tabs-of", role: "group", "aria-label": group }, make("span", { class: "dim", "aria-hidden": "true" }, group),
-      ...views.map(({ id, title, about }) => make("a", { href: link({ v: id }), "aria-current": id === now ? "page" : null, title: about }, title)))));
+    tabs.replaceChildren(...GROUPS.map(({ title: group, views }) => {
+      const one = ({ id = "", title = "", about = "" }, /** @type {string} */ name = title) => make("a", { href: link({ v: id }), "aria-current": id === now && name === title ? "page" : null, title: about }, name);
+      const here = views.some(({ id }) => id === now);
+      // of the other groups the door alone
+      return make("span", { class: "tabs-of", role: "group", "aria-label": group }, ...(here ? [make("span", { class: "group dim", "aria-hidden": "true" }, `${group}:`), ...views.map((view) => one(view))] : [one(/** @type {any} */ (views[0]), `${group} …`)]));
+    }));
     const chosen = tabs.querySelector("[aria-current]");
     if (chosen instanceof HTMLElement && tabs.scrollWidth > tabs.clientWidth) tabs.scrollLeft = chosen.offsetLeft - tabs.offsetLeft - 24;
   }

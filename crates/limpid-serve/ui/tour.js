@@ -21,7 +21,7 @@ const STOPS = [
 ];
 
 /** Where a stop is. @param {Glass} glass @param {number} n @returns {Promise<Partial<State>>} */
-async function place(glass, n) {
+async function stateAt(glass, n) {
   const stop = STOPS[n];
   const more = { ...glass.state().more, tour: `${n + 1}` };
   const q = glass.run().tokens.length - 1;
@@ -54,7 +54,7 @@ export function tourBar(glass) {
   /** @param {number} n */
   async function go(n) {
     try {
-      glass.go(await place(glass, n), "new");
+      glass.go(await stateAt(glass, n), "new");
       say(`step ${n + 1} of ${STOPS.length}: ${STOPS[n]?.title}`);
     } catch (fault) {
       element.append(troubleNote(asTrouble(fault), null));

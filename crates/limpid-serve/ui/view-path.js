@@ -128,7 +128,9 @@ function pathView(glass) {
     crumbs.replaceChildren(make("ol", {}, ...parts.map((part, n) => make("li", {}, n === parts.length - 1
       ? make("span", { "aria-current": "step" }, part)
       : make("a", { href: glass.link(changes({ via: hops.slice(0, n).join() })) }, part)))));
-    sentence.replaceChildren(...glossed(own.sentence));
+    // tokens are spelled as everywhere, and a minus is one
+    const text = own.sentence.replace(/(?<=[\s(])-(?=\d)/g, "−").split(/“([^”]*)”/);
+    sentence.replaceChildren(...text.flatMap((/** @type {string} */ part, /** @type {number} */ n) => (n % 2 ? [spelled(piece(part))] : glossed(part))));
     const head = /^h(\d+)\.(\d+)$/.exec(hops.at(-1) ?? "");
     const scores = head && glass.run().layers[Number(head[1])]?.heads[Number(head[2])];
     const kind = scores && kindOf(scores);

@@ -205,6 +205,8 @@ pub struct PathStep {
     pub weights: Vec<f32>,
     /// What a carried value, or a unit's write, does to the logits, read by the head alone.
     pub words: LensWords,
+    /// Of a feed-forward network how many units it has.
+    pub units: usize,
     /// Of a unit what came out of its activation.
     pub after: Option<f32>,
     /// The number's own cell, or one that it is made of.
@@ -314,6 +316,7 @@ impl PathWay<'_> {
             additive,
             weights: vec![],
             words: LensWords::default(),
+            units: 0,
             after: None,
             at,
             note: note(&self.trace.names().config),
@@ -516,7 +519,7 @@ impl PathWay<'_> {
         let at = bars.first().and_then(|bar| bar.at.clone()).unwrap_or(here.step.at.clone());
         let kind = (StepKind::Mlp { block }, here.step.toward);
         let mut step = self.step(kind, here.row, (value, vec![], here.step.additive), at);
-        step.bars = bars;
+        (step.bars, step.units) = (bars, post.len());
         Ok(Standing { step, row: here.row, openings: vec![], read: Some((read, x, y)) })
     }
 

@@ -374,7 +374,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     }
     let similar = match &args.similar {
         Some(token) => {
-            let id = token_id(("--similar", token), tokenizer, model.config.vocab_size)?;
+            let id = why::token_id(("--similar", token), tokenizer, model.config.vocab_size)?;
             Some((id, nearest_rows(&trace.get("embed.weight")?, id, NEAREST)))
         }
         None => None,
@@ -488,7 +488,7 @@ fn glances(args: &Args) -> bool {
 
 /// Whether tensors, or tables of them, are asked for.
 fn tells(args: &Args) -> bool {
-    let named = !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || args.json;
+    let named = !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || args.json && args.why.is_none();
     named || args.table || args.params || args.listing || args.next || args.masks || args.backward
 }
 
@@ -704,34 +704,6 @@ fn one_head(tensor: &Labelled, head: usize) -> Result<Labelled> {
     tensor.slice("head", head).with_context(|| format!("--head {head}: `{name}` has {heads} heads, 0 to {}", heads - 1))
 }
 
-/// The token of that text or, if there is none, of that number.
-fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
-    if let Some(tokenizer) = tokenizer
-        && let Ok(ids) = tokenizer.encode(token)
-        && let [id] = ids[..]
-        && tokenizer.piece(id)? == token
-    {
-        return Ok(id);
-    }
-    match token.parse() {
-        Ok(id) => {
-            check_ids(&[id], vocab_size)?;
-            Ok(id)
-        }
-        Err(_) => match tokenizer {
-            None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
-            Some(tokenizer) => {
-                let ids = tokenizer.encode(token).unwrap_or_default();
-                let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
-                bail!(
-                    "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
-                    pieces.join(" + ")
-                )
-            }
-        },
-    }
-}
-
 // ---- text
 
 /// What a named tensor is, in the notation asked for: `blocks.0.attn.hook_pattern [B heads T T]: softmax(wei) = softmax(masked wei)`.
@@ -804,15 +776,17 @@ fn ready(args: &Args) -> Result<Ready> {
         (Some(sequences), _) => Some(sequences.clone()),
         (None, []) if args.data.is_some() => None,
         (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
-        (None, []) => match example(&checkpoint) {
-            Some(text) if glances(args) || args.why.is_some() => {
-                show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
-                Some(vec![prompt_ids(&checkpoint, &text)?])
+        (None, []) => {
+            match checkpoint.tokenizer.as_ref().and_then(|own| limpid::generate::example(own, &checkpoint.config)) {
+                Some(text) if glances(args) || args.why.is_some() => {
+                    show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
+                    Some(vec![prompt_ids(&checkpoint, &text)?])
+                }
+                _ => bail!(Usage(
+                    "give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()
+                )),
             }
-            _ => bail!(Usage(
-                "give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()
-            )),
-        },
+        }
         (None, _) => {
             let ids = |text: String| prompt_ids(&checkpoint, &text);
             Some(prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?)
@@ -841,11 +815,6 @@ fn ready(args: &Args) -> Result<Ready> {
 /// The model in `dir`, with the adapter if one is given.
 fn open(args: &Args, dir: &Path) -> Result<Checkpoint> {
     models::adapted(dir, args.weights.adapter.as_deref(), !args.machine.no_verify)
-}
-
-/// A text that the model's tokenizer knows.
-fn example(checkpoint: &Checkpoint) -> Option<String> {
-    limpid::generate::example(checkpoint.tokenizer.as_ref()?, &checkpoint.config)
 }
 
 /// The texts of `--prompt`.

@@ -1,6 +1,6 @@
 //! `replay`: make the answer of a receipt again. What a receipt is stands in `limpid::receipt`.
 
-use crate::models::adapted;
+use crate::models::WeightOptions;
 use crate::options::{Usage, read_settings, threads};
 use crate::show;
 use anyhow::{Context, Result, bail};
@@ -28,12 +28,8 @@ pub struct Args {
     /// A file with a receipt or a list of them: of `limpid generate --receipt`, or an answer of `limpid serve` that has one
     #[arg(value_name = "RECEIPT.json")]
     receipt: PathBuf,
-    /// The model that answered: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
-    #[arg(long, value_name = "DIR")]
-    model: PathBuf,
-    /// The LoRA adapter that the answer was made with, if any
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightOptions,
     /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
@@ -48,10 +44,10 @@ pub struct Args {
     simd: Option<Level>,
 }
 
-pub fn run(args: Args) -> Result<()> {
+pub fn run(mut args: Args) -> Result<()> {
     let text = read_settings(&args.receipt)?;
     let receipts = receipts(&text).with_context(|| args.receipt.display().to_string())?;
-    let checkpoint = adapted(&args.model, args.adapter.as_deref(), !args.no_verify)?;
+    let checkpoint = args.weights.open(!args.no_verify)?;
     let machine = Machine { level: args.simd.unwrap_or_else(Level::best), ..Machine::cpu(threads(args.threads)) };
     let mut lm = Lm::from(checkpoint);
     let (mut found, mut differs) = (vec![], vec![]);

@@ -23,3 +23,4 @@ mod tune;
 mod tutorial;
 mod typed;
 mod walks;
+mod why;

@@ -7,7 +7,7 @@ import { BINARY } from "./servers.js";
 const complete = (page) => expect(page.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
 
 /** A number as it was written. */
-const number = (text) => Number(text.replace("−", "-").replace(/ \(.*/, "").replace(/[^-\d.e]/g, ""));
+const number = (text) => Number(text.replaceAll("−", "-").replace(/ \(.*/, "").replace(/[^-\d.e]/g, ""));
 
 /** What a step shows: its parts add up to its last line, in the page's own numbers. */
 async function addsUp(page, what) {
@@ -205,7 +205,7 @@ test("a completion that fills the context keeps its first token when it is looke
   await page.locator("#complete-text").fill("Once upon a time");
   await page.locator("#complete-go").click();
   await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false", { timeout: 60_000 });
-  await page.getByRole("link", { name: "Look inside" }).click();
+  await page.locator("#result").getByRole("link", { name: "Look inside" }).click();
   await complete(page);
   await expect(page.locator("#glass-chips .token").first()).toHaveText("Once");
   await expect(page.locator("#glass-notice")).not.toContainText("left out");

@@ -1,4 +1,4 @@
-// The picture of README.md: the map of a model that README's first command trains. `cargo xtask picture` runs it.
+// The picture of README.md: why a model expects a word, and where a head of it looked, of the model that README's first command trains. `cargo xtask picture` runs it.
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,7 +7,7 @@ import { chromium } from "@playwright/test";
 import { chromium as browser } from "./chromium.js";
 
 const [binary, picture] = process.argv.slice(2).map((name) => path.resolve(name));
-const PROMPT = "Once there was a young girl called Anna. Her mother gave her some seeds, and she put them into the ground";
+const PROMPT = "Once upon a time, there was a little";
 const folder = mkdtempSync(path.join(tmpdir(), "limpid-picture-"));
 const trained = spawnSync(binary, ["train", "--out", path.join(folder, "nano")], { stdio: "inherit" });
 if (trained.status !== 0) process.exit(1);
@@ -17,9 +17,11 @@ const address = await new Promise((found) => {
 });
 const open = await chromium.launch({ executablePath: await browser() });
 const page = await open.newPage({ viewport: { width: 1200, height: 760 }, deviceScaleFactor: 1.5, colorScheme: "light" });
-await page.goto(`${address}/#v=map&p=${encodeURIComponent(PROMPT)}`);
+await page.goto(`${address}/#v=path&p=${encodeURIComponent(PROMPT)}`);
 await page.getByText("nats a token").first().waitFor();
-await page.waitForTimeout(1000); // the small pictures
+await page.locator('.parts a[data-hop^="h"]').first().click();
+await page.locator(".arcs canvas").waitFor();
+await page.waitForTimeout(500); // the arcs
 await page.screenshot({ path: picture });
 await open.close();
 server.kill();

@@ -140,6 +140,7 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
 
 test("a walk begins with its first step, whatever was looked at before", async ({ page }) => {
   await look(page, `v=head&${PROMPT}&s=weights`);
+  await page.locator("#glass-tabs a", { hasText: "Learn" }).click();
   await page.locator("#glass-tabs a", { hasText: "Walks" }).click();
   await expect(page.locator(".steps span")).toHaveText(/^1 of \d+$/, { timeout: 120_000 });
 });

@@ -52,20 +52,7 @@ impl PathStep {
                 };
                 format!("{what}. Most of that was written by {}{}.", wrote(), self.others())
             }
-            StepKind::Head { block, head } => {
-                let looked = |bar: &PathBar| {
-                    let (id, weight) = bar.looked.unwrap_or_default();
-                    format!("{} {}", word(id), size(f64::from(weight)))
-                };
-                let at = list(&self.named(looked));
-                let most = self.bars.iter().max_by(|a, b| a.value.abs().total_cmp(&b.value.abs()));
-                let came = most.and_then(|bar| Some((bar.looked?.0, bar.value)));
-                let came = came.map_or(String::new(), |(id, value)| {
-                    format!("; from {} came {} of its {}", word(id), signed(value), signed(self.value))
-                });
-                let alone = if self.weights.len() == 1 { ", the one token that there is" } else { "" };
-                format!("At {here}, L{block}H{head} looked at {at}{alone}{came}.")
-            }
+            StepKind::Head { block, head } => self.looked(word, (block, head)),
             StepKind::Carried { block, head } => {
                 let words = self.in_words(word, "what it carried");
                 format!(
@@ -77,16 +64,16 @@ impl PathStep {
                 )
             }
             StepKind::Mlp { block } => {
-                let of = self.bars.len() + self.rest.count;
+                let of = self.units;
                 let words = self
                     .bars
                     .first()
-                    .map_or(String::new(), |bar| raised(&bar.words, word, &format!(" {} alone", bar.name)));
+                    .map_or(String::new(), |bar| raised(&bar.words, word, &format!(" By itself {}", bar.name)));
                 format!(
-                    "At {here}, L{block} MLP wrote {}{}: of its {}, {} did most{}.{words}",
+                    "At {here}, L{block} MLP wrote {}{}: of its {}, {} wrote most{}.{words}",
                     signed(self.value),
                     self.aim(word),
-                    plural(of, "part"),
+                    plural(of, "unit"),
                     wrote(),
                     self.others()
                 )
@@ -113,12 +100,29 @@ impl PathStep {
             StepKind::Word => {
                 let place = self.position;
                 format!(
-                    "{here}, the word at position {place}, wrote {}{} itself: its row of the token table. Here the way ends.",
+                    "The word {here} itself, at position {place}, wrote {}{}: its row of the token table. Here the way ends.",
                     signed(self.value),
                     self.aim(word)
                 )
             }
         }
+    }
+
+    /// Where a head looked, and what came of it.
+    fn looked(&self, word: &dyn Fn(u32) -> String, (block, head): (usize, usize)) -> String {
+        let here = word(self.token);
+        let looked = |bar: &PathBar| {
+            let (id, weight) = bar.looked.unwrap_or_default();
+            format!("{} {}", word(id), size(f64::from(weight)))
+        };
+        let at = list(&self.named(looked));
+        let most = self.bars.iter().max_by(|a, b| a.value.abs().total_cmp(&b.value.abs()));
+        let came = most.and_then(|bar| Some((bar.looked?.0, bar.value)));
+        let came = came.map_or(String::new(), |(id, value)| {
+            format!("; from {} came {} of its {}", word(id), signed(value), signed(self.value))
+        });
+        let alone = if self.weights.len() == 1 { ", the one token that there is" } else { "" };
+        format!("At {here}, L{block}H{head} looked at {at}{alone}{came}.")
     }
 
     /// The first bars.

@@ -3,10 +3,11 @@
 
 use crate::by_layers::{batch, by_layers, filled};
 use crate::random_config::configs;
+use limpid::backend::Backend;
 use limpid::config::{Config, NormKind};
 use limpid::model::Mode;
 use limpid::numeric::random;
-use limpid::trace::layers::LayerTrace;
+use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::path::{Hop, PathQuestion, PathStep, StepKind, follow};
 use limpid::trace::{Labelled, Trace};
 use std::collections::HashMap;
@@ -97,6 +98,18 @@ fn a_way_that_leads_nowhere_is_refused_with_the_ways_that_there_are() {
     assert!(follow(&mut trace, far, &[], 9).unwrap_err().to_string().contains("no row 9"));
     let word = PathQuestion { target: 9999, ..question };
     assert!(follow(&mut trace, word, &[], 9).unwrap_err().to_string().contains("outside the model's vocabulary"));
+}
+
+#[test]
+fn damaged_weights_are_said_and_nothing_is_added_up() {
+    let config = &configs()[0];
+    let (model, mut backend) = filled(config, layers::mode(1, 5), 1, 3);
+    let damaged = model.params.iter().find(|param| param.name == "blocks.0.mlp.out.weight").unwrap().region;
+    backend.write(damaged, &vec![f32::NAN; damaged.len()]).unwrap();
+    let mut trace = LayerTrace::start(model, Box::new(backend), batch(config, 1, 5, 3), 1 << 20).unwrap();
+    let step = follow(&mut trace, PathQuestion { row: 4, target: 1, foil: Some(2) }, &[], 9).unwrap();
+    let text = step.sentence(&|id| id.to_string());
+    assert!(text.contains("NaN or infinite") && !text.contains("ahead"), "{text}");
 }
 
 // ---- the sentences, beside sums in f64

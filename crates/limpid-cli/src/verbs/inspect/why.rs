@@ -1,11 +1,11 @@
 //! `inspect --why`: the path from a word to its reason, in words and bars.
 
-use super::{Args, Ready, SEEN, piece, token_id};
+use super::{Args, Ready, SEEN, piece};
 use crate::options::Usage;
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::config::{ConfigError, Mask};
-use limpid::ops::Batch;
+use limpid::data::check_ids;
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::path::{Hop, PathBar, PathQuestion, PathStep, follow, largest};
@@ -28,7 +28,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
         bail!(Usage("--why is about one sequence: give one --prompt".into()));
     }
     let tokenizer = tokenizer.as_ref();
-    let row = position(args, &batch, (config.mask, tokenizer))?;
+    let row = position(args, &batch.tokens, (config.mask, tokenizer))?;
     let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
     let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
     let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
@@ -72,8 +72,8 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
 }
 
 /// Which position is asked about.
-fn position(args: &Args, batch: &Batch, (mask, tokenizer): (Mask, Option<&Tokenizer>)) -> Result<usize> {
-    let (ids, count) = (&batch.tokens, batch.tokens.len());
+fn position(args: &Args, ids: &[u32], (mask, tokenizer): (Mask, Option<&Tokenizer>)) -> Result<usize> {
+    let count = ids.len();
     match args.position {
         Some(row) if row >= count => bail!("--position {row}: the prompt has {count} tokens, 0 to {}", count - 1),
         Some(row) => Ok(row),
@@ -92,7 +92,7 @@ fn bars(step: &PathStep, word: &dyn Fn(u32) -> String, width: usize) -> String {
         return String::new();
     }
     let name = |bar: &PathBar| match bar.looked {
-        Some((id, weight)) => format!("{} {} looked at with {weight:.2}", bar.name, word(id)),
+        Some((id, weight)) => format!("{weight:.2} {}", word(id)),
         None => bar.name.clone(),
     };
     let mut lines: Vec<(String, f64, String)> = step
@@ -104,6 +104,11 @@ fn bars(step: &PathStep, word: &dyn Fn(u32) -> String, width: usize) -> String {
         lines.push((show::plural(step.rest.count, "other part"), step.rest.value, String::new()));
     }
     lines.push(("rounding".into(), step.remainder, String::new()));
+    // the numbers and the hop stay on the line
+    let room = if width == 0 { usize::MAX } else { width.saturating_sub(22).max(8) };
+    for (name, ..) in lines.iter_mut().filter(|(name, ..)| columns(name) > room) {
+        *name = name.chars().take(room - 3).chain("...".chars()).collect();
+    }
     let wide = lines.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
     let most = lines.iter().fold(1e-30, |most: f64, (_, value, _)| most.max(value.abs()));
     let drawn = width == 0 || wide + 2 * HALF + 24 <= width;
@@ -130,4 +135,32 @@ fn as_json(step: &PathStep, via: &[Hop], word: &dyn Fn(u32) -> String) -> serde_
         "value": step.value, "bars": step.bars.iter().map(bar).collect::<Vec<_>>(),
         "rest": { "count": step.rest.count, "value": step.rest.value }, "remainder": step.remainder,
     })
+}
+
+/// The token of that text or, if there is none, of that number.
+pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
+    if let Some(tokenizer) = tokenizer
+        && let Ok(ids) = tokenizer.encode(token)
+        && let [id] = ids[..]
+        && tokenizer.piece(id)? == token
+    {
+        return Ok(id);
+    }
+    match token.parse() {
+        Ok(id) => {
+            check_ids(&[id], vocab_size)?;
+            Ok(id)
+        }
+        Err(_) => match tokenizer {
+            None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
+            Some(tokenizer) => {
+                let ids = tokenizer.encode(token).unwrap_or_default();
+                let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
+                bail!(
+                    "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
+                    pieces.join(" + ")
+                )
+            }
+        },
+    }
 }

@@ -1,0 +1,88 @@
+//! `inspect --why`: the path from a word to its reason in the terminal; and the newest run, which is the model where none is named.
+
+use crate::common::{Folder, text};
+use serde_json::Value;
+
+/// A folder with one short run under runs/, and what was said at its end.
+fn trained(name: &str) -> (Folder, String) {
+    let f = Folder::new(name);
+    let said = f.command("train --steps 12 --sample 0").env_remove("CARGO_MANIFEST_DIR").output().unwrap();
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    (f, text(&said.stderr))
+}
+
+#[test]
+fn a_word_leads_to_its_reason() {
+    let (f, said) = trained("why");
+    assert!(said.contains("limpid inspect --open"), "{said}");
+    // and as it was started
+    let cargo = f.command("train --steps 1 --sample 0").env("CARGO_MANIFEST_DIR", "/x").output().unwrap();
+    let cargo = text(&cargo.stderr);
+    assert!(cargo.contains("cargo run -- inspect --open") || cargo.contains("cargo run --release -- inspect --open"));
+    let path = f.json("inspect --why next --json");
+    let steps = path["steps"].as_array().unwrap();
+    assert!(steps.len() >= 4, "{path}");
+    for step in steps {
+        let number = |value: &Value| value.as_f64().unwrap();
+        let bars = step["bars"].as_array().unwrap();
+        let sum: f64 = bars.iter().map(|bar| number(&bar["value"])).sum::<f64>() + number(&step["rest"]["value"]);
+        let whole = number(&step["value"]);
+        assert!(bars.is_empty() || (sum + number(&step["remainder"]) - whole).abs() < 1e-9, "{step}");
+        assert!(number(&step["remainder"]).abs() < 1e-3, "{step}");
+    }
+    assert_eq!(steps.last().unwrap()["via"].as_array().unwrap().last().unwrap(), "w");
+    let shown = f.ok("inspect --why next");
+    assert!(shown.contains("together") && shown.contains("Here the way ends."), "{shown}");
+    for width in [40, 80] {
+        let shown = f.ok(&format!("inspect --why next --width {width}"));
+        let wide = shown.lines().find(|line| line.chars().count() > width);
+        assert_eq!(wide, None, "at {width}");
+    }
+    // another way, another word, another place
+    let head =
+        f.json("inspect --prompt 'Once upon a time' --why ' a' --rather-than none --position 1 --via h1.2,t0 --json");
+    assert_eq!(
+        (head["steps"].as_array().unwrap().len(), &head["foil"], &head["position"]),
+        (3, &Value::Null, &1.into())
+    );
+}
+
+#[test]
+fn what_cannot_be_explained_is_said() {
+    let (f, _) = trained("why-not");
+    f.fails(
+        1,
+        "inspect --why quizzaciously",
+        &["--why: \"quizzaciously\" is not one token of this model; it would be"],
+    );
+    f.fails(1, "inspect --why 99999", &["99999"]);
+    f.fails(1, "inspect --why next --position 99", &["--position 99: the prompt has"]);
+    f.fails(1, "inspect --why next --via h9.9", &["the path has no `h9.9` there; it goes on to"]);
+    f.fails(2, "inspect --why next --via x1", &["`x1` is no step of a path"]);
+    f.fails(2, "inspect --why next --preset nano", &["--preset"]);
+}
+
+#[test]
+fn the_newest_run_is_the_model_where_none_is_named() {
+    let f = Folder::new("newest-none");
+    for verb in ["inspect --why next", "generate --prompt Once", "eval --prompt a --continuation b", "serve", "chat"] {
+        f.fails(2, verb, &["no model is named, and there is none under runs/", "limpid train"]);
+    }
+    f.fails(2, "report", &["no run is named, and there is none under runs/"]);
+    let (f, _) = trained("newest");
+    let verbs = ["inspect", "generate --prompt Once -n 2", "eval --prompt Once --continuation ' upon'", "report"];
+    for verb in verbs {
+        let (_, said) = f.both(verb);
+        assert!(said.contains("is the newest run") && said.contains("runs/nano-"), "{verb}: {said}");
+    }
+    // a model is named in either way, by all verbs, and not in both
+    let run = std::fs::read_dir(f.0.join("runs")).unwrap().next().unwrap().unwrap().file_name();
+    let run = format!("runs/{}", run.display());
+    for verb in verbs.into_iter().filter(|verb| *verb != "report") {
+        let (name, rest) = verb.split_once(' ').unwrap_or((verb, "--prompt Once"));
+        let by_place = f.both(&format!("{name} {run} {rest}"));
+        assert!(!by_place.1.contains("newest"), "{verb}");
+        assert_eq!(f.both(&format!("{name} --model {run} {rest}")), by_place, "{verb}");
+        f.fails(2, &format!("{name} {run} --model {run} {rest}"), &["cannot be used with"]);
+    }
+}
