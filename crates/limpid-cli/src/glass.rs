@@ -81,9 +81,10 @@ pub fn open(
     let server = Server::start(model, options, None, Box::new(|_| {}))?;
     let stopper = server.stopper();
     signals::on_signal(move |_| stopper.stop())?;
-    let place = prompt.map(encoded).unwrap_or_default();
     let last = if last { "&last=1" } else { "" };
-    let url = format!("{}/#v=map{last}{}", server.url(), if prompt.is_some() { format!("&p={place}") } else { place });
+    // who has no text to ask about is shown around
+    let place = prompt.map_or_else(|| "&tour=1".into(), |prompt| format!("&p={}", encoded(prompt)));
+    let url = format!("{}/#v=map{last}{place}", server.url());
     show::say(format_args!("look inside at {url}\nCtrl-C ends it"));
     browse(&url);
     Ok(server.wait()?)

@@ -59,8 +59,7 @@ export function curveChart() {
     for (const value of [x0, 0, x1]) if (value === 0 ? x0 < 0 && x1 > 0 && Math.min(px(0) - left, wide - right - px(0)) > 30 : true) context.fillText(short(value, 3), Math.min(wide - 24, px(value)), foot + 12);
     context.textAlign = "left";
     context.fillText("what comes out", left + 4, 6);
-    context.textAlign = "right";
-    context.fillText("what goes in", wide - right, foot - 8);
+    context.fillText("what goes in", left + 0.2 * (wide - left - right), foot + 12);
     context.strokeStyle = ink("mlp");
     context.lineWidth = 2;
     context.beginPath();

@@ -351,7 +351,9 @@ export function glassView(page) {
       return make("span", { class: "tabs-of", role: "group", "aria-label": group }, ...(here ? [make("span", { class: "group dim", "aria-hidden": "true" }, `${group}:`), ...views.map((view) => one(view))] : [one(/** @type {any} */ (views[0]), `${group} …`)]));
     }));
     const chosen = tabs.querySelector("[aria-current]");
-    if (chosen instanceof HTMLElement && tabs.scrollWidth > tabs.clientWidth) tabs.scrollLeft = chosen.offsetLeft - tabs.offsetLeft - 24;
+    const right = chosen instanceof HTMLElement ? chosen.offsetLeft - tabs.offsetLeft + chosen.offsetWidth : 0;
+    // beyond the faded end
+    tabs.scrollLeft = Math.max(0, right - tabs.clientWidth + 64);
   }
 
   const tour = tourBar(glass);

@@ -49,7 +49,7 @@ export function barTable(caption, rows, most = Math.max(...rows.map(({ value }) 
  * @param {string} [part]
  */
 export function signedBar(value, most, part = "") {
-  const kind = part === "head" || part === "attention" ? " attn" : part === "mlp" || part === "unit" ? " mlp" : "";
+  const kind = part === "head" || part === "attention" ? " of-attn" : part === "mlp" || part === "unit" ? " of-mlp" : "";
   const bar = make("span", { class: `bar signed${kind}` });
   const half = Math.min(50, (50 * Math.abs(value)) / most);
   bar.style.width = `${half}%`;

@@ -2,7 +2,8 @@
 import { plural, short } from "./dom.js";
 import { kindOf } from "./heads.js";
 import { share100 } from "./numbers.js";
-import { surpriseAt } from "./runs.js";
+import { onOneLine, surpriseAt } from "./runs.js";
+import { piece } from "./text.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
@@ -16,7 +17,7 @@ const LEADS = {
   },
   heads: (glass) => {
     const heads = glass.run().layers.flatMap((layer, l) => (layer?.heads ?? []).map((scores, h) => ({ name: `L${l}H${h}`, kind: kindOf(scores) })));
-    const named = heads.filter(({ kind }) => kind !== null);
+    const named = heads.filter(({ kind }) => kind !== null && kind.key !== "entropy");
     const best = named.reduce((/** @type {any} */ a, b) => (a && a.kind.value >= (b.kind?.value ?? 0) ? a : b), null);
     const clear = best ? `${plural(named.length, "head")} of ${heads.length} ${named.length === 1 ? "has" : "have"} one clear habit on this text, ${best.name} most (${best.kind.name}, ${short(best.kind.value, 2)}).` : `None of the ${plural(heads.length, "head")} has one clear habit on this text: each mixes several.`;
     return `${clear} In each picture rows look, columns are looked at; a bright stripe beside the diagonal is a head that looks at the token before.`;
@@ -37,7 +38,7 @@ const LEADS = {
   },
   lens: (glass) => {
     const best = glass.run().predictions[glass.q()]?.top[0];
-    return best ? `From left to right what the head would say after each layer; the last column is what it does say: “${best[1]}” (${share100(best[2])}) ${glass.run().ahead ? "after" : "in place of"} “${glass.label(glass.q())}”. Look for the column from which a row stays the same.` : null;
+    return best ? `From left to right what the head would say after each layer; the last column is what it does say: “${onOneLine(piece(best[1]))}” (${share100(best[2])}) ${glass.run().ahead ? "after" : "in place of"} “${glass.label(glass.q())}”. Look for the column from which a row stays the same.` : null;
   },
   embed: (glass) => `Each of the ${plural(glass.run().tokens.length, "token")} begins as a vector of ${glass.model.d_model} numbers. Look for rows that are alike: their tokens, or their positions, are alike to the model.`,
   table: () => "Every number of the run, as it is: choose a tensor, point at a number to see what it is, and press e for the sum behind it.",

@@ -77,7 +77,7 @@ function headsView(glass) {
     const high = rowHeight(frame, run.depth, 110);
     size.columns = run.heads;
     // all rows in sight, with a word below each head where there is room for one
-    size.pitch = Math.min((wide - size.left) / run.heads, Math.max(high - WORD, 44), 220);
+    size.pitch = Math.min((wide - size.left) / run.heads, Math.max(1.35 * high - WORD, 44), 260);
     size.thumb = Math.max(6, size.pitch - (size.pitch > 30 ? 6 : 2));
     size.row = size.pitch + (size.thumb > 34 ? WORD : 0);
     sizeCanvas(canvas, wide, size.top + size.row * run.depth + 2);

@@ -227,7 +227,7 @@ function mapView(glass) {
 const WRITES = 86;
 
 /** @param {number} wide @param {number} count */
-const barWidth = (wide, count) => Math.min(16, wide / count);
+const barWidth = (wide, count) => Math.min(40, wide / count);
 
 /** @param {number[] | undefined} part @param {number[] | undefined} whole @returns {number} the mean of their ratios */
 function ratio(part = [], whole = []) {

@@ -84,7 +84,7 @@ function mlpView(glass) {
       ...(chosen ? [make("section", {}, make("h2", {}, `Unit ${chosen.unit}`), factList([
         ["before the activation", short(chosen.pre, 6)], ["after it", short(chosen.post, 6)], ["length of what it writes", short(chosen.write_norm, 6)],
         ...chosen.tokens.map((/** @type {[number, string, number]} */ [, text, logit]) => /** @type {[Node, string]} */ ([make("span", {}, "logit of ", spelled(piece(text))), `${logit < 0 ? "" : "+"}${short(logit, 4)}`])),
-      ]), ...(glass.has("why") ? [make("p", {}, make("a", { href: glass.link({ v: "why", n: hooks[1] ?? "", at: at.join() }) }, "Why this number?"))] : []))] : []),
+      ]), ...(glass.has("why") ? [make("p", {}, make("a", { href: glass.link({ v: "why", n: hooks[1] ?? "", at: at.join() }) }, "Show the arithmetic"))] : []))] : []),
       make("section", {}, ...hooks.map((name) => make("p", {}, make("a", { href: glass.link({ v: "table", n: name, at: at.join() }) }, make("code", {}, name))))),
     );
   }

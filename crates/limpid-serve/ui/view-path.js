@@ -249,6 +249,6 @@ function pathView(glass) {
         if (via.length > 0) glass.go(changes({ via: via.slice(0, -1).join() }), "new");
       },
     },
-    tensor: () => (shown ? shown.to : null),
+    tensor: () => shown?.to ?? { name: "logits", at: [0, glass.q(), glass.run().predictions[glass.q()]?.top[0]?.[0] ?? 0] },
   };
 }

@@ -554,7 +554,10 @@ fn the_end_says_what_is_kept_and_what_compares() {
     f.ok(&format!("{train} --tokenizer bpe:300 --steps 20 --out bpe --sample 0 --json"));
     let (_, said) = f.both("report char bpe");
     assert!(said.contains("different tokenizers") && said.contains("bits per byte"), "{said}");
-    assert!(text(&f.bytes("report.html")).contains("different tokenizers"));
+    let page = text(&f.bytes("report.html"));
+    assert!(page.contains("different tokenizers") && page.contains("<b>Validation, bits per byte</b>"));
+    let at = |heading: &str| page.find(heading).unwrap_or_else(|| panic!("no {heading}"));
+    assert!(at("<h2>Curves") < at("<h2>What differs") && at("<h2>Curves") < at("<summary>Settings"));
     // no later evaluation was worse: nothing is said
     let (_, said) = f.both(&format!("{train} --tokenizer char --steps 20 --eval-every 0 --out short --sample 0"));
     assert!(!said.contains("rose again"), "{said}");

@@ -168,13 +168,14 @@ test("the tour leads through six steps of one's own text", async ({ page }) => {
 test("a word of a completion leads to its reason, and another one can be taken", async ({ page }) => {
   await page.goto(`${at("BASE")}/#v=complete`);
   await page.locator("#complete-text").fill("Once upon a time");
+  await page.locator("#temperature").fill("0");
   await page.locator("#max_tokens").fill("6");
   await page.locator("#complete-go").click();
   await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false");
   const tokens = page.locator(".answer .token");
   const given = await page.locator(".answer .token.given").count();
   await tokens.nth(given + 2).click();
-  await expect(page.locator("#read-out")).toContainText("Drawn with temperature 1, top-k all, top-p 1.");
+  await expect(page.locator("#read-out")).toContainText("Drawn with temperature 0, top-k all, top-p 1.");
   const before = (await tokens.evaluateAll((all, n) => all.slice(0, n).map((one) => one.textContent).join(""), given + 2));
   const other = page.locator("#read-out .take").first();
   const word = await other.textContent();
@@ -191,6 +192,7 @@ test("a word of a completion leads to its reason, and another one can be taken",
 test("a word of an answer leads to its reason", async ({ page }) => {
   await page.goto(`${at("CHAT")}/`);
   await page.locator("#chat-text").fill("Where is the kite?");
+  await page.locator("#temperature").fill("0");
   await page.locator("#max_tokens").fill("8");
   await page.locator("#chat-send").click();
   await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false");
@@ -203,6 +205,7 @@ test("a word of an answer leads to its reason", async ({ page }) => {
 test("a completion that fills the context keeps its first token when it is looked into", async ({ page }) => {
   await page.goto(`${at("BASE")}/#v=complete`);
   await page.locator("#complete-text").fill("Once upon a time");
+  await page.locator("#temperature").fill("0");
   await page.locator("#complete-go").click();
   await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "false", { timeout: 60_000 });
   await page.locator("#result").getByRole("link", { name: "Look inside" }).click();
