@@ -153,9 +153,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     let near = limpid_base::nearest::nearest(&word, known.iter().map(String::as_str));
     let takes = |flag: &str| options::names(verb).any(|name| name == flag);
     let file = !word.starts_with('-') && Path::new(&word).exists();
-    let tip = if word == "--model" && verb.get_positionals().any(|arg| arg.get_id() == "model") {
-        format!("the model needs no flag: limpid {} MODEL", verb.get_name())
-    } else if file && takes("data") {
+    let tip = if file && takes("data") {
         one_text.into()
     } else if file && takes("model") {
         format!("a model has its flag: --model {}", show::quoted(&word))

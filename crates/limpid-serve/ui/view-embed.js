@@ -111,6 +111,7 @@ function embedView(glass) {
     }
     context.textAlign = "center";
     for (const n of [0, Math.floor((count - 1) / 2), count - 1]) context.fillText(`${n}`, x(n), foot + 12);
+    context.fillText("position", x((count - 1) / 4), foot + 12);
     context.fillStyle = ink("edge");
     context.fillRect(x(place()), 8, 1, foot - 8);
     let free = -Infinity;

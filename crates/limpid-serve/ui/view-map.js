@@ -3,7 +3,8 @@
 import { whyWord } from "./address.js";
 import { emptyCanvas, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
-import { drawHead, followHeads, headSheets, rowHeight, kindOf } from "./heads.js";
+import { drawHead, followHeads, headSheets, rowHeight, kindOf, weightScale } from "./heads.js";
+import { legendOf, palette } from "./colours.js";
 import { headNumbers, share100, signed, streamNumbers, tokenNumbers } from "./numbers.js";
 import { surpriseAt } from "./runs.js";
 import { piece, spelled } from "./text.js";
@@ -21,7 +22,8 @@ function mapView(glass) {
   const reading = make("div", { class: "reading" });
   const [above, below] = [make("p", { class: "flow" }), make("p", { class: "flow" })];
   const numbers = make("div", { class: "stack" });
-  const element = make("div", { class: "map" }, reading, above, frame, below);
+  const legend = make("div", { class: "legend-of" });
+  const element = make("div", { class: "map" }, reading, above, frame, legend, below);
   /** @type {{l: number, h: number} | null} */
   let hovered = null;
   let told = "";
@@ -42,7 +44,7 @@ function mapView(glass) {
     if (!wide || !heads) return;
     const strip = wide > 520 ? Math.max(200, wide * 0.3) : 0;
     // all layers in sight, where that leaves room to see something
-    const high = rowHeight(frame, depth, 60) - 14;
+    const high = rowHeight(frame, depth, 110) - 14;
     size.pitch = Math.min((wide - size.left - strip) / heads, Math.max(high, depth > 6 ? 34 : 60), 150);
     size.thumb = Math.max(6, size.pitch - (size.pitch > 30 ? 5 : 2));
     size.row = size.pitch + (size.thumb > 34 ? 14 : 0);
@@ -84,6 +86,8 @@ function mapView(glass) {
       context.fillText(others ? "length, ±" : size.strip > 320 ? "length of each token’s vector" : "vector length", normAt, 8);
     }
     const look = glass.look();
+    const scale = others ? { spread: "root", low: -1, high: 1, signed: true } : weightScale(look.spread);
+    legend.replaceChildren(legendOf(palette(others ? "diverging" : look.palette, look.dark), scale, `${others ? "difference of weights" : "weight"}: rows look, columns are looked at. attn, mlp: how much is written, beside the stream that it is added to`));
     const [l, h] = chosen();
     for (let n = 0; n < run.depth; n++) {
       const y = size.top + n * size.row;

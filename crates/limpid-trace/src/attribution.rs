@@ -124,7 +124,7 @@ pub fn attribute(
 ) -> Result<Attribution, TraceError> {
     let value = logit(trace, row, (target, foil))?;
     let mut way = Way::new(trace, row, unit);
-    let additive = way.from_head(target as usize, foil.map(|id| id as usize))?;
+    let additive = way.begin_at_head(target as usize, foil.map(|id| id as usize))?;
     let mut bars = way.sorted();
     let remainder = value - bars.iter().map(|bar| bar.value).sum::<f64>();
     let rest = bars.drain(most.min(bars.len())..).map(|bar| bar.value).sum();
@@ -202,7 +202,7 @@ impl<'a> Way<'a> {
     }
 
     /// From the head's row for a token, less that for another. Whether it came to the embedding through sums and norms alone.
-    pub(super) fn from_head(&mut self, target: usize, foil: Option<usize>) -> Result<bool, TraceError> {
+    pub(super) fn begin_at_head(&mut self, target: usize, foil: Option<usize>) -> Result<bool, TraceError> {
         let ops: Vec<Op> = self.trace.names().ops().iter().copied().collect();
         let head = ops.iter().rev().find(|op| matches!(op, Op::Classify { .. }));
         let Some(Op::Classify { x, w, b, cap, .. }) = head.copied() else {
@@ -224,12 +224,7 @@ impl<'a> Way<'a> {
     }
 
     /// From a product inside of a block, or from the stream (`inside` is false), read in this direction.
-    pub(super) fn from_tensor(
-        &mut self,
-        region: Region,
-        direction: Vec<f64>,
-        inside: bool,
-    ) -> Result<bool, TraceError> {
+    pub(super) fn begin_at(&mut self, region: Region, direction: Vec<f64>, inside: bool) -> Result<bool, TraceError> {
         let end = self.trace.maker(region) + 1;
         let reads = if inside { self.trace.maker(self.input_of(region)) + 1 } else { end };
         self.pass(region, direction);

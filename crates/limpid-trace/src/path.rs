@@ -276,7 +276,7 @@ impl PathWay<'_> {
     fn begin(&mut self, value: f64) -> Result<Standing, TraceError> {
         let PathQuestion { row, target, foil } = self.asked;
         let mut way = Way::new(self.trace, row, AttributionUnit::Head);
-        let additive = way.from_head(target as usize, foil.map(|id| id as usize))?;
+        let additive = way.begin_at_head(target as usize, foil.map(|id| id as usize))?;
         let (bars, openings) = (way.sorted(), way.openings);
         let at = Cell { name: "logits".into(), at: vec![self.sequence(), row - self.span.row, target as usize] };
         let step = self.step((StepKind::Logit, None), row, (value, bars, additive), at);
@@ -477,7 +477,7 @@ impl PathWay<'_> {
         at: Cell,
     ) -> Result<Standing, TraceError> {
         let mut way = Way::new(self.trace, row, AttributionUnit::Head);
-        let additive = way.from_tensor(region, direction, inside)?;
+        let additive = way.begin_at(region, direction, inside)?;
         let (bars, openings) = (way.sorted(), way.openings);
         let step = self.step(kind, row, (value, bars, additive), at);
         Ok(Standing { step, row, openings, read: None })

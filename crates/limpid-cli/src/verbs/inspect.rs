@@ -488,7 +488,8 @@ fn glances(args: &Args) -> bool {
 
 /// Whether tensors, or tables of them, are asked for.
 fn tells(args: &Args) -> bool {
-    let named = !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || args.json && args.why.is_none();
+    let named =
+        !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || args.json && args.why.is_none();
     named || args.table || args.params || args.listing || args.next || args.masks || args.backward
 }
 

@@ -95,7 +95,7 @@ fn no_flag_is_dropped() {
     }
     assert!(!folder().join("page.html").exists() && !folder().join("x.npz").exists());
     for flags in ["--next", "--params", "--listing", "--prompt star"] {
-        fails(2, &format!("inspect --plot gelu {flags}"), "--model");
+        fails(2, &format!("inspect --plot gelu {flags}"), "no model is named");
     }
 }
 
@@ -462,7 +462,7 @@ fn a_model_before_its_training() {
         assert!(far(&trained, &initial) > 0.01, "{name}: {}", far(&trained, &initial));
     }
     fails(1, "inspect --model bare --prompt star --initial", "no limpid.toml");
-    fails(2, "inspect --preset nano --initial", "--model");
+    fails(2, "inspect --preset nano --initial", "--initial");
 }
 
 /// R058, R322.
@@ -590,7 +590,7 @@ fn windows_of_a_text_and_their_targets() {
     assert_eq!(line(0), ["3", "\"r\"", &id(3), "-", "-"]);
     let windows = ok("inspect --model m --data rhyme.txt --tensor input");
     assert!(windows.contains("[4 rows x 16 columns]") && windows.contains("sequence 3:\npos"), "{windows}");
-    fails(2, "inspect --preset nano --data rhyme.txt", "--model");
+    fails(2, "inspect --preset nano --data rhyme.txt", "--data");
     fails(2, "inspect --model m --data rhyme.txt --prompt star", "--prompt");
     fails(2, "inspect --model m --data rhyme.txt --batch-size 0", "--batch-size");
     fails(1, "inspect --model m --data builtin:star", "built-in corpus `star`");

@@ -215,8 +215,8 @@ fn messages_help() {
     says(2, "train --learning-rat 1", &["--learning-rate"], &[]);
     f.file("a b.txt", RHYME);
     says(2, "train --data rhyme.txt 'a b.txt'", &["quotes keep a pattern from the shell"], &[]);
-    says(2, "chat --model m", &["the model needs no flag: limpid chat MODEL"], &[]);
-    says(2, "generate m --prompt a", &["a model has its flag: --model m"], &[]);
+    says(1, "chat --model m", &["was not trained on conversations"], &[]);
+    says(2, "walk s3 m", &["a model has its flag: --model m"], &[]);
     says(1, "generate --model gpt2 --prompt a", &["gpt2", "preset", "limpid train --preset gpt2"], &["os error"]);
     says(1, "eval --model nowhere --data rhyme.txt", &["no file or folder nowhere", "downloads none"], &["os error"]);
     says(1, "generate --model m --prompt a --temperature -1", &["temperature", "-1"], &[]);

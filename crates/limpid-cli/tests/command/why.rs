@@ -48,6 +48,17 @@ fn a_word_leads_to_its_reason() {
 }
 
 #[test]
+fn a_quantised_model_has_its_path() {
+    let (f, _) = trained("why-quantised");
+    let run = std::fs::read_dir(f.0.join("runs")).unwrap().next().unwrap().unwrap().path();
+    f.ok(&format!("convert {} q8.gguf --dtype q8_0", run.display()));
+    let path = f.json("inspect q8.gguf --why next --json");
+    for step in path["steps"].as_array().unwrap() {
+        assert!(step["remainder"].as_f64().unwrap().abs() < 1e-3, "{step}");
+    }
+}
+
+#[test]
 fn what_cannot_be_explained_is_said() {
     let (f, _) = trained("why-not");
     f.fails(

@@ -242,6 +242,23 @@ test("the page keeps its width from view to view, and a selected token is in one
   }
 });
 
+test("a head is called the same in the terminal and in the page", async ({ page }) => {
+  const prompt = "the cat sat on the mat and the cat sat on the mat and the cat sat on the mat";
+  const { stdout } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", prompt], { encoding: "utf8" });
+  const rows = stdout.split("\n").slice(stdout.split("\n").findIndex((line) => line.startsWith("block"))).slice(1);
+  await page.goto(`${at("BASE")}/#v=heads&p=${encodeURIComponent(prompt)}`);
+  await complete(page);
+  await page.locator(".mosaic .live-cell").focus();
+  const { n_layer: depth, n_head: heads } = await page.evaluate(async () => (await fetch("/inspect/v1/model")).json());
+  for (let l = 0; l < depth; l++) {
+    for (let h = 0; h < heads; h++) {
+      await page.evaluate(([l, h]) => (location.hash = location.hash.replace(/&[lh]=\d+/g, "") + `&l=${l}&h=${h}`), [l, h]);
+      const inTerminal = rows[l].trim().split(/ {2,}/)[h + 1].split(" ")[0];
+      await expect(page.locator(".heads .cell-line")).toContainText(`layer ${l}, head ${h}: ${inTerminal}`);
+    }
+  }
+});
+
 test("every view opens with a line made of this run's numbers", async ({ page }) => {
   await page.goto(`${at("BASE")}/#v=map`);
   await complete(page);
