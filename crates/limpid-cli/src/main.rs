@@ -155,8 +155,6 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     let file = !word.starts_with('-') && Path::new(&word).exists();
     let tip = if file && takes("data") {
         one_text.into()
-    } else if file && takes("model") {
-        format!("a model has its flag: --model {}", show::quoted(&word))
     } else {
         near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
         return error.into();

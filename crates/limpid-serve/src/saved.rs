@@ -95,9 +95,12 @@ fn streams(layers: u64) -> Vec<String> {
         .collect()
 }
 
+/// Asks a question with these parameters, keeps the answer and tells it.
+type Store<'a> = dyn FnMut(&str, &[(&str, String)]) -> Option<String> + 'a;
+
 /// The steps of paths from words: from each token the first one, of the likeliest word and of the one that follows; from the last token those that
 /// follow the larger parts, the earlier steps first.
-fn paths(ids: &[u64], store: &mut dyn FnMut(&str, &[(&str, String)]) -> Option<String>) {
+fn paths(ids: &[u64], store: &mut Store) {
     let Some(last) = ids.len().checked_sub(1) else { return };
     for position in ids.len().saturating_sub(TOKENS)..ids.len() {
         let place = ("position", position.to_string());

@@ -1,5 +1,5 @@
 // A first tour: six steps from a word of one's own model to its reason, on the views themselves; a bar above them says what to see.
-import { whyWord } from "./address.js";
+import { whyIn, whyWord } from "./address.js";
 import { button, make, say } from "./dom.js";
 import { troubleNote } from "./answer.js";
 import { asTrouble } from "./source.js";
@@ -43,6 +43,15 @@ async function stateAt(glass, n) {
   return to;
 }
 
+/** Which stop that is: whoever clicks a part goes on, too. @param {Glass} glass */
+function stopOf(glass) {
+  const state = glass.state();
+  const said = Number(state.more["tour"] ?? 0) - 1;
+  if (said < 0) return said;
+  const hops = whyIn(state, glass.q()).via.split(",").filter((hop) => hop).length;
+  return state.v === "map" ? 0 : state.v === "path" ? Math.min(4, 1 + hops) : state.v === "lens" ? 5 : said;
+}
+
 /**
  * The bar of the tour, which is there while the address says so.
  * @param {Glass} glass
@@ -64,7 +73,7 @@ export function tourBar(glass) {
     element,
     go,
     update() {
-      const n = Number(glass.state().more["tour"] ?? 0) - 1;
+      const n = stopOf(glass);
       const stop = STOPS[n];
       element.hidden = !stop || !glass.model.lm_head;
       const now = `${n} ${glass.run()?.done}`;

@@ -216,7 +216,6 @@ fn messages_help() {
     f.file("a b.txt", RHYME);
     says(2, "train --data rhyme.txt 'a b.txt'", &["quotes keep a pattern from the shell"], &[]);
     says(1, "chat --model m", &["was not trained on conversations"], &[]);
-    says(2, "walk s3 m", &["a model has its flag: --model m"], &[]);
     says(1, "generate --model gpt2 --prompt a", &["gpt2", "preset", "limpid train --preset gpt2"], &["os error"]);
     says(1, "eval --model nowhere --data rhyme.txt", &["no file or folder nowhere", "downloads none"], &["os error"]);
     says(1, "generate --model m --prompt a --temperature -1", &["temperature", "-1"], &[]);

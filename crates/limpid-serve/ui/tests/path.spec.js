@@ -161,7 +161,14 @@ test("the tour leads through six steps of one's own text", async ({ page }) => {
     if (n < 6) await page.getByRole("button", { name: "Next" }).click();
   }
   await expect(page.locator(".lens-table tbody tr").first()).toBeVisible();
-  await page.getByRole("button", { name: "End the tour" }).click();
+  // whoever clicks instead goes on, too
+  await page.goto(`${at("BASE")}/#v=map&tour=1`);
+  await complete(page);
+  await page.locator(".reading .likeliest").click();
+  await expect(page.locator(".tour")).toContainText("2 of 6");
+  await page.locator('.parts a[data-hop^="h"]').first().click();
+  await expect(page.locator(".tour")).toContainText("3 of 6");
+  await page.getByRole("button", { name: "Leave the tour" }).click();
   await expect(page.locator(".tour")).toBeHidden();
 });
 
@@ -224,6 +231,20 @@ test("tabs are grouped, no two called alike, and the chosen one is in sight on a
   const order = await page.locator("#glass-tabs a").evaluateAll((all) => all.map((one) => one.offsetLeft));
   expect(order).toEqual([...order].sort((a, b) => a - b));
   await expect(page.locator("#glass-tabs [aria-current]")).toBeInViewport();
+});
+
+test("on a phone no column of a step is cut, and a table ends at a whole column", async ({ page }) => {
+  await page.setViewportSize({ width: 400, height: 800 });
+  await page.goto(`${at("BASE")}/#v=path`);
+  await complete(page);
+  await page.locator('.parts a[data-hop^="h"]').first().click();
+  await expect(page.locator(".arcs canvas")).toBeVisible();
+  expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth)).toBeLessThanOrEqual(0);
+  await page.setViewportSize({ width: 1200, height: 900 });
+  await page.evaluate(() => (location.hash = "v=table"));
+  await expect(page.locator(".sheet [role='gridcell']").first()).toHaveText(/\d/);
+  const rest = await page.locator(".cells").evaluate((box) => (box.clientWidth - 104) % 88);
+  expect(rest).toBe(0);
 });
 
 test("the page keeps its width from view to view, and a selected token is in one piece", async ({ page }) => {
