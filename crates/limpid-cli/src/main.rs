@@ -153,7 +153,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     let near = limpid_base::nearest::nearest(&word, known.iter().map(String::as_str));
     let takes = |flag: &str| options::names(verb).any(|name| name == flag);
     let file = !word.starts_with('-') && Path::new(&word).exists();
-    let tip = if file && takes("data") {
+    let tip: String = if file && takes("data") {
         one_text.into()
     } else {
         near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));

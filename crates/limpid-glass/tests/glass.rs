@@ -261,7 +261,7 @@ fn looking_changes_no_bit_and_keeps_to_its_memory() {
             let name = tensor["name"].as_str().unwrap();
             glass.ask(&subjects, &format!("traces/{id}/tensors/{name}"), &[], free).unwrap();
         }
-        for question in ["lens", "attribution", "mlp", "predictions"] {
+        for question in ["lens", "attribution", "path", "mlp", "predictions"] {
             glass.ask(&subjects, &format!("traces/{id}/{question}"), &[], free).unwrap();
         }
         let loss = events.last().unwrap()["loss"].as_f64().unwrap();
@@ -497,11 +497,28 @@ fn whatever_is_asked_is_answered_or_refused() {
                 glass.tiles(&ids[0], &json!({ "tiles": [tile] }), &budget, &mut tell).map(|()| 0)
             }
             1 => {
-                let question = ["lens", "attribution", "mlp", "predictions"][draw(n, 31, 4)];
-                let value = ["0", "1", "11", "12", "-1", "", "none", "head", "neuron", "0:3", "18446744073709551615"];
-                let names = ["position", "k", "positions", "layer", "target", "foil", "unit"];
+                let question = ["lens", "attribution", "mlp", "predictions", "path"][draw(n, 31, 5)];
+                let value = [
+                    "0",
+                    "1",
+                    "11",
+                    "12",
+                    "-1",
+                    "",
+                    "none",
+                    "head",
+                    "neuron",
+                    "0:3",
+                    "18446744073709551615",
+                    "h0.1,t1",
+                    "m0,u3",
+                    "h9.9",
+                    "w",
+                    " a",
+                ];
+                let names = ["position", "k", "positions", "layer", "target", "foil", "unit", "via", "word"];
                 let query: Vec<(String, String)> = (0..draw(n, 32, 4) as u64)
-                    .map(|i| (names[draw(n, 40 + i, 7)].into(), value[draw(n, 50 + i, 11)].into()))
+                    .map(|i| (names[draw(n, 40 + i, 9)].into(), value[draw(n, 50 + i, 16)].into()))
                     .collect();
                 glass.ask(&subjects, &format!("traces/{}/{question}", ids[0]), &query, &budget()).map(|_| 0)
             }
