@@ -247,7 +247,7 @@ pub type Query = [(String, String)];
 /// Bytes that traces may take, unless it is said.
 pub const MEMORY: usize = 512 << 20;
 /// The share of these that tensors take which somebody looked at.
-const SEEN: usize = 8;
+const SEEN: usize = 4;
 /// Squares in a row of the small picture of a head.
 pub const THUMBNAIL: usize = 64;
 /// Values of one answer.

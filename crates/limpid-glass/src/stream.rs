@@ -5,7 +5,7 @@ use crate::{GlassError, Opened, Result, Subject, THUMBNAIL};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use limpid_core::config::Mask;
-use limpid_core::model::Module;
+use limpid_core::model::{Component, Module};
 use limpid_trace::heads::{HeadLook, look};
 use limpid_trace::layers::OUTPUTS;
 use limpid_trace::predict::Prediction;
@@ -147,6 +147,8 @@ fn layer(opened: &Opened) -> Result<Value> {
         let all: Vec<f32> = tensor.values.chunks_exact(config.d_model).map(norm).collect();
         norms.insert(part.into(), all.into());
     }
+    // a path begins with it
+    trace.get(&Module::block(block).part(Component::Attention).named("hook_z"))?;
     let heads: std::result::Result<Vec<AttentionHead>, _> =
         (0..config.n_head).map(|head| trace.head(block, 0, head)).collect();
     drop(trace);

@@ -242,8 +242,9 @@ fn looking_changes_no_bit_and_keeps_to_its_memory() {
     let lm = Arc::new(lm);
     let subject = Subject { name: "nano".into(), fingerprint: "1".into(), step: None, lm: lm.clone() };
     let subjects = [subject];
-    let needed = lm.layer_bytes(20).unwrap();
-    let (glass, free) = (Glass::new(needed * 3), &Arc::<Budget>::default());
+    // a trace, and a quarter of the limit for what is looked at
+    let limit = 4 * lm.layer_bytes(20).unwrap();
+    let (glass, free) = (Glass::new(limit), &Arc::<Budget>::default());
     let mut ids = vec![];
     for prompt in ["to be or not", "that is the question", "to be or not"] {
         let mut events = vec![];
@@ -266,7 +267,7 @@ fn looking_changes_no_bit_and_keeps_to_its_memory() {
         }
         let loss = events.last().unwrap()["loss"].as_f64().unwrap();
         assert!((loss - events_loss(&events)).abs() < 1e-9);
-        assert!(glass.bytes() <= needed * 3);
+        assert!(glass.bytes() <= limit);
         ids.push(id);
     }
     assert_eq!(ids[0], ids[2], "the same prompt is the same trace");

@@ -276,12 +276,15 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
     all
 }
 
+/// A plot of a title, a note, whether it is logarithmic, and curves.
+type MakePlot<'a> = dyn Fn(&str, &str, bool, Vec<Curve>) -> CurvePlot + 'a;
+
 /// The losses of several runs; where their tokens differ, validation in bits per byte if that is known.
 fn losses(
     runs: &[RunRecord],
     (train, val): (Vec<Curve>, Vec<Curve>),
     floor: Option<Curve>,
-    plot: &dyn Fn(&str, &str, bool, Vec<Curve>) -> CurvePlot,
+    plot: &MakePlot,
 ) -> [CurvePlot; 2] {
     let differ = caution(runs).is_some();
     let alone = if differ { "; the tokens differ, so these losses cannot be compared" } else { "" };

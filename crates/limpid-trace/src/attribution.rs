@@ -386,7 +386,7 @@ impl<'a> Way<'a> {
     /// In which direction a product reads what it multiplies.
     pub(super) fn read_through(&self, w: Region, direction: &[f64]) -> Result<Vec<f64>, TraceError> {
         let (weights, mut read) = (self.trace.table_rows(w, 0..w.rows)?, vec![0.0; w.cols]);
-        for (d, row) in direction.iter().zip(weights.chunks_exact(w.cols)) {
+        for (d, row) in direction.iter().zip(weights.chunks_exact(w.cols)).filter(|(d, _)| **d != 0.0) {
             read.iter_mut().zip(row).for_each(|(to, w)| *to += d * f64::from(*w));
         }
         Ok(read)

@@ -297,9 +297,11 @@ impl LayerTrace {
         let tensor = Arc::new(tensor);
         self.seen.push((tensor.clone(), stored));
         let bytes = |(tensor, _): &(Arc<Labelled>, bool)| 4 * tensor.values.len();
-        // one that is larger by itself is not kept
+        // one that is larger by itself is not kept; what heads and networks wrote, of which a path needs every block's, goes last
+        let wrote = |name: &str| ["hook_z", "hook_mlp_out", "mlp.hook_out"].iter().any(|end| name.ends_with(end));
         while self.seen.iter().map(bytes).sum::<usize>() > self.seen_bytes && !self.seen.is_empty() {
-            self.seen.remove(0);
+            let first = self.seen.iter().position(|(tensor, _)| !wrote(&tensor.name));
+            self.seen.remove(first.unwrap_or(0));
         }
         Ok(tensor)
     }

@@ -532,7 +532,7 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
 }
 
 /// Bytes that tensors may take which are looked at.
-const SEEN: usize = 64 << 20;
+const SEEN: usize = 128 << 20;
 
 /// What is shown elsewhere than in the terminal, if that is asked for.
 #[cfg(feature = "serve")]

@@ -187,8 +187,7 @@ test.describe("a phone", () => {
     // a word in the lower part of the window, where the read-out will be
     const low = await page.locator(".token").evaluateAll((tokens) => {
       scrollTo(0, 0);
-      const edge = document.querySelector(".composer").getBoundingClientRect().top;
-      return tokens.findLastIndex((token) => token.getBoundingClientRect().bottom < edge - 4 && token.getClientRects().length === 1);
+      return tokens.findIndex((token) => token.getBoundingClientRect().top > 480);
     });
     const { x, y } = await page.locator(".token").nth(low).boundingBox();
     await page.touchscreen.tap(x + 8, y + 8);
