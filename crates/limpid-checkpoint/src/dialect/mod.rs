@@ -250,20 +250,17 @@ impl<'s> Linked<'_, 's> {
         for link in self.links_of(param) {
             let raw = self.find(link)?.raw()?;
             let Some((element @ Element::Blocks(_), bytes)) = raw else { return Ok(None) };
-            if link.within.is_some() || link.rows.start != next {
+            if link.rows.start != next || link.turn == TensorLayout::Transposed {
                 return Ok(None);
             }
             next = link.rows.end;
             let (count, wide) = (link.rows.len(), element.bytes(cols));
-            parts.push((
-                element,
-                match link.turn {
-                    // rows of padding are left behind
-                    TensorLayout::Same => Cow::Borrowed(&bytes[..count * wide]),
-                    TensorLayout::Transposed => return Ok(None),
-                    turn => (0..count).flat_map(|i| &bytes[turn.row(i) * wide..][..wide]).copied().collect(),
-                },
-            ));
+            let rows = match (link.turn, link.within) {
+                // rows of padding are left behind
+                (TensorLayout::Same, None) => Cow::Borrowed(&bytes[..count * wide]),
+                _ => (0..count).flat_map(|i| &bytes[link.row(i) * wide..][..wide]).copied().collect(),
+            };
+            parts.push((element, rows));
         }
         Ok(Some(parts).filter(|_| next == rows))
     }

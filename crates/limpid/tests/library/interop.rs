@@ -2,16 +2,17 @@
 //! (`reference/families.py`), every file of `fixtures/llmc` proved by llm.c itself (`reference/llmc.py`).
 
 use crate::common::folder::Folder;
-use limpid::backend::{Backend, Cpu, Reference};
+use limpid::backend::{Backend, Cpu, Reference, Wrapper};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::{Axis, Config, Dropout};
 use limpid::data::{Shard, Tokens};
 use limpid::matrix::Precision;
-use limpid::model::{Mode, Model};
+use limpid::model::{Mode, Model, ParamRole};
 use limpid::numeric::blocks::Quant;
+use limpid::numeric::element::{Element, Values};
 use limpid::numeric::simd::Level;
-use limpid::ops::Batch;
+use limpid::ops::{Batch, Region};
 use limpid::trace::Trace;
 use limpid::train::{Objective, Recipe, Trainer, WindowOrder};
 use std::path::{Path, PathBuf};
@@ -1154,6 +1155,25 @@ fn what_another_program_cannot_say_is_named() {
     }
 }
 
+/// Notes what arrives as f32s.
+struct Widened {
+    inner: Cpu,
+    regions: Vec<Region>,
+}
+
+impl Wrapper for Widened {
+    fn inner(&self) -> &dyn Backend {
+        &self.inner
+    }
+    fn inner_mut(&mut self) -> &mut dyn Backend {
+        &mut self.inner
+    }
+    fn upload(&mut self, region: Region, values: Values) -> limpid::backend::Result<()> {
+        self.regions.extend((values.element == Element::F32).then_some(region));
+        self.inner.upload(region, values)
+    }
+}
+
 /// Quantised weights run as they are, and answer as f32s of the same values do, bit for bit: sessions, scores, traces. A mixture of types in one
 /// parameter too: queries, keys and values have tensors of their own in such files.
 #[test]
@@ -1175,6 +1195,14 @@ fn quantised_weights_answer_as_their_values() {
         for quant in [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K] {
             let [small, wide] = ["small", "wide"].map(|n| folder.0.join(format!("{name}-{quant}-{n}.gguf")));
             save(&small, Format::Gguf, &Dtype::Blocks(quant), &source).unwrap();
+            let opened = Checkpoint::open(&small).unwrap();
+            let own = Model::new(&opened.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+            let mut arrived = Widened { inner: Cpu::new(&own, 1), regions: vec![] };
+            opened.load(&own, &mut arrived).unwrap();
+            for param in own.params.iter().filter(|p| p.is_matrix() && p.role != ParamRole::Position) {
+                let whole = config.d_model.is_multiple_of(quant.sizes().0);
+                assert!(!whole || !arrived.regions.contains(&param.region), "{name} {quant}: {} in f32", param.name);
+            }
             let quantised = Lm::open(&small).unwrap().with_machine(Machine::cpu(2));
             quantised.save_as(&wide, Format::Gguf, &Dtype::F32).unwrap();
             let plain = Lm::open(&wide).unwrap().with_machine(Machine::cpu(1));
