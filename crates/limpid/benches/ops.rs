@@ -4,6 +4,7 @@
 
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Constants, Mask, NormKind};
+use limpid::numeric::blocks::Quant;
 use limpid::numeric::half::nearest_bf16;
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
@@ -11,7 +12,9 @@ use limpid::ops::{BLOCK, Scoring, Span, Target};
 use limpid::optimizer::{Method, Rule};
 use limpid_core::kernels::attend::{CacheBlocks, CachedKeys, Keys};
 use limpid_core::kernels::{activate, attend, classify, norm};
-use limpid_core::matrix::gemm::{self, Packed, gemm_packed, product};
+use limpid_core::matrix::codes::Codes;
+use limpid_core::matrix::dot::{Left, Round, RoundedRows, Rounding};
+use limpid_core::matrix::gemm::{self, Packed, gemm_packed, multiply_codes, product};
 use limpid_core::matrix::view::{Mat, MatMut};
 use limpid_core::matrix::{Precision, Start, Sums};
 use limpid_core::optimizer::adamw;
@@ -75,6 +78,7 @@ fn main() {
     products(&bench);
     attention(&bench);
     cached_attention(&bench);
+    integers(&bench);
     passes(&bench);
 }
 
@@ -109,6 +113,38 @@ fn products(bench: &Bench) {
             let (x, mut y) = (values(rows * i), vec![0.0; rows * o]);
             bench.bytes(&format!("product {precision} {rows} rows of {o}x{i}, packed"), packed.bytes() / 4, || {
                 gemm_packed(level, MatMut::new(&mut y, o), Mat::new(&x, i), &packed, 0, false, &mut scratch);
+            });
+        }
+    }
+}
+
+/// Quantised weights by rows that are rounded to eight bits, as in a prompt, and rounding them; exact rows beside them.
+fn integers(bench: &Bench) {
+    let level = bench.level;
+    let mut scratch = vec![0.0; gemm::SCRATCH];
+    for quant in [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K] {
+        for (rows, o, i) in [(1, 3072, 768), (256, 3072, 768), (256, 768, 3072)] {
+            let codes = Codes::one(quant);
+            let blocks = vec![0x11; quant.bytes(i)];
+            let packed = Packed::of_codes(level, codes, i, &vec![(quant, &blocks[..]); o]).unwrap();
+            let (x, mut y) = (values(rows * i), vec![0.0; rows * o]);
+            let (x, how) = (Mat::new(&x, i), Rounding { rows, k: i, codes });
+            let (mut room, height) = (vec![0.0; how.elements()], how.height());
+            let mut round = || {
+                for (tile, to) in room.chunks_exact_mut(how.tile()).enumerate() {
+                    let x = x.rows(tile * height..((tile + 1) * height).min(rows));
+                    level.run(Round { to, x, how });
+                }
+            };
+            let (flops, name) = (2.0 * (rows * o * i) as f64, format!("{quant:?} {rows}x{o}x{i}"));
+            bench.bytes(&format!("round {name}"), rows * i, &mut round);
+            round();
+            let left = Left::Rounded(RoundedRows::new(&room, how));
+            bench.flops(&format!("int8 {name}"), Precision::Int8, flops, || {
+                multiply_codes(level, MatMut::new(&mut y, o), left, &packed, 0, Start::Zero);
+            });
+            bench.flops(&format!("exact {name}"), Precision::F32, flops, || {
+                gemm_packed(level, MatMut::new(&mut y, o), x, &packed, 0, false, &mut scratch);
             });
         }
     }

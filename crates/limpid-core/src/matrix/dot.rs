@@ -16,13 +16,11 @@
 use super::codes::Codes;
 use super::sums::{CHAIN, Start};
 use super::tile;
-#[cfg(target_arch = "x86_64")]
-use super::vector::{Body, Vector, avx2, avx512, avx512_vnni};
+use super::vector::{Body, Vector, avx2, avx512, avx512_vnni, plain};
 use super::view::{Mat, MatMut};
 use crate::numeric::blocks::GROUP;
-use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use crate::numeric::simd::{Kernel, Level, MulAdd};
+use std::ops::Range;
 
 /// How many neighbours of a rounded row share a scale.
 const SHARED: usize = 32;
@@ -33,22 +31,65 @@ const ROWS: usize = 6;
 /// Columns of a panel, at most.
 const WIDTH: usize = 64;
 
+/// Columns that are computed at once for many rows, so that what they have of the panel stays in the nearest cache.
+const COLUMNS: usize = 32;
+
 /// Up to how many rows exact products run here.
 pub const FEW_ROWS: usize = 4;
 
-/// Elements of a rounded row of `k`: its codes, four to an element; a scale for every 32; a sum of codes for every 16.
-pub const fn rounded(k: usize) -> usize {
-    k / 4 + k / SHARED + k / GROUP
+/// How many rows a tile has: they are of equal heights, 7 rows are 4 and 3.
+fn height(rows: usize, most: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
 
-/// Rounds rows of k to eight bits: [`rounded`] elements each.
-pub struct Round<'a> {
-    /// (N, rounded(k))
-    pub to: &'a mut [f32],
-    /// (N, k)
-    pub x: &'a [f32],
-    /// a multiple of 32
+/// How rows are rounded to eight bits: tile after tile, as the inner loops read them. In a tile lie, for each group of steps, its words,
+/// each of four codes of a row, those of all rows beside each other; then of each row the scale d; then -offset Σ x; then d Σ x.
+#[derive(Clone, Copy)]
+pub struct Rounding {
+    /// Rows.
+    pub rows: usize,
+    /// Columns: a multiple of 32.
     pub k: usize,
+    /// What they are to be multiplied with.
+    pub codes: Codes,
+}
+
+impl Rounding {
+    /// Elements of 4 bytes that a row takes at most.
+    pub const fn most(k: usize) -> usize {
+        k / 4 + 3 * k / GROUP
+    }
+    /// How many rows a tile has.
+    pub fn height(self) -> usize {
+        height(self.rows, ROWS)
+    }
+    /// Elements of a group of a row.
+    fn group(self) -> usize {
+        self.codes.group / 4 + 3
+    }
+    /// Elements of a tile.
+    pub fn tile(self) -> usize {
+        self.k / self.codes.group * self.group() * self.height()
+    }
+    /// Elements of all tiles: at most [`Rounding::most`] for each row and [`ROWS`] more.
+    pub fn elements(self) -> usize {
+        self.rows.div_ceil(self.height()) * self.tile()
+    }
+}
+
+/// Room for so many rows of `k`, however they are rounded.
+pub const fn rounded_room(rows: usize, k: usize) -> usize {
+    (rows + ROWS) * Rounding::most(k)
+}
+
+/// Rounds the rows of a tile.
+pub struct Round<'a> {
+    /// A tile.
+    pub to: &'a mut [f32],
+    /// Its rows, whose elements are neighbours.
+    pub x: Mat<'a>,
+    /// How all rows are rounded.
+    pub how: Rounding,
 }
 
 impl Kernel for Round<'_> {
@@ -56,37 +97,76 @@ impl Kernel for Round<'_> {
     fn run<M: MulAdd>(self) {
         // 1.5 * 2^23: what is added to it is rounded to an integer, ties to even, in the low bits
         const INTEGERS: f32 = 12_582_912.0;
-        for (to, x) in self.to.chunks_exact_mut(rounded(self.k)).zip(self.x.chunks_exact(self.k)) {
-            let (codes, rest) = to.split_at_mut(self.k / 4);
-            let (scales, sums) = rest.split_at_mut(self.k / SHARED);
-            let codes: &mut [i8] = bytemuck::cast_slice_mut(codes);
-            let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
-            let parts = x.as_chunks::<SHARED>().0.iter().zip(codes.as_chunks_mut::<SHARED>().0);
-            for (((x, codes), scale), sums) in parts.zip(scales).zip(sums.as_chunks_mut::<2>().0) {
-                let mut most = [0f32; GROUP];
-                for half in x.as_chunks::<GROUP>().0 {
-                    for i in 0..GROUP {
-                        // NaN propagates to the scale, and so to the product
-                        let size = half[i].abs();
-                        most[i] = if size > most[i] || size.is_nan() { size } else { most[i] };
-                    }
-                }
-                let most = most.into_iter().fold(0f32, |a, b| if b > a || b.is_nan() { b } else { a });
+        let Round { to, x, how } = self;
+        let (height, group) = (how.height(), how.group() * how.height());
+        // where the second sixteen steps of a scale begin, and where the numbers that follow the words do
+        let (second, after) = if how.codes.group == GROUP { (group, 4 * height) } else { (4 * height, 8 * height) };
+        for i in 0..x.rows {
+            let shared = to.chunks_exact_mut(SHARED / how.codes.group * group);
+            for (to, x) in shared.zip(x.row(i).as_chunks::<SHARED>().0) {
+                // of numbers that are not negative, the bits have the same order; NaN is the greatest, and gets to the scale, and so to the product
+                let most = x.iter().fold(0, |most, x| x.abs().to_bits().max(most));
+                let most = f32::from_bits(most);
                 let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
-                *scale = most / 127.0;
-                let mut ints = [0i32; SHARED];
-                for i in 0..SHARED {
-                    let code = (x[i] * inverse + INTEGERS).to_bits() as i32;
+                let scale = most / 127.0;
+                let mut sums = [0; 2];
+                for (half, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {
                     // if the scale overflows, the bits are arbitrary: clamp them
-                    ints[i] = code.wrapping_sub(INTEGERS.to_bits() as i32).clamp(-127, 127);
-                    codes[i] = ints[i] as i8;
+                    let ints = x.map(|x| {
+                        let code = (x * inverse + INTEGERS).to_bits() as i32;
+                        code.wrapping_sub(INTEGERS.to_bits() as i32).clamp(-127, 127)
+                    });
+                    let codes = ints.map(|int| int as u8);
+                    for (q, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+                        to[half * second + q * height + i] = f32::from_bits(u32::from_le_bytes(*codes));
+                    }
+                    sums[half] = ints.iter().sum::<i32>();
                 }
-                for (sum, ints) in sums.iter_mut().zip(ints.as_chunks::<GROUP>().0) {
-                    *sum = ints.iter().sum();
+                if to.len() == group {
+                    sums = [sums[0] + sums[1], 0];
+                }
+                for (to, sum) in to.chunks_exact_mut(group).zip(sums) {
+                    let start = f32::from_bits((-how.codes.offset * sum) as u32);
+                    for (n, value) in [scale, start, scale * sum as f32].into_iter().enumerate() {
+                        to[after + n * height + i] = value;
+                    }
                 }
             }
         }
     }
+}
+
+/// Rows that are rounded.
+#[derive(Clone, Copy)]
+pub struct RoundedRows<'a> {
+    tiles: &'a [f32],
+    how: Rounding,
+}
+
+impl<'a> RoundedRows<'a> {
+    /// Of tiles that [`Round`] wrote.
+    #[track_caller]
+    pub fn new(tiles: &'a [f32], how: Rounding) -> Self {
+        assert!(tiles.len() == how.elements() && how.k.is_multiple_of(SHARED));
+        RoundedRows { tiles, how }
+    }
+    /// The tile that begins at a row, and how many rows it has.
+    fn tile(self, row: usize) -> RoundedTile<'a> {
+        let (height, tile) = (self.how.height(), self.how.tile());
+        let all = &self.tiles[row / height * tile..][..tile];
+        RoundedTile { all, rows: height.min(self.how.rows - row), height, group: self.how.group() * height }
+    }
+}
+
+/// Rounded rows that are multiplied at once.
+#[derive(Clone, Copy)]
+struct RoundedTile<'a> {
+    all: &'a [f32],
+    rows: usize,
+    /// The distance between words of a row.
+    height: usize,
+    /// Elements of a group.
+    group: usize,
 }
 
 /// The left operand.
@@ -94,22 +174,22 @@ impl Kernel for Round<'_> {
 pub enum Left<'a> {
     /// Rows whose elements are neighbours.
     Exact(Mat<'a>),
-    /// Rows of so many elements, each [`rounded`].
-    Rounded(&'a [f32], usize),
+    /// Rows that are rounded for these codes.
+    Rounded(RoundedRows<'a>),
 }
 
 impl Left<'_> {
     fn rows(&self) -> usize {
         match self {
             Left::Exact(x) => x.rows,
-            Left::Rounded(x, k) => x.len() / rounded(*k),
+            Left::Rounded(x) => x.how.rows,
         }
     }
     /// Its columns.
     pub fn k(&self) -> usize {
         match self {
             Left::Exact(x) => x.cols,
-            Left::Rounded(_, k) => *k,
+            Left::Rounded(x) => x.how.k,
         }
     }
 }
@@ -120,168 +200,120 @@ pub fn panel(level: Level, mut c: MatMut, x: Left, codes: Codes, panel: &[u8], s
     let (width, cols, k) = (tile::shape(level).1, c.cols(), x.k());
     assert!(x.rows() == c.rows() && cols <= width && width <= WIDTH && k.is_multiple_of(codes.strip));
     assert!(panel.len() >= k / codes.strip * codes.bytes(width));
-    if let Left::Exact(x) = x {
-        x.check();
-        assert!(x.col_stride == 1);
-    }
-    // tiles of equal heights: 7 rows are 4 and 3
-    let most = if matches!(x, Left::Exact(_)) { FEW_ROWS } else { ROWS };
-    let height = c.rows().div_ceil(c.rows().div_ceil(most).max(1)).max(1);
-    for i in (0..c.rows()).step_by(height) {
-        let rows = i..(i + height).min(c.rows());
-        let mut sums = [0f32; ROWS * WIDTH];
-        for (i, sums) in rows.clone().zip(sums.chunks_exact_mut(width)) {
-            match start {
-                Start::Zero | Start::Past => {}
-                Start::Own => sums[..cols].copy_from_slice(c.row(i)),
-                Start::Row(row) => sums[..cols].copy_from_slice(row),
-            }
+    let height = match x {
+        Left::Exact(x) => {
+            x.check();
+            assert!(x.col_stride == 1);
+            height(x.rows, FEW_ROWS)
         }
-        let part = match x {
-            Left::Exact(x) => Left::Exact(x.rows(rows.clone())),
-            Left::Rounded(x, k) => Left::Rounded(&x[rows.start * rounded(k)..rows.end * rounded(k)], k),
-        };
-        tile(level, Tile { x: part, codes, panel, width, sums: &mut sums });
-        for (i, sums) in rows.zip(sums.chunks_exact(width)) {
-            c.row(i).copy_from_slice(&sums[..cols]);
+        Left::Rounded(x) => {
+            assert!(x.how.codes == codes);
+            x.how.height()
+        }
+    };
+    let few = c.rows() <= FEW_ROWS || matches!(x, Left::Exact(_));
+    let at_once = if few { width } else { COLUMNS.min(width) };
+    for from in (0..cols).step_by(at_once) {
+        let part = from..(from + at_once).min(cols);
+        for i in (0..c.rows()).step_by(height) {
+            let rows = i..(i + height).min(c.rows());
+            let mut sums = [0f32; ROWS * WIDTH];
+            for (i, sums) in rows.clone().zip(sums.chunks_exact_mut(at_once)) {
+                match start {
+                    Start::Zero | Start::Past => {}
+                    Start::Own => sums[..part.len()].copy_from_slice(&c.row(i)[part.clone()]),
+                    Start::Row(row) => sums[..part.len()].copy_from_slice(&row[part.clone()]),
+                }
+            }
+            let x = match x {
+                Left::Exact(x) => TileRows::Exact(x.rows(rows.clone())),
+                Left::Rounded(x) => TileRows::Rounded(x.tile(i)),
+            };
+            tile(level, Tile { x, codes, panel, width, columns: from..from + at_once, sums: &mut sums });
+            for (i, sums) in rows.zip(sums.chunks_exact(at_once)) {
+                c.row(i)[part.clone()].copy_from_slice(&sums[..part.len()]);
+            }
         }
     }
 }
 
-/// Up to [`ROWS`] rows by all columns of a panel.
-struct Tile<'a> {
-    x: Left<'a>,
+/// The left operand of a tile.
+#[derive(Clone, Copy)]
+enum TileRows<'a> {
+    Exact(Mat<'a>),
+    Rounded(RoundedTile<'a>),
+}
+
+/// Up to [`ROWS`] rows by some columns of a panel.
+struct Tile<'a, X> {
+    x: X,
     codes: Codes,
     /// As many strips as k has.
     panel: &'a [u8],
     width: usize,
-    /// Rows of `width`, added to.
+    /// Whole vectors, at every level.
+    columns: Range<usize>,
+    /// A row of sums for each row, as long as there are columns: added to.
     sums: &'a mut [f32; ROWS * WIDTH],
 }
 
-fn tile(level: Level, tile: Tile) {
-    #[cfg(target_arch = "x86_64")]
-    if level.is_avx512() || level.name() == "avx2" {
-        let exact = matches!(tile.x, Left::Exact(_));
-        let wide = level.is_avx512() && (exact || is_x86_feature_detected!("avx512vnni"));
-        // SAFETY: the level has the instructions, dot products of integers were asked for, and `panel` asserted what the bodies read.
-        return unsafe { by_vectors(wide, tile) };
-    }
-    level.run(tile);
-}
-
-/// # Safety
-/// As [`panel`] asserts; with AVX2, FMA and F16C, `wide` with AVX-512 and, for rounded rows, VNNI.
-#[cfg(target_arch = "x86_64")]
-unsafe fn by_vectors(wide: bool, tile: Tile) {
-    let Tile { x, codes, panel, width, sums } = tile;
+fn tile(level: Level, tile: Tile<TileRows>) {
+    let Tile { x, codes, panel, width, columns, sums } = tile;
+    let all = columns.len() == WIDTH;
+    // whether vectors of 512 bits have the instruction
+    let wide = if matches!(x, TileRows::Exact(_)) { level.is_avx512() } else { level.has_vnni() };
+    let narrow = level.is_avx512() || level.name() == "avx2";
     macro_rules! exact {
         ($compiled:ident, $vectors:literal, $bits:literal, $x:ident) => {
             match $x.rows {
-                1 => $compiled(Exact::<1, $vectors, $bits> { x: $x, codes, panel, width, sums }),
-                2 => $compiled(Exact::<2, $vectors, $bits> { x: $x, codes, panel, width, sums }),
-                3 => $compiled(Exact::<3, $vectors, $bits> { x: $x, codes, panel, width, sums }),
-                _ => $compiled(Exact::<4, $vectors, $bits> { x: $x, codes, panel, width, sums }),
+                1 => $compiled(level, Exact::<1, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                2 => $compiled(level, Exact::<2, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                3 => $compiled(level, Exact::<3, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                _ => $compiled(level, Exact::<4, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
             }
         };
     }
     // one or two rows leave registers for twice as many columns
     macro_rules! rounded {
-        ($compiled:ident, $few:literal, $many:literal, $bits:literal, $x:ident, $k:ident) => {
-            match $x.len() / rounded($k) {
-                1 => $compiled(Rounded::<1, $few, $bits> { x: $x, k: $k, codes, panel, width, sums }),
-                2 => $compiled(Rounded::<2, $few, $bits> { x: $x, k: $k, codes, panel, width, sums }),
-                3 => $compiled(Rounded::<3, $many, $bits> { x: $x, k: $k, codes, panel, width, sums }),
-                4 => $compiled(Rounded::<4, $many, $bits> { x: $x, k: $k, codes, panel, width, sums }),
-                5 => $compiled(Rounded::<5, $many, $bits> { x: $x, k: $k, codes, panel, width, sums }),
-                _ => $compiled(Rounded::<6, $many, $bits> { x: $x, k: $k, codes, panel, width, sums }),
+        ($compiled:ident, $few:literal, $many:literal, $bits:literal, $x:ident) => {
+            match $x.rows {
+                1 => $compiled(level, Rounded::<1, $few, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                2 => $compiled(level, Rounded::<2, $few, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                3 => $compiled(level, Rounded::<3, $many, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                4 => $compiled(level, Rounded::<4, $many, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                5 => $compiled(level, Rounded::<5, $many, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                _ => $compiled(level, Rounded::<6, $many, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
             }
         };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the level has the instructions, or the CPU was asked for them; `panel` asserted what the bodies read.
     unsafe {
-        match (x, wide, codes.bits) {
-            (Left::Exact(x), true, 4) => exact!(avx512, 4, 4, x),
-            (Left::Exact(x), true, _) => exact!(avx512, 4, 8, x),
-            (Left::Exact(x), false, 4) => exact!(avx2, 2, 4, x),
-            (Left::Exact(x), false, _) => exact!(avx2, 2, 8, x),
-            (Left::Rounded(x, k), true, 4) => rounded!(avx512_vnni, 4, 2, 4, x, k),
-            (Left::Rounded(x, k), true, _) => rounded!(avx512_vnni, 4, 2, 8, x, k),
-            (Left::Rounded(x, k), false, 4) => rounded!(avx2, 2, 1, 4, x, k),
-            (Left::Rounded(x, k), false, _) => rounded!(avx2, 2, 1, 8, x, k),
+        match (x, codes.bits) {
+            (TileRows::Exact(x), 4) if wide => exact!(avx512, 4, 4, x),
+            (TileRows::Exact(x), _) if wide => exact!(avx512, 4, 8, x),
+            (TileRows::Exact(x), 4) if narrow => exact!(avx2, 2, 4, x),
+            (TileRows::Exact(x), _) if narrow => exact!(avx2, 2, 8, x),
+            (TileRows::Exact(x), 4) => exact!(plain, 1, 4, x),
+            (TileRows::Exact(x), _) => exact!(plain, 1, 8, x),
+            (TileRows::Rounded(x), 4) if wide && all => rounded!(avx512_vnni, 4, 2, 4, x),
+            (TileRows::Rounded(x), _) if wide && all => rounded!(avx512_vnni, 4, 2, 8, x),
+            (TileRows::Rounded(x), 4) if wide => rounded!(avx512_vnni, 2, 2, 4, x),
+            (TileRows::Rounded(x), _) if wide => rounded!(avx512_vnni, 2, 2, 8, x),
+            (TileRows::Rounded(x), 4) if narrow => rounded!(avx2, 2, 1, 4, x),
+            (TileRows::Rounded(x), _) if narrow => rounded!(avx2, 2, 1, 8, x),
+            (TileRows::Rounded(x), 4) => rounded!(plain, 1, 1, 4, x),
+            (TileRows::Rounded(x), _) => rounded!(plain, 1, 1, 8, x),
         }
     }
-}
-
-/// A tile in plain Rust.
-impl Kernel for Tile<'_> {
-    #[inline(always)]
-    fn run<M: MulAdd>(self) {
-        let Tile { x, codes, panel, width, sums } = self;
-        for column in (0..width).step_by(16) {
-            for (i, sums) in sums.chunks_exact_mut(width).enumerate().take(x.rows()) {
-                let sums = sums[column..].first_chunk_mut::<16>().expect("panels are multiples of sixteen wide");
-                let mut chain = [0f32; 16];
-                for (s, strip) in panel.chunks_exact(codes.bytes(width)).enumerate().take(x.k() / codes.strip) {
-                    for p in (0..codes.strip).step_by(codes.group) {
-                        let k = s * codes.strip + p;
-                        let [scale, min] = codes.scales::<16>(strip, width, p, column);
-                        match x {
-                            Left::Exact(x) => {
-                                for (q, x) in x.row(i)[k..][..codes.group].iter().enumerate() {
-                                    let code = codes.row::<16>(strip, width, p + q, column);
-                                    for v in 0..16 {
-                                        chain[v] = fma::<M>(*x, scale[v] * code[v] as f32 - min[v], chain[v]);
-                                    }
-                                }
-                                let k = k + codes.group;
-                                if k.is_multiple_of(CHAIN) || k == x.cols {
-                                    sums.iter_mut().zip(chain).for_each(|(sum, chain)| *sum += chain);
-                                    chain = [0.0; 16];
-                                }
-                            }
-                            Left::Rounded(x, all) => {
-                                let (x, d, sum) = taken(&x[i * rounded(all)..], all, k, codes.group);
-                                let mut dot = [0i32; 16];
-                                for (q, x) in x.iter().enumerate() {
-                                    let code = codes.row::<16>(strip, width, p + q, column);
-                                    for v in 0..16 {
-                                        dot[v] += i32::from(*x) * code[v];
-                                    }
-                                }
-                                for v in 0..16 {
-                                    sums[v] = fma::<M>(dot[v] as f32, d * scale[v], sums[v]);
-                                    if codes.minima {
-                                        sums[v] = fma::<M>(-min[v], d * sum as f32, sums[v]);
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// A group of steps of a rounded row, from `k` on: codes, their scale, their sum.
-#[inline(always)]
-fn taken(row: &[f32], all: usize, k: usize, group: usize) -> (&[i8], f32, i32) {
-    let (codes, rest) = row.split_at(all / 4);
-    let (scales, sums) = rest.split_at(all / SHARED);
-    let sum = sums[k / GROUP..][..group / GROUP].iter().map(|sum| sum.to_bits() as i32).sum();
-    (&bytemuck::cast_slice(codes)[k..k + group], scales[k / SHARED], sum)
 }
 
 /// How many bytes ahead of the codes in use to prefetch.
-#[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 8192;
 
 /// What is to be multiplied with codes, or subtracted, from step `p` on.
 ///
 /// # Safety
 /// A vector of columns from `column` on is inside the strip; the rest as [`Vector`].
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn factors<V: Vector>(codes: Codes, strip: &[u8], width: usize, p: usize, column: usize, min: bool) -> V {
     // SAFETY: as the caller says.
@@ -294,28 +326,21 @@ unsafe fn factors<V: Vector>(codes: Codes, strip: &[u8], width: usize, p: usize,
 }
 
 /// A tile of N exact rows, C vectors of columns at a time, with codes of so many bits; under the conditions that [`panel`] asserts.
-#[cfg(target_arch = "x86_64")]
-struct Exact<'a, const N: usize, const C: usize, const BITS: usize> {
-    x: Mat<'a>,
-    codes: Codes,
-    panel: &'a [u8],
-    width: usize,
-    sums: &'a mut [f32; ROWS * WIDTH],
-}
+struct Exact<'a, const N: usize, const C: usize, const BITS: usize>(Tile<'a, Mat<'a>>);
 
-#[cfg(target_arch = "x86_64")]
 impl<const N: usize, const C: usize, const BITS: usize> Body for Exact<'_, N, C, BITS> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Exact { x, codes, panel, width, sums } = self;
+        let Exact(Tile { x, codes, panel, width, columns, sums }) = self;
+        let (first, cols) = (columns.start, columns.len());
         let table: [f32; 16] = std::array::from_fn(|i| i as f32 - codes.offset as f32);
         // SAFETY: addresses are inside x, the panel and the sums.
         unsafe {
-            for column in (0..width).step_by(C * V::LANES) {
+            for column in columns.step_by(C * V::LANES) {
                 let (mut total, mut acc) = ([[V::all(0.0); C]; N], [[V::all(0.0); C]; N]);
                 for i in 0..N {
                     for v in 0..C {
-                        total[i][v] = V::load(sums.as_ptr().add(i * width + column + v * V::LANES));
+                        total[i][v] = V::load(sums.as_ptr().add(i * cols + column - first + v * V::LANES));
                     }
                 }
                 let mut at = x.data.as_ptr();
@@ -335,7 +360,7 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Exact<'_, N, C,
                             let mut w = [V::all_ints(0); C];
                             for v in 0..C {
                                 let at = words.add(4 * v * V::LANES);
-                                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                                V::prefetch(at.wrapping_add(AHEAD));
                                 w[v] = V::load_ints(at);
                             }
                             for s in 0..32 / BITS {
@@ -373,7 +398,7 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Exact<'_, N, C,
                 }
                 for i in 0..N {
                     for v in 0..C {
-                        V::store(sums.as_mut_ptr().add(i * width + column + v * V::LANES), total[i][v]);
+                        V::store(sums.as_mut_ptr().add(i * cols + column - first + v * V::LANES), total[i][v]);
                     }
                 }
             }
@@ -381,51 +406,40 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Exact<'_, N, C,
     }
 }
 
-/// A tile of N rounded rows of `k`, else as [`Exact`].
-#[cfg(target_arch = "x86_64")]
-struct Rounded<'a, const N: usize, const C: usize, const BITS: usize> {
-    x: &'a [f32],
-    k: usize,
-    codes: Codes,
-    panel: &'a [u8],
-    width: usize,
-    sums: &'a mut [f32; ROWS * WIDTH],
-}
+/// A tile of N rounded rows, else as [`Exact`].
+struct Rounded<'a, const N: usize, const C: usize, const BITS: usize>(Tile<'a, RoundedTile<'a>>);
 
-#[cfg(target_arch = "x86_64")]
 impl<const N: usize, const C: usize, const BITS: usize> Body for Rounded<'_, N, C, BITS> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Rounded { x, k, codes, panel, width, sums } = self;
-        // SAFETY: addresses are inside x, the panel and the sums.
+        let Rounded(Tile { x: RoundedTile { all, height, group, .. }, codes, panel, width, columns, sums }) = self;
+        let (first, cols) = (columns.start, columns.len());
+        // SAFETY: addresses are inside the tile of x, the panel and the sums.
         unsafe {
-            for column in (0..width).step_by(C * V::LANES) {
+            for column in columns.step_by(C * V::LANES) {
                 let mut acc = [[V::all(0.0); C]; N];
                 for i in 0..N {
                     for v in 0..C {
-                        acc[i][v] = V::load(sums.as_ptr().add(i * width + column + v * V::LANES));
+                        acc[i][v] = V::load(sums.as_ptr().add(i * cols + column - first + v * V::LANES));
                     }
                 }
-                let mut at = x.as_ptr().cast::<i32>();
-                let mut first = 0;
-                for strip in panel.chunks_exact(codes.bytes(width)).take(k / codes.strip) {
+                let mut at = all.as_ptr();
+                for strip in panel.chunks_exact(codes.bytes(width)).take(all.len() / group * codes.group / codes.strip)
+                {
                     let mut words = strip.as_ptr().add(codes.head(width) + 4 * column);
                     for p in (0..codes.strip).step_by(codes.group) {
-                        let (mut d, mut sum) = ([0.0; N], [0; N]);
+                        let d = at.wrapping_add(group - 3 * height);
+                        let (start, d_sum) = (d.wrapping_add(height).cast::<i32>(), d.wrapping_add(2 * height));
                         let mut dots = [[V::all_ints(0); C]; N];
                         for i in 0..N {
-                            let row = x.as_ptr().add(i * rounded(k) + k / 4);
-                            d[i] = *row.add((first + p) / SHARED);
-                            let sums = row.add(k / SHARED + (first + p) / GROUP).cast::<i32>();
-                            sum[i] = (0..codes.group / GROUP).map(|g| *sums.add(g)).sum();
-                            dots[i] = [V::all_ints(-codes.offset * sum[i]); C];
+                            dots[i] = [V::first::<BITS>(*start.add(i)); C];
                         }
                         for _ in 0..codes.group * BITS / 32 {
                             let mut w = [V::all_ints(0); C];
                             for v in 0..C {
                                 let at = words.add(4 * v * V::LANES);
                                 if N == 1 {
-                                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                                    V::prefetch(at.wrapping_add(AHEAD));
                                 }
                                 w[v] = V::load_ints(at);
                             }
@@ -438,34 +452,35 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Rounded<'_, N, 
                                     }
                                 }
                                 for i in 0..N {
-                                    let x = V::all_ints(*at.add(i * rounded(k) + s));
+                                    let x = V::all_ints(*at.cast::<i32>().add(i));
                                     for v in 0..C {
-                                        dots[i][v] = V::dot(dots[i][v], u[v], x);
+                                        dots[i][v] = V::dot::<BITS>(dots[i][v], u[v], x);
                                     }
                                 }
+                                at = at.wrapping_add(height);
                             }
-                            at = at.wrapping_add(8 / BITS);
                             words = words.wrapping_add(4 * width);
                         }
                         for v in 0..C {
                             let column = column + v * V::LANES;
                             let scale: V = factors(codes, strip, width, p, column, false);
                             for i in 0..N {
-                                acc[i][v] = V::fmadd(V::from_ints(dots[i][v]), V::mul(V::all(d[i]), scale), acc[i][v]);
+                                let dot = V::from_ints(V::last::<BITS>(dots[i][v], *start.add(i)));
+                                acc[i][v] = V::fmadd(dot, V::mul(V::all(*d.add(i)), scale), acc[i][v]);
                             }
                             if codes.minima {
                                 let min = factors(codes, strip, width, p, column, true);
                                 for i in 0..N {
-                                    acc[i][v] = V::fnmadd(min, V::all(d[i] * sum[i] as f32), acc[i][v]);
+                                    acc[i][v] = V::fnmadd(min, V::all(*d_sum.add(i)), acc[i][v]);
                                 }
                             }
                         }
+                        at = d.wrapping_add(3 * height);
                     }
-                    first += codes.strip;
                 }
                 for i in 0..N {
                     for v in 0..C {
-                        V::store(sums.as_mut_ptr().add(i * width + column + v * V::LANES), acc[i][v]);
+                        V::store(sums.as_mut_ptr().add(i * cols + column - first + v * V::LANES), acc[i][v]);
                     }
                 }
             }
@@ -497,15 +512,16 @@ mod tests {
             codes.lay(&mut panel, width, &columns);
             for rows in 1..=ROWS {
                 let x: Vec<f32> = (0..rows * k).map(|i| uniform(3, 0, i as u64) as f32 - 0.5).collect();
-                let mut room = vec![0.0; rows * rounded(k)];
-                Level::PORTABLE.run(Round { to: &mut room, x: &x, k });
-                for x in [Left::Exact(Mat::new(&x, k)), Left::Rounded(&room, k)] {
-                    if matches!(x, Left::Exact(_)) && rows > FEW_ROWS {
+                let (x, how) = (Mat::new(&x, k), Rounding { rows, k, codes });
+                let mut room = vec![0.0; how.elements()];
+                Level::PORTABLE.run(Round { to: &mut room, x, how });
+                for x in [TileRows::Exact(x), TileRows::Rounded(RoundedRows::new(&room, how).tile(0))] {
+                    if matches!(x, TileRows::Exact(_)) && rows > FEW_ROWS {
                         continue;
                     }
                     let of = |level| {
                         let mut sums = [0.5f32; ROWS * WIDTH];
-                        tile(level, Tile { x, codes, panel: &panel, width, sums: &mut sums });
+                        tile(level, Tile { x, codes, panel: &panel, width, columns: 0..width, sums: &mut sums });
                         sums
                     };
                     let plain = of(Level::PORTABLE);

@@ -24,6 +24,7 @@ use super::dot::{self, Left};
 use super::sums::{Start, Sums};
 use super::tile::{self, Tiles};
 use super::view::{Mat, MatMut};
+use crate::numeric::blocks::Quant;
 use crate::numeric::half::nearest_bf16;
 use crate::numeric::simd::{Kernel, Level, MulAdd};
 use std::ops::Range;
@@ -399,6 +400,18 @@ impl Packed {
         }
         Ok(packed)
     }
+    /// Lays blocks: of each column its type and the bytes of `rows` values.
+    ///
+    /// # Errors
+    /// If the system refuses the memory.
+    pub fn of_codes(level: Level, codes: Codes, rows: usize, columns: &[(Quant, &[u8])]) -> Result<Packed, Refused> {
+        let mut packed = Packed::room_of_codes(level, codes, (rows, columns.len()))?;
+        let (width, panel) = (packed.width, packed.panel);
+        for (to, columns) in packed.data.chunks_exact_mut(panel).zip(columns.chunks(width)) {
+            codes.lay(bytemuck::cast_slice_mut(to), width, columns);
+        }
+        Ok(packed)
+    }
     /// Rows: k.
     pub fn rows(&self) -> usize {
         self.rows
@@ -721,9 +734,9 @@ pub fn gemm_turned(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, sta
 
 #[cfg(test)]
 mod tests {
+    use super::super::dot::{RoundedRows, Rounding};
     use super::super::sums::CHAIN;
     use super::*;
-    use crate::numeric::blocks::Quant;
 
     fn values(n: usize, seed: u64) -> Vec<f32> {
         (0..n as u64).map(|i| crate::numeric::random::uniform(seed, 0, i) as f32 - 0.5).collect()
@@ -845,12 +858,8 @@ mod tests {
             let (a, b) = (values(m * k, 1), Mat::new(&wide, k).t());
             let mut rounded: Option<Vec<f32>> = None;
             for level in Level::available() {
-                let mut packed = Packed::room_of_codes(level, codes, (k, n)).unwrap();
-                let (width, panel) = (packed.width, packed.panel);
                 let columns = parts.iter().flat_map(|(q, bytes)| bytes.chunks(q.bytes(k)).map(move |row| (*q, row)));
-                for (data, columns) in packed.data.chunks_mut(panel).zip(columns.collect::<Vec<_>>().chunks(width)) {
-                    codes.lay(bytemuck::cast_slice_mut(data), width, columns);
-                }
+                let packed = Packed::of_codes(level, codes, k, &columns.collect::<Vec<_>>()).unwrap();
                 let [mut c, mut d] = [(); 2].map(|()| vec![0.0; m * n]);
                 let how = (Start::Zero, Sums::Blocks);
                 product(level, Precision::F32, MatMut::new(&mut c, n), Mat::new(&a, k), b, how, &mut scratch);
@@ -874,14 +883,23 @@ mod tests {
 
                 // with rows that are rounded: each the same alone and among others, and at every level
                 let bias = values(n, 7);
-                let mut room = Arena::reserve(m * dot::rounded(k)).unwrap();
-                level.run(dot::Round { to: &mut room, x: &a, k });
-                let x = Left::Rounded(&room, k);
+                let round = |rows: Range<usize>| {
+                    let (a, how) = (Mat::new(&a, k).rows(rows.clone()), Rounding { rows: rows.len(), k, codes });
+                    let mut room = vec![0.0; how.elements()];
+                    for (tile, to) in room.chunks_exact_mut(how.tile()).enumerate() {
+                        let (from, to_row) = (tile * how.height(), (tile + 1) * how.height());
+                        level.run(dot::Round { to, x: a.rows(from..to_row.min(a.rows)), how });
+                    }
+                    (room, how)
+                };
+                let (room, how) = round(0..m);
+                let x = Left::Rounded(RoundedRows::new(&room, how));
                 multiply_codes(level, MatMut::new(&mut c, n), x, &packed, 0, Start::Row(&bias));
                 let first = rounded.get_or_insert_with(|| c.clone());
                 let same = c.iter().zip(first).position(|(c, d)| c.to_bits() != d.to_bits());
                 assert_eq!(same, None, "{quants:?} rounded at {level}: {m}x{n}x{k}");
-                let last = Left::Rounded(&room[(m - 1) * dot::rounded(k)..], k);
+                let (room, how) = round(m - 1..m);
+                let last = Left::Rounded(RoundedRows::new(&room, how));
                 multiply_codes(level, MatMut::new(&mut d[..n], n), last, &packed, 0, Start::Row(&bias));
                 assert_eq!(c[(m - 1) * n..], d[..n], "{quants:?} at {level}: a row alone");
                 // the same sum in f64 over what the rows are rounded to, by this test's own rounding

@@ -12,7 +12,6 @@ pub mod dot;
 pub mod gemm;
 mod sums;
 mod tile;
-#[cfg(target_arch = "x86_64")]
 mod vector;
 pub mod view;
 

@@ -9,10 +9,9 @@
 #![allow(unsafe_code)] // unchecked loads and stores, inside bounds asserted by `panel`
 
 use super::sums::Start;
-#[cfg(target_arch = "x86_64")]
-use super::vector::{Body, Vector, avx2, avx512, avx512_bf16};
+use super::vector::{Body, Vector, avx2, avx512, avx512_bf16, plain};
 use super::view::{Mat, MatMut};
-use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
+use crate::numeric::simd::Level;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -96,8 +95,8 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Tiles, panel: &[f32], 
         a.mat.rows == c.rows() && cols <= width && panel.len() / width >= a.mat.cols && (!pairs || level.has_dot())
     );
     assert!(!matches!(start, Start::Row(row) if row.len() != cols));
-    let vectors = if level.is_avx512() { cols.div_ceil(16) } else { cols.div_ceil(8) };
-    let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
+    let lanes = if level.name() == "avx2" { 8 } else { 16 };
+    let (vectors, whole) = (cols.div_ceil(lanes), cols.is_multiple_of(lanes));
     let past =
         start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
     let rows = c.rows();
@@ -154,7 +153,6 @@ struct To {
     /// What its sums start from, as pointer and distance between rows; zero if `None`.
     from: Option<(*const f32, usize)>,
     /// Whether stores bypass the caches, where the level can: c and its rows are then aligned to 64 bytes.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     past: bool,
     /// How many steps of the panel a chain has.
     block: usize,
@@ -172,54 +170,44 @@ impl To {
 
 /// # Safety
 /// `to` has n rows of `vectors` whole vectors; a is inside its data; panel has a.cols rows of the level's width.
-#[cfg_attr(not(target_arch = "x86_64"), allow(unused_unsafe))]
 unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, panel: &[f32], to: To) {
+    macro_rules! rows {
+        ($compiled:ident, $vectors:literal, $pairs:literal) => {
+            match n {
+                1 => $compiled(level, Tile::<1, $vectors, $pairs> { a, panel, to }),
+                2 => $compiled(level, Tile::<2, $vectors, $pairs> { a, panel, to }),
+                3 => $compiled(level, Tile::<3, $vectors, $pairs> { a, panel, to }),
+                4 => $compiled(level, Tile::<4, $vectors, $pairs> { a, panel, to }),
+                5 => $compiled(level, Tile::<5, $vectors, $pairs> { a, panel, to }),
+                _ => $compiled(level, Tile::<6, $vectors, $pairs> { a, panel, to }),
+            }
+        };
+    }
     // SAFETY: passed on from the caller; `level` proves its instructions.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
-        {
-            macro_rules! rows {
-                ($compiled:ident, $vectors:literal, $pairs:literal) => {
-                    match n {
-                        1 => $compiled(Tile::<1, $vectors, $pairs> { a, panel, to }),
-                        2 => $compiled(Tile::<2, $vectors, $pairs> { a, panel, to }),
-                        3 => $compiled(Tile::<3, $vectors, $pairs> { a, panel, to }),
-                        4 => $compiled(Tile::<4, $vectors, $pairs> { a, panel, to }),
-                        5 => $compiled(Tile::<5, $vectors, $pairs> { a, panel, to }),
-                        _ => $compiled(Tile::<6, $vectors, $pairs> { a, panel, to }),
-                    }
-                };
-            }
-            if level.is_avx512() {
-                return match (vectors, pairs) {
-                    (1, false) => rows!(avx512, 1, false),
-                    (2, false) => rows!(avx512, 2, false),
-                    (3, false) => rows!(avx512, 3, false),
-                    (_, false) => rows!(avx512, 4, false),
-                    (1, true) => rows!(avx512_bf16, 1, true),
-                    (2, true) => rows!(avx512_bf16, 2, true),
-                    (3, true) => rows!(avx512_bf16, 3, true),
-                    (_, true) => rows!(avx512_bf16, 4, true),
-                };
-            }
-            if level.name() == "avx2" {
-                return if vectors == 1 { rows!(avx2, 1, false) } else { rows!(avx2, 2, false) };
-            }
+        match (level.name(), vectors, pairs) {
+            ("avx512" | "avx512-bf16", 1, false) => rows!(avx512, 1, false),
+            ("avx512" | "avx512-bf16", 2, false) => rows!(avx512, 2, false),
+            ("avx512" | "avx512-bf16", 3, false) => rows!(avx512, 3, false),
+            ("avx512" | "avx512-bf16", _, false) => rows!(avx512, 4, false),
+            ("avx512-bf16", 1, true) => rows!(avx512_bf16, 1, true),
+            ("avx512-bf16", 2, true) => rows!(avx512_bf16, 2, true),
+            ("avx512-bf16", 3, true) => rows!(avx512_bf16, 3, true),
+            ("avx512-bf16", _, true) => rows!(avx512_bf16, 4, true),
+            ("avx2", 1, _) => rows!(avx2, 1, false),
+            ("avx2", _, _) => rows!(avx2, 2, false),
+            _ => rows!(plain, 1, false),
         }
-        let _ = pairs; // no level below has them
-        level.run(Plain { n, vectors, a, panel, to });
     }
 }
 
 /// Tiles of N rows of C vectors, under the conditions of [`tile`]; their elements are `PAIRS` of bf16, or f32s.
-#[cfg(target_arch = "x86_64")]
 struct Tile<'a, const N: usize, const C: usize, const PAIRS: bool> {
     a: Mat<'a>,
     panel: &'a [f32],
     to: To,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, PAIRS> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
@@ -250,7 +238,7 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
                         let mut row = [V::all(0.0); C];
                         for v in 0..C {
                             if ahead && (V::LANES * v).is_multiple_of(16) {
-                                _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(V::LANES * v + AHEAD).cast());
+                                V::prefetch(b.wrapping_add(V::LANES * v + AHEAD).cast());
                             }
                             row[v] = V::load(b.add(V::LANES * v));
                         }
@@ -294,67 +282,6 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
     }
 }
 
-/// A tile in plain Rust, under the conditions of [`tile`].
-struct Plain<'a> {
-    n: usize,
-    vectors: usize,
-    a: Mat<'a>,
-    panel: &'a [f32],
-    to: To,
-}
-
-impl Kernel for Plain<'_> {
-    #[inline(always)]
-    fn run<M: MulAdd>(self) {
-        match self.n {
-            1 => self.rows::<1, M>(),
-            2 => self.rows::<2, M>(),
-            3 => self.rows::<3, M>(),
-            4 => self.rows::<4, M>(),
-            5 => self.rows::<5, M>(),
-            _ => self.rows::<6, M>(),
-        }
-    }
-}
-
-impl Plain<'_> {
-    #[inline(always)]
-    fn rows<const N: usize, M: MulAdd>(self) {
-        let Plain { vectors, a, panel, to, .. } = self;
-        let cols = 8 * vectors;
-        for t in 0..to.count {
-            let (a, down) = (&a.data[t * to.down..], t * N);
-            let mut total = [[0f32; 16]; N];
-            for (i, total) in total.iter_mut().enumerate() {
-                if let Some((from, stride)) = to.from {
-                    // SAFETY: row i of what to start from, whole vectors of it.
-                    let from = unsafe { std::slice::from_raw_parts(from.add((down + i) * stride), cols) };
-                    total[..cols].copy_from_slice(from);
-                }
-            }
-            let mut acc = if to.is_chain() { total } else { [[0f32; 16]; N] };
-            for (p, row) in panel.as_chunks::<16>().0.iter().enumerate().take(self.a.cols) {
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    let x = a[i * self.a.row_stride + p * self.a.col_stride];
-                    for v in 0..16 {
-                        acc[v] = fma::<M>(x, row[v], acc[v]);
-                    }
-                }
-                if !to.is_chain() && ((p + 1) % to.block == 0 || p + 1 == self.a.cols) {
-                    for (total, acc) in total.as_flattened_mut().iter_mut().zip(acc.as_flattened_mut()) {
-                        (*total, *acc) = (*total + *acc, 0.0);
-                    }
-                }
-            }
-            for (i, sums) in if to.is_chain() { acc } else { total }.iter().enumerate() {
-                // SAFETY: row i of c.
-                let to = unsafe { std::slice::from_raw_parts_mut(to.c.add((down + i) * to.stride), cols) };
-                to.copy_from_slice(&sums[..cols]);
-            }
-        }
-    }
-}
-
 /// c = start + a times panels of bf16 pairs, `apart` elements from one to the next, for one row of c, at most 64 long, and a, at a level
 /// without their dot product: pairs are widened to two f32 while they are loaded. `block`: as for [`panel`], in steps of k, an even number.
 pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], usize), (start, block): (Start, usize)) {
@@ -370,23 +297,19 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], us
     for (i, a) in a.chunks(block).enumerate() {
         let mut sums_of_block = [0f32; 64];
         let body = (&mut sums_of_block, a, (&pairs[i * (block / 2) * width..], apart));
-        match (level.name(), panels) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the level has the instructions, and every panel has a row for each two elements of a (asserted above).
-            ("avx512" | "avx512-bf16", _) => unsafe { avx512(WidenPairs::<4>(body)) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            ("avx2", 1) => unsafe { avx2(WidenPairs::<2>(body)) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            ("avx2", 2) => unsafe { avx2(WidenPairs::<4>(body)) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            ("avx2", 3) => unsafe { avx2(WidenPairs::<6>(body)) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            ("avx2", _) => unsafe { avx2(WidenPairs::<8>(body)) },
-            _ => level.run(Widen(body, width)),
+        // SAFETY: the level has the instructions, and every panel has a row for each two elements of a (asserted above).
+        unsafe {
+            match (level.name(), panels) {
+                ("avx512" | "avx512-bf16", _) => avx512(level, WidenPairs::<4>(body)),
+                ("avx2", 1) => avx2(level, WidenPairs::<2>(body)),
+                ("avx2", 2) => avx2(level, WidenPairs::<4>(body)),
+                ("avx2", 3) => avx2(level, WidenPairs::<6>(body)),
+                ("avx2", _) => avx2(level, WidenPairs::<8>(body)),
+                (_, 1) => plain(level, WidenPairs::<1>(body)),
+                (_, 2) => plain(level, WidenPairs::<2>(body)),
+                (_, 3) => plain(level, WidenPairs::<3>(body)),
+                (_, _) => plain(level, WidenPairs::<4>(body)),
+            }
         }
         sums.iter_mut().zip(sums_of_block).for_each(|(sum, chain)| *sum += chain);
     }
@@ -396,35 +319,13 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], us
 /// The sums of a row of c, the row of a, and panels of pairs with their distance.
 type Widened<'a> = (&'a mut [f32; 64], &'a [f32], (&'a [f32], usize));
 
-/// [`widen`] in plain Rust, for panels of a width.
-struct Widen<'a>(Widened<'a>, usize);
-
-impl Kernel for Widen<'_> {
-    #[inline(always)]
-    fn run<M: MulAdd>(self) {
-        let Widen((sums, a, (pairs, apart)), width) = self;
-        for (sums, pairs) in sums.chunks_exact_mut(width).zip(pairs.chunks(apart.max(1))) {
-            for (a, row) in a.chunks(2).zip(pairs.chunks_exact(width)) {
-                let odd_a = a.get(1).copied().unwrap_or(0.0);
-                for (sum, pair) in sums.iter_mut().zip(row) {
-                    let [even, odd] = [pair.to_bits() & 0xffff_0000, pair.to_bits() << 16].map(f32::from_bits);
-                    *sum = fma::<M>(odd_a, odd, fma::<M>(a[0], even, *sum));
-                }
-            }
-        }
-    }
-}
-
 /// How many elements ahead to prefetch: a product of few rows waits for memory, and the CPU's own prefetch stops at the
 /// end of a page.
-#[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 4096;
 
 /// [`widen`] on C vectors: with panels of few, on several panels at once, because a chain of multiply-adds waits for itself.
-#[cfg(target_arch = "x86_64")]
 struct WidenPairs<'a, const C: usize>(Widened<'a>);
 
-#[cfg(target_arch = "x86_64")]
 impl<const C: usize> Body for WidenPairs<'_, C> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
@@ -439,7 +340,7 @@ impl<const C: usize> Body for WidenPairs<'_, C> {
                 for v in 0..C {
                     let at = row.add(v / V::PANEL * apart + v % V::PANEL * V::LANES);
                     if (V::LANES * v).is_multiple_of(16) {
-                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                        V::prefetch(at.wrapping_add(AHEAD).cast());
                     }
                     let pair = V::load_ints(at.cast());
                     acc[v] = V::fmadd(even, V::from_bits(V::and(pair, high)), acc[v]);

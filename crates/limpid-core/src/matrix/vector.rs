@@ -1,9 +1,14 @@
-//! Vectors of f32s and of i32s as an instruction set has them, and how one body is compiled for each size. A body is written once, against
+//! Vectors of f32s and of i32s as an instruction set has them, and how one body is compiled for each. A body is written once, against
 //! [`Vector`]; it is compiled by one of the functions below, which have the instructions. Who calls them has seen that the CPU has them
 //! too (`Level`).
 #![allow(unsafe_code)] // instructions that the CPU has, and unchecked loads and stores: see `Vector`
 
+use crate::numeric::half::widen_f16;
+use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+use std::array::from_fn;
+use std::marker::PhantomData;
 
 /// A vector of f32s.
 ///
@@ -18,9 +23,11 @@ pub(super) trait Vector: Copy {
     /// How many vectors a row of a packed panel has.
     const PANEL: usize;
 
+    /// Brings what is read soon into the nearest cache, where there is an instruction for it.
+    unsafe fn prefetch(at: *const u8);
     unsafe fn load(at: *const f32) -> Self;
     unsafe fn store(at: *mut f32, v: Self);
-    /// A store that bypasses the caches; `at` is aligned to a vector.
+    /// A store that bypasses the caches, where there is an instruction for it; `at` is aligned to a vector.
     unsafe fn stream(at: *mut f32, v: Self);
     unsafe fn load_ints(at: *const u8) -> Self::Ints;
     /// Of f16s.
@@ -37,7 +44,7 @@ pub(super) trait Vector: Copy {
     unsafe fn add(a: Self, b: Self) -> Self;
     /// a b + c
     unsafe fn fmadd(a: Self, b: Self, c: Self) -> Self;
-    /// a b - c
+    /// a b - c, where a b is exact, so that only the difference is rounded
     unsafe fn fmsub(a: Self, b: Self, c: Self) -> Self;
     /// c - a b
     unsafe fn fnmadd(a: Self, b: Self, c: Self) -> Self;
@@ -46,6 +53,7 @@ pub(super) trait Vector: Copy {
     unsafe fn from_ints(x: Self::Ints) -> Self;
     /// The f32s whose bits these are.
     unsafe fn from_bits(x: Self::Ints) -> Self;
+    unsafe fn bits(x: Self) -> Self::Ints;
     unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn xor(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// Shifted to lower bits, zeros following.
@@ -54,8 +62,11 @@ pub(super) trait Vector: Copy {
     unsafe fn up(a: Self::Ints, by: usize) -> Self::Ints;
     /// The highest byte of each lane, with its sign.
     unsafe fn highest_byte(a: Self::Ints) -> Self::Ints;
-    /// acc + the sum of four products of bytes: of w, which have no sign, and of x, which have one.
-    unsafe fn dot(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
+    /// Sums of products of codes w, as they are stored, and of signed bytes x: [`first`](Vector::first), then `dot` for at most 32 steps, four
+    /// at a time, then [`last`](Vector::last). `start` is what the offset of stored codes takes away.
+    unsafe fn first<const BITS: usize>(start: i32) -> Self::Ints;
+    unsafe fn dot<const BITS: usize>(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
+    unsafe fn last<const BITS: usize>(acc: Self::Ints, start: i32) -> Self::Ints;
     /// What codes of four bits mean, in the low bits of the lanes: `table` is of consecutive integers.
     unsafe fn look_up(codes: Self::Ints, table: &[f32; 16]) -> Self;
 }
@@ -69,14 +80,31 @@ pub(super) trait Body {
     unsafe fn run<V: Vector>(self);
 }
 
+/// Runs a body on [`Plain`] vectors.
+///
+/// # Safety
+/// What the body needs.
+pub(super) unsafe fn plain(level: Level, body: impl Body) {
+    struct OnPlain<B>(B);
+    impl<B: Body> Kernel for OnPlain<B> {
+        #[inline(always)]
+        fn run<M: MulAdd>(self) {
+            // SAFETY: as the caller says; plain vectors need no instructions.
+            unsafe { self.0.run::<Plain<M>>() }
+        }
+    }
+    level.run(OnPlain(body));
+}
+
 /// Functions that are compiled with some instructions, and run a body on vectors of a type.
+#[cfg(target_arch = "x86_64")]
 macro_rules! compiled {
     ($($name:ident: $vector:ty, $features:literal;)*) => {
         $(
             /// # Safety
             /// The CPU has the instructions; and what the body needs.
             #[target_feature(enable = $features)]
-            pub(super) unsafe fn $name(body: impl Body) {
+            pub(super) unsafe fn $name(_: Level, body: impl Body) {
                 // SAFETY: as the caller says.
                 unsafe { body.run::<$vector>() }
             }
@@ -84,6 +112,7 @@ macro_rules! compiled {
     };
 }
 
+#[cfg(target_arch = "x86_64")]
 compiled! {
     avx2: __m256, "avx2,fma,f16c";
     avx512: __m512, "avx512f";
@@ -91,25 +120,104 @@ compiled! {
     avx512_vnni: __m512, "avx512f,avx512vnni";
 }
 
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use self::{plain as avx2, plain as avx512, plain as avx512_bf16, plain as avx512_vnni};
+
 /// The functions of [`Vector`], each one expression.
 macro_rules! functions {
-    ($(fn $name:ident($($arg:ident: $t:ty),*) $(-> $r:ty)? $body:block)*) => {
+    ($(fn $name:ident$(<const $bits:ident: usize>)?($($arg:ident: $t:ty),*) $(-> $r:ty)? $body:block)*) => {
         $(
             #[inline(always)]
-            unsafe fn $name($($arg: $t),*) $(-> $r)? {
+            unsafe fn $name$(<const $bits: usize>)?($($arg: $t),*) $(-> $r)? {
                 // SAFETY: as `Vector` says.
+                #[allow(unused_unsafe)]
                 unsafe { $body }
             }
         )*
     };
 }
 
+/// [`Vector::fmadd_pairs`] without an instruction for it: the two halves one after the other.
+#[inline(always)]
+unsafe fn halves_of_pairs<V: Vector>(a: V, b: V, c: V) -> V {
+    // SAFETY: as `Vector` says.
+    unsafe {
+        let high = |v: V| V::from_bits(V::and(V::bits(v), V::all_ints(0xffff_0000_u32 as i32)));
+        let low = |v: V| V::from_bits(V::up(V::bits(v), 16));
+        V::fmadd(low(a), low(b), V::fmadd(high(a), high(b), c))
+    }
+}
+
+/// Sixteen f32s in plain Rust, of which the compiler makes the vectors that it knows.
+pub(super) struct Plain<M>([f32; 16], PhantomData<M>);
+
+impl<M: MulAdd> Plain<M> {
+    #[inline(always)]
+    fn of(lane: impl FnMut(usize) -> f32) -> Self {
+        Plain(from_fn(lane), PhantomData)
+    }
+}
+
+impl<M> Clone for Plain<M> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Plain<M> {}
+
+impl<M: MulAdd> Vector for Plain<M> {
+    type Ints = [i32; 16];
+    const LANES: usize = 16;
+    const PANEL: usize = 1;
+
+    functions! {
+        fn prefetch(_at: *const u8) {}
+        fn load(at: *const f32) -> Self { Plain(at.cast::<[f32; 16]>().read_unaligned(), PhantomData) }
+        fn store(at: *mut f32, v: Self) { at.cast::<[f32; 16]>().write_unaligned(v.0) }
+        fn stream(at: *mut f32, v: Self) { Self::store(at, v) }
+        fn load_ints(at: *const u8) -> [i32; 16] { at.cast::<[i32; 16]>().read_unaligned() }
+        fn load_halves(at: *const u8) -> Self {
+            let halves = at.cast::<[u16; 16]>().read_unaligned();
+            Self::of(|i| widen_f16(halves[i]))
+        }
+        fn load_signed(at: *const u8) -> Self { Self::of(|i| f32::from(*at.add(i) as i8)) }
+        fn load_unsigned(at: *const u8) -> Self { Self::of(|i| f32::from(*at.add(i))) }
+        fn all(x: f32) -> Self { Self::of(|_| x) }
+        fn all_ints(x: i32) -> [i32; 16] { [x; 16] }
+        fn mul(a: Self, b: Self) -> Self { Self::of(|i| a.0[i] * b.0[i]) }
+        fn add(a: Self, b: Self) -> Self { Self::of(|i| a.0[i] + b.0[i]) }
+        fn fmadd(a: Self, b: Self, c: Self) -> Self { Self::of(|i| fma::<M>(a.0[i], b.0[i], c.0[i])) }
+        fn fmsub(a: Self, b: Self, c: Self) -> Self { Self::of(|i| a.0[i] * b.0[i] - c.0[i]) }
+        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Self::of(|i| fma::<M>(-a.0[i], b.0[i], c.0[i])) }
+        fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self { halves_of_pairs(a, b, c) }
+        fn from_ints(x: [i32; 16]) -> Self { Self::of(|i| x[i] as f32) }
+        fn from_bits(x: [i32; 16]) -> Self { Self::of(|i| f32::from_bits(x[i] as u32)) }
+        fn bits(x: Self) -> [i32; 16] { x.0.map(|x| x.to_bits() as i32) }
+        fn and(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { from_fn(|i| a[i] & b[i]) }
+        fn xor(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { from_fn(|i| a[i] ^ b[i]) }
+        fn down(a: [i32; 16], by: usize) -> [i32; 16] { a.map(|a| (a as u32 >> by) as i32) }
+        fn up(a: [i32; 16], by: usize) -> [i32; 16] { a.map(|a| a << by) }
+        fn highest_byte(a: [i32; 16]) -> [i32; 16] { a.map(|a| a >> 24) }
+        fn first<const BITS: usize>(start: i32) -> [i32; 16] { [start; 16] }
+        fn dot<const BITS: usize>(acc: [i32; 16], w: [i32; 16], x: [i32; 16]) -> [i32; 16] {
+            let byte = |v: i32, s: usize| v >> (8 * s) & 255;
+            from_fn(|i| (0..4).fold(acc[i], |acc, s| acc + byte(w[i], s) * i32::from(byte(x[i], s) as i8)))
+        }
+        fn last<const BITS: usize>(acc: [i32; 16], _start: i32) -> [i32; 16] { acc }
+        fn look_up(codes: [i32; 16], table: &[f32; 16]) -> Self { Self::of(|i| table[codes[i] as usize & 15]) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
 impl Vector for __m512 {
     type Ints = __m512i;
     const LANES: usize = 16;
     const PANEL: usize = 4;
 
     functions! {
+        fn prefetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         fn load(at: *const f32) -> Self { _mm512_loadu_ps(at) }
         fn store(at: *mut f32, v: Self) { _mm512_storeu_ps(at, v) }
         fn stream(at: *mut f32, v: Self) { _mm512_stream_ps(at, v) }
@@ -132,22 +240,27 @@ impl Vector for __m512 {
         }
         fn from_ints(x: __m512i) -> Self { _mm512_cvtepi32_ps(x) }
         fn from_bits(x: __m512i) -> Self { _mm512_castsi512_ps(x) }
+        fn bits(x: Self) -> __m512i { _mm512_castps_si512(x) }
         fn and(a: __m512i, b: __m512i) -> __m512i { _mm512_and_si512(a, b) }
         fn xor(a: __m512i, b: __m512i) -> __m512i { _mm512_xor_si512(a, b) }
         fn down(a: __m512i, by: usize) -> __m512i { _mm512_srlv_epi32(a, Self::all_ints(by as i32)) }
         fn up(a: __m512i, by: usize) -> __m512i { _mm512_sllv_epi32(a, Self::all_ints(by as i32)) }
         fn highest_byte(a: __m512i) -> __m512i { _mm512_srai_epi32::<24>(a) }
-        fn dot(acc: __m512i, w: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, w, x) }
+        fn first<const BITS: usize>(start: i32) -> __m512i { Self::all_ints(start) }
+        fn dot<const BITS: usize>(acc: __m512i, w: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, w, x) }
+        fn last<const BITS: usize>(acc: __m512i, _start: i32) -> __m512i { acc }
         fn look_up(codes: __m512i, table: &[f32; 16]) -> Self { _mm512_permutexvar_ps(codes, Self::load(table.as_ptr())) }
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Vector for __m256 {
     type Ints = __m256i;
     const LANES: usize = 8;
     const PANEL: usize = 2;
 
     functions! {
+        fn prefetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         fn load(at: *const f32) -> Self { _mm256_loadu_ps(at) }
         fn store(at: *mut f32, v: Self) { _mm256_storeu_ps(at, v) }
         fn stream(at: *mut f32, v: Self) { _mm256_stream_ps(at, v) }
@@ -162,27 +275,33 @@ impl Vector for __m256 {
         fn fmadd(a: Self, b: Self, c: Self) -> Self { _mm256_fmadd_ps(a, b, c) }
         fn fmsub(a: Self, b: Self, c: Self) -> Self { _mm256_fmsub_ps(a, b, c) }
         fn fnmadd(a: Self, b: Self, c: Self) -> Self { _mm256_fnmadd_ps(a, b, c) }
-        // no CPU without AVX-512 has the instruction: the two halves one after the other
-        fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self {
-            let high = Self::from_bits(Self::all_ints(0xffff_0000_u32 as i32));
-            let (a_low, b_low) = (Self::up(_mm256_castps_si256(a), 16), Self::up(_mm256_castps_si256(b), 16));
-            let first = Self::fmadd(_mm256_and_ps(a, high), _mm256_and_ps(b, high), c);
-            Self::fmadd(Self::from_bits(a_low), Self::from_bits(b_low), first)
-        }
+        fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self { halves_of_pairs(a, b, c) }
         fn from_ints(x: __m256i) -> Self { _mm256_cvtepi32_ps(x) }
         fn from_bits(x: __m256i) -> Self { _mm256_castsi256_ps(x) }
+        fn bits(x: Self) -> __m256i { _mm256_castps_si256(x) }
         fn and(a: __m256i, b: __m256i) -> __m256i { _mm256_and_si256(a, b) }
         fn xor(a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }
         fn down(a: __m256i, by: usize) -> __m256i { _mm256_srlv_epi32(a, Self::all_ints(by as i32)) }
         fn up(a: __m256i, by: usize) -> __m256i { _mm256_sllv_epi32(a, Self::all_ints(by as i32)) }
         fn highest_byte(a: __m256i) -> __m256i { _mm256_srai_epi32::<24>(a) }
-        // in pairs of 16 bits: the instruction for bytes bounds its sums
-        fn dot(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
-            let (w_even, x_even) =
-                (Self::and(w, _mm256_set1_epi16(255)), _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x)));
-            let (w_odd, x_odd) = (_mm256_srli_epi16::<8>(w), _mm256_srai_epi16::<8>(x));
-            let both = _mm256_add_epi32(_mm256_madd_epi16(w_even, x_even), _mm256_madd_epi16(w_odd, x_odd));
-            _mm256_add_epi32(acc, both)
+        // the instruction for bytes sums two products in 16 bits: with codes of four bits, sixteen fit; of eight bits, two fit if their
+        // offset of 128 is taken away first
+        fn first<const BITS: usize>(_start: i32) -> __m256i { Self::all_ints(0) }
+        fn dot<const BITS: usize>(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+            if BITS == 4 {
+                _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x))
+            } else {
+                let w = Self::xor(w, _mm256_set1_epi8(i8::MIN));
+                let two = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+                _mm256_add_epi32(acc, _mm256_madd_epi16(two, _mm256_set1_epi16(1)))
+            }
+        }
+        fn last<const BITS: usize>(acc: __m256i, start: i32) -> __m256i {
+            if BITS == 4 {
+                _mm256_add_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), Self::all_ints(start))
+            } else {
+                acc
+            }
         }
         // a table of sixteen needs two permutations: adding is as fast
         fn look_up(codes: __m256i, table: &[f32; 16]) -> Self {

@@ -164,6 +164,15 @@ impl Level {
         self.name() == "avx512-bf16"
     }
 
+    /// Whether products of four bytes, with integer sums, are one instruction on vectors of 512 bits. The sums are exact with or without it, so
+    /// this is not a level of its own.
+    pub(crate) fn has_vnni(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.is_avx512() && is_x86_feature_detected!("avx512vnni");
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// Runs the copy of `kernel` compiled for this level.
     #[inline]
     pub fn run<Output>(self, kernel: impl Kernel<Output>) -> Output {

@@ -24,8 +24,8 @@ pub struct Roof {
 }
 
 enum Work {
-    /// Multiply-adds on registers, `times` times over; of pairs of bf16 or of f32.
-    MultiplyAdds { times: usize, pairs: bool },
+    /// Multiply-adds on registers, `times` times over.
+    MultiplyAdds { times: usize, of: Precision },
     /// Reads of more memory than the caches hold.
     Reads(Arena),
 }
@@ -41,14 +41,14 @@ const MEMORY: usize = 512 << 20;
 const PART: usize = 1 << 18;
 
 impl Roof {
-    /// The roof of multiply-adds, in floating-point operations per second; a multiply-add counts as two.
+    /// The roof of multiply-adds of a precision, in operations per second; a multiply-add counts as two. In int8 they are of bytes, with
+    /// integer sums.
     ///
     /// # Errors
     /// If a thread cannot be started.
     pub fn multiply_adds(threads: usize, level: Level, precision: Precision) -> Result<Roof> {
-        // without the dot product, bf16 is multiplied as f32
-        let pairs = precision == Precision::Bf16 && level.has_dot();
-        Ok(Roof { pool: Pool::start(threads)?, level, work: Work::MultiplyAdds { times: 1 << 10, pairs }, best: 0.0 })
+        let work = Work::MultiplyAdds { times: 1 << 10, of: precision };
+        Ok(Roof { pool: Pool::start(threads)?, level, work, best: 0.0 })
     }
 
     /// The roof of reading memory, in bytes per second.
@@ -90,10 +90,10 @@ impl Roof {
     fn once(&mut self) -> f64 {
         let (level, threads) = (self.level, self.pool.threads());
         match &self.work {
-            &Work::MultiplyAdds { times, pairs } => {
+            &Work::MultiplyAdds { times, of } => {
                 let done = Mutex::new(0.0);
                 self.pool.run(threads, &|_, _| {
-                    let did = chains(level, pairs, times);
+                    let did = chains(level, of, times);
                     *done.lock().unwrap_or_else(|e| e.into_inner()) += did;
                 });
                 done.into_inner().unwrap_or_else(|e| e.into_inner())
@@ -113,18 +113,23 @@ impl Roof {
 
 /// Adds a product to each of several sums, `times` times. There are as many sums as keep the adders busy (two a
 /// cycle, four to six cycles each), as far as there are registers. Returns the number of operations.
-fn chains(level: Level, pairs: bool, times: usize) -> f64 {
+fn chains(level: Level, of: Precision, times: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    match level.name() {
+    match (level.name(), of) {
         // SAFETY: the level proves the instructions.
-        "avx512-bf16" if pairs => return unsafe { avx512_bf16(times) },
+        ("avx512-bf16", Precision::Bf16) => return unsafe { avx512_bf16(times) },
+        // SAFETY: as above, and the CPU was asked for VNNI.
+        (_, Precision::Int8) if level.has_vnni() => return unsafe { avx512_vnni(times) },
+        // SAFETY: as above: all levels of AVX-512 have AVX2.
+        ("avx2" | "avx512" | "avx512-bf16", Precision::Int8) => return unsafe { avx2_bytes(times) },
+        // without the dot product, bf16 is multiplied as f32
         // SAFETY: as above.
-        "avx512" | "avx512-bf16" => return unsafe { avx512(times) },
+        ("avx512" | "avx512-bf16", _) => return unsafe { avx512(times) },
         // SAFETY: as above.
-        "avx2" => return unsafe { avx2(times) },
+        ("avx2", _) => return unsafe { avx2(times) },
         _ => {}
     }
-    let _ = pairs;
+    let _ = of;
     level.run(Chains(times))
 }
 
@@ -163,6 +168,26 @@ registers!(
         let bf16 = |v: __m512| unsafe { std::mem::transmute::<__m512, __m512bh>(v) };
         _mm512_dpbf16_ps(sum, bf16(a), bf16(b))
     }
+);
+
+#[cfg(target_arch = "x86_64")]
+registers!(
+    avx512_vnni,
+    "avx512f,avx512vnni",
+    24 x 64,
+    _mm512_setzero_si512(),
+    _mm512_set1_epi8(1),
+    |a, b, sum| _mm512_dpbusd_epi32(sum, a, b)
+);
+#[cfg(target_arch = "x86_64")]
+registers!(
+    avx2_bytes,
+    "avx2",
+    12 x 32,
+    _mm256_setzero_si256(),
+    _mm256_set1_epi8(1),
+    // of the sum itself, or the product would be computed once
+    |a, _, sum| _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, sum))
 );
 
 /// In plain Rust, for the levels without a body of their own.

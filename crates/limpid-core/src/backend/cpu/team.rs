@@ -8,7 +8,7 @@ use crate::backend::BackendError;
 use crate::kernels::{attend, linear};
 use crate::matrix::arena::Arena;
 use crate::matrix::codes::Codes;
-use crate::matrix::dot::{Left, Round, rounded};
+use crate::matrix::dot::{self, Left, Round, RoundedRows, Rounding};
 use crate::matrix::gemm::{self, Packed, gemm_packed, gemm_turned, multiply_codes};
 use crate::matrix::view::{Mat, MatMut, Shared};
 use crate::matrix::{Precision, Start, Sums};
@@ -51,7 +51,7 @@ pub fn scratch(model: &Model) -> usize {
 /// Elements of the largest left operand, rounded, of products with quantised weights.
 pub fn rounded_room(model: &Model) -> usize {
     let room = |op: &Op| match op {
-        Op::Linear { x, .. } | Op::Classify { x, .. } => x.rows * rounded(x.cols),
+        Op::Linear { x, .. } | Op::Classify { x, .. } => dot::rounded_room(x.rows, x.cols),
         _ => 0,
     };
     model.ops().iter().map(room).max().unwrap_or(0)
@@ -251,16 +251,19 @@ impl ThreadTeam {
         let panels = cols.div_ceil(width);
         let parts = if self.alone(rows * cols * a.cols) { 1 } else { 4 * self.pool.threads() };
         let each = panels.div_ceil(parts).max(1) * width;
-        let (k, mut room) = (a.cols, None);
-        let x = (self.precision == Precision::Int8 && b.codes().is_some() && a.col_stride == 1).then(|| {
+        let mut room = None;
+        let codes = b.codes().filter(|_| self.precision == Precision::Int8 && a.col_stride == 1);
+        let x = codes.map(|codes| {
             let room = room.insert(self.rounded.lock().unwrap_or_else(|e| e.into_inner()));
-            let room = &mut room[..rows * rounded(k)];
-            self.rows([(&mut *room, rounded(k))], |rows, [to], _| {
-                for (i, to) in rows.zip(to.chunks_exact_mut(rounded(k))) {
-                    self.level.run(Round { to, x: a.row(i), k });
+            let how = Rounding { rows, k: a.cols, codes };
+            let (room, height) = (&mut room[..how.elements()], how.height());
+            self.rows([(&mut *room, how.tile())], |tiles, [to], _| {
+                for (tile, to) in tiles.zip(to.chunks_exact_mut(how.tile())) {
+                    let x = a.rows(tile * height..((tile + 1) * height).min(rows));
+                    self.level.run(Round { to, x, how });
                 }
             });
-            Left::Rounded(room, k)
+            Left::Rounded(RoundedRows::new(room, how))
         });
         let to = Shared::new(c, cols);
         self.pool.run(cols.div_ceil(each), &|task, id| {
