@@ -54,11 +54,11 @@ pub struct GpuMatrices {
     pub side: u32,
     /// Lanes of a workgroup: four subgroups, if these are as large as they may be.
     pub lanes: u32,
-    /// Places for what a subgroup made: one for each, if these are not too small.
-    pub places: u32,
 }
 
 impl GpuMatrices {
+    /// Bytes that a workgroup shares: two tiles, and a matrix of each subgroup.
+    const SHARED: u32 = 32 << 10;
     /// What an adapter must offer.
     const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
         .union(wgpu::Features::SHADER_F16)
@@ -73,12 +73,15 @@ impl GpuMatrices {
         let all = adapter.cooperative_matrix_properties();
         let square = all.iter().filter(|of| of.m_size == of.n_size && of.n_size == of.k_size);
         let side = square.filter(|of| (of.ab_type, of.cr_type) == (F16, F32)).map(|of| of.m_size).max()?;
-        let info = adapter.get_info();
-        let (least, most) = (info.subgroup_min_size.max(1), info.subgroup_max_size);
-        let lanes = 4 * most;
-        // 8 places of 16 x 16 and two tiles are the 16 KiB that WebGPU promises; Metal names 4 as its least, and has 32
-        let places = (lanes / least).next_multiple_of(4).min(8);
-        (lanes <= 256 && lanes.is_multiple_of(side)).then_some(GpuMatrices { side, lanes, places })
+        let lanes = 4 * adapter.get_info().subgroup_max_size;
+        let shared = adapter.limits().max_compute_workgroup_storage_size;
+        let fits = lanes <= 256 && lanes.is_multiple_of(2 * side) && shared >= GpuMatrices::SHARED;
+        fits.then_some(GpuMatrices { side, lanes })
+    }
+
+    /// The side of what a workgroup makes whose subgroups make so many rows of matrices (`WIDE` of linear_f16.wgsl).
+    pub fn tile(self, rows: usize) -> usize {
+        2 * rows * self.side as usize
     }
 }
 
@@ -395,6 +398,7 @@ impl GpuDevice {
         let required_limits = wgpu::Limits {
             max_buffer_size: own.max_buffer_size,
             max_storage_buffer_binding_size: own.max_storage_buffer_binding_size,
+            max_compute_workgroup_storage_size: described.matrices.map_or(16 << 10, |_| GpuMatrices::SHARED),
             max_immediate_size: WORDS,
             ..wgpu::Limits::default().or_worse_values_from(&own) // of what draws pictures, it may have less
         };
@@ -697,9 +701,9 @@ impl GpuDevice {
                 module: &module,
                 entry_point: Some(kernel.entry),
                 compilation_options: wgpu::PipelineCompilationOptions {
-                    constants: &how.constants(),
                     // every kernel writes the workgroup's memory before it reads it
                     zero_initialize_workgroup_memory: false,
+                    ..Default::default()
                 },
                 cache: None,
             })

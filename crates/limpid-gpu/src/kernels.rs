@@ -21,7 +21,7 @@ pub struct Variant {
     pub d: usize,
     /// Whether the cache has bf16, two in a word.
     pub halves: bool,
-    /// Rows of a product that a thread makes, 0 where it is no product.
+    /// Rows of a product that a thread makes, or of matrices that a subgroup makes; 0 where it is no product.
     pub rows: usize,
     /// Which operands of a product are stored across, and which are read four elements at once.
     pub across: [bool; 2],
@@ -39,18 +39,20 @@ impl Variant {
     }
     /// The lines before a kernel's text.
     pub fn lines(self) -> String {
-        let Variant { d, halves, rows, fours, rounds, matrices, .. } = self;
-        // tiles of at most 8 KiB of keys, and as many of values: WebGPU promises 16
-        let tile = if d <= 64 { 16 } else { 8 };
+        let Variant { d, halves, rows, across, fours, rounds, matrices } = self;
+        // tiles of at most 4 KiB of keys, and as many of values, with the products of 64 rows: WebGPU promises 16
+        let tile = 1024 / d.max(64).next_power_of_two();
         let operands = || -> String {
+            let across = ["A", "B"].into_iter().zip(across).map(|(name, is)| format!("const ACROSS_{name} = {is};\n"));
             let operands = ["a", "b"].into_iter().zip(fours).enumerate();
-            operands.map(|(i, (name, fours))| operand(i, name, fours)).chain([PRODUCTS.into()]).collect()
+            let operands = operands.map(|(i, (name, fours))| operand(i, name, fours, matrices.is_some()));
+            across.chain(operands).chain([PRODUCTS.into()]).collect()
         };
-        if let Some(GpuMatrices { side, lanes, places }) = matrices {
+        if let Some(GpuMatrices { side, lanes }) = matrices {
             let matrix = |name, element, role| format!("alias {name} = coop_mat{side}x{side}<{element}, {role}>;\n");
             return [
                 "enable f16;\nenable wgpu_cooperative_matrix;\n".into(),
-                format!("const SIDE = {side}u;\nconst GROUP = {lanes}u;\nconst SLOTS = {places}u;\n"),
+                format!("const SIDE = {side}u;\nconst GROUP = {lanes}u;\nconst ROWS = {rows}u;\n"),
                 [matrix("Left", "f16", "A"), matrix("Right", "f16", "B"), matrix("Sum", "f32", "C")].concat(),
                 operands(),
             ]
@@ -62,19 +64,16 @@ impl Variant {
             _ => format!("const D = {d}u;\nconst TILE = {tile}u;\nconst HALVES = {halves};\n"),
         }
     }
-    /// The constants of its pipeline.
-    pub fn constants(self) -> Vec<(&'static str, f64)> {
-        let names = ["ACROSS_A", "ACROSS_B"].into_iter().zip(self.across);
-        names.filter(|(_, across)| *across).map(|(name, _)| (name, 1.0)).collect()
-    }
 }
 
-/// An operand of a product, and how four elements of it are read, of which there may be fewer.
-fn operand(binding: usize, name: &str, fours: bool) -> String {
-    let (of, read) = if fours {
-        ("vec4f", format!("if there > 0u {{ v = {name}[at / 4u]; }}"))
-    } else {
-        ("f32", format!("for (var i = 0u; i < 4u; i++) {{ if i < there {{ v[i] = {name}[at + i]; }} }}"))
+/// An operand of a product, and how four elements of it are read, of which there may be fewer. What pads a row to a multiple of four is
+/// zero. `ahead`: the read is unconditional, from somewhere, so that the driver does not wait for it before it goes on; that is faster where
+/// the next tile is read early, and slower elsewhere.
+fn operand(binding: usize, name: &str, fours: bool, ahead: bool) -> String {
+    let (of, read) = match (fours, ahead) {
+        (true, true) => ("vec4f", format!("v = select(v, {name}[select(0u, at / 4u, there > 0u)], there > 0u);")),
+        (true, false) => ("vec4f", format!("if there > 0u {{ v = {name}[at / 4u]; }}")),
+        _ => ("f32", format!("for (var i = 0u; i < 4u; i++) {{ if i < there {{ v[i] = {name}[at + i]; }} }}")),
     };
     format!(
         "@group(0) @binding({binding}) var<storage, read_write> {name}: array<{of}>;\n\
@@ -145,7 +144,8 @@ mod tests {
                 (_, "product_f16") if device.adapter.matrices.is_none() => vec![],
                 (_, "product_f16") => {
                     let matrices = device.adapter.matrices;
-                    product(0).into_iter().map(|how| Variant { rounds: false, matrices, ..how }).collect()
+                    let both = [1, 4].into_iter().flat_map(product);
+                    both.map(|how| Variant { rounds: false, matrices, ..how }).collect()
                 }
                 (_, "thin") => [1, 2, 4, 8].into_iter().flat_map(product).collect(),
                 _ => vec![Variant::default()],

@@ -85,6 +85,7 @@ pub struct Gpu {
     pushed: usize,
     rows: GpuRows,
     scratch: Window,
+    logits: Window,
     dots: Window,
     /// Rows of a chunk of logits.
     chunk: usize,
@@ -210,7 +211,7 @@ impl Gpu {
                 *to = space(device, model, of)?;
             }
         }
-        let Workspace { chunk, scratch, dots } = Workspace::needed(&device.adapter, model);
+        let Workspace { chunk, logits, scratch, dots } = Workspace::needed(&device.adapter, model);
         let heads = model.config.heads();
         let alibi = |op: &Op| matches!(op, Op::Attend { scoring, .. } if scoring.alibi);
         let slopes = match model.ops().iter().find(|op| alibi(op)) {
@@ -231,6 +232,7 @@ impl Gpu {
             pushed: 0,
             rows: GpuRows::new(device, slopes, rows::most(&model.limits(), learns))?,
             scratch: Window::new(&device.reserve("scratch", scratch)?, 0..scratch),
+            logits: Window::new(&device.reserve("scratch", logits)?, 0..logits),
             dots: Window::new(&device.reserve("scratch", dots)?, 0..dots),
             chunk,
             sums: Growing::default(),
@@ -291,12 +293,12 @@ impl Gpu {
         write: impl FnOnce(&Memory, &mut List) -> Result<()>,
         then: impl FnOnce(List) -> Result<T>,
     ) -> Result<T> {
-        let Gpu { device, weights, spaces, rows, scratch, dots, chunk, bindings, halves, .. } = self;
+        let Gpu { device, weights, spaces, rows, scratch, logits, dots, chunk, bindings, halves, .. } = self;
         let mut all = spaces.each_ref();
         all[MemorySpace::Const as usize] = &weights.konst;
         all[MemorySpace::Param as usize] = &weights.param;
         let (chunk, halves, precision) = (*chunk, *halves, self.precision);
-        let memory = Memory { device, spaces: all, rows, scratch, dots, chunk, precision, halves };
+        let memory = Memory { device, spaces: all, rows, scratch, logits, dots, chunk, precision, halves };
         let mut list = List::new(device, bindings);
         write(&memory, &mut list)?;
         then(list)
@@ -369,17 +371,19 @@ fn space(device: &GpuDevice, model: &Model, space: MemorySpace) -> Result<Space>
 struct Workspace {
     /// Rows of a chunk of logits.
     chunk: usize,
+    logits: usize,
     scratch: usize,
     dots: usize,
 }
 
 impl Workspace {
     fn needed(adapter: &GpuAdapter, model: &Model) -> Workspace {
-        let (vocab, seen) = (model.config.vocab_size, adapter.binding_bytes as usize / 4);
-        let most = CHUNK.min(seen) / vocab / STEP * STEP;
+        let (row, seen) = (passes::logits_row(model.config.vocab_size), adapter.binding_bytes as usize / 4);
+        let most = CHUNK.min(seen) / row / STEP * STEP;
         let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
+        let logits = if model.losses().is_some() { chunk * row } else { 1 };
         let dots = if differentiates(model) { model.rows * model.config.heads().n_head } else { 1 };
-        Workspace { chunk, scratch: scratch(model, chunk).min(seen / STEP * STEP), dots }
+        Workspace { chunk, logits, scratch: scratch(model, chunk).min(seen / STEP * STEP), dots }
     }
 }
 
@@ -392,9 +396,9 @@ impl GpuAdapter {
         let bytes = |space: MemorySpace| -> Result<usize> {
             Ok(places(self, model, space)?.iter().map(|page| rounded(page.len())).sum())
         };
-        let Workspace { scratch, dots, .. } = Workspace::needed(self, model);
+        let Workspace { logits, scratch, dots, .. } = Workspace::needed(self, model);
         let rows = rows::room(rows::most(&model.limits(), differentiates(model)));
-        let mut all = [scratch, dots, rows, rows::LEAST].map(rounded).iter().sum::<usize>();
+        let mut all = [scratch, logits, dots, rows, rows::LEAST].map(rounded).iter().sum::<usize>();
         for space in MemorySpace::ALL.into_iter().filter(|space| *space != MemorySpace::Average) {
             all += bytes(space)?;
         }
@@ -419,11 +423,16 @@ impl GpuAdapter {
     }
 }
 
-/// Elements of scratch: a chunk of logits, or the partial sums of other ops.
+/// Elements of scratch: the partial sums of ops.
 fn scratch(model: &Model, chunk: usize) -> usize {
+    // of the gradients of a product's operands
+    let back = |w: Region, rows: usize| {
+        let of_x = rows * w.cols * passes::shares([rows, w.cols, w.rows]);
+        of_x.max((w.len() + w.rows) * passes::shares([w.rows, w.cols, rows]))
+    };
     let of = |op: &Op| match *op {
-        Op::Classify { w, .. } => chunk * w.rows,
-        Op::Linear { w, .. } => (w.len() + w.rows) * passes::shares([w.rows, w.cols, model.rows]),
+        Op::Classify { w, .. } if differentiates(model) => back(w, chunk),
+        Op::Linear { w, .. } if differentiates(model) => back(w, model.rows),
         Op::Norm { x, .. } => model.rows.div_ceil(passes::norm_rows(1)) * 2 * x.cols,
         Op::QkNorm { x, together: true, .. } => model.rows.div_ceil(passes::norm_rows(1)) * x.cols,
         Op::QkNorm { heads, .. } => model.rows.div_ceil(passes::norm_rows(heads.n_head)) * 2 * heads.d_head,
@@ -458,7 +467,7 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
     }
     let limit = device.adapter.binding_bytes as usize / 4;
     if let Some(Op::Classify { w, .. }) = model.ops().last()
-        && (STEP + 1) * w.rows > limit
+        && STEP * passes::logits_row(w.rows) > limit
     {
         let what = format!(
             "a vocabulary of {} needs {} logits at once, and a kernel of {} sees {limit}: the cpu has room",

@@ -44,8 +44,10 @@ pub struct Memory<'a> {
     pub device: &'a GpuDevice,
     pub spaces: [&'a Space; MemorySpace::ALL.len()],
     pub rows: &'a GpuRows,
-    /// Partial sums and chunks of logits.
+    /// Partial sums.
     pub scratch: &'a Window,
+    /// A chunk of logits, in rows of [`logits_row`] elements.
+    pub logits: &'a Window,
     /// Attention's sums of dy y.
     pub dots: &'a Window,
     /// Rows of a chunk of logits.
@@ -68,7 +70,8 @@ pub enum Rounding {
     },
 }
 
-/// One operand of a product: a window, elements from a row of it to the next, and the first column.
+/// One operand of a product: a window, elements from a row of it to the next, and the first column. Four elements are read at once where
+/// both numbers are multiples of four; what pads rows to be that is zero.
 #[derive(Clone, Copy)]
 pub struct Factor<'a> {
     pub window: &'a Window,
@@ -91,8 +94,13 @@ pub enum ProductExtra<'a> {
     Sums(&'a Window),
 }
 
-/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed. Where a sum is long and there are few tiles, it is cut in shares of fixed length that are added up in order; they need
-/// `room`.
+/// Elements from a row of logits to the next, a multiple of four. Nothing writes the padding, which is zero.
+pub fn logits_row(vocab: usize) -> usize {
+    vocab.next_multiple_of(8)
+}
+
+/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed. Where a sum is long and there are few tiles,
+/// it is cut in shares of fixed length that are added up in order; they need `room`.
 #[allow(clippy::too_many_arguments)] // the operands, and how
 pub fn product(
     list: &mut List,
@@ -132,21 +140,23 @@ pub fn product(
         let a_at = a.at + first * if across[0] { 1 } else { a.row };
         let c_at = if to.is_some() { 0 } else { c.at + first * c.row };
         let sums_at = if to.is_some() { m * n } else { first };
-        let whole = |of: &Factor, at: usize, len: usize| [of.row, at, len].iter().all(|n| n.is_multiple_of(4));
-        let fours = [whole(&a, a_at, if across[0] { m } else { k }), whole(&b, 0, if across[1] { k } else { n })];
+        let fours = [(a.row, a_at), (b.row, 0)].map(|(row, at)| row.is_multiple_of(4) && at.is_multiple_of(4));
         let mut words = words![m, n, k, a.row, b.row, c_row, a_at, c_at, flags, sums_at, each, each_room].to_vec();
-        let tiles = |high: usize, wide: usize| m.div_ceil(high) * n.div_ceil(wide).max(1) * shares;
         let thin = m <= FEW && across == [false, true] && shares == 1;
-        let tall = m.div_ceil(2 * TILE) * n.div_ceil(TILE) >= BUSY / 4;
         let how = Variant { across, fours, rounds: rounding == Rounding::Bf16, ..Variant::default() };
+        // large tiles, if they keep a device busy
+        let tiles = |high: usize, wide: usize| m.div_ceil(high) * n.div_ceil(wide).max(1) * shares;
         let (kernel, how, workgroups) = match rounding {
             Rounding::F16 { matrices, lift } => {
                 words.extend(words![lift, 1.0 / lift]);
-                let wide = 4 * matrices.side as usize;
-                (&kernels::PRODUCT_F16, Variant { matrices: Some(matrices), ..how }, tiles(wide, wide))
+                let rows = if tiles(matrices.tile(4), matrices.tile(4)) >= BUSY / 4 { 4 } else { 1 };
+                let side = matrices.tile(rows);
+                (&kernels::PRODUCT_F16, Variant { rows, matrices: Some(matrices), ..how }, tiles(side, side))
             }
             _ if thin => (&kernels::THIN, Variant { rows: m.next_power_of_two(), ..how }, n.div_ceil(FEW)),
-            _ if tall => (&kernels::PRODUCT, Variant { rows: 8, ..how }, tiles(2 * TILE, TILE)),
+            _ if tiles(2 * TILE, TILE) >= BUSY / 4 => {
+                (&kernels::PRODUCT, Variant { rows: 8, ..how }, tiles(2 * TILE, TILE))
+            }
             _ => (&kernels::PRODUCT, Variant { rows: 4, ..how }, tiles(TILE, TILE)),
         };
         list.expect(work(m));
@@ -162,7 +172,7 @@ pub fn product(
 /// In how many shares a product's sums are cut, if there is room, to keep a device busy with few tiles: what is written and read again
 /// is at most half of the operands.
 pub fn shares([m, n, k]: [usize; 3]) -> usize {
-    let tiles = (m.div_ceil(TILE) * n.div_ceil(TILE)).max(1);
+    let tiles = (m.div_ceil(2 * TILE) * n.div_ceil(2 * TILE)).max(1);
     let most = (k * (m + n) + m * n) / (4 * m * n).max(1);
     (BUSY / tiles).min(k / 256).min(most).max(1)
 }
@@ -256,7 +266,9 @@ impl Memory<'_> {
                 let two = Norms { heads: Some(heads), together, kind, eps, less_one };
                 self.norm(list, &two, x, [q_gain, k_gain], None, y, stats)
             }
-            Op::Linear { x, w, b, y } => self.linear(list, &self.window(x), w, b, &self.window(y), x.rows),
+            Op::Linear { x, w, b, y } => {
+                self.linear(list, &self.window(x), w, b, Factor::whole(&self.window(y), w.rows), x.rows)
+            }
             Op::Rotate { x, y, angles, heads } => self.rotate(list, x, angles, heads, 1.0, y, false),
             Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
                 let (cache_len, singles) = (cache.map_or(0, |cache| cache.len()), rows.single_count);
@@ -343,10 +355,11 @@ impl Memory<'_> {
                 self.norm_back(list, &two, x, [q_gain, k_gain], None, &dy, stats, to.as_ref())
             }
             Op::Linear { x, w, b, .. } => {
+                let dy = Factor::whole(&dy, w.rows);
                 if let Some((dx, add)) = &to {
-                    self.linear_back_x(list, &dy, w, dx, x.rows, *add)?;
+                    self.linear_back_x(list, dy, w, dx, x.rows, *add)?;
                 }
-                self.linear_back_w(list, &dy, &self.window(x), w, b, x.rows)
+                self.linear_back_w(list, dy, &self.window(x), w, b, x.rows)
             }
             Op::Rotate { angles, heads, .. } => match first {
                 Some(dx) => self.rotate(list, given, angles, heads, -1.0, dx.region, dx.add),
@@ -517,11 +530,11 @@ impl Memory<'_> {
     }
 
     /// y = x w' + b
-    fn linear(&self, list: &mut List, x: &Window, w: Region, b: Option<Region>, y: &Window, rows: usize) -> Result<()> {
+    fn linear(&self, list: &mut List, x: &Window, w: Region, b: Option<Region>, y: Factor, rows: usize) -> Result<()> {
         for (part, of) in self.parts(w) {
             let weight = self.window(of);
             let bias = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }));
-            let to = Factor { window: y, row: w.rows, at: part.start };
+            let to = Factor { at: part.start, ..y };
             let operands = [Factor::whole(x, w.cols), Factor::whole(&weight, w.cols), to];
             let bias = bias.as_ref().map_or(ProductExtra::Nothing, ProductExtra::Bias);
             let size = [rows, part.len(), w.cols];
@@ -531,22 +544,14 @@ impl Memory<'_> {
     }
 
     /// dx (+)= dy w
-    fn linear_back_x(
-        &self,
-        list: &mut List,
-        dy: &Window,
-        w: Region,
-        dx: &Window,
-        rows: usize,
-        add: bool,
-    ) -> Result<()> {
+    fn linear_back_x(&self, list: &mut List, dy: Factor, w: Region, dx: &Window, rows: usize, add: bool) -> Result<()> {
         for (part, of) in self.parts(w) {
             let weight = self.window(of);
-            let from = Factor { window: dy, row: w.rows, at: part.start };
+            let from = Factor { at: part.start, ..dy };
             let operands = [from, Factor::whole(&weight, w.cols), Factor::whole(dx, w.cols)];
             let add = add || part.start > 0;
-            let size = [rows, w.cols, part.len()];
-            product(list, [false; 2], operands, ProductExtra::Nothing, size, add, None, self.rounding(true))?;
+            let (size, room) = ([rows, w.cols, part.len()], Some(self.scratch));
+            product(list, [false; 2], operands, ProductExtra::Nothing, size, add, room, self.rounding(true))?;
         }
         Ok(())
     }
@@ -555,7 +560,7 @@ impl Memory<'_> {
     fn linear_back_w(
         &self,
         list: &mut List,
-        dy: &Window,
+        dy: Factor,
         x: &Window,
         w: Region,
         b: Option<Region>,
@@ -570,13 +575,12 @@ impl Memory<'_> {
         for (part, of) in self.parts(w.grad()) {
             // what is frozen has no gradient, and no place for one
             let grad = if w.learns() { self.window(of) } else { self.device.no_output() };
-            let from = Factor { window: dy, row: w.rows, at: part.start };
+            let from = Factor { at: part.start, ..dy };
             let operands = [from, Factor::whole(x, w.cols), Factor::whole(&grad, w.cols)];
             let sums = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }.grad()));
             let sums = sums.as_ref().map_or(ProductExtra::Nothing, ProductExtra::Sums);
-            // the logits' gradient lies in the scratch
-            let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
-            product(list, [true, false], operands, sums, [part.len(), cols, rows], true, room, self.rounding(true))?;
+            let (size, room) = ([part.len(), cols, rows], Some(self.scratch));
+            product(list, [true, false], operands, sums, size, true, room, self.rounding(true))?;
         }
         Ok(())
     }
@@ -698,24 +702,25 @@ impl Memory<'_> {
         let tokens = !given && rows.targets != NONE;
         let on = flags(flag::CLASSIFY, [tokens, given, back.is_some(), seen.is_some()]);
         let (list_window, soft, to) = (rows.window(), rows.soft(), self.window(losses));
-        let chunk = Window::new(&self.scratch.buffer, 0..self.chunk * v);
+        let (logits, row) = (self.logits, logits_row(v));
+        let chunk = Factor::whole(logits, row);
         for first in (0..losses.rows).step_by(self.chunk) {
             let n = self.chunk.min(losses.rows - first);
             let part = |region: Region| Region { at: region.at + first * region.cols, rows: n, ..region };
             let of = self.window(part(x));
-            self.linear(list, &of, w, b, &chunk, n)?;
-            let windows = [Some(&chunk), list_window.as_ref(), soft.as_ref(), Some(&to), seen.as_ref(), probs.as_ref()];
+            self.linear(list, &of, w, b, chunk, n)?;
+            let windows = [Some(logits), list_window.as_ref(), soft.as_ref(), Some(&to), seen.as_ref(), probs.as_ref()];
             let terms = batch.terms;
-            let words = words![n, first, v, cap, batch.weight, terms.smoothing, terms.z_loss, rows.targets, on];
+            let words = words![n, first, v, row, cap, batch.weight, terms.smoothing, terms.z_loss, rows.targets, on];
             list.expect(MOVED * (n * v) as f64);
             let matrices = 1 + [seen.is_some(), probs.is_some(), given].into_iter().filter(|there| *there).count();
             list.touches(matrices * n * v + 2 * n);
             list.run(&kernels::CLASSIFY, Variant::default(), &windows, words, n)?;
             let Some(back) = back else { continue };
             if let Some(dx) = back.dx[0] {
-                self.linear_back_x(list, &chunk, w, &self.window(part(dx.region)), n, dx.add)?;
+                self.linear_back_x(list, chunk, w, &self.window(part(dx.region)), n, dx.add)?;
             }
-            self.linear_back_w(list, &chunk, &of, w, b, n)?;
+            self.linear_back_w(list, chunk, &of, w, b, n)?;
         }
         Ok(())
     }

@@ -320,30 +320,46 @@ fn by_op_in(
     Ok(())
 }
 
-/// Products in every form that models need: few rows, tiles, tall tiles, several submits, rows that are multiples of four and not, sums
-/// that are cut in shares; in each precision. A row has the same bits however many are made at once, and is near a sum in f64.
+/// Products in every form that models need: few rows, small tiles, large ones, several submits, rows that are multiples of four, are not, and
+/// are padded to be, sums that are cut in shares; in each precision. A row has the same bits however many are made at once, and is near a sum
+/// in f64.
 fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
     let mut bindings = Bindings::default();
     let f16 = device.adapter.matrices.map(|matrices| (Rounding::F16 { matrices, lift: 64.0 }, "of f16"));
     let forms = || [(Rounding::None, "of f32"), (Rounding::Bf16, "of bf16")].into_iter().chain(f16);
     let put = |values: &[f32]| Window::filled(device, "prove", values);
-    let sizes = [(1100, 512, 36), (1100, 509, 100), (200, 510, 67), (200, 64, 600), (9, 1, 1), (70, 66, 1500)];
-    for (case, (most, n, k)) in sizes.into_iter().enumerate() {
+    // an operand of rows of so many, with `pad` zeros behind each
+    let padded = |values: &[f32], row: usize, pad: usize| -> Result<Window> {
+        let rows = values.chunks(row).flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(0.0, pad)));
+        put(&rows.collect::<Vec<_>>())
+    };
+    let sizes = [
+        (1500, 1412, 36, false),
+        (1500, 1409, 37, false),
+        (1500, 1413, 67, true),
+        (200, 510, 67, false),
+        (200, 64, 600, false),
+        (9, 1, 1, true),
+        (70, 66, 1500, false),
+        (70, 66, 1501, true),
+    ];
+    for (case, (most, n, k, pads)) in sizes.into_iter().enumerate() {
         let in_shares = passes::shares([most, n, k]) > 1 && k > 1000;
         let values = |site, len: usize| -> Vec<f32> {
             (0..len as u64).map(|i| random::normal(case as u64, site, i) as f32).collect()
         };
         let (a, b, beside) = (values(1, most * k), values(2, k * n), values(3, n.max(most)));
-        let [on_a, on_b, on_beside, on_c] = [&a, &b, &beside, &vec![0.0; most * n]].map(|values| put(values));
-        let (on_a, on_b, on_beside, on_c) = (on_a?, on_b?, on_beside?, on_c?);
+        let (on_beside, on_c) = (put(&beside)?, put(&vec![0.0; most * n])?);
         let room = put(&vec![0.0; if in_shares { 16 * most * (n + 1) } else { 1 }])?;
-        for (rounding, way) in forms() {
-            for across in [[false, true], [false; 2], [true, false]] {
-                let row = [if across[0] { most } else { k }, if across[1] { k } else { n }];
+        for across in [[false, true], [false; 2], [true, false]] {
+            let row = [if across[0] { most } else { k }, if across[1] { k } else { n }];
+            let pad = row.map(|row| if pads { row.next_multiple_of(4) - row } else { 0 });
+            let (on_a, on_b) = (padded(&a, row[0], pad[0])?, padded(&b, row[1], pad[1])?);
+            for (rounding, way) in forms() {
                 let mut made = |m: usize| -> Result<Vec<f32>> {
                     let mut list = List::new(device, &mut bindings);
-                    let operands =
-                        [Factor::whole(&on_a, row[0]), Factor::whole(&on_b, row[1]), Factor::whole(&on_c, n)];
+                    let [on_a, on_b] = [(&on_a, 0), (&on_b, 1)].map(|(on, i)| Factor::whole(on, row[i] + pad[i]));
+                    let operands = [on_a, on_b, Factor::whole(&on_c, n)];
                     // a dispatch before it, and so much work that it is submitted alone
                     let nothing = words![1u32, false, 0f32, 0f32];
                     list.run(&kernels::SCALE, Variant::default(), &[Some(&on_c), Some(&on_c)], nothing, 1)?;

@@ -2,9 +2,10 @@
 // Backward, with P the weights from lse, F dropout's factors and D = sum of dy y:
 //   dv += (P F)' dy;   dP = (dy v') F;   dS = P (dP - D);   dq += slope dS k;   dk += slope dS' q
 //
-// A lane has one query and the workgroup 64 neighbouring ones; keys and values come in tiles through the workgroup's memory, from
-// the sequence's first key on, so a row depends only on its own query and keys. In the backward of keys a lane has a key, and
-// queries come in tiles. Where a sequence has few queries, `attend_one` makes one a workgroup, whose lanes share the keys.
+// A workgroup has 64 neighbouring queries, and two lanes for each, because more than two rows of a head do not fit in a lane's registers:
+// they divide the products with the keys of a tile, and then the features of the sums. Keys and values come in tiles through the
+// workgroup's memory, from the sequence's first key on, so a row depends only on its own query and keys. In the backward of keys a workgroup
+// has 64 keys, and queries come in tiles. Where a sequence has few queries, `attend_one` makes one a workgroup, whose lanes share the keys.
 //
 // The order of a row's sums, in `attend` and `attend_one`: over the keys in tiles of TILE, which begin at multiples of TILE. A tile
 // makes the sums smaller by how much its greatest score is above all before, then adds its keys, ascending.
@@ -96,8 +97,17 @@ fn put(at: u32, i: u32, v: vec4f) {
     }
 }
 
-var<workgroup> left: array<vec4f, TILE * WIDE>; // keys, or queries
-var<workgroup> right: array<vec4f, TILE * WIDE>; // values, or dy
+// A tile of two operands: keys and values, or queries and dy.
+var<workgroup> tiles: array<array<array<vec4f, WIDE>, TILE>, 2>;
+var<workgroup> products: array<array<f32, LANES>, TILE>; // of the 64 rows with those of a tile
+
+const HALF = (WIDE + 1u) / 2u;
+const PART = TILE / 2u; // of a tile, where two products with each row are kept
+
+// a vector of one half of a row's features
+fn of_half(half: u32, e: u32) -> u32 {
+    return min(half * HALF + e, WIDE - 1u);
+}
 
 fn key_column(head: u32) -> u32 {
     return p.heads * D + head / (p.heads / p.kv_heads) * D;
@@ -133,17 +143,17 @@ fn kept_four(at: u32, i: u32) -> vec4f {
     return v;
 }
 
-// Brings a tile of keys and values.
-fn bring(s: Item, head: u32, from_key: u32, lane: u32) {
-    for (var i = lane; i < TILE * WIDE; i += LANES) {
+// Brings so many keys and values.
+fn bring(s: Item, head: u32, from_key: u32, count: u32, thread: u32) {
+    for (var i = thread; i < count * WIDE; i += 2u * LANES) {
         let key = from_key + i / WIDE;
-        left[i] = vec4f(0.0);
-        right[i] = vec4f(0.0);
+        var both = array<vec4f, 2>();
         if key < s.past + s.rows {
             let at = key_at(s, head, key);
-            left[i] = kept_four(at, i % WIDE);
-            right[i] = kept_four(at + p.kv_heads * D, i % WIDE);
+            both = array<vec4f, 2>(kept_four(at, i % WIDE), kept_four(at + p.kv_heads * D, i % WIDE));
         }
+        tiles[0][i / WIDE][i % WIDE] = both[0];
+        tiles[1][i / WIDE][i % WIDE] = both[1];
     }
 }
 
@@ -176,16 +186,17 @@ fn store(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3
     }
 }
 
-@compute @workgroup_size(64)
-fn attend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+@compute @workgroup_size(128)
+fn attend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
     let work = number(id, groups);
     if work >= p.count * p.heads {
         return;
     }
     let s = item(work / p.heads);
     let head = work % p.heads;
+    let lane = thread % LANES;
+    let half = thread / LANES;
     let i = min(s.first + lane, s.rows - 1u); // lanes without a query do the last one's work and keep it
-    let mine = s.first + lane < s.rows;
     let row = s.row + i;
     let begin = begin_of(s, i);
     let end = end_of(s, i);
@@ -195,50 +206,52 @@ fn attend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec
     for (var e = 0u; e < WIDE; e++) {
         q[e] = loaded(row * p.cols + head * D, e);
     }
-    var sum = array<vec4f, WIDE>();
+    var sum = array<vec4f, HALF>();
     var top = LEAST;
     var l = 0.0;
-    let last = min(s.first + 63u, s.rows - 1u);
-    let stop = end_of(s, last);
+    let stop = end_of(s, min(s.first + 63u, s.rows - 1u));
     for (var k0 = begin_of(s, s.first) / TILE * TILE; k0 < stop; k0 += TILE) {
-        bring(s, head, k0, lane);
+        bring(s, head, k0, TILE, thread);
         workgroupBarrier();
-        var scores = array<f32, TILE>();
-        var high = top;
-        for (var j = 0u; j < TILE; j++) {
+        for (var n = 0u; n < PART; n++) {
+            let j = half * PART + n;
             var dot = vec4f(0.0);
             for (var e = 0u; e < WIDE; e++) {
-                dot = fma(q[e], left[j * WIDE + e], dot);
+                dot = fma(q[e], tiles[0][j][e], dot);
             }
-            scores[j] = score_of(added(dot), slope, s.past + i, k0 + j).x;
+            products[j][lane] = score_of(added(dot), slope, s.past + i, k0 + j).x;
+        }
+        workgroupBarrier();
+        var high = top;
+        for (var j = 0u; j < TILE; j++) {
             if k0 + j >= begin && k0 + j < end {
-                high = max(high, scores[j]);
+                high = max(high, products[j][lane]);
             }
         }
         let fade = exp_of(top - high);
         top = high;
         var own = 0.0;
-        for (var e = 0u; e < WIDE; e++) {
+        for (var e = 0u; e < HALF; e++) {
             sum[e] *= fade;
         }
         for (var j = 0u; j < TILE; j++) {
             if k0 + j >= begin && k0 + j < end {
-                var weight = exp_of(scores[j] - top);
+                var weight = exp_of(products[j][lane] - top);
                 own += weight;
                 if (p.flags & DROPS) != 0u {
                     weight *= factor(key, k0 + j, p.threshold, p.kept);
                 }
-                for (var e = 0u; e < WIDE; e++) {
-                    sum[e] = fma(vec4f(weight), right[j * WIDE + e], sum[e]);
+                for (var e = 0u; e < HALF; e++) {
+                    sum[e] = fma(vec4f(weight), tiles[1][j][of_half(half, e)], sum[e]);
                 }
             }
         }
         l = fma(l, fade, own);
         workgroupBarrier();
     }
-    if mine {
-        for (var e = 0u; e < WIDE; e++) {
-            put(row * p.y_cols + head * D, e, sum[e] / l);
+    if s.first + lane < s.rows {
+        for (var e = 0u; e < HALF; e++) {
+            put(row * p.y_cols + head * D, half * HALF + e, sum[e] / l);
         }
         lse[row * p.heads + head] = top + ln_of(l);
     }
@@ -265,7 +278,7 @@ fn attend_one(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups:
     let slope = slope_of(head);
     let key = key_of(p.stream, row * p.heads + head);
     for (var e = lane; e < WIDE; e += LANES) {
-        left[e] = loaded(row * p.cols + head * D, e);
+        tiles[0][0][e] = loaded(row * p.cols + head * D, e);
     }
     workgroupBarrier();
     var sum = array<f32, EACH>();
@@ -280,7 +293,7 @@ fn attend_one(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups:
             let at = key_at(s, head, j);
             var dot = vec4f(0.0);
             for (var e = 0u; e < WIDE; e++) {
-                dot = fma(left[e], kept_four(at, e), dot);
+                dot = fma(tiles[0][0][e], kept_four(at, e), dot);
             }
             score = score_of(added(dot), slope, s.past + i, j).x;
         }
@@ -349,128 +362,133 @@ fn given(at: u32, i: u32) -> vec4f {
     return v;
 }
 
-// dq and D, a lane a query
-@compute @workgroup_size(64)
-fn attend_back_q(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+// dq and D: one lane of a query has q, the other dy
+@compute @workgroup_size(128)
+fn attend_back_q(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
     let work = number(id, groups);
     if work >= p.count * p.heads {
         return;
     }
     let s = item(work / p.heads);
     let head = work % p.heads;
+    let lane = thread % LANES;
+    let half = thread / LANES;
     let i = min(s.first + lane, s.rows - 1u);
     let row = s.row + i;
     let begin = begin_of(s, i);
     let end = end_of(s, i);
     let slope = slope_of(head);
     let key = key_of(p.stream, row * p.heads + head);
-    let own = lse[row * p.heads + head];
-    var q = array<vec4f, WIDE>();
-    var d = array<vec4f, WIDE>();
-    var dq = array<vec4f, WIDE>();
+    let lse_row = lse[row * p.heads + head];
+    var own = array<vec4f, WIDE>();
+    var gradient = array<vec4f, HALF>();
     var both = vec4f(0.0);
     for (var e = 0u; e < WIDE; e++) {
-        q[e] = loaded(row * p.cols + head * D, e);
-        d[e] = given(row * p.y_cols + head * D, e);
+        let d = given(row * p.y_cols + head * D, e);
         var made = vec4f(0.0);
         for (var f = 0u; f < 4u; f++) {
             if 4u * e + f < D {
                 made[f] = out[row * p.y_cols + head * D + 4u * e + f];
             }
         }
-        both = fma(d[e], made, both);
+        both = fma(d, made, both);
+        own[e] = select(loaded(row * p.cols + head * D, e), d, half == 1u);
     }
     let dot_row = added(both);
     let stop = end_of(s, min(s.first + 63u, s.rows - 1u));
-    for (var k0 = begin_of(s, s.first) / TILE * TILE; k0 < stop; k0 += TILE) {
-        bring(s, head, k0, lane);
+    for (var k0 = begin_of(s, s.first) / PART * PART; k0 < stop; k0 += PART) {
+        bring(s, head, k0, PART, thread);
         workgroupBarrier();
-        for (var j = 0u; j < TILE; j++) {
-            if k0 + j >= begin && k0 + j < end {
-                var dot = vec4f(0.0);
-                var back = vec4f(0.0);
-                for (var e = 0u; e < WIDE; e++) {
-                    dot = fma(q[e], left[j * WIDE + e], dot);
-                    back = fma(d[e], right[j * WIDE + e], back);
-                }
-                let score = score_of(added(dot), slope, i, k0 + j);
-                var dp = added(back);
+        for (var n = 0u; n < PART; n++) {
+            var product = vec4f(0.0);
+            for (var e = 0u; e < WIDE; e++) {
+                product = fma(own[e], tiles[half][n][e], product);
+            }
+            products[PART * half + n][lane] = added(product);
+        }
+        workgroupBarrier();
+        for (var n = 0u; n < PART; n++) {
+            let j = k0 + n;
+            if j >= begin && j < end {
+                let score = score_of(products[n][lane], slope, i, j);
+                var dp = products[PART + n][lane];
                 if (p.flags & DROPS) != 0u {
-                    dp *= factor(key, k0 + j, p.threshold, p.kept);
+                    dp *= factor(key, j, p.threshold, p.kept);
                 }
-                let ds = exp_of(score.x - own) * (dp - dot_row) * score.y;
-                for (var e = 0u; e < WIDE; e++) {
-                    dq[e] = fma(vec4f(ds), left[j * WIDE + e], dq[e]);
+                let ds = exp_of(score.x - lse_row) * (dp - dot_row) * score.y;
+                for (var e = 0u; e < HALF; e++) {
+                    gradient[e] = fma(vec4f(ds), tiles[0][n][of_half(half, e)], gradient[e]);
                 }
             }
         }
         workgroupBarrier();
     }
     if s.first + lane < s.rows {
-        for (var e = 0u; e < WIDE; e++) {
-            put(row * p.cols + head * D, e, dq[e]);
+        for (var e = 0u; e < HALF; e++) {
+            put(row * p.cols + head * D, half * HALF + e, gradient[e]);
         }
         dots[row * p.heads + head] = dot_row;
     }
 }
 
-// dk and dv, a lane a key, over the query heads that it serves
-@compute @workgroup_size(64)
-fn attend_back_kv(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+var<workgroup> query_sums: array<vec2f, PART>; // lse and D
+
+// dk and dv over the query heads that a key serves: one lane of a key has k and dk, the other v and dv
+@compute @workgroup_size(128)
+fn attend_back_kv(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
     let work = number(id, groups);
     if work >= p.count * p.kv_heads {
         return;
     }
     let s = item(work / p.kv_heads);
     let shared_head = work % p.kv_heads;
+    let lane = thread % LANES;
+    let half = thread / LANES;
     let j = min(s.first + lane, s.rows - 1u);
     let group = p.heads / p.kv_heads;
-    let column = key_column(shared_head * group);
-    let at = (s.row + j) * p.cols + column;
-    var k = array<vec4f, WIDE>();
-    var v = array<vec4f, WIDE>();
-    var dk = array<vec4f, WIDE>();
-    var dv = array<vec4f, WIDE>();
+    let at = (s.row + j) * p.cols + key_column(shared_head * group) + half * p.kv_heads * D;
+    var own = array<vec4f, WIDE>();
+    var gradient = array<vec4f, WIDE>();
     for (var e = 0u; e < WIDE; e++) {
-        k[e] = loaded(at, e);
-        v[e] = loaded(at + p.kv_heads * D, e);
+        own[e] = loaded(at, e);
     }
     // the queries that see any of these keys
     let start = select(0u, s.first, p.mask == 0u);
     let stop = select(s.rows, min(s.rows, s.first + 63u + p.window), p.window > 0u && p.mask == 0u);
     for (var head = shared_head * group; head < (shared_head + 1u) * group; head++) {
         let slope = slope_of(head);
-        for (var i0 = start; i0 < stop; i0 += TILE) {
-            for (var n = lane; n < TILE * WIDE; n += LANES) {
-                let i = i0 + n / WIDE;
-                left[n] = vec4f(0.0);
-                right[n] = vec4f(0.0);
-                if i < stop {
-                    left[n] = loaded((s.row + i) * p.cols + head * D, n % WIDE);
-                    right[n] = given((s.row + i) * p.y_cols + head * D, n % WIDE);
-                }
+        for (var i0 = start; i0 < stop; i0 += PART) {
+            for (var n = thread; n < PART * WIDE; n += 2u * LANES) {
+                let i = s.row + min(i0 + n / WIDE, stop - 1u);
+                tiles[0][n / WIDE][n % WIDE] = loaded(i * p.cols + head * D, n % WIDE);
+                tiles[1][n / WIDE][n % WIDE] = given(i * p.y_cols + head * D, n % WIDE);
+            }
+            if thread < PART {
+                let which = (s.row + min(i0 + thread, stop - 1u)) * p.heads + head;
+                query_sums[thread] = vec2f(lse[which], dots[which]);
             }
             workgroupBarrier();
-            for (var n = 0u; n < TILE; n++) {
+            for (var n = 0u; n < PART; n++) {
+                var product = vec4f(0.0);
+                for (var e = 0u; e < WIDE; e++) {
+                    product = fma(tiles[half][n][e], own[e], product);
+                }
+                products[PART * half + n][lane] = added(product);
+            }
+            workgroupBarrier();
+            for (var n = 0u; n < PART; n++) {
                 let i = i0 + n;
                 if i < stop && j >= begin_of(s, i) && j < end_of(s, i) {
-                    var dot = vec4f(0.0);
-                    var back = vec4f(0.0);
-                    for (var e = 0u; e < WIDE; e++) {
-                        dot = fma(left[n * WIDE + e], k[e], dot);
-                        back = fma(right[n * WIDE + e], v[e], back);
-                    }
-                    let which = (s.row + i) * p.heads + head;
-                    let score = score_of(added(dot), slope, i, j);
-                    let weight = exp_of(score.x - lse[which]);
+                    let score = score_of(products[n][lane], slope, i, j);
+                    let weight = exp_of(score.x - query_sums[n].x);
                     var kept = 1.0;
                     if (p.flags & DROPS) != 0u {
-                        kept = factor(key_of(p.stream, which), j, p.threshold, p.kept);
+                        kept = factor(key_of(p.stream, (s.row + i) * p.heads + head), j, p.threshold, p.kept);
                     }
-                    let ds = weight * (added(back) * kept - dots[which]) * score.y;
+                    let ds = weight * (products[PART + n][lane] * kept - query_sums[n].y) * score.y;
+                    let share = select(ds, weight * kept, half == 1u);
                     for (var e = 0u; e < WIDE; e++) {
-                        dk[e] = fma(vec4f(ds), left[n * WIDE + e], dk[e]);
-                        dv[e] = fma(vec4f(weight * kept), right[n * WIDE + e], dv[e]);
+                        gradient[e] = fma(vec4f(share), tiles[half][n][e], gradient[e]);
                     }
                 }
             }
@@ -479,8 +497,7 @@ fn attend_back_kv(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) gro
     }
     if s.first + lane < s.rows {
         for (var e = 0u; e < WIDE; e++) {
-            put(at, e, dk[e]);
-            put(at + p.kv_heads * D, e, dv[e]);
+            put(at, e, gradient[e]);
         }
     }
 }

@@ -4,8 +4,8 @@
 // with wanted = (1 - smoothing) target + smoothing mass / V. The logits themselves are a `product`.
 
 struct Words {
-    rows: u32, first: u32, v: u32, cap: f32, // rows of the chunk, and the first one's number in the batch
-    weight: f32, smoothing: f32, z_loss: f32, targets: u32,
+    rows: u32, first: u32, v: u32, row: u32, // rows of the chunk, the first one's number in the batch, elements from one to the next
+    cap: f32, weight: f32, smoothing: f32, z_loss: f32, targets: u32,
     flags: u32,
 }
 var<immediate> p: Words;
@@ -29,7 +29,7 @@ fn classify(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: v
         return;
     }
     let n = p.first + row;
-    let at = row * p.v;
+    let at = row * p.row;
     let whole = n * p.v;
     var top = LEAST;
     for (var i = lane; i < p.v; i += LANES) {

@@ -11,8 +11,7 @@
 // `thin`: for at most 8 rows of a and b stored (n,k), which is decoding: a workgroup makes 8 columns, and reads each weight once,
 // side by side. Bytes: 4 (n k + m k + m n); the few rows of a are read again by each workgroup, from a cache.
 //
-// `ROWS`, `ROUNDS`, `a`, `b`, `a_four` and `b_four` are written before this text, and product.wgsl is: four neighbours in memory
-// are read at once where rows are multiples of four.
+// `ROWS` and `ROUNDS` are written before this text, and product.wgsl is.
 
 const CHAIN = 32u;
 const STEP = 16u;
@@ -28,9 +27,10 @@ fn held(v: vec4f) -> vec4f {
     return v;
 }
 
-// steps of k, four neighbouring rows of a or columns of b each
-var<workgroup> tile_a: array<vec4f, STEP * HIGH / 4u>;
-var<workgroup> tile_b: array<vec4f, STEP * SIDE / 4u>;
+// Steps of k, four neighbouring rows of a or columns of b each. Indices are checked dimension by dimension: the checks of these are outside
+// of the loop over k.
+var<workgroup> tile_a: array<array<vec4f, HIGH / 4u>, STEP>;
+var<workgroup> tile_b: array<array<vec4f, SIDE / 4u>, STEP>;
 
 @compute @workgroup_size(256)
 fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
@@ -85,19 +85,18 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
                 four = array<vec4f, 4>(other[0], other[1], other[2], other[3]);
             }
             for (var j = 0u; j < 4u; j++) {
-                let to = (4u * ku + j) * high + iu;
                 if mine {
-                    tile_a[to] = held(four[j]);
+                    tile_a[4u * ku + j][iu] = held(four[j]);
                 } else {
-                    tile_b[to] = held(four[j]);
+                    tile_b[4u * ku + j][iu] = held(four[j]);
                 }
             }
         }
         workgroupBarrier();
         for (var k = 0u; k < STEP; k++) {
-            let row = tile_b[k * 16u + tn];
+            let row = tile_b[k][tn];
             for (var u = 0u; u < UP; u++) {
-                let column = tile_a[(k * UP + u) * 16u + tm];
+                let column = tile_a[k][16u * u + tm];
                 part[4u * u] = fma(vec4f(column.x), row, part[4u * u]);
                 part[4u * u + 1u] = fma(vec4f(column.y), row, part[4u * u + 1u]);
                 part[4u * u + 2u] = fma(vec4f(column.z), row, part[4u * u + 2u]);
@@ -116,12 +115,11 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
     }
     if sums {
         if mine {
-            tile_a[thread] = column_sum; // of every fourth four rows
+            tile_a[ku][iu] = column_sum; // of every fourth four rows
         }
         workgroupBarrier();
         if thread < HIGH / 4u {
-            let high = HIGH / 4u;
-            let all = ((tile_a[thread] + tile_a[thread + high]) + tile_a[thread + 2u * high]) + tile_a[thread + 3u * high];
+            let all = ((tile_a[0][thread] + tile_a[1][thread]) + tile_a[2][thread]) + tile_a[3][thread];
             for (var j = 0u; j < 4u; j++) {
                 let m = m0 + 4u * thread + j;
                 if m < p.m && (p.flags & SHARES) != 0u {

@@ -1,4 +1,5 @@
-// What all kernels of products have: their numbers, what goes with a product, and how an element is written.
+// What all kernels of products have: their numbers, what goes with a product, and how an element is written. `ACROSS_A` (a is stored (k,m)),
+// `ACROSS_B` (b is stored (n,k)) and both operands are written before this text.
 
 struct Words {
     m: u32, n: u32, k: u32, // rows of a and c, columns of b and c, length of the sums
@@ -14,9 +15,6 @@ const BIAS = 1u; // is added to each row
 const ADD = 2u;
 const SUMS = 4u; // the columns' sums of a, which is stored across, are wanted too
 const SHARES = 8u; // there are several, so those go to c's room
-
-override ACROSS_A: bool = false; // a is stored (k,m)
-override ACROSS_B: bool = false; // b is stored (n,k)
 
 @group(0) @binding(2) var<storage, read_write> bias: array<f32>;
 @group(0) @binding(3) var<storage, read_write> c: array<f32>;
