@@ -334,9 +334,9 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
         put(&rows.collect::<Vec<_>>())
     };
     let sizes = [
-        (1500, 1412, 36, false),
-        (1500, 1409, 37, false),
-        (1500, 1413, 67, true),
+        (1100, 1028, 36, false),
+        (1100, 1021, 19, false),
+        (1100, 1027, 35, true),
         (200, 510, 67, false),
         (200, 64, 600, false),
         (9, 1, 1, true),
