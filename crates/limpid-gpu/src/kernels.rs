@@ -138,7 +138,7 @@ mod tests {
                 });
                 forms.collect::<Vec<_>>()
             };
-            let forms: Vec<Variant> = match (kernel.text.contains("TILE * WIDE"), kernel.entry) {
+            let forms: Vec<Variant> = match (kernel.text.contains("(D + 3u)"), kernel.entry) {
                 (true, _) => [1, 2, 6, 64, 80, 128, 256].map(|d| Variant::heads(d, d % 4 == 0)).into(),
                 (_, "product") => [4, 8].into_iter().flat_map(product).collect(),
                 (_, "product_f16") if device.adapter.matrices.is_none() => vec![],
