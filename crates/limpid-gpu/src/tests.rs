@@ -21,10 +21,10 @@ fn workgroups_beyond_a_list_write_nothing() {
     let words = words![m, n, k, k, k, n, 0u32, 0u32, 0u32, 0u32, 64u32, m * n, 1f32, 1f32];
     let across = [false, true];
     let tiles = [4, 8].map(|rows| (&kernels::PRODUCT, Variant { across, rows, ..Variant::default() }));
-    let matrices = device
-        .adapter
-        .matrices
-        .map(|matrices| (&kernels::PRODUCT_F16, Variant { across, matrices: Some(matrices), ..Variant::default() }));
+    let f16 = |rows| {
+        (&kernels::PRODUCT_F16, Variant { across, rows, matrices: device.adapter.matrices, ..Variant::default() })
+    };
+    let matrices = [1, 4].map(f16).into_iter().filter(|(_, how)| how.matrices.is_some());
     for (kernel, how) in tiles.into_iter().chain(matrices) {
         let c = filled(&[9.0; 200]);
         let mut list = List::new(&device, &mut bindings);
