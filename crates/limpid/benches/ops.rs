@@ -13,7 +13,7 @@ use limpid::optimizer::{Method, Rule};
 use limpid_core::kernels::attend::{CacheBlocks, CachedKeys, Keys};
 use limpid_core::kernels::{activate, attend, classify, norm};
 use limpid_core::matrix::codes::Codes;
-use limpid_core::matrix::dot::{Left, Round, RoundedRows, Rounding};
+use limpid_core::matrix::dot::{Left, Round, RoundedLayout, RoundedRows};
 use limpid_core::matrix::gemm::{self, Packed, gemm_packed, multiply_codes, product};
 use limpid_core::matrix::view::{Mat, MatMut};
 use limpid_core::matrix::{Precision, Start, Sums};
@@ -128,7 +128,7 @@ fn integers(bench: &Bench) {
             let blocks = vec![0x11; quant.bytes(i)];
             let packed = Packed::of_codes(level, codes, i, &vec![(quant, &blocks[..]); o]).unwrap();
             let (x, mut y) = (values(rows * i), vec![0.0; rows * o]);
-            let (x, how) = (Mat::new(&x, i), Rounding { rows, k: i, codes });
+            let (x, how) = (Mat::new(&x, i), RoundedLayout { rows, k: i, codes });
             let (mut room, height) = (vec![0.0; how.elements()], how.height());
             let mut round = || {
                 for (tile, to) in room.chunks_exact_mut(how.tile()).enumerate() {

@@ -45,7 +45,7 @@ fn height(rows: usize, most: usize) -> usize {
 /// How rows are rounded to eight bits: tile after tile, as the inner loops read them. In a tile lie, for each group of steps, its words,
 /// each of four codes of a row, those of all rows beside each other; then of each row the scale d; then -offset Σ x; then d Σ x.
 #[derive(Clone, Copy)]
-pub struct Rounding {
+pub struct RoundedLayout {
     /// Rows.
     pub rows: usize,
     /// Columns: a multiple of 32.
@@ -54,7 +54,7 @@ pub struct Rounding {
     pub codes: Codes,
 }
 
-impl Rounding {
+impl RoundedLayout {
     /// Elements of 4 bytes that a row takes at most.
     pub const fn most(k: usize) -> usize {
         k / 4 + 3 * k / GROUP
@@ -71,7 +71,7 @@ impl Rounding {
     pub fn tile(self) -> usize {
         self.k / self.codes.group * self.group() * self.height()
     }
-    /// Elements of all tiles: at most [`Rounding::most`] for each row and [`ROWS`] more.
+    /// Elements of all tiles: at most [`RoundedLayout::most`] for each row and [`ROWS`] more.
     pub fn elements(self) -> usize {
         self.rows.div_ceil(self.height()) * self.tile()
     }
@@ -79,7 +79,7 @@ impl Rounding {
 
 /// Room for so many rows of `k`, however they are rounded.
 pub const fn rounded_room(rows: usize, k: usize) -> usize {
-    (rows + ROWS) * Rounding::most(k)
+    (rows + ROWS) * RoundedLayout::most(k)
 }
 
 /// Rounds the rows of a tile.
@@ -89,7 +89,7 @@ pub struct Round<'a> {
     /// Its rows, whose elements are neighbours.
     pub x: Mat<'a>,
     /// How all rows are rounded.
-    pub how: Rounding,
+    pub how: RoundedLayout,
 }
 
 impl Kernel for Round<'_> {
@@ -140,13 +140,13 @@ impl Kernel for Round<'_> {
 #[derive(Clone, Copy)]
 pub struct RoundedRows<'a> {
     tiles: &'a [f32],
-    how: Rounding,
+    how: RoundedLayout,
 }
 
 impl<'a> RoundedRows<'a> {
     /// Of tiles that [`Round`] wrote.
     #[track_caller]
-    pub fn new(tiles: &'a [f32], how: Rounding) -> Self {
+    pub fn new(tiles: &'a [f32], how: RoundedLayout) -> Self {
         assert!(tiles.len() == how.elements() && how.k.is_multiple_of(SHARED));
         RoundedRows { tiles, how }
     }
@@ -512,7 +512,7 @@ mod tests {
             codes.lay(&mut panel, width, &columns);
             for rows in 1..=ROWS {
                 let x: Vec<f32> = (0..rows * k).map(|i| uniform(3, 0, i as u64) as f32 - 0.5).collect();
-                let (x, how) = (Mat::new(&x, k), Rounding { rows, k, codes });
+                let (x, how) = (Mat::new(&x, k), RoundedLayout { rows, k, codes });
                 let mut room = vec![0.0; how.elements()];
                 Level::PORTABLE.run(Round { to: &mut room, x, how });
                 for x in [TileRows::Exact(x), TileRows::Rounded(RoundedRows::new(&room, how).tile(0))] {

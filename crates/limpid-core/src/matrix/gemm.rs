@@ -734,7 +734,7 @@ pub fn gemm_turned(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, sta
 
 #[cfg(test)]
 mod tests {
-    use super::super::dot::{RoundedRows, Rounding};
+    use super::super::dot::{RoundedLayout, RoundedRows};
     use super::super::sums::CHAIN;
     use super::*;
 
@@ -884,7 +884,7 @@ mod tests {
                 // with rows that are rounded: each the same alone and among others, and at every level
                 let bias = values(n, 7);
                 let round = |rows: Range<usize>| {
-                    let (a, how) = (Mat::new(&a, k).rows(rows.clone()), Rounding { rows: rows.len(), k, codes });
+                    let (a, how) = (Mat::new(&a, k).rows(rows.clone()), RoundedLayout { rows: rows.len(), k, codes });
                     let mut room = vec![0.0; how.elements()];
                     for (tile, to) in room.chunks_exact_mut(how.tile()).enumerate() {
                         let (from, to_row) = (tile * how.height(), (tile + 1) * how.height());

@@ -8,7 +8,7 @@ use crate::backend::BackendError;
 use crate::kernels::{attend, linear};
 use crate::matrix::arena::Arena;
 use crate::matrix::codes::Codes;
-use crate::matrix::dot::{self, Left, Round, RoundedRows, Rounding};
+use crate::matrix::dot::{self, Left, Round, RoundedLayout, RoundedRows};
 use crate::matrix::gemm::{self, Packed, gemm_packed, gemm_turned, multiply_codes};
 use crate::matrix::view::{Mat, MatMut, Shared};
 use crate::matrix::{Precision, Start, Sums};
@@ -255,7 +255,7 @@ impl ThreadTeam {
         let codes = b.codes().filter(|_| self.precision == Precision::Int8 && a.col_stride == 1);
         let x = codes.map(|codes| {
             let room = room.insert(self.rounded.lock().unwrap_or_else(|e| e.into_inner()));
-            let how = Rounding { rows, k: a.cols, codes };
+            let how = RoundedLayout { rows, k: a.cols, codes };
             let (room, height) = (&mut room[..how.elements()], how.height());
             self.rows([(&mut *room, how.tile())], |tiles, [to], _| {
                 for (tile, to) in tiles.zip(to.chunks_exact_mut(how.tile())) {
