@@ -99,7 +99,7 @@ impl WeightOptions {
 
 /// The newest run under runs/ that has saved a model.
 fn newest_model() -> Result<PathBuf> {
-    let Some(folder) = newest_folder("model.safetensors") else {
+    let Some(folder) = newest_folder(&WEIGHTS) else {
         bail!(Usage(
             "no model is named, and there is none under runs/: give MODEL, or train one with `limpid train`".into()
         ));
@@ -108,9 +108,13 @@ fn newest_model() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The folder under runs/ whose file of this name was written last.
-pub fn newest_folder(file: &str) -> Option<PathBuf> {
-    let written = |folder: PathBuf| Some((folder.join(file).metadata().ok()?.modified().ok()?, folder));
+/// The files in which a run saves its model: all of it, or an adapter.
+pub const WEIGHTS: [&str; 2] = ["model.safetensors", "adapter_model.safetensors"];
+
+/// The folder under runs/ in which one of these files was written last.
+pub fn newest_folder(files: &[&str]) -> Option<PathBuf> {
+    let saved = |folder: &Path, file: &str| folder.join(file).metadata().ok()?.modified().ok();
+    let written = |folder: PathBuf| Some((files.iter().filter_map(|file| saved(&folder, file)).max()?, folder));
     let runs = std::fs::read_dir("runs").ok()?.flatten().filter_map(|entry| written(entry.path()));
     runs.max().map(|(_, folder)| folder)
 }

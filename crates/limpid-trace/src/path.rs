@@ -207,8 +207,10 @@ pub struct PathStep {
     pub words: LensWords,
     /// Of a feed-forward network how many units it has.
     pub units: usize,
-    /// Of a unit what came out of its activation.
+    /// Of a unit what came out of its activation, or of its product if it is gated.
     pub after: Option<f32>,
+    /// Whether units are gated: the path goes on through the gate alone.
+    pub gated: bool,
     /// The number's own cell, or one that it is made of.
     pub at: Cell,
     /// How the parts are to be read.
@@ -223,12 +225,7 @@ const WORDS: usize = 5;
 /// # Errors
 /// As [`LayerTrace::logits`]; if the row or a token is outside, or a hop does not lead on.
 pub fn follow(trace: &mut LayerTrace, asked: PathQuestion, hops: &[Hop], most: usize) -> Result<PathStep, TraceError> {
-    let PathQuestion { row, target, foil } = asked;
-    let value = logit(trace, row, (target, foil))?;
-    let span = trace.batch().spans.iter().copied().find(|span| (span.row..span.row + span.rows).contains(&row));
-    let span = span.unwrap_or(trace.batch().spans[0]);
-    let mut way = PathWay { trace, asked, span, most };
-    let mut here = way.begin(value)?;
+    let (mut way, mut here) = PathWay::begin(trace, asked, most)?;
     for hop in hops {
         here = way.hop(here, *hop)?;
     }
@@ -240,16 +237,15 @@ pub fn follow(trace: &mut LayerTrace, asked: PathQuestion, hops: &[Hop], most: u
 /// # Errors
 /// As [`follow`].
 pub fn largest(trace: &mut LayerTrace, asked: PathQuestion) -> Result<Vec<Hop>, TraceError> {
+    let (mut way, mut here) = PathWay::begin(trace, asked, 0)?;
     let mut hops = vec![];
     loop {
-        let step = follow(trace, asked, &hops, usize::MAX)?;
-        let ways = step.bars.iter().filter_map(|bar| Some((Hop::into(bar.part)?, bar.value.abs())));
+        let ways = here.step.bars.iter().filter_map(|bar| Some((Hop::into(bar.part)?, bar.value.abs())));
         let longest = |hop: &Hop| (!hops.is_empty() || *hop != Hop::Word) && hops.len() < DEEPEST;
         let next = ways.filter(|(hop, _)| longest(hop)).max_by(|a, b| a.1.total_cmp(&b.1));
-        match next {
-            Some((hop, _)) => hops.push(hop),
-            None => return Ok(hops),
-        }
+        let Some((hop, _)) = next else { return Ok(hops) };
+        here = way.hop(here, hop)?;
+        hops.push(hop);
     }
 }
 
@@ -269,18 +265,28 @@ struct PathWay<'a> {
     trace: &'a mut LayerTrace,
     asked: PathQuestion,
     span: Span,
+    /// How many bars of a step are shown.
     most: usize,
 }
 
-impl PathWay<'_> {
-    fn begin(&mut self, value: f64) -> Result<Standing, TraceError> {
-        let PathQuestion { row, target, foil } = self.asked;
-        let mut way = Way::new(self.trace, row, AttributionUnit::Head);
+impl<'a> PathWay<'a> {
+    /// The way, and its first step.
+    fn begin(trace: &'a mut LayerTrace, asked: PathQuestion, most: usize) -> Result<(Self, Standing), TraceError> {
+        let PathQuestion { row, target, foil } = asked;
+        if foil == Some(target) {
+            let what = format!("token {target} is compared with itself: compare it with another token, or with none");
+            return Err(TraceError::Batch { what });
+        }
+        let value = logit(trace, row, (target, foil))?;
+        let span = trace.batch().spans.iter().copied().find(|span| (span.row..span.row + span.rows).contains(&row));
+        let span = span.unwrap_or(trace.batch().spans[0]);
+        let mut way = Way::new(trace, row, AttributionUnit::Head);
         let additive = way.begin_at_head(target as usize, foil.map(|id| id as usize))?;
         let (bars, openings) = (way.sorted(), way.openings);
-        let at = Cell { name: "logits".into(), at: vec![self.sequence(), row - self.span.row, target as usize] };
-        let step = self.step((StepKind::Logit, None), row, (value, bars, additive), at);
-        Ok(Standing { step, row, openings, read: None })
+        let own = PathWay { trace, asked, span, most };
+        let at = Cell { name: "logits".into(), at: vec![own.sequence(), row - own.span.row, target as usize] };
+        let step = own.step((StepKind::Logit, None), row, (value, bars, additive), at);
+        Ok((own, Standing { step, row, openings, read: None }))
     }
 
     fn sequence(&self) -> usize {
@@ -318,6 +324,7 @@ impl PathWay<'_> {
             words: LensWords::default(),
             units: 0,
             after: None,
+            gated: self.trace.names().config.ffn_gated,
             at,
             note: note(&self.trace.names().config),
         }
@@ -328,6 +335,13 @@ impl PathWay<'_> {
         let mut step = here.step;
         if !step.bars.is_empty() {
             step.remainder = step.value - step.bars.iter().map(|bar| bar.value).sum::<f64>();
+        }
+        // tokens are sorted by their weight: that with the largest part is shown with them
+        let largest =
+            (0..step.bars.len()).max_by(|a, b| step.bars[*a].value.abs().total_cmp(&step.bars[*b].value.abs()));
+        if let Some(largest) = largest.filter(|at| self.most > 0 && *at >= self.most) {
+            let bar = step.bars.remove(largest);
+            step.bars.insert(self.most - 1, bar);
         }
         if step.bars.len() > self.most {
             for bar in step.bars.drain(self.most..) {

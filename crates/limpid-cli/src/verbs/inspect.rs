@@ -144,7 +144,7 @@ pub struct Args {
     masks: bool,
     /// Print which parts of the model wrote this token, where they looked and what they carried, back to a word of the input: its text, or its
     /// id if no token has that text; next: the likeliest
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["preset", "data"])]
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["preset", "data", "tensor", "plot", "diagram", "save", "table", "params", "listing", "backward", "next", "masks", "similar"])]
     why: Option<String>,
     /// The token that --why compares with, or none [default: the likeliest other token]
     #[arg(long, value_name = "TOKEN", requires = "why")]

@@ -31,7 +31,7 @@ pub struct Args {
 
 pub fn run(mut args: Args) -> Result<()> {
     if args.runs.is_empty() {
-        let Some(newest) = newest_folder("metrics.jsonl") else {
+        let Some(newest) = newest_folder(&["metrics.jsonl"]) else {
             bail!(Usage(
                 "no run is named, and there is none under runs/: give its folder, or train with `limpid train`".into()
             ));

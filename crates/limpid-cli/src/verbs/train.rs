@@ -69,7 +69,7 @@ fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
     if let Some(path) = whole.as_ref().filter(|path| !free && is_home(path)) {
         bail!("{} holds more than a model, even with --force: choose a folder in it with --out", path.display());
     }
-    let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
+    let kept = models::WEIGHTS.iter().any(|name| folder.join(name).exists());
     if found == FolderContents::Begun && kept && args.resume.is_none() && !args.force {
         bail!(
             "{0} already holds a run, which was killed before its first save: --resume {0} begins it again, another --out \
@@ -368,6 +368,7 @@ fn finish(
 }
 
 fn report(summary: &Summary, folder: &Path, answers: bool) {
+    let is_newest = models::newest_folder(&models::WEIGHTS).is_some_and(|newest| newest == folder);
     let (folder, word) = (folder.display(), show::quoted(folder));
     if summary.stopped {
         let steps = summary.steps;
@@ -408,8 +409,7 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     show::say(format_args!("the model is in {folder}; try: limpid generate --model {word} {how} TEXT"));
     show::say(format_args!("its curves are in {folder}/report.html"));
     if cfg!(feature = "serve") {
-        // the newest run under runs/ need not be named
-        let named = if folder.to_string().starts_with("runs/") { String::new() } else { format!(" {word}") };
+        let named = if is_newest { String::new() } else { format!(" {word}") };
         show::say(format_args!("why it says what it says, in your browser: {} inspect{named} --open", show::program()));
     }
 }

@@ -50,13 +50,14 @@ impl PathStep {
                     }
                     None => format!("The logit of {target} is {}", signed(self.value)),
                 };
-                format!("{what}. Most of that was written by {}{}.", wrote(), self.others())
+                let parts = if self.bars.len() == 1 { "part is" } else { "parts are" };
+                format!("{what}. The largest {parts} {}{}.", wrote(), self.others())
             }
             StepKind::Head { block, head } => self.looked(word, (block, head)),
             StepKind::Carried { block, head } => {
                 let words = self.in_words(word, "what it carried");
                 format!(
-                    "From {here}, L{block}H{head} carried {}{}.{words} It was written there by {}{}.",
+                    "From {here}, L{block}H{head} carried {}{}.{words} It comes from {}{}.",
                     signed(self.value),
                     self.aim(word),
                     wrote(),
@@ -70,7 +71,7 @@ impl PathStep {
                     .first()
                     .map_or(String::new(), |bar| raised(&bar.words, word, &format!(" By itself {}", bar.name)));
                 format!(
-                    "At {here}, L{block} MLP wrote {}{}: of its {}, {} wrote most{}.{words}",
+                    "At {here}, L{block} MLP wrote {}{}. The largest parts of its {} are {}{}.{words}",
                     signed(self.value),
                     self.aim(word),
                     plural(of, "unit"),
@@ -79,10 +80,13 @@ impl PathStep {
                 )
             }
             StepKind::Unit { block, unit } => {
-                let after = self.after.map_or(String::new(), |v| format!(" and gave {}", signed(v.into())));
+                let (into, gives) =
+                    if self.gated { ("the gate of unit", ", which gave") } else { ("unit", " and gave") };
+                let with = if self.gated { " with the unit's other factor" } else { "" };
+                let after = self.after.map_or(String::new(), |v| format!("{gives} {}{with}", signed(v.into())));
                 let words = self.in_words(word, "what it writes");
                 format!(
-                    "At {here}, {} went into unit {unit} of L{block} MLP{after}.{words} What went in was written by {}{}.",
+                    "At {here}, {} went into {into} {unit} of L{block} MLP{after}.{words} What went in was written by {}{}.",
                     signed(self.value),
                     wrote(),
                     self.others()

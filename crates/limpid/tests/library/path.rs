@@ -317,6 +317,12 @@ fn untrue(oracle: &Oracle, step: &PathStep, hops: &[Hop], text: &str) -> Option<
         }
         _ => return None,
     };
+    // the part that is called the largest is that
+    let first = text.split_once("The largest parts are ").and_then(|(_, rest)| Some(stated(rest).first()?.1));
+    let largest = want.values().fold(0f64, |most, value| most.max(value.abs()));
+    if let Some(first) = first.filter(|first| step.kind == StepKind::Logit && !states(first.abs(), largest)) {
+        return Some(("The largest parts are".into(), first, largest));
+    }
     stated(text).into_iter().find_map(|(words, value)| {
         let name = (0..words.len()).map(|n| words[n..].join(" ")).find(|name| want.contains_key(name));
         let exact = match (name, words.last()) {

@@ -38,18 +38,29 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     };
     let foil = match args.rather_than.as_deref() {
         Some("none") => None,
-        Some(token) => Some(id("--rather-than", token)?),
-        None => likeliest.into_iter().find(|id| *id != target),
+        Some(token) if token != "next" => Some(id("--rather-than", token)?),
+        _ => likeliest.into_iter().find(|id| *id != target),
     };
+    if foil == Some(target) {
+        bail!(Usage("--why and --rather-than are the same token: compare it with another one, or with none".into()));
+    }
     let asked = PathQuestion { row, target, foil };
+    let first = follow(&mut trace, asked, &[], BARS)?;
+    if !first.value.is_finite() {
+        bail!(
+            "the logits of this run are NaN or infinite, so nothing adds up: `limpid params --check` finds a damaged weight"
+        );
+    }
     let hops = match &args.via {
         Some(hops) => hops.clone(),
         None => largest(&mut trace, asked)?,
     };
     let steps: Vec<PathStep> =
         (0..=hops.len()).map(|n| follow(&mut trace, asked, &hops[..n], BARS)).collect::<Result<_, _>>()?;
-    let word = |id| piece(tokenizer, id);
+    // a token is not cut at the end of a line
+    let word = |id| piece(tokenizer, id).replace(' ', "\u{a0}");
     if args.json {
+        let word = |id| piece(tokenizer, id);
         let all = steps.iter().enumerate().map(|(n, step)| as_json(step, &hops[..n], &word));
         return show::json(
             &json!({ "position": row, "target": target, "foil": foil, "steps": all.collect::<Vec<_>>() }),
@@ -59,8 +70,8 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let mut text = String::new();
     for (n, step) in steps.iter().enumerate() {
         let via = hops[..n].last().map_or(String::new(), |hop| format!(" {hop}"));
-        text += &wrap(&format!("{}.{via} {}", n + 1, step.sentence(&word)), 0, width);
-        text += &format!("{}\n", bars(step, &word, width));
+        text += &wrap(&format!("{}.{via} {}", n + 1, step.sentence(&word)), 0, width).replace('\u{a0}', " ");
+        text += &format!("{}\n", bars(step, &|id| piece(tokenizer, id), width));
     }
     text += &wrap(steps[0].note, 0, width);
     text += &wrap(
@@ -153,8 +164,16 @@ pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, voca
         }
         Err(_) => match tokenizer {
             None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
+            Some(_) if token.is_empty() => bail!("{flag}: the text is empty: give a token's text or id"),
             Some(tokenizer) => {
                 let ids = tokenizer.encode(token).unwrap_or_default();
+                let spaced = format!(" {token}");
+                if let Ok(ids) = tokenizer.encode(&spaced)
+                    && let [one] = ids[..]
+                    && tokenizer.piece(one)? == spaced
+                {
+                    bail!("{flag}: {token:?} is not one token of this model; {spaced:?} is: write its space too");
+                }
                 let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
                 bail!(
                     "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
