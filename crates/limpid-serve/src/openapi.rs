@@ -195,7 +195,7 @@ fn request(body: &RequestBody) -> Value {
     request
 }
 
-/// The body of a run, of a lesson, or of a question for tiles.
+/// The body of a run, of a walk, or of a question for tiles.
 fn look() -> Value {
     let tile = object(
         &[
@@ -215,12 +215,12 @@ fn look() -> Value {
     let look = object(
         &[],
         &[
-            ("prompt", described(nullable(string()), "The text to run, or to use in a lesson.")),
+            ("prompt", described(nullable(string()), "The text to run, or to use in a walk.")),
             ("tokens", described(nullable(token_ids()), "Token ids instead of a text.")),
             ("last", described(nullable(boolean()), "Keep the end of a prompt that is longer than the context.")),
             ("model", described(nullable(string()), "Which model, if there are several.")),
-            ("walk", described(nullable(string()), "Which lesson.")),
-            ("own", described(nullable(boolean()), "Run the lesson on the served model.")),
+            ("walk", described(nullable(string()), "Which walk.")),
+            ("own", described(nullable(boolean()), "Run the walk on the served model.")),
             ("tiles", tiles),
         ],
     );

@@ -40,10 +40,11 @@ export function whyWord(state, q, target = "", foil = "", via = "") {
  * What the path is of at a token; nothing is said where the address speaks of another.
  * @param {State} state
  * @param {number} q
+ * @param {number} last the last token of the text, which is meant where the address names none
  */
-export function whyIn({ more }, q) {
+export function whyIn({ more }, q, last) {
   const [at = "", foil = "", via = "", ...target] = (more["why"] ?? "").split("~");
-  return at === "" || at === `${q}` ? { foil, via, target: target.join("~") } : { foil: "", via: "", target: "" };
+  return Number(at || last) === q ? { foil, via, target: target.join("~") } : { foil: "", via: "", target: "" };
 }
 
 const COUNTS = ["l", "h", "q", "k"];

@@ -17,10 +17,10 @@ export function drawnWith(typed) {
 /**
  * Where a word after a text is explained.
  * @param {string} before
- * @param {import("./text.js").Piece} own
+ * @param {import("./text.js").Piece} own a token with a text
  */
 export function whyAfter(before, own) {
-  location.hash = hashOf({ ...stateIn(""), p: before, last: true, ...whyWord(stateIn(""), null, own.text === null ? "" : JSON.stringify(own.text)) });
+  location.hash = hashOf({ ...stateIn(""), p: before, last: true, ...whyWord(stateIn(""), null, JSON.stringify(own.text)) });
 }
 
 /** Milliseconds between two things that a screen reader is given to say. */

@@ -462,7 +462,7 @@ export function glassView(page) {
     const changes = { p: field.value, last: false, ...(second.hidden ? {} : { c: otherField.value === "" || otherField.value === field.value ? null : otherField.value, cm: otherModel.value }) };
     const same = field.value === (state.p ?? model?.example) && hashOf({ ...state, ...changes }) === hashOf({ ...state, p: field.value, last: false });
     if (same && (trouble || !run?.done)) return again();
-    const fresh = field.value === state.p ? {} : { q: null, k: null };
+    const fresh = field.value === state.p ? {} : { q: null, k: null, more: { ...state.more, why: "" } };
     go({ ...changes, ...fresh }, "new");
   }
   form.addEventListener("submit", (event) => {

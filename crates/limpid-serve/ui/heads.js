@@ -1,5 +1,5 @@
 // Heads at a glance: small pictures of their attention, and what kind of head each is, in a word.
-import { make } from "./dom.js";
+import { make, plural } from "./dom.js";
 import { colourOfCodes, palette } from "./colours.js";
 import { valuesOfCodes } from "./tiles.js";
 
@@ -32,6 +32,23 @@ export function kindOf({ kind }) {
   const one = SCORES.find((score) => score.key === kind?.score);
   if (!kind || !one) return null;
   return { ...one, name: kind.name, value: kind.value };
+}
+
+/** Tokens from which the server names heads: four after the first. */
+const NAMED_FROM = 5;
+
+/** Why a head of this text may have no name. @param {Run} run */
+export const tooShort = ({ tokens: { length } }) => (length < NAMED_FROM ? `${plural(length, "token")} ${length === 1 ? "is" : "are"} too few to tell what a head looks at: that takes ${NAMED_FROM}` : null);
+
+/** What there is to say where no head is called after what it looks at. @param {Run} run */
+export function noHabit(run) {
+  const short = tooShort(run);
+  if (short) return `${short}.`;
+  const heads = run.layers.flatMap((layer) => layer?.heads ?? []);
+  const even = heads.filter(({ kind }) => kind?.score === "entropy").length;
+  const mixed = heads.length - even;
+  const told = [even > 0 && `${plural(even, "head")} ${even === 1 ? "looks" : "look"} at all tokens about equally`, mixed > 0 && `${plural(mixed, "head")} ${mixed === 1 ? "mixes" : "mix"} several habits`];
+  return `No head has one clear habit on this text: ${told.filter((one) => one).join(", ")}.`;
 }
 
 /** How thumbnails and attention weights are coloured: 0 to 1. @param {string} spread */

@@ -60,6 +60,9 @@ function place(token) {
   return token.top.findIndex(({ piece }) => piece.text === token.piece.text && `${piece.bytes}` === `${token.piece.bytes}`);
 }
 
+/** Whether its reason can be asked for: something came before it, and it has a text to ask by, unlike a part of a character. @param {Token} token */
+const askable = (token) => token.logProb !== null && token.top.length > 0 && token.piece.text !== null;
+
 /** @param {Token} token */
 function inNumbers(token) {
   const nats = surprise(token);
@@ -98,7 +101,8 @@ function content(token, ways) {
   const nodes = [make("p", { class: "name" }, spelled(token.piece)), make("p", {}, inNumbers(token))];
   if (token.logProb === null || token.top.length === 0) return nodes;
   const at = place(token);
-  if (ways) {
+  if (ways && !askable(token)) nodes.push(make("p", { class: "note" }, "A part of a character cannot be asked about."));
+  if (ways && askable(token)) {
     const why = make("button", { type: "button", class: "quiet" }, "Why this word?");
     why.addEventListener("click", () => ways.why(token.piece));
     nodes.push(make("p", {}, why));
@@ -209,7 +213,7 @@ export function startHover(panel) {
     if (!element || event.ctrlKey || event.metaKey || event.altKey) return;
     const [ways, token] = [WAYS.get(element), READ_OUTS.get(element)];
     const other = token?.top[Number(event.key) - 1];
-    if (ways && token && (event.key === "Enter" || (other && other.piece.text !== null))) {
+    if (ways && token && ((event.key === "Enter" && askable(token)) || (other && other.piece.text !== null))) {
       event.preventDefault();
       return event.key === "Enter" ? ways.why(token.piece) : ways.take(/** @type {any} */ (other).piece);
     }

@@ -1,6 +1,6 @@
 // What a view shows, in one line made from the numbers of this run, with what to look for in it.
 import { plural, short } from "./dom.js";
-import { kindOf } from "./heads.js";
+import { kindOf, noHabit, tooShort } from "./heads.js";
 import { share100 } from "./numbers.js";
 import { onOneLine, surpriseAt } from "./runs.js";
 import { piece } from "./text.js";
@@ -17,9 +17,10 @@ const LEADS = {
   },
   heads: (glass) => {
     const heads = glass.run().layers.flatMap((layer, l) => (layer?.heads ?? []).map((scores, h) => ({ name: `L${l}H${h}`, kind: kindOf(scores) })));
+    if (heads.length === 0) return null;
     const named = heads.filter(({ kind }) => kind !== null && kind.key !== "entropy");
     const best = named.reduce((/** @type {any} */ a, b) => (a && a.kind.value >= (b.kind?.value ?? 0) ? a : b), null);
-    const clear = best ? `${plural(named.length, "head")} of ${heads.length} ${named.length === 1 ? "has" : "have"} one clear habit on this text, ${best.name} most (${best.kind.name}, ${short(best.kind.value, 2)}).` : `None of the ${plural(heads.length, "head")} has one clear habit on this text: each mixes several.`;
+    const clear = best ? `${plural(named.length, "head")} of ${heads.length} ${named.length === 1 ? "has" : "have"} one clear habit on this text, ${best.name} most (${best.kind.name}, ${short(best.kind.value, 2)}).` : noHabit(glass.run());
     return `${clear} In each picture rows look, columns are looked at; a bright stripe beside the diagonal is a head that looks at the token before.`;
   },
   head: (glass) => {
@@ -27,7 +28,7 @@ const LEADS = {
     const scores = glass.run().layers[l]?.heads[h];
     if (!scores) return null;
     const kind = kindOf(scores);
-    const habit = kind ? `L${l}H${h} is a head of the kind “${kind.name}” on this text (${short(kind.value, 2)} on average)` : `L${l}H${h} has no single habit on this text`;
+    const habit = kind ? `L${l}H${h} is a head of the kind “${kind.name}” on this text (${short(kind.value, 2)} on average)` : tooShort(glass.run()) ?? `L${l}H${h} has no single habit on this text`;
     return `${habit}; its largest weight is ${short(scores.max, 2)}. A row is a token that looks, a column one that is looked at: where it looks is not yet what it does.`;
   },
   mlp: (glass) => {

@@ -20,7 +20,7 @@ const STOPS = [
   { title: "When it knew", view: "lens", parts: null, says: "The same word after each layer, from left to right: a line marks the layer from which it stays. Now click any word, anywhere, to ask why." },
 ];
 
-/** Where a stop is. @param {Glass} glass @param {number} n @returns {Promise<Partial<State>>} */
+/** Where a stop is; null where this text has no such stop, or a saved page does not hold it. @param {Glass} glass @param {number} n @returns {Promise<Partial<State> | null>} */
 async function stateAt(glass, n) {
   const stop = STOPS[n];
   const more = { ...glass.state().more, tour: `${n + 1}` };
@@ -28,28 +28,38 @@ async function stateAt(glass, n) {
   if (!stop?.parts) return { v: stop?.view ?? "map", q, more: { ...more, why: "" } };
   const base = `path?position=${q}`;
   let answer = await glass.ask(base);
+  const largest = (/** @type {string | undefined} */ kind) => {
+    const size = (/** @type {any} */ bar) => Math.abs(Number(bar.value)) || 0;
+    const ways = answer.bars.filter((/** @type {any} */ bar) => bar.hop && bar.part.kind === kind);
+    return ways.reduce((/** @type {any} */ a, /** @type {any} */ b) => (a && size(a) >= size(b) ? a : b), null);
+  };
   const [target, foil] = [`${answer.target[0]}`, `${answer.foil?.[0] ?? "none"}`];
   /** @type {string[]} */
   const hops = [];
-  for (const kind of stop.parts) {
-    const size = (/** @type {any} */ bar) => Math.abs(Number(bar.value)) || 0;
-    const ways = answer.bars.filter((/** @type {any} */ bar) => bar.hop && bar.part.kind === kind);
-    const best = ways.reduce((/** @type {any} */ a, /** @type {any} */ b) => (a && size(a) >= size(b) ? a : b), null);
-    if (!best) break;
+  for (let at = 0; at < stop.parts.length; ) {
+    const kind = stop.parts[at];
+    // a post-norm model reaches the embedding block by block
+    const best = largest(kind) ?? (kind === "embed" ? largest("stream") : null);
+    if (!best) return null;
     hops.push(best.hop);
-    answer = await glass.ask(`${base}&target=${target}&foil=${foil}&via=${hops.join()}`);
+    try {
+      answer = await glass.ask(`${base}&target=${target}&foil=${foil}&via=${hops.join()}`);
+    } catch (fault) {
+      if (glass.model.saved) return null;
+      throw fault;
+    }
+    if (best.part.kind === kind) at++;
   }
-  const to = whyWord({ ...glass.state(), more }, q, target, foil, hops.join());
-  return to;
+  return whyWord({ ...glass.state(), more }, q, target, foil, hops.join());
 }
 
-/** Which stop that is: whoever clicks a part goes on, too. @param {Glass} glass */
+/** Which stop that is, by the last head, token or embedding of the path: whoever clicks a part goes on, too. @param {Glass} glass */
 function stopOf(glass) {
   const state = glass.state();
   const said = Number(state.more["tour"] ?? 0) - 1;
   if (said < 0) return said;
-  const hops = whyIn(state, glass.q()).via.split(",").filter((hop) => hop).length;
-  return state.v === "map" ? 0 : state.v === "path" ? Math.min(4, 1 + hops) : state.v === "lens" ? 5 : said;
+  const last = whyIn(state, glass.q(), glass.run().tokens.length - 1).via.split(",").findLast((hop) => /^[htw]/.test(hop));
+  return state.v === "map" ? 0 : state.v === "path" ? 1 + " htw".indexOf(last?.[0] ?? " ") : state.v === "lens" ? 5 : said;
 }
 
 /**
@@ -60,10 +70,12 @@ export function tourBar(glass) {
   const element = make("div", { class: "tour", role: "region", "aria-label": "Tour", hidden: "" });
   let shown = "";
   const end = () => glass.go({ more: { ...glass.state().more, tour: "" } }, "new");
-  /** @param {number} n */
-  async function go(n) {
+  /** Goes to a stop, past those that cannot be made. @param {number} n @param {1 | -1} by */
+  async function go(n, by = 1) {
     try {
-      glass.go(await stateAt(glass, n), "new");
+      let to = await stateAt(glass, n);
+      while (!to) to = await stateAt(glass, (n += by));
+      glass.go(to, "new");
       say(`step ${n + 1} of ${STOPS.length}: ${STOPS[n]?.title}`);
     } catch (fault) {
       element.append(troubleNote(asTrouble(fault), null));
@@ -83,7 +95,7 @@ export function tourBar(glass) {
       element.replaceChildren(
         make("p", {}, make("strong", {}, `${n + 1} of ${STOPS.length}: ${stop.title}. `), stop.says),
         make("p", { class: "actions" },
-          button("Back", () => go(n - 1), { class: "quiet", hidden: n === 0 ? "" : null, disabled: ready }),
+          button("Back", () => go(n - 1, -1), { class: "quiet", hidden: n === 0 ? "" : null, disabled: ready }),
           button("Next", () => go(n + 1), { hidden: n + 1 === STOPS.length ? "" : null, disabled: ready }),
           button(n + 1 === STOPS.length ? "End the tour" : "Leave the tour", end, { class: "quiet" })),
       );

@@ -3,7 +3,7 @@
 import { whyWord } from "./address.js";
 import { emptyCanvas, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
-import { drawHead, followHeads, headSheets, rowHeight, kindOf, weightScale } from "./heads.js";
+import { drawHead, followHeads, headSheets, noHabit, rowHeight, kindOf, weightScale } from "./heads.js";
 import { legendOf, palette } from "./colours.js";
 import { headNumbers, share100, signed, streamNumbers, tokenNumbers } from "./numbers.js";
 import { surpriseAt } from "./runs.js";
@@ -277,19 +277,23 @@ function sentences(glass) {
     if (own && most.by !== 0) facts.append(" Surprise differs most at ", make("a", { href: glass.link({ q: most.n }) }, spelled(own.piece)), ` (${signed(most.by)} nats).`);
   }
   const found = run.layers.flatMap((layer, l) => (layer?.heads ?? []).map((scores, h) => ({ l, h, kind: kindOf(scores) })));
-  /** @type {Map<string, {l: number, h: number, value: number}[]>} */
+  /** By what they look at, and whether most of the weight is there. @type {Map<string, {l: number, h: number, value: number}[]>} */
   const kinds = new Map();
-  for (const { l, h, kind } of found) if (kind && kind.key !== "entropy") kinds.set(kind.name, [...(kinds.get(kind.name) ?? []), { l, h, value: kind.value }]);
-  const listed = [...kinds].map(([name, heads]) => {
+  for (const { l, h, kind } of found) {
+    if (!kind || kind.key === "entropy") continue;
+    const habit = `${kind.value > 0.5 ? "mostly" : "partly"} at ${AT[kind.name] ?? kind.name}`;
+    kinds.set(habit, [...(kinds.get(habit) ?? []), { l, h, value: kind.value }]);
+  }
+  const listed = [...kinds].map(([habit, heads]) => {
     const best = heads.sort((a, b) => b.value - a.value).slice(0, 3);
     const links = best.flatMap(({ l, h }, n) => [n ? ", " : "", make("a", { href: glass.link({ v: "head", l, h }) }, `L${l}H${h}`)]);
-    return make("span", {}, `${plural(heads.length, "head")} ${heads.length === 1 ? "looks" : "look"} mostly at ${AT[name] ?? name} (`, ...links, heads.length > 3 ? ", …" : "", ")");
+    return make("span", {}, `${plural(heads.length, "head")} ${heads.length === 1 ? "looks" : "look"} ${habit} (`, ...links, heads.length > 3 ? ", …" : "", ")");
   });
   if (facts.hasChildNodes()) parts.push(facts);
   const looks = make("p", {});
   listed.forEach((span, n) => looks.append(n ? "; " : "", span));
   if (listed.length > 0) looks.append(".");
-  else if (run.done && run.tokens.length > 1) looks.append("No head looks mostly at one kind of token.");
+  else if (run.done && run.tokens.length > 1) looks.append(noHabit(run));
   if (looks.hasChildNodes()) parts.push(looks);
   return parts;
 }

@@ -45,7 +45,7 @@ function pathView(glass) {
   /** @type {any} */
   let shown = null;
 
-  const asks = () => whyIn(glass.state(), glass.q());
+  const asks = () => whyIn(glass.state(), glass.q(), glass.run().tokens.length - 1);
   /** @param {{target?: string, foil?: string, via?: string}} to */
   function changes(to) {
     const now = { target: shown ? `${shown.target[0]}` : asks().target, foil: shown ? `${shown.foil?.[0] ?? "none"}` : asks().foil, via: "", ...to };
@@ -68,9 +68,9 @@ function pathView(glass) {
     const all = new Map([...(answer.foil ? [answer.target, answer.foil] : [answer.target]), ...top].map(([id, text]) => [id, onOneLine(piece(text))]));
     const next = aimOf(glass.run(), glass.q());
     for (const token of [...(next ? [next] : []), ...glass.run().tokens.slice(-OFFERED)]) all.set(token.id, token.text);
-    const options = () => [...all].map(([id, text]) => make("option", { value: `${id}` }, text));
-    target.replaceChildren(...options());
-    foil.replaceChildren(make("option", { value: "none" }, "nothing else"), ...options());
+    const options = (/** @type {number | null} */ less) => [...all].filter(([id]) => id !== less).map(([id, text]) => make("option", { value: `${id}` }, text));
+    target.replaceChildren(...options(null));
+    foil.replaceChildren(make("option", { value: "none" }, "nothing else"), ...options(answer.target[0]));
     target.value = `${answer.target[0]}`;
     foil.value = answer.foil ? `${answer.foil[0]}` : "none";
   }

@@ -128,7 +128,7 @@ function walksView(glass) {
       jump.replaceChildren(...now.steps.map(({ id, section }, i) => make("option", { value: id }, `${i + 1}  ${section}`)));
     }
     for (const [i, link] of list.querySelectorAll("a").entries()) {
-      link.setAttribute("href", glass.link({ v: "lessons", ...to(i) }));
+      link.setAttribute("href", glass.link(to(i)));
       if (i === n) link.setAttribute("aria-current", "step");
       else link.removeAttribute("aria-current");
     }

@@ -66,7 +66,10 @@ test("a path leads from the likeliest word to a word of the input, by mouse", as
   await page.goBack();
   await page.locator(".crumbs a").first().click();
   await expect(crumbs(page)).toHaveCount(1);
-  // any other word, and none
+  // any other word, and none; never the word itself
+  const word = await page.getByLabel("Word", { exact: true }).inputValue();
+  await expect(page.getByLabel("Rather than").locator("option").nth(2)).toBeAttached();
+  expect(await page.getByLabel("Rather than").locator("option").evaluateAll((all) => all.map(({ value }) => value))).not.toContain(word);
   await page.getByLabel("Rather than").selectOption("none");
   await expect(page.locator(".parts thead")).toContainText("of the logit");
   await addsUp(page, "without another word");
@@ -170,6 +173,57 @@ test("the tour leads through six steps of one's own text", async ({ page }) => {
   await expect(page.locator(".tour")).toContainText("3 of 6");
   await page.getByRole("button", { name: "Leave the tour" }).click();
   await expect(page.locator(".tour")).toBeHidden();
+});
+
+test("the tour reaches its end where a stop cannot be made, and forth and back", async ({ page, context }, info) => {
+  const file = info.outputPath("tour.html");
+  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html", file], { encoding: "utf8" });
+  expect(status, stderr).toBe(0);
+  const title = page.locator(".tour strong");
+  const turn = async (name, end) => {
+    for (let n = 0; n < 6 && !(await title.textContent()).startsWith(end); n++) {
+      const before = await title.textContent();
+      await page.getByRole("button", { name, exact: true }).click();
+      await expect(title).not.toHaveText(before);
+    }
+    await expect(title).toContainText(`${end} of 6`);
+  };
+  // an encoder reaches the embedding block by block
+  await page.goto(`${at("BERT")}/#v=map&tour=1`);
+  await complete(page);
+  await turn("Next", "6");
+  await turn("Back", "1");
+  // a part that is not among those that are listed
+  await page.route(/\/path\?/, async (route) => {
+    const response = await route.fetch();
+    const answer = await response.json();
+    await route.fulfill({ response, json: { ...answer, bars: answer.bars.filter(({ part }) => part.kind !== "embed" && part.kind !== "stream") } });
+  });
+  await page.goto(`${at("BASE")}/#v=map&tour=1`);
+  await complete(page);
+  await turn("Next", "6");
+  await turn("Back", "1");
+  await page.unrouteAll({ behavior: "wait" });
+  await context.setOffline(true);
+  await page.goto(`${pathToFileURL(file)}#v=map&tour=1`);
+  await turn("Next", "6");
+});
+
+test("a word is asked about at its own place, in its own text", async ({ page }) => {
+  await page.goto(`${at("BASE")}/#v=path&p=The+cat+sat+on+the+mat&why=%7E%7E%7E%22e%22`);
+  await complete(page);
+  const asked = page.locator(".crumbs li").first();
+  await expect(asked).toHaveText(/^e over/);
+  // there it is what the model expects most
+  await page.locator("#glass-chips .token").nth(1).click();
+  const { top } = await page.evaluate(async () => (await fetch(`/inspect/v1/traces/${document.querySelector("#glass").dataset.trace}/predictions?position=1&k=2`)).json());
+  await expect(page.getByLabel("Word", { exact: true })).toHaveValue(`${top[0][0]}`);
+  await page.locator("#glass-chips .token").last().click();
+  await expect(asked).toHaveText(/^e over/);
+  await page.locator("#glass-prompt").fill("Once upon a time");
+  await page.keyboard.press("Enter");
+  await complete(page);
+  expect(new URL(page.url()).hash).not.toContain("why=");
 });
 
 test("a word of a completion leads to its reason, and another one can be taken", async ({ page }) => {
@@ -289,5 +343,8 @@ test("every view opens with a line made of this run's numbers", async ({ page })
   }
   await page.evaluate(() => (location.hash = "v=head&l=1&h=1"));
   await expect(page.locator("#glass-lead")).toContainText("L1H1");
+  // few tokens are no evidence of a habit
+  await page.evaluate(() => (location.hash = "v=heads&p=Once"));
+  await expect(page.locator("#glass-lead")).toContainText("1 token is too few to tell what a head looks at: that takes 5.");
   expect(await page.locator("#glass-lead abbr[title], .path abbr[title]").count()).toBeGreaterThanOrEqual(0);
 });

@@ -99,6 +99,32 @@ test("an empty field of max tokens means what fits", async ({ page }) => {
   await expect(page.locator(".facts").last()).toContainText(/ended by itself|cut: no more tokens allowed/);
 });
 
+test("a part of a character, and the first token of a text, are not asked about", async ({ page }) => {
+  await byHand(page);
+  await open(page, "CHAT");
+  await ask(page);
+  const part = chunk([["\uFFFD", 0.5, [["a", 0.25]]]]).replace(/"bytes":[^\]]*\]/, '"bytes":[226]');
+  await push(page, part + chunk([["b", 0.5, [["a", 0.25]]]], "stop") + "data: [DONE]\n\n");
+  await ended(page);
+  const panel = page.locator("#read-out");
+  await page.locator(".answer .token").nth(0).focus();
+  await expect(panel).toContainText("A part of a character cannot be asked about.");
+  await expect(panel.getByRole("button", { name: "Why this word?" })).toHaveCount(0);
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("ArrowRight");
+  await expect(panel.getByRole("button", { name: "Why this word?" })).toBeVisible();
+  await open(page, "BASE", "#v=complete");
+  await page.locator("#complete-text").fill("Once upon a time");
+  await page.locator("#max_tokens").fill("1");
+  await page.locator("#complete-go").click();
+  await ended(page);
+  await page.locator(".answer .token").first().focus();
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("ArrowRight");
+  await expect(page.locator(".answer .token").nth(1)).toBeFocused();
+  expect(new URL(page.url()).hash).toContain("v=complete");
+});
+
 test("the server's errors are shown as they are", async ({ page, expected }) => {
   expected.push("400");
   await open(page, "CHAT");

@@ -143,6 +143,10 @@ test("a walk begins with its first step, whatever was looked at before", async (
   await page.locator("#glass-tabs a", { hasText: "Learn" }).click();
   await page.locator("#glass-tabs a", { hasText: "Walks" }).click();
   await expect(page.locator(".steps span")).toHaveText(/^1 of \d+$/, { timeout: 120_000 });
+  // and its list leads to the others
+  await page.locator(".contents a").nth(2).click();
+  await expect(page.locator(".steps span")).toHaveText(/^3 of \d+$/);
+  expect(await state(page)).toMatchObject({ v: "walks" });
 });
 
 test("notation: names lead to tables, and the strip of parameters is in true proportion", async ({ page }) => {
