@@ -71,7 +71,7 @@ impl RoundedLayout {
     pub fn tile(self) -> usize {
         self.k / self.codes.group * self.group() * self.height()
     }
-    /// Elements of all tiles: at most [`RoundedLayout::most`] for each row and [`ROWS`] more.
+    /// Elements of all tiles: at most [`RoundedLayout::most`] for each row and six more.
     pub fn elements(self) -> usize {
         self.rows.div_ceil(self.height()) * self.tile()
     }
