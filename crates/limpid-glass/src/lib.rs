@@ -246,7 +246,7 @@ pub type Query = [(String, String)];
 
 /// Bytes that traces may take, unless it is said.
 pub const MEMORY: usize = 512 << 20;
-/// The share of these that tensors take which somebody looked at.
+/// The share of these that tensors of a trace take at most which somebody looked at.
 const SEEN: usize = 4;
 /// Squares in a row of the small picture of a head.
 pub const THUMBNAIL: usize = 64;
@@ -454,7 +454,7 @@ impl Glass {
         if let Ok(opened) = self.find(&id) {
             return Ok(opened);
         }
-        let seen = self.limit / SEEN;
+        let seen = subject.lm.shown_bytes(ids.len())?.min(self.limit / SEEN);
         let needed = subject.lm.layer_bytes(ids.len())?.saturating_add(seen);
         if needed > self.limit {
             return Err(GlassError::TooLarge { tokens: ids.len(), needed, limit: self.limit });

@@ -638,6 +638,15 @@ impl Lm {
         Ok(beside.map(|(_, bytes)| bytes).sum())
     }
 
+    /// Bytes of all that such a run can show: its tensors and the parameters.
+    ///
+    /// # Errors
+    /// If there are more tokens than the context has.
+    pub fn shown_bytes(&self, tokens: usize) -> Result<usize> {
+        let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: tokens })?;
+        Ok(model.memory().into_iter().map(|(_, bytes)| bytes).sum())
+    }
+
     /// How many numbers its largest parameter has.
     pub fn largest_parameter(&self) -> usize {
         *self.largest.get_or_init(|| {
