@@ -106,16 +106,13 @@ fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Result<
 /// The token that has this text.
 fn one_token(opened: &Opened, word: &str) -> Result<usize> {
     let tokenizer = opened.subject.lm.tokenizer().map_err(|error| GlassError::Prompt(error.into()))?;
-    let ids = tokenizer.encode(word).map_err(|error| GlassError::Prompt(Box::new(limpid::Error::from(error))))?;
-    match ids[..] {
-        [id] if piece(&opened.subject, id) == word => Ok(id as usize),
-        _ => {
-            let pieces: Vec<String> =
-                ids.iter().take(8).map(|id| format!("“{}”", piece(&opened.subject, *id))).collect();
-            let expected = format!("one token of this model's vocabulary (this text would be {})", pieces.join(" + "));
-            Err(refusal("word", &expected, word))
-        }
+    if let Some(id) = tokenizer.token(word) {
+        return Ok(id as usize);
     }
+    let ids = tokenizer.encode(word).map_err(|error| GlassError::Prompt(Box::new(limpid::Error::from(error))))?;
+    let pieces: Vec<String> = ids.iter().take(8).map(|id| format!("“{}”", piece(&opened.subject, *id))).collect();
+    let expected = format!("one token of this model's vocabulary (this text would be {})", pieces.join(" + "));
+    Err(refusal("word", &expected, word))
 }
 
 /// One step of the path from a word to its reason.

@@ -306,6 +306,13 @@ impl Tokenizer {
         Ok(self.pieces(&[id])?.remove(0))
     }
 
+    /// The one token that this text is, and that is shown as this text.
+    pub fn token(&self, text: &str) -> Option<u32> {
+        let ids = self.encode(text).ok()?;
+        let [id] = ids[..] else { return None };
+        (self.piece(id).ok()? == text).then_some(id)
+    }
+
     /// [`piece`](Tokenizer::piece) of each id.
     pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, TokenizerError> {
         self.check(ids)?;
