@@ -229,7 +229,26 @@ pub fn follow(trace: &mut LayerTrace, asked: PathQuestion, hops: &[Hop], most: u
     for hop in hops {
         here = way.hop(here, *hop)?;
     }
-    Ok(way.shown(here))
+    way.shown(&here)
+}
+
+/// Every step of the way of `hops`, from the word on.
+///
+/// # Errors
+/// As [`follow`].
+pub fn steps(
+    trace: &mut LayerTrace,
+    asked: PathQuestion,
+    hops: &[Hop],
+    most: usize,
+) -> Result<Vec<PathStep>, TraceError> {
+    let (mut way, mut here) = PathWay::begin(trace, asked, most)?;
+    let mut all = vec![way.shown(&here)?];
+    for hop in hops {
+        here = way.hop(here, *hop)?;
+        all.push(way.shown(&here)?);
+    }
+    Ok(all)
 }
 
 /// The way that takes the largest part of each step, until it ends. The word's own embedding is taken where nothing else is left.
@@ -259,6 +278,8 @@ struct Standing {
     openings: Vec<(ModelPart, Opening)>,
     /// Of a head or a feed-forward network in which direction its input is read, and where its output lies.
     read: Option<(Vec<f64>, Region, Region)>,
+    /// What the head reads if the step is shown: vectors in a row of a tensor, of a network those of its first bars.
+    wrote: Option<(Region, usize, Vec<Vec<f64>>)>,
 }
 
 struct PathWay<'a> {
@@ -286,7 +307,7 @@ impl<'a> PathWay<'a> {
         let own = PathWay { trace, asked, span, most };
         let at = Cell { name: "logits".into(), at: vec![own.sequence(), row - own.span.row, target as usize] };
         let step = own.step((StepKind::Logit, None), row, (value, bars, additive), at);
-        Ok((own, Standing { step, row, openings, read: None }))
+        Ok((own, Standing { step, row, openings, read: None, wrote: None }))
     }
 
     fn sequence(&self) -> usize {
@@ -330,9 +351,16 @@ impl<'a> PathWay<'a> {
         }
     }
 
-    /// The step with the bars that are shown, and the sum of the others.
-    fn shown(&self, here: Standing) -> PathStep {
-        let mut step = here.step;
+    /// The step with the bars that are shown and what the head reads of them, and the sum of the others.
+    fn shown(&mut self, here: &Standing) -> Result<PathStep, TraceError> {
+        let mut step = here.step.clone();
+        if let Some((region, row, vectors)) = &here.wrote {
+            let words = words(self.trace, *region, vectors.clone(), *row)?;
+            match step.kind {
+                StepKind::Mlp { .. } => step.bars.iter_mut().zip(words).for_each(|(bar, words)| bar.words = words),
+                _ => step.words = words.into_iter().next().unwrap_or_default(),
+            }
+        }
         if !step.bars.is_empty() {
             step.remainder = step.value - step.bars.iter().map(|bar| bar.value).sum::<f64>();
         }
@@ -350,7 +378,7 @@ impl<'a> PathWay<'a> {
                 step.rest.weight += bar.looked.map_or(0.0, |(_, weight)| f64::from(weight));
             }
         }
-        step
+        Ok(step)
     }
 
     fn hop(&mut self, here: Standing, hop: Hop) -> Result<Standing, TraceError> {
@@ -377,7 +405,7 @@ impl<'a> PathWay<'a> {
                 let at = bar.at.clone().unwrap_or(here.step.at.clone());
                 let kind = (StepKind::Word, here.step.toward);
                 let step = self.step(kind, here.row, (bar.value, vec![], here.step.additive), at);
-                Ok(Standing { step, row: here.row, openings: vec![], read: None })
+                Ok(Standing { step, row: here.row, openings: vec![], read: None, wrote: None })
             }
         }
     }
@@ -425,7 +453,7 @@ impl<'a> PathWay<'a> {
         let kind = (StepKind::Head { block, head }, here.step.toward);
         let mut step = self.step(kind, here.row, (value, vec![], here.step.additive), at);
         (step.bars, step.weights) = (bars, weights);
-        Ok(Standing { step, row: here.row, openings: vec![], read: Some((read, x, y)) })
+        Ok(Standing { step, row: here.row, openings: vec![], read: Some((read, x, y)), wrote: None })
     }
 
     /// What dropout multiplies a weight with, by its key.
@@ -460,7 +488,6 @@ impl<'a> PathWay<'a> {
             factor * mine.map(|(w, v)| f64::from(*w) * f64::from(*v)).sum::<f64>()
         });
         let vector: Vec<f64> = vector.collect();
-        let words = words(self.trace, y, vec![vector], here.row)?.pop().unwrap_or_default();
         // and back through the matrix of values
         let qkv = self.trace.names().ops()[self.trace.names().blocks[block].clone()].iter().find_map(|op| match *op {
             Op::Attend { qkv, .. } => Some(qkv),
@@ -478,7 +505,7 @@ impl<'a> PathWay<'a> {
             (value, qkv, direction, true),
             at,
         )?;
-        next.step.words = words;
+        next.wrote = Some((y, here.row, vec![vector]));
         Ok(next)
     }
 
@@ -494,7 +521,7 @@ impl<'a> PathWay<'a> {
         let additive = way.begin_at(region, direction, inside)?;
         let (bars, openings) = (way.sorted(), way.openings);
         let step = self.step(kind, row, (value, bars, additive), at);
-        Ok(Standing { step, row, openings, read: None })
+        Ok(Standing { step, row, openings, read: None, wrote: None })
     }
 
     fn network(&mut self, here: Standing, block: usize, value: f64) -> Result<Standing, TraceError> {
@@ -513,10 +540,7 @@ impl<'a> PathWay<'a> {
         let mut bars: Vec<PathBar> = read.iter().zip(&post).enumerate().map(bar).collect();
         bars.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
         let shown: Vec<usize> = bars.iter().take(self.most).filter_map(|bar| unit_of(bar.part)).collect();
-        let vectors = self.writes((x, y), &shown, &post)?;
-        for (bar, words) in bars.iter_mut().zip(words(self.trace, y, vectors, here.row)?) {
-            bar.words = words;
-        }
+        let wrote = Some((y, here.row, self.writes((x, y), &shown, &post)?));
         // a network's number has its bias
         let bias = value - bars.iter().map(|bar| bar.value).sum::<f64>();
         let config = &self.trace.names().config;
@@ -534,7 +558,7 @@ impl<'a> PathWay<'a> {
         let kind = (StepKind::Mlp { block }, here.step.toward);
         let mut step = self.step(kind, here.row, (value, vec![], here.step.additive), at);
         (step.bars, step.units) = (bars, post.len());
-        Ok(Standing { step, row: here.row, openings: vec![], read: Some((read, x, y)) })
+        Ok(Standing { step, row: here.row, openings: vec![], read: Some((read, x, y)), wrote })
     }
 
     /// What some units write.
@@ -558,8 +582,7 @@ impl<'a> PathWay<'a> {
             return Err(TraceError::Batch { what: "only an MLP has units".into() });
         };
         let post = self.trace.stored_row(&self.trace.names().name_of(x), here.row)?;
-        let vectors = self.writes((x, y), &[unit], &post)?;
-        let words = words(self.trace, y, vectors, here.row)?.pop().unwrap_or_default();
+        let wrote = Some((y, here.row, self.writes((x, y), &[unit], &post)?));
         let name = Module::block(block).part(Component::FeedForward).named("hook_pre");
         let pre = self.trace.names().tensor(&name).ok_or_else(|| unknown(self.trace.names(), &name))?.region;
         let value = self.trace.stored_row(&name, here.row)?[unit];
@@ -568,7 +591,7 @@ impl<'a> PathWay<'a> {
         let at = Cell { name, at: vec![self.sequence(), here.row - self.span.row, unit] };
         let kind = (StepKind::Unit { block, unit }, Some((block, unit)));
         let mut next = self.written(kind, here.row, (value.into(), pre, direction, true), at)?;
-        (next.step.words, next.step.after) = (words, Some(post[unit]));
+        (next.wrote, next.step.after) = (wrote, Some(post[unit]));
         Ok(next)
     }
 

@@ -8,7 +8,7 @@ use limpid::config::{ConfigError, Mask};
 use limpid::data::check_ids;
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::layers::LayerTrace;
-use limpid::trace::path::{Hop, PathBar, PathQuestion, PathStep, follow, largest};
+use limpid::trace::path::{Hop, PathBar, PathQuestion, PathStep, largest, steps};
 use limpid::trace::table::columns;
 use limpid::trace::view::wrap;
 use serde_json::json;
@@ -45,18 +45,16 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
         bail!(Usage("--why and --rather-than are the same token: compare it with another one, or with none".into()));
     }
     let asked = PathQuestion { row, target, foil };
-    let first = follow(&mut trace, asked, &[], BARS)?;
-    if !first.value.is_finite() {
-        bail!(
-            "the logits of this run are NaN or infinite, so nothing adds up: `limpid params --check` finds a damaged weight"
-        );
-    }
     let hops = match &args.via {
         Some(hops) => hops.clone(),
         None => largest(&mut trace, asked)?,
     };
-    let steps: Vec<PathStep> =
-        (0..=hops.len()).map(|n| follow(&mut trace, asked, &hops[..n], BARS)).collect::<Result<_, _>>()?;
+    let steps = steps(&mut trace, asked, &hops, BARS)?;
+    if !steps[0].value.is_finite() {
+        bail!(
+            "the logits of this run are NaN or infinite, so nothing adds up: `limpid params --check` finds a damaged weight"
+        );
+    }
     // a token is not cut at the end of a line
     let word = |id| piece(tokenizer, id).replace(' ', "\u{a0}");
     if args.json {
@@ -150,11 +148,7 @@ fn as_json(step: &PathStep, via: &[Hop], word: &dyn Fn(u32) -> String) -> serde_
 
 /// The token of that text or, if there is none, of that number.
 pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
-    if let Some(tokenizer) = tokenizer
-        && let Ok(ids) = tokenizer.encode(token)
-        && let [id] = ids[..]
-        && tokenizer.piece(id)? == token
-    {
+    if let Some(id) = tokenizer.and_then(|tokenizer| tokenizer.token(token)) {
         return Ok(id);
     }
     match token.parse() {
@@ -166,14 +160,11 @@ pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, voca
             None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
             Some(_) if token.is_empty() => bail!("{flag}: the text is empty: give a token's text or id"),
             Some(tokenizer) => {
-                let ids = tokenizer.encode(token).unwrap_or_default();
                 let spaced = format!(" {token}");
-                if let Ok(ids) = tokenizer.encode(&spaced)
-                    && let [one] = ids[..]
-                    && tokenizer.piece(one)? == spaced
-                {
+                if tokenizer.token(&spaced).is_some() {
                     bail!("{flag}: {token:?} is not one token of this model; {spaced:?} is: write its space too");
                 }
+                let ids = tokenizer.encode(token).unwrap_or_default();
                 let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
                 bail!(
                     "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
