@@ -129,11 +129,10 @@ fn integers(bench: &Bench) {
             let packed = Packed::of_codes(level, codes, i, &vec![(quant, &blocks[..]); o]).unwrap();
             let (x, mut y) = (values(rows * i), vec![0.0; rows * o]);
             let (x, how) = (Mat::new(&x, i), RoundedLayout { rows, k: i, codes });
-            let (mut room, height) = (vec![0.0; how.elements()], how.height());
+            let mut room = vec![0.0; how.elements()];
             let mut round = || {
                 for (tile, to) in room.chunks_exact_mut(how.tile()).enumerate() {
-                    let x = x.rows(tile * height..((tile + 1) * height).min(rows));
-                    level.run(Round { to, x, how });
+                    level.run(Round { to, x: x.rows(how.rows_of(tile)), how });
                 }
             };
             let (flops, name) = (2.0 * (rows * o * i) as f64, format!("{quant:?} {rows}x{o}x{i}"));

@@ -37,11 +37,6 @@ const COLUMNS: usize = 32;
 /// Up to how many rows exact products run here.
 pub const FEW_ROWS: usize = 4;
 
-/// How many rows a tile has: they are of equal heights, 7 rows are 4 and 3.
-fn height(rows: usize, most: usize) -> usize {
-    rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
-}
-
 /// How rows are rounded to eight bits: tile after tile, as the inner loops read them. In a tile lie, for each group of steps, its words,
 /// each of four codes of a row, those of all rows beside each other; then of each row the scale d; then -offset Σ x; then d Σ x.
 #[derive(Clone, Copy)]
@@ -55,13 +50,13 @@ pub struct RoundedLayout {
 }
 
 impl RoundedLayout {
-    /// Elements of 4 bytes that a row takes at most.
-    pub const fn most(k: usize) -> usize {
-        k / 4 + 3 * k / GROUP
-    }
-    /// How many rows a tile has.
+    /// How many rows a tile has; the last one may have fewer.
     pub fn height(self) -> usize {
-        height(self.rows, ROWS)
+        tile::equal_heights(self.rows, ROWS)
+    }
+    /// The rows of a tile.
+    pub fn rows_of(self, tile: usize) -> Range<usize> {
+        tile * self.height()..((tile + 1) * self.height()).min(self.rows)
     }
     /// Elements of a group of a row.
     fn group(self) -> usize {
@@ -71,15 +66,16 @@ impl RoundedLayout {
     pub fn tile(self) -> usize {
         self.k / self.codes.group * self.group() * self.height()
     }
-    /// Elements of all tiles: at most [`RoundedLayout::most`] for each row and six more.
+    /// Elements of all tiles: at most [`rounded_room`].
     pub fn elements(self) -> usize {
         self.rows.div_ceil(self.height()) * self.tile()
     }
 }
 
-/// Room for so many rows of `k`, however they are rounded.
+/// Elements of 4 bytes for so many rows of `k`, whatever they are rounded for: the last tile may have room for more rows, and a group has at
+/// least sixteen steps.
 pub const fn rounded_room(rows: usize, k: usize) -> usize {
-    (rows + ROWS) * RoundedLayout::most(k)
+    (rows + ROWS) * (k / 4 + 3 * k / GROUP)
 }
 
 /// Rounds the rows of a tile.
@@ -150,11 +146,11 @@ impl<'a> RoundedRows<'a> {
         assert!(tiles.len() == how.elements() && how.k.is_multiple_of(SHARED));
         RoundedRows { tiles, how }
     }
-    /// The tile that begins at a row, and how many rows it has.
-    fn tile(self, row: usize) -> RoundedTile<'a> {
-        let (height, tile) = (self.how.height(), self.how.tile());
-        let all = &self.tiles[row / height * tile..][..tile];
-        RoundedTile { all, rows: height.min(self.how.rows - row), height, group: self.how.group() * height }
+    /// One of the tiles.
+    fn tile(self, tile: usize) -> RoundedTile<'a> {
+        let (height, elements) = (self.how.height(), self.how.tile());
+        let all = &self.tiles[tile * elements..][..elements];
+        RoundedTile { all, rows: self.how.rows_of(tile).len(), height, group: self.how.group() * height }
     }
 }
 
@@ -204,7 +200,7 @@ pub fn panel(level: Level, mut c: MatMut, x: Left, codes: Codes, panel: &[u8], s
         Left::Exact(x) => {
             x.check();
             assert!(x.col_stride == 1);
-            height(x.rows, FEW_ROWS)
+            tile::equal_heights(x.rows, FEW_ROWS)
         }
         Left::Rounded(x) => {
             assert!(x.how.codes == codes);
@@ -227,7 +223,7 @@ pub fn panel(level: Level, mut c: MatMut, x: Left, codes: Codes, panel: &[u8], s
             }
             let x = match x {
                 Left::Exact(x) => TileRows::Exact(x.rows(rows.clone())),
-                Left::Rounded(x) => TileRows::Rounded(x.tile(i)),
+                Left::Rounded(x) => TileRows::Rounded(x.tile(i / height)),
             };
             tile(level, Tile { x, codes, panel, width, columns: from..from + at_once, sums: &mut sums });
             for (i, sums) in rows.zip(sums.chunks_exact(at_once)) {

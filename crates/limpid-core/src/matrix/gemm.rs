@@ -887,8 +887,7 @@ mod tests {
                     let (a, how) = (Mat::new(&a, k).rows(rows.clone()), RoundedLayout { rows: rows.len(), k, codes });
                     let mut room = vec![0.0; how.elements()];
                     for (tile, to) in room.chunks_exact_mut(how.tile()).enumerate() {
-                        let (from, to_row) = (tile * how.height(), (tile + 1) * how.height());
-                        level.run(dot::Round { to, x: a.rows(from..to_row.min(a.rows)), how });
+                        level.run(dot::Round { to, x: a.rows(how.rows_of(tile)), how });
                     }
                     (room, how)
                 };

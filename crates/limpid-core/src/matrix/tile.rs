@@ -38,6 +38,11 @@ pub const AHEAD_ROWS: usize = 4;
 /// than 4 and 2.
 pub fn height(level: Level, rows: usize) -> usize {
     let most = if rows <= FEW_ROWS { shape(level).0.min(AHEAD_ROWS) } else { shape(level).0 };
+    equal_heights(rows, most)
+}
+
+/// How many rows each of the fewest tiles has that have at most so many: 7 rows are 4 and 3.
+pub fn equal_heights(rows: usize, most: usize) -> usize {
     rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
 

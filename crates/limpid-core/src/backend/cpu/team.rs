@@ -256,11 +256,10 @@ impl ThreadTeam {
         let x = codes.map(|codes| {
             let room = room.insert(self.rounded.lock().unwrap_or_else(|e| e.into_inner()));
             let how = RoundedLayout { rows, k: a.cols, codes };
-            let (room, height) = (&mut room[..how.elements()], how.height());
+            let room = &mut room[..how.elements()];
             self.rows([(&mut *room, how.tile())], |tiles, [to], _| {
                 for (tile, to) in tiles.zip(to.chunks_exact_mut(how.tile())) {
-                    let x = a.rows(tile * height..((tile + 1) * height).min(rows));
-                    self.level.run(Round { to, x, how });
+                    self.level.run(Round { to, x: a.rows(how.rows_of(tile)), how });
                 }
             });
             Left::Rounded(RoundedRows::new(room, how))
