@@ -160,19 +160,21 @@ fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// The first row of a table.
+fn header(names: &[String]) -> String {
+    let cells: String = names.iter().map(|name| format!("<th>{}</th>", escape(name))).collect();
+    format!("<tr>{cells}</tr>\n")
+}
+
 /// The table of the results of several runs.
 fn compared(runs: &[RunRecord]) -> String {
-    let row = |kind: &str, cells: &[String]| {
-        let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escape(cell))).collect();
-        format!("<tr>{cells}</tr>\n")
-    };
     let mut columns: Vec<(&str, Vec<String>)> = results(&runs[0]).iter().map(|(name, _)| (*name, Vec::new())).collect();
     for run in runs {
         columns.iter_mut().zip(results(run)).for_each(|((_, values), (_, value))| values.push(value));
     }
     columns.retain(|(_, values)| values.iter().any(|value| !value.is_empty()));
     let head: Vec<String> = [""].into_iter().chain(columns.iter().map(|c| c.0)).map(String::from).collect();
-    let mut out = format!("<h2>Results</h2>\n<div class=\"wide\"><table>\n{}", row("th", &head));
+    let mut out = format!("<h2>Results</h2>\n<div class=\"wide\"><table>\n{}", header(&head));
     for (i, run) in runs.iter().enumerate() {
         let cells: String = columns.iter().map(|(_, values)| format!("<td>{}</td>", escape(&values[i]))).collect();
         out += &format!("<tr><th>{}{}</th>{cells}</tr>\n", Style::nth(i).key(), escape(&run.name));
@@ -186,17 +188,13 @@ fn compared(runs: &[RunRecord]) -> String {
 
 /// The settings in which several runs differ.
 fn differing(runs: &[RunRecord]) -> String {
-    let row = |kind: &str, cells: &[String]| {
-        let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escape(cell))).collect();
-        format!("<tr>{cells}</tr>\n")
-    };
     let mut out = "<h2>What differs</h2>\n".to_string();
     let differing = differences(runs);
     if differing.is_empty() {
         return out + "<p>Nothing in their settings.</p>\n";
     }
     let names: Vec<String> = [String::new()].into_iter().chain(runs.iter().map(|run| run.name.clone())).collect();
-    out += &format!("<div class=\"wide\"><table>\n{}", row("th", &names));
+    out += &format!("<div class=\"wide\"><table>\n{}", header(&names));
     for (key, values) in differing {
         let cells: String = values.iter().map(|value| format!("<td>{}</td>", escape(value))).collect();
         out += &format!("<tr><th>{}</th>{cells}</tr>\n", escape(key));
