@@ -368,8 +368,7 @@ fn finish(
 }
 
 fn report(summary: &Summary, folder: &Path, answers: bool) {
-    let is_newest = models::newest_folder(&models::WEIGHTS).is_some_and(|newest| newest == folder);
-    let (folder, word) = (folder.display(), show::quoted(folder));
+    let (place, folder, word) = (folder, folder.display(), show::quoted(folder));
     if summary.stopped {
         let steps = summary.steps;
         return show::say(format_args!("stopped after step {steps}; resume with: limpid train --resume {word}"));
@@ -409,7 +408,8 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     show::say(format_args!("the model is in {folder}; try: limpid generate --model {word} {how} TEXT"));
     show::say(format_args!("its curves are in {folder}/report.html"));
     if cfg!(feature = "serve") {
-        let named = if is_newest { String::new() } else { format!(" {word}") };
+        let newest = models::newest_folder(&models::WEIGHTS);
+        let named = if newest.as_deref() == Some(place) { String::new() } else { format!(" {word}") };
         show::say(format_args!("why it says what it says, in your browser: {} inspect{named} --open", show::program()));
     }
 }
