@@ -171,6 +171,7 @@ fn ask(
             options: Options { sample, max_tokens: most_tokens, ..options.clone() },
             log_probs,
             reuse: true,
+            edits: None,
         }));
     }
     let receipt = fields.flag("limpid.receipt");

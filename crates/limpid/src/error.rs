@@ -1,5 +1,6 @@
 //! What can go wrong with a model as a whole: the errors of the parts, and what only shows when they meet.
 
+use crate::interventions::InterventionError;
 use crate::{Device, backend, checkpoint, config, data, generate, tokenizer, trace, train, units};
 use std::path::PathBuf;
 
@@ -33,6 +34,12 @@ pub enum Error {
     /// Looking inside.
     #[error(transparent)]
     Trace(#[from] trace::TraceError),
+    /// Changing what a run computes.
+    #[error(transparent)]
+    Intervention(#[from] InterventionError),
+    /// Gradients of a run that is changed.
+    #[error("gradients are those of the model as it is: they are not computed of a run with interventions")]
+    EditedGradients,
     /// Training.
     #[error(transparent)]
     Train(Box<train::TrainError>),
@@ -140,6 +147,12 @@ impl From<train::TrainError> for Error {
 impl From<data::source::SourceError> for Error {
     fn from(error: data::source::SourceError) -> Error {
         Error::Source(error.into())
+    }
+}
+
+impl From<trace::edits::EditError> for Error {
+    fn from(error: trace::edits::EditError) -> Error {
+        InterventionError::from(error).into()
     }
 }
 

@@ -66,6 +66,7 @@
 pub mod engine;
 mod error;
 pub mod generate;
+mod interventions;
 mod lm;
 mod machine;
 pub mod memory;
@@ -75,6 +76,7 @@ pub mod trace;
 mod training;
 
 pub use error::Error;
+pub use interventions::{InterventionError, Interventions};
 pub use lm::{Lm, Pooling, normalized, objective};
 pub use machine::{Device, Machine};
 pub use stream::SampleStream;

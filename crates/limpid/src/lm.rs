@@ -12,6 +12,7 @@ use crate::data::template::{ChatTemplate, TemplateTokens};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::error::{Error, Result};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
+use crate::interventions::{Interventions, Resolver};
 use crate::matrix::Precision;
 use crate::memory::{self, Placement};
 use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
@@ -19,6 +20,7 @@ use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
+use crate::trace::edits::{EditedBackend, Edits};
 use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
@@ -28,7 +30,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Windows that are evaluated at once.
 const WINDOWS: usize = 16;
@@ -58,14 +60,18 @@ pub struct Lm {
     config: Config,
     tokenizer: Option<Tokenizer>,
     chat_template: Option<String>,
-    weights: Weights,
+    /// Shared with the models that [`Lm::intervene`] makes.
+    weights: Arc<Weights>,
     machine: Machine,
+    /// What changes every run.
+    edits: Option<Arc<Edits>>,
+    interventions: Vec<Interventions>,
     /// What receipts say of it, once it was asked for.
     hashes: OnceLock<ReceiptHashes>,
     /// Numbers of its largest parameter, once that was asked for.
     largest: OnceLock<usize>,
     /// In memory, as they are run; all calls share them.
-    ready: Mutex<Option<SharedWeights>>,
+    ready: Arc<Mutex<Option<SharedWeights>>>,
     /// One that waits for the next call.
     engine: Mutex<Option<Engine>>,
 }
@@ -155,7 +161,7 @@ impl From<Checkpoint> for Lm {
     fn from(checkpoint: Checkpoint) -> Lm {
         let (config, tokenizer) = (checkpoint.config.clone(), checkpoint.tokenizer.clone());
         let chat_template = checkpoint.chat_template.clone();
-        let lm = Lm::of(config, Weights::Files(Box::new(checkpoint)), Machine::default());
+        let lm = Lm::of(config, Arc::new(Weights::Files(Box::new(checkpoint))), Machine::default());
         Lm { tokenizer, chat_template, ..lm }
     }
 }
@@ -185,21 +191,28 @@ impl Lm {
     ) -> Result<Lm> {
         let plain = Machine::cpu(machine.threads);
         let held = kept(&config, &plain, None, load)?;
-        let ready = Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone()));
-        Ok(Lm { tokenizer: Some(tokenizer), chat_template, ready, ..Lm::of(config, Weights::Held(held), machine) })
+        let ready = Arc::new(Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone())));
+        Ok(Lm {
+            tokenizer: Some(tokenizer),
+            chat_template,
+            ready,
+            ..Lm::of(config, Arc::new(Weights::Held(held)), machine)
+        })
     }
 
     /// A model without a tokenizer, of which nothing has run.
-    fn of(config: Config, weights: Weights, machine: Machine) -> Lm {
+    fn of(config: Config, weights: Arc<Weights>, machine: Machine) -> Lm {
         Lm {
             config,
             tokenizer: None,
             chat_template: None,
             weights,
             machine,
+            edits: None,
+            interventions: vec![],
             hashes: OnceLock::new(),
             largest: OnceLock::new(),
-            ready: Mutex::new(None),
+            ready: Arc::default(),
             engine: Mutex::new(None),
         }
     }
@@ -213,11 +226,11 @@ impl Lm {
     /// ```
     #[must_use]
     pub fn with_machine(self, machine: Machine) -> Lm {
-        let ready = match &self.weights {
+        let ready = match &*self.weights {
             Weights::Held(held) if machine.shares_weights_with(&Machine::default()) => Some(held.clone()),
-            _ => self.ready().take().filter(|_| machine.shares_weights_with(&self.machine)),
+            _ => self.ready().clone().filter(|_| machine.shares_weights_with(&self.machine)),
         };
-        Lm { machine, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
+        Lm { machine, ready: Arc::new(Mutex::new(ready)), engine: Mutex::new(None), ..self }
     }
 
     /// The same with another tokenizer, for files that have none.
@@ -231,6 +244,47 @@ impl Lm {
         }
         let (tokenizer, hashes, engine) = (Some(tokenizer), OnceLock::new(), Mutex::new(None));
         Ok(Lm { tokenizer, hashes, engine, ..self })
+    }
+
+    /// The same model with every run changed: what it generates, its scores, its traces, its vectors. Both share the weights, which stay as
+    /// they are. Of a model that is changed already the runs that activations are taken from are, too.
+    ///
+    /// ```no_run
+    /// # let lm = limpid::Lm::open("runs/1")?;
+    /// let silenced = lm.intervene(&r#"[{"ablate": "blocks.0.attn.hook_z", "head": [1, 5]}]"#.parse()?)?;
+    /// let (plain, without) = (lm.score("to be or", " not to be")?, silenced.score("to be or", " not to be")?);
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a step does not fit the model, or a prompt that it takes activations from cannot be run. Whether positions fit a prompt is seen
+    /// when that runs.
+    pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
+        let edits = self.edits(interventions)?;
+        let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
+        Ok(Lm {
+            tokenizer: self.tokenizer.clone(),
+            chat_template: self.chat_template.clone(),
+            edits: Some(Arc::new(edits)),
+            interventions: self.interventions.iter().chain([interventions]).cloned().collect(),
+            ready: self.ready.clone(),
+            ..Lm::of(self.config.clone(), self.weights.clone(), self.machine.clone())
+        })
+    }
+
+    /// What interventions are on this model: for requests of one engine that are changed each in its way ([`EngineRequest::edits`]).
+    ///
+    /// # Errors
+    /// As [`Lm::intervene`].
+    ///
+    /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
+    pub fn edits(&self, interventions: &Interventions) -> Result<Edits> {
+        Resolver::new(self)?.edits(interventions)
+    }
+
+    /// What changes its runs.
+    pub fn interventions(&self) -> &[Interventions] {
+        &self.interventions
     }
 
     /// Which transformer it is.
@@ -258,7 +312,7 @@ impl Lm {
 
     /// The files that its weights are in, if they are.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
-        if let Weights::Files(files) = &self.weights { Some(files) } else { None }
+        if let Weights::Files(files) = &*self.weights { Some(files) } else { None }
     }
 
     /// The token that it is to predict another for, where its mask looks both ways.
@@ -271,7 +325,7 @@ impl Lm {
 
     /// The files alone.
     pub(crate) fn into_checkpoint(self) -> Option<Checkpoint> {
-        if let Weights::Files(files) = self.weights { Some(*files) } else { None }
+        if let Weights::Files(files) = Arc::into_inner(self.weights)? { Some(*files) } else { None }
     }
 
     /// What it predicts: the next token, or with a mask that looks both ways the masked ones, of texts with segments or without.
@@ -400,7 +454,8 @@ impl Lm {
         self.needs_head()?;
         let (tokenizer, mask) = (self.tokenizer()?, self.mask_token()?);
         let batch = self.batch_of(ids)?;
-        let (model, mut backend) = self.inspected(ids.len(), true)?;
+        let (model, backend) = self.inspected(ids.len(), true)?;
+        let mut backend = self.edited(backend, &batch)?;
         backend.feed(&batch)?;
         backend.forward(model.ops())?;
         let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").region;
@@ -430,7 +485,8 @@ impl Lm {
         if !segments.is_empty() {
             batch.segments = segments.to_vec();
         }
-        let (model, mut backend) = self.inspected(tokens.len(), true)?;
+        let (model, backend) = self.inspected(tokens.len(), true)?;
+        let mut backend = self.edited(backend, &batch)?;
         let all = Trace::run(&model, &mut *backend, &batch, false)?.get("probs")?.values;
         let v = self.config.vocab_size;
         Ok(all[at * v..][..v].to_vec())
@@ -444,7 +500,7 @@ impl Lm {
     pub fn engine(&self, limits: &EngineLimits) -> Result<Engine> {
         let limits = limits.with_cache(self.machine.cache);
         let decoder = self.decoder(limits.decoder(&self.config))?;
-        Ok(Engine::new(decoder, self.tokenizer.clone(), &limits))
+        Ok(Engine::new(decoder, self.tokenizer.clone(), &limits).with_edits(self.edits.clone()))
     }
 
     /// Rows of sequences, on the model's weights, which all decoders share and none can change: for who decides what comes next
@@ -505,7 +561,13 @@ impl Lm {
     pub fn evaluate_windows(&self, windows: &Windows, context: usize, at_once: usize) -> Result<Score> {
         self.needs_head()?;
         let (model, mut backend) = self.scoring(Mode::Score { batch: at_once, context })?;
-        Ok(evaluate::score(&model, &mut *backend, windows, at_once, &mut |_| true)?)
+        let Some(edits) = &self.edits else {
+            return Ok(evaluate::score(&model, &mut *backend, windows, at_once, &mut |_| true)?);
+        };
+        let mut backend = EditedBackend::every(backend, edits.clone());
+        let score = evaluate::score(&model, &mut backend, windows, at_once, &mut |_| true)?;
+        backend.check_effect()?;
+        Ok(score)
     }
 
     // ---- looking inside
@@ -526,7 +588,8 @@ impl Lm {
     pub fn embed_ids(&self, ids: &[u32], pooling: Pooling) -> Result<Vec<f32>> {
         let batch = self.batch_of(ids)?;
         let width = self.config.d_model;
-        let (model, mut backend) = self.inspected(batch.tokens.len(), true)?;
+        let (model, backend) = self.inspected(batch.tokens.len(), true)?;
+        let mut backend = self.edited(backend, &batch)?;
         let name = if self.config.final_norm {
             Module::MODEL.part(Component::FinalNorm).named("hook_out")
         } else {
@@ -625,6 +688,7 @@ impl Lm {
     pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
         let batch = self.batch_of(ids)?;
         let (model, backend) = self.scoring(layers::mode(1, ids.len()))?;
+        let backend = self.edited(backend, &batch)?;
         Ok(LayerTrace::start(model, backend, batch, seen)?)
     }
 
@@ -664,7 +728,11 @@ impl Lm {
         let batch = self.batch_of(ids)?;
         // packed in bf16 they are rounded, and cannot be looked at as they are
         let shares = !packs(&self.config) || !backward && self.machine.precision != Precision::Bf16;
-        let (model, mut backend) = self.inspected(batch.tokens.len(), shares)?;
+        if backward && self.edits.is_some() {
+            return Err(Error::EditedGradients);
+        }
+        let (model, backend) = self.inspected(batch.tokens.len(), shares)?;
+        let mut backend = self.edited(backend, &batch)?;
         Ok(look(&mut Trace::run(&model, &mut *backend, &batch, backward)?)?)
     }
 
@@ -675,7 +743,7 @@ impl Lm {
     /// # Errors
     /// If its file cannot be read, or the device fails that has it.
     pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
-        match &self.weights {
+        match &*self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.values(model, param)?),
             Weights::Held(held) => {
                 Ok(held.values(&param.name)?.expect("a model has all parameters of its configuration").into())
@@ -688,7 +756,7 @@ impl Lm {
     /// # Errors
     /// If a file cannot be read.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
-        match &self.weights {
+        match &*self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.load(model, backend)?),
             Weights::Held(_) => {
                 model.params.iter().try_for_each(|param| Ok(backend.write(param.region, &self.values(model, param)?)?))
@@ -722,7 +790,7 @@ impl Lm {
 
     fn write(&self, path: &Path, format: Format, dtype: &Dtype, keep_types: bool) -> Result<()> {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
-        let values = |param: &Param| match &self.weights {
+        let values = |param: &Param| match &*self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.values(&model, param)?.into_owned()),
             Weights::Held(held) => Ok(held.values(&param.name)?.expect("a model has all its parameters")),
         };
@@ -807,6 +875,13 @@ impl Lm {
             Precision::Int8 => self.start_as(mode, &Machine { precision: Precision::F32, ..self.machine.clone() }),
             _ => self.start(mode),
         }
+    }
+
+    /// The backend with the edits of all runs, if there are some, which are to fit the batch.
+    fn edited(&self, backend: Box<dyn Backend>, batch: &Batch) -> Result<Box<dyn Backend>> {
+        let Some(edits) = &self.edits else { return Ok(backend) };
+        edits.on(&batch.tokens, batch.tokens.len())?;
+        Ok(Box::new(EditedBackend::every(backend, edits.clone())))
     }
 
     /// Ids as one sequence.

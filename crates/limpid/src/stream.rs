@@ -30,7 +30,13 @@ pub struct SampleStream<'a> {
 impl<'a> SampleStream<'a> {
     pub(crate) fn start(lm: &'a Lm, prompt: &[u32], options: &Options) -> Result<SampleStream<'a>> {
         let mut engine = lm.lend_engine()?;
-        let request = EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true };
+        let request = EngineRequest {
+            prompt: prompt.to_vec(),
+            options: options.clone(),
+            log_probs: None,
+            reuse: true,
+            edits: None,
+        };
         match engine.submit(request) {
             Ok(id) => Ok(SampleStream { lm, engine: Some(engine), id, pieces: VecDeque::new(), sample: None }),
             Err(error) => {

@@ -214,7 +214,13 @@ impl Talk {
         let prompt_tokens = prompt.len();
         let mut cached_tokens = 0;
         self.stop.store(false, Ordering::Relaxed);
-        self.engine.submit(EngineRequest { prompt, options: self.options.clone(), log_probs: None, reuse: true })?;
+        self.engine.submit(EngineRequest {
+            prompt,
+            options: self.options.clone(),
+            log_probs: None,
+            reuse: true,
+            edits: None,
+        })?;
         // asked the same again, the draws are others
         self.options.sample += 1;
         let mut done = None;

@@ -263,7 +263,8 @@ impl Samples<'_> {
         while self.shown < self.args.num_samples && !(self.shown > 0 && stopped()) {
             while self.submitted < self.args.num_samples && self.written.len() < self.ahead {
                 let options = Options { sample: self.submitted, ..options.clone() };
-                let request = EngineRequest { prompt: prompt.to_vec(), options, log_probs: None, reuse: true };
+                let request =
+                    EngineRequest { prompt: prompt.to_vec(), options, log_probs: None, reuse: true, edits: None };
                 let id = engine.submit(request)?;
                 self.written.push_back(Written { id, parts: vec![], choices: vec![], done: None });
                 self.submitted += 1;

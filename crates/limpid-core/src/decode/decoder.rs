@@ -100,6 +100,12 @@ impl Decoder {
         (&self.model, &mut *self.backend)
     }
 
+    /// The same with another backend around its own.
+    #[must_use]
+    pub fn wrapped(self, around: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>) -> Decoder {
+        Decoder { backend: around(self.backend), ..self }
+    }
+
     /// Copies the parameters of a model that was built for another mode, by name. What is in the cache was computed with the old ones.
     ///
     /// # Errors

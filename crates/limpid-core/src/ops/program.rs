@@ -118,6 +118,11 @@ impl<'a, T> Slice<'a, T> {
         self.program.id
     }
 
+    /// How many entries of the whole list come before them.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
     /// A part of the entries, numbered from the first of these.
     ///
     /// # Panics

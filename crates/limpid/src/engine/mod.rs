@@ -18,7 +18,9 @@ use crate::ops::BLOCK;
 use crate::ops::cache_blocks;
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
+use limpid_trace::edits::{EditedBackend, EditedSequences, Edits, PlacedEdits};
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::{fmt, mem};
 
 /// Rows beside those of the sequences whose logits one run computes: of prompts whose log-probabilities are wanted.
@@ -36,6 +38,8 @@ pub struct EngineRequest {
     /// Whether it uses keys and values that earlier prompts with the same beginning left in the cache, and leaves its
     /// own. The answer is the same. A sequence that may slide shares nothing.
     pub reuse: bool,
+    /// What changes its runs; the answer of such a request shares nothing with others.
+    pub edits: Option<Arc<Edits>>,
 }
 
 /// Which log-probabilities are wanted beside those of the tokens that are chosen.
@@ -197,6 +201,7 @@ struct Request {
     writer: Writer,
     log_probs: Option<LogProbs>,
     reuse: bool,
+    edits: Option<Arc<PlacedEdits>>,
     /// The tokens of the sequence: what is seen of the prompt, and what followed.
     tokens: Vec<u32>,
     /// How many of them are to be run; the last of a prompt that nothing follows is not.
@@ -305,6 +310,9 @@ pub struct Engine {
     decoder: Decoder,
     tokenizer: Option<Tokenizer>,
     limits: TurnLimits,
+    /// What changes the runs of requests that say nothing of it.
+    edits: Option<Arc<Edits>>,
+    edited: EditedSequences,
     requests: u64,
     /// Requests that need no run.
     silent: Vec<Request>,
@@ -321,7 +329,15 @@ impl Engine {
         let sequences = limits.sequences;
         let limits = TurnLimits { rows, outputs, prompt_rows: rows - sequences, sequences };
         let (silent, waiting, running) = (vec![], VecDeque::new(), vec![]);
-        Engine { decoder, tokenizer, limits, requests: 0, silent, waiting, running, rows: 0 }
+        let edited = EditedSequences::default();
+        let decoder = decoder.wrapped(|backend| Box::new(EditedBackend::new(backend, edited.clone())));
+        Engine { decoder, tokenizer, limits, edits: None, edited, requests: 0, silent, waiting, running, rows: 0 }
+    }
+
+    /// The same with every request changed that has no edits of its own.
+    #[must_use]
+    pub fn with_edits(self, edits: Option<Arc<Edits>>) -> Engine {
+        Engine { edits, ..self }
     }
 
     /// The model and its backend.
@@ -344,7 +360,7 @@ impl Engine {
     /// If the prompt is empty or has tokens that the model or the tokenizer lacks; if it does not fit the context or,
     /// with its answer, the cache; or if an option is out of its range.
     pub fn submit(&mut self, request: EngineRequest) -> Result<RequestId, GenerateError> {
-        let EngineRequest { mut prompt, options, log_probs, reuse } = request;
+        let EngineRequest { mut prompt, options, log_probs, reuse, edits } = request;
         self.decoder.check_tokens(&prompt)?;
         // tokens that have no text may be scored, and none is made
         let writes = options.max_tokens > 0 || !options.stop.is_empty();
@@ -367,13 +383,19 @@ impl Engine {
             let room = self.decoder.pool().capacity() * BLOCK;
             return Err(GenerateError::NoCache { positions, room });
         }
+        let edits = edits.or_else(|| self.edits.clone());
+        if edits.is_some() && slides && run.saturating_add(more) > context {
+            return Err(GenerateError::EditedSlides { positions: run.saturating_add(more), context });
+        }
+        let edits = edits.map(|edits| edits.on(&prompt[..run], positions)).transpose()?;
         let scored = log_probs.and_then(|wanted| wanted.prompt_from).map(|from| from.max(1));
         let from = scored.filter(|from| *from < prompt.len()).map(|from| from - 1);
         let request = Request {
             id: RequestId(self.requests),
             writer,
             log_probs,
-            reuse: reuse && (!slides || run.saturating_add(more) <= context),
+            reuse: reuse && edits.is_none() && (!slides || run.saturating_add(more) <= context),
+            edits: edits.map(Arc::new),
             logits_from: from.unwrap_or(usize::MAX).min(run.saturating_sub(1)),
             tokens: prompt,
             run: if silent == 1 && from.is_none() { 0 } else { run },
@@ -425,6 +447,9 @@ impl Engine {
         };
         for table in turn.admitted {
             let mut request = self.waiting.pop_front().expect("only those that wait are admitted");
+            if let (Some(edits), Some(first)) = (&request.edits, table.blocks().first()) {
+                self.edited.insert(*first, edits.clone());
+            }
             (request.held, request.table) = (table.found(), Some(table));
             self.running.push(request);
         }
@@ -504,6 +529,9 @@ impl Engine {
 
     fn release(&mut self, request: Request) -> Writer {
         if let Some(table) = request.table {
+            if let (Some(_), Some(first)) = (&request.edits, table.blocks().first()) {
+                self.edited.remove(*first);
+            }
             self.decoder.pool().release(table);
         }
         request.writer

@@ -19,6 +19,7 @@ use crate::backend::BackendError;
 use crate::config::{Config, Mask};
 use crate::engine::{Engine, EngineEvent, EngineRequest, LogProbs, RequestId, Tell};
 use crate::tokenizer::{self, Tokenizer};
+use crate::trace::edits::EditError;
 
 /// Why nothing can be generated.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,20 @@ pub enum GenerateError {
         positions: usize,
         /// What there is.
         room: usize,
+    },
+    /// Interventions that do not fit the prompt.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// Interventions on a sequence whose positions would move.
+    #[error(
+        "with interventions a sequence stays within the context, because they name its positions: it may need {positions} positions \
+         and the context has {context}; ask for fewer tokens"
+    )]
+    EditedSlides {
+        /// What it needs.
+        positions: usize,
+        /// T.
+        context: usize,
     },
     /// No prompt, and a tokenizer with no token to begin with.
     #[error("without a prompt the model begins after a newline, which its tokenizer lacks: give a prompt")]
@@ -139,7 +154,8 @@ pub fn generate(
     options: &Options,
     tell: &mut dyn FnMut(GenerateEvent) -> bool,
 ) -> Result<Sample> {
-    let request = EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true };
+    let request =
+        EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true, edits: None };
     alone(engine, request, &mut |event| match event {
         EngineEvent::Cropped { kept, dropped } => tell(GenerateEvent::Cropped { kept, dropped }),
         EngineEvent::Token { token: GeneratedToken { text, choice, .. }, .. } => {
@@ -162,7 +178,8 @@ pub fn score(engine: &mut Engine, prompt: &[u32], continuation: &[u32]) -> Resul
     }
     let log_probs = Some(LogProbs { top: 0, prompt_from: Some(prompt.len()) });
     let options = Options { max_tokens: 0, overflow: Overflow::Stop, ..Options::default() };
-    let request = EngineRequest { prompt: [prompt, continuation].concat(), options, log_probs, reuse: true };
+    let request =
+        EngineRequest { prompt: [prompt, continuation].concat(), options, log_probs, reuse: true, edits: None };
     let mut found = vec![];
     alone(engine, request, &mut |event| {
         if let EngineEvent::Prompt { log_probs, .. } = event {

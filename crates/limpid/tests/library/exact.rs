@@ -3,6 +3,7 @@
 
 use crate::common::filled::fill;
 use crate::common::sequences::Sequences;
+use crate::interventions::random_edits;
 use limpid::backend::{Backend, Cpu, Reference, Result};
 use limpid::config::{Config, Mask, Positions};
 use limpid::engine::{
@@ -11,13 +12,14 @@ use limpid::engine::{
 };
 use limpid::generate::{GenerateError, Options, Overflow, Sample, Sampler, generate, score};
 use limpid::matrix::Precision;
-use limpid::model::Model;
+use limpid::model::{Mode, Model};
 use limpid::numeric::element::Element;
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::MemorySpace;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Draws that are the same in every run.
 struct Draws(u64);
@@ -126,7 +128,7 @@ fn alone(engine: &mut Engine, request: EngineRequest) -> Told {
 }
 
 /// Prompts of any length that often begin alike, and every option that there is.
-fn request(draws: &mut Draws) -> EngineRequest {
+fn request(config: &Config, draws: &mut Draws) -> EngineRequest {
     let family = draws.below(3) as u64;
     let length = match draws.below(4) {
         0 => 1 + draws.below(CONTEXT - 1),
@@ -169,7 +171,14 @@ fn request(draws: &mut Draws) -> EngineRequest {
         trace: false,
         skip_special_tokens: draws.below(2) == 0,
     };
-    EngineRequest { prompt, options, log_probs, reuse: draws.below(4) > 0 }
+    // every second one that stays within the context is changed on its way
+    let (run, last) = (length - usize::from(options.max_tokens == 0), length + options.max_tokens);
+    let stays = run > 0 && (options.overflow == Overflow::Stop || last <= CONTEXT);
+    let edits = (stays && draws.below(2) == 0).then(|| {
+        let named = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        Arc::new(random_edits(&named, run, &mut |n| draws.below(n)))
+    });
+    EngineRequest { prompt, options, log_probs, reuse: draws.below(4) > 0, edits }
 }
 
 /// Up to 32 requests at once, in engines of many kinds that were used before, with requests that are cancelled at any
@@ -185,7 +194,7 @@ fn company_changes_no_byte() {
         {
             let plain =
                 How { sequences: 1, prompt_rows: 256, contexts: 1, threads: 1, level: Level::best(), precision, cache };
-            let requests: Vec<EngineRequest> = (0..40).map(|_| request(&mut draws)).collect();
+            let requests: Vec<EngineRequest> = (0..40).map(|_| request(&config, &mut draws)).collect();
             let want: Vec<Told> = requests.iter().map(|r| alone(&mut plain.engine(&config), r.clone())).collect();
             for (sequences, prompt_rows, contexts, threads) in
                 [(32, 1, 8, 1), (8, 7, 3, 2), (3, 64, 1, 3), (32, 256, 40, 2), (1, 33, 2, 1)]
@@ -257,7 +266,7 @@ fn a_known_beginning_is_not_run_again() {
     let mut engine = how.engine(&config);
     let prompt: Vec<u32> = (0..150).map(|i| random::below(3, 9, i, 30) as u32).collect();
     let options = Options { max_tokens: 5, sampler: Sampler::GREEDY, overflow: Overflow::Stop, ..Options::default() };
-    let plain = EngineRequest { prompt, options, log_probs: None, reuse: true };
+    let plain = EngineRequest { prompt, options, log_probs: None, reuse: true, edits: None };
     let scored = EngineRequest { log_probs: Some(LogProbs { top: 0, prompt_from: Some(70) }), ..plain.clone() };
     let apart = EngineRequest { reuse: false, ..plain.clone() };
     let all = EngineRequest { log_probs: Some(LogProbs { top: 0, prompt_from: Some(0) }), ..plain.clone() };
@@ -316,8 +325,10 @@ fn log_probs_are_those_of_the_logits() {
     let prompt: Vec<u32> = (0..100).map(|i| random::below(4, 9, i, 30) as u32).collect();
     let options = Options { max_tokens: 6, overflow: Overflow::Stop, ..Options::default() };
     let log_probs = Some(LogProbs { top: 3, prompt_from: Some(1) });
-    let told =
-        alone(&mut how.engine(&config), EngineRequest { prompt: prompt.clone(), options, log_probs, reuse: true });
+    let told = alone(
+        &mut how.engine(&config),
+        EngineRequest { prompt: prompt.clone(), options, log_probs, reuse: true, edits: None },
+    );
     let answer = told.tokens.iter().map(|(_, _, log_prob)| log_prob.clone().unwrap());
     let all: Vec<TokenLogProb> = told.prompt.unwrap().into_iter().chain(answer).collect();
     let tokens: Vec<u32> = prompt.iter().copied().chain(told.tokens.iter().map(|(token, ..)| *token)).collect();
@@ -352,6 +363,7 @@ fn long_prompts_hold_up_nobody() {
         options: Options { max_tokens, overflow: Overflow::Stop, stop_at_end_of_text: false, ..Options::default() },
         log_probs: None,
         reuse: true,
+        edits: None,
     };
     let mut writers: HashMap<RequestId, usize> = (0..4).map(|n| (engine.submit(ask(2, n, 190)).unwrap(), 0)).collect();
     let (mut prompts, mut answered) = (0, 0);
@@ -422,7 +434,13 @@ fn what_does_not_fit_is_refused() {
     let config = config(Positions::Learned);
     let how = How::plain(2, 9, 1);
     let mut engine = how.engine(&config);
-    let ask = |prompt: Vec<u32>, options: Options| EngineRequest { prompt, options, log_probs: None, reuse: true };
+    let ask = |prompt: Vec<u32>, options: Options| EngineRequest {
+        prompt,
+        options,
+        log_probs: None,
+        reuse: true,
+        edits: None,
+    };
     let stop = || Options { overflow: Overflow::Stop, max_tokens: 1, ..Options::default() };
     let cases: [(EngineRequest, &str); 6] = [
         (ask(vec![], stop()), "no tokens to continue from"),

@@ -49,7 +49,9 @@ fn a_model_is_itself_on_a_gpu() {
         .enumerate()
         .map(|(i, prompt)| {
             let prompt = gpu_lm.encode(prompt).unwrap();
-            engine.submit(EngineRequest { prompt, options: options(i), log_probs: None, reuse: true }).unwrap()
+            engine
+                .submit(EngineRequest { prompt, options: options(i), log_probs: None, reuse: true, edits: None })
+                .unwrap()
         })
         .collect();
     let mut together = vec![vec![]; ids.len()];

@@ -16,6 +16,7 @@ mod gpu;
 mod gradients;
 mod inspect;
 mod interop;
+mod interventions;
 mod levels;
 mod memory;
 mod names;

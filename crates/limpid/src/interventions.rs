@@ -1,0 +1,532 @@
+//! Interventions as data: what changes a run, as a list in JSON (docs/interventions.md).
+//!
+//! [`Interventions`] are read and checked as far as no model is needed. [`Lm::intervene`] holds them against a model, runs the prompts that
+//! activations are taken from, and gives a model whose every run is changed so. Read `trace::edits` for how a run is changed.
+
+use crate::Lm;
+use crate::error::{Error, Result};
+use crate::model::{Mode, Model};
+use crate::trace::edits::{ColumnChange, Edit, EditError, EditPositions, EditSite, Edits, WeightChange};
+use crate::trace::layers::LayerTrace;
+use crate::trace::{Labelled, TraceError};
+use limpid_base::nearest::nearest;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Bytes that tensors of a source run may take while they are read.
+const SEEN: usize = 64 << 20;
+
+/// Why a list of interventions cannot be used. Steps are counted from 1.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterventionError {
+    /// Text that is not a list of steps.
+    #[error("interventions are a list of steps in JSON: {what}")]
+    Form {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A step that is none.
+    #[error("step {step}: {what}")]
+    Step {
+        /// Which.
+        step: usize,
+        /// What was expected, and what was found.
+        what: String,
+    },
+    /// A step that does not fit the model or the prompt.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+}
+
+/// What a step does, and what may stand beside that.
+const KINDS: [(&str, &[&str]); 6] = [
+    ("ablate", &["head", "unit", "pos", "with"]),
+    ("patch", &["head", "unit", "pos", "from", "from_pos"]),
+    ("scale", &["head", "unit", "pos", "key", "by"]),
+    ("steer", &["head", "unit", "pos", "by", "add"]),
+    ("set", &["head", "unit", "pos", "value", "row"]),
+    ("freeze_attention", &["head", "from"]),
+];
+
+/// A list of changes of a run.
+///
+/// ```
+/// # use limpid::Interventions;
+/// let silenced: Interventions = r#"[{"ablate": "blocks.0.attn.hook_z", "head": 1}]"#.parse()?;
+/// let wrong = r#"[{"ablte": "blocks.0.attn.hook_z"}]"#.parse::<Interventions>().unwrap_err();
+/// assert!(wrong.to_string().contains("did you mean `ablate`?"));
+/// # Ok::<(), limpid::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interventions {
+    given: Value,
+    steps: Vec<Step>,
+}
+
+/// One step as it was written, each part of it read.
+#[derive(Clone, Debug, PartialEq)]
+struct Step {
+    number: usize,
+    what: What,
+    heads: Option<Vec<usize>>,
+    units: Option<Vec<usize>>,
+    positions: Option<Positions>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum What {
+    Zero { site: String },
+    Mean { site: String, of: Source },
+    Patch { site: String, from: Source, from_positions: Option<Vec<i64>> },
+    Scale { site: String, by: f32, keys: Option<Vec<usize>> },
+    Steer { site: String, by: f32, add: Direction },
+    Set { site: String, value: Vec<f32> },
+    SetRow { site: String, row: Vec<(usize, f32)> },
+    Freeze { layers: Option<Vec<usize>>, from: Source },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Positions {
+    Named(EditPositions),
+    Token(String),
+}
+
+/// Where activations are taken from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    Prompt(String),
+    Tokens(Vec<u32>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Direction {
+    Vector(Vec<f32>),
+    Difference { of: [Source; 2], position: i64 },
+}
+
+impl FromStr for Interventions {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Interventions> {
+        let form = |error: serde_json::Error| InterventionError::Form { what: error.to_string() };
+        Interventions::new(serde_json::from_str(text).map_err(form)?)
+    }
+}
+
+impl fmt::Display for Interventions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.given.fmt(f)
+    }
+}
+
+impl Interventions {
+    /// A list of steps, or an object that has one as `do`, and a `name` if it likes.
+    ///
+    /// # Errors
+    /// Names the step that is none, and what was expected.
+    pub fn new(given: Value) -> Result<Interventions> {
+        let form = |what: &str| Error::from(InterventionError::Form { what: what.into() });
+        let list = match &given {
+            Value::Object(object) => {
+                if let Some(key) =
+                    object.keys().find(|key| !["do", "name", "limpid_interventions"].contains(&key.as_str()))
+                {
+                    return Err(form(&format!("`{key}` is not `name` or `do`")));
+                }
+                if object.get("limpid_interventions").is_some_and(|version| *version != 1) {
+                    return Err(form("`limpid_interventions` is 1, the only version there is"));
+                }
+                object.get("do").ok_or_else(|| form("the object has no `do`"))?
+            }
+            list => list,
+        };
+        let list = list.as_array().ok_or_else(|| form("found no list"))?;
+        if list.is_empty() {
+            return Err(form("the list is empty"));
+        }
+        let steps = list.iter().enumerate().map(|(n, step)| Fields::new(n + 1, step)?.step());
+        Ok(Interventions { steps: steps.collect::<Result<_, _>>()?, given: given.clone() })
+    }
+
+    /// As it was given.
+    pub fn json(&self) -> &Value {
+        &self.given
+    }
+}
+
+/// The fields of a step.
+struct Fields<'a> {
+    number: usize,
+    kind: &'static str,
+    given: &'a Map<String, Value>,
+}
+
+type Read<T> = Result<T, InterventionError>;
+
+impl<'a> Fields<'a> {
+    fn new(number: usize, step: &'a Value) -> Read<Fields<'a>> {
+        let wrong = |what| Err(InterventionError::Step { step: number, what });
+        let Some(given) = step.as_object() else { return wrong(format!("expected an object, found {step}")) };
+        let kinds: Vec<&(&str, &[&str])> = KINDS.iter().filter(|(kind, _)| given.contains_key(*kind)).collect();
+        let all = KINDS.map(|(kind, _)| kind);
+        let [(kind, beside)] = kinds[..] else {
+            let found: Vec<&str> = kinds.iter().map(|kind| kind.0).collect();
+            let near = given.keys().find_map(|key| nearest(key, all));
+            let hint =
+                near.filter(|_| found.is_empty()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            return wrong(format!(
+                "a step is one of {}, found {}{hint}",
+                all.join(", "),
+                match found.len() {
+                    0 => "none of them".to_string(),
+                    _ => found.join(" and "),
+                }
+            ));
+        };
+        if let Some(key) = given.keys().find(|key| *key != kind && !beside.contains(&key.as_str())) {
+            let near =
+                nearest(key, beside.iter().copied()).map_or(String::new(), |near| format!(": did you mean `{near}`?"));
+            return wrong(format!("`{key}` does not belong to `{kind}`, which takes {}{near}", beside.join(", ")));
+        }
+        Ok(Fields { number, kind, given })
+    }
+
+    fn wrong<T>(&self, key: &str, expected: &str) -> Read<T> {
+        let found = self.given.get(key).map_or("nothing".to_string(), Value::to_string);
+        Err(InterventionError::Step { step: self.number, what: format!("`{key}` is {expected}; found {found}") })
+    }
+
+    fn step(&self) -> Read<Step> {
+        let heads = self.numbers("head")?;
+        let (units, positions) = (self.numbers("unit")?, self.positions()?);
+        Ok(Step { number: self.number, what: self.what()?, heads, units, positions })
+    }
+
+    fn what(&self) -> Read<What> {
+        if self.kind == "freeze_attention" {
+            let layers = match self.given.get(self.kind) {
+                Some(Value::String(all)) if all == "all" => None,
+                Some(Value::Object(object)) if object.len() == 1 => match object.get("layer") {
+                    Some(value) => Some(whole_numbers(value))
+                        .filter(Option::is_some)
+                        .map_or_else(|| self.wrong(self.kind, "\"all\" or {\"layer\": [numbers]}"), Ok)?,
+                    None => self.wrong(self.kind, "\"all\" or {\"layer\": [numbers]}")?,
+                },
+                _ => self.wrong(self.kind, "\"all\" or {\"layer\": [numbers]}")?,
+            };
+            return Ok(What::Freeze { layers, from: self.source("from")? });
+        }
+        let Some(site) = self.given.get(self.kind).and_then(Value::as_str).map(String::from) else {
+            return self.wrong(self.kind, "the name of a tensor, such as \"blocks.0.attn.hook_z\"");
+        };
+        Ok(match self.kind {
+            "ablate" => match self.given.get("with") {
+                None => What::Zero { site },
+                Some(Value::String(zero)) if zero == "zero" => What::Zero { site },
+                Some(Value::Object(with)) if with.len() == 1 && with.contains_key("mean_of") => {
+                    What::Mean { site, of: self.source_of("with", &with["mean_of"])? }
+                }
+                Some(_) => self.wrong("with", "\"zero\" or {\"mean_of\": {\"prompt\": \"...\"}}")?,
+            },
+            "patch" => {
+                let from_positions = match self.given.get("from_pos") {
+                    None => None,
+                    Some(value) => match integers(value) {
+                        Some(listed) => Some(listed),
+                        None => self.wrong("from_pos", "a number, a list of them, or a range such as \"2..5\"")?,
+                    },
+                };
+                What::Patch { site, from: self.source("from")?, from_positions }
+            }
+            "scale" => What::Scale { site, by: self.number("by", None)?, keys: self.numbers("key")? },
+            "steer" => What::Steer { site, by: self.number("by", Some(1.0))?, add: self.direction()? },
+            _ => match (self.given.get("value"), self.given.get("row")) {
+                (Some(value), None) => match floats(value) {
+                    Some(value) => What::Set { site, value },
+                    None => self.wrong("value", "a finite number or a list of them")?,
+                },
+                (None, Some(_)) => What::SetRow { site, row: self.row()? },
+                _ => self.wrong("value", "given, or `row` for attention weights, not both")?,
+            },
+        })
+    }
+
+    fn number(&self, key: &str, default: Option<f32>) -> Read<f32> {
+        match (self.given.get(key), default) {
+            (None, Some(default)) => Ok(default),
+            (Some(value), _) if finite(value).is_some() => Ok(finite(value).unwrap_or_default()),
+            _ => self.wrong(key, "a finite number"),
+        }
+    }
+
+    fn numbers(&self, key: &str) -> Read<Option<Vec<usize>>> {
+        match self.given.get(key) {
+            None => Ok(None),
+            Some(value) => match whole_numbers(value) {
+                Some(numbers) => Ok(Some(numbers)),
+                None => self.wrong(key, "a whole number, a list of them, or a range such as \"2..5\""),
+            },
+        }
+    }
+
+    fn positions(&self) -> Read<Option<Positions>> {
+        let expected = "a number, a list of them, a range such as \"2..5\", \"all\", \"prompt\", \"generated\" or {\"token\": \" word\"}";
+        Ok(Some(match self.given.get("pos") {
+            None => return Ok(None),
+            Some(Value::String(name)) if name == "all" => Positions::Named(EditPositions::All),
+            Some(Value::String(name)) if name == "prompt" => Positions::Named(EditPositions::Prompt),
+            Some(Value::String(name)) if name == "generated" => Positions::Named(EditPositions::Generated),
+            Some(Value::Object(object)) if object.len() == 1 => match object.get("token").and_then(Value::as_str) {
+                Some(token) if !token.is_empty() => Positions::Token(token.into()),
+                _ => self.wrong("pos", expected)?,
+            },
+            Some(value) => match integers(value) {
+                Some(listed) => Positions::Named(EditPositions::These(listed)),
+                None => self.wrong("pos", expected)?,
+            },
+        }))
+    }
+
+    fn source(&self, key: &str) -> Read<Source> {
+        match self.given.get(key) {
+            Some(value) => self.source_of(key, value),
+            None => self.wrong(key, "{\"prompt\": \"...\"} or {\"tokens\": [ids]}"),
+        }
+    }
+
+    fn source_of(&self, key: &str, value: &Value) -> Read<Source> {
+        let expected = "{\"prompt\": \"...\"} or {\"tokens\": [ids]}";
+        let Some(object) = value.as_object().filter(|object| object.len() == 1) else {
+            return self.wrong(key, expected);
+        };
+        let ids = |value: &Value| value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect();
+        match (object.get("prompt").and_then(Value::as_str), object.get("tokens").and_then(ids)) {
+            (Some(prompt), _) => Ok(Source::Prompt(prompt.into())),
+            (_, Some(tokens)) => Ok(Source::Tokens(tokens)),
+            _ => self.wrong(key, expected),
+        }
+    }
+
+    fn direction(&self) -> Read<Direction> {
+        let expected = "{\"vector\": [numbers]} or {\"difference\": [\"one prompt\", \"another\"], \"pos\": -1}";
+        let Some(object) = self.given.get("add").and_then(Value::as_object) else { return self.wrong("add", expected) };
+        let prompt = |value: &Value| value.as_str().map(|text| Source::Prompt(text.into()));
+        let is_known = |keys: &[&str]| object.keys().all(|key| keys.contains(&key.as_str()));
+        match (object.get("vector").and_then(floats), object.get("difference").and_then(Value::as_array)) {
+            (Some(vector), None) if is_known(&["vector"]) => Ok(Direction::Vector(vector)),
+            (None, Some(pair)) if is_known(&["difference", "pos"]) && pair.len() == 2 => {
+                let position = object.get("pos").map_or(Some(-1), Value::as_i64);
+                match (prompt(&pair[0]), prompt(&pair[1]), position) {
+                    (Some(a), Some(b), Some(position)) => Ok(Direction::Difference { of: [a, b], position }),
+                    _ => self.wrong("add", expected),
+                }
+            }
+            _ => self.wrong("add", expected),
+        }
+    }
+
+    fn row(&self) -> Read<Vec<(usize, f32)>> {
+        let weight = |(key, value): (&String, &Value)| Some((key.parse().ok()?, finite(value)?));
+        let row = self.given.get("row").and_then(Value::as_object).filter(|row| !row.is_empty());
+        match row.and_then(|row| row.iter().map(weight).collect::<Option<Vec<_>>>()) {
+            Some(row) => Ok(row),
+            None => self.wrong("row", "a weight for each key, such as {\"0\": 0.5, \"2\": 0.5}"),
+        }
+    }
+}
+
+fn finite(value: &Value) -> Option<f32> {
+    value.as_f64().map(|v| v as f32).filter(|v| v.is_finite())
+}
+
+fn floats(value: &Value) -> Option<Vec<f32>> {
+    match value {
+        Value::Array(list) if !list.is_empty() => list.iter().map(finite).collect(),
+        one => Some(vec![finite(one)?]),
+    }
+}
+
+/// A number, a list of numbers, or a range `2..5`, which ends before 5. A range has at most as many numbers as any context has positions.
+fn integers(value: &Value) -> Option<Vec<i64>> {
+    match value {
+        Value::Array(list) => list.iter().map(Value::as_i64).collect(),
+        Value::String(range) => {
+            let (from, to) = range.split_once("..")?;
+            let (from, to): (i64, i64) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
+            (from < to && to.saturating_sub(from) <= 1 << 24).then(|| (from..to).collect())
+        }
+        one => Some(vec![one.as_i64()?]),
+    }
+}
+
+fn whole_numbers(value: &Value) -> Option<Vec<usize>> {
+    integers(value)?.into_iter().map(|n| usize::try_from(n).ok()).collect()
+}
+
+/// The steps of a list held against a model, one after another.
+pub(crate) struct Resolver<'a> {
+    lm: &'a Lm,
+    named: Model,
+    runs: HashMap<Vec<u32>, LayerTrace>,
+}
+
+impl<'a> Resolver<'a> {
+    pub(crate) fn new(lm: &'a Lm) -> Result<Resolver<'a>> {
+        let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
+        Ok(Resolver { lm, named, runs: HashMap::new() })
+    }
+
+    /// The changes that the steps are on this model. Prompts are run that they take activations from.
+    pub(crate) fn edits(&mut self, interventions: &Interventions) -> Result<Edits> {
+        let mut all = vec![];
+        for step in &interventions.steps {
+            all.extend(self.step(step)?);
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<Vec<Edit>> {
+        let number = step.number;
+        let positions = match &step.positions {
+            None => EditPositions::All,
+            Some(Positions::Named(positions)) => positions.clone(),
+            Some(Positions::Token(text)) => EditPositions::Token(self.lm.tokenizer()?.encode(text)?),
+        };
+        let wrong = |what: String| Error::from(InterventionError::Step { step: number, what });
+        let name = match &step.what {
+            What::Freeze { layers, from } => return self.freeze(step, layers.as_deref(), from),
+            What::Zero { site }
+            | What::Mean { site, .. }
+            | What::Patch { site, .. }
+            | What::Scale { site, .. }
+            | What::Steer { site, .. }
+            | What::Set { site, .. }
+            | What::SetRow { site, .. } => site,
+        };
+        let site = EditSite::find(&self.named, name, number)?;
+        if site.is_pattern() {
+            return self.weights(step, &site, positions);
+        }
+        let shown = site.shown(step.heads.as_deref(), step.units.as_deref())?;
+        let change = match &step.what {
+            What::Zero { .. } => ColumnChange::Set(vec![0.0; shown.len()].into()),
+            What::Scale { keys: Some(_), .. } => return Err(wrong(format!("`{name}` has no keys: leave `key` out"))),
+            What::Scale { by, .. } => ColumnChange::Scale(*by),
+            What::Set { value, .. } if value.len() == 1 => ColumnChange::Set(vec![value[0]; shown.len()].into()),
+            What::Set { value, .. } => ColumnChange::Set(value.clone().into()),
+            What::Mean { of, .. } => {
+                let rows = self.rows(of, (name, &shown))?;
+                let mean = |i: usize| rows.iter().map(|row| f64::from(row[i])).sum::<f64>() / rows.len() as f64;
+                ColumnChange::Set((0..shown.len()).map(|i| mean(i) as f32).collect())
+            }
+            What::Steer { by, add, .. } => {
+                let vector = self.direction((number, add), (name, &shown))?;
+                ColumnChange::Add(vector.into_iter().map(|v| v * by).collect())
+            }
+            What::Patch { from, from_positions: None, .. } => {
+                let rows = self.rows(from, (name, &shown))?;
+                ColumnChange::SetAt(Arc::new(rows.into_iter().enumerate().collect::<BTreeMap<_, _>>()))
+            }
+            What::Patch { from, from_positions: Some(sources), .. } => {
+                let rows = self.rows(from, (name, &shown))?;
+                let EditPositions::These(targets) = positions else {
+                    return Err(wrong("`from_pos` needs `pos` to be a number or a list of as many".into()));
+                };
+                if sources.len() != targets.len() && sources.len() != 1 {
+                    let counts = format!("{} and {}", sources.len(), targets.len());
+                    return Err(wrong(format!("`from_pos` and `pos` have {counts} positions: give as many of both")));
+                }
+                let pairs = targets.iter().zip(sources.iter().cycle());
+                let each = pairs.map(|(target, source)| {
+                    let values = row_at(&rows, *source, number)?.clone().into();
+                    Ok(site.edit(&shown, EditPositions::These(vec![*target]), ColumnChange::Set(values))?)
+                });
+                return each.collect();
+            }
+            What::SetRow { .. } => return Err(wrong(format!("`{name}` has no keys: give `value` in place of `row`"))),
+            What::Freeze { .. } => return Ok(vec![]),
+        };
+        Ok(vec![site.edit(&shown, positions, change)?])
+    }
+
+    /// A step that changes weights of attention.
+    fn weights(&mut self, step: &Step, site: &EditSite, positions: EditPositions) -> Result<Vec<Edit>> {
+        let wrong = |what: String| Error::from(InterventionError::Step { step: step.number, what });
+        if step.units.is_some() {
+            return Err(wrong(format!("`{}` has heads and no units: leave `unit` out", site.name)));
+        }
+        let change = match &step.what {
+            What::Zero { .. } => WeightChange::Scale(0.0, None),
+            What::Scale { by, keys, .. } => WeightChange::Scale(*by, keys.clone()),
+            What::SetRow { row, .. } => WeightChange::Set(row.clone()),
+            What::Patch { from, from_positions: None, .. } => WeightChange::From(self.tensor(from, &site.name)?),
+            _ => {
+                let allowed = "`ablate`, `scale`, `set` with `row`, or `patch` without `from_pos`";
+                return Err(wrong(format!("weights of attention change by {allowed}")));
+            }
+        };
+        Ok(vec![site.edit_weights(step.heads.as_deref(), positions, change)?])
+    }
+
+    /// The weights of attention of another run in some layers.
+    fn freeze(&mut self, step: &Step, layers: Option<&[usize]>, from: &Source) -> Result<Vec<Edit>> {
+        let n_layer = self.lm.config().n_layer;
+        let all: Vec<usize> = layers.map_or_else(|| (0..n_layer).collect(), <[usize]>::to_vec);
+        let mut edits = vec![];
+        for layer in all {
+            if layer >= n_layer {
+                let what = format!("there is no layer {layer}: the model has {n_layer}, counted from 0");
+                return Err(InterventionError::Step { step: step.number, what }.into());
+            }
+            let name = format!("blocks.{layer}.attn.hook_pattern");
+            let site = EditSite::find(&self.named, &name, step.number)?;
+            let change = WeightChange::From(self.tensor(from, &name)?);
+            edits.push(site.edit_weights(step.heads.as_deref(), EditPositions::Prompt, change)?);
+        }
+        Ok(edits)
+    }
+
+    /// A tensor of the run of a source.
+    fn tensor(&mut self, source: &Source, name: &str) -> Result<Arc<Labelled>> {
+        let ids = match source {
+            Source::Prompt(text) => self.lm.encode(text)?,
+            Source::Tokens(ids) => ids.clone(),
+        };
+        if !self.runs.contains_key(&ids) {
+            self.runs.insert(ids.clone(), self.lm.trace_layers(&ids, SEEN)?);
+        }
+        let Some(run) = self.runs.get_mut(&ids) else { return Err(TraceError::Batch { what: "no run".into() }.into()) };
+        Ok(run.get(name)?)
+    }
+
+    /// Some columns of it, position by position.
+    fn rows(&mut self, source: &Source, (name, shown): (&str, &[usize])) -> Result<Vec<Vec<f32>>> {
+        let tensor = self.tensor(source, name)?;
+        let (tokens, wide) = (tensor.shape[1], tensor.values.len() / tensor.shape[1].max(1));
+        let row = |at: usize| shown.iter().map(|i| tensor.values[at * wide + i]).collect();
+        Ok((0..tokens).map(row).collect())
+    }
+
+    fn direction(&mut self, (step, add): (usize, &Direction), of: (&str, &[usize])) -> Result<Vec<f32>> {
+        match add {
+            Direction::Vector(vector) => Ok(vector.clone()),
+            Direction::Difference { of: [a, b], position } => {
+                let [a, b] = [self.rows(a, of)?, self.rows(b, of)?];
+                let [a, b] = [row_at(&a, *position, step)?, row_at(&b, *position, step)?];
+                Ok(a.iter().zip(b).map(|(a, b)| a - b).collect())
+            }
+        }
+    }
+}
+
+/// The row of a position; negative ones are counted from the end.
+fn row_at(rows: &[Vec<f32>], at: i64, step: usize) -> Result<&Vec<f32>> {
+    let place = usize::try_from(at).ok().or_else(|| rows.len().checked_sub(at.unsigned_abs() as usize));
+    place.and_then(|place| rows.get(place)).ok_or_else(|| {
+        let what = format!("the source has {} tokens and no position {at}", rows.len());
+        InterventionError::Step { step, what }.into()
+    })
+}

@@ -1,0 +1,198 @@
+//! Reaching in: identities change no bit, an edited sequence is the same alone and in company, with a KV cache and without, and beside an
+//! independent implementation (PyTorch's hooks, `reference/interventions.py`) it gives the same numbers.
+
+use crate::random_config::{CONTEXT, configs, fill};
+use limpid::backend::{Backend, Cpu};
+use limpid::config::{Config, Mask};
+use limpid::engine::{DecodeRows, Decoder, DecoderLimits};
+use limpid::model::{Mode, Model};
+use limpid::numeric::random;
+use limpid::ops::Batch;
+use limpid::trace::edits::{
+    ColumnChange, Edit, EditPositions, EditSite, EditedBackend, EditedSequences, Edits, WeightChange,
+};
+use limpid::trace::{Labelled, Trace};
+use std::sync::Arc;
+
+/// One sequence.
+fn batch(config: &Config, seed: u64) -> Batch {
+    let ids =
+        |site| (0..CONTEXT as u64).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect();
+    let mut batch = Batch::of_sequences(ids(31), ids(32), CONTEXT);
+    if config.n_segment > 0 {
+        batch.segments = (0..CONTEXT as u32).map(|i| i % 2).collect();
+    }
+    batch
+}
+
+fn cpu(model: &Model, seed: u64) -> Box<dyn Backend> {
+    let mut cpu = Cpu::new(model, 1);
+    cpu.write_tables(model).unwrap();
+    fill(model, &mut cpu, seed);
+    Box::new(cpu)
+}
+
+/// Every tensor of a run with edits.
+fn tensors(model: &Model, seed: u64, batch: &Batch, edits: Option<Edits>) -> Vec<Labelled> {
+    let mut backend = cpu(model, seed);
+    if let Some(edits) = edits {
+        edits.on(&batch.tokens, batch.tokens.len()).unwrap();
+        backend = Box::new(EditedBackend::every(backend, Arc::new(edits)));
+    }
+    let trace = Trace::run(model, &mut *backend, batch, false).unwrap();
+    trace.names().map(|name| trace.get(&name).unwrap()).collect()
+}
+
+fn bits(tensors: &[Labelled]) -> Vec<(String, Vec<u32>)> {
+    tensors.iter().map(|one| (one.name.clone(), one.values.iter().map(|v| v.to_bits()).collect())).collect()
+}
+
+fn all(site: &EditSite) -> Vec<usize> {
+    site.shown(None, None).unwrap()
+}
+
+/// Rows of a tensor, position by position.
+fn rows(tensor: &Labelled) -> impl Iterator<Item = (usize, Vec<f32>)> {
+    let wide = tensor.values.len() / CONTEXT;
+    tensor.values.chunks_exact(wide).map(<[f32]>::to_vec).enumerate()
+}
+
+/// The tensors of a model that can be changed.
+fn sites(model: &Model) -> Vec<EditSite> {
+    limpid::names::activations(model).iter().filter_map(|name| EditSite::find(model, name, 1).ok()).collect()
+}
+
+#[test]
+fn what_changes_nothing_changes_no_bit() {
+    let mut tried = 0;
+    for (seed, config) in configs().iter().enumerate().step_by(5) {
+        let seed = seed as u64;
+        let model = Model::new(config, Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
+        let batch = batch(config, seed);
+        let plain = tensors(&model, seed, &batch, None);
+        let own = |site: &EditSite| plain.iter().find(|tensor| tensor.name == site.name).unwrap();
+        let mut edits: Vec<Edit> = vec![];
+        for site in sites(&model) {
+            let at = || EditPositions::All;
+            if site.is_pattern() {
+                edits.push(site.edit_weights(None, at(), WeightChange::Scale(1.0, None)).unwrap());
+                edits.push(site.edit_weights(None, at(), WeightChange::From(Arc::new(own(&site).clone()))).unwrap());
+            } else {
+                edits.push(site.edit(&all(&site), at(), ColumnChange::Scale(1.0)).unwrap());
+                let same = ColumnChange::SetAt(Arc::new(rows(own(&site)).collect()));
+                // a second name of one tensor would set it twice
+                let edit = site.edit(&all(&site), at(), same).unwrap();
+                let alone: Edits = edits.iter().chain([&edit]).cloned().collect();
+                if alone.on(&batch.tokens, CONTEXT).is_ok() {
+                    edits.push(edit);
+                }
+            }
+            tried += 1;
+        }
+        let edited = tensors(&model, seed, &batch, Some(edits.into_iter().collect()));
+        for ((name, want), (_, got)) in bits(&plain).iter().zip(bits(&edited)) {
+            assert!(*want == got, "{name} of {config:?}");
+        }
+    }
+    assert!(tried > 1000, "{tried} sites");
+}
+
+/// A few changes of any kind at any place, of a sequence that comes to have `tokens` tokens; whatever contradicts itself is left out.
+pub fn random_edits(named: &Model, tokens: usize, below: &mut dyn FnMut(usize) -> usize) -> Edits {
+    let sites = sites(named);
+    let mut edits: Vec<Edit> = vec![];
+    while edits.is_empty() || below(3) > 0 {
+        let site = &sites[below(sites.len())];
+        let positions = match below(4) {
+            0 => EditPositions::All,
+            1 => EditPositions::Prompt,
+            _ => EditPositions::These((0..1 + below(3)).map(|_| below(tokens) as i64).collect()),
+        };
+        let value = |n: usize| n as f32 / 8.0 - 1.0;
+        let edit = if site.is_pattern() {
+            let change = match below(3) {
+                0 => WeightChange::Scale(value(below(16)), Some(vec![0, below(tokens)])),
+                1 => WeightChange::Set(vec![(0, value(below(16)))]),
+                _ => WeightChange::Scale(0.0, None),
+            };
+            site.edit_weights(Some(&[below(named.config.n_head)]), positions, change)
+        } else {
+            let shown: Vec<usize> = all(site).into_iter().filter(|_| below(2) == 0).collect();
+            let values = |below: &mut dyn FnMut(usize) -> usize| shown.iter().map(|_| value(below(16))).collect();
+            let change = match below(3) {
+                0 => ColumnChange::Scale(value(below(16))),
+                1 => ColumnChange::Add(values(below)),
+                _ => ColumnChange::Set(values(below)),
+            };
+            site.edit(&shown, positions, change)
+        };
+        edits.push(edit.unwrap());
+        let together: Edits = edits.iter().cloned().collect();
+        if together.on(&vec![0; tokens], tokens).is_err() {
+            edits.pop();
+        }
+    }
+    edits.into_iter().collect()
+}
+
+/// Some sequences are changed, each in its way, and others are not; they come in pieces, beside each other, with a KV cache. Each gives the
+/// logits that it gives alone and whole.
+#[test]
+fn a_run_with_a_cache_is_the_run_without() {
+    let (mut edited, mut runs) = (0, 0);
+    let causal = configs().into_iter().filter(|config| config.mask == Mask::Causal && config.lm_head);
+    for (seed, config) in causal.enumerate() {
+        let (mut draws, seed) = (0, seed as u64);
+        let mut below = |n: usize| {
+            draws += 1;
+            random::below(seed, 71, draws, n as u64) as usize
+        };
+        let model = Model::new(&config, Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
+        let texts: Vec<Vec<u32>> = (0..4).map(|n| batch(&config, seed + n / 2).tokens).collect();
+        let edits: Vec<Option<Edits>> =
+            (0..4).map(|n| (n % 2 == 0).then(|| random_edits(&model, CONTEXT, &mut below))).collect();
+        let alone = |(text, edits): (&Vec<u32>, &Option<Edits>)| {
+            let batch = Batch::of_sequences(text.clone(), vec![], CONTEXT);
+            let all = tensors(&model, seed, &batch, edits.clone());
+            all.into_iter().find(|tensor| tensor.name == "logits").unwrap().values
+        };
+        let want: Vec<Vec<f32>> = texts.iter().zip(&edits).map(alone).collect();
+        edited += usize::from(want[0] != want[1]) + usize::from(want[2] != want[3]);
+        runs += 2;
+
+        let list = EditedSequences::default();
+        let limits = DecoderLimits { outputs: 4 * CONTEXT, ..DecoderLimits::of_sequences(&config, 4, 4 * CONTEXT) };
+        let decoder = Decoder::new(&config, limits, |model| Ok(cpu(model, seed))).unwrap();
+        let mut decoder = decoder.wrapped(|backend| Box::new(EditedBackend::new(backend, list.clone())));
+        let tables: Vec<_> = (0..4).map(|_| decoder.pool().reserve(None, CONTEXT).unwrap()).collect();
+        for ((table, text), edits) in tables.iter().zip(&texts).zip(&edits) {
+            if let Some(edits) = edits {
+                list.insert(table.blocks()[0], Arc::new(edits.on(text, CONTEXT).unwrap()));
+            }
+        }
+        let (mut held, mut got) = ([0; 4], vec![vec![]; 4]);
+        while held.iter().any(|held| *held < CONTEXT) {
+            let some = held.map(|held| below(3).min(CONTEXT - held));
+            let given = (0..4).filter(|n| some[*n] > 0);
+            decoder
+                .run(given.clone().map(|n| DecodeRows {
+                    table: &tables[n],
+                    past: held[n],
+                    tokens: &texts[n][held[n]..held[n] + some[n]],
+                    outputs: some[n],
+                }))
+                .unwrap();
+            let mut logits = decoder.logits();
+            for n in given {
+                let (own, rest) = logits.split_at(some[n] * config.vocab_size);
+                got[n].extend_from_slice(own);
+                (held[n], logits) = (held[n] + some[n], rest);
+            }
+        }
+        for (n, (got, want)) in got.iter().zip(&want).enumerate() {
+            let same = got.iter().zip(want).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && got.len() == want.len(), "sequence {n} with {:?} of {config:?}", edits[n]);
+        }
+    }
+    assert!(runs > 40 && edited * 10 > runs * 9, "{edited} of {runs} were changed");
+}
