@@ -97,6 +97,25 @@ impl WeightOptions {
     }
 }
 
+/// What changes a model's runs.
+#[derive(clap::Args, Clone, Debug)]
+pub struct InterventionOptions {
+    /// Change what the model computes on its way: a list of steps in JSON, or a file with one (docs/interventions.md)
+    #[arg(long, value_name = "JSON|FILE")]
+    pub intervene: Option<String>,
+}
+
+impl InterventionOptions {
+    /// The model, with its runs changed if that is asked for.
+    pub fn apply(&self, lm: Lm) -> Result<Lm> {
+        let Some(given) = &self.intervene else { return Ok(lm) };
+        let text =
+            if given.trim_start().starts_with(['[', '{']) { given.clone() } else { read_file(Path::new(given))? };
+        let steps = text.parse().and_then(|interventions| lm.intervene(&interventions));
+        steps.context("--intervene")
+    }
+}
+
 /// The newest run under runs/ that has saved a model.
 fn newest_model() -> Result<PathBuf> {
     let Some(folder) = newest_folder(&WEIGHTS) else {

@@ -112,6 +112,9 @@ pub enum WeightChange {
     From(Arc<Labelled>),
 }
 
+/// A change of weights, and the positions whose queries it is about.
+pub type PlacedWeights = (BTreeSet<usize>, WeightChange);
+
 /// What of an op's output changes.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
@@ -299,6 +302,15 @@ impl Edits {
     /// Each.
     pub fn iter(&self) -> std::slice::Iter<'_, Edit> {
         self.0.iter()
+    }
+
+    /// What they make of the weights of a head in a sequence: of the op `at`.
+    pub(crate) fn of_head(&self, at: usize, head: usize, tokens: &[u32]) -> Arc<[PlacedWeights]> {
+        let weights = |(rows, edit): (BTreeSet<usize>, Edit)| match edit.part {
+            Part::Weights { heads, change, .. } if edit.op == at && heads.contains(&head) => Some((rows, change)),
+            _ => None,
+        };
+        self.where_they_fit(tokens).0.into_iter().filter_map(weights).collect()
     }
 
     /// Those of them that change something of a sequence.
@@ -505,6 +517,22 @@ impl EditedBackend {
         EditedBackend { inner, edited: Edited::Some(edited), rows: 0, active: vec![], held: HashMap::new() }
     }
 
+    /// A backend around another one without a KV cache, for a batch whose sequences are all to be changed; that one itself if nothing is.
+    ///
+    /// # Errors
+    /// As [`Edits::on`], of any sequence.
+    pub fn around(
+        inner: Box<dyn Backend>,
+        edits: Option<&Arc<Edits>>,
+        batch: &Batch,
+    ) -> Result<Box<dyn Backend>, EditError> {
+        let Some(edits) = edits else { return Ok(inner) };
+        for span in &batch.spans {
+            edits.on(&batch.tokens[span.row..span.row + span.rows], span.rows)?;
+        }
+        Ok(Box::new(EditedBackend::every(inner, edits.clone())))
+    }
+
     /// A backend around another one without a KV cache that changes every sequence, as far as its tokens have what a step is about.
     pub fn every(inner: Box<dyn Backend>, edits: Arc<Edits>) -> EditedBackend {
         let edited = Edited::Every { edits, steps: BTreeSet::new() };
@@ -612,11 +640,19 @@ impl Query {
         lse_of_all.extend(&sums[own]);
         let tensor = |values| Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values });
         let whole = Span { row: 0, rows: all, past: 0, table: 0, valid: span.valid };
-        let head_of =
-            AttentionHead { qkv: tensor(rows.to_vec()), lse: tensor(lse_of_all), heads, head, span: whole, scoring };
+        let head_of = AttentionHead {
+            qkv: tensor(rows.to_vec()),
+            lse: tensor(lse_of_all),
+            heads,
+            head,
+            span: whole,
+            scoring,
+            changes: [].into(),
+        };
         let weights =
             before.unwrap_or_else(|| Sheet::scores(head_of, Stage::Weights).band(position..position + 1, 0..all));
-        let changed = change.apply((position, head), &weights);
+        let mut changed = weights.clone();
+        change.apply((position, head), 0, &mut changed);
 
         let values = heads.of_head(head)[2].clone();
         for (i, z) in out[head * values.len()..(head + 1) * values.len()].iter_mut().enumerate() {
@@ -647,25 +683,23 @@ impl ColumnChange {
 }
 
 impl WeightChange {
-    fn apply(&self, (query, head): (usize, usize), weights: &[f32]) -> Vec<f32> {
-        let mut new = weights.to_vec();
-        match self {
-            WeightChange::Scale(factor, keys) => {
-                let is_one = |key: usize| keys.as_ref().is_none_or(|keys| keys.contains(&key));
-                new.iter_mut().enumerate().filter(|(key, _)| is_one(*key)).for_each(|(_, v)| *v *= factor);
-            }
-            WeightChange::Set(keys) => {
-                new.fill(0.0);
-                keys.iter().for_each(|(key, weight)| new[*key] = *weight);
-            }
-            WeightChange::From(pattern) => {
-                let (n, t) = (pattern.shape[1], pattern.shape[2]);
-                let row = &pattern.values[((head % n) * t + query) * t..][..t];
-                new.fill(0.0);
-                new.iter_mut().zip(row).for_each(|(v, given)| *v = *given);
+    /// Changes weights of a query: those of the keys from `first` on.
+    pub(crate) fn apply(&self, (query, head): (usize, usize), first: usize, weights: &mut [f32]) {
+        for (key, weight) in (first..).zip(weights) {
+            match self {
+                WeightChange::Scale(factor, keys) => {
+                    if keys.as_ref().is_none_or(|keys| keys.contains(&key)) {
+                        *weight *= factor;
+                    }
+                }
+                WeightChange::Set(row) => *weight = row.iter().find(|(own, _)| *own == key).map_or(0.0, |own| own.1),
+                WeightChange::From(pattern) => {
+                    let (n_head, keys) = (pattern.shape[1], pattern.shape[3]);
+                    let row = &pattern.values[((head % n_head) * pattern.shape[2] + query) * keys..][..keys];
+                    *weight = row.get(key).copied().unwrap_or(0.0);
+                }
             }
         }
-        new
     }
 }
 

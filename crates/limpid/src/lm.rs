@@ -262,14 +262,18 @@ impl Lm {
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
         let edits = self.edits(interventions)?;
         let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
-        Ok(Lm {
+        let interventions = self.interventions.iter().chain([interventions]).cloned().collect();
+        Ok(Lm { edits: Some(Arc::new(edits)), interventions, ..self.without_interventions() })
+    }
+
+    /// The same model as it is, on the same weights.
+    pub fn without_interventions(&self) -> Lm {
+        Lm {
             tokenizer: self.tokenizer.clone(),
             chat_template: self.chat_template.clone(),
-            edits: Some(Arc::new(edits)),
-            interventions: self.interventions.iter().chain([interventions]).cloned().collect(),
             ready: self.ready.clone(),
             ..Lm::of(self.config.clone(), self.weights.clone(), self.machine.clone())
-        })
+        }
     }
 
     /// What interventions are on this model: for requests of one engine that are changed each in its way ([`EngineRequest::edits`]).
@@ -280,6 +284,11 @@ impl Lm {
     /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
     pub fn edits(&self, interventions: &Interventions) -> Result<Edits> {
         Resolver::new(self)?.edits(interventions)
+    }
+
+    /// What these interventions are on it.
+    pub fn own_edits(&self) -> Option<&Arc<Edits>> {
+        self.edits.as_ref()
     }
 
     /// What changes its runs.
@@ -688,8 +697,7 @@ impl Lm {
     pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
         let batch = self.batch_of(ids)?;
         let (model, backend) = self.scoring(layers::mode(1, ids.len()))?;
-        let backend = self.edited(backend, &batch)?;
-        Ok(LayerTrace::start(model, backend, batch, seen)?)
+        Ok(LayerTrace::start_edited(model, backend, (batch, self.edits.clone()), seen)?)
     }
 
     /// Bytes that such a run takes beside the weights.
@@ -877,11 +885,9 @@ impl Lm {
         }
     }
 
-    /// The backend with the edits of all runs, if there are some, which are to fit the batch.
+    /// A backend with what changes this model's runs around it.
     fn edited(&self, backend: Box<dyn Backend>, batch: &Batch) -> Result<Box<dyn Backend>> {
-        let Some(edits) = &self.edits else { return Ok(backend) };
-        edits.on(&batch.tokens, batch.tokens.len())?;
-        Ok(Box::new(EditedBackend::every(backend, edits.clone())))
+        Ok(EditedBackend::around(backend, self.edits.as_ref(), batch)?)
     }
 
     /// Ids as one sequence.

@@ -1,6 +1,6 @@
 //! `embed`: texts to vectors.
 
-use crate::models::{WeightOptions, sharing};
+use crate::models::{InterventionOptions, WeightOptions, sharing};
 use crate::options::MachineOptions;
 use crate::{show, source};
 use anyhow::{Context, Result};
@@ -30,11 +30,13 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    changes: InterventionOptions,
+    #[command(flatten)]
     machine: MachineOptions,
 }
 
 pub fn run(mut args: Args) -> Result<()> {
-    let lm = sharing(args.weights.open(!args.machine.no_verify)?, &args.machine)?;
+    let lm = args.changes.apply(sharing(args.weights.open(!args.machine.no_verify)?, &args.machine)?)?;
     let stated = if args.pooling.is_none() { lm.sentence_recipe()? } else { None };
     let text = source::prompt(&args.text)?;
     let lines = args.text == "-" || args.text.starts_with('@');

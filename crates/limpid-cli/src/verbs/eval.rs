@@ -1,6 +1,6 @@
 //! `eval`: how well a model predicts a text.
 
-use crate::models::{WeightOptions, files, finite, needs_head, on_machine, prompt_ids, tokenizer};
+use crate::models::{InterventionOptions, WeightOptions, files, finite, needs_head, on_machine, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
@@ -47,6 +47,8 @@ pub struct Args {
     #[command(flatten)]
     reading: TextOptions,
     #[command(flatten)]
+    changes: InterventionOptions,
+    #[command(flatten)]
     machine: MachineOptions,
 }
 
@@ -77,7 +79,7 @@ pub fn run(mut args: Args) -> Result<()> {
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
     needs_head(&checkpoint)?;
-    let lm = on_machine(checkpoint, &args.machine)?;
+    let lm = args.changes.apply(on_machine(checkpoint, &args.machine)?)?;
     let checkpoint = files(&lm);
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,

@@ -2,13 +2,14 @@
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
+mod changes;
 mod print;
 mod why;
 
 #[cfg(feature = "serve")]
 use crate::glass::{self, GlassOptions};
 use crate::machine::fits_text;
-use crate::models::{self, WeightOptions, prompt_ids};
+use crate::models::{self, InterventionOptions, WeightOptions, prompt_ids};
 use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
@@ -22,6 +23,7 @@ use limpid::model::{Mode, Model, Module, Param, init};
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{DenseTokenizer, Tokenizer};
 use limpid::trace::diagram::Diagram;
+use limpid::trace::edits::{EditedBackend, Edits};
 use limpid::trace::glance::glance;
 use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::masked::MaskTable;
@@ -35,6 +37,7 @@ use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, llmc_arrays, 
 use limpid::train::{Recipe, Windows};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Look inside a model that runs on a prompt: how surprised it was by each token, what it would have said after each block, and what its heads
 /// attend to; every tensor with its symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture (--plot).
@@ -165,6 +168,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    changes: InterventionOptions,
+    #[command(flatten)]
     preset: ModelOptions,
     #[command(flatten)]
     reading: TextOptions,
@@ -221,18 +226,26 @@ pub fn run(mut args: Args) -> Result<()> {
     if let Some(diagrams) = shapes_only(&args)? {
         return pictures(&args, &outs, vec![], diagrams);
     }
+    check_changes(&args)?;
     #[cfg(feature = "serve")]
     if let Some(done) = elsewhere(&args)? {
         return Ok(done);
     }
     keeps_the_model(&args)?;
-    let Ready { model, mut backend, batch, tokenizer } = ready(&args)?;
+    if let (Some(_), Some(dir), true) = (&args.changes.intervene, &args.model, glances(&args) && args.why.is_none()) {
+        let checkpoint = open(&args, dir)?;
+        let sequences = sequences(&args, &checkpoint)?.unwrap_or_default();
+        return changes::print(&args, checkpoint, &sequences);
+    }
+    let ready = ready(&args)?;
     if args.why.is_some() {
-        return why::print(&args, Ready { model, backend, batch, tokenizer });
+        return why::print(&args, ready);
     }
     if glances(&args) {
-        return first(&args, Ready { model, backend, batch, tokenizer });
+        return first(&args, ready);
     }
+    let Ready { model, backend, batch, edits, tokenizer } = ready;
+    let mut backend = EditedBackend::around(backend, edits.as_ref(), &batch)?;
     let tokenizer = tokenizer.as_ref();
     let trace = traced(&args, &model, &mut *backend, &batch)?;
     // every name is looked up before anything is printed or written
@@ -488,19 +501,21 @@ fn glances(args: &Args) -> bool {
 
 /// Whether tensors, or tables of them, are asked for.
 fn tells(args: &Args) -> bool {
-    let named =
-        !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || args.json && args.why.is_none();
+    let named = !args.tensor.is_empty()
+        || args.save.is_some()
+        || args.similar.is_some()
+        || args.json && args.why.is_none() && args.changes.intervene.is_none();
     named || args.table || args.params || args.listing || args.next || args.masks || args.backward
 }
 
 /// The text with the surprise of each token, what each block would have said, and what heads attend to.
 fn first(args: &Args, ready: Ready) -> Result<()> {
-    let Ready { model, backend, batch, tokenizer } = ready;
+    let Ready { model, backend, batch, edits, tokenizer } = ready;
     let width = args.width.map_or_else(show::table_width, usize::from);
     let causal = model.config.mask == Mask::Causal;
     let head = model.config.lm_head;
     let sequences = batch.spans.len();
-    let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
+    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
     let mut text = String::new();
     let mut numbers = true;
     let prose = |text: &str| wrap(text, 0, width);
@@ -736,6 +751,8 @@ struct Ready {
     model: Model,
     backend: Box<dyn Backend>,
     batch: Batch,
+    /// What changes the run.
+    edits: Option<Arc<Edits>>,
     tokenizer: Option<Tokenizer>,
 }
 
@@ -766,33 +783,14 @@ fn ready(args: &Args) -> Result<Ready> {
         if !args.prompt.is_empty() {
             show::say(format_args!("note: {} is untrained here: its weights are random", args.preset.name()));
         }
-        return Ok(Ready { model, backend, batch, tokenizer });
+        return Ok(Ready { model, backend, batch, edits: None, tokenizer });
     };
     let mut checkpoint = open(args, dir)?;
     if let Some(preset) = &args.preset.preset {
         bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
     }
     let config = args.preset.config_seen(&dir.display().to_string(), &checkpoint.config)?;
-    let given = match (&args.tokens, &args.prompt[..]) {
-        (Some(sequences), _) => Some(sequences.clone()),
-        (None, []) if args.data.is_some() => None,
-        (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
-        (None, []) => {
-            match checkpoint.tokenizer.as_ref().and_then(|own| limpid::generate::example(own, &checkpoint.config)) {
-                Some(text) if glances(args) || args.why.is_some() => {
-                    show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
-                    Some(vec![prompt_ids(&checkpoint, &text)?])
-                }
-                _ => bail!(Usage(
-                    "give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()
-                )),
-            }
-        }
-        (None, _) => {
-            let ids = |text: String| prompt_ids(&checkpoint, &text);
-            Some(prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?)
-        }
-    };
+    let given = sequences(args, &checkpoint)?;
     // targets and windows are those of the model's training, whatever else it is looked at with
     let batch = match (&given, &args.data) {
         (None, Some(data)) => windows(args, data, dir, &checkpoint)?,
@@ -801,16 +799,61 @@ fn ready(args: &Args) -> Result<Ready> {
             typed(args, given.as_deref().unwrap_or_default(), &checkpoint.config, mask)?
         }
     };
-    let tokenizer = checkpoint.tokenizer.clone();
+    let (tokenizer, mut edits) = (checkpoint.tokenizer.clone(), None);
     let (model, backend) = if args.initial {
         let unknown =
             || format!("{} has no limpid.toml, so the initial weights of its training are unknown", dir.display());
         untrained(&config, mode(args, &batch), &recipe(dir)?.with_context(unknown)?, machine)?
     } else {
         checkpoint.config = config;
-        models::on_machine(checkpoint, machine)?.start(mode(args, &batch))?
+        let lm = args.changes.apply(models::on_machine(checkpoint, machine)?)?;
+        edits = lm.own_edits().cloned();
+        lm.start(mode(args, &batch))?
     };
-    Ok(Ready { model, backend, batch, tokenizer })
+    Ok(Ready { model, backend, batch, edits, tokenizer })
+}
+
+/// The ids that were given, or those of an example; none of --data.
+fn sequences(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Vec<Vec<u32>>>> {
+    Ok(match (&args.tokens, &args.prompt[..]) {
+        (Some(sequences), _) => Some(sequences.clone()),
+        (None, []) if args.data.is_some() => None,
+        (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
+        (None, []) => {
+            match checkpoint.tokenizer.as_ref().and_then(|own| limpid::generate::example(own, &checkpoint.config)) {
+                Some(text) if glances(args) || args.why.is_some() => {
+                    show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
+                    Some(vec![prompt_ids(checkpoint, &text)?])
+                }
+                _ => bail!(Usage(
+                    "give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()
+                )),
+            }
+        }
+        (None, _) => {
+            let ids = |text: String| prompt_ids(checkpoint, &text);
+            Some(prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?)
+        }
+    })
+}
+
+/// Refuses --intervene with what does not run the model as it is trained, or goes backward.
+fn check_changes(args: &Args) -> Result<()> {
+    if args.changes.intervene.is_none() {
+        return Ok(());
+    }
+    let gradients = args.backward || args.tensor.iter().any(|name| name.ends_with(".grad"));
+    let other = [
+        (gradients, "gradients are those of the model as it is: leave --backward and .grad out"),
+        (args.mask_file.is_some(), "--mask-file runs the model in another way: give one of the two"),
+        (args.model.is_none(), "it is about a trained model: give --model, not --preset"),
+        (args.glass.open || args.glass.html.is_some(), "a page shows the model as it is: leave --open and --html out"),
+        (args.initial, "it is about the trained weights: leave --initial out"),
+    ];
+    match other.iter().find(|(given, _)| *given) {
+        Some((_, why)) => bail!(Usage(format!("--intervene: {why}"))),
+        None => Ok(()),
+    }
 }
 
 /// The model in `dir`, with the adapter if one is given.

@@ -19,7 +19,7 @@ const BARS: usize = 6;
 const HALF: usize = 12;
 
 pub fn print(args: &Args, ready: Ready) -> Result<()> {
-    let Ready { model, backend, batch, tokenizer } = ready;
+    let Ready { model, backend, batch, edits, tokenizer } = ready;
     let config = model.config.clone();
     if !config.lm_head {
         bail!("--why: {}", ConfigError::NoHead);
@@ -29,7 +29,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     }
     let tokenizer = tokenizer.as_ref();
     let row = position(args, &batch.tokens, (config.mask, tokenizer))?;
-    let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
+    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
     let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
     let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
     let target = match args.why.as_deref() {
