@@ -1,12 +1,12 @@
-//! Reaching in: a run is changed on its way.
+//! Edits: a run whose activations are changed on the way.
 //!
-//! An [`Edit`] changes some columns of what one op writes, at some positions of a sequence; or weights of attention. [`Edits`] are a list of
-//! them, checked against a model. [`Edits::on`] puts them on a prompt, which says which positions they are, and that each changes something.
-//! [`EditedBackend`] is a backend around another: it stops behind the ops that somebody edits, changes what they wrote, and goes on. Ops and
-//! kernels are unaware of it, and sequences without edits run as ever, beside the others in one batch.
+//! An [`Edit`] changes some columns of what one op writes, or attention weights, at some positions of a sequence. [`Edits`] are a list of them,
+//! checked against a model. [`Edits::on`] applies them to a prompt: it resolves the positions and checks that each step changes something.
+//! [`EditedBackend`] wraps another backend: it stops after each edited op, changes what the op wrote, and continues. Ops and kernels are unaware
+//! of edits, and sequences without edits run unchanged beside the others in one batch.
 //!
-//! Weights of attention are in no memory while the model runs. So an edit of them adds to the head's output what the change is worth, Σ Δp v,
-//! with the weights that a [`Sheet`] computes: weights that stay the same change no bit.
+//! Attention weights are never in memory while a model runs. So an edit of weights adds Σ Δp v to the head's output, where the weights p come
+//! from a [`Sheet`]: weights that stay the same change no bit.
 
 use crate::names;
 use crate::sheet::{AttentionHead, Sheet};
@@ -31,7 +31,7 @@ pub enum EditError {
         /// What is said of its name.
         error: Box<TraceError>,
     },
-    /// A tensor that no op of a block writes, so nothing would follow from a change.
+    /// A tensor that no op of a block writes, so changing it would have no effect.
     #[error("step {step}: `{name}` cannot be changed: {why}; change `{instead}`")]
     NotWritten {
         /// Which step.
@@ -73,7 +73,7 @@ pub enum EditError {
     },
 }
 
-/// Positions of a sequence that a step is about.
+/// The positions of a sequence that a step changes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EditPositions {
     /// All.
@@ -112,7 +112,7 @@ pub enum WeightChange {
     From(Arc<Labelled>),
 }
 
-/// A change of weights, and the positions whose queries it is about.
+/// A change of attention weights, and the positions of its queries.
 pub type PlacedWeights = (BTreeSet<usize>, WeightChange);
 
 /// What of an op's output changes.
@@ -288,7 +288,7 @@ fn near(named: &Model, name: &str) -> String {
     format!("blocks.{}.{hook}", block.unwrap_or(last_block))
 }
 
-/// Changes of a run, in the order in which they are applied where they meet.
+/// Edits of a run. Those at the same site apply in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Edits(Vec<Edit>);
 
@@ -463,15 +463,15 @@ impl PlacedEdits {
     fn at(&self, op: usize) -> impl Iterator<Item = (&BTreeSet<usize>, &Edit)> {
         self.0.iter().filter(move |(_, edit)| edit.op == op).map(|(rows, edit)| (rows, edit))
     }
-    /// Whether weights of attention change, for which keys and values of the whole sequence are kept.
+    /// Whether attention weights change. The backend then keeps keys and values of the whole sequence.
     fn weighs(&self) -> bool {
         self.0.iter().any(|(_, edit)| matches!(edit.part, Part::Weights { .. }))
     }
 }
 
-/// Which sequences of an [`EditedBackend`] are edited, and how. Copies are one list.
+/// Which sequences of an [`EditedBackend`] are edited, and how. Clones share one list.
 ///
-/// A sequence with a KV cache is named by its first block there, which it must not share; another by its place in the batch.
+/// With a KV cache, a sequence is identified by its first block, which it must not share; without one, by its place in the batch.
 #[derive(Clone, Default)]
 pub struct EditedSequences(Arc<Mutex<HashMap<u32, Arc<PlacedEdits>>>>);
 
@@ -499,7 +499,7 @@ enum Edited {
     },
 }
 
-/// A backend that changes some sequences of what another one computes.
+/// A backend around another one that edits some or all sequences.
 pub struct EditedBackend {
     inner: Box<dyn Backend>,
     edited: Edited,

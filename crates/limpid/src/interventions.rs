@@ -1,7 +1,7 @@
-//! Interventions as data: what changes a run, as a list in JSON (docs/interventions.md).
+//! Interventions: changes of a run as data, a list of steps in JSON (docs/interventions.md).
 //!
-//! [`Interventions`] are read and checked as far as no model is needed. [`Lm::intervene`] holds them against a model, runs the prompts that
-//! activations are taken from, and gives a model whose every run is changed so. Read `trace::edits` for how a run is changed.
+//! [`Interventions`] are parsed without a model. [`Lm::intervene`] checks them against one, runs the prompts that values come from, and returns a
+//! model that applies them in every run. `trace::edits` explains how a run is changed.
 
 use crate::Lm;
 use crate::error::{Error, Result};

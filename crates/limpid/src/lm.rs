@@ -246,8 +246,8 @@ impl Lm {
         Ok(Lm { tokenizer, hashes, engine, ..self })
     }
 
-    /// The same model with every run changed: what it generates, its scores, its traces, its vectors. Both share the weights, which stay as
-    /// they are. Of a model that is changed already the runs that activations are taken from are, too.
+    /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which stay unchanged. On a model that
+    /// has interventions, the new ones are added, and the runs that values come from are changed too.
     ///
     /// ```no_run
     /// # let lm = limpid::Lm::open("runs/1")?;
@@ -257,10 +257,9 @@ impl Lm {
     /// ```
     ///
     /// # Errors
-    /// If a step does not fit the model, or a prompt that it takes activations from cannot be run. Whether positions fit a prompt is seen
-    /// when that runs.
+    /// If a step does not fit the model, or a prompt that values come from cannot be run. Positions are checked when a prompt runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
-        let edits = self.edits(interventions)?;
+        let edits = self.resolve(interventions)?;
         let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
         let interventions = self.interventions.iter().chain([interventions]).cloned().collect();
         Ok(Lm { edits: Some(Arc::new(edits)), interventions, ..self.without_interventions() })
@@ -276,22 +275,22 @@ impl Lm {
         }
     }
 
-    /// What interventions are on this model: for requests of one engine that are changed each in its way ([`EngineRequest::edits`]).
+    /// The edits that interventions mean on this model, for one request among others of an engine ([`EngineRequest::edits`]).
     ///
     /// # Errors
     /// As [`Lm::intervene`].
     ///
     /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
-    pub fn edits(&self, interventions: &Interventions) -> Result<Edits> {
+    pub fn resolve(&self, interventions: &Interventions) -> Result<Edits> {
         Resolver::new(self)?.edits(interventions)
     }
 
-    /// What these interventions are on it.
-    pub fn own_edits(&self) -> Option<&Arc<Edits>> {
+    /// The edits of its runs.
+    pub fn edits(&self) -> Option<&Arc<Edits>> {
         self.edits.as_ref()
     }
 
-    /// What changes its runs.
+    /// The interventions of its runs.
     pub fn interventions(&self) -> &[Interventions] {
         &self.interventions
     }

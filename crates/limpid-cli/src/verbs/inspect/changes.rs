@@ -98,7 +98,8 @@ impl Runs {
             text += &wrap(&format!("with:    {}", listed(&self.changed[last])), 2, width);
         }
         if let Some(stream) = &self.differs.stream {
-            text += "\nHow much the residual stream changed, |with - without| / |without|:\n";
+            let title = "How much the residual stream changed, |with - without| / |without|:";
+            text += &format!("\n{}", wrap(title, 0, width));
             let headers: Vec<String> = (0..stream.len()).map(stage).collect();
             let headers: Vec<&str> = ["token"].into_iter().chain(headers.iter().map(String::as_str)).collect();
             let row = |at: usize| {
