@@ -1,4 +1,5 @@
 // A run of a prompt as it comes in: tokens first, then layer by layer, then what the model expected.
+import { plural } from "./dom.js";
 import { asTrouble } from "./source.js";
 import { joiner, piece, readable, spoken } from "./text.js";
 
@@ -36,6 +37,7 @@ import { joiner, piece, readable, spoken } from "./text.js";
  * @property {number} counted tokens with a loss
  * @property {number | null} ms
  * @property {boolean} done
+ * @property {boolean} stopped before its last layer
  * @property {Trouble | null} trouble
  */
 
@@ -50,7 +52,7 @@ import { joiner, piece, readable, spoken } from "./text.js";
 export function runPrompt(source, body, changed, signal) {
   /** @type {Run} */
   const run = {
-    id: "", tokens: [], side: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [], loss: null, counted: 0, ms: null, done: false, trouble: null,
+    id: "", tokens: [], side: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [], loss: null, counted: 0, ms: null, done: false, stopped: false, trouble: null,
   };
   const join = joiner();
   const hear = (/** @type {any} */ event) => {
@@ -70,8 +72,8 @@ export function runPrompt(source, body, changed, signal) {
     changed();
   };
   const ended = source.stream("traces", body, hear, signal).catch((fault) => {
-    if (signal.aborted) return;
-    run.trouble = asTrouble(fault);
+    if (signal.aborted) run.stopped = true;
+    else run.trouble = asTrouble(fault);
     changed();
   });
   return { run, ended };
@@ -92,6 +94,13 @@ export function onOneLine(own) {
   const parts = [...own.text].map((character) => signs.get(character) ?? readable(character, false).map((part) => (typeof part === "string" ? part : part.textContent)).join(""));
   return parts.join("") || "∅";
 }
+
+/**
+ * What a view says in place of what the last layer brings.
+ * @param {Run} run
+ * @param {string} what
+ */
+export const awaited = (run, what) => (run.stopped ? `The run was stopped after ${run.layers.length} of ${plural(run.depth, "layer")}; ${what} needs the last one. Run it again.` : `The run is at ${run.layers.length} of ${plural(run.depth, "layer")}; ${what} comes after the last one.`);
 
 /** What was expected where a token stands. @param {Run} run @param {number} position */
 export const expectedAt = (run, position) => run.predictions[position - run.ahead];

@@ -2,7 +2,7 @@
 import { make, plural, short } from "./dom.js";
 import { troubleNote } from "./answer.js";
 import { barTable, factList, share100 } from "./numbers.js";
-import { onOneLine } from "./runs.js";
+import { awaited, onOneLine } from "./runs.js";
 import { asTrouble } from "./source.js";
 import { piece, spelled, spoken } from "./text.js";
 
@@ -171,7 +171,7 @@ function lensView(glass) {
     numbers,
     update() {
       if (!glass.run().done) {
-        note.textContent = "The lens appears when the last layer has run.";
+        note.textContent = awaited(glass.run(), "the lens");
         return;
       }
       ask();

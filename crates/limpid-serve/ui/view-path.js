@@ -5,9 +5,9 @@ import { emptyCanvas, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { kindOf } from "./heads.js";
 import { troubleNote } from "./answer.js";
 import { barTable, signed, signedBar, tokenNumbers } from "./numbers.js";
-import { aimOf, onOneLine } from "./runs.js";
+import { aimOf, awaited, onOneLine } from "./runs.js";
 import { asTrouble } from "./source.js";
-import { piece, spelled } from "./text.js";
+import { piece, spelled, spoken } from "./text.js";
 import { glossed } from "./words.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -38,7 +38,7 @@ function pathView(glass) {
   const canvas = make("canvas", { "aria-hidden": "true" });
   const words = make("div", { class: "row-of-words" });
   const arcs = make("div", { class: "arcs wide", tabindex: "0", role: "group", "aria-label": "Where the head looked" }, make("div", { class: "arcs-inside" }, canvas, words));
-  const body = make("div", { class: "stack" }, make("p", { class: "hint" }, "The path appears when the last layer has run."));
+  const body = make("div", { class: "stack" });
   const element = make("div", { class: "path" }, make("div", { class: "tools" }, make("label", {}, "Why ", target), make("label", {}, "rather than ", foil), other), crumbs, notice, sentence, arcs, body);
   const numbers = make("div", { class: "stack" });
   let [asked, offered] = ["", ""];
@@ -54,7 +54,7 @@ function pathView(glass) {
   target.addEventListener("change", () => glass.go(changes({ target: target.value, foil: "" }), "new"));
   foil.addEventListener("change", () => glass.go(changes({ foil: foil.value }), "new"));
   other.addEventListener("change", () => {
-    if (other.value !== "") glass.go(changes({ target: JSON.stringify(other.value), foil: "" }), "new");
+    if (other.value !== "") glass.go(changes({ target: `"${other.value}"`, foil: "" }), "new");
   });
 
   /** The tokens that can be chosen: the likeliest here, the one that follows, those of the text. @param {any} answer */
@@ -80,7 +80,7 @@ function pathView(glass) {
     const { target: word, foil: less, via } = asks();
     const likeliest = glass.run().predictions[glass.q()]?.top[0]?.[0];
     const usual = word === "" || (word === `${likeliest}` && less === "" && via === "");
-    return [`path?position=${glass.q()}`, usual ? "" : word.startsWith('"') ? `word=${encodeURIComponent(JSON.parse(word))}` : `target=${word}`, less && `foil=${less}`, via && `via=${via}`].filter((part) => part).join("&");
+    return [`path?position=${glass.q()}`, usual ? "" : word.startsWith('"') ? `word=${encodeURIComponent(word.slice(1, -1))}` : `target=${word}`, less && `foil=${less}`, via && `via=${via}`].filter((part) => part).join("&");
   }
 
   async function ask() {
@@ -239,7 +239,9 @@ function pathView(glass) {
     element,
     numbers,
     update() {
+      const { target: word } = asks();
       if (glass.run().done) ask();
+      else body.replaceChildren(make("p", { class: "hint" }, awaited(glass.run(), word.startsWith('"') ? `the path of “${spoken(piece(word.slice(1, -1)))}”` : "the path")));
     },
     close: () => watcher.disconnect(),
     keys: {

@@ -3,7 +3,7 @@ import { whyWord } from "./address.js";
 import { emptyCanvas, figure, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
 import { barTable, factList, share100, streamNumbers } from "./numbers.js";
-import { aimOf, expectedAt, surpriseAt } from "./runs.js";
+import { aimOf, awaited, expectedAt, surpriseAt } from "./runs.js";
 import { piece, spelled, spoken } from "./text.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -54,9 +54,10 @@ function textView(glass) {
   /** @param {number} n */
   function sentence(n) {
     const nats = surprises()[n];
-    const token = glass.run().tokens[n];
+    const run = glass.run();
+    const token = run.tokens[n];
     if (!token) return "";
-    if (nats === null || nats === undefined) return `token ${n} ${spoken(token.piece)}: ${n < glass.run().ahead ? "nothing comes before it" : "no prediction"}`;
+    if (nats === null || nats === undefined) return `token ${n} ${spoken(token.piece)}: ${n < run.ahead ? "nothing comes before it" : run.done ? "no prediction" : awaited(run, "its probability")}`;
     if (glass.other()) return `token ${n} ${spoken(token.piece)}: ${short(nats, 4)} nats ${nats < 0 ? "less" : "more"} than in the other`;
     return `token ${n} ${spoken(token.piece)}: ${figure(nats, 3)} nats, probability ${share100(Math.exp(-nats))}`;
   }
