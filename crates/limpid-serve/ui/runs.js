@@ -27,6 +27,7 @@ import { joiner, piece, readable, spoken } from "./text.js";
  * @property {string} id
  * @property {{id: number, piece: Piece, text: string, shown: string}[]} tokens `text`: on one line, with marks; `shown`: what it adds to the text
  * @property {number} side of a thumbnail
+ * @property {number} namedFrom tokens from which on a head can have a name
  * @property {number} depth how many layers there will be
  * @property {number} heads
  * @property {number} dropped tokens that were cut off
@@ -52,12 +53,12 @@ import { joiner, piece, readable, spoken } from "./text.js";
 export function runPrompt(source, body, changed, signal) {
   /** @type {Run} */
   const run = {
-    id: "", tokens: [], side: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [], loss: null, counted: 0, ms: null, done: false, stopped: false, trouble: null,
+    id: "", tokens: [], side: 0, namedFrom: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [], loss: null, counted: 0, ms: null, done: false, stopped: false, trouble: null,
   };
   const join = joiner();
   const hear = (/** @type {any} */ event) => {
     if (event.event === "start") {
-      Object.assign(run, { id: event.id, side: event.side, depth: event.layers, heads: event.heads, dropped: event.dropped ?? 0, ahead: event.causal === false ? 0 : 1 });
+      Object.assign(run, { id: event.id, side: event.side, namedFrom: event.named_from, depth: event.layers, heads: event.heads, dropped: event.dropped ?? 0, ahead: event.causal === false ? 0 : 1 });
       run.tokens = event.tokens.map((/** @type {any} */ token) => {
         const own = piece(token.text, [...bytesOf(token.bytes ?? "")]);
         return { id: token.id, piece: own, text: onOneLine(own), shown: join(own) };

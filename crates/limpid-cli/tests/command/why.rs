@@ -33,10 +33,15 @@ fn a_word_leads_to_its_reason() {
     assert_eq!(steps.last().unwrap()["via"].as_array().unwrap().last().unwrap(), "w");
     let shown = f.ok("inspect --why next");
     assert!(shown.contains("together") && shown.contains("Here the way ends."), "{shown}");
-    for width in [40, 80] {
+    for width in [40, 50, 60, 70, 80, 100] {
         let shown = f.ok(&format!("inspect --why next --width {width}"));
         let wide = shown.lines().find(|line| line.chars().count() > width);
         assert_eq!(wide, None, "at {width}");
+        // a figure stands on the line of its name
+        let first =
+            |line: &&str| line.split(' ').next().unwrap_or_default().trim_end_matches([',', ';', '.', ')']).to_string();
+        let alone = shown.lines().find(|line| first(line).contains('.') && first(line).parse::<f64>().is_ok());
+        assert_eq!(alone, None, "at {width}");
     }
     // another way, another word, another place
     let head =
