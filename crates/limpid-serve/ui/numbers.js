@@ -96,7 +96,7 @@ export function streamNumbers(glass, q) {
     const value = norms["resid_post"]?.[q] ?? 0;
     return { name: `layer ${layer}`, value, text: short(value, 4), link: glass.link({ v: "table", n: `blocks.${layer}.hook_resid_post`, at: "" }) };
   });
-  return make("section", { class: "of-stream" }, barTable("Length of its vector after each layer", rows));
+  return make("section", { class: "of-stream" }, barTable("Length of its vector after each layer (root of the sum of squares)", rows));
 }
 
 /** A difference, with its sign. @param {number} value */

@@ -89,7 +89,7 @@ function lensView(glass) {
     laid = now;
     if (fresh) {
       note.textContent = own.note;
-      head.replaceChildren(make("tr", {}, make("td", {}), ...own.stages.map((/** @type {string} */ name) => make("th", { scope: "col", title: inWords(name) }, name))));
+      head.replaceChildren(make("tr", {}, make("td", { class: "dim" }, "token \\ after layer"), ...own.stages.map((/** @type {string} */ name) => make("th", { scope: "col", title: inWords(name) }, name))));
       body.replaceChildren(...own.positions.map((/** @type {any} */ row, /** @type {number} */ n) => {
         const q = from() + n;
         const token = glass.run().tokens[q];

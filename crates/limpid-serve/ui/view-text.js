@@ -17,6 +17,9 @@ export const viewOfText = {
 /** Rows of the list of what was expected. */
 const LIKELY = 10;
 
+/** The width of a bar, at most: a short text fills the chart, too. */
+const WIDEST = 120;
+
 /** The height of the chart. */
 const HIGH = 200;
 
@@ -66,7 +69,7 @@ function textView(glass) {
     const wide = frame.clientWidth;
     if (!wide) return;
     box.wide = wide - box.left - 2;
-    box.each = Math.min(48, box.wide / glass.run().tokens.length);
+    box.each = Math.min(WIDEST, box.wide / glass.run().tokens.length);
     const context = canvas.getContext("2d");
     if (context) context.font = `11px ${getComputedStyle(frame).fontFamily}`;
     const longest = glass.run().tokens.reduce((most, _, n) => Math.max(most, context?.measureText(label(n)).width ?? 0), 12);
@@ -219,7 +222,7 @@ function textView(glass) {
         make("section", {}, make("h2", {}, "Token ", `${q} `, token ? spelled(token.piece) : ""), factList([
           ["id", token ? `${token.id}` : null],
           ["probability", before?.logprob === null || !before ? null : share100(Math.exp(before.logprob))],
-          ["rank", before?.rank ? `${before.rank} of ${short(glass.model.vocab_size, 8)}` : null],
+          ["rank", before?.rank ? `${before.rank} of ${figure(glass.model.vocab_size, 0)}` : null],
           [run.ahead ? "entropy before it" : "entropy in its place", before ? `${short(before.entropy, 4)} nats` : null],
           ["entropy after it", after && run.ahead ? `${short(after.entropy, 4)} nats` : null],
         ])),

@@ -351,6 +351,13 @@ test("tabs are grouped, no two called alike, and the chosen one is in sight on a
   const order = await page.locator("#glass-tabs a").evaluateAll((all) => all.map((one) => one.offsetLeft));
   expect(order).toEqual([...order].sort((a, b) => a - b));
   await expect(page.locator("#glass-tabs [aria-current]")).toBeInViewport();
+  // all of it, before the faded end, whatever stands beside the tabs
+  await page.goto(`${at("BASE")}/#v=lens`);
+  await page.reload();
+  await complete(page);
+  await expect(page.locator("#glass-why")).toBeVisible();
+  const ends = () => page.evaluate(() => ["#glass-tabs [aria-current]", "#glass-tabs"].map((one) => document.querySelector(one).getBoundingClientRect().right));
+  await expect.poll(async () => (await ends()).reduce((chosen, all) => all - chosen)).toBeGreaterThan(32);
 });
 
 test("on a phone no column of a step is cut, and a table ends at a whole column", async ({ page }) => {
@@ -359,6 +366,7 @@ test("on a phone no column of a step is cut, and a table ends at a whole column"
   await complete(page);
   await page.locator('.parts a[data-hop^="h"]').first().click();
   await expect(page.locator(".arcs canvas")).toBeVisible();
+  await expect(page.locator(".row-of-words .from"), "the word that looks").toBeInViewport({ ratio: 0.98 }); // but for a part of a pixel
   expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth)).toBeLessThanOrEqual(0);
   await page.setViewportSize({ width: 1200, height: 900 });
   await page.evaluate(() => (location.hash = "v=table"));
