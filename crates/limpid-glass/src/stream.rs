@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use limpid_core::config::Mask;
 use limpid_core::model::{Component, Module};
-use limpid_trace::heads::{HeadLook, look};
+use limpid_trace::heads::{HeadLook, NAMED_FROM, look};
 use limpid_trace::layers::OUTPUTS;
 use limpid_trace::predict::Prediction;
 use limpid_trace::sheet::AttentionHead;
@@ -123,6 +123,7 @@ fn start(opened: &Opened) -> Value {
         "tokens": opened.ids.iter().map(token).collect::<Vec<_>>(),
         "dropped": opened.dropped,
         "side": opened.ids.len().min(THUMBNAIL),
+        "named_from": NAMED_FROM,
         "layers": config.n_layer,
         "heads": config.n_head,
         "causal": config.mask == Mask::Causal,

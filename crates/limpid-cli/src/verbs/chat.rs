@@ -78,6 +78,7 @@ struct Talk {
 }
 
 pub fn run(mut args: Args) -> Result<()> {
+    args.weights.refuse_text("generate", "--chat")?;
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
     let path = checkpoint.path.display().to_string();
     needs_head(&checkpoint)?;

@@ -99,6 +99,7 @@ pub fn run(mut args: Args) -> Result<()> {
     if let Some(file) = &args.receipt {
         check_receipt_place(file)?;
     }
+    args.weights.refuse_text("generate", "--prompt")?;
     let mut checkpoint = args.weights.open(!args.machine.no_verify)?;
     needs_head(&checkpoint)?;
     if let Some(context) = args.context_length {

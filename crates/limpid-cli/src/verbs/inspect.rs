@@ -207,7 +207,8 @@ fn diagram(name: &str) -> Result<Option<Diagram>, String> {
 }
 
 pub fn run(mut args: Args) -> Result<()> {
-    args.model = args.weights.named().map(Path::to_path_buf);
+    args.weights.refuse_text("inspect", "--prompt")?;
+    args.model = args.weights.named()?.map(Path::to_path_buf);
     let outs = plot_files(&args)?;
     if args.diagram.contains(&None) {
         let rows = Diagram::ALL.iter().map(|one| vec![one.name().to_string(), one.about().to_string()]);

@@ -68,7 +68,8 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let mut text = String::new();
     for (n, step) in steps.iter().enumerate() {
         let via = hops[..n].last().map_or(String::new(), |hop| format!(" {hop}"));
-        text += &wrap(&format!("{}.{via} {}", n + 1, step.sentence(&word)), 0, width).replace('\u{a0}', " ");
+        text +=
+            &wrap(&format!("{}.{via} {}", n + 1, figures_kept(&step.sentence(&word))), 0, width).replace('\u{a0}', " ");
         text += &format!("{}\n", bars(step, &|id| piece(tokenizer, id), width));
     }
     text += &wrap(steps[0].note, 0, width);
@@ -78,6 +79,24 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
         width,
     );
     show::out(&text)
+}
+
+/// A sentence whose figures stay on the line of the names that they belong to.
+fn figures_kept(sentence: &str) -> String {
+    let mut kept = String::new();
+    for word in sentence.split(' ') {
+        let figure = word.trim_end_matches([',', ';', '.', ')']).parse::<f64>().is_ok();
+        let own = (figure || word == "MLP") && !kept.ends_with([',', ';', '.']);
+        kept += if kept.is_empty() {
+            ""
+        } else if own {
+            "\u{a0}"
+        } else {
+            " "
+        };
+        kept += word;
+    }
+    kept
 }
 
 /// Which position is asked about.
