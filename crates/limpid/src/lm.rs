@@ -26,6 +26,7 @@ use crate::trace::{self, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
 use crate::train::{Objective, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
+use limpid_base::budget::Budget;
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
@@ -260,7 +261,15 @@ impl Lm {
     /// If a step does not fit the model, or a prompt that it takes activations from cannot be run. Whether positions fit a prompt is seen
     /// when that runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
-        let edits = self.edits(interventions)?;
+        self.intervene_within(interventions, &Arc::default())
+    }
+
+    /// The same, with what may be spent on runs that activations are taken from.
+    ///
+    /// # Errors
+    /// As [`Lm::intervene`], and [`TraceError::Spent`].
+    pub fn intervene_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Lm> {
+        let edits = self.edits_within(interventions, budget)?;
         let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
         Ok(Lm {
             tokenizer: self.tokenizer.clone(),
@@ -279,7 +288,15 @@ impl Lm {
     ///
     /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
     pub fn edits(&self, interventions: &Interventions) -> Result<Edits> {
-        Resolver::new(self)?.edits(interventions)
+        self.edits_within(interventions, &Arc::default())
+    }
+
+    /// The same, with what may be spent on runs that activations are taken from.
+    ///
+    /// # Errors
+    /// As [`Lm::intervene_within`].
+    pub fn edits_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Edits> {
+        Resolver::new(self, budget)?.edits(interventions)
     }
 
     /// What changes its runs.
