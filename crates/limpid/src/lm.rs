@@ -299,6 +299,11 @@ impl Lm {
         Resolver::new(self, budget)?.edits(interventions)
     }
 
+    /// Bytes of the numbers that its interventions put into its runs.
+    pub fn edit_bytes(&self) -> usize {
+        self.edits.as_ref().map_or(0, |edits| edits.bytes())
+    }
+
     /// What changes its runs.
     pub fn interventions(&self) -> &[Interventions] {
         &self.interventions
