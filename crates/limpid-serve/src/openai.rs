@@ -3,8 +3,10 @@
 //! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
 
 use crate::ServedModel;
+use crate::intervene::PARAM;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
 use crate::refusal::{Refusal, Result, found, quoted};
+use limpid::Interventions;
 use limpid::config::Mask;
 use limpid::data::chat::{ChatError, Fault, Message, Role};
 use limpid::data::template::{ChatTemplate, TemplateError};
@@ -20,6 +22,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) const PROMPTS: usize = 256;
 /// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not read.
 const TOLD: usize = 1 << 20;
+/// The most steps of interventions of one request, times its answers: each is applied in each of them.
+const STEPS: usize = 4096;
 /// The most stop strings of one request, and the most bytes of each.
 pub(crate) const STOPS: (usize, usize) = (16, 256);
 
@@ -57,6 +61,8 @@ pub struct AnswerSpec {
     pub seed: i64,
     /// The request that the receipt is of, if one is wanted.
     pub receipt: Option<EngineRequest>,
+    /// What is to change the runs, if anything is.
+    pub interventions: Option<Interventions>,
 }
 
 /// The body of `POST /v1/completions`.
@@ -143,6 +149,12 @@ fn ask(
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
+    let interventions = fields.get(PARAM).cloned().map(Interventions::new).transpose();
+    let interventions = interventions.map_err(|error| fault(PARAM, &error))?;
+    if let Some(given) = interventions.as_ref().filter(|given| given.steps() * prompts * n > STEPS) {
+        let expected = format!("at most {} steps for {} answers", STEPS / (prompts * n), prompts * n);
+        return Err(Refusal::invalid_value(PARAM, &expected, &given.steps().to_string()));
+    }
     let mut requests = Vec::with_capacity(prompts * n);
     let mut told = 0;
     for prompt in &answer.prompts {
@@ -190,7 +202,8 @@ fn ask(
     }
     let receipt = requests.first().filter(|_| receipt).cloned();
     let skip_special_tokens = options.skip_special_tokens;
-    Ok(Ask { requests, answer: AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, ..answer } })
+    let answer = AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, interventions, ..answer };
+    Ok(Ask { requests, answer })
 }
 
 fn sampler(fields: &RequestFields, seed: i64) -> Sampler {

@@ -313,6 +313,17 @@ impl Edits {
         self.where_they_fit(tokens).0.into_iter().filter_map(weights).collect()
     }
 
+    /// Bytes of the numbers that they put into runs.
+    pub fn bytes(&self) -> usize {
+        let numbers = |edit: &Edit| match &edit.part {
+            Part::Columns { change: ColumnChange::Add(values) | ColumnChange::Set(values), .. } => values.len(),
+            Part::Columns { change: ColumnChange::SetAt(rows), .. } => rows.values().map(Vec::len).sum(),
+            Part::Weights { change: WeightChange::From(pattern), .. } => pattern.values.len(),
+            _ => 0,
+        };
+        self.0.iter().map(numbers).sum::<usize>() * size_of::<f32>()
+    }
+
     /// Those of them that change something of a sequence.
     fn where_they_fit(&self, tokens: &[u32]) -> PlacedEdits {
         let fits = |edit: &Edit| {
@@ -334,14 +345,16 @@ impl Edits {
             edit.check(&rows, prompt.len())?;
             placed.push((rows, edit.clone()));
         }
-        for (n, (rows, edit)) in placed.iter().enumerate() {
-            for (others, other) in &placed[..n] {
-                let meet = edit.sets(other).then(|| rows.intersection(others).next()).flatten();
-                if let Some(position) = meet {
+        let mut setting: Vec<(SetBits, &BTreeSet<usize>, &Edit)> = vec![];
+        for (rows, edit) in &placed {
+            let Some(bits) = edit.set_bits() else { continue };
+            for (_, others, other) in setting.iter().filter(|(of, ..)| of.meet(&bits)) {
+                if let Some(position) = rows.intersection(others).next() {
                     let (first, second, name) = (other.step, edit.step, edit.name.clone());
                     return Err(EditError::Contradiction { first, second, name, position: *position });
                 }
             }
+            setting.push((bits, rows, edit));
         }
         placed.sort_by_key(|(_, edit)| edit.op);
         Ok(PlacedEdits(placed))
@@ -387,21 +400,16 @@ impl EditPositions {
 }
 
 impl Edit {
-    /// Whether it and an earlier one set the same numbers.
-    fn sets(&self, other: &Edit) -> bool {
-        let sets = |change: &ColumnChange| matches!(change, ColumnChange::Set(_) | ColumnChange::SetAt(_));
-        let writes = |change: &WeightChange| !matches!(change, WeightChange::Scale(..));
-        let meet = |a: &[usize], b: &[usize]| a.iter().any(|one| b.contains(one));
-        self.op == other.op
-            && match (&self.part, &other.part) {
-                (Part::Columns { columns: a, change: x }, Part::Columns { columns: b, change: y }) => {
-                    sets(x) && sets(y) && meet(a, b)
-                }
-                (Part::Weights { heads: a, change: x, .. }, Part::Weights { heads: b, change: y, .. }) => {
-                    writes(x) && writes(y) && meet(a, b)
-                }
-                _ => false,
-            }
+    /// What it sets of a row; none if it changes what is there.
+    fn set_bits(&self) -> Option<SetBits> {
+        let (of_weights, numbers) = match &self.part {
+            Part::Columns { columns, change: ColumnChange::Set(_) | ColumnChange::SetAt(_) } => (false, columns),
+            Part::Weights { heads, change: WeightChange::Set(_) | WeightChange::From(_), .. } => (true, heads),
+            _ => return None,
+        };
+        let mut bits = vec![0; numbers.iter().max().map_or(0, |most| most / 64 + 1)];
+        numbers.iter().for_each(|n| bits[n / 64] |= 1 << (n % 64));
+        Some(SetBits { op: self.op, of_weights, bits })
     }
 
     /// That it has values for these positions.
@@ -452,6 +460,20 @@ impl Edit {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Columns of an op's output, or its heads' weights: a bit each.
+struct SetBits {
+    op: usize,
+    of_weights: bool,
+    bits: Vec<u64>,
+}
+
+impl SetBits {
+    fn meet(&self, other: &SetBits) -> bool {
+        let alike = (self.op, self.of_weights) == (other.op, other.of_weights);
+        alike && self.bits.iter().zip(&other.bits).any(|(a, b)| a & b != 0)
     }
 }
 
@@ -572,6 +594,11 @@ impl EditedBackend {
         }
         let mut out = None;
         for (key, span, edits) in &self.active {
+            let own = attention.as_ref().filter(|_| edits.weighs());
+            let own = own.and_then(|[rows, sums]| {
+                let begun = self.held.get(&(*key, at)).map_or(&rows[..], Vec::as_slice);
+                attended(op, *span, begun, sums)
+            });
             for (positions, edit) in edits.at(at) {
                 for position in positions.range(span.past..span.past + span.rows) {
                     let (values, shown) = match &mut out {
@@ -580,14 +607,13 @@ impl EditedBackend {
                     };
                     let row = span.row + position - span.past;
                     let values = &mut values[row * op.output().cols..][..op.output().cols];
-                    match (&edit.part, &attention) {
+                    match (&edit.part, &own) {
                         (Part::Columns { columns, change }, _) => change.apply(*position, columns, values),
-                        (Part::Weights { heads, change, .. }, Some([rows, sums])) => {
-                            let begun = self.held.get(&(*key, at)).map_or(&rows[..], Vec::as_slice);
+                        (Part::Weights { heads, change, .. }, Some(own)) => {
                             for head in heads {
-                                let query = Query { op: *op, span: *span, position: *position, head: *head };
+                                let query = AttentionHead { head: *head, ..own.clone() };
                                 let before = shown.remove(&(row, *head));
-                                shown.insert((row, *head), query.weigh((begun, sums), before, change, values));
+                                shown.insert((row, *head), weigh(query, *position, before, change, values));
                             }
                         }
                         (Part::Weights { .. }, None) => {}
@@ -610,61 +636,44 @@ impl EditedBackend {
     }
 }
 
-/// One query of a head.
-struct Query {
-    op: Op,
-    span: Span,
-    position: usize,
-    head: usize,
+/// What attention of a sequence is computed from, from its beginning, as if all of it ran now. `rows` are queries, keys and values of the
+/// batch or, with a cache, of the sequence so far; `sums` the batch's logs of sums of exponentials.
+fn attended(op: &Op, span: Span, rows: &[f32], sums: &[f32]) -> Option<AttentionHead> {
+    let Op::Attend { qkv, cache, lse, heads, scoring, .. } = *op else { return None };
+    let (all, own) = (span.past + span.rows, span.row * lse.cols..(span.row + span.rows) * lse.cols);
+    let first = if cache.is_some() { 0 } else { span.row };
+    let rows = rows[first * qkv.cols..(first + all) * qkv.cols].to_vec();
+    let sums = [vec![0.0; span.past * lse.cols], sums[own].to_vec()].concat();
+    let tensor = |values| Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values });
+    let span = Span { row: 0, rows: all, past: 0, table: 0, valid: span.valid };
+    Some(AttentionHead { qkv: tensor(rows), lse: tensor(sums), heads, head: 0, span, scoring, changes: [].into() })
 }
 
-impl Query {
-    /// Changes its weights: adds to the row of the op's output what that is worth, and returns the weights. `rows` are queries, keys and
-    /// values of the batch or, with a cache, of the sequence so far; `sums` the batch's logs of sums of exponentials; `before` are the
-    /// weights if an earlier step changed them.
-    fn weigh(
-        &self,
-        (rows, sums): (&[f32], &[f32]),
-        before: Option<Vec<f32>>,
-        change: &WeightChange,
-        out: &mut [f32],
-    ) -> Vec<f32> {
-        let Query { op: Op::Attend { qkv, cache, lse, heads, scoring, .. }, span, position, head } = *self else {
-            return vec![];
-        };
-        // the sequence from its beginning, as if all of it ran now
-        let (all, own) = (span.past + span.rows, span.row * lse.cols..(span.row + span.rows) * lse.cols);
-        let first = if cache.is_some() { 0 } else { span.row };
-        let rows = &rows[first * qkv.cols..(first + all) * qkv.cols];
-        let mut lse_of_all = vec![0.0; span.past * lse.cols];
-        lse_of_all.extend(&sums[own]);
-        let tensor = |values| Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values });
-        let whole = Span { row: 0, rows: all, past: 0, table: 0, valid: span.valid };
-        let head_of = AttentionHead {
-            qkv: tensor(rows.to_vec()),
-            lse: tensor(lse_of_all),
-            heads,
-            head,
-            span: whole,
-            scoring,
-            changes: [].into(),
-        };
-        let weights =
-            before.unwrap_or_else(|| Sheet::scores(head_of, Stage::Weights).band(position..position + 1, 0..all));
-        let mut changed = weights.clone();
-        change.apply((position, head), 0, &mut changed);
-
-        let values = heads.of_head(head)[2].clone();
-        for (i, z) in out[head * values.len()..(head + 1) * values.len()].iter_mut().enumerate() {
-            let value = rows.chunks_exact(qkv.cols).map(|row| f64::from(row[values.start + i]));
-            let each = changed.iter().zip(&weights).zip(value).filter(|((new, old), _)| new != old);
-            let worth: f64 = each.map(|((new, old), v)| (f64::from(*new) - f64::from(*old)) * v).sum();
-            if worth != 0.0 {
-                *z = (f64::from(*z) + worth) as f32;
-            }
+/// Changes the weights of one query of a head: adds to the row of the op's output what that is worth, and returns the weights. `before` are
+/// the weights if an earlier step changed them.
+fn weigh(
+    of: AttentionHead,
+    position: usize,
+    before: Option<Vec<f32>>,
+    change: &WeightChange,
+    out: &mut [f32],
+) -> Vec<f32> {
+    let AttentionHead { qkv, heads, head, span, .. } = of.clone();
+    let weights =
+        before.unwrap_or_else(|| Sheet::scores(of, Stage::Weights).band(position..position + 1, 0..span.rows));
+    let mut changed = weights.clone();
+    change.apply((position, head), 0, &mut changed);
+    let values = heads.of_head(head)[2].clone();
+    let cols = qkv.values.len() / span.rows;
+    for (i, z) in out[head * values.len()..(head + 1) * values.len()].iter_mut().enumerate() {
+        let value = qkv.values.chunks_exact(cols).map(|row| f64::from(row[values.start + i]));
+        let each = changed.iter().zip(&weights).zip(value).filter(|((new, old), _)| new != old);
+        let worth: f64 = each.map(|((new, old), v)| (f64::from(*new) - f64::from(*old)) * v).sum();
+        if worth != 0.0 {
+            *z = (f64::from(*z) + worth) as f32;
         }
-        changed
     }
+    changed
 }
 
 impl ColumnChange {

@@ -26,6 +26,7 @@ use crate::trace::{self, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
 use crate::train::{Objective, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
+use limpid_base::budget::Budget;
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
@@ -247,7 +248,7 @@ impl Lm {
     }
 
     /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which stay unchanged. On a model that
-    /// has interventions, the new ones are added, and the runs that values come from are changed too.
+    /// has interventions, the new ones are added. Prompts that values come from run without any.
     ///
     /// ```no_run
     /// # let lm = limpid::Lm::open("runs/1")?;
@@ -259,7 +260,15 @@ impl Lm {
     /// # Errors
     /// If a step does not fit the model, or a prompt that values come from cannot be run. Positions are checked when a prompt runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
-        let edits = self.resolve(interventions)?;
+        self.intervene_within(interventions, &Arc::default())
+    }
+
+    /// The same, with what may be spent on runs that values come from.
+    ///
+    /// # Errors
+    /// As [`Lm::intervene`], and [`TraceError::Spent`].
+    pub fn intervene_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Lm> {
+        let edits = self.resolve(interventions, budget)?;
         let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
         let interventions = self.interventions.iter().chain([interventions]).cloned().collect();
         Ok(Lm { edits: Some(Arc::new(edits)), interventions, ..self.without_interventions() })
@@ -275,14 +284,19 @@ impl Lm {
         }
     }
 
-    /// The edits that interventions mean on this model, for one request among others of an engine ([`EngineRequest::edits`]).
+    /// The edits that interventions mean on this model, with a budget for the runs that values come from: for one request among others of an engine ([`EngineRequest::edits`]).
     ///
     /// # Errors
     /// As [`Lm::intervene`].
     ///
     /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
-    pub fn resolve(&self, interventions: &Interventions) -> Result<Edits> {
-        Resolver::new(self)?.edits(interventions)
+    pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Edits> {
+        Resolver::new(self, budget)?.edits(interventions)
+    }
+
+    /// Bytes of the numbers that its interventions put into its runs.
+    pub fn edit_bytes(&self) -> usize {
+        self.edits.as_ref().map_or(0, |edits| edits.bytes())
     }
 
     /// The edits of its runs.

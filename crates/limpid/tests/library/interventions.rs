@@ -13,7 +13,7 @@ use limpid::trace::edits::{
 };
 use limpid::trace::{Labelled, Trace};
 use limpid::{Interventions, Lm};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -235,4 +235,39 @@ fn pytorch_gives_the_same_numbers() {
         }
     }
     assert!(cases.len() >= 200, "{} cases, at most {worst:e} apart", cases.len());
+}
+
+/// A list has bounds however it is written, and is the same when it is read again.
+#[test]
+fn a_list_of_interventions_has_bounds() {
+    let said = |given: Value| Interventions::new(given).unwrap_err().to_string();
+    let step = |pos: Value| json!({ "scale": "hook_embed", "by": 1, "pos": pos });
+    let list = |steps: usize, pos: Value| Value::from(vec![step(pos); steps]);
+    let most = Interventions::MOST_STEPS;
+    assert!(said(list(most + 1, json!(0))).contains("a list has at most 256, found 257"));
+    assert!(said(list(1, json!("0..131073"))).contains("`pos` is a number"));
+    for numbers in [list(1, vec![0; 131_073].into()), list(most, json!("0..513")), list(2, json!("-131072..-5"))] {
+        assert!(said(numbers).contains("name at most 131072 heads, units, positions and keys"));
+    }
+    for fits in [list(most, json!("0..512")), list(1, json!("0..131072")), list(most, json!("all"))] {
+        let read = Interventions::new(fits.clone()).unwrap();
+        assert_eq!((read.json(), serde_json::to_value(&read).unwrap()), (&fits, fits.clone()));
+        assert_eq!(serde_json::from_value::<Interventions>(fits).unwrap(), read);
+    }
+}
+
+/// As many steps as there may be, each with positions of its own in all columns of one site, are checked for any prompt.
+#[test]
+fn long_lists_are_checked() {
+    let model = Model::new(&configs()[0], Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
+    let site = EditSite::find(&model, "blocks.0.hook_resid_pre", 1).unwrap();
+    let shown = all(&site);
+    let edits = |by: i64| -> Edits {
+        let set = ColumnChange::Set(vec![0.0; shown.len()].into());
+        let at = |n: i64| EditPositions::These((0..512).map(|i| n + i * by).collect());
+        (0..256).map(|n| site.edit(&shown, at(n), set.clone()).unwrap()).collect()
+    };
+    let prompt = vec![0; 131_072];
+    edits(256).on(&prompt, prompt.len()).unwrap();
+    assert!(edits(255).on(&prompt, prompt.len()).unwrap_err().to_string().contains("both set"));
 }
