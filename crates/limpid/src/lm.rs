@@ -271,14 +271,19 @@ impl Lm {
     pub fn intervene_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Lm> {
         let edits = self.edits_within(interventions, budget)?;
         let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
-        Ok(Lm {
+        let interventions = self.interventions.iter().chain([interventions]).cloned().collect();
+        Ok(Lm { edits: Some(Arc::new(edits)), interventions, ..self.without_interventions() })
+    }
+
+    /// The same model as it was before [`Lm::intervene`].
+    #[must_use]
+    pub fn without_interventions(&self) -> Lm {
+        Lm {
             tokenizer: self.tokenizer.clone(),
             chat_template: self.chat_template.clone(),
-            edits: Some(Arc::new(edits)),
-            interventions: self.interventions.iter().chain([interventions]).cloned().collect(),
             ready: self.ready.clone(),
             ..Lm::of(self.config.clone(), self.weights.clone(), self.machine.clone())
-        })
+        }
     }
 
     /// What interventions are on this model: for requests of one engine that are changed each in its way ([`EngineRequest::edits`]).

@@ -290,8 +290,8 @@ impl Receipt {
     }
 }
 
-/// Makes the answer of a receipt again, with its interventions on a model that has none or the first of them. One that was cancelled is
-/// made as far as it came.
+/// Makes the answer of a receipt again, with the receipt's interventions in place of the model's. One that was cancelled is made as far as it
+/// came.
 ///
 /// ```
 /// use limpid::generate::Options;
@@ -315,10 +315,10 @@ impl Receipt {
 pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let (theirs, mut options) = (&receipt.answer, receipt.request.options());
     let given = &receipt.request.interventions;
-    let mut changed: Option<Lm> = None;
-    for interventions in given.strip_prefix(lm.interventions()).unwrap_or(given) {
-        changed = Some(changed.as_ref().unwrap_or(lm).intervene(interventions)?);
-    }
+    let changed = match lm.interventions() == given {
+        true => None,
+        false => Some(given.iter().try_fold(lm.without_interventions(), |lm, one| lm.intervene(one))?),
+    };
     let changed = changed.as_ref().unwrap_or(lm);
     if given.is_empty() {
         // one token more than the receipt has is another answer, whatever would follow it; interventions may name any position to come
