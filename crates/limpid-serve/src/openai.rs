@@ -149,12 +149,7 @@ fn ask(
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
-    let interventions = fields.get(PARAM).cloned().map(Interventions::new).transpose();
-    let interventions = interventions.map_err(|error| fault(PARAM, &error))?;
-    if let Some(given) = interventions.as_ref().filter(|given| given.steps() * prompts * n > STEPS) {
-        let expected = format!("at most {} steps for {} answers", STEPS / (prompts * n), prompts * n);
-        return Err(Refusal::invalid_value(PARAM, &expected, &given.steps().to_string()));
-    }
+    let interventions = interventions(fields, prompts * n)?;
     let mut requests = Vec::with_capacity(prompts * n);
     let mut told = 0;
     for prompt in &answer.prompts {
@@ -186,16 +181,7 @@ fn ask(
             edits: None,
         }));
     }
-    let receipt = fields.flag("limpid.receipt");
-    if receipt && requests.len() > 1 {
-        let expected = "left out if there are several answers: a receipt covers one";
-        return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
-    }
-    if receipt && !model.lm.machine().device.is_exact() {
-        let why =
-            format!("left out: answers of --device {} have other last digits elsewhere", model.lm.machine().device);
-        return Err(Refusal::invalid_value("limpid.receipt", &why, "true"));
-    }
+    let receipt = wants_receipt(model, fields, requests.len())?;
     let (stream, usage) = (fields.flag("stream"), fields.flag("stream_options.include_usage"));
     if usage && !stream {
         return Err(Refusal::invalid_value("stream_options", "left out where `stream` is not true", "an object"));
@@ -204,6 +190,31 @@ fn ask(
     let skip_special_tokens = options.skip_special_tokens;
     let answer = AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, interventions, ..answer };
     Ok(Ask { requests, answer })
+}
+
+/// What changes the runs of so many answers.
+fn interventions(fields: &RequestFields, answers: usize) -> Result<Option<Interventions>> {
+    let given = fields.get(PARAM).cloned().map(Interventions::new).transpose();
+    let given = given.map_err(|error| fault(PARAM, &error))?;
+    if let Some(given) = given.as_ref().filter(|given| given.steps() * answers > STEPS) {
+        let expected = format!("at most {} steps for {answers} answers", STEPS / answers);
+        return Err(Refusal::invalid_value(PARAM, &expected, &given.steps().to_string()));
+    }
+    Ok(given)
+}
+
+/// Whether there is to be a receipt of the one answer.
+fn wants_receipt(model: &ServedModel, fields: &RequestFields, answers: usize) -> Result<bool> {
+    let (receipt, device) = (fields.flag("limpid.receipt"), &model.lm.machine().device);
+    if receipt && answers > 1 {
+        let expected = "left out if there are several answers: a receipt covers one";
+        return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
+    }
+    if receipt && !device.is_exact() {
+        let why = format!("left out: answers of --device {device} have other last digits elsewhere");
+        return Err(Refusal::invalid_value("limpid.receipt", &why, "true"));
+    }
+    Ok(receipt)
 }
 
 fn sampler(fields: &RequestFields, seed: i64) -> Sampler {

@@ -274,7 +274,8 @@ impl Lm {
         Ok(Lm { edits: Some(Arc::new(edits)), interventions, ..self.without_interventions() })
     }
 
-    /// The same model as it is, on the same weights.
+    /// The same model without its interventions, on the same weights.
+    #[must_use]
     pub fn without_interventions(&self) -> Lm {
         Lm {
             tokenizer: self.tokenizer.clone(),
@@ -284,7 +285,8 @@ impl Lm {
         }
     }
 
-    /// The edits that interventions mean on this model, with a budget for the runs that values come from: for one request among others of an engine ([`EngineRequest::edits`]).
+    /// The edits that interventions mean on this model, for one request among others of an engine ([`EngineRequest::edits`]), with a budget for
+    /// the runs that values come from.
     ///
     /// # Errors
     /// As [`Lm::intervene`].

@@ -290,7 +290,8 @@ impl Receipt {
     }
 }
 
-/// Makes the answer of a receipt again, with its interventions and no others. One that was cancelled is made as far as it came.
+/// Makes the answer of a receipt again, with the receipt's interventions in place of the model's. One that was cancelled is made as far as it
+/// came.
 ///
 /// ```
 /// use limpid::generate::Options;
@@ -314,10 +315,10 @@ impl Receipt {
 pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let (theirs, mut options) = (&receipt.answer, receipt.request.options());
     let given = &receipt.request.interventions;
-    let mut changed = lm.without_interventions();
-    for interventions in given {
-        changed = changed.intervene(interventions)?;
-    }
+    let changed = (lm.interventions() != given)
+        .then(|| given.iter().try_fold(lm.without_interventions(), |lm, one| lm.intervene(one)))
+        .transpose()?;
+    let changed = changed.as_ref().unwrap_or(lm);
     if given.is_empty() {
         // one token more than the receipt has is another answer, whatever would follow it; interventions may name any position to come
         options.max_tokens = options.max_tokens.min(theirs.tokens.len() + 1);
