@@ -3,7 +3,7 @@
 //! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
 
 use crate::ServedModel;
-use crate::intervene::PARAM;
+use crate::intervene;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
 use crate::refusal::{Refusal, Result, found, quoted};
 use limpid::Interventions;
@@ -22,8 +22,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) const PROMPTS: usize = 256;
 /// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not read.
 const TOLD: usize = 1 << 20;
-/// The most steps of interventions of one request, times its answers: each is applied in each of them.
-const STEPS: usize = 4096;
 /// The most stop strings of one request, and the most bytes of each.
 pub(crate) const STOPS: (usize, usize) = (16, 256);
 
@@ -149,12 +147,7 @@ fn ask(
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
-    let interventions = fields.get(PARAM).cloned().map(Interventions::new).transpose();
-    let interventions = interventions.map_err(|error| fault(PARAM, &error))?;
-    if let Some(given) = interventions.as_ref().filter(|given| given.steps() * prompts * n > STEPS) {
-        let expected = format!("at most {} steps for {} answers", STEPS / (prompts * n), prompts * n);
-        return Err(Refusal::invalid_value(PARAM, &expected, &given.steps().to_string()));
-    }
+    let interventions = intervene::read(fields, prompts * n)?;
     let mut requests = Vec::with_capacity(prompts * n);
     let mut told = 0;
     for prompt in &answer.prompts {

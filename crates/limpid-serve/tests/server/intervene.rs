@@ -194,10 +194,7 @@ fn sources_have_their_bounds() {
 fn told(server: &Running, body: &Value) -> BTreeMap<u64, Vec<Value>> {
     let reply = server.post(COMPLETIONS, body);
     assert_eq!(reply.status, 200, "{body}: {}", reply.text());
-    let events = match body["stream"] == true {
-        true => payloads(&reply.text()),
-        false => vec![reply.text(), "[DONE]".into()],
-    };
+    let events = if body["stream"] == true { payloads(&reply.text()) } else { vec![reply.text(), "[DONE]".into()] };
     let (done, events) = events.split_last().unwrap();
     assert_eq!(done, "[DONE]");
     let mut choices = BTreeMap::<u64, Vec<Value>>::new();
