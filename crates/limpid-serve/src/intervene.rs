@@ -6,15 +6,32 @@
 
 use crate::model::ServedLease;
 use crate::openai::{Ask, fault};
+use crate::parameters::RequestFields;
 use crate::refusal::{Refusal, Result};
 use crate::server::ServerState;
 use crate::threads::on_thread;
-use limpid::Error;
+use limpid::{Error, Interventions};
 use limpid_glass::{GlassError, Reserved, Subject};
 use std::sync::Arc;
 
 /// The parameter.
-pub const PARAM: &str = "limpid.interventions";
+const PARAM: &str = "limpid.interventions";
+
+/// The most steps of a request times its answers: each is checked and applied in each of them.
+const STEPS: usize = 4096;
+
+/// What a request of so many answers wants to be changed, if anything.
+pub fn read(fields: &RequestFields, answers: usize) -> Result<Option<Interventions>> {
+    let given = fields.get(PARAM).cloned().map(Interventions::new).transpose();
+    let given = given.map_err(|error| fault(PARAM, &error))?;
+    match given.as_ref().map(Interventions::steps).filter(|steps| steps * answers > STEPS) {
+        Some(steps) => {
+            let expected = format!("at most {} steps for {answers} answers", STEPS / answers);
+            Err(Refusal::invalid_value(PARAM, &expected, &steps.to_string()))
+        }
+        None => Ok(given),
+    }
+}
 
 /// The same request with what its interventions are on the model, and the memory of that, to be held as long as the answer is made.
 pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) -> Result<(Ask, Option<Reserved>)> {

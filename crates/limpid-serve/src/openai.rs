@@ -3,7 +3,7 @@
 //! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
 
 use crate::ServedModel;
-use crate::intervene::PARAM;
+use crate::intervene;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
 use crate::refusal::{Refusal, Result, found, quoted};
 use limpid::Interventions;
@@ -22,8 +22,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) const PROMPTS: usize = 256;
 /// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not read.
 const TOLD: usize = 1 << 20;
-/// The most steps of interventions of one request, times its answers: each is applied in each of them.
-const STEPS: usize = 4096;
 /// The most stop strings of one request, and the most bytes of each.
 pub(crate) const STOPS: (usize, usize) = (16, 256);
 
@@ -149,7 +147,7 @@ fn ask(
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
-    let interventions = interventions(fields, prompts * n)?;
+    let interventions = intervene::read(fields, prompts * n)?;
     let mut requests = Vec::with_capacity(prompts * n);
     let mut told = 0;
     for prompt in &answer.prompts {
@@ -181,7 +179,16 @@ fn ask(
             edits: None,
         }));
     }
-    let receipt = wants_receipt(model, fields, requests.len())?;
+    let receipt = fields.flag("limpid.receipt");
+    if receipt && requests.len() > 1 {
+        let expected = "left out if there are several answers: a receipt covers one";
+        return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
+    }
+    if receipt && !model.lm.machine().device.is_exact() {
+        let why =
+            format!("left out: answers of --device {} have other last digits elsewhere", model.lm.machine().device);
+        return Err(Refusal::invalid_value("limpid.receipt", &why, "true"));
+    }
     let (stream, usage) = (fields.flag("stream"), fields.flag("stream_options.include_usage"));
     if usage && !stream {
         return Err(Refusal::invalid_value("stream_options", "left out where `stream` is not true", "an object"));
@@ -190,31 +197,6 @@ fn ask(
     let skip_special_tokens = options.skip_special_tokens;
     let answer = AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, interventions, ..answer };
     Ok(Ask { requests, answer })
-}
-
-/// What changes the runs of so many answers.
-fn interventions(fields: &RequestFields, answers: usize) -> Result<Option<Interventions>> {
-    let given = fields.get(PARAM).cloned().map(Interventions::new).transpose();
-    let given = given.map_err(|error| fault(PARAM, &error))?;
-    if let Some(given) = given.as_ref().filter(|given| given.steps() * answers > STEPS) {
-        let expected = format!("at most {} steps for {answers} answers", STEPS / answers);
-        return Err(Refusal::invalid_value(PARAM, &expected, &given.steps().to_string()));
-    }
-    Ok(given)
-}
-
-/// Whether there is to be a receipt of the one answer.
-fn wants_receipt(model: &ServedModel, fields: &RequestFields, answers: usize) -> Result<bool> {
-    let (receipt, device) = (fields.flag("limpid.receipt"), &model.lm.machine().device);
-    if receipt && answers > 1 {
-        let expected = "left out if there are several answers: a receipt covers one";
-        return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
-    }
-    if receipt && !device.is_exact() {
-        let why = format!("left out: answers of --device {device} have other last digits elsewhere");
-        return Err(Refusal::invalid_value("limpid.receipt", &why, "true"));
-    }
-    Ok(receipt)
 }
 
 fn sampler(fields: &RequestFields, seed: i64) -> Sampler {

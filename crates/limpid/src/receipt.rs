@@ -315,17 +315,16 @@ impl Receipt {
 pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let (theirs, mut options) = (&receipt.answer, receipt.request.options());
     let given = &receipt.request.interventions;
-    let changed = (lm.interventions() != given)
-        .then(|| given.iter().try_fold(lm.without_interventions(), |lm, one| lm.intervene(one)))
-        .transpose()?;
-    let changed = changed.as_ref().unwrap_or(lm);
+    let other = (lm.interventions() != given).then(|| lm.without_interventions());
+    let other = other.map(|plain| given.iter().try_fold(plain, |lm, one| lm.intervene(one))).transpose()?;
+    let lm = other.as_ref().unwrap_or(lm);
     if given.is_empty() {
         // one token more than the receipt has is another answer, whatever would follow it; interventions may name any position to come
         options.max_tokens = options.max_tokens.min(theirs.tokens.len() + 1);
     }
     let made = |options: &Options, most: usize| -> Result<ReceiptAnswer> {
         let mut chosen = 0;
-        let sample = changed.generate_events(&receipt.request.prompt, options, &mut |event| {
+        let sample = lm.generate_events(&receipt.request.prompt, options, &mut |event| {
             chosen += usize::from(matches!(event, GenerateEvent::Choice(_)));
             chosen < most
         })?;
