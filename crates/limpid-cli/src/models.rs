@@ -2,7 +2,7 @@
 
 use crate::options::{MachineOptions, Usage, read_settings};
 use crate::show;
-use crate::source::read_file;
+use crate::source::{prompt, read_file};
 use anyhow::{Context, Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use limpid::Lm;
@@ -115,7 +115,8 @@ impl WeightOptions {
 /// What changes a model's runs.
 #[derive(clap::Args, Clone, Debug)]
 pub struct InterventionOptions {
-    /// Change what the model computes on its way: a list of steps in JSON, or a file with one (docs/interventions.md)
+    /// Change what the model computes on its way: a list of steps in JSON, a file with one, or - for standard input
+    /// (docs/interventions.md)
     #[arg(long, value_name = "JSON|FILE")]
     pub intervene: Option<String>,
 }
@@ -124,8 +125,11 @@ impl InterventionOptions {
     /// The model, with its runs changed if that is asked for.
     pub fn apply(&self, lm: Lm) -> Result<Lm> {
         let Some(given) = &self.intervene else { return Ok(lm) };
-        let text =
-            if given.trim_start().starts_with(['[', '{']) { given.clone() } else { read_file(Path::new(given))? };
+        let text = match given.as_str() {
+            json if json.trim_start().starts_with(['[', '{']) => json.into(),
+            "-" => prompt(given)?,
+            file => read_file(Path::new(file.strip_prefix('@').unwrap_or(file)))?,
+        };
         let steps = text.parse().and_then(|interventions| lm.intervene(&interventions));
         steps.context("--intervene")
     }

@@ -116,6 +116,7 @@ fn what_does_not_fit_is_refused_with_the_mend() {
     f.fails(1, "inspect --prompt Once --intervene '{\"do\": 3}'", &["found no list"]);
     f.fails(1, "inspect --prompt Once --intervene '[{'", &["interventions are a list of steps in JSON"]);
     f.fails(1, "inspect --prompt Once --intervene none.json", &["none.json"]);
+    f.fails(1, "inspect --prompt Once --intervene -", &["interventions are a list of steps in JSON"]);
     let same = quoted(r#"{"scale": "blocks.0.attn.hook_z", "by": 1}"#);
     f.fails(2, &format!("inspect --prompt Once --backward --intervene {same}"), &["leave --backward"]);
     f.fails(2, &format!("inspect --preset nano --tokens 1,2 --intervene {same}"), &["it is about a trained model"]);
