@@ -52,17 +52,22 @@ pub fn compare(a: &mut LayerTrace, b: &mut LayerTrace) -> Result<TraceComparison
             let mut logs: Vec<Vec<f64>> = vec![];
             a.logits(&part(&before.values, c), |_, logits| logs.push(log_softmax(logits)))?;
             b.logits(&part(&after.values, second.d_model), |n, logits| {
-                let other = log_softmax(logits);
-                let each = logs[n].iter().zip(&other).filter(|(p, _)| **p > f64::NEG_INFINITY);
-                let sum: f64 = each.map(|(p, q)| p.exp() * (p - q)).sum();
-                kl.push(if sum < 0.0 { 0.0 } else { sum });
+                kl.push(divergence(&logs[n], &log_softmax(logits)));
             })?;
         }
     }
     Ok(TraceComparison { kl, stream })
 }
 
-fn log_softmax(logits: &[f32]) -> Vec<f64> {
+/// KL(P, Q) = sum P ln(P / Q), of logarithms of probabilities.
+pub(super) fn divergence(p: &[f64], q: &[f64]) -> f64 {
+    let each = p.iter().zip(q).filter(|(p, _)| **p > f64::NEG_INFINITY);
+    let sum: f64 = each.map(|(p, q)| p.exp() * (p - q)).sum();
+    if sum < 0.0 { 0.0 } else { sum }
+}
+
+/// The logarithms of the probabilities.
+pub(super) fn log_softmax(logits: &[f32]) -> Vec<f64> {
     let lse = lse(logits);
     logits.iter().map(|v| f64::from(*v) - lse).collect()
 }

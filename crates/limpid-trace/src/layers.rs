@@ -134,6 +134,19 @@ impl LayerTrace {
         Ok(self.held)
     }
 
+    /// Begins again before a block, with a batch and its residual stream there. Its tokens are equally long as before, and no more of them.
+    pub(super) fn restart(&mut self, batch: Batch, block: usize, stream: &[f32]) -> Result<(), TraceError> {
+        fits(&self.model, &batch, false)?;
+        let name = self.stream(block);
+        let before = self.model.tensor(&name).ok_or_else(|| unknown(&self.named, &name))?.region;
+        self.batch = batch;
+        self.backend.feed(&self.batch)?;
+        self.backend.write(before.for_batch(&self.batch), stream)?;
+        (self.ran, self.held) = (block, None);
+        self.seen.clear();
+        Ok(())
+    }
+
     /// A tensor, a parameter, or what is derived of them. Blocks before it run if they have not; its own runs again if another one has
     /// run since.
     ///

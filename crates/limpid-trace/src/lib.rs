@@ -31,6 +31,7 @@ pub mod pool;
 pub mod predict;
 pub mod ranking;
 pub mod sheet;
+pub mod sweep;
 pub mod table;
 pub mod tiles;
 pub mod view;

@@ -37,6 +37,9 @@ pub enum Error {
     /// Changing what a run computes.
     #[error(transparent)]
     Intervention(#[from] InterventionError),
+    /// A sweep of interventions.
+    #[error(transparent)]
+    Sweep(#[from] trace::sweep::SweepError),
     /// Gradients of a run that is changed.
     #[error("gradients are those of the model as it is: they are not computed of a run with interventions")]
     EditedGradients,

@@ -72,6 +72,7 @@ mod machine;
 pub mod memory;
 pub mod receipt;
 mod stream;
+mod sweep;
 pub mod trace;
 mod training;
 

@@ -20,7 +20,7 @@ use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
-use crate::trace::edits::{EditedBackend, Edits};
+use crate::trace::edits::{EditedBackend, EditedSequences, Edits};
 use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
@@ -632,7 +632,7 @@ impl Lm {
     }
 
     /// The first parameter of `model` that has NaN or infinite values.
-    fn damaged(&self, model: &Model) -> Result<Option<String>> {
+    pub(crate) fn damaged(&self, model: &Model) -> Result<Option<String>> {
         for param in &model.params {
             if !self.values(model, param)?.iter().all(|v| v.is_finite()) {
                 return Ok(Some(param.name.clone()));
@@ -715,6 +715,15 @@ impl Lm {
         Ok(LayerTrace::start_edited(model, backend, (batch, self.edits.clone()), seen)?)
     }
 
+    /// The same of several sequences, each changed as `edited` says beside what changes every run.
+    pub(crate) fn trace_edited(&self, batch: Batch, edited: EditedSequences) -> Result<LayerTrace> {
+        let (model, mut backend) = self.scoring(layers::mode(batch.spans.len(), batch.spans[0].rows))?;
+        if let Some(edits) = &self.edits {
+            backend = Box::new(EditedBackend::every(backend, edits.clone()));
+        }
+        Ok(LayerTrace::start(model, Box::new(EditedBackend::new(backend, edited)), batch, 0)?)
+    }
+
     /// Bytes that such a run takes beside the weights.
     ///
     /// # Errors
@@ -748,15 +757,23 @@ impl Lm {
         backward: bool,
         look: impl FnOnce(&mut Trace) -> Result<T, TraceError>,
     ) -> Result<T> {
-        let batch = self.batch_of(ids)?;
+        self.traced_batch(&self.batch_of(ids)?, backward, look)
+    }
+
+    pub(crate) fn traced_batch<T>(
+        &self,
+        batch: &Batch,
+        backward: bool,
+        look: impl FnOnce(&mut Trace) -> Result<T, TraceError>,
+    ) -> Result<T> {
         // packed in bf16 they are rounded, and cannot be looked at as they are
         let shares = !packs(&self.config) || !backward && self.machine.precision != Precision::Bf16;
         if backward && self.edits.is_some() {
             return Err(Error::EditedGradients);
         }
         let (model, backend) = self.inspected(batch.tokens.len(), shares)?;
-        let mut backend = self.edited(backend, &batch)?;
-        Ok(look(&mut Trace::run(&model, &mut *backend, &batch, backward)?)?)
+        let mut backend = self.edited(backend, batch)?;
+        Ok(look(&mut Trace::run(&model, &mut *backend, batch, backward)?)?)
     }
 
     // ---- weights

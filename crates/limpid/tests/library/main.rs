@@ -29,6 +29,7 @@ mod random_config;
 mod receipt;
 mod seam;
 mod shared;
+mod sweeps;
 mod training;
 mod why;
 

@@ -1,0 +1,838 @@
+//! Activation patching over a grid: which activations of a clean run, put one at a time into a run of a corrupted prompt, restore what the
+//! clean run says.
+//!
+//! The cells of a layer run as sequences of one batch. It begins before that layer, with the corrupted run's residual stream, which was
+//! computed once; [`EditedBackend`](crate::edits::EditedBackend) patches each sequence in its way; and the head runs on the rows that the
+//! metric reads. Where both runs have the same numbers a patch changes nothing, so such cells are not run. Every number is that of a
+//! single run with the same intervention, bit for bit.
+//!
+//! [`SweepEstimate`] is attribution patching: the same grid to first order, from gradients.
+
+use crate::compare::{divergence, log_softmax};
+use crate::edits::{ColumnChange, Edit, EditError, EditPositions, EditSite, EditedSequences, Edits, WeightChange};
+use crate::layers::LayerTrace;
+use crate::picture::{PlotPart, TensorPlot};
+use crate::view::{HeatScale, Matrix};
+use crate::{Labelled, TraceError};
+use limpid_base::nearest::nearest;
+use limpid_base::plural::plural;
+use limpid_base::units::commas;
+use limpid_core::config::{Config, ConfigError};
+use limpid_core::kernels::classify::Row;
+use limpid_core::model::{Model, Module};
+use limpid_core::numeric::simd::Level;
+use limpid_core::ops::{Batch, IGNORE, Target, Terms};
+use serde_json::{Value, json};
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Rows of a batch: sequences times their tokens.
+const ROWS: usize = 512;
+
+/// Token-layers of a sweep that needs no confirmation.
+pub const TOKEN_LAYERS: u64 = 10_000_000;
+
+/// Why there is no sweep.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// A question that has no answer.
+    #[error("{what}")]
+    Question {
+        /// What was expected, and what was found.
+        what: String,
+    },
+    /// A large one that was not confirmed.
+    #[error(
+        "this sweep has {} cells and runs {} token-layers, more than {}: set `confirmed`, or take a coarser grid or shorter prompts",
+        commas(.0.cells), commas(.0.token_layers), commas(TOKEN_LAYERS)
+    )]
+    Large(SweepCost),
+    /// The metric of one of the two runs is NaN or infinite.
+    #[error("the {run} run's metric is {value}")]
+    NotFinite {
+        /// Which run: clean or corrupt.
+        run: &'static str,
+        /// The metric.
+        value: f64,
+    },
+    /// Two runs with nothing between them.
+    #[error(
+        "both prompts give the same {metric} ({value}), so there is nothing to restore: change the corrupt prompt, or the position"
+    )]
+    Same {
+        /// What was measured.
+        metric: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// The caller wanted no more rows.
+    #[error("stopped before the end")]
+    Stopped,
+    /// A site that cannot be changed.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// A run that failed.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+/// What is patched, in each layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepSite {
+    /// The residual stream before the block.
+    ResidPre,
+    /// The residual stream between attention and the feed-forward network.
+    ResidMid,
+    /// What attention adds to the stream.
+    AttnOut,
+    /// What the feed-forward network adds to the stream.
+    MlpOut,
+    /// What heads compute: the weighted sums of values.
+    Z,
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Attention weights.
+    Pattern,
+}
+
+impl SweepSite {
+    /// Every one, its name, and the end of its tensor's name.
+    const ALL: [(SweepSite, &str, &str); 9] = [
+        (SweepSite::ResidPre, "resid_pre", "hook_resid_pre"),
+        (SweepSite::ResidMid, "resid_mid", "hook_resid_mid"),
+        (SweepSite::AttnOut, "attn_out", "hook_attn_out"),
+        (SweepSite::MlpOut, "mlp_out", "hook_mlp_out"),
+        (SweepSite::Z, "z", "attn.hook_z"),
+        (SweepSite::Q, "q", "attn.hook_q"),
+        (SweepSite::K, "k", "attn.hook_k"),
+        (SweepSite::V, "v", "attn.hook_v"),
+        (SweepSite::Pattern, "pattern", "attn.hook_pattern"),
+    ];
+
+    /// All names.
+    pub fn names() -> [&'static str; 9] {
+        SweepSite::ALL.map(|(_, name, _)| name)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        SweepSite::ALL[self as usize].1
+    }
+
+    /// The tensor of a layer.
+    pub fn tensor(self, layer: usize) -> String {
+        Module::block(layer).named(SweepSite::ALL[self as usize].2)
+    }
+
+    /// Its heads, if it is divided into heads.
+    fn heads(self, config: &Config) -> Option<usize> {
+        match self {
+            SweepSite::Z | SweepSite::Q | SweepSite::Pattern => Some(config.n_head),
+            SweepSite::K | SweepSite::V => Some(config.heads().n_kv_head),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for SweepSite {
+    type Err = String;
+    fn from_str(name: &str) -> Result<SweepSite, String> {
+        let found = SweepSite::ALL.iter().find(|(_, own, _)| *own == name);
+        found.map(|found| found.0).ok_or_else(|| {
+            let near =
+                nearest(name, SweepSite::names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            format!("`{name}` is not one of {}{near}", SweepSite::names().join(", "))
+        })
+    }
+}
+
+/// How fine the grid is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepBy {
+    /// [layer, head], each at all positions; of a site without heads [layer, pos].
+    Head,
+    /// [layer, pos, head], or [layer, pos]; of attention weights [layer, head, query_pos].
+    Position,
+    /// Of attention weights [layer, head, query_pos, key_pos].
+    Pair,
+}
+
+/// What is measured. Logits and probabilities are those at the question's position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepMetric {
+    /// The logit of `answer` less that of `foil`.
+    LogitDifference {
+        /// The token that the clean run should prefer.
+        answer: u32,
+        /// The token that it is held against.
+        foil: u32,
+    },
+    /// The logarithm of a token's probability, in nats.
+    LogProbability {
+        /// The token.
+        answer: u32,
+    },
+    /// The mean loss, in nats a token, with the clean prompt's tokens as targets.
+    Loss,
+    /// How far the prediction is from the clean run's: KL(clean, run), in nats.
+    Divergence,
+}
+
+impl SweepMetric {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            SweepMetric::LogitDifference { .. } => "logit difference",
+            SweepMetric::LogProbability { .. } => "log-probability",
+            SweepMetric::Loss => "loss",
+            SweepMetric::Divergence => "KL divergence",
+        }
+    }
+
+    fn tokens(self) -> Vec<u32> {
+        match self {
+            SweepMetric::LogitDifference { answer, foil } => vec![answer, foil],
+            SweepMetric::LogProbability { answer } => vec![answer],
+            SweepMetric::Loss | SweepMetric::Divergence => vec![],
+        }
+    }
+}
+
+/// A sweep to be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SweepQuestion {
+    /// The tokens that activations are taken from.
+    pub clean: Vec<u32>,
+    /// As many tokens, in whose run they are put.
+    pub corrupt: Vec<u32>,
+    /// What is patched.
+    pub site: SweepSite,
+    /// How fine the grid is.
+    pub by: SweepBy,
+    /// What is measured.
+    pub metric: SweepMetric,
+    /// Where, counted from 0; negative ones from the end, -1 is the last.
+    pub position: i64,
+    /// Whether it may run more than [`TOKEN_LAYERS`].
+    pub confirmed: bool,
+}
+
+/// What a sweep takes: its cells, and how many tokens go through how many layers at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SweepCost {
+    /// Cells of the grid.
+    pub cells: u64,
+    /// For each cell, its tokens times the layers from the patched one on.
+    pub token_layers: u64,
+}
+
+/// One place of a layer's row.
+#[derive(Clone, Debug)]
+struct Cell {
+    head: Option<usize>,
+    positions: Range<usize>,
+    key: Option<usize>,
+}
+
+impl SweepQuestion {
+    /// That the question has an answer on a model.
+    ///
+    /// # Errors
+    /// Says what does not fit, and how it would.
+    pub fn check(&self, config: &Config) -> Result<(), SweepError> {
+        let wrong = |what: String| Err(SweepError::Question { what });
+        let (clean, corrupt) = (self.clean.len(), self.corrupt.len());
+        if !config.lm_head {
+            return wrong(ConfigError::NoHead.to_string());
+        }
+        if clean != corrupt {
+            return wrong(format!(
+                "the clean prompt has {} and the corrupt one {corrupt}: a patch goes from a position to the same position, so word them \
+                 with equally many tokens",
+                plural(clean, "token")
+            ));
+        }
+        if clean == 0 {
+            return wrong("both prompts are empty: there is nothing to patch".into());
+        }
+        if let Some(id) = self.metric.tokens().into_iter().find(|id| *id as usize >= config.vocab_size) {
+            return wrong(format!("token {id} is outside the model's vocabulary of {}", config.vocab_size));
+        }
+        if let SweepMetric::LogitDifference { answer, foil } = self.metric {
+            if answer == foil {
+                return wrong(format!(
+                    "the answer and the token it is held against are both {answer}: name another one"
+                ));
+            }
+        }
+        match (self.by, self.site) {
+            (SweepBy::Pair, site) if site != SweepSite::Pattern => {
+                return wrong(format!("only `pattern` has pairs of positions, and the site is `{}`", site.name()));
+            }
+            _ => {}
+        }
+        self.row().map(drop)
+    }
+
+    /// That a model has what is patched, in each layer. `named` has a place for every tensor (`Mode::Inspect`).
+    ///
+    /// # Errors
+    /// Names the first that it has not.
+    pub fn check_sites(&self, named: &Model) -> Result<(), SweepError> {
+        (0..named.config.n_layer).try_for_each(|layer| self.find(named, layer).map(drop))
+    }
+
+    fn find(&self, named: &Model, layer: usize) -> Result<EditSite, SweepError> {
+        match EditSite::find(named, &self.site.tensor(layer), 1) {
+            Err(EditError::Site { error, .. }) => Err(SweepError::Trace(*error)),
+            found => Ok(found?),
+        }
+    }
+
+    /// The row of the sequence that is measured.
+    fn row(&self) -> Result<usize, SweepError> {
+        let tokens = self.clean.len();
+        let place = usize::try_from(self.position).ok();
+        let place = place.or_else(|| tokens.checked_sub(self.position.unsigned_abs() as usize));
+        place.filter(|at| *at < tokens).ok_or_else(|| SweepError::Question {
+            what: format!("there is no position {}: the prompts have {}", self.position, plural(tokens, "token")),
+        })
+    }
+
+    /// The grid's axes and their sizes.
+    pub fn grid(&self, config: &Config) -> (Vec<&'static str>, Vec<usize>) {
+        let (layer, pos) = (("layer", config.n_layer), ("pos", self.clean.len()));
+        let [query, key] = ["query_pos", "key_pos"].map(|axis| (axis, pos.1));
+        let axes = match (self.site.heads(config).map(|n| ("head", n)), self.by) {
+            (None, _) => vec![layer, pos],
+            (Some(head), SweepBy::Head) => vec![layer, head],
+            (Some(head), SweepBy::Position) if self.site == SweepSite::Pattern => vec![layer, head, query],
+            (Some(head), SweepBy::Position) => vec![layer, pos, head],
+            (Some(head), SweepBy::Pair) => vec![layer, head, query, key],
+        };
+        axes.into_iter().unzip()
+    }
+
+    /// What it takes at most.
+    pub fn cost(&self, config: &Config) -> SweepCost {
+        let of_layer = self.grid(config).1[1..].iter().map(|n| *n as u64).fold(1, u64::saturating_mul);
+        let (layers, tokens) = (config.n_layer as u64, self.clean.len() as u64);
+        let token_layers = of_layer.saturating_mul(tokens).saturating_mul(layers * (layers + 1) / 2);
+        SweepCost { cells: of_layer.saturating_mul(layers), token_layers }
+    }
+
+    /// That it is no larger than was confirmed.
+    ///
+    /// # Errors
+    /// If it is.
+    pub fn check_cost(&self, config: &Config) -> Result<(), SweepError> {
+        let cost = self.cost(config);
+        if cost.token_layers > TOKEN_LAYERS && !self.confirmed { Err(SweepError::Large(cost)) } else { Ok(()) }
+    }
+
+    /// How many cells should run at once.
+    pub fn at_once(&self, config: &Config) -> usize {
+        let of_layer = self.grid(config).1[1..].iter().copied().fold(1, usize::saturating_mul);
+        (ROWS / self.clean.len().max(1)).clamp(1, of_layer.max(1))
+    }
+
+    /// The places of a layer, in the order of the grid.
+    fn cells(&self, config: &Config) -> Vec<Cell> {
+        let (tokens, (axes, sizes)) = (self.clean.len(), self.grid(config));
+        let all = sizes[1..].iter().product();
+        let cell = |n: usize| {
+            let index = crate::index_of(n, &sizes[1..]);
+            let at = |axis: &str| axes[1..].iter().position(|own| *own == axis).map(|place| index[place]);
+            let positions = at("pos").or(at("query_pos")).map_or(0..tokens, |at| at..at + 1);
+            Cell { head: at("head"), positions, key: at("key_pos") }
+        };
+        (0..all).map(cell).collect()
+    }
+
+    /// The intervention of a cell, in the words of docs/interventions.md.
+    fn intervention(&self, (layer, cell): (usize, &Cell), run: &SiteValues) -> Value {
+        let name = self.site.tensor(layer);
+        let mut step = match cell.key {
+            None => json!({ "patch": name, "from": { "tokens": self.clean } }),
+            Some(_) => {
+                let row = run.patched_row(cell).into_iter().enumerate().filter(|(_, weight)| *weight != 0.0);
+                let row = row.map(|(key, weight)| (key.to_string(), f64::from(weight).into()));
+                json!({ "set": name, "row": row.collect::<serde_json::Map<_, _>>() })
+            }
+        };
+        if let Some(head) = cell.head {
+            step["head"] = head.into();
+        }
+        if cell.positions.len() < self.clean.len() || cell.key.is_some() {
+            step["pos"] = cell.positions.start.into();
+        }
+        json!([step])
+    }
+}
+
+/// A layer's row of the grid, as it is found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SweepRow {
+    /// The layer.
+    pub layer: usize,
+    /// The metric of its cells.
+    pub metric: Vec<f64>,
+}
+
+/// The cell that restores the most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SweepPeak {
+    /// Its place in the grid.
+    pub index: Vec<usize>,
+    /// What part of the difference it restores.
+    pub recovered: f64,
+    /// The intervention that a single run does the same with.
+    pub intervention: Value,
+}
+
+/// What a sweep found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sweep {
+    /// The metric of the clean run.
+    pub clean: f64,
+    /// The metric of the corrupt run.
+    pub corrupt: f64,
+    /// The metric of each patched run.
+    pub metric: Labelled,
+    /// What part of the difference each patch restores: (metric - corrupt) / (clean - corrupt).
+    pub recovered: Labelled,
+    /// The cells that restore the most, the first one first.
+    pub peaks: Vec<SweepPeak>,
+}
+
+/// How many of these are named.
+const PEAKS: usize = 3;
+
+/// A metric of runs, ready to be read.
+struct Gauge {
+    metric: SweepMetric,
+    /// The row of a sequence that is read.
+    row: usize,
+    /// The clean run's targets.
+    targets: Vec<u32>,
+    /// The logarithms of the clean run's probabilities in that row.
+    clean: Vec<f64>,
+}
+
+impl Gauge {
+    fn new(question: &SweepQuestion, clean: &mut LayerTrace) -> Result<Gauge, SweepError> {
+        let (metric, row, mut logs) = (question.metric, question.row()?, vec![]);
+        if metric == SweepMetric::Divergence {
+            let last = clean.last()?;
+            let c = clean.names().config.d_model;
+            clean.logits(&last.values[row * c..(row + 1) * c], |_, logits| logs = log_softmax(logits))?;
+        }
+        Ok(Gauge { metric, row, targets: clean.batch().targets.clone(), clean: logs })
+    }
+
+    /// The rows of a sequence that are read.
+    fn rows(&self) -> Vec<usize> {
+        match self.metric {
+            SweepMetric::Loss => (0..self.targets.len()).filter(|row| self.targets[*row] != IGNORE).collect(),
+            _ => vec![self.row],
+        }
+    }
+
+    fn of_row(&self, row: usize, logits: &mut [f32]) -> f64 {
+        let logit = |id: u32| f64::from(logits[id as usize]);
+        match self.metric {
+            SweepMetric::LogitDifference { answer, foil } => logit(answer) - logit(foil),
+            SweepMetric::LogProbability { answer } => log_softmax(logits)[answer as usize],
+            SweepMetric::Divergence => divergence(&self.clean, &log_softmax(logits)),
+            SweepMetric::Loss => {
+                let target = Target::Token(self.targets[row] as usize);
+                f64::from(Level::best().run(Row { logits, target, terms: Terms::default(), weight: None }))
+            }
+        }
+    }
+
+    /// The metric of each sequence of a run.
+    fn read(&self, run: &mut LayerTrace) -> Result<Vec<f64>, TraceError> {
+        let (last, c, rows) = (run.last()?, run.names().config.d_model, self.rows());
+        let mut vectors = vec![];
+        for sequence in run.batch().spans.clone() {
+            rows.iter().for_each(|row| vectors.extend_from_slice(&last.values[(sequence.row + row) * c..][..c]));
+        }
+        let mut sums = vec![0.0; run.batch().spans.len()];
+        run.logits(&vectors, |n, logits| sums[n / rows.len()] += self.of_row(rows[n % rows.len()], logits))?;
+        Ok(sums.into_iter().map(|sum| sum / rows.len() as f64).collect())
+    }
+
+    /// The metric of both runs.
+    fn ends(&self, [clean, corrupt]: [&mut LayerTrace; 2]) -> Result<[f64; 2], SweepError> {
+        let ends = [self.read(clean)?[0], self.read(corrupt)?[0]];
+        for (run, value) in ["clean", "corrupt"].into_iter().zip(ends) {
+            if !value.is_finite() {
+                return Err(SweepError::NotFinite { run, value });
+            }
+        }
+        if ends[0] == ends[1] {
+            return Err(SweepError::Same { metric: self.metric.name(), value: ends[0] });
+        }
+        Ok(ends)
+    }
+}
+
+/// A site of a layer with its values in both runs.
+struct SiteValues {
+    site: EditSite,
+    clean: Arc<Labelled>,
+    corrupt: Arc<Labelled>,
+}
+
+impl SiteValues {
+    fn new(question: &SweepQuestion, layer: usize, runs: [&mut LayerTrace; 2]) -> Result<SiteValues, SweepError> {
+        let site = question.find(runs[0].names(), layer)?;
+        let [clean, corrupt] = runs.map(|run| run.get(&site.name));
+        Ok(SiteValues { site, clean: clean?, corrupt: corrupt? })
+    }
+
+    /// Where a cell's numbers are in the tensor.
+    fn places(&self, cell: &Cell) -> Result<Vec<usize>, EditError> {
+        if self.site.is_pattern() {
+            let (tokens, head) = (self.clean.shape[2], cell.head.unwrap_or(0));
+            let keys = cell.key.map_or(0..tokens, |key| key..key + 1);
+            let row = |query: usize| (head * tokens + query) * tokens;
+            return Ok(cell
+                .positions
+                .clone()
+                .flat_map(|query| keys.clone().map(move |key| row(query) + key))
+                .collect());
+        }
+        let heads = cell.head.map(|head| vec![head]);
+        let (shown, wide) = (self.site.shown(heads.as_deref(), None)?, self.site.width());
+        Ok(cell.positions.clone().flat_map(|at| shown.iter().map(move |i| at * wide + i)).collect())
+    }
+
+    /// A row of attention weights of the corrupt run with one weight of the clean one.
+    fn patched_row(&self, cell: &Cell) -> Vec<f32> {
+        let tokens = self.clean.shape[2];
+        let first = (cell.head.unwrap_or(0) * tokens + cell.positions.start) * tokens;
+        let mut row = self.corrupt.values[first..first + tokens].to_vec();
+        if let Some(key) = cell.key {
+            row[key] = self.clean.values[first + key];
+        }
+        row
+    }
+
+    /// The patch of a cell.
+    fn edit(&self, cell: &Cell) -> Result<Edit, EditError> {
+        let heads = cell.head.map(|head| vec![head]);
+        let positions = EditPositions::These(cell.positions.clone().map(|at| at as i64).collect());
+        if self.site.is_pattern() {
+            let pattern = match cell.key {
+                None => self.clean.clone(),
+                Some(_) => {
+                    let (tokens, at) = (self.clean.shape[2], cell.positions.start);
+                    let mut values = vec![0.0; tokens * tokens];
+                    values[at * tokens..(at + 1) * tokens].copy_from_slice(&self.patched_row(cell));
+                    let Labelled { name, axes, .. } = (*self.clean).clone();
+                    Arc::new(Labelled { name, axes, shape: vec![1, 1, tokens, tokens], values })
+                }
+            };
+            return self.site.edit_weights(heads.as_deref(), positions, WeightChange::From(pattern));
+        }
+        let shown = self.site.shown(heads.as_deref(), None)?;
+        let wide = self.site.width();
+        let row = |at: usize| (at, shown.iter().map(|i| self.clean.values[at * wide + i]).collect());
+        let rows = cell.positions.clone().map(row).collect();
+        self.site.edit(&shown, positions, ColumnChange::SetAt(Arc::new(rows)))
+    }
+
+    /// Whether a patch changes a bit.
+    fn changes(&self, cell: &Cell) -> Result<bool, EditError> {
+        let differs = |at: &usize| self.clean.values[*at].to_bits() != self.corrupt.values[*at].to_bits();
+        Ok(self.places(cell)?.iter().any(differs))
+    }
+}
+
+/// So many copies of a sequence.
+pub fn copies(one: &Batch, n: usize) -> Batch {
+    let all = Batch::of_sequences(one.tokens.repeat(n), vec![], one.tokens.len());
+    Batch { segments: one.segments.repeat(n), ..all }
+}
+
+/// What a sweep runs on: both runs, and a batch of copies of the corrupt prompt whose sequences `edited` changes.
+pub struct SweepRuns<'a> {
+    /// The clean run.
+    pub clean: &'a mut LayerTrace,
+    /// The corrupt run.
+    pub corrupt: &'a mut LayerTrace,
+    /// Copies of the corrupt prompt.
+    pub copies: &'a mut LayerTrace,
+    /// Which of them are changed.
+    pub edited: &'a EditedSequences,
+}
+
+impl SweepRuns<'_> {
+    /// Runs a sweep; `tell` gets each layer's row and returns whether to go on.
+    ///
+    /// # Errors
+    /// If the question has no answer on this model, a run fails, or `tell` wants no more.
+    pub fn sweep(
+        &mut self,
+        question: &SweepQuestion,
+        tell: &mut dyn FnMut(&SweepRow) -> bool,
+    ) -> Result<Sweep, SweepError> {
+        let gauge = Gauge::new(question, self.clean)?;
+        let ends = gauge.ends([self.clean, self.corrupt])?;
+        let cells = question.cells(&self.clean.names().config);
+        let mut grid = Findings::new(question, ends);
+        for layer in 0..self.clean.names().config.n_layer {
+            let values = SiteValues::new(question, layer, [self.clean, self.corrupt])?;
+            let mut row = vec![ends[1]; cells.len()];
+            let mut changed = vec![];
+            for (n, cell) in cells.iter().enumerate() {
+                if values.changes(cell)? {
+                    changed.push(n);
+                }
+            }
+            for some in changed.chunks(question.at_once(&self.clean.names().config)) {
+                let batch: Vec<&Cell> = some.iter().map(|n| &cells[*n]).collect();
+                self.run((layer, &values), &batch)?;
+                for (n, metric) in some.iter().zip(gauge.read(self.copies)?) {
+                    row[*n] = metric;
+                }
+            }
+            grid.add(SweepRow { layer, metric: row }, (&cells, &values), tell)?;
+        }
+        Ok(grid.sweep(&self.clean.names().config))
+    }
+
+    /// Begins runs before a layer, each with the patch of a cell.
+    fn run(&mut self, (layer, values): (usize, &SiteValues), cells: &[&Cell]) -> Result<(), SweepError> {
+        let tokens = self.corrupt.batch().tokens.clone();
+        let stream = self.corrupt.get(&self.corrupt.stream(layer))?;
+        let is_stream = values.site.name.ends_with(SweepSite::ALL[SweepSite::ResidPre as usize].2);
+        let mut begun = vec![];
+        for (n, cell) in cells.iter().enumerate() {
+            let first = begun.len();
+            begun.extend_from_slice(&stream.values);
+            if is_stream {
+                values.places(cell)?.into_iter().for_each(|at| begun[first + at] = values.clean.values[at]);
+            } else {
+                let edits: Edits = [values.edit(cell)?].into_iter().collect();
+                self.edited.insert(n as u32, Arc::new(edits.on(&tokens, tokens.len())?));
+            }
+        }
+        Ok(self.copies.restart(copies(self.corrupt.batch(), cells.len()), layer, &begun)?)
+    }
+}
+
+/// Attribution patching: what each patch would change to first order, which is the gradient of the metric in the corrupt run times the
+/// difference of the activations. It takes one backward pass, or two, in place of a run for each cell.
+pub struct SweepEstimate {
+    /// Batches whose loss has gradients that make up the metric's, and what each is worth.
+    pub losses: Vec<(Batch, f64)>,
+    gauge: Gauge,
+    ends: [f64; 2],
+}
+
+impl SweepEstimate {
+    /// What has to be run for it.
+    ///
+    /// # Errors
+    /// If the question has no answer on this model, its metric is the KL divergence, or a run fails.
+    pub fn new(question: &SweepQuestion, [clean, corrupt]: [&mut LayerTrace; 2]) -> Result<SweepEstimate, SweepError> {
+        let wrong = |what: &str| Err(SweepError::Question { what: what.into() });
+        if question.metric == SweepMetric::Divergence {
+            return wrong(
+                "the KL divergence has no gradient here: estimate a logit difference, a log-probability or the loss",
+            );
+        }
+        let gauge = Gauge::new(question, clean)?;
+        let batch = |targets: Vec<u32>, weight: f32| Batch { targets, weight, ..corrupt.batch().clone() };
+        let one = |id: u32| {
+            let targets = (0..gauge.targets.len()).map(|row| if row == gauge.row { id } else { IGNORE });
+            batch(targets.collect(), 1.0)
+        };
+        // a logit less another is a loss less another
+        let losses = match question.metric {
+            SweepMetric::LogitDifference { answer, foil } => vec![(one(answer), -1.0), (one(foil), 1.0)],
+            SweepMetric::LogProbability { answer } => vec![(one(answer), -1.0)],
+            _ => vec![(batch(gauge.targets.clone(), 1.0 / gauge.rows().len() as f32), 1.0)],
+        };
+        let ends = gauge.ends([clean, corrupt])?;
+        Ok(SweepEstimate { losses, gauge, ends })
+    }
+
+    /// The tensors whose gradients it needs, layer by layer.
+    pub fn names(question: &SweepQuestion, config: &Config) -> Vec<String> {
+        (0..config.n_layer).map(|layer| question.site.tensor(layer) + ".grad").collect()
+    }
+
+    /// The grid; `slopes` are the gradients of each loss, layer by layer.
+    ///
+    /// # Errors
+    /// As [`SweepRuns::sweep`].
+    pub fn sweep(
+        self,
+        question: &SweepQuestion,
+        [clean, corrupt]: [&mut LayerTrace; 2],
+        slopes: &[Vec<Labelled>],
+    ) -> Result<Sweep, SweepError> {
+        let config = clean.names().config.clone();
+        let (cells, worth) = (question.cells(&config), self.losses.iter().map(|(_, worth)| *worth));
+        debug_assert_eq!(self.gauge.metric, question.metric);
+        let mut grid = Findings::new(question, self.ends);
+        for layer in 0..config.n_layer {
+            let values = SiteValues::new(question, layer, [clean, corrupt])?;
+            let slope = |at: usize| -> f64 {
+                slopes
+                    .iter()
+                    .zip(worth.clone())
+                    .map(|(slopes, worth)| worth * f64::from(slopes[layer].values[at]))
+                    .sum()
+            };
+            let gain = |at: usize| {
+                let change = f64::from(values.clean.values[at]) - f64::from(values.corrupt.values[at]);
+                if change == 0.0 { 0.0 } else { slope(at) * change }
+            };
+            let mut row = vec![];
+            for cell in &cells {
+                row.push(self.ends[1] + values.places(cell)?.into_iter().map(gain).sum::<f64>());
+            }
+            grid.add(SweepRow { layer, metric: row }, (&cells, &values), &mut |_| true)?;
+        }
+        Ok(grid.sweep(&config))
+    }
+}
+
+/// What was found so far.
+struct Findings<'a> {
+    question: &'a SweepQuestion,
+    ends: [f64; 2],
+    metric: Vec<f64>,
+    peaks: Vec<SweepPeak>,
+}
+
+impl<'a> Findings<'a> {
+    fn new(question: &'a SweepQuestion, ends: [f64; 2]) -> Findings<'a> {
+        Findings { question, ends, metric: vec![], peaks: vec![] }
+    }
+
+    fn recovered(&self, metric: f64) -> f64 {
+        let [clean, corrupt] = self.ends;
+        (metric - corrupt) / (clean - corrupt)
+    }
+
+    fn add(
+        &mut self,
+        row: SweepRow,
+        (cells, values): (&[Cell], &SiteValues),
+        tell: &mut dyn FnMut(&SweepRow) -> bool,
+    ) -> Result<(), SweepError> {
+        for (n, metric) in row.metric.iter().enumerate() {
+            let recovered = self.recovered(*metric);
+            let last = self.peaks.last().map_or(f64::NEG_INFINITY, |peak| peak.recovered);
+            if recovered.is_finite() && (self.peaks.len() < PEAKS || recovered > last) {
+                let at = self.peaks.partition_point(|peak| peak.recovered >= recovered);
+                let intervention = self.question.intervention((row.layer, &cells[n]), values);
+                // the place in the row, until the grid's shape is known
+                self.peaks.insert(at, SweepPeak { index: vec![row.layer, n], recovered, intervention });
+                self.peaks.truncate(PEAKS);
+            }
+        }
+        self.metric.extend_from_slice(&row.metric);
+        if tell(&row) { Ok(()) } else { Err(SweepError::Stopped) }
+    }
+
+    fn sweep(self, config: &Config) -> Sweep {
+        let (axes, shape) = self.question.grid(config);
+        let of = |name: &str, values: Vec<f32>| Labelled {
+            name: format!("{name} by {}", self.question.site.name()),
+            axes: axes.clone(),
+            shape: shape.clone(),
+            values,
+        };
+        let recovered = self.metric.iter().map(|metric| self.recovered(*metric) as f32).collect();
+        let metric = self.metric.iter().map(|metric| *metric as f32).collect();
+        let place = |peak: &SweepPeak| {
+            let mut index = vec![peak.index[0]];
+            index.extend(crate::index_of(peak.index[1], &shape[1..]));
+            SweepPeak { index, ..peak.clone() }
+        };
+        Sweep {
+            clean: self.ends[0],
+            corrupt: self.ends[1],
+            metric: of(self.question.metric.name(), metric),
+            recovered: of("recovered fraction", recovered),
+            peaks: self.peaks.iter().map(place).collect(),
+        }
+    }
+}
+
+impl Sweep {
+    /// The recovered fractions as heat maps; `words` are the corrupt prompt's tokens. Heads of all layers are rows below each other, `2.5`
+    /// for head 5 of layer 2; of pairs of positions each head is a map, the one that restores the most first.
+    pub fn plot(&self, words: &[String]) -> TensorPlot {
+        let Labelled { axes, shape, values, .. } = &self.recovered;
+        let is_word = |axis: &str| axis.ends_with("pos");
+        let scale = if values.iter().any(|v| *v < 0.0) { HeatScale::Signed } else { HeatScale::Positive };
+        let matrix = |index, size, axes: [&'static str; 2], rows, values| Matrix {
+            tensor: self.recovered.name.clone(),
+            index,
+            size,
+            axes,
+            rows,
+            columns: if is_word(axes[1]) { words.to_vec() } else { vec![] },
+            values,
+            hidden: vec![],
+            scale,
+        };
+        let part = |matrix| PlotPart::Matrix(matrix);
+        let by_head = |heads: usize| (0..shape[0] * heads).map(|n| format!("{}.{}", n / heads, n % heads)).collect();
+        let parts = match &axes[1..] {
+            ["pos", "head"] => {
+                let head_first = self.recovered.permuted(&[0, 2, 1]);
+                let size = [shape[0] * shape[2], shape[1]];
+                vec![part(matrix(vec![], size, ["layer.head", "pos"], by_head(shape[2]), head_first.values))]
+            }
+            ["head", "query_pos"] => {
+                let size = [shape[0] * shape[1], shape[2]];
+                vec![part(matrix(vec![], size, ["layer.head", "query_pos"], by_head(shape[1]), values.clone()))]
+            }
+            ["head", "query_pos", "key_pos"] => {
+                let one = shape[2] * shape[3];
+                let greatest = |values: &[f32]| values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let mut heads: Vec<(usize, &[f32])> = values.chunks_exact(one).enumerate().collect();
+                heads.sort_by(|a, b| greatest(b.1).total_cmp(&greatest(a.1)));
+                let map = |(n, values): (usize, &[f32])| {
+                    let index = vec![("layer", n / shape[1]), ("head", n % shape[1])];
+                    part(matrix(index, [shape[2], shape[3]], ["query_pos", "key_pos"], words.to_vec(), values.to_vec()))
+                };
+                heads.into_iter().map(map).collect()
+            }
+            _ => vec![part(matrix(vec![], [shape[0], shape[1]], ["layer", axes[1]], vec![], values.clone()))],
+        };
+        let about = format!("{}: clean {:.4}, corrupt {:.4}", self.metric.name, self.clean, self.corrupt);
+        TensorPlot { title: self.recovered.name.clone(), about, parts }
+    }
+
+    /// What a peak is, in a sentence; `words` are the corrupt prompt's tokens.
+    pub fn sentence(&self, peak: &SweepPeak, words: &[String]) -> String {
+        let mut places = vec![];
+        for (axis, at) in self.recovered.axes.iter().zip(&peak.index) {
+            let word = || words.get(*at).map_or(String::new(), |word| format!(" ({word})"));
+            match *axis {
+                "pos" => places.insert(0, format!("position {at}{}", word())),
+                "query_pos" => places.push(format!("query {at}{}", word())),
+                "key_pos" => places.push(format!("key {at}{}", word())),
+                other => places.push(format!("{other} {at}")),
+            }
+        }
+        let text = format!("{} restores {:.2} of the difference.", places.join(", "), peak.recovered);
+        text[..1].to_uppercase() + &text[1..]
+    }
+}

@@ -1,0 +1,349 @@
+//! Sweeps: every cell is a single run with the same intervention, bit for bit, whatever the model, the site and the metric; estimates come
+//! from gradients; questions without an answer are refused.
+
+use crate::common::folder::Folder;
+use crate::common::tiny;
+use crate::random_config::configs;
+use limpid::checkpoint::{self, Format, ModelData, store::Dtype};
+use limpid::config::{Config, Mask, NormPlace, Parallel, Positions};
+use limpid::model::{Mode, Model, Param};
+use limpid::numeric::random;
+use limpid::ops::IGNORE;
+use limpid::trace::compare::compare;
+use limpid::trace::index_of;
+use limpid::trace::layers::LayerTrace;
+use limpid::trace::predict::Prediction;
+use limpid::trace::sweep::{Sweep, SweepBy, SweepMetric, SweepQuestion, SweepSite};
+use limpid::{Error, Interventions, Lm, Machine};
+use serde_json::{Value, json};
+
+const TOKENS: usize = 5;
+const SEEN: usize = 1 << 20;
+
+/// A model in a file, with weights that make its heads differ; `spoil` changes them.
+fn lm(config: &Config, seed: u64, spoil: impl Fn(&Param, &mut [f32])) -> (Lm, Folder) {
+    let folder = Folder::absent("sweep");
+    let values = |param: &Param| {
+        let draw = |i: usize| (random::normal(seed, random::site(&param.name), i as u64) * 0.4) as f32;
+        let mut values: Vec<f32> = (0..param.region.len()).map(draw).collect();
+        spoil(param, &mut values);
+        values
+    };
+    checkpoint::save(&folder.0, Format::Limpid, &Dtype::F32, &ModelData::new(config, &values)).unwrap();
+    (Lm::open(&folder.0).unwrap().with_machine(Machine::cpu(2)), folder)
+}
+
+fn sound(config: &Config, seed: u64) -> (Lm, Folder) {
+    lm(config, seed, |_, _| ())
+}
+
+/// Both prompts differ at position 1, and at another one.
+fn question(config: &Config, seed: u64) -> SweepQuestion {
+    let v = config.vocab_size as u64;
+    let clean: Vec<u32> = (0..TOKENS as u64).map(|i| random::below(seed, 3, i, v) as u32).collect();
+    let mut corrupt = clean.clone();
+    for at in [1, 1 + random::below(seed, 4, 0, TOKENS as u64 - 1) as usize] {
+        corrupt[at] = (clean[at] + 1 + at as u32) % v as u32;
+    }
+    SweepQuestion {
+        clean,
+        corrupt,
+        site: SweepSite::ResidPre,
+        by: SweepBy::Position,
+        metric: SweepMetric::LogitDifference { answer: 1, foil: 3 },
+        position: -1,
+        confirmed: false,
+    }
+}
+
+fn logits(run: &mut LayerTrace) -> Vec<Vec<f32>> {
+    let (last, mut rows) = (run.last().unwrap(), vec![]);
+    run.logits(&last.values, |_, logits| rows.push(logits.to_vec())).unwrap();
+    rows
+}
+
+/// The metric of a run, by other ways than a sweep's.
+fn metric(lm: &Lm, question: &SweepQuestion, run: &mut LayerTrace) -> f64 {
+    let row = (TOKENS as i64 + question.position) as usize;
+    let (rows, mut clean) = (logits(run), lm.trace_layers(&question.clean, SEEN).unwrap());
+    match question.metric {
+        SweepMetric::LogitDifference { answer, foil } => {
+            f64::from(rows[row][answer as usize]) - f64::from(rows[row][foil as usize])
+        }
+        SweepMetric::LogProbability { answer } => {
+            let top = rows[row].iter().fold(f64::NEG_INFINITY, |top, v| top.max(f64::from(*v)));
+            let sum: f64 = rows[row].iter().map(|v| (f64::from(*v) - top).exp()).sum();
+            f64::from(rows[row][answer as usize]) - (top + sum.ln())
+        }
+        SweepMetric::Loss => {
+            let targets = clean.batch().targets.clone();
+            let counted = targets.iter().zip(rows).filter(|(id, _)| **id != IGNORE);
+            let losses: Vec<f64> = counted
+                .map(|(id, mut logits)| Prediction::new(&mut logits, Some(*id), 1).target.unwrap().loss.into())
+                .collect();
+            losses.iter().sum::<f64>() / losses.len() as f64
+        }
+        SweepMetric::Divergence => compare(&mut clean, run).unwrap().kl.unwrap()[row],
+    }
+}
+
+/// The intervention of a cell, written anew.
+fn intervention(lm: &Lm, question: &SweepQuestion, (axes, index): (&[&str], &[usize])) -> Interventions {
+    let at = |axis: &str| axes.iter().position(|own| *own == axis).map(|place| index[place]);
+    let name = question.site.tensor(index[0]);
+    let mut step = json!({ "patch": name, "from": { "tokens": question.clean } });
+    if let (Some(head), Some(query), Some(key)) = (at("head"), at("query_pos"), at("key_pos")) {
+        let weights = |ids: &[u32]| -> Vec<f32> {
+            let pattern = lm.trace_layers(ids, SEEN).unwrap().get(&name).unwrap();
+            (0..TOKENS).map(|key| pattern.at(&[0, head, query, key]).unwrap()).collect()
+        };
+        let mut row = weights(&question.corrupt);
+        row[key] = weights(&question.clean)[key];
+        let seen = row.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
+        let row: serde_json::Map<String, Value> = seen.map(|(key, weight)| (key.to_string(), json!(weight))).collect();
+        step = json!({ "set": name, "row": row });
+    }
+    if let Some(head) = at("head") {
+        step["head"] = head.into();
+    }
+    if let Some(position) = at("pos").or(at("query_pos")) {
+        step["pos"] = position.into();
+    }
+    Interventions::new(json!([step])).unwrap()
+}
+
+/// Holds a sweep against single runs; how many cells changed something.
+fn check(lm: &Lm, question: &SweepQuestion) -> usize {
+    let mut rows = 0;
+    let sweep = lm
+        .sweep(question, &mut |row| {
+            assert_eq!(row.layer, rows);
+            rows += 1;
+            true
+        })
+        .unwrap_or_else(|error| panic!("{question:?}: {error}"));
+    let Sweep { clean, corrupt, metric: grid, recovered, peaks } = sweep;
+    let what = format!("{question:?} of {:?}", lm.config());
+    assert_eq!((rows, &grid.axes, &grid.shape), (lm.config().n_layer, &recovered.axes, &recovered.shape), "{what}");
+    let of = |ids: &[u32], lm: &Lm| metric(lm, question, &mut lm.trace_layers(ids, SEEN).unwrap());
+    assert_eq!([clean, corrupt], [of(&question.clean, lm), of(&question.corrupt, lm)], "{what}");
+    let mut changed = 0;
+    for (n, got) in grid.values.iter().enumerate() {
+        let index = index_of(n, &grid.shape);
+        let patched = lm.intervene(&intervention(lm, question, (&grid.axes, &index))).unwrap();
+        let want = metric(lm, question, &mut patched.trace_layers(&question.corrupt, SEEN).unwrap());
+        assert_eq!(got.to_bits(), (want as f32).to_bits(), "{index:?} of {what}: {got} and {want}");
+        let share = (want - corrupt) / (clean - corrupt);
+        assert_eq!(recovered.values[n].to_bits(), (share as f32).to_bits(), "{index:?} of {what}");
+        changed += usize::from(want != corrupt);
+    }
+    let most = recovered.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    assert_eq!(peaks[0].recovered as f32, most, "{what}");
+    for peak in &peaks {
+        let again = lm.intervene(&Interventions::new(peak.intervention.clone()).unwrap()).unwrap();
+        let again = metric(lm, question, &mut again.trace_layers(&question.corrupt, SEEN).unwrap());
+        assert_eq!(grid.at(&peak.index).unwrap(), again as f32, "{} of {what}", peak.intervention);
+    }
+    changed
+}
+
+fn sites() -> impl Iterator<Item = SweepSite> {
+    SweepSite::names().into_iter().map(|name| name.parse().unwrap())
+}
+
+/// Every site, grid and metric, on four kinds of models.
+#[test]
+fn a_sweep_is_its_single_runs() {
+    let gpt2 = tiny();
+    let models = [
+        gpt2.clone(),
+        Config { n_head: 4, n_kv_head: Some(2), positions: Positions::Rotary, ffn_gated: true, ..gpt2.clone() },
+        Config { parallel: Parallel::OneNorm, ..gpt2.clone() },
+        Config { norm_place: NormPlace::Post, final_norm: false, mask: Mask::Bidirectional, n_segment: 2, ..gpt2 },
+    ];
+    let metrics = [
+        SweepMetric::LogitDifference { answer: 1, foil: 3 },
+        SweepMetric::LogProbability { answer: 2 },
+        SweepMetric::Loss,
+        SweepMetric::Divergence,
+    ];
+    let (mut n, mut changed) = (0, 0);
+    for (seed, config) in models.iter().enumerate() {
+        let (lm, _folder) = sound(config, seed as u64);
+        for site in sites() {
+            for by in [SweepBy::Head, SweepBy::Position, SweepBy::Pair] {
+                let parallel = config.parallel != Parallel::No && site == SweepSite::ResidMid;
+                if parallel || by == SweepBy::Pair && site != SweepSite::Pattern {
+                    continue;
+                }
+                n += 1;
+                // a masked model is asked about a word in the middle
+                let position = if config.mask == Mask::Bidirectional { -3 } else { -1 };
+                let metric = metrics[n % 4];
+                changed += check(&lm, &SweepQuestion { site, by, metric, position, ..question(config, n as u64) });
+            }
+        }
+    }
+    assert!(n > 60 && changed > 800, "{changed} cells of {n} sweeps changed something");
+}
+
+/// Any model there is, on any site that it has.
+#[test]
+fn every_model_can_be_swept() {
+    let mut absent = 0;
+    for (seed, config) in configs().iter().enumerate() {
+        let (lm, _folder) = sound(config, seed as u64);
+        let site = sites().nth(seed % 9).unwrap();
+        let question = SweepQuestion { site, ..question(config, seed as u64) };
+        let model = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        if model.tensor(&site.tensor(0)).is_some() {
+            match lm.sweep(&question, &mut |_| true) {
+                // a window or the absence of attention may hide what differs
+                Err(Error::Sweep(error)) => {
+                    assert!(error.to_string().contains("both prompts give the same"), "{error}")
+                }
+                _ => _ = check(&lm, &question),
+            }
+        } else {
+            let error = lm.sweep(&question, &mut |_| true).unwrap_err().to_string();
+            assert!(error.contains(&site.tensor(0)), "{error}");
+            absent += 1;
+        }
+    }
+    assert!(absent < 12, "{absent}");
+}
+
+#[test]
+fn a_changed_model_is_swept_as_it_is() {
+    let config = tiny();
+    let (lm, _folder) = sound(&config, 5);
+    let silenced = r#"[{"ablate": "blocks.1.attn.hook_z", "head": 0}, {"scale": "blocks.0.hook_mlp_out", "by": 1.5}]"#;
+    let changed = lm.intervene(&silenced.parse().unwrap()).unwrap();
+    for site in [SweepSite::ResidPre, SweepSite::V, SweepSite::Pattern] {
+        let question = SweepQuestion { site, ..question(&config, 5) };
+        assert!(check(&changed, &question) > 0);
+        let metric = |lm: &Lm| lm.sweep(&question, &mut |_| true).unwrap().metric;
+        assert_ne!(metric(&lm), metric(&changed));
+    }
+}
+
+/// To first order: patches of a thousandth of the difference, by runs.
+#[test]
+fn an_estimate_is_the_slope_of_the_sweep() {
+    let config = Config { n_head: 4, n_kv_head: Some(2), ..tiny() };
+    let (lm, _folder) = sound(&config, 8);
+    let metrics = [
+        SweepMetric::LogitDifference { answer: 1, foil: 3 },
+        SweepMetric::LogProbability { answer: 2 },
+        SweepMetric::Loss,
+    ];
+    for (n, site) in [SweepSite::ResidPre, SweepSite::ResidMid, SweepSite::MlpOut, SweepSite::Z, SweepSite::K]
+        .into_iter()
+        .enumerate()
+    {
+        let question = SweepQuestion { site, metric: metrics[n % 3], ..question(&config, 8) };
+        let estimate = lm.sweep_estimate(&question).unwrap();
+        let sweep = lm.sweep(&question, &mut |_| true).unwrap();
+        assert_eq!((estimate.clean, estimate.corrupt), (sweep.clean, sweep.corrupt));
+        assert_eq!(estimate.metric.shape, sweep.metric.shape);
+        let rows = |ids: &[u32], layer: usize| lm.trace_layers(ids, SEEN).unwrap().get(&site.tensor(layer)).unwrap();
+        for (at, got) in estimate.metric.values.iter().enumerate() {
+            let index = index_of(at, &estimate.metric.shape);
+            let [clean, corrupt] = [rows(&question.clean, index[0]), rows(&question.corrupt, index[0])];
+            let wide = clean.shape[2..].iter().product::<usize>();
+            let shown = match index.get(2) {
+                Some(head) => head * clean.shape[3]..(head + 1) * clean.shape[3],
+                None => 0..wide,
+            };
+            let change =
+                shown.map(|i| (clean.values[index[1] * wide + i] - corrupt.values[index[1] * wide + i]) * 1e-2);
+            let moved = |sign: f32| {
+                let add: Vec<f32> = change.clone().map(|v| v * sign).collect();
+                let mut step = json!([{ "steer": site.tensor(index[0]), "pos": index[1], "add": { "vector": add } }]);
+                if let Some(head) = index.get(2) {
+                    step[0]["head"] = (*head).into();
+                }
+                let moved = lm.intervene(&Interventions::new(step).unwrap()).unwrap();
+                metric(&lm, &question, &mut moved.trace_layers(&question.corrupt, SEEN).unwrap())
+            };
+            let want = sweep.corrupt + (moved(1.0) - moved(-1.0)) / 2e-2;
+            let off = (f64::from(*got) - want).abs();
+            assert!(off < 2e-3 * (1.0 + (want - sweep.corrupt).abs()), "{index:?} of {question:?}: {got}, {want}");
+        }
+    }
+    let question = SweepQuestion { metric: SweepMetric::Divergence, ..question(&config, 8) };
+    assert!(lm.sweep_estimate(&question).unwrap_err().to_string().contains("KL divergence has no gradient"));
+}
+
+#[test]
+fn what_cannot_be_swept_is_refused() {
+    let config = tiny();
+    let (lm, _folder) = sound(&config, 2);
+    let asked = question(&config, 2);
+    let metric = |answer, foil| SweepMetric::LogitDifference { answer, foil };
+    let with = |change: &dyn Fn(&mut SweepQuestion)| {
+        let mut asked = asked.clone();
+        change(&mut asked);
+        lm.sweep(&asked, &mut |_| true).map(drop).unwrap_err().to_string()
+    };
+    let cases: [(&dyn Fn(&mut SweepQuestion), &str); 11] = [
+        (&|asked| asked.corrupt.push(1), "the clean prompt has 5 tokens and the corrupt one 6"),
+        (&|asked| (asked.clean, asked.corrupt) = (vec![], vec![]), "both prompts are empty"),
+        (&|asked| (asked.clean, asked.corrupt) = (vec![1; 13], vec![2; 13]), "context_length is 12"),
+        (&|asked| asked.clean[0] = 17, "token 17 is outside the model's vocabulary of 17"),
+        (&|asked| asked.metric = metric(1, 99), "token 99 is outside the model's vocabulary of 17"),
+        (&|asked| asked.metric = metric(4, 4), "the answer and the token it is held against are both 4"),
+        (&|asked| asked.position = 5, "there is no position 5: the prompts have 5 tokens"),
+        (&|asked| asked.position = i64::MIN, "there is no position"),
+        (&|asked| asked.corrupt = asked.clean.clone(), "both prompts give the same logit difference"),
+        (&|asked| asked.position = 0, "both prompts give the same"),
+        (&|asked| asked.by = SweepBy::Pair, "only `pattern` has pairs of positions, and the site is `resid_pre`"),
+    ];
+    for (change, said) in cases {
+        let found = with(change);
+        assert!(found.contains(said), "{found}");
+    }
+    let mut rows = 0;
+    let stopped = lm.sweep(&asked, &mut |_| {
+        rows += 1;
+        false
+    });
+    assert!(matches!(stopped, Err(Error::Stopped)) && rows == 1);
+
+    let (parallel, _other) = sound(&Config { parallel: Parallel::TwoNorms, ..config.clone() }, 2);
+    let mid = SweepQuestion { site: SweepSite::ResidMid, ..asked.clone() };
+    let said = parallel.sweep(&mid, &mut |_| true).unwrap_err().to_string();
+    assert!(
+        said.contains("unknown tensor `blocks.0.hook_resid_mid`") && said.contains("parallel blocks have none"),
+        "{said}"
+    );
+
+    let damage = |param: &Param, values: &mut [f32]| {
+        if param.name == "blocks.1.mlp.in.weight" {
+            values[0] = f32::NAN;
+        }
+    };
+    let (damaged, _other) = self::lm(&config, 2, damage);
+    let said = damaged.sweep(&asked, &mut |_| true).unwrap_err().to_string();
+    assert_eq!(said, "the weights are damaged: `blocks.1.mlp.in.weight` has NaN or infinite values");
+
+    let (headless, _other) = sound(&Config { lm_head: false, mask: Mask::Bidirectional, ..config }, 2);
+    assert!(headless.sweep(&asked, &mut |_| true).unwrap_err().to_string().contains("head"));
+    assert!("resid_pe".parse::<SweepSite>().unwrap_err().contains("did you mean `resid_pre`?"));
+}
+
+/// The bound is on what a sweep runs, and nothing runs above it.
+#[test]
+fn a_large_sweep_is_confirmed_first() {
+    let config = Config { context_length: 200, ..tiny() };
+    let (lm, _folder) = sound(&config, 2);
+    let [clean, corrupt] = [1, 2].map(|id| vec![id; 200]);
+    let (site, by) = (SweepSite::Pattern, SweepBy::Pair);
+    let asked = SweepQuestion { clean, corrupt, site, by, ..question(&config, 2) };
+    let cost = asked.cost(&config);
+    assert_eq!((cost.cells, cost.token_layers), (2 * 3 * 200 * 200, 3 * 3 * 200 * 200 * 200));
+    let said = lm.sweep(&asked, &mut |_| panic!("it ran")).unwrap_err().to_string();
+    assert!(said.contains("240,000 cells and runs 72,000,000 token-layers, more than 10,000,000"), "{said}");
+    let confirmed = SweepQuestion { by: SweepBy::Head, confirmed: true, ..asked };
+    assert_eq!(lm.sweep(&confirmed, &mut |_| true).unwrap().metric.shape, [2, 3]);
+}
