@@ -123,8 +123,7 @@ fn ask(
 ) -> Result<Ask> {
     let context = model.lm.config().context_length;
     let param = if answer.chat { "messages" } else { "prompt" };
-    let n = fields.count("n").unwrap_or_default();
-    let seed = fields.whole("seed").unwrap_or_else(draw_seed);
+    let (n, seed) = (fields.count("n").unwrap_or_default(), fields.whole("seed").unwrap_or_else(draw_seed));
     let options = Options {
         sampler: sampler(fields, seed),
         stop: [own_stops(fields)?, stops].concat(),
@@ -179,14 +178,13 @@ fn ask(
             edits: None,
         }));
     }
-    let receipt = fields.flag("limpid.receipt");
+    let (receipt, device) = (fields.flag("limpid.receipt"), model.lm.machine().device);
     if receipt && requests.len() > 1 {
         let expected = "left out if there are several answers: a receipt covers one";
         return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
     }
-    if receipt && !model.lm.machine().device.is_exact() {
-        let why =
-            format!("left out: answers of --device {} have other last digits elsewhere", model.lm.machine().device);
+    if receipt && !device.is_exact() {
+        let why = format!("left out: answers of --device {device} have other last digits elsewhere");
         return Err(Refusal::invalid_value("limpid.receipt", &why, "true"));
     }
     let (stream, usage) = (fields.flag("stream"), fields.flag("stream_options.include_usage"));

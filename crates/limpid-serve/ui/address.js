@@ -7,6 +7,7 @@
  * @property {boolean} last whether a prompt that is too long loses its beginning
  * @property {string | null} c the prompt that it is compared with
  * @property {string} cm the model that it is compared with; empty: the same
+ * @property {string} i what changes the run, as JSON; empty: nothing
  * @property {number | null} l the layer
  * @property {number | null} h the head
  * @property {number | null} q the token that is looked at; as a row of attention, the one that looks
@@ -23,7 +24,7 @@
 
 /** Nothing said. Its order is the order in the address; the prompt comes last. @type {State} */
 const UNSAID = {
-  v: "", l: null, h: null, q: null, k: null, s: "weights", n: "", at: "", m: "pattern", o: "layer", pal: "", sc: "", more: {}, cm: "", c: null,
+  v: "", l: null, h: null, q: null, k: null, s: "weights", n: "", at: "", m: "pattern", o: "layer", pal: "", sc: "", more: {}, i: "", cm: "", c: null,
   last: false, p: null,
 };
 

@@ -79,6 +79,22 @@ const MOST = 5;
 /** Milliseconds after which the server may be asked again whether the model is still the same. */
 const STALE = 10_000;
 
+/** What the server says of steps that it does not take. */
+const OF_STEPS = ["invalid_json", "invalid_value", "interventions_disabled", "out_of_time", "too_large"];
+
+/** Steps as they stand in the address or the field; null: none. @param {string} text @returns {{steps: any, fault: Trouble | null}} */
+function stepsIn(text) {
+  if (text === "") return { steps: null, fault: null };
+  try {
+    return { steps: JSON.parse(text), fault: null };
+  } catch (fault) {
+    return { steps: null, fault: new Trouble(`The steps are not JSON: ${fault instanceof Error ? fault.message : fault}`, { code: "invalid_json" }) };
+  }
+}
+
+/** A word of a command line. @param {string} text */
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
 /** @param {{source: GlassSource, refused: (trouble: Trouble) => void, moved: () => void}} page */
 export function glassView(page) {
   const { source } = page;
@@ -89,6 +105,10 @@ export function glassView(page) {
   const otherField = byId("glass-other-prompt", HTMLTextAreaElement);
   const otherModel = byId("glass-other-model", HTMLSelectElement);
   const compareButton = byId("glass-compare", HTMLButtonElement);
+  const change = byId("glass-change", HTMLElement);
+  const stepsField = byId("glass-steps", HTMLTextAreaElement);
+  const stepsFault = byId("glass-steps-fault", HTMLElement);
+  const changeButton = byId("glass-intervene", HTMLButtonElement);
   const facts = byId("glass-facts", HTMLElement);
   const notice = byId("glass-notice", HTMLElement);
   const tabs = byId("glass-tabs", HTMLElement);
@@ -174,14 +194,17 @@ export function glassView(page) {
   function follow() {
     if (!model || !visible) return;
     const prompt = state.p ?? model.example ?? "";
-    const body = { prompt, ...(state.last ? { last: true } : {}) };
+    const { steps, fault } = stepsIn(state.i);
+    const body = { prompt, ...(state.last ? { last: true } : {}), ...(steps === null ? {} : { interventions: steps }) };
     if (JSON.stringify(body) !== asked) {
       asked = JSON.stringify(body);
       if (field !== document.activeElement || field.value.trim() === "") field.value = prompt;
       running?.abort();
       running = new AbortController();
-      trouble = null;
-      run = begin(body, running, () => (running = null));
+      trouble = fault;
+      if (stepsField !== document.activeElement) stepsField.value = state.i;
+      run = fault ? null : begin(body, running, () => (running = null));
+      if (fault) running = null;
     }
     const compared = state.c !== null || state.cm !== "";
     const theirs = compared ? { prompt: state.c ?? prompt, ...(state.last ? { last: true } : {}), ...(state.cm ? { model: state.cm } : {}) } : null;
@@ -415,10 +438,21 @@ export function glassView(page) {
     if (other && both) otherChips.update(other, glass.q(), state.k, { shades: shades(other), kind: "surprise" });
   }
 
+  /** What changes the run, and what is wrong with it; a line that changes it in a terminal. */
+  function changes() {
+    const own = state.i !== "" && trouble !== null && OF_STEPS.includes(trouble.code ?? "");
+    stepsFault.textContent = own ? trouble?.message ?? "" : "";
+    stepsField.setAttribute("aria-invalid", `${own}`);
+    const line = ["limpid inspect", model.id, "--prompt", quoted(state.p ?? model.example ?? ""), "--intervene", quoted(state.i)].join(" ");
+    byId("glass-steps-line", HTMLElement).replaceChildren(...(state.i === "" || own ? [] : ["In a terminal: ", make("code", {}, line)]));
+    return own;
+  }
+
   /** What is wrong, with ways on. @param {string | null} missing */
   function problems(missing) {
     const notes = [];
-    if (trouble) {
+    const inPlace = changes();
+    if (trouble && !inPlace) {
       const long = trouble.code === "prompt_too_long" && !state.last;
       const keep = long ? [button(`Keep the last ${figure(model.context_length, 0)} tokens`, () => go({ last: true }, "new"), { class: "quiet" })] : [];
       const example = trouble.code === "empty_prompt" && model.example ? [button("Take the example", () => go({ p: null }, "new"), { class: "quiet" })] : [];
@@ -431,7 +465,7 @@ export function glassView(page) {
     if (other && run && other.done && run.done && other.tokens.length !== run.tokens.length) {
       notes.push(make("p", { class: "note" }, `Differences need texts of equal length: this one has ${plural(run.tokens.length, "token")}, the other ${figure(other.tokens.length, 0)}.`));
     } else if (other && !missing) {
-      const from = state.cm && state.c === null ? `the same text by ${state.cm}` : `the other text${state.cm ? ` by ${state.cm}` : ""}`;
+      const from = state.cm && state.c === null ? `the same text by ${state.cm}` : state.c === (state.p ?? model.example) ? "the same text unchanged" : `the other text${state.cm ? ` by ${state.cm}` : ""}`;
       notes.push(make("p", { class: "note" }, `Pictures show the difference: this text less ${from}. Orange: more here; blue: less.`));
     }
     // what stands there already stays: a screen reader says it once
@@ -455,12 +489,21 @@ export function glassView(page) {
   }
 
   function submit() {
+    const steps = change.hidden ? "" : stepsField.value.trim();
+    const { fault } = stepsIn(steps);
+    if (fault) {
+      stepsFault.textContent = fault.message;
+      stepsField.setAttribute("aria-invalid", "true");
+      return stepsField.focus();
+    }
     if (running && run && run.tokens.length > 0 && field.value === (state.p ?? model?.example)) {
       running.abort();
       running = null;
       return changed();
     }
-    const changes = { p: field.value, last: false, ...(second.hidden ? {} : { c: otherField.value === "" || otherField.value === field.value ? null : otherField.value, cm: otherModel.value }) };
+    // the same text by the same model is another one only where this one is changed
+    const alike = steps === "" && otherField.value === field.value;
+    const changes = { p: field.value, last: false, i: steps, ...(second.hidden ? {} : { c: otherField.value === "" || alike ? null : otherField.value, cm: otherModel.value }) };
     const same = field.value === (state.p ?? model?.example) && hashOf({ ...state, ...changes }) === hashOf({ ...state, p: field.value, last: false });
     if (same && (trouble || !run?.done)) return again();
     const fresh = field.value === state.p ? {} : { q: null, k: null, more: { ...state.more, why: "" } };
@@ -470,7 +513,7 @@ export function glassView(page) {
     event.preventDefault();
     submit();
   });
-  for (const area of [field, otherField]) {
+  for (const area of [field, otherField, stepsField]) {
     area.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -487,6 +530,15 @@ export function glassView(page) {
       otherField.focus();
     } else if (state.c !== null || state.cm !== "") go({ c: null, cm: "" }, "new");
   }
+  /** @param {boolean} to */
+  function intervene(to) {
+    changeButton.setAttribute("aria-expanded", `${to}`);
+    changeButton.textContent = to ? "Do not change" : "Change";
+    change.hidden = !to;
+    if (to) stepsField.focus();
+    else if (state.i !== "") go({ i: "" }, "new");
+  }
+  changeButton.addEventListener("click", () => intervene(changeButton.getAttribute("aria-expanded") !== "true"));
   compareButton.addEventListener("click", () => compare(compareButton.getAttribute("aria-expanded") !== "true"));
 
   /** Finds a token, or goes to a head, a place or a tensor. */
@@ -548,7 +600,7 @@ export function glassView(page) {
   const keys = {
     "[": () => step("l", -1), "]": () => step("l", 1), "{": () => step("h", -1), "}": () => step("h", 1),
     t: () => look("table"), e: () => look("why"),
-    c: () => compare(compareButton.getAttribute("aria-expanded") !== "true"), f: () => full(), "/": () => seek.select(), g: () => seek.select(), n: () => field.select(),
+    c: () => compare(compareButton.getAttribute("aria-expanded") !== "true"), i: () => intervene(changeButton.getAttribute("aria-expanded") !== "true"), f: () => full(), "/": () => seek.select(), g: () => seek.select(), n: () => field.select(),
     Escape: () => {
       if (running) running.abort();
       else full(false);
@@ -579,6 +631,11 @@ export function glassView(page) {
       state = stateIn(address);
       if (state.c !== null || state.cm !== "") compareButton.setAttribute("aria-expanded", "true");
       compareButton.textContent = compareButton.getAttribute("aria-expanded") === "true" ? "Stop comparing" : "Compare";
+      if (state.i !== "") {
+        change.hidden = false;
+        changeButton.setAttribute("aria-expanded", "true");
+        changeButton.textContent = "Do not change";
+      }
       if (model) follow();
       else if (!was || trouble) start();
       stillTheSame();

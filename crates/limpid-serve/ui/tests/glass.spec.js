@@ -397,6 +397,50 @@ test("two models are compared everywhere, by their difference", async ({ page })
   await expect(page.locator(READY.map).first()).toBeVisible();
 });
 
+test("steps change the run in every view, and what is wrong with them is said beside them", async ({ page, expected }) => {
+  expected.push("400", "403");
+  const text = "Once upon a time, there's was";
+  await look(page, `v=map&p=${encodeURIComponent(text)}`, "TWIN");
+  const plain = await trace(page);
+  await page.keyboard.press("i");
+  const [steps, fault, run] = [page.getByLabel("changed by"), page.locator("#glass-steps-fault"), page.locator("#glass-run")];
+  await expect(steps).toBeFocused();
+  for (const [given, said] of [["[{", "not JSON"], ['[{"ablate": "blocks.0.hook_mlp_uot"}]', "did you mean"], ['[{"ablate": "blocks.0.hook_resid_pre", "pos": 99}]', "there is no position 99"]]) {
+    await steps.fill(given);
+    await run.click();
+    await expect(fault).toContainText(said);
+    await expect(steps).toHaveAttribute("aria-invalid", "true");
+    await expect(page.locator("#glass-notice .trouble")).toHaveCount(0);
+  }
+  const zero = '[{"ablate": "blocks.0.hook_mlp_out", "pos": 3}]';
+  await steps.fill(zero);
+  await run.click();
+  await complete(page);
+  await expect(fault).toBeEmpty();
+  expect(await state(page)).toMatchObject({ i: zero });
+  const changed = await trace(page);
+  expect(changed).not.toBe(plain);
+  await expect(page.locator("#glass-steps-line code")).toHaveText(`limpid inspect base --prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
+  // beside the same text unchanged: what is before the place is the same
+  await page.getByRole("button", { name: "Compare" }).click();
+  await run.click();
+  await expect(page.locator("#glass-notice")).toContainText("this text less the same text unchanged");
+  const less = await json(page, `traces/${changed}/tensors/blocks.1.hook_resid_pre?other=${plain}`);
+  const rows = [2, 3].map((row) => less.values.slice(row * less.shape[2], (row + 1) * less.shape[2]).some((value) => value !== 0));
+  expect(rows).toEqual([false, true]);
+  for (const view of VIEWS) {
+    await page.evaluate((hash) => (location.hash = hash), `v=${view}&l=1&h=1&q=4&i=${encodeURIComponent(zero)}&c=${encodeURIComponent(text)}&p=${encodeURIComponent(text)}`);
+    await expect(page.locator(READY[view]).first(), view).toBeVisible({ timeout: 60_000 });
+    await expect(page.locator("#glass-view .trouble"), view).toHaveCount(0);
+  }
+  expect(await trace(page)).toBe(changed);
+  await page.getByRole("button", { name: "Do not change" }).click();
+  await expect.poll(() => trace(page)).toBe(plain);
+  // a server that does not allow it
+  await page.goto(`${at("BASE")}/#v=map&i=${encodeURIComponent(zero)}&p=${encodeURIComponent(text)}`);
+  await expect(fault).toContainText("--allow-interventions");
+});
+
 test("an encoder fills in what is hidden, and says so in every view", async ({ page }) => {
   await look(page, `v=map&q=3&p=${encodeURIComponent("Once upon a [MASK]")}`, "BERT");
   const id = await trace(page);

@@ -61,7 +61,7 @@ export default async function start() {
     serve(base, ["--ui-dir", UI]),
     serve(base, ["--api-key", KEY]),
     serve(deep, ["--ui-dir", UI]),
-    serve(base, ["--ui-dir", UI, "--against", twin, "--against", chat]),
+    serve(base, ["--ui-dir", UI, "--allow-interventions", "--against", twin, "--against", chat]),
     serve(bert, ["--prompt", "Once upon a [MASK]", "--open", "--ui-dir", UI], "inspect"),
   ]);
   ["CHAT", "BASE", "KEY", "DEEP", "TWIN", "BERT"].forEach((name, n) => (process.env[`LIMPID_${name}`] = servers[n].address));
