@@ -9,7 +9,6 @@ use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::tokenizer::Tokenizer;
 use limpid::train::Recipe;
 use limpid::train::run::Run;
-use limpid_base::budget::Budget;
 use limpid_glass::{Glass, Subject, decoded};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -89,7 +88,7 @@ fn inspect(input: &[u8]) {
             id = event["id"].as_str().map_or(id.clone(), String::from);
             true
         };
-        glass.trace(&subjects, &json!({ "prompt": "to be" }), &Budget::default(), &mut first).expect("a trace");
+        glass.trace(&subjects, &json!({ "prompt": "to be" }), &Arc::default(), &mut first).expect("a trace");
         (glass, subjects, id)
     });
     let budget = || Arc::new(glass.budget(subjects).time(Duration::from_secs(1)));

@@ -70,6 +70,7 @@ pub fn open(
     let options = ServeOptions {
         port: glass.port,
         inspect: Some(usize::try_from(glass.inspect_memory).unwrap_or(usize::MAX)),
+        allow_interventions: true,
         against: others(&glass.against, machine)?,
         look_only: !model.continues(),
         page: match &glass.ui_dir {

@@ -2,8 +2,9 @@
 
 use crate::options::{MachineOptions, Usage, read_settings};
 use crate::show;
-use crate::source::read_file;
+use crate::source::{prompt, read_file};
 use anyhow::{Context, Result, bail};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use limpid::Lm;
 use limpid::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, Format};
 use limpid::config::{Config, ConfigError};
@@ -66,7 +67,7 @@ pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
 #[derive(clap::Args, Clone, Debug)]
 pub struct WeightOptions {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c [default: the newest run under runs/]
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    #[arg(value_name = "MODEL", value_parser = any_word())]
     place: Option<PathBuf>,
     /// The same as MODEL
     #[arg(long, value_name = "DIR")]
@@ -78,22 +79,103 @@ pub struct WeightOptions {
 
 impl WeightOptions {
     /// The model that is named.
-    pub fn named(&self) -> Option<&Path> {
-        self.place.as_deref().or(self.model.as_deref())
+    pub fn named(&self) -> Result<Option<&Path>> {
+        one_model(self.place.as_deref(), self.model.as_deref())
     }
 
     /// The model that is named, or the newest run, which is then printed and stays the one that is meant.
     pub fn path(&mut self) -> Result<&Path> {
-        if self.named().is_none() {
+        if self.named()?.is_none() {
             self.model = Some(newest_model()?);
         }
-        Ok(self.named().expect("one of them is there"))
+        Ok(self.named()?.expect("one of them is there"))
+    }
+
+    /// What a verb takes beside the model, which stands before it: see [`after_model`].
+    pub fn then(&mut self, word: Option<String>, verb: &str, what: &str) -> Result<String> {
+        let missing = || Usage(format!("{what} is missing: `limpid {verb} [MODEL] {what}`"));
+        Ok(after_model(&mut self.place, word, verb, what)?.ok_or_else(missing)?)
+    }
+
+    /// Refuses a text in the model's place, which `flag` of `verb` takes.
+    pub fn refuse_text(&self, verb: &str, flag: &str) -> Result<()> {
+        let Some(place) = self.place.as_deref().filter(|place| is_text(place)) else { return Ok(()) };
+        let Err(error) = checkpoint(place, false) else { return Ok(()) };
+        let from = if place.is_file() && flag != "--data" { "@" } else { "" };
+        bail!("{error}; a text is given with {flag}: `limpid {verb} {flag} {from}{}`", show::quoted(place))
     }
 
     /// Opens it, with the adapter if one is given.
     pub fn open(&mut self, verified: bool) -> Result<Checkpoint> {
         let adapter = self.adapter.clone();
         adapted(self.path()?, adapter.as_deref(), verified)
+    }
+}
+
+/// What changes a model's runs.
+#[derive(clap::Args, Clone, Debug)]
+pub struct InterventionOptions {
+    /// Change what the model computes on its way: a list of steps in JSON, a file with one, or - for standard input
+    /// (docs/interventions.md)
+    #[arg(long, value_name = "JSON|FILE")]
+    pub intervene: Option<String>,
+}
+
+impl InterventionOptions {
+    /// The model, with its runs changed if that is asked for.
+    pub fn apply(&self, lm: Lm) -> Result<Lm> {
+        let Some(given) = &self.intervene else { return Ok(lm) };
+        let text = match given.as_str() {
+            json if json.trim_start().starts_with(['[', '{']) => json.into(),
+            "-" => prompt(given)?,
+            file => read_file(Path::new(file.strip_prefix('@').unwrap_or(file)))?,
+        };
+        let steps = text.parse().and_then(|interventions| lm.intervene(&interventions));
+        steps.context("--intervene")
+    }
+}
+
+/// A word that may be a model's place or, alone, something else: also an empty text.
+pub fn any_word() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// The model that is named by its place or by --model.
+pub fn one_model<'a>(place: Option<&'a Path>, flag: Option<&'a Path>) -> Result<Option<&'a Path>> {
+    if let (Some(place), Some(flag)) = (place, flag) {
+        let [place, flag] = [place, flag].map(show::quoted);
+        bail!(Usage(format!("two models are named, {place} and --model {flag}: leave one out")));
+    }
+    Ok(place.or(flag))
+}
+
+/// The second of a verb's words, of which the first is a model; a word that is alone is the second.
+pub fn after_model(
+    place: &mut Option<PathBuf>,
+    word: Option<String>,
+    verb: &str,
+    what: &str,
+) -> Result<Option<String>> {
+    match (&*place, &word) {
+        (Some(first), Some(second)) if is_text(first) && Path::new(second).exists() => {
+            let [first, second] = [show::quoted(first), show::quoted(second)];
+            bail!(Usage(format!("MODEL stands before {what}: `limpid {verb} {second} {first}`")))
+        }
+        (Some(_), None) => {
+            let only = place.take().unwrap_or_default().into_os_string().into_string();
+            Ok(Some(only.map_err(|only| Usage(format!("{what} is not UTF-8: {}", only.display())))?))
+        }
+        _ => Ok(word),
+    }
+}
+
+/// Whether what stands in a model's place can only be a text: neither a folder, nor a file with a name that a model's has, nor a preset.
+fn is_text(place: &Path) -> bool {
+    let model = place.extension().is_some_and(|end| ["gguf", "bin", "safetensors"].iter().any(|one| end == *one));
+    if place.is_file() {
+        !model
+    } else {
+        place.symlink_metadata().is_err() && Config::preset(&place.to_string_lossy()).is_err()
     }
 }
 

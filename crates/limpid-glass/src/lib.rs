@@ -1,7 +1,7 @@
 //! The glass box: questions about one run of a model, answered as a page asks them (docs/inside.md).
 //!
 //! [`Glass`] knows no sockets and no HTML. It keeps traces ([`LayerTrace`]) within a limit of memory; a trace's address is a hash of the weights and
-//! the tokens, so the same question finds the same trace. A server passes questions on, and a file that is sent to somebody holds the
+//! the tokens and what changes the run, so the same question finds the same trace. A server passes questions on, and a file that is sent to somebody holds the
 //! answers to them.
 
 mod about;
@@ -12,7 +12,7 @@ mod stream;
 mod why;
 
 use asked::{AskedFields, AskedQuery, shown};
-use limpid::{Error, Lm};
+use limpid::{Error, InterventionError, Interventions, Lm};
 use limpid_base::budget::{Budget, Spent};
 use limpid_base::units;
 use limpid_trace::TraceError;
@@ -165,6 +165,9 @@ pub enum GlassError {
     /// What this model does not have.
     #[error("{0}")]
     NotThis(&'static str),
+    /// Interventions that are none, or do not fit.
+    #[error(transparent)]
+    Intervention(Box<InterventionError>),
     /// The trace.
     #[error(transparent)]
     Trace(TraceError),
@@ -188,6 +191,7 @@ impl From<Error> for GlassError {
             Error::TooLong { tokens, context } => GlassError::TooLong { tokens, context },
             Error::Empty => GlassError::Empty,
             Error::Trace(error) => error.into(),
+            Error::Intervention(error) => GlassError::Intervention(error.into()),
             other => GlassError::Failed(Box::new(other)),
         }
     }
@@ -209,6 +213,7 @@ impl GlassError {
             GlassError::Model(..) => "model_not_found",
             GlassError::Question(_) => "not_found",
             GlassError::Prompt(_)
+            | GlassError::Intervention(_)
             | GlassError::Twice { .. }
             | GlassError::Parameter { .. }
             | GlassError::Differ { .. }
@@ -258,8 +263,8 @@ pub const RETRY: u32 = 1;
 /// How often it is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Memory of a trace: taken before the trace is made, given back when nobody holds it.
-struct Reserved {
+/// Memory of a trace, or of what changes a run: taken before it is made, given back when nobody holds it.
+pub struct Reserved {
     memory: Arc<Budget>,
     bytes: usize,
 }
@@ -331,7 +336,7 @@ impl Glass {
     }
 
     /// Runs a prompt, or tells again what was told of it: `tell` gets JSON, an event each, until it says `false`. `body` is
-    /// `{"prompt": TEXT}` or `{"tokens": IDS}`, with `"last"` and `"model"`. While other traces that are looked at take all memory it waits
+    /// `{"prompt": TEXT}` or `{"tokens": IDS}`, with `"last"`, `"model"` and `"interventions"`. While other traces that are looked at take all memory it waits
     /// for theirs, as long as the budget says.
     ///
     /// # Errors
@@ -340,7 +345,7 @@ impl Glass {
         &self,
         subjects: &[Subject],
         body: &Value,
-        budget: &Budget,
+        budget: &Arc<Budget>,
         tell: &mut dyn FnMut(&str) -> bool,
     ) -> Result<()> {
         let opened = self.open(subjects, body, budget)?;
@@ -426,8 +431,16 @@ impl Glass {
         Ok(opened)
     }
 
-    /// Memory for a trace. Traces that nobody holds make room, the oldest first.
-    fn reserve(&self, bytes: usize, budget: &Budget) -> Result<Reserved> {
+    /// Memory, of that which traces may take. Traces that nobody holds make room, the oldest first; while others take all of it, this waits
+    /// as long as the budget says.
+    ///
+    /// # Errors
+    /// If it is more than there is, or it does not become free.
+    pub fn reserve(&self, bytes: usize, budget: &Budget) -> Result<Reserved> {
+        if bytes > self.limit {
+            let why = Spent::Bytes { needed: bytes as u64, allowed: self.limit as u64 };
+            return Err(GlassError::Spent { what: "the memory of traces".into(), why });
+        }
         while self.memory.take_bytes(bytes as u64).is_err() {
             let mut all = self.opened();
             let idle = all.iter().position(|opened| Arc::strong_count(opened) == 1);
@@ -442,20 +455,27 @@ impl Glass {
     }
 
     /// The trace of a prompt: the one there is, or a new one, for which the oldest make room.
-    fn open(&self, subjects: &[Subject], body: &Value, budget: &Budget) -> Result<Arc<Opened>> {
-        let body = AskedFields::read(body, &["prompt", "tokens", "last", "model"])?;
+    fn open(&self, subjects: &[Subject], body: &Value, budget: &Arc<Budget>) -> Result<Arc<Opened>> {
+        let body = AskedFields::read(body, &["prompt", "tokens", "last", "model", "interventions"])?;
         let subject = body.subject(subjects)?;
         let (ids, dropped) = stream::ids(subject, &body)?;
+        let interventions = body.get("interventions").cloned().map(Interventions::new).transpose()?;
         let id = {
             let text = ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>();
-            let all = [subject.fingerprint.as_bytes(), b"/", subject.name.as_bytes(), b"/", &text].concat();
+            let changes = interventions.iter().map(|given| format!("{given}/")).collect::<String>();
+            let about = format!("{}/{}/{changes}", subject.fingerprint, subject.name);
+            let all = [about.as_bytes(), &text].concat();
             format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&all))
         };
         if let Ok(opened) = self.find(&id) {
             return Ok(opened);
         }
+        let mut subject = subject.clone();
+        if let Some(given) = &interventions {
+            subject.lm = Arc::new(subject.lm.intervene_within(given, budget)?);
+        }
         let seen = subject.lm.shown_bytes(ids.len())?.min(self.limit / SEEN);
-        let needed = subject.lm.layer_bytes(ids.len())?.saturating_add(seen);
+        let needed = subject.lm.layer_bytes(ids.len())?.saturating_add(seen).saturating_add(subject.lm.edit_bytes());
         if needed > self.limit {
             return Err(GlassError::TooLarge { tokens: ids.len(), needed, limit: self.limit });
         }
@@ -463,7 +483,7 @@ impl Glass {
         let trace = subject.lm.trace_layers(&ids, seen)?;
         let opened = Arc::new(Opened {
             id,
-            subject: subject.clone(),
+            subject,
             reserved,
             dropped,
             trace: Mutex::new(trace),

@@ -4,9 +4,10 @@ use crate::asked::{AskedFields, wrong};
 use crate::{GlassError, Opened, Result, Subject, THUMBNAIL};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use limpid::Interventions;
 use limpid_core::config::Mask;
 use limpid_core::model::{Component, Module};
-use limpid_trace::heads::{HeadLook, look};
+use limpid_trace::heads::{HeadLook, NAMED_FROM, look};
 use limpid_trace::layers::OUTPUTS;
 use limpid_trace::predict::Prediction;
 use limpid_trace::sheet::AttentionHead;
@@ -115,14 +116,17 @@ fn start(opened: &Opened) -> Value {
         let bytes = subject.lm.tokenizer().ok().and_then(|tokenizer| tokenizer.piece_bytes(*id)).unwrap_or_default();
         json!({ "id": id, "text": piece(subject, *id), "bytes": BASE64_STANDARD.encode(bytes) })
     };
+    let given = subject.lm.interventions().last().map(Interventions::json);
     json!({
         "event": "start",
+        "interventions": given,
         "id": opened.id,
         "model": subject.name,
         "fingerprint": subject.fingerprint,
         "tokens": opened.ids.iter().map(token).collect::<Vec<_>>(),
         "dropped": opened.dropped,
         "side": opened.ids.len().min(THUMBNAIL),
+        "named_from": NAMED_FROM,
         "layers": config.n_layer,
         "heads": config.n_head,
         "causal": config.mask == Mask::Causal,

@@ -319,7 +319,7 @@ fn opened(glass: &Glass, subjects: &[Subject], prompt: &str) -> String {
         id = event["id"].as_str().map_or(id.clone(), String::from);
         true
     };
-    glass.trace(subjects, &json!({ "prompt": prompt }), &Budget::default(), &mut tell).unwrap();
+    glass.trace(subjects, &json!({ "prompt": prompt }), &Arc::default(), &mut tell).unwrap();
     id
 }
 
@@ -382,7 +382,7 @@ fn a_trace_that_is_held_keeps_its_memory() {
     let subjects = little();
     let one = subjects[0].lm.layer_bytes(9).unwrap() * 8 / 7;
     let glass = Glass::new(one * 3 / 2);
-    let none = || Budget::default().time(std::time::Duration::ZERO);
+    let none = || Arc::new(Budget::default().time(std::time::Duration::ZERO));
     let mut asked = 0;
     let mut within = |event: &str| {
         asked += 1;
@@ -405,7 +405,7 @@ fn a_trace_that_is_held_keeps_its_memory() {
                     assert!(glass.bytes() <= one * 3 / 2);
                     true
                 };
-                glass.trace(subjects, &body, &Budget::default(), &mut tell).unwrap();
+                glass.trace(subjects, &body, &Arc::default(), &mut tell).unwrap();
             });
         }
     });
@@ -551,4 +551,71 @@ fn whatever_is_asked_is_answered_or_refused() {
     }
     assert!(answers > count / 10 && answers < count, "{answers}");
     assert!(codes.len() >= 7, "{codes:?}");
+}
+
+/// A run that is changed is a trace of its own, which shows the numbers of the changed model; its difference from the plain run shows where
+/// the change went.
+#[test]
+fn a_changed_run_is_a_trace_of_its_own() {
+    let recipe = Recipe { steps: 3, batch_size: 2, context: 32, ..Recipe::preset("nano").unwrap() };
+    let text = "to be or not to be, that is the question. ".repeat(40);
+    let lm = Arc::new(Training::preset("nano").unwrap().recipe(recipe).text(text).run().unwrap().lm);
+    let subjects = [Subject { name: "nano".into(), fingerprint: "1".into(), step: None, lm: lm.clone() }];
+    let (glass, free) = (Glass::default(), &Arc::<Budget>::default());
+    let prompt = "to be or not";
+    let open = |given: Value| {
+        let mut start = Value::Null;
+        let body = json!({ "prompt": prompt, "interventions": given });
+        let done = glass.trace(&subjects, &body, free, &mut |event| {
+            let event: Value = serde_json::from_str(event).unwrap();
+            start = if event["event"] == "start" { event } else { start.take() };
+            true
+        });
+        done.map(|()| (start["id"].as_str().unwrap().to_string(), start["interventions"].clone()))
+    };
+    let silent = json!([{ "ablate": "blocks.1.hook_mlp_out", "pos": 2 }]);
+    let (plain, none) = open(Value::Null).unwrap();
+    let (changed, given) = open(silent.clone()).unwrap();
+    assert_eq!((none, given), (Value::Null, silent.clone()));
+    assert_eq!(open(silent.clone()).unwrap().0, changed, "the same question is the same trace");
+    let ids = [open(json!([{ "ablate": "blocks.1.hook_mlp_out", "pos": 3 }])).unwrap().0, plain.clone()];
+    assert!(!ids.contains(&changed));
+    let ask = |question: &str, query: &[(&str, &str)]| -> Value {
+        let query: Vec<(String, String)> = query.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
+        match glass.ask(&subjects, &format!("traces/{changed}/{question}"), &query, free).unwrap() {
+            Reply::Json(text) => serde_json::from_str(&text).unwrap(),
+            Reply::File(..) => panic!("{question}"),
+        }
+    };
+    let edited = lm.intervene(&silent.to_string().parse().unwrap()).unwrap();
+    for name in ["blocks.0.hook_resid_post", "blocks.1.hook_mlp_out", "blocks.1.hook_resid_post", "logits"] {
+        let values = |answer: Value| -> Vec<f64> {
+            answer["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+        };
+        let want = edited.trace(prompt, |trace| trace.get(name)).unwrap();
+        let got: Vec<f32> = values(ask(&format!("tensors/{name}"), &[])).into_iter().map(|v| v as f32).collect();
+        same_bits(name, &got, &want.values);
+        // nothing changes before the place, nor at positions that do not see it
+        let width = want.values.len() / want.shape[1];
+        let differ = values(ask(&format!("tensors/{name}"), &[("other", &plain)]));
+        for (position, row) in differ.chunks_exact(width).enumerate() {
+            let may = position >= 2 && name != "blocks.0.hook_resid_post";
+            assert!(may || row.iter().all(|v| *v == 0.0), "{name} at {position}");
+            let must = position == 2 && name != "blocks.0.hook_resid_post";
+            assert!(!must || row.iter().any(|v| *v != 0.0), "{name} at {position}");
+        }
+    }
+    for question in ["lens", "attribution", "path", "mlp", "predictions", "explain/blocks.1.hook_resid_post"] {
+        let at = [("at", "0,2,1")];
+        ask(question, if question.starts_with("explain") { &at } else { &[] });
+    }
+    for (given, said) in [
+        (json!("x"), "found no list"),
+        (json!([{ "ablate": "blocks.1.hook_mlp_uot" }]), "did you mean"),
+        (json!([{ "ablate": "blocks.1.hook_mlp_out", "pos": 99 }]), "there is no position 99"),
+        (json!([{ "ablate": "blocks.1.hook_mlp_out", "pos": { "token": "Q" } }]), "step 1"),
+    ] {
+        let error = open(given.clone()).unwrap_err();
+        assert!(error.code() == "invalid_value" && error.to_string().contains(said), "{given}: {error}");
+    }
 }

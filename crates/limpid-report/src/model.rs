@@ -6,11 +6,12 @@
 use crate::page::escape;
 use crate::plot::{Curve, CurvePlot, Style, shared};
 use crate::words;
+use limpid_base::plural::plural;
 use limpid_core::config::Config;
 use limpid_core::model::{Component, Module};
 use limpid_tokenizer::Tokenizer;
 use limpid_trace::glance::head_label;
-use limpid_trace::heads::{HeadScores, scores_of_weights};
+use limpid_trace::heads::{HeadScores, NAMED_FROM, scores_of_weights};
 use limpid_trace::palette::{Palette, entry};
 use limpid_trace::picture::png::{base64, cells};
 use limpid_trace::view::Matrix;
@@ -79,7 +80,7 @@ impl ModelLook {
              <p class=\"legend\">Row: a token that looks; column: a token that it looks at; weight 0 \
              <img class=\"scale\" alt=\"from dark to bright, 0.25 in the middle\" src=\"{}\"> 1, in the middle 0.25; paper: hidden \
              by the mask</p>\n",
-            escape(&summary(&looks)),
+            escape(&summary(&looks, self.tokens.len())),
             picture(256, &(0..=255).map(Some).collect::<Vec<_>>()),
         );
         let mut looks = looks.iter();
@@ -151,35 +152,37 @@ fn sentence(scores: &HeadScores) -> String {
 }
 
 /// What the heads do, in a sentence.
-fn summary(all: &[HeadScores]) -> String {
+fn summary(all: &[HeadScores], tokens: usize) -> String {
     let count = |name: Option<&str>| all.iter().filter(|scores| scores.kind.map(|kind| kind.name) == name).count();
     let habits = [
-        ("previous", "at the token before"),
-        ("self", "at the token itself"),
-        ("first", "at the first token"),
-        ("duplicate", "at earlier tokens that are the same"),
-        ("induction", "at what followed an earlier token that is the same"),
-        ("even", "at all tokens alike"),
+        ("previous", "the token before"),
+        ("self", "the token itself"),
+        ("first", "the first token"),
+        ("duplicate", "earlier tokens that are the same"),
+        ("induction", "what followed an earlier token that is the same"),
+        ("even", "all tokens alike"),
     ];
     let told: Vec<String> = habits
         .iter()
         .filter_map(|(name, at)| match count(Some(name)) {
             0 => None,
-            1 => Some(format!("1 looks mostly {at}")),
-            n => Some(format!("{n} look mostly {at}")),
+            1 => Some(format!("1 looks at {at} ({name})")),
+            n => Some(format!("{n} look at {at} ({name})")),
         })
         .collect();
-    let (heads, rest) = (all.len(), count(None));
+    let rest = count(None);
     let habits = match (told.is_empty(), rest) {
-        (true, _) => "none looks mostly at one kind of token: each mixes several".to_string(),
+        (true, _) if tokens < NAMED_FROM => format!("none can be named: that takes {NAMED_FROM} tokens"),
+        (true, _) => "none has one clear habit".to_string(),
         (false, 0) => told.join(", "),
-        (false, rest) => format!(
-            "{}; {}",
-            told.join(", "),
-            if rest == 1 { "1 mixes several".into() } else { format!("{rest} mix several") }
-        ),
+        (false, rest) => {
+            format!("{}; {rest} {} no clear habit", told.join(", "), if rest == 1 { "has" } else { "have" })
+        }
     };
-    format!("How much each token looks at those before it. Of {heads} heads, {habits}. The weights are the kept ones.")
+    format!(
+        "How much each token looks at those before it. Of {}, {habits}. The weights are the kept ones.",
+        plural(all.len(), "head")
+    )
 }
 
 #[cfg(test)]
@@ -217,10 +220,14 @@ mod tests {
         let page = look.html(7);
         assert!(
             page.contains(
-                "Of 3 heads, 1 looks mostly at the token before, 1 looks mostly at the first token; 1 mixes several."
+                "Of 3 heads, 1 looks at the token before (previous), 1 looks at the first token (first); 1 has no clear habit."
             ),
             "{page}"
         );
+        assert!(summary(&looks[2..], 5).contains("Of 1 head, none has one clear habit."));
+        // fewer tokens than the library names heads from
+        let few = scores_of_weights(&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0], &[1, 2, 3], |t| 0..t + 1);
+        assert!(summary(&[few], 3).contains("none can be named: that takes 5 tokens."));
         assert_eq!((page.matches("<div class=\"head\">").count(), page.matches("<h3>").count()), (3, 2));
         assert!(
             page.contains("<span>&lt;b&gt;</span><span> c</span><span>⏎</span>")

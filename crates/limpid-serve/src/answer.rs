@@ -122,7 +122,11 @@ impl Answer {
             EngineEvent::Done(sample) => {
                 if let Some(request) = &self.spec.receipt {
                     let receipt = Receipt::new(&self.model.lm, &request.prompt, &request.options, &sample);
-                    let receipt = receipt.map(|receipt| Receipt { step: self.model.step, ..receipt });
+                    let given = self.spec.interventions.iter().cloned();
+                    let receipt = receipt.map(|mut receipt| {
+                        receipt.request.interventions.extend(given);
+                        Receipt { step: self.model.step, ..receipt }
+                    });
                     match receipt.map(serde_json::to_value) {
                         Ok(Ok(receipt)) => self.receipt = Some(receipt),
                         Ok(Err(error)) => return self.fail(&Refusal::engine_error(error)),

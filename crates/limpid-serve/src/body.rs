@@ -7,6 +7,7 @@ use crate::server::{Counted, Phase};
 use crate::threads::Gone;
 use crate::worker::ReplyEvents;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
+use limpid_glass::Reserved;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -108,6 +109,8 @@ pub struct Stream {
     pub phase: watch::Receiver<Phase>,
     /// What is sent first.
     pub ready: Vec<String>,
+    /// Memory of what changes its runs.
+    pub _held: Option<Reserved>,
     /// Called with the reason if a stream fails; a whole answer reports it itself.
     pub report: Option<Report>,
 }

@@ -32,6 +32,7 @@ pub const DIFFERENCES: &[&str] = &[
     "A message's `content` is a string or an array of parts of type `text`; `null` stands for an assistant's message without text. `developer` is another name for `system`. Names, tools, images and audio are refused.",
     "An embedding is the mean of the hidden states, scaled to length 1, or whatever the model's `modules.json` says; `limpid: {\"pooling\": \"last\", \"normalize\": false}` overrides both. The prompt and the token limit that sentence-transformers' files may also name are left to the client.",
     "`limpid: {\"receipt\": true}` adds a receipt to the answer, if the request has a single answer.",
+    "`limpid: {\"interventions\": [...]}` changes what the model computes for this request, if the server was started with `--allow-interventions`. A request has at most 4096 steps times answers.",
 ];
 
 /// `/docs`.

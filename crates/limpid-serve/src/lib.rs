@@ -8,6 +8,7 @@ mod access;
 mod body;
 mod follow;
 mod incoming;
+mod intervene;
 mod json;
 mod listen;
 mod look;

@@ -105,6 +105,9 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
         let mut line = |event: &str| tell(format!("{event}\n").into());
         let budget = || Arc::new(glass.budget(&subjects).time(server.options.look_time).unless(ends.clone()));
         let mut work = |body: Value| -> Result<()> {
+            if path == "traces" && !server.options.allow_interventions && !body["interventions"].is_null() {
+                return Err(Refusal::interventions_disabled("interventions"));
+            }
             match &id {
                 Some(id) => glass.tiles(id, &body, &budget, &mut |frame| tell(frame.into()))?,
                 #[cfg(feature = "study")]

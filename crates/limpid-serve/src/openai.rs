@@ -3,8 +3,10 @@
 //! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
 
 use crate::ServedModel;
+use crate::intervene;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
 use crate::refusal::{Refusal, Result, found, quoted};
+use limpid::Interventions;
 use limpid::config::Mask;
 use limpid::data::chat::{ChatError, Fault, Message, Role};
 use limpid::data::template::{ChatTemplate, TemplateError};
@@ -57,6 +59,8 @@ pub struct AnswerSpec {
     pub seed: i64,
     /// The request that the receipt is of, if one is wanted.
     pub receipt: Option<EngineRequest>,
+    /// What is to change the runs, if anything is.
+    pub interventions: Option<Interventions>,
 }
 
 /// The body of `POST /v1/completions`.
@@ -143,6 +147,7 @@ fn ask(
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
+    let interventions = intervene::read(fields, prompts * n)?;
     let mut requests = Vec::with_capacity(prompts * n);
     let mut told = 0;
     for prompt in &answer.prompts {
@@ -190,7 +195,8 @@ fn ask(
     }
     let receipt = requests.first().filter(|_| receipt).cloned();
     let skip_special_tokens = options.skip_special_tokens;
-    Ok(Ask { requests, answer: AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, ..answer } })
+    let answer = AnswerSpec { stream, usage, skip_special_tokens, n, seed, receipt, interventions, ..answer };
+    Ok(Ask { requests, answer })
 }
 
 fn sampler(fields: &RequestFields, seed: i64) -> Sampler {

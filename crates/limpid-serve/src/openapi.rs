@@ -6,8 +6,8 @@ use crate::parameters::{
 };
 use crate::routes::{Endpoint, ROUTES, Route};
 use crate::schema::{
-    any_of, array, boolean, described, integer, integer_between, message, natural, nullable, number, object, one_of,
-    record, reference, string, token_ids,
+    any_of, array, boolean, described, integer, integer_between, interventions, message, natural, nullable, number,
+    object, one_of, record, reference, string, token_ids,
 };
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
@@ -221,12 +221,16 @@ fn look() -> Value {
             ("model", described(nullable(string()), "Which model, if there are several.")),
             ("walk", described(nullable(string()), "Which walk.")),
             ("own", described(nullable(boolean()), "Run the walk on the served model.")),
+            (
+                "interventions",
+                described(nullable(interventions()), "What to change in the run; see limpid.interventions."),
+            ),
             ("tiles", tiles),
         ],
     );
     described(
         look,
-        "The fields depend on the path. traces: `prompt` or `tokens`, `last` and `model`. walks: `walk`, `own`, `model` and `prompt`. \
+        "The fields depend on the path. traces: `prompt` or `tokens`, `last`, `model` and `interventions`. walks: `walk`, `own`, `model` and `prompt`. \
          traces/ID/tiles: `tiles`.",
     )
 }

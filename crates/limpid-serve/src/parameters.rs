@@ -177,6 +177,11 @@ const STREAM_OPTIONS: &[Parameter] = &[
 ];
 
 const LIMPID: &[Parameter] = &[
+    row(
+        "interventions",
+        ParameterKind::Own("a list of 1 to 256 steps, or an object that has one as `do`", schema::interventions),
+    )
+    .about("What to change in the model's computation; only if the server was started with `--allow-interventions`"),
     PARSE_SPECIAL,
     row("receipt", ParameterKind::Flag)
         .or("false")

@@ -72,6 +72,7 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("invalid_api_key", 401, "the key is missing or wrong"),
     ("host_not_allowed", 403, "the Host header does not name this server"),
     ("origin_not_allowed", 403, "the request comes from a page of another site"),
+    ("interventions_disabled", 403, "the server was started without --allow-interventions"),
     ("not_found", 404, "there is no such path"),
     ("unknown_tensor", 404, "the model has no tensor of that name; the nearest is in the message"),
     ("trace_expired", 404, "the trace was dropped to make room for others; ask for it again"),
@@ -171,6 +172,13 @@ impl Refusal {
     pub fn inspect_disabled() -> Refusal {
         let message = "this server was started with --no-inspect, so looking inside is turned off";
         Refusal::new("inspect_disabled", message)
+    }
+
+    /// The model's computation may not be changed.
+    pub fn interventions_disabled(param: &str) -> Refusal {
+        let message =
+            "this server lets nobody change what its model computes: start it with --allow-interventions to permit it";
+        Refusal::of("interventions_disabled", param, message)
     }
 
     /// The server only shows the inside of its model.
@@ -442,6 +450,7 @@ mod tests {
             Refusal::invalid_api_key(),
             Refusal::host_not_allowed(&long),
             Refusal::origin_not_allowed(&long),
+            Refusal::interventions_disabled("limpid.interventions"),
             Refusal::not_found(&long),
             glass("unknown_tensor"),
             glass("trace_expired"),

@@ -3,6 +3,7 @@
 use crate::answer::Answer;
 use crate::body::{Content, ReplyBody, Stream};
 use crate::incoming::{self, check_body_type, check_head};
+use crate::intervene;
 use crate::listen::Busy;
 use crate::look;
 use crate::model::ServedLease;
@@ -202,12 +203,13 @@ async fn generate(
 ) -> Result<HttpReply> {
     let ask = read_body(shared, &model, &body, read).await?;
     drop(body);
+    let (ask, held) = intervene::resolve(shared, &model, ask).await?;
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut answer = Answer::new(Arc::clone(&model), ask.answer, format!("{name}-{}", new_id()), created);
     let events = shared.queue.submit(&model, ask.requests)?;
     drop(model); // its engine need not wait until the answer is read
     let ready = answer.begin();
-    let mut stream = Stream { answer, events, phase: shared.phase.subscribe(), ready, report: None };
+    let mut stream = Stream { answer, events, phase: shared.phase.subscribe(), ready, _held: held, report: None };
     if stream.answer.streams() {
         return Ok(streamed("text/event-stream", Content::Events(Box::new(stream))));
     }

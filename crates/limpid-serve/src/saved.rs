@@ -10,7 +10,6 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use limpid::model::{Component, Module};
 use limpid::trace::tiles::SIDE;
-use limpid_base::budget::Budget;
 use limpid_glass::{Glass, GlassError, Reply, Subject};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -146,7 +145,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
     let (glass, subjects) = (Glass::new(usize::MAX), [subject.clone()]);
     let mut book = Book { index: Map::new(), bytes: vec![], most: room, left_out: 0 };
     let mut lines = String::new();
-    glass.trace(&subjects, body, &Budget::default(), &mut |event| {
+    glass.trace(&subjects, body, &Arc::default(), &mut |event| {
         lines += event;
         lines.push('\n');
         true

@@ -2,6 +2,7 @@
 //! an answer is.
 
 use crate::openai::{ELSEWHERE, PROMPTS, STOPS};
+use limpid::Interventions;
 use serde_json::{Map, Value, json};
 
 pub fn string() -> Value {
@@ -118,6 +119,15 @@ pub fn logit_bias() -> Value {
         "propertyNames": { "pattern": "^(0|[1-9][0-9]*)$" },
         "additionalProperties": { "type": "number", "minimum": -100, "maximum": 100 },
     })
+}
+
+/// Steps that change a run. What a step may be depends on the model; its parts are described in docs/interventions.md.
+pub fn interventions() -> Value {
+    let step = json!({ "type": "object", "properties": {}, "additionalProperties": true });
+    let steps = json!({ "type": "array", "items": step, "minItems": 1, "maxItems": Interventions::MOST_STEPS });
+    let named =
+        object(&[("do", steps.clone())], &[("name", string()), ("limpid_interventions", json!({ "enum": [1] }))]);
+    any_of(&[steps, named])
 }
 
 /// A message of a conversation. Only an assistant's may be without content.

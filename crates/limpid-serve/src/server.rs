@@ -59,6 +59,8 @@ pub struct ServeOptions {
     pub inspect: Option<usize>,
     /// How long one answer about the inside may take; for tiles, how long each may take.
     pub look_time: Duration,
+    /// Whether requests may change what the model computes; looking inside must be on.
+    pub allow_interventions: bool,
     /// More models to look into, beside the one that is served.
     pub against: Vec<Subject>,
     /// The server only shows the inside of the model, which need not be causal, nor have a head or a tokenizer.
@@ -83,6 +85,7 @@ impl Default for ServeOptions {
             page: PageOptions::Own,
             inspect: Some(glass::MEMORY),
             look_time: LOOK_TIME,
+            allow_interventions: false,
             against: vec![],
             look_only: false,
         }

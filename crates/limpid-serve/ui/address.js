@@ -28,7 +28,7 @@ const UNSAID = {
 };
 
 /**
- * Where the path of a word begins, or goes on: changes of the state. Of the word asked about its id or, in quotes, its text.
+ * Where the path of a word begins, or goes on: changes of the state. Of the word asked about its id or, in quotes, its text as it is.
  * @param {State} state
  * @param {number | null} q the token after which it stands; null: the last
  */

@@ -20,7 +20,7 @@ export function drawnWith(typed) {
  * @param {import("./text.js").Piece} own a token with a text
  */
 export function whyAfter(before, own) {
-  location.hash = hashOf({ ...stateIn(""), p: before, last: true, ...whyWord(stateIn(""), null, JSON.stringify(own.text)) });
+  location.hash = hashOf({ ...stateIn(""), p: before, last: true, ...whyWord(stateIn(""), null, `"${own.text}"`) });
 }
 
 /** Milliseconds between two things that a screen reader is given to say. */

@@ -342,8 +342,9 @@ export function glassView(page) {
 
   /** The tabs by their groups, the chosen one in sight. @param {string} now */
   function showTabs(now) {
-    if (tabs.dataset["now"] === hashOf(state)) return;
-    tabs.dataset["now"] = hashOf(state);
+    const laid = `${hashOf(state)} ${tabs.clientWidth}`;
+    if (tabs.dataset["now"] === laid) return;
+    tabs.dataset["now"] = laid;
     tabs.replaceChildren(...GROUPS.map(({ title: group, views }) => {
       const one = ({ id = "", title = "", about = "" }, /** @type {string} */ name = title) => make("a", { href: link({ v: id }), "aria-current": id === now && name === title ? "page" : null, title: about }, name);
       const here = views.some(({ id }) => id === now);
@@ -365,7 +366,6 @@ export function glassView(page) {
     if (!model || !visible) return;
     const view = viewNow();
     const missing = view?.missing?.(model) ?? null;
-    showTabs(view?.id ?? "");
     problems(missing);
     const ready = run !== null && run.tokens.length > 0;
     runButton.textContent = running && ready ? "Stop" : "Run";
@@ -395,6 +395,7 @@ export function glassView(page) {
     if (lead.textContent !== (says ?? "")) lead.replaceChildren(...glossed(says ?? ""));
     lead.hidden = says === null;
     whyButton.hidden = view?.id === "why" || !open?.shown.tensor?.();
+    showTabs(view?.id ?? ""); // now that their room is known
     text();
   }
 

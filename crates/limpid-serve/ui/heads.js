@@ -34,11 +34,8 @@ export function kindOf({ kind }) {
   return { ...one, name: kind.name, value: kind.value };
 }
 
-/** Tokens from which the server names heads: four after the first. */
-const NAMED_FROM = 5;
-
 /** Why a head of this text may have no name. @param {Run} run */
-export const tooShort = ({ tokens: { length } }) => (length < NAMED_FROM ? `${plural(length, "token")} ${length === 1 ? "is" : "are"} too few to tell what a head looks at: that takes ${NAMED_FROM}` : null);
+export const tooShort = ({ tokens: { length }, namedFrom }) => (length < namedFrom ? `${plural(length, "token")} ${length === 1 ? "is" : "are"} too few to tell what a head looks at: that takes ${namedFrom}` : null);
 
 /** What there is to say where no head is called after what it looks at. @param {Run} run */
 export function noHabit(run) {
@@ -47,7 +44,7 @@ export function noHabit(run) {
   const heads = run.layers.flatMap((layer) => layer?.heads ?? []);
   const even = heads.filter(({ kind }) => kind?.score === "entropy").length;
   const mixed = heads.length - even;
-  const told = [even > 0 && `${plural(even, "head")} ${even === 1 ? "looks" : "look"} at all tokens about equally`, mixed > 0 && `${plural(mixed, "head")} ${mixed === 1 ? "mixes" : "mix"} several habits`];
+  const told = [even > 0 && `${plural(even, "head")} ${even === 1 ? "looks" : "look"} at all tokens about equally`, mixed > 0 && `${plural(mixed, "head")} ${mixed === 1 ? "has" : "have"} no single one`];
   return `No head has one clear habit on this text: ${told.filter((one) => one).join(", ")}.`;
 }
 

@@ -2,7 +2,7 @@
 import { whyWord } from "./address.js";
 import { figure, make, short } from "./dom.js";
 import { SCORES, drawHead, scoreOf } from "./heads.js";
-import { aimOf, expectedAt, surpriseAt } from "./runs.js";
+import { aimOf, awaited, expectedAt, surpriseAt } from "./runs.js";
 import { piece, spelled } from "./text.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -80,8 +80,9 @@ export function tokenNumbers(glass, q) {
     const next = aimOf(run, q)?.id;
     const rows = after.top.map(([id, text, share]) => ({ name: spelled(piece(text)), value: share, text: share100(share), chosen: id === next, link: glass.link(whyWord(glass.state(), q, `${id}`)) }));
     box.append(barTable(run.ahead ? "What it expects next" : "What it expects here", rows, 1));
-  } else if (run.done) {
-    box.append(make("p", { class: "note" }, glass.model.lm_head ? "Nothing is predicted here." : "This model has no head for tokens: it expects nothing."));
+  } else if (!run.trouble) {
+    const none = run.done ? "Nothing is predicted here." : awaited(run, "what it expects");
+    box.append(make("p", { class: "note" }, glass.model.lm_head ? none : "This model has no head for tokens: it expects nothing."));
   }
   return box;
 }
@@ -95,7 +96,7 @@ export function streamNumbers(glass, q) {
     const value = norms["resid_post"]?.[q] ?? 0;
     return { name: `layer ${layer}`, value, text: short(value, 4), link: glass.link({ v: "table", n: `blocks.${layer}.hook_resid_post`, at: "" }) };
   });
-  return make("section", { class: "of-stream" }, barTable("Length of its vector after each layer", rows));
+  return make("section", { class: "of-stream" }, barTable("Length of its vector after each layer (root of the sum of squares)", rows));
 }
 
 /** A difference, with its sign. @param {number} value */

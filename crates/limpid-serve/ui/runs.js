@@ -1,4 +1,5 @@
 // A run of a prompt as it comes in: tokens first, then layer by layer, then what the model expected.
+import { plural } from "./dom.js";
 import { asTrouble } from "./source.js";
 import { joiner, piece, readable, spoken } from "./text.js";
 
@@ -26,6 +27,7 @@ import { joiner, piece, readable, spoken } from "./text.js";
  * @property {string} id
  * @property {{id: number, piece: Piece, text: string, shown: string}[]} tokens `text`: on one line, with marks; `shown`: what it adds to the text
  * @property {number} side of a thumbnail
+ * @property {number} namedFrom tokens from which on a head can have a name
  * @property {number} depth how many layers there will be
  * @property {number} heads
  * @property {number} dropped tokens that were cut off
@@ -36,6 +38,7 @@ import { joiner, piece, readable, spoken } from "./text.js";
  * @property {number} counted tokens with a loss
  * @property {number | null} ms
  * @property {boolean} done
+ * @property {boolean} stopped before its last layer
  * @property {Trouble | null} trouble
  */
 
@@ -50,12 +53,12 @@ import { joiner, piece, readable, spoken } from "./text.js";
 export function runPrompt(source, body, changed, signal) {
   /** @type {Run} */
   const run = {
-    id: "", tokens: [], side: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [], loss: null, counted: 0, ms: null, done: false, trouble: null,
+    id: "", tokens: [], side: 0, namedFrom: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [], loss: null, counted: 0, ms: null, done: false, stopped: false, trouble: null,
   };
   const join = joiner();
   const hear = (/** @type {any} */ event) => {
     if (event.event === "start") {
-      Object.assign(run, { id: event.id, side: event.side, depth: event.layers, heads: event.heads, dropped: event.dropped ?? 0, ahead: event.causal === false ? 0 : 1 });
+      Object.assign(run, { id: event.id, side: event.side, namedFrom: event.named_from, depth: event.layers, heads: event.heads, dropped: event.dropped ?? 0, ahead: event.causal === false ? 0 : 1 });
       run.tokens = event.tokens.map((/** @type {any} */ token) => {
         const own = piece(token.text, [...bytesOf(token.bytes ?? "")]);
         return { id: token.id, piece: own, text: onOneLine(own), shown: join(own) };
@@ -70,8 +73,8 @@ export function runPrompt(source, body, changed, signal) {
     changed();
   };
   const ended = source.stream("traces", body, hear, signal).catch((fault) => {
-    if (signal.aborted) return;
-    run.trouble = asTrouble(fault);
+    if (signal.aborted) run.stopped = true;
+    else run.trouble = asTrouble(fault);
     changed();
   });
   return { run, ended };
@@ -92,6 +95,13 @@ export function onOneLine(own) {
   const parts = [...own.text].map((character) => signs.get(character) ?? readable(character, false).map((part) => (typeof part === "string" ? part : part.textContent)).join(""));
   return parts.join("") || "∅";
 }
+
+/**
+ * What a view says in place of what the last layer brings.
+ * @param {Run} run
+ * @param {string} what
+ */
+export const awaited = (run, what) => (run.stopped ? `The run was stopped after ${run.layers.length} of ${plural(run.depth, "layer")}; ${what} needs the last one. Run it again.` : `The run is at ${run.layers.length} of ${plural(run.depth, "layer")}; ${what} comes after the last one.`);
 
 /** What was expected where a token stands. @param {Run} run @param {number} position */
 export const expectedAt = (run, position) => run.predictions[position - run.ahead];

@@ -4,6 +4,7 @@ import { button, make, short } from "./dom.js";
 import { heatMap } from "./heat.js";
 import { kindOf } from "./heads.js";
 import { barTable, factList, headNumbers, whyLink } from "./numbers.js";
+import { awaited } from "./runs.js";
 import { spelled } from "./text.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -39,7 +40,7 @@ function headView(glass) {
     button("‹", () => turn("h", -1), { "aria-label": "Previous head", title: "Previous head ({)" }), make("span", {}, "head"), button("›", () => turn("h", 1), { "aria-label": "Next head", title: "Next head (})" }),
   );
   const look = glass.lookTools("all");
-  const soon = make("p", { class: "hint" }, "The picture appears when the last layer has run.");
+  const soon = make("p", { class: "hint" });
   const numbers = make("div", { class: "stack" });
   const heat = heatMap(glass.heat, {
     label: "Attention: rows look, columns are looked at",
@@ -132,6 +133,7 @@ function headView(glass) {
       element.dataset["stage"] = stage().id;
       look.hidden = !weights || less;
       const ready = run.done && (!less || glass.other()?.done === true);
+      soon.textContent = awaited(run, "the picture");
       soon.hidden = ready || run.trouble !== null;
       heat.element.hidden = !ready;
       if (ready) {

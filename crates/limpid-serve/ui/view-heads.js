@@ -101,6 +101,11 @@ function headsView(glass) {
     const colours = palette(glass.other() ? "diverging" : look.palette, look.dark);
     const scale = scaleOf(m);
     const all = heads();
+    if (o === "layer") {
+      context.fillStyle = ink("dim");
+      context.textAlign = "left";
+      context.fillText("layer", 0, 8);
+    }
     all.forEach(({ l, h }, n) => {
       const [r, c] = [Math.floor(n / size.columns), n % size.columns];
       const [x, y] = [size.left + c * size.pitch, size.top + r * size.row];
@@ -110,7 +115,7 @@ function headsView(glass) {
         context.fillText(`${l}`, size.left - 10, y + size.thumb / 2);
       }
       context.textAlign = "center";
-      if (r === 0 && o === "layer" && (size.pitch >= 18 || h % 5 === 0)) context.fillText(`${h}`, x + size.thumb / 2, 8);
+      if (r === 0 && o === "layer" && (size.pitch >= 18 || h % 5 === 0)) context.fillText(h === 0 && size.pitch > 44 ? "head 0" : `${h}`, x + size.thumb / 2, 8);
       context.fillStyle = ink("panel");
       context.fillRect(x, y, size.thumb, size.thumb);
       const layer = run.layers[l];

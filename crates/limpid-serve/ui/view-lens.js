@@ -2,7 +2,7 @@
 import { make, plural, short } from "./dom.js";
 import { troubleNote } from "./answer.js";
 import { barTable, factList, share100 } from "./numbers.js";
-import { onOneLine } from "./runs.js";
+import { awaited, onOneLine } from "./runs.js";
 import { asTrouble } from "./source.js";
 import { piece, spelled, spoken } from "./text.js";
 
@@ -89,7 +89,7 @@ function lensView(glass) {
     laid = now;
     if (fresh) {
       note.textContent = own.note;
-      head.replaceChildren(make("tr", {}, make("td", {}), ...own.stages.map((/** @type {string} */ name) => make("th", { scope: "col", title: inWords(name) }, name))));
+      head.replaceChildren(make("tr", {}, make("td", { class: "dim" }, "token \\ after layer"), ...own.stages.map((/** @type {string} */ name) => make("th", { scope: "col", title: inWords(name) }, name))));
       body.replaceChildren(...own.positions.map((/** @type {any} */ row, /** @type {number} */ n) => {
         const q = from() + n;
         const token = glass.run().tokens[q];
@@ -171,7 +171,7 @@ function lensView(glass) {
     numbers,
     update() {
       if (!glass.run().done) {
-        note.textContent = "The lens appears when the last layer has run.";
+        note.textContent = awaited(glass.run(), "the lens");
         return;
       }
       ask();

@@ -83,11 +83,11 @@ function mapView(glass) {
         context.fillStyle = ink("dim");
         context.fillText(word, writeAt + 38 * n + 10, 8);
       }
-      context.fillText(others ? "length, ±" : size.strip > 320 ? "length of each token’s vector" : "vector length", normAt, 8);
+      context.fillText(`${size.strip > 320 && !others ? "length of each token’s vector" : "length"}, ${others ? "±" : "0 to "}${short(longest, 3)}`, normAt, 8);
     }
     const look = glass.look();
     const scale = others ? { spread: "root", low: -1, high: 1, signed: true } : weightScale(look.spread);
-    legend.replaceChildren(legendOf(palette(others ? "diverging" : look.palette, look.dark), scale, `${others ? "difference of weights" : "weight"}: rows look, columns are looked at. attn, mlp: how much is written, beside the stream that it is added to`));
+    legend.replaceChildren(legendOf(palette(others ? "diverging" : look.palette, look.dark), scale, `${others ? "difference of weights" : "weight"}: rows look, columns are looked at${size.strip ? ". attn, mlp: length of what is written as a share of the stream’s; a full bar is 1 or more" : ""}`));
     const [l, h] = chosen();
     for (let n = 0; n < run.depth; n++) {
       const y = size.top + n * size.row;
@@ -259,7 +259,7 @@ function sentences(glass) {
   const token = run.tokens[q];
   if (next && token) {
     const line = make("p", { class: "lead" }, run.ahead ? "After " : "In place of ", spelled(token.piece), " it expects ", make("a", { class: "likeliest", href: glass.link(whyWord(glass.state(), q, `${next[0]}`)) }, make("strong", {}, spelled(piece(next[1])))), make("span", { class: "dim" }, ` ${share100(next[2])}`));
-    (run.predictions[q]?.top ?? []).slice(1, 4).forEach(([id, text, p]) => line.append(make("span", { class: "dim" }, "  ", make("a", { href: glass.link(whyWord(glass.state(), q, `${id}`)) }, spelled(piece(text))), ` ${share100(p)}`)));
+    (run.predictions[q]?.top ?? []).slice(1, 4).forEach(([id, text, p]) => line.append("  ", make("span", { class: "dim whole" }, make("a", { href: glass.link(whyWord(glass.state(), q, `${id}`)) }, spelled(piece(text))), ` ${share100(p)}`)));
     line.append(make("span", { class: "dim" }, "  Click a word to see why."));
     parts.push(line);
   }

@@ -5,9 +5,9 @@ import { emptyCanvas, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { kindOf } from "./heads.js";
 import { troubleNote } from "./answer.js";
 import { barTable, signed, signedBar, tokenNumbers } from "./numbers.js";
-import { aimOf, onOneLine } from "./runs.js";
+import { aimOf, awaited, onOneLine } from "./runs.js";
 import { asTrouble } from "./source.js";
-import { piece, spelled } from "./text.js";
+import { piece, spelled, spoken } from "./text.js";
 import { glossed } from "./words.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -37,8 +37,8 @@ function pathView(glass) {
   const notice = make("div", {});
   const canvas = make("canvas", { "aria-hidden": "true" });
   const words = make("div", { class: "row-of-words" });
-  const arcs = make("div", { class: "arcs wide", tabindex: "0", role: "group", "aria-label": "Where the head looked" }, make("div", { class: "arcs-inside" }, canvas, words));
-  const body = make("div", { class: "stack" }, make("p", { class: "hint" }, "The path appears when the last layer has run."));
+  const arcs = make("div", { class: "arcs wide", tabindex: "0", role: "group", "aria-label": "Where the head looked" }, make("div", { class: "arcs-inside" }, canvas, words, make("p", { class: "note" }, "Arc and shade: weight, from 0 to 1")));
+  const body = make("div", { class: "stack" });
   const element = make("div", { class: "path" }, make("div", { class: "tools" }, make("label", {}, "Why ", target), make("label", {}, "rather than ", foil), other), crumbs, notice, sentence, arcs, body);
   const numbers = make("div", { class: "stack" });
   let [asked, offered] = ["", ""];
@@ -54,7 +54,7 @@ function pathView(glass) {
   target.addEventListener("change", () => glass.go(changes({ target: target.value, foil: "" }), "new"));
   foil.addEventListener("change", () => glass.go(changes({ foil: foil.value }), "new"));
   other.addEventListener("change", () => {
-    if (other.value !== "") glass.go(changes({ target: JSON.stringify(other.value), foil: "" }), "new");
+    if (other.value !== "") glass.go(changes({ target: `"${other.value}"`, foil: "" }), "new");
   });
 
   /** The tokens that can be chosen: the likeliest here, the one that follows, those of the text. @param {any} answer */
@@ -80,7 +80,7 @@ function pathView(glass) {
     const { target: word, foil: less, via } = asks();
     const likeliest = glass.run().predictions[glass.q()]?.top[0]?.[0];
     const usual = word === "" || (word === `${likeliest}` && less === "" && via === "");
-    return [`path?position=${glass.q()}`, usual ? "" : word.startsWith('"') ? `word=${encodeURIComponent(JSON.parse(word))}` : `target=${word}`, less && `foil=${less}`, via && `via=${via}`].filter((part) => part).join("&");
+    return [`path?position=${glass.q()}`, usual ? "" : word.startsWith('"') ? `word=${encodeURIComponent(word.slice(1, -1))}` : `target=${word}`, less && `foil=${less}`, via && `via=${via}`].filter((part) => part).join("&");
   }
 
   async function ask() {
@@ -128,15 +128,15 @@ function pathView(glass) {
     crumbs.replaceChildren(make("ol", {}, ...parts.map((part, n) => make("li", {}, n === parts.length - 1
       ? make("span", { "aria-current": "step" }, part)
       : make("a", { href: glass.link(changes({ via: hops.slice(0, n).join() })) }, part)))));
-    // tokens are spelled as everywhere, and a minus is one
-    const text = own.sentence.replace(/(?<=[\s(])-(?=\d)/g, "−").split(/“([^”]*)”/);
+    // tokens are spelled as everywhere, a minus is one, and a figure stays on the line of its name
+    const text = own.sentence.replace(/(?<=[^,;.]) (?=[+-]?\d)/g, "\u00a0").replace(/(?<=[\s(])-(?=\d)/g, "−").split(/“([^”]*)”/);
     sentence.replaceChildren(...text.flatMap((/** @type {string} */ part, /** @type {number} */ n) => (n % 2 ? [spelled(piece(part))] : glossed(part))));
     const head = /^h(\d+)\.(\d+)$/.exec(hops.at(-1) ?? "");
     const scores = head && glass.run().layers[Number(head[1])]?.heads[Number(head[2])];
     const kind = scores && kindOf(scores);
     if (kind) sentence.append(make("span", { class: "dim" }, ` On this text it is a head of the kind “${kind.name}” (${short(kind.value, 2)}).`));
     row(own, hops);
-    body.replaceChildren(...[table(own, hops, theirs), afterwards(own)]);
+    body.replaceChildren(...(own.bars.length > 0 ? [table(own, hops, theirs)] : []), afterwards(own));
     numbers.replaceChildren(tokenNumbers(glass, own.at), ...lens(own), make("section", {}, make("p", { class: "note" }, own.note), make("p", { class: "note" }, ...glossed("A bar shows what a part wrote on the direct path to the head; what it told later parts is found by following them. Patterns of attention, and means and scales of norms, count as they are in this run."))));
   }
 
@@ -159,6 +159,9 @@ function pathView(glass) {
     };
     words.replaceChildren(...kept.flatMap((n, i) => [i > 0 && kept[i - 1] !== n - 1 ? make("span", { class: "dim" }, "…") : "", one(n)]));
     draw();
+    // the word that looks is in sight, where a row is wider than the page
+    const from = words.querySelector(".from");
+    if (from instanceof HTMLElement) arcs.scrollLeft = Math.max(0, from.offsetLeft + from.offsetWidth + 8 - arcs.clientWidth);
   }
 
   function draw() {
@@ -187,7 +190,6 @@ function pathView(glass) {
 
   /** @param {any} own @param {string[]} hops @param {any} theirs */
   function table(own, hops, theirs) {
-    if (own.bars.length === 0) return make("p", { class: "hint" }, "The way ends here: no part of the model stands before the word itself.");
     const looks = own.weights.length > 0;
     const units = own.bars.some((/** @type {any} */ bar) => bar.words.length > 0);
     const less = new Map((theirs?.bars ?? []).map((/** @type {any} */ bar) => [bar.name, bar.value]));
@@ -239,7 +241,9 @@ function pathView(glass) {
     element,
     numbers,
     update() {
+      const { target: word } = asks();
       if (glass.run().done) ask();
+      else body.replaceChildren(make("p", { class: "hint" }, awaited(glass.run(), word.startsWith('"') ? `the path of “${spoken(piece(word.slice(1, -1)))}”` : "the path")));
     },
     close: () => watcher.disconnect(),
     keys: {

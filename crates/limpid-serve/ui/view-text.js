@@ -3,7 +3,7 @@ import { whyWord } from "./address.js";
 import { emptyCanvas, figure, inks, make, plural, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
 import { barTable, factList, share100, streamNumbers } from "./numbers.js";
-import { aimOf, expectedAt, surpriseAt } from "./runs.js";
+import { aimOf, awaited, expectedAt, surpriseAt } from "./runs.js";
 import { piece, spelled, spoken } from "./text.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -16,6 +16,9 @@ export const viewOfText = {
 
 /** Rows of the list of what was expected. */
 const LIKELY = 10;
+
+/** The width of a bar, at most: a short text fills the chart, too. */
+const WIDEST = 120;
 
 /** The height of the chart. */
 const HIGH = 200;
@@ -54,9 +57,10 @@ function textView(glass) {
   /** @param {number} n */
   function sentence(n) {
     const nats = surprises()[n];
-    const token = glass.run().tokens[n];
+    const run = glass.run();
+    const token = run.tokens[n];
     if (!token) return "";
-    if (nats === null || nats === undefined) return `token ${n} ${spoken(token.piece)}: ${n < glass.run().ahead ? "nothing comes before it" : "no prediction"}`;
+    if (nats === null || nats === undefined) return `token ${n} ${spoken(token.piece)}: ${n < run.ahead ? "nothing comes before it" : run.done ? "no prediction" : awaited(run, "its probability")}`;
     if (glass.other()) return `token ${n} ${spoken(token.piece)}: ${short(nats, 4)} nats ${nats < 0 ? "less" : "more"} than in the other`;
     return `token ${n} ${spoken(token.piece)}: ${figure(nats, 3)} nats, probability ${share100(Math.exp(-nats))}`;
   }
@@ -65,7 +69,7 @@ function textView(glass) {
     const wide = frame.clientWidth;
     if (!wide) return;
     box.wide = wide - box.left - 2;
-    box.each = Math.min(48, box.wide / glass.run().tokens.length);
+    box.each = Math.min(WIDEST, box.wide / glass.run().tokens.length);
     const context = canvas.getContext("2d");
     if (context) context.font = `11px ${getComputedStyle(frame).fontFamily}`;
     const longest = glass.run().tokens.reduce((most, _, n) => Math.max(most, context?.measureText(label(n)).width ?? 0), 12);
@@ -218,7 +222,7 @@ function textView(glass) {
         make("section", {}, make("h2", {}, "Token ", `${q} `, token ? spelled(token.piece) : ""), factList([
           ["id", token ? `${token.id}` : null],
           ["probability", before?.logprob === null || !before ? null : share100(Math.exp(before.logprob))],
-          ["rank", before?.rank ? `${before.rank} of ${short(glass.model.vocab_size, 8)}` : null],
+          ["rank", before?.rank ? `${before.rank} of ${figure(glass.model.vocab_size, 0)}` : null],
           [run.ahead ? "entropy before it" : "entropy in its place", before ? `${short(before.entropy, 4)} nats` : null],
           ["entropy after it", after && run.ahead ? `${short(after.entropy, 4)} nats` : null],
         ])),

@@ -1,12 +1,12 @@
-//! Reaching in: a run is changed on its way.
+//! Edits: a run whose activations are changed on the way.
 //!
-//! An [`Edit`] changes some columns of what one op writes, at some positions of a sequence; or weights of attention. [`Edits`] are a list of
-//! them, checked against a model. [`Edits::on`] puts them on a prompt, which says which positions they are, and that each changes something.
-//! [`EditedBackend`] is a backend around another: it stops behind the ops that somebody edits, changes what they wrote, and goes on. Ops and
-//! kernels are unaware of it, and sequences without edits run as ever, beside the others in one batch.
+//! An [`Edit`] changes some columns of what one op writes, or attention weights, at some positions of a sequence. [`Edits`] are a list of them,
+//! checked against a model. [`Edits::on`] applies them to a prompt: it resolves the positions and checks that each step changes something.
+//! [`EditedBackend`] wraps another backend: it stops after each edited op, changes what the op wrote, and continues. Ops and kernels are unaware
+//! of edits, and sequences without edits run unchanged beside the others in one batch.
 //!
-//! Weights of attention are in no memory while the model runs. So an edit of them adds to the head's output what the change is worth, Σ Δp v,
-//! with the weights that a [`Sheet`] computes: weights that stay the same change no bit.
+//! Attention weights are never in memory while a model runs. So an edit of weights adds Σ Δp v to the head's output, where the weights p come
+//! from a [`Sheet`]: weights that stay the same change no bit.
 
 use crate::names;
 use crate::sheet::{AttentionHead, Sheet};
@@ -31,7 +31,7 @@ pub enum EditError {
         /// What is said of its name.
         error: Box<TraceError>,
     },
-    /// A tensor that no op of a block writes, so nothing would follow from a change.
+    /// A tensor that no op of a block writes, so changing it would have no effect.
     #[error("step {step}: `{name}` cannot be changed: {why}; change `{instead}`")]
     NotWritten {
         /// Which step.
@@ -73,7 +73,7 @@ pub enum EditError {
     },
 }
 
-/// Positions of a sequence that a step is about.
+/// The positions of a sequence that a step changes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EditPositions {
     /// All.
@@ -111,6 +111,9 @@ pub enum WeightChange {
     /// The rows of another run, [batch head query_pos key_pos], take their place.
     From(Arc<Labelled>),
 }
+
+/// A change of attention weights, and the positions of its queries.
+pub type PlacedWeights = (BTreeSet<usize>, WeightChange);
 
 /// What of an op's output changes.
 #[derive(Clone, Debug, PartialEq)]
@@ -285,7 +288,7 @@ fn near(named: &Model, name: &str) -> String {
     format!("blocks.{}.{hook}", block.unwrap_or(last_block))
 }
 
-/// Changes of a run, in the order in which they are applied where they meet.
+/// Edits of a run. Those at the same site apply in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Edits(Vec<Edit>);
 
@@ -299,6 +302,26 @@ impl Edits {
     /// Each.
     pub fn iter(&self) -> std::slice::Iter<'_, Edit> {
         self.0.iter()
+    }
+
+    /// What they make of the weights of a head in a sequence: of the op `at`.
+    pub(crate) fn of_head(&self, at: usize, head: usize, tokens: &[u32]) -> Arc<[PlacedWeights]> {
+        let weights = |(rows, edit): (BTreeSet<usize>, Edit)| match edit.part {
+            Part::Weights { heads, change, .. } if edit.op == at && heads.contains(&head) => Some((rows, change)),
+            _ => None,
+        };
+        self.where_they_fit(tokens).0.into_iter().filter_map(weights).collect()
+    }
+
+    /// Bytes of the numbers that they put into runs.
+    pub fn bytes(&self) -> usize {
+        let numbers = |edit: &Edit| match &edit.part {
+            Part::Columns { change: ColumnChange::Add(values) | ColumnChange::Set(values), .. } => values.len(),
+            Part::Columns { change: ColumnChange::SetAt(rows), .. } => rows.values().map(Vec::len).sum(),
+            Part::Weights { change: WeightChange::From(pattern), .. } => pattern.values.len(),
+            _ => 0,
+        };
+        self.0.iter().map(numbers).sum::<usize>() * size_of::<f32>()
     }
 
     /// Those of them that change something of a sequence.
@@ -322,14 +345,16 @@ impl Edits {
             edit.check(&rows, prompt.len())?;
             placed.push((rows, edit.clone()));
         }
-        for (n, (rows, edit)) in placed.iter().enumerate() {
-            for (others, other) in &placed[..n] {
-                let meet = edit.sets(other).then(|| rows.intersection(others).next()).flatten();
-                if let Some(position) = meet {
+        let mut setting: Vec<(SetBits, &BTreeSet<usize>, &Edit)> = vec![];
+        for (rows, edit) in &placed {
+            let Some(bits) = edit.set_bits() else { continue };
+            for (_, others, other) in setting.iter().filter(|(of, ..)| of.meet(&bits)) {
+                if let Some(position) = rows.intersection(others).next() {
                     let (first, second, name) = (other.step, edit.step, edit.name.clone());
                     return Err(EditError::Contradiction { first, second, name, position: *position });
                 }
             }
+            setting.push((bits, rows, edit));
         }
         placed.sort_by_key(|(_, edit)| edit.op);
         Ok(PlacedEdits(placed))
@@ -375,21 +400,16 @@ impl EditPositions {
 }
 
 impl Edit {
-    /// Whether it and an earlier one set the same numbers.
-    fn sets(&self, other: &Edit) -> bool {
-        let sets = |change: &ColumnChange| matches!(change, ColumnChange::Set(_) | ColumnChange::SetAt(_));
-        let writes = |change: &WeightChange| !matches!(change, WeightChange::Scale(..));
-        let meet = |a: &[usize], b: &[usize]| a.iter().any(|one| b.contains(one));
-        self.op == other.op
-            && match (&self.part, &other.part) {
-                (Part::Columns { columns: a, change: x }, Part::Columns { columns: b, change: y }) => {
-                    sets(x) && sets(y) && meet(a, b)
-                }
-                (Part::Weights { heads: a, change: x, .. }, Part::Weights { heads: b, change: y, .. }) => {
-                    writes(x) && writes(y) && meet(a, b)
-                }
-                _ => false,
-            }
+    /// What it sets of a row; none if it changes what is there.
+    fn set_bits(&self) -> Option<SetBits> {
+        let (of_weights, numbers) = match &self.part {
+            Part::Columns { columns, change: ColumnChange::Set(_) | ColumnChange::SetAt(_) } => (false, columns),
+            Part::Weights { heads, change: WeightChange::Set(_) | WeightChange::From(_), .. } => (true, heads),
+            _ => return None,
+        };
+        let mut bits = vec![0; numbers.iter().max().map_or(0, |most| most / 64 + 1)];
+        numbers.iter().for_each(|n| bits[n / 64] |= 1 << (n % 64));
+        Some(SetBits { op: self.op, of_weights, bits })
     }
 
     /// That it has values for these positions.
@@ -443,6 +463,20 @@ impl Edit {
     }
 }
 
+/// Columns of an op's output, or its heads' weights: a bit each.
+struct SetBits {
+    op: usize,
+    of_weights: bool,
+    bits: Vec<u64>,
+}
+
+impl SetBits {
+    fn meet(&self, other: &SetBits) -> bool {
+        let alike = (self.op, self.of_weights) == (other.op, other.of_weights);
+        alike && self.bits.iter().zip(&other.bits).any(|(a, b)| a & b != 0)
+    }
+}
+
 /// Edits of one sequence, in the order of the ops.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedEdits(Vec<(BTreeSet<usize>, Edit)>);
@@ -451,15 +485,15 @@ impl PlacedEdits {
     fn at(&self, op: usize) -> impl Iterator<Item = (&BTreeSet<usize>, &Edit)> {
         self.0.iter().filter(move |(_, edit)| edit.op == op).map(|(rows, edit)| (rows, edit))
     }
-    /// Whether weights of attention change, for which keys and values of the whole sequence are kept.
+    /// Whether attention weights change. The backend then keeps keys and values of the whole sequence.
     fn weighs(&self) -> bool {
         self.0.iter().any(|(_, edit)| matches!(edit.part, Part::Weights { .. }))
     }
 }
 
-/// Which sequences of an [`EditedBackend`] are edited, and how. Copies are one list.
+/// Which sequences of an [`EditedBackend`] are edited, and how. Clones share one list.
 ///
-/// A sequence with a KV cache is named by its first block there, which it must not share; another by its place in the batch.
+/// With a KV cache, a sequence is identified by its first block, which it must not share; without one, by its place in the batch.
 #[derive(Clone, Default)]
 pub struct EditedSequences(Arc<Mutex<HashMap<u32, Arc<PlacedEdits>>>>);
 
@@ -487,7 +521,7 @@ enum Edited {
     },
 }
 
-/// A backend that changes some sequences of what another one computes.
+/// A backend around another one that edits some or all sequences.
 pub struct EditedBackend {
     inner: Box<dyn Backend>,
     edited: Edited,
@@ -503,6 +537,22 @@ impl EditedBackend {
     /// A backend around another one that changes the sequences of a list.
     pub fn new(inner: Box<dyn Backend>, edited: EditedSequences) -> EditedBackend {
         EditedBackend { inner, edited: Edited::Some(edited), rows: 0, active: vec![], held: HashMap::new() }
+    }
+
+    /// A backend around another one without a KV cache, for a batch whose sequences are all to be changed; that one itself if nothing is.
+    ///
+    /// # Errors
+    /// As [`Edits::on`], of any sequence.
+    pub fn around(
+        inner: Box<dyn Backend>,
+        edits: Option<&Arc<Edits>>,
+        batch: &Batch,
+    ) -> Result<Box<dyn Backend>, EditError> {
+        let Some(edits) = edits else { return Ok(inner) };
+        for span in &batch.spans {
+            edits.on(&batch.tokens[span.row..span.row + span.rows], span.rows)?;
+        }
+        Ok(Box::new(EditedBackend::every(inner, edits.clone())))
     }
 
     /// A backend around another one without a KV cache that changes every sequence, as far as its tokens have what a step is about.
@@ -544,6 +594,11 @@ impl EditedBackend {
         }
         let mut out = None;
         for (key, span, edits) in &self.active {
+            let own = attention.as_ref().filter(|_| edits.weighs());
+            let own = own.and_then(|[rows, sums]| {
+                let begun = self.held.get(&(*key, at)).map_or(&rows[..], Vec::as_slice);
+                attended(op, *span, begun, sums)
+            });
             for (positions, edit) in edits.at(at) {
                 for position in positions.range(span.past..span.past + span.rows) {
                     let (values, shown) = match &mut out {
@@ -552,14 +607,13 @@ impl EditedBackend {
                     };
                     let row = span.row + position - span.past;
                     let values = &mut values[row * op.output().cols..][..op.output().cols];
-                    match (&edit.part, &attention) {
+                    match (&edit.part, &own) {
                         (Part::Columns { columns, change }, _) => change.apply(*position, columns, values),
-                        (Part::Weights { heads, change, .. }, Some([rows, sums])) => {
-                            let begun = self.held.get(&(*key, at)).map_or(&rows[..], Vec::as_slice);
+                        (Part::Weights { heads, change, .. }, Some(own)) => {
                             for head in heads {
-                                let query = Query { op: *op, span: *span, position: *position, head: *head };
+                                let query = AttentionHead { head: *head, ..own.clone() };
                                 let before = shown.remove(&(row, *head));
-                                shown.insert((row, *head), query.weigh((begun, sums), before, change, values));
+                                shown.insert((row, *head), weigh(query, *position, before, change, values));
                             }
                         }
                         (Part::Weights { .. }, None) => {}
@@ -582,53 +636,44 @@ impl EditedBackend {
     }
 }
 
-/// One query of a head.
-struct Query {
-    op: Op,
-    span: Span,
-    position: usize,
-    head: usize,
+/// What attention of a sequence is computed from, from its beginning, as if all of it ran now. `rows` are queries, keys and values of the
+/// batch or, with a cache, of the sequence so far; `sums` the batch's logs of sums of exponentials.
+fn attended(op: &Op, span: Span, rows: &[f32], sums: &[f32]) -> Option<AttentionHead> {
+    let Op::Attend { qkv, cache, lse, heads, scoring, .. } = *op else { return None };
+    let (all, own) = (span.past + span.rows, span.row * lse.cols..(span.row + span.rows) * lse.cols);
+    let first = if cache.is_some() { 0 } else { span.row };
+    let rows = rows[first * qkv.cols..(first + all) * qkv.cols].to_vec();
+    let sums = [vec![0.0; span.past * lse.cols], sums[own].to_vec()].concat();
+    let tensor = |values| Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values });
+    let span = Span { row: 0, rows: all, past: 0, table: 0, valid: span.valid };
+    Some(AttentionHead { qkv: tensor(rows), lse: tensor(sums), heads, head: 0, span, scoring, changes: [].into() })
 }
 
-impl Query {
-    /// Changes its weights: adds to the row of the op's output what that is worth, and returns the weights. `rows` are queries, keys and
-    /// values of the batch or, with a cache, of the sequence so far; `sums` the batch's logs of sums of exponentials; `before` are the
-    /// weights if an earlier step changed them.
-    fn weigh(
-        &self,
-        (rows, sums): (&[f32], &[f32]),
-        before: Option<Vec<f32>>,
-        change: &WeightChange,
-        out: &mut [f32],
-    ) -> Vec<f32> {
-        let Query { op: Op::Attend { qkv, cache, lse, heads, scoring, .. }, span, position, head } = *self else {
-            return vec![];
-        };
-        // the sequence from its beginning, as if all of it ran now
-        let (all, own) = (span.past + span.rows, span.row * lse.cols..(span.row + span.rows) * lse.cols);
-        let first = if cache.is_some() { 0 } else { span.row };
-        let rows = &rows[first * qkv.cols..(first + all) * qkv.cols];
-        let mut lse_of_all = vec![0.0; span.past * lse.cols];
-        lse_of_all.extend(&sums[own]);
-        let tensor = |values| Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values });
-        let whole = Span { row: 0, rows: all, past: 0, table: 0, valid: span.valid };
-        let head_of =
-            AttentionHead { qkv: tensor(rows.to_vec()), lse: tensor(lse_of_all), heads, head, span: whole, scoring };
-        let weights =
-            before.unwrap_or_else(|| Sheet::scores(head_of, Stage::Weights).band(position..position + 1, 0..all));
-        let changed = change.apply((position, head), &weights);
-
-        let values = heads.of_head(head)[2].clone();
-        for (i, z) in out[head * values.len()..(head + 1) * values.len()].iter_mut().enumerate() {
-            let value = rows.chunks_exact(qkv.cols).map(|row| f64::from(row[values.start + i]));
-            let each = changed.iter().zip(&weights).zip(value).filter(|((new, old), _)| new != old);
-            let worth: f64 = each.map(|((new, old), v)| (f64::from(*new) - f64::from(*old)) * v).sum();
-            if worth != 0.0 {
-                *z = (f64::from(*z) + worth) as f32;
-            }
+/// Changes the weights of one query of a head: adds to the row of the op's output what that is worth, and returns the weights. `before` are
+/// the weights if an earlier step changed them.
+fn weigh(
+    of: AttentionHead,
+    position: usize,
+    before: Option<Vec<f32>>,
+    change: &WeightChange,
+    out: &mut [f32],
+) -> Vec<f32> {
+    let AttentionHead { qkv, heads, head, span, .. } = of.clone();
+    let weights =
+        before.unwrap_or_else(|| Sheet::scores(of, Stage::Weights).band(position..position + 1, 0..span.rows));
+    let mut changed = weights.clone();
+    change.apply((position, head), 0, &mut changed);
+    let values = heads.of_head(head)[2].clone();
+    let cols = qkv.values.len() / span.rows;
+    for (i, z) in out[head * values.len()..(head + 1) * values.len()].iter_mut().enumerate() {
+        let value = qkv.values.chunks_exact(cols).map(|row| f64::from(row[values.start + i]));
+        let each = changed.iter().zip(&weights).zip(value).filter(|((new, old), _)| new != old);
+        let worth: f64 = each.map(|((new, old), v)| (f64::from(*new) - f64::from(*old)) * v).sum();
+        if worth != 0.0 {
+            *z = (f64::from(*z) + worth) as f32;
         }
-        changed
     }
+    changed
 }
 
 impl ColumnChange {
@@ -647,25 +692,23 @@ impl ColumnChange {
 }
 
 impl WeightChange {
-    fn apply(&self, (query, head): (usize, usize), weights: &[f32]) -> Vec<f32> {
-        let mut new = weights.to_vec();
-        match self {
-            WeightChange::Scale(factor, keys) => {
-                let is_one = |key: usize| keys.as_ref().is_none_or(|keys| keys.contains(&key));
-                new.iter_mut().enumerate().filter(|(key, _)| is_one(*key)).for_each(|(_, v)| *v *= factor);
-            }
-            WeightChange::Set(keys) => {
-                new.fill(0.0);
-                keys.iter().for_each(|(key, weight)| new[*key] = *weight);
-            }
-            WeightChange::From(pattern) => {
-                let (n, t) = (pattern.shape[1], pattern.shape[2]);
-                let row = &pattern.values[((head % n) * t + query) * t..][..t];
-                new.fill(0.0);
-                new.iter_mut().zip(row).for_each(|(v, given)| *v = *given);
+    /// Changes weights of a query: those of the keys from `first` on.
+    pub(crate) fn apply(&self, (query, head): (usize, usize), first: usize, weights: &mut [f32]) {
+        for (key, weight) in (first..).zip(weights) {
+            match self {
+                WeightChange::Scale(factor, keys) => {
+                    if keys.as_ref().is_none_or(|keys| keys.contains(&key)) {
+                        *weight *= factor;
+                    }
+                }
+                WeightChange::Set(row) => *weight = row.iter().find(|(own, _)| *own == key).map_or(0.0, |own| own.1),
+                WeightChange::From(pattern) => {
+                    let (n_head, keys) = (pattern.shape[1], pattern.shape[3]);
+                    let row = &pattern.values[((head % n_head) * pattern.shape[2] + query) * keys..][..keys];
+                    *weight = row.get(key).copied().unwrap_or(0.0);
+                }
             }
         }
-        new
     }
 }
 

@@ -63,6 +63,8 @@ const CLEAR: f64 = 0.3;
 const EVEN: f64 = 0.95;
 /// Queries that a share must be the mean of to name a head.
 const EVIDENCE: usize = 4;
+/// Tokens from which on a head can have a name: those queries, and the first token, which has no choice.
+pub const NAMED_FROM: usize = EVIDENCE + 1;
 
 /// A head's scores, and its weights reduced to the greatest of each square of cells: `side` squares a row, at most as many as there are
 /// tokens.

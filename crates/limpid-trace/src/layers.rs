@@ -7,6 +7,7 @@
 //!
 //! So a trace of T tokens takes memory for T, not for T squared, and opening a block costs what the block costs.
 
+use super::edits::{EditedBackend, Edits};
 use super::sheet::{AttentionHead, Sheet, float_bytes};
 use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, shape, unknown};
 use crate::names::{self, Derived};
@@ -35,6 +36,8 @@ pub struct LayerTrace {
     named: Model,
     backend: Box<dyn Backend>,
     batch: Batch,
+    /// What changes the run.
+    edits: Option<Arc<Edits>>,
     length: usize,
     /// How many blocks have run.
     ran: usize,
@@ -74,10 +77,18 @@ impl LayerTrace {
     ///
     /// # Errors
     /// As [`Trace::run`].
-    pub fn start(
+    pub fn start(model: Model, backend: Box<dyn Backend>, batch: Batch, seen: usize) -> Result<LayerTrace, TraceError> {
+        LayerTrace::start_edited(model, backend, (batch, None), seen)
+    }
+
+    /// [`LayerTrace::start`] of a run that is changed on its way.
+    ///
+    /// # Errors
+    /// As there, and if the edits do not fit the batch.
+    pub fn start_edited(
         model: Model,
-        mut backend: Box<dyn Backend>,
-        batch: Batch,
+        backend: Box<dyn Backend>,
+        (batch, edits): (Batch, Option<Arc<Edits>>),
         seen: usize,
     ) -> Result<LayerTrace, TraceError> {
         if !matches!(model.mode, Mode::Layers { .. }) {
@@ -87,10 +98,11 @@ impl LayerTrace {
         let all = Mode::Inspect { batch: batch.spans.len(), context: length };
         let named = Model::tuned(&model.config, all, &model.tuning);
         let named = named.map_err(|error| TraceError::Batch { what: error.to_string() })?;
+        let mut backend = EditedBackend::around(backend, edits.as_ref(), &batch)?;
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..model.blocks[0].start))?;
-        let (seen_bytes, budget) = (seen, Arc::default());
-        Ok(LayerTrace { model, named, backend, batch, length, ran: 0, held: None, seen: vec![], seen_bytes, budget })
+        let (seen_bytes, budget, seen) = (seen, Arc::default(), vec![]);
+        Ok(LayerTrace { model, named, backend, batch, edits, length, ran: 0, held: None, seen, seen_bytes, budget })
     }
 
     /// From now on this is what may be spent: bytes of tensors that are computed again, and a step for every row that a block or the head
@@ -230,15 +242,17 @@ impl LayerTrace {
     /// # Errors
     /// As [`LayerTrace::get`].
     pub fn head(&mut self, block: usize, sequence: usize, head: usize) -> Result<AttentionHead, TraceError> {
-        let ops = &self.named.ops()[self.named.blocks[block].clone()];
-        let attention = ops.iter().find_map(|op| match *op {
-            Op::Attend { qkv, heads, scoring, .. } => Some((self.named.name_of(qkv), heads, scoring)),
+        let ops = self.named.ops().iter().enumerate().skip(self.named.blocks[block].start);
+        let attention = ops.take(self.named.blocks[block].len()).find_map(|(at, op)| match *op {
+            Op::Attend { qkv, heads, scoring, .. } => Some((at, self.named.name_of(qkv), heads, scoring)),
             _ => None,
         });
         let lse = Module::block(block).part(Component::Attention).named("hook_lse");
-        let (qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
-        let (qkv, lse) = (self.stored(&qkv)?, self.get(&lse)?);
-        Ok(AttentionHead { qkv, lse, heads, head, span: self.batch.spans[sequence], scoring })
+        let (at, qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
+        let (qkv, lse, span) = (self.stored(&qkv)?, self.get(&lse)?, self.batch.spans[sequence]);
+        let tokens = &self.batch.tokens[span.row..span.row + span.rows];
+        let changes = self.edits.as_ref().map_or([].into(), |edits| edits.of_head(at, head, tokens));
+        Ok(AttentionHead { qkv, lse, heads, head, span, scoring, changes })
     }
 
     /// The residual stream before block `stage`, or after the last one: its name.

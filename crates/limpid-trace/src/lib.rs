@@ -128,6 +128,9 @@ pub enum TraceError {
     /// Cosines of cosines.
     #[error("`cos(cos(...))` is not computed, only cosines of a tensor's rows: ask for one `cos`")]
     Nested,
+    /// Interventions that do not fit the run.
+    #[error(transparent)]
+    Edit(#[from] edits::EditError),
     /// More than may be spent on it.
     #[error("{what}: {why}")]
     Spent {
@@ -655,7 +658,8 @@ impl<'a> Trace<'a> {
         let (qkv, lse, t, mut all) = (read(qkv)?, read(lse)?, self.length, vec![]);
         for (span, head) in self.batch.spans.iter().flat_map(|span| (0..heads.n_head).map(move |head| (*span, head))) {
             let (qkv, lse) = (qkv.clone(), lse.clone());
-            let head = AttentionHead { qkv, lse, heads, head, span, scoring: scoring.products() };
+            let (scoring, changes) = (scoring.products(), [].into());
+            let head = AttentionHead { qkv, lse, heads, head, span, scoring, changes };
             all.extend(Sheet::scores(head, Stage::Raw).band(0..t, 0..t));
         }
         Ok((all, scoring))

@@ -5,6 +5,7 @@
 //! by strip.
 
 use super::Labelled;
+use super::edits::PlacedWeights;
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::config::Heads;
 use limpid_core::kernels::attend::{self, Head, Keys, Stage};
@@ -30,6 +31,8 @@ pub struct AttentionHead {
     pub span: Span,
     /// Which keys a query sees, and what a score is made of.
     pub scoring: Scoring,
+    /// What an intervention makes of the weights.
+    pub changes: Arc<[PlacedWeights]>,
 }
 
 impl AttentionHead {
@@ -222,7 +225,8 @@ impl Sheet {
             }
             (Cells::Scores { head, stage }, _) => {
                 let mut scratch = vec![0.0; attend::scratch(head.heads.d_head.max(head.heads.d_value))];
-                let mut to = MatMut::new(&mut to, cols.len());
+                let to_rows = &mut to[..];
+                let mut to = MatMut::new(to_rows, cols.len());
                 for i in rows.clone().step_by(BLOCK) {
                     let queries = i..(i + BLOCK).min(rows.end);
                     for j in cols.clone().step_by(BLOCK) {
@@ -232,6 +236,12 @@ impl Sheet {
                             keys.start - cols.start..keys.end - cols.start,
                         );
                         head.show(*stage, queries.clone(), j, part, &mut scratch);
+                    }
+                }
+                if *stage == Stage::Weights {
+                    for (row, query) in to_rows.chunks_exact_mut(cols.len()).zip(rows) {
+                        let mine = head.changes.iter().filter(|(positions, _)| positions.contains(&query));
+                        mine.for_each(|(_, change)| change.apply((query, head.head), cols.start, row));
                     }
                 }
             }

@@ -33,7 +33,7 @@ pub enum Error {
     Generate(#[from] generate::GenerateError),
     /// Looking inside.
     #[error(transparent)]
-    Trace(#[from] trace::TraceError),
+    Trace(trace::TraceError),
     /// Changing what a run computes.
     #[error(transparent)]
     Intervention(#[from] InterventionError),
@@ -150,6 +150,15 @@ impl From<train::TrainError> for Error {
 impl From<data::source::SourceError> for Error {
     fn from(error: data::source::SourceError) -> Error {
         Error::Source(error.into())
+    }
+}
+
+impl From<trace::TraceError> for Error {
+    fn from(error: trace::TraceError) -> Error {
+        match error {
+            trace::TraceError::Edit(error) => error.into(),
+            error => Error::Trace(error),
+        }
     }
 }
 

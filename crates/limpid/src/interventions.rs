@@ -1,15 +1,18 @@
-//! Interventions as data: what changes a run, as a list in JSON (docs/interventions.md).
+//! Interventions: changes of a run as data, a list of steps in JSON (docs/interventions.md).
 //!
-//! [`Interventions`] are read and checked as far as no model is needed. [`Lm::intervene`] holds them against a model, runs the prompts that
-//! activations are taken from, and gives a model whose every run is changed so. Read `trace::edits` for how a run is changed.
+//! [`Interventions`] are parsed without a model. [`Lm::intervene`] checks them against one, runs the prompts that values come from, and returns a
+//! model that applies them in every run. `trace::edits` explains how a run is changed.
 
 use crate::Lm;
 use crate::error::{Error, Result};
+use crate::generate::{DecodeError, GenerateError};
 use crate::model::{Mode, Model};
 use crate::trace::edits::{ColumnChange, Edit, EditError, EditPositions, EditSite, Edits, WeightChange};
 use crate::trace::layers::LayerTrace;
 use crate::trace::{Labelled, TraceError};
+use limpid_base::budget::Budget;
 use limpid_base::nearest::nearest;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,6 +21,9 @@ use std::sync::Arc;
 
 /// Bytes that tensors of a source run may take while they are read.
 const SEEN: usize = 64 << 20;
+
+/// The most heads, units, positions and keys that all steps of a list name: each is checked for every prompt.
+const NUMBERS: usize = 1 << 17;
 
 /// Why a list of interventions cannot be used. Steps are counted from 1.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +67,8 @@ const KINDS: [(&str, &[&str]); 6] = [
 /// assert!(wrong.to_string().contains("did you mean `ablate`?"));
 /// # Ok::<(), limpid::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Value", into = "Value")]
 pub struct Interventions {
     given: Value,
     steps: Vec<Step>,
@@ -75,6 +82,24 @@ struct Step {
     heads: Option<Vec<usize>>,
     units: Option<Vec<usize>>,
     positions: Option<Positions>,
+}
+
+impl Step {
+    /// How many heads, units, positions and keys it names.
+    fn numbers(&self) -> usize {
+        let count = |numbers: &Option<Vec<usize>>| numbers.as_ref().map_or(0, Vec::len);
+        let positions = match &self.positions {
+            Some(Positions::Named(EditPositions::These(listed))) => listed.len(),
+            _ => 0,
+        };
+        let own = match &self.what {
+            What::Scale { keys, .. } => count(keys),
+            What::Freeze { layers, .. } => count(layers),
+            What::Patch { from_positions, .. } => from_positions.as_ref().map_or(0, Vec::len),
+            _ => 0,
+        };
+        count(&self.heads) + count(&self.units) + positions + own
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -116,6 +141,19 @@ impl FromStr for Interventions {
     }
 }
 
+impl TryFrom<Value> for Interventions {
+    type Error = Error;
+    fn try_from(given: Value) -> Result<Interventions> {
+        Interventions::new(given)
+    }
+}
+
+impl From<Interventions> for Value {
+    fn from(interventions: Interventions) -> Value {
+        interventions.given
+    }
+}
+
 impl fmt::Display for Interventions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.given.fmt(f)
@@ -139,6 +177,9 @@ impl Interventions {
                 if object.get("limpid_interventions").is_some_and(|version| *version != 1) {
                     return Err(form("`limpid_interventions` is 1, the only version there is"));
                 }
+                if object.get("name").is_some_and(|name| !name.is_string()) {
+                    return Err(form("`name` is a text"));
+                }
                 object.get("do").ok_or_else(|| form("the object has no `do`"))?
             }
             list => list,
@@ -147,8 +188,29 @@ impl Interventions {
         if list.is_empty() {
             return Err(form("the list is empty"));
         }
-        let steps = list.iter().enumerate().map(|(n, step)| Fields::new(n + 1, step)?.step());
-        Ok(Interventions { steps: steps.collect::<Result<_, _>>()?, given: given.clone() })
+        if list.len() > Interventions::MOST_STEPS {
+            let most = Interventions::MOST_STEPS;
+            return Err(form(&format!("a list has at most {most}, found {}", list.len())));
+        }
+        let (mut steps, mut numbers) = (vec![], 0);
+        for (n, step) in list.iter().enumerate() {
+            let step = Fields::new(n + 1, step)?.step()?;
+            numbers += step.numbers();
+            if numbers > NUMBERS {
+                let most = format!("all steps together name at most {NUMBERS} heads, units, positions and keys");
+                return Err(form(&format!("{most}: give \"all\", \"prompt\" or \"generated\", or fewer")));
+            }
+            steps.push(step);
+        }
+        Ok(Interventions { steps, given })
+    }
+
+    /// The most steps that a list has.
+    pub const MOST_STEPS: usize = 256;
+
+    /// How many steps it has.
+    pub fn steps(&self) -> usize {
+        self.steps.len()
     }
 
     /// As it was given.
@@ -349,14 +411,14 @@ fn floats(value: &Value) -> Option<Vec<f32>> {
     }
 }
 
-/// A number, a list of numbers, or a range `2..5`, which ends before 5. A range has at most as many numbers as any context has positions.
+/// A number, a list of numbers, or a range `2..5`, which ends before 5 and has no more numbers than a list may name.
 fn integers(value: &Value) -> Option<Vec<i64>> {
     match value {
         Value::Array(list) => list.iter().map(Value::as_i64).collect(),
         Value::String(range) => {
             let (from, to) = range.split_once("..")?;
             let (from, to): (i64, i64) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
-            (from < to && to.saturating_sub(from) <= 1 << 24).then(|| (from..to).collect())
+            (from < to && to.saturating_sub(from) <= NUMBERS as i64).then(|| (from..to).collect())
         }
         one => Some(vec![one.as_i64()?]),
     }
@@ -367,25 +429,43 @@ fn whole_numbers(value: &Value) -> Option<Vec<usize>> {
 }
 
 /// The steps of a list held against a model, one after another.
-pub(crate) struct Resolver<'a> {
-    lm: &'a Lm,
+pub(crate) struct Resolver {
+    /// Without interventions.
+    lm: Lm,
     named: Model,
     runs: HashMap<Vec<u32>, LayerTrace>,
+    budget: Arc<Budget>,
 }
 
-impl<'a> Resolver<'a> {
-    pub(crate) fn new(lm: &'a Lm) -> Result<Resolver<'a>> {
+impl Resolver {
+    pub(crate) fn new(lm: &Lm, budget: &Arc<Budget>) -> Result<Resolver> {
         let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
-        Ok(Resolver { lm, named, runs: HashMap::new() })
+        Ok(Resolver { lm: lm.without_interventions(), named, runs: HashMap::new(), budget: budget.clone() })
     }
 
     /// The changes that the steps are on this model. Prompts are run that they take activations from.
     pub(crate) fn edits(&mut self, interventions: &Interventions) -> Result<Edits> {
-        let mut all = vec![];
+        let mut all: Vec<Edit> = vec![];
         for step in &interventions.steps {
-            all.extend(self.step(step)?);
+            let edits = self.step(step).map_err(|error| match error {
+                // what is wrong with a prompt is wrong with the step that names it
+                Error::TooLong { .. } | Error::Empty | Error::Generate(_) | Error::NoTokenizer => {
+                    let what = format!("its source: {error}");
+                    InterventionError::Step { step: step.number, what }.into()
+                }
+                other => other,
+            })?;
+            let edits: Edits = edits.into_iter().collect();
+            self.take(edits.bytes())?;
+            all.extend(edits.iter().cloned());
         }
         Ok(all.into_iter().collect())
+    }
+
+    /// Takes memory from the budget, and asks whether there is time.
+    fn take(&self, bytes: usize) -> Result<()> {
+        let taken = self.budget.take_bytes(bytes as u64).and_then(|()| self.budget.take_steps(1));
+        taken.map_err(|why| TraceError::Spent { what: "the interventions".into(), why }.into())
     }
 
     fn step(&mut self, step: &Step) -> Result<Vec<Edit>> {
@@ -495,8 +575,17 @@ impl<'a> Resolver<'a> {
             Source::Prompt(text) => self.lm.encode(text)?,
             Source::Tokens(ids) => ids.clone(),
         };
+        let vocab_size = self.lm.config().vocab_size;
+        if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= vocab_size) {
+            return Err(GenerateError::from(DecodeError::Token { id: *id, index, vocab_size }).into());
+        }
         if !self.runs.contains_key(&ids) {
-            self.runs.insert(ids.clone(), self.lm.trace_layers(&ids, SEEN)?);
+            if (1..=self.lm.config().context_length).contains(&ids.len()) {
+                self.take(self.lm.layer_bytes(ids.len())? + self.lm.shown_bytes(ids.len())?.min(SEEN))?;
+            }
+            let mut run = self.lm.trace_layers(&ids, SEEN)?;
+            run.spend(&self.budget);
+            self.runs.insert(ids.clone(), run);
         }
         let Some(run) = self.runs.get_mut(&ids) else { return Err(TraceError::Batch { what: "no run".into() }.into()) };
         Ok(run.get(name)?)

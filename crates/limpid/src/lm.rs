@@ -26,6 +26,7 @@ use crate::trace::{self, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
 use crate::train::{Objective, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
+use limpid_base::budget::Budget;
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
@@ -246,8 +247,8 @@ impl Lm {
         Ok(Lm { tokenizer, hashes, engine, ..self })
     }
 
-    /// The same model with every run changed: what it generates, its scores, its traces, its vectors. Both share the weights, which stay as
-    /// they are. Of a model that is changed already the runs that activations are taken from are, too.
+    /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which stay unchanged. On a model that
+    /// has interventions, the new ones are added. Prompts that values come from run without any.
     ///
     /// ```no_run
     /// # let lm = limpid::Lm::open("runs/1")?;
@@ -257,32 +258,55 @@ impl Lm {
     /// ```
     ///
     /// # Errors
-    /// If a step does not fit the model, or a prompt that it takes activations from cannot be run. Whether positions fit a prompt is seen
-    /// when that runs.
+    /// If a step does not fit the model, or a prompt that values come from cannot be run. Positions are checked when a prompt runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
-        let edits = self.edits(interventions)?;
-        let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
-        Ok(Lm {
-            tokenizer: self.tokenizer.clone(),
-            chat_template: self.chat_template.clone(),
-            edits: Some(Arc::new(edits)),
-            interventions: self.interventions.iter().chain([interventions]).cloned().collect(),
-            ready: self.ready.clone(),
-            ..Lm::of(self.config.clone(), self.weights.clone(), self.machine.clone())
-        })
+        self.intervene_within(interventions, &Arc::default())
     }
 
-    /// What interventions are on this model: for requests of one engine that are changed each in its way ([`EngineRequest::edits`]).
+    /// The same, with what may be spent on runs that values come from.
+    ///
+    /// # Errors
+    /// As [`Lm::intervene`], and [`TraceError::Spent`].
+    pub fn intervene_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Lm> {
+        let edits = self.resolve(interventions, budget)?;
+        let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
+        let interventions = self.interventions.iter().chain([interventions]).cloned().collect();
+        Ok(Lm { edits: Some(Arc::new(edits)), interventions, ..self.without_interventions() })
+    }
+
+    /// The same model without its interventions, on the same weights.
+    #[must_use]
+    pub fn without_interventions(&self) -> Lm {
+        Lm {
+            tokenizer: self.tokenizer.clone(),
+            chat_template: self.chat_template.clone(),
+            ready: self.ready.clone(),
+            ..Lm::of(self.config.clone(), self.weights.clone(), self.machine.clone())
+        }
+    }
+
+    /// The edits that interventions mean on this model, for one request among others of an engine ([`EngineRequest::edits`]), with a budget for
+    /// the runs that values come from.
     ///
     /// # Errors
     /// As [`Lm::intervene`].
     ///
     /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
-    pub fn edits(&self, interventions: &Interventions) -> Result<Edits> {
-        Resolver::new(self)?.edits(interventions)
+    pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Edits> {
+        Resolver::new(self, budget)?.edits(interventions)
     }
 
-    /// What changes its runs.
+    /// Bytes of the numbers that its interventions put into its runs.
+    pub fn edit_bytes(&self) -> usize {
+        self.edits.as_ref().map_or(0, |edits| edits.bytes())
+    }
+
+    /// The edits of its runs.
+    pub fn edits(&self) -> Option<&Arc<Edits>> {
+        self.edits.as_ref()
+    }
+
+    /// The interventions of its runs.
     pub fn interventions(&self) -> &[Interventions] {
         &self.interventions
     }
@@ -688,8 +712,7 @@ impl Lm {
     pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
         let batch = self.batch_of(ids)?;
         let (model, backend) = self.scoring(layers::mode(1, ids.len()))?;
-        let backend = self.edited(backend, &batch)?;
-        Ok(LayerTrace::start(model, backend, batch, seen)?)
+        Ok(LayerTrace::start_edited(model, backend, (batch, self.edits.clone()), seen)?)
     }
 
     /// The same of several sequences, each changed as `edited` says beside what changes every run.
@@ -894,11 +917,9 @@ impl Lm {
         }
     }
 
-    /// The backend with the edits of all runs, if there are some, which are to fit the batch.
+    /// A backend with what changes this model's runs around it.
     fn edited(&self, backend: Box<dyn Backend>, batch: &Batch) -> Result<Box<dyn Backend>> {
-        let Some(edits) = &self.edits else { return Ok(backend) };
-        edits.on(&batch.tokens, batch.tokens.len())?;
-        Ok(Box::new(EditedBackend::every(backend, edits.clone())))
+        Ok(EditedBackend::around(backend, self.edits.as_ref(), batch)?)
     }
 
     /// Ids as one sequence.

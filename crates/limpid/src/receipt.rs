@@ -7,12 +7,12 @@
 //!
 //! A receipt is JSON: [`Receipt`] for people who write programs, `limpid replay` for the rest.
 
-use crate::Lm;
 use crate::config::{Axis, Config, Dropout};
 use crate::error::{Error, Result};
 use crate::generate::{FinishReason, GenerateEvent, Options, Overflow, Sample, Sampler};
 use crate::model::{Mode, Model};
 use crate::numeric::simd::Level;
+use crate::{Interventions, Lm};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::Xxh3;
@@ -75,10 +75,13 @@ pub struct ReceiptRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_special_tokens: bool,
     pub overflow: Overflow,
+    /// What changed the runs, in the order in which it was given to the model; older receipts have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interventions: Vec<Interventions>,
 }
 
 impl ReceiptRequest {
-    /// Of what was asked.
+    /// Of what was asked of a model without interventions.
     pub fn new(prompt: &[u32], options: &Options) -> ReceiptRequest {
         // whoever adds an option is asked here whether it changes answers
         let Options {
@@ -111,6 +114,7 @@ impl ReceiptRequest {
             stop_at_end_of_text: *stop_at_end_of_text,
             skip_special_tokens: *skip_special_tokens,
             overflow: *overflow,
+            interventions: vec![],
         }
     }
 
@@ -242,7 +246,8 @@ impl ReceiptHashes {
 }
 
 impl Receipt {
-    /// The receipt of what `lm` answered. The first one of a model reads all of its weights ([`Lm::receipt_hashes`]).
+    /// The receipt of what `lm` answered, with its interventions. The first one of a model reads all of its weights
+    /// ([`Lm::receipt_hashes`]).
     ///
     /// # Errors
     /// If a file cannot be read, or the model runs on a device that has other last digits on other machines.
@@ -257,7 +262,10 @@ impl Receipt {
             step: None,
             precision: precision(lm),
             cache: lm.machine().cache.to_string(),
-            request: ReceiptRequest::new(prompt, options),
+            request: ReceiptRequest {
+                interventions: lm.interventions().to_vec(),
+                ..ReceiptRequest::new(prompt, options)
+            },
             answer: ReceiptAnswer::new(sample),
         })
     }
@@ -282,7 +290,8 @@ impl Receipt {
     }
 }
 
-/// Makes the answer of a receipt again. One that was cancelled is made as far as it came.
+/// Makes the answer of a receipt again, with the receipt's interventions in place of the model's. One that was cancelled is made as far as it
+/// came.
 ///
 /// ```
 /// use limpid::generate::Options;
@@ -301,11 +310,18 @@ impl Receipt {
 /// ```
 ///
 /// # Errors
-/// If the model cannot continue the prompt ([`crate::generate::generate`]): it is another one, see [`Receipt::causes`].
+/// If the model cannot continue the prompt ([`crate::generate::generate`]), or an intervention does not fit it: it is another one, see
+/// [`Receipt::causes`].
 pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let (theirs, mut options) = (&receipt.answer, receipt.request.options());
-    // one token more than the receipt has is another answer, whatever would follow it
-    options.max_tokens = options.max_tokens.min(theirs.tokens.len() + 1);
+    let given = &receipt.request.interventions;
+    let other = (lm.interventions() != given).then(|| lm.without_interventions());
+    let other = other.map(|plain| given.iter().try_fold(plain, |lm, one| lm.intervene(one))).transpose()?;
+    let lm = other.as_ref().unwrap_or(lm);
+    if given.is_empty() {
+        // one token more than the receipt has is another answer, whatever would follow it; interventions may name any position to come
+        options.max_tokens = options.max_tokens.min(theirs.tokens.len() + 1);
+    }
     let made = |options: &Options, most: usize| -> Result<ReceiptAnswer> {
         let mut chosen = 0;
         let sample = lm.generate_events(&receipt.request.prompt, options, &mut |event| {
@@ -317,11 +333,11 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let ours = if theirs.finish_reason == FinishReason::Cancelled {
         // its text has what might have begun a stop text only if the next token would have ended it
         let most = theirs.tokens.len();
-        let flushed = made(&Options { max_tokens: most, ..options.clone() }, usize::MAX)?;
-        if flushed.text == theirs.text {
-            ReceiptAnswer { finish_reason: theirs.finish_reason, ..flushed }
-        } else {
-            made(&Options { trace: true, ..options }, most)?
+        match made(&Options { max_tokens: most, ..options.clone() }, usize::MAX) {
+            Ok(flushed) if flushed.text == theirs.text => {
+                ReceiptAnswer { finish_reason: theirs.finish_reason, ..flushed }
+            }
+            _ => made(&Options { trace: true, ..options }, most)?,
         }
     } else {
         made(&options, usize::MAX)?

@@ -1,6 +1,6 @@
 //! `chat`: a conversation in the terminal, or line by line through a pipe.
 
-use crate::models::{WeightOptions, needs_head, sharing, template};
+use crate::models::{InterventionOptions, WeightOptions, needs_head, sharing, template};
 use crate::options::{Interrupted, MachineOptions, SamplingOptions};
 use crate::signals::interrupted_answer;
 use crate::{show, source};
@@ -45,6 +45,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    changes: InterventionOptions,
+    #[command(flatten)]
     machine: MachineOptions,
 }
 
@@ -76,6 +78,7 @@ struct Talk {
 }
 
 pub fn run(mut args: Args) -> Result<()> {
+    args.weights.refuse_text("generate", "--chat")?;
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
     let path = checkpoint.path.display().to_string();
     needs_head(&checkpoint)?;
@@ -83,7 +86,7 @@ pub fn run(mut args: Args) -> Result<()> {
         bail!("{path} fills masks and does not answer: `limpid generate` shows what it puts in");
     }
     let template = template(&checkpoint, args.chat_template.as_deref())?;
-    let lm = sharing(checkpoint, &args.machine)?;
+    let lm = args.changes.apply(sharing(checkpoint, &args.machine)?)?;
     let stop = [args.sampling.stop.clone(), lm.chat_stops(&template)?].concat();
     let options = Options {
         max_tokens: args.max_tokens.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)),

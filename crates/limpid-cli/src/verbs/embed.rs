@@ -1,6 +1,6 @@
 //! `embed`: texts to vectors.
 
-use crate::models::{WeightOptions, sharing};
+use crate::models::{InterventionOptions, WeightOptions, sharing};
 use crate::options::MachineOptions;
 use crate::{show, source};
 use anyhow::{Context, Result};
@@ -14,10 +14,11 @@ use serde_json::json;
 /// tokens are then done as there; a text that is cut has "cut": N, the tokens left out. Of a GGUF file its pooling_type counts.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A text; @FILE, or - for standard input: each line is a text
-    text: String,
     #[command(flatten)]
     weights: WeightOptions,
+    /// A text; @FILE, or - for standard input: each line is a text
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
     /// How hidden states are pooled: mean, cls (that of the first token, an encoder's [CLS]), last (in a causal model, the only one that
     /// has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have length 1 [default: as the model's modules.json or
     /// pooling_type says, or else mean]
@@ -30,14 +31,17 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    changes: InterventionOptions,
+    #[command(flatten)]
     machine: MachineOptions,
 }
 
 pub fn run(mut args: Args) -> Result<()> {
-    let lm = sharing(args.weights.open(!args.machine.no_verify)?, &args.machine)?;
+    let given = args.weights.then(args.text.take(), "embed", "TEXT")?;
+    let lm = args.changes.apply(sharing(args.weights.open(!args.machine.no_verify)?, &args.machine)?)?;
     let stated = if args.pooling.is_none() { lm.sentence_recipe()? } else { None };
-    let text = source::prompt(&args.text)?;
-    let lines = args.text == "-" || args.text.starts_with('@');
+    let text = source::prompt(&given)?;
+    let lines = given == "-" || given.starts_with('@');
     let texts: Vec<&str> = if lines { text.lines().collect() } else { vec![&text] };
     for (n, text) in texts.iter().enumerate() {
         let embedded = || -> Result<_, limpid::Error> {

@@ -1,6 +1,6 @@
 //! `eval`: how well a model predicts a text.
 
-use crate::models::{WeightOptions, files, finite, needs_head, on_machine, prompt_ids, tokenizer};
+use crate::models::{InterventionOptions, WeightOptions, files, finite, needs_head, on_machine, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
@@ -27,7 +27,7 @@ pub struct Args {
     weights: WeightOptions,
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
     /// conversations (their answers are scored), - for standard input, or builtin:stories (and the documents' examples)
-    #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "continuation"])]
     data: Option<String>,
     /// The text before the continuation: text, @FILE, or - for standard input
     #[arg(long, short, value_name = "TEXT", requires = "continuation")]
@@ -46,6 +46,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     reading: TextOptions,
+    #[command(flatten)]
+    changes: InterventionOptions,
     #[command(flatten)]
     machine: MachineOptions,
 }
@@ -73,16 +75,20 @@ struct TextScore {
 }
 
 pub fn run(mut args: Args) -> Result<()> {
+    args.weights.refuse_text("eval", "--data")?;
+    if args.data.is_none() && args.continuation.is_none() {
+        bail!(Usage("no text is given: --data FILE, or --prompt TEXT and --continuation TEXT".into()));
+    }
     crate::machine::fits_text(args.machine.threads())?;
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
     needs_head(&checkpoint)?;
-    let lm = on_machine(checkpoint, &args.machine)?;
+    let lm = args.changes.apply(on_machine(checkpoint, &args.machine)?)?;
     let checkpoint = files(&lm);
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,
         (None, Some(prompt), Some(continuation)) => return likelihood(&args, &lm, prompt, continuation),
-        _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
+        _ => unreachable!("a continuation has a prompt"),
     };
     let mut text = source::source(data, &args.reading, &args.machine);
     text.val_fraction = 0.0;

@@ -1,6 +1,8 @@
 //! `generate`: continue a prompt; or, with a bidirectional model, fill its masks.
 
-use crate::models::{self, WeightOptions, needs_head, on_machine, prompt_ids, template, tokenizer};
+use crate::models::{
+    self, InterventionOptions, WeightOptions, needs_head, on_machine, prompt_ids, template, tokenizer,
+};
 use crate::options::{MachineOptions, SamplingOptions, Usage};
 use crate::signals::interrupt;
 use crate::{show, source};
@@ -77,6 +79,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    changes: InterventionOptions,
+    #[command(flatten)]
     machine: MachineOptions,
 }
 
@@ -95,6 +99,7 @@ pub fn run(mut args: Args) -> Result<()> {
     if let Some(file) = &args.receipt {
         check_receipt_place(file)?;
     }
+    args.weights.refuse_text("generate", "--prompt")?;
     let mut checkpoint = args.weights.open(!args.machine.no_verify)?;
     needs_head(&checkpoint)?;
     if let Some(context) = args.context_length {
@@ -109,12 +114,12 @@ pub fn run(mut args: Args) -> Result<()> {
         if args.receipt.is_some() {
             bail!("this model fills masks: receipts are for models that continue a prompt");
         }
-        return fill(&args, &on_machine(checkpoint, &args.machine)?, &prompt);
+        return fill(&args, &args.changes.apply(on_machine(checkpoint, &args.machine)?)?, &prompt);
     }
     if args.receipt.is_some() && !args.machine.device.device().is_exact() {
         bail!(Usage("--receipt needs --device cpu: other devices differ in the last digits".into()));
     }
-    let lm = on_machine(checkpoint, &args.machine)?;
+    let lm = args.changes.apply(on_machine(checkpoint, &args.machine)?)?;
     let positions = prompt.len().saturating_add(args.max_tokens);
     let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
     let mut engine = lm.engine(&EngineLimits::new(lm.config(), sequences, positions))?;

@@ -2,28 +2,28 @@
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
+mod changes;
 mod print;
+mod ready;
 mod why;
 
 #[cfg(feature = "serve")]
 use crate::glass::{self, GlassOptions};
-use crate::machine::fits_text;
-use crate::models::{self, WeightOptions, prompt_ids};
+use crate::models::{self, InterventionOptions, WeightOptions};
 use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage};
 use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
-use limpid::backend::{Backend, Cpu};
-use limpid::checkpoint::{Checkpoint, is_part};
-use limpid::config::{Axis, Config, ConfigError, Fields, Mask, Preset};
-use limpid::data::check_ids;
-use limpid::memory;
-use limpid::model::{Mode, Model, Module, Param, init};
+use limpid::backend::Backend;
+use limpid::checkpoint::is_part;
+use limpid::config::{Axis, ConfigError, Mask};
+use limpid::model::{Mode, Model, Module, Param};
 use limpid::ops::{Batch, IGNORE};
-use limpid::tokenizer::{DenseTokenizer, Tokenizer};
+use limpid::tokenizer::Tokenizer;
 use limpid::trace::diagram::Diagram;
+use limpid::trace::edits::EditedBackend;
 use limpid::trace::glance::glance;
-use limpid::trace::layers::{self, LayerTrace};
+use limpid::trace::layers::LayerTrace;
 use limpid::trace::masked::MaskTable;
 use limpid::trace::palette::Palette;
 use limpid::trace::path::Hop;
@@ -31,8 +31,8 @@ use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::ranking::{likeliest, nearest_rows};
 use limpid::trace::table::{self, Masks, TableOptions};
 use limpid::trace::view::{Grid, Labels, wrap};
-use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
-use limpid::train::{Recipe, Windows};
+use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
+use ready::{Ready, dense, open, prompts, ready, sequences};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -165,6 +165,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    changes: InterventionOptions,
+    #[command(flatten)]
     preset: ModelOptions,
     #[command(flatten)]
     reading: TextOptions,
@@ -205,7 +207,8 @@ fn diagram(name: &str) -> Result<Option<Diagram>, String> {
 }
 
 pub fn run(mut args: Args) -> Result<()> {
-    args.model = args.weights.named().map(Path::to_path_buf);
+    args.weights.refuse_text("inspect", "--prompt")?;
+    args.model = args.weights.named()?.map(Path::to_path_buf);
     let outs = plot_files(&args)?;
     if args.diagram.contains(&None) {
         let rows = Diagram::ALL.iter().map(|one| vec![one.name().to_string(), one.about().to_string()]);
@@ -221,18 +224,26 @@ pub fn run(mut args: Args) -> Result<()> {
     if let Some(diagrams) = shapes_only(&args)? {
         return pictures(&args, &outs, vec![], diagrams);
     }
+    check_changes(&args)?;
     #[cfg(feature = "serve")]
     if let Some(done) = elsewhere(&args)? {
         return Ok(done);
     }
     keeps_the_model(&args)?;
-    let Ready { model, mut backend, batch, tokenizer } = ready(&args)?;
+    if let (Some(_), Some(dir), true) = (&args.changes.intervene, &args.model, glances(&args) && args.why.is_none()) {
+        let checkpoint = open(&args, dir)?;
+        let sequences = sequences(&args, &checkpoint)?.unwrap_or_default();
+        return changes::print(&args, checkpoint, &sequences);
+    }
+    let ready = ready(&args)?;
     if args.why.is_some() {
-        return why::print(&args, Ready { model, backend, batch, tokenizer });
+        return why::print(&args, ready);
     }
     if glances(&args) {
-        return first(&args, Ready { model, backend, batch, tokenizer });
+        return first(&args, ready);
     }
+    let Ready { model, backend, batch, edits, tokenizer } = ready;
+    let mut backend = EditedBackend::around(backend, edits.as_ref(), &batch)?;
     let tokenizer = tokenizer.as_ref();
     let trace = traced(&args, &model, &mut *backend, &batch)?;
     // every name is looked up before anything is printed or written
@@ -290,6 +301,25 @@ fn sound(
         }
     }
     bail!("`{first}` has NaN or infinite values, though the weights have none: the weights are too large")
+}
+
+/// Refuses --intervene with what does not run the model as it is trained, or goes backward.
+fn check_changes(args: &Args) -> Result<()> {
+    if args.changes.intervene.is_none() {
+        return Ok(());
+    }
+    let gradients = args.backward || args.tensor.iter().any(|name| name.ends_with(".grad"));
+    let other = [
+        (gradients, "gradients are those of the model as it is: leave --backward and .grad out"),
+        (args.mask_file.is_some(), "--mask-file runs the model in another way: give one of the two"),
+        (args.model.is_none(), "it is about a trained model: give --model, not --preset"),
+        (args.glass.open || args.glass.html.is_some(), "a page shows the model as it is: leave --open and --html out"),
+        (args.initial, "it is about the trained weights: leave --initial out"),
+    ];
+    match other.iter().find(|(given, _)| *given) {
+        Some((_, why)) => bail!(Usage(format!("--intervene: {why}"))),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a --save that would replace a file of the model itself.
@@ -488,19 +518,21 @@ fn glances(args: &Args) -> bool {
 
 /// Whether tensors, or tables of them, are asked for.
 fn tells(args: &Args) -> bool {
-    let named =
-        !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || args.json && args.why.is_none();
+    let named = !args.tensor.is_empty()
+        || args.save.is_some()
+        || args.similar.is_some()
+        || args.json && args.why.is_none() && args.changes.intervene.is_none();
     named || args.table || args.params || args.listing || args.next || args.masks || args.backward
 }
 
 /// The text with the surprise of each token, what each block would have said, and what heads attend to.
 fn first(args: &Args, ready: Ready) -> Result<()> {
-    let Ready { model, backend, batch, tokenizer } = ready;
+    let Ready { model, backend, batch, edits, tokenizer } = ready;
     let width = args.width.map_or_else(show::table_width, usize::from);
     let causal = model.config.mask == Mask::Causal;
     let head = model.config.lm_head;
     let sequences = batch.spans.len();
-    let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
+    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
     let mut text = String::new();
     let mut numbers = true;
     let prose = |text: &str| wrap(text, 0, width);
@@ -727,215 +759,4 @@ fn short(v: f64) -> String {
 /// Lines of texts to look at.
 fn grid(title: String, headers: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Grid {
     Grid { title, headers: headers.iter().map(|header| header.to_string()).collect(), rows: rows.collect() }
-}
-
-// ---- the model and its input
-
-/// A model with a backend that has its weights, what it is run on, and its tokenizer.
-struct Ready {
-    model: Model,
-    backend: Box<dyn Backend>,
-    batch: Batch,
-    tokenizer: Option<Tokenizer>,
-}
-
-/// The model with its weights (a preset's initial ones, if no checkpoint was given) and the batch to run.
-fn ready(args: &Args) -> Result<Ready> {
-    let machine = &args.machine;
-    let Some(dir) = &args.model else {
-        if args.preset.preset.is_none() {
-            bail!(Usage("give --model DIR, or --preset NAME to look at an untrained one".into()));
-        }
-        let config = args.preset.config()?;
-        let first = || (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect();
-        let tokenizer = preset_tokenizer(args.preset.name(), &config)?;
-        let sequences = match (&args.tokens, &tokenizer) {
-            (Some(sequences), _) => sequences.clone(),
-            (None, _) if args.prompt.is_empty() => vec![first()],
-            (None, Some(tokenizer)) => {
-                let ids = |text: String| Ok(limpid::generate::prompt_ids(tokenizer, config.mask, &text)?);
-                prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?
-            }
-            (None, None) => bail!(
-                "the tokenizer of the preset {} is learned from the text that it is trained on: give ids with --tokens 1,2,3",
-                args.preset.name()
-            ),
-        };
-        let batch = typed(args, &sequences, &config, None)?;
-        let (model, backend) = untrained(&config, mode(args, &batch), &Recipe::preset(args.preset.name())?, machine)?;
-        if !args.prompt.is_empty() {
-            show::say(format_args!("note: {} is untrained here: its weights are random", args.preset.name()));
-        }
-        return Ok(Ready { model, backend, batch, tokenizer });
-    };
-    let mut checkpoint = open(args, dir)?;
-    if let Some(preset) = &args.preset.preset {
-        bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
-    }
-    let config = args.preset.config_seen(&dir.display().to_string(), &checkpoint.config)?;
-    let given = match (&args.tokens, &args.prompt[..]) {
-        (Some(sequences), _) => Some(sequences.clone()),
-        (None, []) if args.data.is_some() => None,
-        (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
-        (None, []) => {
-            match checkpoint.tokenizer.as_ref().and_then(|own| limpid::generate::example(own, &checkpoint.config)) {
-                Some(text) if glances(args) || args.why.is_some() => {
-                    show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
-                    Some(vec![prompt_ids(&checkpoint, &text)?])
-                }
-                _ => bail!(Usage(
-                    "give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()
-                )),
-            }
-        }
-        (None, _) => {
-            let ids = |text: String| prompt_ids(&checkpoint, &text);
-            Some(prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?)
-        }
-    };
-    // targets and windows are those of the model's training, whatever else it is looked at with
-    let batch = match (&given, &args.data) {
-        (None, Some(data)) => windows(args, data, dir, &checkpoint)?,
-        (given, _) => {
-            let mask = checkpoint.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"));
-            typed(args, given.as_deref().unwrap_or_default(), &checkpoint.config, mask)?
-        }
-    };
-    let tokenizer = checkpoint.tokenizer.clone();
-    let (model, backend) = if args.initial {
-        let unknown =
-            || format!("{} has no limpid.toml, so the initial weights of its training are unknown", dir.display());
-        untrained(&config, mode(args, &batch), &recipe(dir)?.with_context(unknown)?, machine)?
-    } else {
-        checkpoint.config = config;
-        models::on_machine(checkpoint, machine)?.start(mode(args, &batch))?
-    };
-    Ok(Ready { model, backend, batch, tokenizer })
-}
-
-/// The model in `dir`, with the adapter if one is given.
-fn open(args: &Args, dir: &Path) -> Result<Checkpoint> {
-    models::adapted(dir, args.weights.adapter.as_deref(), !args.machine.no_verify)
-}
-
-/// The texts of `--prompt`.
-fn prompts(args: &Args) -> Result<Vec<String>> {
-    if args.prompt.iter().filter(|prompt| *prompt == "-").count() > 1 {
-        bail!(Usage("--prompt - can be given once: there is one standard input".into()));
-    }
-    args.prompt.iter().map(|prompt| source::prompt(prompt)).collect()
-}
-
-/// The tokenizer of a preset, where it is known before there is a text: GPT-2's, or the words of a document's example.
-fn preset_tokenizer(name: &str, config: &Config) -> Result<Option<Tokenizer>> {
-    let preset = Preset::named(name)?;
-    let name = match preset.name {
-        "notations" => "s0",
-        "decoder-readme" => "s3",
-        _ => preset.tokenizer,
-    };
-    let known = Tokenizer::named(name).ok();
-    Ok(known.filter(|tokenizer| tokenizer.vocab_size() <= config.vocab_size))
-}
-
-/// What a model must be built for to run a batch, whose sequences are equally long.
-fn mode(args: &Args, batch: &Batch) -> Mode {
-    let (batch, context) = (batch.spans.len(), batch.spans[0].rows);
-    if glances(args) { layers::mode(batch, context) } else { Mode::Inspect { batch, context } }
-}
-
-/// Ids that were given, as a batch.
-fn typed(args: &Args, sequences: &[Vec<u32>], config: &Config, mask: Option<u32>) -> Result<Batch> {
-    let kept = |ids: &Vec<u32>| {
-        let from = if args.last { ids.len().saturating_sub(config.context_length) } else { 0 };
-        ids[from..].to_vec()
-    };
-    let sequences: Vec<Vec<u32>> = sequences.iter().map(kept).collect();
-    for ids in &sequences {
-        check(ids, config)?;
-    }
-    let segments = args.segments.as_ref().map(|segments| match &segments[..] {
-        [all] => vec![all.clone(); sequences.len()],
-        each => each.to_vec(),
-    });
-    Ok(trace::batch_of(config, &sequences, segments.as_deref(), mask)?)
-}
-
-/// The first windows of a text, as the training of the model in `dir` cuts them.
-fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Batch> {
-    let config = &checkpoint.config;
-    let threads = args.machine.threads();
-    fits_text(threads)?;
-    Cpu::can_start(threads)?; // the text is encoded on as many
-    let text = source::source(data, &args.reading, &args.machine);
-    if source::worded(text.conversations())?.is_some() {
-        bail!("{data} has conversations, each of its own length: show one with --prompt");
-    }
-    let (ids, _) = source::worded(text.whole(models::tokenizer(checkpoint)?))?;
-    ids.check_ids(config.vocab_size)?;
-    let recipe = recipe(dir)?.unwrap_or_default();
-    let context = if recipe.context == 0 { config.context_length } else { recipe.context.min(config.context_length) };
-    let objective =
-        limpid::objective(config, checkpoint.tokenizer.as_ref(), (config.vocab_size, config.n_segment > 0))?;
-    Ok(Windows::of_documents("text", &ids, context, objective, recipe.documents())?.first(args.batch_size.into()))
-}
-
-/// A model with the weights that training would begin from.
-fn untrained(
-    config: &Config,
-    mode: Mode,
-    recipe: &Recipe,
-    machine: &MachineOptions,
-) -> Result<(Model, Box<dyn Backend>)> {
-    machine.measure(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
-    let machine = machine.machine();
-    let model = Model::new(config, mode)?;
-    // with room for drawing the values
-    let (batch, context) = (model.sequences(), model.rows / model.sequences());
-    memory::fits(&Model::new(config, Mode::Inspect { batch, context })?, None, &machine)?;
-    let mut backend = machine.start(&model)?;
-    for param in &model.params {
-        backend.fill(param.region, &init::value(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
-    }
-    Ok((model, backend))
-}
-
-/// How a model was trained, as the limpid.toml in its folder says, if there is one.
-fn recipe(dir: &Path) -> Result<Option<Recipe>> {
-    let path = dir.join("limpid.toml");
-    if !path.exists() {
-        return Ok(None);
-    }
-    let mut table: toml::Table = source::read_file(&path)?.parse().with_context(|| path.display().to_string())?;
-    let known = Recipe::default();
-    table.retain(|key, _| known.fields().iter().any(|(setting, _)| setting.name == key));
-    for key in ["init", "init_std", "seed"] {
-        table.get(key).with_context(|| format!("{} has no `{key}`", path.display()))?;
-    }
-    table.try_into().map(Some).with_context(|| path.display().to_string())
-}
-
-/// The tokenizer, if it numbers only some of another's ids.
-fn dense(tokenizer: Option<&Tokenizer>) -> Option<&DenseTokenizer> {
-    match tokenizer {
-        Some(Tokenizer::Dense(dense)) => Some(dense),
-        _ => None,
-    }
-}
-
-fn check(ids: &[u32], config: &Config) -> Result<()> {
-    check_ids(ids, config.vocab_size)?;
-    if ids.is_empty() {
-        bail!("the prompt is empty: there is nothing to look at");
-    }
-    let tokens = ids.len();
-    let most = config.context_length;
-    if tokens > most {
-        let over = tokens - most;
-        bail!(
-            "the prompt has {tokens} tokens, {over} more than the model's context_length of {most}: shorten it, or look at its end \
-             with --last"
-        );
-    }
-    Ok(())
 }

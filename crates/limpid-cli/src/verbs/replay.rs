@@ -10,7 +10,7 @@ use limpid::numeric::simd::Level;
 use limpid::receipt::{Receipt, ReceiptCause, Replay, VERSION, replay};
 use limpid::{Lm, Machine};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// A receipt, and the answer that it lies in, if it does in one.
 struct Answered {
@@ -25,11 +25,11 @@ struct Answered {
 /// accident; they prove nothing against somebody who means to deceive.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A file with a receipt or a list of them: of `limpid generate --receipt`, or an answer of `limpid serve` that has one
-    #[arg(value_name = "RECEIPT.json")]
-    receipt: PathBuf,
     #[command(flatten)]
     weights: WeightOptions,
+    /// A file with a receipt or a list of them: of `limpid generate --receipt`, or an answer of `limpid serve` that has one
+    #[arg(value_name = "RECEIPT.json")]
+    receipt: Option<String>,
     /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
@@ -45,8 +45,9 @@ pub struct Args {
 }
 
 pub fn run(mut args: Args) -> Result<()> {
-    let text = read_settings(&args.receipt)?;
-    let receipts = receipts(&text).with_context(|| args.receipt.display().to_string())?;
+    let file = args.weights.then(args.receipt.take(), "replay", "RECEIPT.json")?;
+    let text = read_settings(Path::new(&file))?;
+    let receipts = receipts(&text).context(file)?;
     let checkpoint = args.weights.open(!args.no_verify)?;
     let machine = Machine { level: args.simd.unwrap_or_else(Level::best), ..Machine::cpu(threads(args.threads)) };
     let mut lm = Lm::from(checkpoint);

@@ -74,6 +74,9 @@ pub struct Args {
     /// Turn off inspection of the model
     #[arg(long)]
     no_inspect: bool,
+    /// Let requests change what the model computes (`limpid.interventions`), as `limpid inspect --open` does
+    #[arg(long, conflicts_with = "no_inspect")]
+    allow_interventions: bool,
     /// A second model to inspect beside this one, for comparison
     #[arg(long, value_name = "DIR", conflicts_with = "no_inspect")]
     against: Vec<PathBuf>,
@@ -206,6 +209,7 @@ fn options(args: &Args) -> Result<ServeOptions> {
             body_bytes: usize::try_from(args.max_body).unwrap_or(usize::MAX),
             ..ConnectionLimits::default()
         },
+        allow_interventions: args.allow_interventions,
         inspect: (!args.no_inspect).then(|| usize::try_from(args.inspect_memory).unwrap_or(usize::MAX)),
         page: match &args.ui_dir {
             Some(folder) => PageOptions::Folder(folder.clone()),

@@ -17,15 +17,18 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
+    /// A model, whose tokenizer is used instead of --tokenizer
+    #[arg(value_name = "MODEL", value_parser = models::any_word())]
+    place: Option<PathBuf>,
     /// Text, @FILE, or - for standard input; with --decode, ids like 1,2,3
-    #[arg(value_name = "TEXT", required_unless_present_any = ["vocab", "lines", "export"])]
+    #[arg(value_name = "TEXT")]
     text: Option<String>,
     /// gpt2, cl100k_base, o200k_base, a tokenizer.json, char or word (learned from the text itself), or the words of a document's
-    /// example: s0, s0-three, s3
-    #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
-    tokenizer: String,
-    /// Use the tokenizer of a model directory
-    #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
+    /// example: s0, s0-three, s3 [default: gpt2]
+    #[arg(long, value_name = "NAME|FILE")]
+    tokenizer: Option<String>,
+    /// The same as MODEL
+    #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Decode ids to text
     #[arg(long)]
@@ -40,16 +43,16 @@ pub struct Args {
     #[arg(long, conflicts_with = "decode")]
     vocab: bool,
     /// Print the ids as one-hot rows instead; for small vocabularies
-    #[arg(long, conflicts_with = "decode", requires = "text")]
+    #[arg(long, conflicts_with = "decode")]
     one_hot: bool,
     /// Encode each line of a file (- for standard input), a JSON string, to a JSON list of ids; with --decode, back
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "stats", "vocab", "one_hot", "one_based", "json"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stats", "vocab", "one_hot", "one_based", "json"])]
     lines: Option<String>,
     /// Treat the text of special tokens as ordinary text
     #[arg(long, conflicts_with = "decode")]
     ordinary: bool,
     /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c), or a folder for all files that transformers reads
-    #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["text", "lines", "json"])]
+    #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["lines", "json"])]
     export: Option<PathBuf>,
     /// The form, where the name of --export does not say it
     #[arg(long, value_name = "FORM", requires = "export", value_parser = FORMATS)]
@@ -100,11 +103,32 @@ fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Res
 /// Widest one-hot matrix, and longest vocabulary that is printed whole.
 const WIDEST: usize = 200;
 
-pub fn run(args: Args) -> Result<()> {
+/// Which of the words that were typed is a model, and which the text: a word that is alone is the text, where one is taken.
+fn words(args: &mut Args) -> Result<()> {
+    let takes_text = args.lines.is_none() && args.export.is_none();
+    if takes_text && !(args.vocab && args.text.is_none() && args.place.as_deref().is_some_and(Path::exists)) {
+        args.text = models::after_model(&mut args.place, args.text.take(), "tokenize", "TEXT")?;
+    }
+    if takes_text && args.text.is_none() && (!args.vocab || args.one_hot) {
+        bail!(Usage("TEXT is missing: `limpid tokenize [MODEL] TEXT`".into()));
+    }
+    if !takes_text && args.text.is_some() {
+        bail!(Usage("--lines and --export take no TEXT: leave it out".into()));
+    }
+    args.model = models::one_model(args.place.as_deref(), args.model.as_deref())?.map(Path::to_path_buf);
+    if let (Some(model), Some(tokenizer)) = (&args.model, &args.tokenizer) {
+        let model = show::quoted(model);
+        bail!(Usage(format!("--tokenizer {tokenizer}: the model {model} has its own: leave one of them out")));
+    }
+    Ok(())
+}
+
+pub fn run(mut args: Args) -> Result<()> {
     if let Some(Verb::Train(args)) = args.verb {
         return super::learn::run(args);
     }
-    let ranks = args.model.is_none() && args.tokenizer.ends_with(".tiktoken");
+    words(&mut args)?;
+    let ranks = args.tokenizer.as_deref().is_some_and(|name| name.ends_with(".tiktoken"));
     for (flag, given) in [("--split", args.split.is_some()), ("--special", !args.special.is_empty())] {
         if given && !ranks {
             bail!(Usage(format!("{flag}: it is for a .tiktoken file, given with --tokenizer")));
@@ -152,7 +176,7 @@ pub fn run(args: Args) -> Result<()> {
 
 /// The tokenizer that was asked for; one of characters or words is learned from `text`.
 fn tokenizer(args: &Args, text: Option<&str>) -> Result<Tokenizer> {
-    Ok(match (&args.model, args.tokenizer.as_str()) {
+    Ok(match (&args.model, args.tokenizer.as_deref().unwrap_or("gpt2")) {
         (Some(dir), _) => models::tokenizer(&models::checkpoint(dir, true)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
             let Some(text) = text.filter(|_| !args.decode) else {

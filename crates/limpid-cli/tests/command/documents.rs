@@ -16,12 +16,13 @@ const ELSEWHERE: [(&str, &str); 4] = [
 ];
 
 /// Documents whose commands run here.
-const GUIDES: [&str; 9] = [
+const GUIDES: [&str; 10] = [
     "docs/README.md",
     "docs/training.md",
     "docs/formats.md",
     "docs/data.md",
     "docs/inside.md",
+    "docs/interventions.md",
     "docs/pictures.md",
     "docs/scale.md",
     "docs/gpu.md",

@@ -710,7 +710,7 @@ fn a_text_counted_and_a_vocabulary_printed() {
     assert!(ok(&format!("{s0} --one-hot")).contains("8  0  0  0  0  0  1\n\n[9 rows x 6 columns]"));
     fails(1, "tokenize --one-hot hello", "50,257 columns");
     fails(1, "tokenize --tokenizer char --vocab", "learned from a text");
-    fails(2, "tokenize", "<TEXT>");
+    fails(2, "tokenize", "TEXT is missing");
     fails(2, "tokenize --decode --stats 1,2", "--stats");
     // "The Formulated GPT-2" counts from 1: the same matrix, its rows and columns numbered so, and each 1 in the column of its id
     let both = ok(&format!("{s0} --one-hot --one-based"));

@@ -12,6 +12,7 @@ mod damaged;
 mod data;
 mod documents;
 mod hangup;
+mod intervene;
 mod leaves;
 mod lesson;
 mod llmc;

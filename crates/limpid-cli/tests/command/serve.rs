@@ -263,3 +263,37 @@ fn a_server_is_measured() {
     f.fails(1, &format!("{load} {address}"), &["the server answered http/1.1 401", "invalid_api_key"]);
     assert_eq!(f.json(&format!("{load} {address} --api-key secret"))["loads"][0]["served"]["tokens"], 4);
 }
+
+/// A change that a request asks for is made only where the server's owner allows it; its receipt is replayed, and one that was altered is
+/// found out.
+#[test]
+fn interventions_are_allowed_served_and_replayed() {
+    let f = Folder::new("serve-interventions");
+    train(&f, "--steps 20");
+    let asked = |limpid: Value| json!({ "prompt": "to be", "max_tokens": 12, "seed": 5, "limpid": limpid });
+    let steps = json!([{ "steer": "blocks.0.hook_resid_post", "by": 9, "add": { "difference": ["to", "be"] } }]);
+    let changed = asked(json!({ "interventions": steps, "receipt": true }));
+    let closed = Serving::start(&f, "");
+    let (status, said) = closed.ask("POST /v1/completions", &changed.to_string());
+    assert!(status == 403 && said["error"]["message"].as_str().unwrap().contains("--allow-interventions"), "{said}");
+    let served = Serving::start(&f, "--allow-interventions");
+    let plain = served.complete(&asked(json!({ "receipt": true })));
+    assert_eq!(plain["choices"], closed.complete(&asked(json!({})))["choices"]);
+    let answer = served.complete(&changed);
+    assert_ne!(answer["choices"], plain["choices"]);
+    for (name, answer) in [("plain", &plain), ("changed", &answer)] {
+        f.file(&format!("{name}.json"), answer.to_string());
+        assert_eq!(f.ok(&format!("replay {name}.json --model m")), "the same 12 tokens\n");
+    }
+    let mut altered = answer.clone();
+    altered["limpid"]["receipt"]["request"]["interventions"][0][0]["by"] = (-9).into();
+    f.file("altered.json", altered.to_string());
+    f.fails(1, "replay altered.json --model m", &["of the answer differs", "either the receipt was changed, or"]);
+    altered["limpid"]["receipt"]["request"].as_object_mut().unwrap().remove("interventions");
+    f.file("altered.json", altered.to_string());
+    f.fails(1, "replay altered.json --model m", &["of the answer differs"]);
+    altered["limpid"]["receipt"]["request"]["interventions"] = json!([[{ "ablate": "blocks.0.hook_resid_pst" }]]);
+    f.file("altered.json", altered.to_string());
+    f.fails(1, "replay altered.json --model m", &["step 1", "blocks.0.hook_resid_post"]);
+    f.fails(2, "serve --model m --port 0 --allow-interventions --no-inspect", &["--no-inspect"]);
+}

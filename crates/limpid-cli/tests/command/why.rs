@@ -33,10 +33,15 @@ fn a_word_leads_to_its_reason() {
     assert_eq!(steps.last().unwrap()["via"].as_array().unwrap().last().unwrap(), "w");
     let shown = f.ok("inspect --why next");
     assert!(shown.contains("together") && shown.contains("Here the way ends."), "{shown}");
-    for width in [40, 80] {
+    for width in [40, 50, 60, 70, 80, 100] {
         let shown = f.ok(&format!("inspect --why next --width {width}"));
         let wide = shown.lines().find(|line| line.chars().count() > width);
         assert_eq!(wide, None, "at {width}");
+        // a figure stands on the line of its name
+        let first =
+            |line: &&str| line.split(' ').next().unwrap_or_default().trim_end_matches([',', ';', '.', ')']).to_string();
+        let alone = shown.lines().find(|line| first(line).contains('.') && first(line).parse::<f64>().is_ok());
+        assert_eq!(alone, None, "at {width}");
     }
     // another way, another word, another place
     let head =
@@ -86,6 +91,19 @@ fn the_newest_run_is_the_model_where_none_is_named() {
         let (_, said) = f.both(verb);
         assert!(said.contains("is the newest run") && said.contains("runs/nano-"), "{verb}: {said}");
     }
+    // a text in the model's place is refused with the way to give it
+    std::fs::write(f.0.join("README.md"), "Once upon a time").unwrap();
+    for (verb, mend) in [
+        ("generate 'Once upon'", "`limpid generate --prompt 'Once upon'`"),
+        ("generate README.md", "`limpid generate --prompt @README.md`"),
+        ("inspect Once", "`limpid inspect --prompt Once`"),
+        ("chat Hello", "`limpid generate --chat Hello`"),
+        ("eval README.md", "`limpid eval --data README.md`"),
+        ("eval README.md --data README.md", "`limpid eval --data README.md`"),
+    ] {
+        f.fails(1, verb, &[mend]);
+    }
+    f.fails(2, "eval", &["no text is given: --data FILE"]);
     // a model is named in either way, by all verbs, and not in both
     let run = std::fs::read_dir(f.0.join("runs")).unwrap().next().unwrap().unwrap().file_name();
     let run = format!("runs/{}", run.display());
@@ -94,6 +112,40 @@ fn the_newest_run_is_the_model_where_none_is_named() {
         let by_place = f.both(&format!("{name} {run} {rest}"));
         assert!(!by_place.1.contains("newest"), "{verb}");
         assert_eq!(f.both(&format!("{name} --model {run} {rest}")), by_place, "{verb}");
-        f.fails(2, &format!("{name} {run} --model {run} {rest}"), &["cannot be used with"]);
+        f.fails(2, &format!("{name} {run} --model {run} {rest}"), &["two models are named", "leave one out"]);
     }
+}
+
+#[test]
+fn a_model_stands_before_the_text_of_a_verb() {
+    let (f, _) = trained("before");
+    let run = std::fs::read_dir(f.0.join("runs")).unwrap().next().unwrap().unwrap().file_name();
+    let run = format!("runs/{}", run.display());
+    f.ok(&format!("generate {run} --prompt Once -n 3 --receipt r.json"));
+    for (verb, word) in [("embed", "Once"), ("replay", "r.json")] {
+        let placed = f.ok(&format!("{verb} {run} {word}"));
+        assert_eq!(f.ok(&format!("{verb} {word} --model {run}")), placed);
+        assert_eq!(f.ok(&format!("{verb} --model {run} {word}")), placed);
+        let (newest, said) = f.both(&format!("{verb} {word}"));
+        assert!(newest == placed && said.contains("is the newest run"), "{said}");
+        f.fails(2, &format!("{verb} {word} {run}"), &["MODEL stands before", &format!("`limpid {verb} {run} {word}`")]);
+        f.fails(2, verb, &["is missing", &format!("`limpid {verb} [MODEL] ")]);
+    }
+    let [placed, named] =
+        [format!("{run} Once"), format!("Once --model {run}")].map(|words| f.ok(&format!("tokenize {words}")));
+    assert_eq!(placed, named);
+    assert!(placed.contains("of 1,979") && f.ok("tokenize Once").contains("gpt2"), "{placed}");
+    let [placed, named] =
+        [format!("{run} --vocab"), format!("--vocab --model {run}")].map(|words| f.ok(&format!("tokenize {words}")));
+    assert_eq!(placed, named);
+    assert!(f.ok("tokenize ''").contains("0 tokens"));
+    f.ok(&format!("tokenize {run} --export t.json"));
+    f.fails(
+        2,
+        &format!("tokenize Once {run}"),
+        &["MODEL stands before TEXT", &format!("`limpid tokenize {run} Once`")],
+    );
+    f.fails(2, &format!("tokenize {run} Once --model {run}"), &["two models are named"]);
+    f.fails(2, &format!("tokenize {run} Once --tokenizer char"), &["--tokenizer char", "has its own"]);
+    f.fails(2, &format!("tokenize {run} Once --export u.json"), &["take no TEXT"]);
 }

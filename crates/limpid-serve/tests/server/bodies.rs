@@ -85,6 +85,20 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
         "stream_options.usage",
     ),
     (COMPLETIONS, r#"{"prompt":"a","limpid":{"reciept":true}}"#, "unknown_parameter", "limpid.reciept"),
+    (COMPLETIONS, r#"{"prompt":"a","limpid":{"interventions":7}}"#, "invalid_value", "limpid.interventions"),
+    (COMPLETIONS, r#"{"prompt":"a","limpid":{"interventions":[]}}"#, "invalid_value", "limpid.interventions"),
+    (
+        COMPLETIONS,
+        r#"{"prompt":"a","limpid":{"interventions":[{"zero":"logits"}]}}"#,
+        "invalid_value",
+        "limpid.interventions",
+    ),
+    (
+        CHAT,
+        r#"{"messages":[{"role":"user","content":"a"}],"limpid":{"interventions":"[]"}}"#,
+        "invalid_value",
+        "limpid.interventions",
+    ),
     // what OpenAI has and limpid lacks
     (COMPLETIONS, r#"{"prompt":"a","suffix":"b"}"#, "unsupported_parameter", "suffix"),
     (COMPLETIONS, r#"{"prompt":"a","best_of":2}"#, "unsupported_parameter", "best_of"),
@@ -272,7 +286,7 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Codes of the connection, the server and its load, which no body brings about.
-const OTHERS: [&str; 25] = [
+const OTHERS: [&str; 26] = [
     "kv_full",
     // of looking inside, which sockets.rs does
     "empty_prompt",
@@ -284,6 +298,7 @@ const OTHERS: [&str; 25] = [
     "unknown_tensor",
     "trace_expired",
     "inspect_disabled",
+    "interventions_disabled",
     // of all
     "invalid_api_key",
     "host_not_allowed",

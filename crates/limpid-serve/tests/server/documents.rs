@@ -165,6 +165,12 @@ fn candidates(all: &Value, schema: &Value) -> Vec<Value> {
         json!([{ "role": "user", "content": "a", "name": "", "tool_calls": [], "images": {}, "audio": null }]),
         json!([{ "role": "user", "content": "a", "other": null }]),
         json!([{ "role": "tool", "content": "a" }]),
+        json!([{ "ablate": "hook_embed" }]),
+        json!({ "do": [{ "scale": "hook_embed", "by": 2 }], "name": "x", "limpid_interventions": 1 }),
+        json!({ "do": [{ "scale": "hook_embed", "by": 2 }], "name": 7 }),
+        json!({ "do": [{ "scale": "hook_embed", "by": 2 }], "limpid_interventions": 2 }),
+        json!(vec![json!({ "ablate": "hook_embed" }); 256]),
+        json!(vec![json!({ "ablate": "hook_embed" }); 257]),
     ];
     for (word, value) in schema.as_object().into_iter().flatten() {
         match (word.as_str(), value.as_f64()) {
@@ -231,7 +237,7 @@ fn the_schema_and_the_reader_agree() {
                             "unsupported_parameter" => ["best_of", "dimensions"].contains(&property),
                             // bytes of a text, another property, and what the library finds in a text
                             "invalid_value" => {
-                                ["stop", "logprobs", "messages", "n", "receipt"].contains(&property)
+                                ["stop", "logprobs", "messages", "n", "receipt", "interventions"].contains(&property)
                                     || ["content", "prompt"].contains(&property) && path == "/tokenize"
                             }
                             _ => false,

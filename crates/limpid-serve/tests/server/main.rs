@@ -1,10 +1,12 @@
 //! The server's tests, in one program. Without a socket: bodies to requests (`bodies`, `tokens`), events to answers (`answers`), and what is
-//! written about both (`documents`). Over one: who may ask and how (`sockets`), the engine behind it (`work`).
+//! written about both (`documents`). Over one: who may ask and how (`sockets`), the engine behind it (`work`),
+//! requests that change what the model computes (`intervene`).
 
 mod answers;
 mod bodies;
 mod common;
 mod documents;
+mod intervene;
 mod served;
 mod sockets;
 mod tokens;

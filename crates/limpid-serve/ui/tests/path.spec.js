@@ -1,7 +1,7 @@
 // From a word to its reason: by mouse and by keys, in the page, in a saved file and on a deep model; the tour; a word that is taken instead.
 import { spawnSync } from "node:child_process";
 import { pathToFileURL } from "node:url";
-import { at, barriers, expect, test } from "./page.js";
+import { ask, at, barriers, byHand, chunk, expect, open, push, test } from "./page.js";
 import { BINARY } from "./servers.js";
 
 const complete = (page) => expect(page.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
@@ -117,6 +117,72 @@ test("a word that is no token, and a way that is none, say so in place", async (
   await expect(page.locator(".parts a").first()).toBeVisible();
   await page.evaluate(() => (location.hash = "v=path&why=%7E%7Eh99.0%7E"));
   await expect(page.locator(".path .trouble")).toContainText("the path has no `h99.0` there");
+});
+
+test("a word clicked while the run streams says that the run is not at its end", async ({ page, expected }) => {
+  expected.push("400");
+  // the run stands still after its first layer, until it may go on
+  await page.addInitScript(() => {
+    const real = window.fetch;
+    window.fetch = async (path, options) => {
+      const response = await real(path, options);
+      if (path !== "/inspect/v1/traces") return response;
+      const gate = new Promise((open) => (window.runOn = open));
+      const lines = (await response.text()).split("\n").filter((line) => line);
+      const first = lines.findIndex((line) => JSON.parse(line).event === "layer") + 1;
+      const bytes = (part) => new TextEncoder().encode(`${part.join("\n")}\n`);
+      const body = new ReadableStream({
+        async start(stream) {
+          options.signal.addEventListener("abort", () => stream.error(options.signal.reason));
+          stream.enqueue(bytes(lines.slice(0, first)));
+          await gate;
+          stream.enqueue(bytes(lines.slice(first)));
+          stream.close();
+        },
+      });
+      return new Response(body);
+    };
+  });
+  await page.goto(`${at("BASE")}/#v=text&p=Once+upon+a+time`);
+  const tokens = page.locator("#glass-chips .token");
+  await tokens.nth(1).click();
+  const where = /The run is at 1 of \d layers; /;
+  await expect(page.locator(".text .cell-line")).toHaveText(/^token 1 .*: The run is at 1 of \d layers; its probability comes after the last one\.$/);
+  for (const [view, what] of [["head", "the picture"], ["lens", "the lens"], ["path", "the path"]]) {
+    await page.evaluate((view) => (location.hash = `v=${view}&p=Once+upon+a+time`), view);
+    await tokens.nth(1).click();
+    await expect(page.locator("#glass-view"), view).toContainText(where);
+    await expect(page.locator("#glass-view"), view).toContainText(`${what} comes after the last one.`);
+  }
+  await page.evaluate(() => (location.hash = location.hash.replace("v=path", "v=map")));
+  await expect(page.locator("#glass-numbers .of-token .note")).toContainText("what it expects comes after the last one.");
+  await page.goBack();
+  await page.getByLabel("Another word").fill("quizzaciously");
+  await page.keyboard.press("Enter");
+  await expect(page.locator(".path .hint")).toContainText("the path of “quizzaciously” comes after the last one.");
+  // stopped, it says so and how it comes
+  await page.getByRole("button", { name: "Stop", exact: true }).click();
+  await expect(page.locator(".path .hint")).toContainText("The run was stopped after 1 of");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page.locator(".path .hint")).toHaveText(where);
+  await page.evaluate(() => window.runOn());
+  await expect(page.locator(".path .trouble")).toContainText("must be one token of this model's vocabulary");
+  await page.getByRole("link", { name: "Begin with the likeliest word" }).click();
+  await addsUp(page, "after the run");
+});
+
+test("an unknown word clicked while an answer streams says so in its place", async ({ page, expected }) => {
+  expected.push("400");
+  await byHand(page);
+  await open(page, "CHAT");
+  await ask(page);
+  await push(page, chunk([["quizzaciously", 0.5, [["quizzaciously", 0.5], [" a", 0.25]]]]));
+  await page.locator(".answer .token").click();
+  await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "true");
+  await page.getByRole("button", { name: "Why this word?" }).click();
+  await expect(page.locator(".path .trouble")).toContainText("must be one token of this model's vocabulary");
+  await page.getByRole("link", { name: "Begin with the likeliest word" }).click();
+  await addsUp(page, "in place of it");
 });
 
 test("a prompt of one token, and an encoder, have their paths", async ({ page }) => {
@@ -285,6 +351,13 @@ test("tabs are grouped, no two called alike, and the chosen one is in sight on a
   const order = await page.locator("#glass-tabs a").evaluateAll((all) => all.map((one) => one.offsetLeft));
   expect(order).toEqual([...order].sort((a, b) => a - b));
   await expect(page.locator("#glass-tabs [aria-current]")).toBeInViewport();
+  // all of it, before the faded end, whatever stands beside the tabs
+  await page.goto(`${at("BASE")}/#v=lens`);
+  await page.reload();
+  await complete(page);
+  await expect(page.locator("#glass-why")).toBeVisible();
+  const ends = () => page.evaluate(() => ["#glass-tabs [aria-current]", "#glass-tabs"].map((one) => document.querySelector(one).getBoundingClientRect().right));
+  await expect.poll(async () => (await ends()).reduce((chosen, all) => all - chosen)).toBeGreaterThan(32);
 });
 
 test("on a phone no column of a step is cut, and a table ends at a whole column", async ({ page }) => {
@@ -293,6 +366,7 @@ test("on a phone no column of a step is cut, and a table ends at a whole column"
   await complete(page);
   await page.locator('.parts a[data-hop^="h"]').first().click();
   await expect(page.locator(".arcs canvas")).toBeVisible();
+  await expect(page.locator(".row-of-words .from"), "the word that looks").toBeInViewport({ ratio: 0.98 }); // but for a part of a pixel
   expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth)).toBeLessThanOrEqual(0);
   await page.setViewportSize({ width: 1200, height: 900 });
   await page.evaluate(() => (location.hash = "v=table"));

@@ -18,7 +18,7 @@ use crate::ops::BLOCK;
 use crate::ops::cache_blocks;
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
-use limpid_trace::edits::{EditedBackend, EditedSequences, Edits, PlacedEdits};
+use limpid_trace::edits::{EditError, EditedBackend, EditedSequences, Edits, PlacedEdits};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::{fmt, mem};
@@ -40,6 +40,24 @@ pub struct EngineRequest {
     pub reuse: bool,
     /// What changes its runs; the answer of such a request shares nothing with others.
     pub edits: Option<Arc<Edits>>,
+}
+
+impl EngineRequest {
+    /// That its edits fit its prompt, of which nothing must be dropped, and what may follow.
+    ///
+    /// # Errors
+    /// As [`Edits::on`].
+    pub fn check_edits(&self, config: &Config) -> Result<(), EditError> {
+        let Some(edits) = &self.edits else { return Ok(()) };
+        let (run, positions) = extent(self.prompt.len(), self.options.max_tokens, config.context_length);
+        edits.on(&self.prompt[..run], positions).map(drop)
+    }
+}
+
+/// How many tokens of a prompt run, and how many positions the sequence may come to have.
+fn extent(prompt: usize, max_tokens: usize, context: usize) -> (usize, usize) {
+    let run = prompt.saturating_sub(usize::from(max_tokens == 0));
+    (run, run.saturating_add(max_tokens.saturating_sub(1)).min(context))
 }
 
 /// Which log-probabilities are wanted beside those of the tokens that are chosen.
@@ -377,8 +395,7 @@ impl Engine {
             return Err(DecodeError::Full { held: 0, more: prompt.len() - silent, context }.into());
         }
         prompt.drain(..dropped);
-        let run = prompt.len() - silent;
-        let positions = (run.saturating_add(more)).min(context);
+        let (run, positions) = extent(prompt.len(), options.max_tokens, context);
         if !self.decoder.pool().fits(positions) {
             let room = self.decoder.pool().capacity() * BLOCK;
             return Err(GenerateError::NoCache { positions, room });

@@ -12,6 +12,11 @@ use limpid::trace::edits::{
     ColumnChange, Edit, EditPositions, EditSite, EditedBackend, EditedSequences, Edits, WeightChange,
 };
 use limpid::trace::{Labelled, Trace};
+use limpid::{Interventions, Lm};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 /// One sequence.
@@ -195,4 +200,74 @@ fn a_run_with_a_cache_is_the_run_without() {
         }
     }
     assert!(runs > 40 && edited * 10 > runs * 9, "{edited} of {runs} were changed");
+}
+
+/// The numbers of an independent implementation: hooks of PyTorch on transformers' own models, in f64 (`reference/interventions.py`). The same
+/// runs in PyTorch's f32 differ from these by up to 3.3e-6, of logits up to 3.9.
+#[test]
+fn pytorch_gives_the_same_numbers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let truth: Value = serde_json::from_slice(&fs::read(folder.join("interventions.json")).unwrap()).unwrap();
+    let cases = truth["cases"].as_array().unwrap();
+    let (mut models, mut worst) = (HashMap::new(), 0.0f64);
+    for (n, case) in cases.iter().enumerate() {
+        let name = case["model"].as_str().unwrap();
+        let lm = models.entry(name).or_insert_with(|| Lm::open(folder.join("hf").join(name)).unwrap());
+        let ids: Vec<u32> = case["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        let changed = lm.intervene(&Interventions::new(case["do"].clone()).unwrap()).unwrap();
+        let logits = changed.trace_ids(&ids, |trace| trace.get("logits")).unwrap();
+        let mut by_layers = changed.trace_layers(&ids, 1 << 20).unwrap();
+        let last = by_layers.last().unwrap();
+        by_layers
+            .logits(&last.values, |row, own| {
+                let same = &logits.values[row * own.len()..][..own.len()];
+                assert!(own.iter().zip(same).all(|(a, b)| a.to_bits() == b.to_bits()), "case {n}: {case}");
+            })
+            .unwrap();
+        for entry in case["logits"].as_array().unwrap() {
+            let [at, id] = [0, 1].map(|i| entry[i].as_u64().unwrap() as usize);
+            let (want, got) = (entry[2].as_f64().unwrap(), f64::from(logits.at(&[0, at, id]).unwrap()));
+            worst = worst.max((got - want).abs() / want.abs().max(1.0));
+            assert!(
+                (got - want).abs() <= 1e-5 * want.abs().max(1.0),
+                "case {n}: {got} for {want} at {at}, {id}: {case}"
+            );
+        }
+    }
+    assert!(cases.len() >= 200, "{} cases, at most {worst:e} apart", cases.len());
+}
+
+/// A list has bounds however it is written, and is the same when it is read again.
+#[test]
+fn a_list_of_interventions_has_bounds() {
+    let said = |given: Value| Interventions::new(given).unwrap_err().to_string();
+    let step = |pos: Value| json!({ "scale": "hook_embed", "by": 1, "pos": pos });
+    let list = |steps: usize, pos: Value| Value::from(vec![step(pos); steps]);
+    let most = Interventions::MOST_STEPS;
+    assert!(said(list(most + 1, json!(0))).contains("a list has at most 256, found 257"));
+    assert!(said(list(1, json!("0..131073"))).contains("`pos` is a number"));
+    for numbers in [list(1, vec![0; 131_073].into()), list(most, json!("0..513")), list(2, json!("-131072..-5"))] {
+        assert!(said(numbers).contains("name at most 131072 heads, units, positions and keys"));
+    }
+    for fits in [list(most, json!("0..512")), list(1, json!("0..131072")), list(most, json!("all"))] {
+        let read = Interventions::new(fits.clone()).unwrap();
+        assert_eq!((read.json(), serde_json::to_value(&read).unwrap()), (&fits, fits.clone()));
+        assert_eq!(serde_json::from_value::<Interventions>(fits).unwrap(), read);
+    }
+}
+
+/// As many steps as there may be, each with positions of its own in all columns of one site, are checked for any prompt.
+#[test]
+fn long_lists_are_checked() {
+    let model = Model::new(&configs()[0], Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
+    let site = EditSite::find(&model, "blocks.0.hook_resid_pre", 1).unwrap();
+    let shown = all(&site);
+    let edits = |by: i64| -> Edits {
+        let set = ColumnChange::Set(vec![0.0; shown.len()].into());
+        let at = |n: i64| EditPositions::These((0..512).map(|i| n + i * by).collect());
+        (0..256).map(|n| site.edit(&shown, at(n), set.clone()).unwrap()).collect()
+    };
+    let prompt = vec![0; 131_072];
+    edits(256).on(&prompt, prompt.len()).unwrap();
+    assert!(edits(255).on(&prompt, prompt.len()).unwrap_err().to_string().contains("both set"));
 }

@@ -157,6 +157,49 @@ fn what_differs_is_named() {
     assert!(replay(&lm, &with(&|r| r.request.prompt = vec![9999])).is_err());
 }
 
+/// Interventions stand in a receipt as they were given, and are repeated; one that was altered makes another answer. A receipt without any
+/// has no word of them.
+#[test]
+fn interventions_are_replayed() {
+    let lm = trained(1);
+    let options = Options { overflow: Overflow::Stop, max_tokens: 20, ..options() };
+    assert!(!serde_json::to_string(&answered(&lm, &options)).unwrap().contains("interventions"));
+    let given =
+        r#"[{"steer": "blocks.0.hook_resid_post", "by": 2, "add": {"difference": ["to be", "not"]}, "pos": 25}]"#;
+    let [first, second] =
+        [given, r#"{"name": "later", "do": [{"scale": "blocks.1.hook_mlp_out", "by": 0.1, "pos": "generated"}]}"#]
+            .map(|text| text.parse::<limpid::Interventions>().unwrap());
+    let once = lm.intervene(&first).unwrap();
+    let twice = once.intervene(&second).unwrap();
+    let receipt = answered(&twice, &options);
+    assert_eq!(receipt.request.interventions, [first, second]);
+    assert_ne!(receipt.answer, answered(&lm, &options).answer);
+    for from in [&lm, &once, &twice] {
+        assert_eq!(replay(from, &receipt).unwrap(), Replay::Same);
+        let mut other = receipt.clone();
+        other.request.interventions[1] = r#"[{"scale": "blocks.1.hook_mlp_out", "by": -4}]"#.parse().unwrap();
+        let found = replay(from, &other).unwrap();
+        assert!(matches!(&found, Replay::Differs { why, .. } if why.is_empty()), "{found:?}");
+    }
+    let mut plain = receipt.clone();
+    plain.request.interventions.clear();
+    assert!(matches!(replay(&lm, &plain).unwrap(), Replay::Differs { .. }));
+    // a position that would have come after the answer ended
+    let prompt = lm.encode("to be or ").unwrap();
+    let (mut told, mut stopped) = (0, twice.generate_events(&prompt, &options, &mut |_| true).unwrap());
+    let stop = stopped.text[3..5].to_string();
+    let early = Options { stop: vec![stop], ..options.clone() };
+    assert_eq!(replay(&lm, &answered(&twice, &early)).unwrap(), Replay::Same);
+    stopped = twice
+        .generate_events(&prompt, &options, &mut |event| {
+            told += usize::from(matches!(event, GenerateEvent::Piece { .. }));
+            told < 5
+        })
+        .unwrap();
+    let cut = Receipt::new(&twice, &prompt, &options, &stopped).unwrap();
+    assert_eq!((cut.answer.finish_reason, replay(&lm, &cut).unwrap()), (FinishReason::Cancelled, Replay::Same));
+}
+
 /// The same model has the same checksums in memory, in files and in another program's files; one bit makes others.
 #[test]
 fn checksums_are_of_the_model() {

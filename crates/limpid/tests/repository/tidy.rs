@@ -330,6 +330,7 @@ fn the_command_and_the_server_come_in_by_the_front_door() {
         "doctor.rs",
         "eval.rs",
         "inspect.rs",
+        "inspect/ready.rs",
         "plan.rs",
         "train.rs",
     ];

@@ -19,7 +19,7 @@ const BARS: usize = 6;
 const HALF: usize = 12;
 
 pub fn print(args: &Args, ready: Ready) -> Result<()> {
-    let Ready { model, backend, batch, tokenizer } = ready;
+    let Ready { model, backend, batch, edits, tokenizer } = ready;
     let config = model.config.clone();
     if !config.lm_head {
         bail!("--why: {}", ConfigError::NoHead);
@@ -29,7 +29,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     }
     let tokenizer = tokenizer.as_ref();
     let row = position(args, &batch.tokens, (config.mask, tokenizer))?;
-    let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
+    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
     let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
     let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
     let target = match args.why.as_deref() {
@@ -68,7 +68,8 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let mut text = String::new();
     for (n, step) in steps.iter().enumerate() {
         let via = hops[..n].last().map_or(String::new(), |hop| format!(" {hop}"));
-        text += &wrap(&format!("{}.{via} {}", n + 1, step.sentence(&word)), 0, width).replace('\u{a0}', " ");
+        text +=
+            &wrap(&format!("{}.{via} {}", n + 1, figures_kept(&step.sentence(&word))), 0, width).replace('\u{a0}', " ");
         text += &format!("{}\n", bars(step, &|id| piece(tokenizer, id), width));
     }
     text += &wrap(steps[0].note, 0, width);
@@ -78,6 +79,24 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
         width,
     );
     show::out(&text)
+}
+
+/// A sentence whose figures stay on the line of the names that they belong to.
+fn figures_kept(sentence: &str) -> String {
+    let mut kept = String::new();
+    for word in sentence.split(' ') {
+        let figure = word.trim_end_matches([',', ';', '.', ')']).parse::<f64>().is_ok();
+        let own = (figure || word == "MLP") && !kept.ends_with([',', ';', '.']);
+        kept += if kept.is_empty() {
+            ""
+        } else if own {
+            "\u{a0}"
+        } else {
+            " "
+        };
+        kept += word;
+    }
+    kept
 }
 
 /// Which position is asked about.

@@ -1,0 +1,145 @@
+//! `inspect --intervene`: what follows from a change, beside the run without it.
+
+use super::{Args, SEEN, grid, piece};
+use crate::options::Usage;
+use crate::{models, show};
+use anyhow::{Result, bail};
+use limpid::Lm;
+use limpid::checkpoint::Checkpoint;
+use limpid::tokenizer::Tokenizer;
+use limpid::trace::compare::{TraceComparison, compare};
+use limpid::trace::layers::LayerTrace;
+use limpid::trace::predict::Prediction;
+use limpid::trace::view::wrap;
+use serde_json::{Value, json};
+
+/// Candidates at the last position.
+const CANDIDATES: usize = 5;
+
+/// Two runs of one prompt.
+struct Runs {
+    tokens: Vec<u32>,
+    plain: Vec<Prediction>,
+    changed: Vec<Prediction>,
+    differs: TraceComparison,
+}
+
+pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Result<()> {
+    let [ids] = sequences else {
+        bail!(Usage("--intervene shows what changes in one sequence: give one --prompt".into()));
+    };
+    if args.segments.is_some() {
+        bail!(Usage("--intervene compares runs without segments: leave --segments out".into()));
+    }
+    let other = args.changes.apply(models::sharing(checkpoint, &args.machine)?)?;
+    let plain = other.without_interventions();
+    let [mut a, mut b] = [plain.trace_layers(ids, SEEN)?, other.trace_layers(ids, SEEN)?];
+    let predicted = |trace: &mut LayerTrace| -> Result<Vec<Prediction>> {
+        if other.config().lm_head { Ok(trace.predictions(0..ids.len(), CANDIDATES)?) } else { Ok(vec![]) }
+    };
+    let [plain, changed] = [predicted(&mut a)?, predicted(&mut b)?];
+    let runs = Runs { tokens: ids.clone(), plain, changed, differs: compare(&mut a, &mut b)? };
+    let tokenizer = other.tokenizer().ok();
+    if args.json {
+        return show::json(&runs.json(&other, tokenizer));
+    }
+    show::out(&runs.text(tokenizer, args.width.map_or_else(show::table_width, usize::from)))
+}
+
+impl Runs {
+    fn mean_losses(&self) -> Option<[f64; 2]> {
+        let mean = |all: &[Prediction]| {
+            let losses: Vec<f64> = all.iter().filter_map(|one| Some(f64::from(one.target.as_ref()?.loss))).collect();
+            (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+        };
+        Some([mean(&self.plain)?, mean(&self.changed)?])
+    }
+
+    fn text(&self, tokenizer: Option<&Tokenizer>, width: usize) -> String {
+        let word = |id| piece(tokenizer, id);
+        let mut text = String::new();
+        if let (Some([before, after]), Some(kl)) = (self.mean_losses(), &self.differs.kl) {
+            let moved = kl.iter().filter(|kl| **kl > 0.0).count();
+            let likeliest = self.plain.iter().zip(&self.changed).filter(|(a, b)| a.top[0].id != b.top[0].id).count();
+            text += &wrap(
+                &format!(
+                    "The loss goes from {before:.4} to {after:.4} nats a token. Of {} the prediction changes at {moved}, and the likeliest \
+                     token at {likeliest}.",
+                    show::plural(kl.len(), "position"),
+                ),
+                0,
+                width,
+            );
+        }
+        text += "\n";
+        if let Some(kl) = &self.differs.kl {
+            let rows = self.plain.iter().zip(&self.changed).enumerate().map(|(at, (a, b))| {
+                let loss = |one: &Prediction| one.target.as_ref().map_or(String::new(), |t| format!("{:.3}", t.loss));
+                let best = |one: &Prediction| format!("{} {:.3}", word(one.top[0].id), one.top[0].p);
+                vec![
+                    at.to_string(),
+                    word(self.tokens[at]),
+                    format!("{:.4}", kl[at]),
+                    best(a),
+                    best(b),
+                    loss(a),
+                    loss(b),
+                ]
+            });
+            let headers = ["position", "token", "KL", "likeliest next", "changed to", "loss of the next", "changed to"];
+            text += &grid(String::new(), &headers, rows).whole(width);
+            let last = self.plain.len() - 1;
+            text += &format!("\nAfter {} (position {last}):\n", word(self.tokens[last]));
+            let listed = |all: &Prediction| {
+                let each = all.top.iter().map(|next| format!("{} {:.3}", word(next.id), next.p));
+                each.collect::<Vec<_>>().join(", ")
+            };
+            text += &wrap(&format!("without: {}", listed(&self.plain[last])), 2, width);
+            text += &wrap(&format!("with:    {}", listed(&self.changed[last])), 2, width);
+        }
+        if let Some(stream) = &self.differs.stream {
+            let title = "How much the residual stream changed, |with - without| / |without|:";
+            text += &format!("\n{}", wrap(title, 0, width));
+            let headers: Vec<String> = (0..stream.len()).map(stage).collect();
+            let headers: Vec<&str> = ["token"].into_iter().chain(headers.iter().map(String::as_str)).collect();
+            let row = |at: usize| {
+                let cells = stream.iter().map(|stage| match stage[at] {
+                    0.0 => "0".to_string(),
+                    change => format!("{change:.3}"),
+                });
+                [word(self.tokens[at])].into_iter().chain(cells).collect()
+            };
+            text += &grid(String::new(), &headers, (0..self.tokens.len()).map(row)).whole(width);
+        }
+        text + "\n"
+            + &wrap(
+                "KL and losses are in nats. --tensor, --table, --why and --plot show the changed run itself; `limpid generate --intervene` \
+                 writes with it.",
+                0,
+                width,
+            )
+    }
+
+    fn json(&self, lm: &Lm, tokenizer: Option<&Tokenizer>) -> Value {
+        let next = |one: &Prediction| {
+            let each =
+                one.top.iter().map(|next| json!({ "id": next.id, "text": piece(tokenizer, next.id), "p": next.p }));
+            json!({ "top": each.collect::<Vec<_>>(), "loss": one.target.as_ref().map(|target| target.loss) })
+        };
+        let rows = self.plain.iter().zip(&self.changed).enumerate().map(|(at, (a, b))| {
+            let kl = self.differs.kl.as_ref().map(|kl| kl[at]);
+            json!({ "position": at, "token": self.tokens[at], "kl": kl, "without": next(a), "with": next(b) })
+        });
+        json!({
+            "interventions": lm.interventions().iter().map(|one| one.json()).collect::<Vec<_>>(),
+            "loss": self.mean_losses().map(|[before, after]| json!({ "without": before, "with": after })),
+            "positions": rows.collect::<Vec<_>>(),
+            "stream": self.differs.stream,
+        })
+    }
+}
+
+/// A stage of the stream.
+fn stage(n: usize) -> String {
+    n.checked_sub(1).map_or("embedded".into(), |block| format!("block {block}"))
+}

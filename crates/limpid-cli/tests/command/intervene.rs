@@ -1,0 +1,125 @@
+//! `--intervene`: what a run is made to do, in the terminal; every step that docs/interventions.md shows; and what is refused.
+
+use crate::common::{Folder, root};
+use serde_json::Value;
+use std::fs;
+
+fn trained(name: &str) -> Folder {
+    let f = Folder::new(name);
+    f.ok("train --steps 12 --sample 0");
+    f
+}
+
+/// What stands between quotes for a shell.
+fn quoted(steps: &str) -> String {
+    format!("'[{}]'", steps.replace('\'', "'\\''"))
+}
+
+#[test]
+fn every_step_of_the_guide_runs() {
+    let f = trained("intervene-guide");
+    let guide = fs::read_to_string(root("docs/interventions.md")).unwrap();
+    let cells = guide.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('|'));
+    let steps: Vec<&str> = cells.filter_map(|cell| cell.trim().strip_prefix('`')?.strip_suffix('`')).collect();
+    let steps = steps.into_iter().filter(|step| step.starts_with('{'));
+    let known = ["blocks.0.hook_attn_out", "blocks.1.hook_resid_post"];
+    let mut ran = 0;
+    for step in steps {
+        let step = step.replace("SITE", &format!("\"{}\"", known[ran % 2]));
+        // as long as the prompt, where a step takes all of its positions
+        let step = step.replace("\"...\"", "\"Once upon a time, there was a girl\"");
+        let step = if step.contains("vector") { step.replace("0.1, 0.2", &vec!["0.1"; 128].join(", ")) } else { step };
+        let asked =
+            format!("inspect --prompt 'Once upon a time, there was a boy' --json --intervene {}", quoted(&step));
+        let found = f.json(&asked);
+        let kl = found["positions"].as_array().unwrap().iter().map(|row| row["kl"].as_f64().unwrap());
+        assert!(kl.fold(0.0, f64::max) > 0.0, "{step} changes nothing");
+        ran += 1;
+    }
+    assert!(ran >= 14, "{ran} steps");
+}
+
+#[test]
+fn a_change_shows_in_every_verb() {
+    let f = trained("intervene");
+    let steps = quoted(r#"{"ablate": "blocks.0.hook_mlp_out"}"#);
+    for (verb, changes) in [
+        ("generate --prompt 'Once upon a time' -n 12 --temperature 0", true),
+        ("eval --prompt 'Once upon a' --continuation ' time' --json", true),
+        ("embed 'Once upon a time'", true),
+        ("inspect --prompt 'Once upon' --tensor blocks.1.hook_resid_pre", true),
+        ("inspect --prompt 'Once upon' --tensor blocks.0.hook_resid_pre", false),
+    ] {
+        assert_eq!(f.ok(verb) != f.ok(&format!("{verb} --intervene {steps}")), changes, "{verb}");
+    }
+    // from a file, and one that is the identity
+    fs::write(f.0.join("same.json"), r#"{"name": "nothing", "do": [{"scale": "blocks.0.attn.hook_z", "by": 1}]}"#)
+        .unwrap();
+    let found = f.json("inspect --prompt 'Once upon a time' --json --intervene same.json");
+    let zero = |value: &Value| value.as_f64() == Some(0.0);
+    assert!(found["positions"].as_array().unwrap().iter().all(|row| zero(&row["kl"])), "{found}");
+    let stages = found["stream"].as_array().unwrap().iter().flat_map(|stage| stage.as_array().unwrap());
+    assert!(stages.into_iter().all(zero), "{found}");
+    // in words, in a narrow terminal
+    let shown = f.ok(&format!("inspect --prompt 'Once upon a time' --width 60 --intervene {steps}"));
+    assert!(shown.contains("The loss goes from") && shown.contains("residual stream"), "{shown}");
+    assert_eq!(shown.lines().find(|line| line.chars().count() > 60), None);
+    // the pattern that is shown is the one that was used
+    let frozen = quoted(r#"{"set": "blocks.0.attn.hook_pattern", "head": 1, "pos": 2, "row": {"1": 0.75}}"#);
+    let tensor =
+        "inspect --prompt 'Once upon a' --tensor blocks.0.attn.hook_pattern --head 1 --view table --labels false";
+    assert!(f.ok(&format!("{tensor} --intervene {frozen}")).contains("0.750000"));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_mend() {
+    let f = trained("intervene-not");
+    let refuses = |code: i32, steps: &str, says: &[&str]| {
+        f.fails(code, &format!("inspect --prompt 'Once upon a time' --intervene {}", quoted(steps)), says);
+    };
+    refuses(1, r#"{"ablate": "blocks.0.attn.hok_z"}"#, &["step 1", "did you mean `blocks.0.attn.hook_z`?"]);
+    refuses(1, r#"{"ablate": "logits"}"#, &["`logits` cannot be changed", "change `blocks.3.hook_resid_post`"]);
+    refuses(1, r#"{"ablate": "blocks.0.ln1.hook_normalized"}"#, &["cannot be changed", "`blocks.0.ln1.hook_out`"]);
+    refuses(1, r#"{"ablate": "embed.weight"}"#, &["it is no activation", "`blocks.0.hook_resid_pre`"]);
+    refuses(1, r#"{"ablate": "blocks.0.attn.hook_z", "head": 9}"#, &["has no head 9: there are 4, counted from 0"]);
+    refuses(1, r#"{"ablate": "blocks.0.hook_mlp_out", "head": 0}"#, &["is not divided into heads"]);
+    refuses(1, r#"{"ablate": "blocks.0.attn.hook_z", "unit": 0}"#, &["give `head` in place of `unit`"]);
+    refuses(1, r#"{"ablate": "blocks.0.hook_mlp_out", "pos": 99}"#, &["there is no position 99"]);
+    refuses(1, r#"{"ablate": "blocks.0.hook_mlp_out", "pos": "generated"}"#, &["no_effect"]);
+    refuses(1, r#"{"ablate": "blocks.0.hook_mlp_out", "pos": {"token": " dragon"}}"#, &["no_effect", "that token"]);
+    refuses(1, r#"{"patch": "blocks.0.hook_mlp_out", "from": {"prompt": "Once"}}"#, &["source of the same length"]);
+    refuses(1, r#"{"steer": "blocks.0.hook_mlp_out", "add": {"vector": [1, 2]}}"#, &["and 2 were given"]);
+    refuses(
+        1,
+        r#"{"ablate": "blocks.0.hook_mlp_out"}, {"set": "blocks.0.hook_mlp_out", "value": 1, "pos": 2}"#,
+        &["steps 1 and 2 both set `blocks.0.hook_mlp_out` at position 2"],
+    );
+    refuses(
+        1,
+        r#"{"set": "blocks.0.attn.hook_pattern", "pos": 1, "row": {"2": 1}}"#,
+        &["at position 1 does not see the key at 2"],
+    );
+    refuses(1, r#"{"freeze_attention": {"layer": [4]}, "from": {"prompt": "Once upon a time"}}"#, &["no layer 4"]);
+    for (steps, says) in [
+        (r#"{"ablat": "blocks.0.hook_mlp_out"}"#, "did you mean `ablate`?"),
+        (r#"{"ablate": "blocks.0.hook_mlp_out", "by": 2}"#, "`by` does not belong to `ablate`"),
+        (r#"{"ablate": "blocks.0.hook_mlp_out", "scale": "blocks.0.hook_mlp_out"}"#, "found ablate and scale"),
+        (r#"{"scale": "blocks.0.hook_mlp_out"}"#, "`by` is a finite number; found nothing"),
+        (r#"{"scale": "blocks.0.hook_mlp_out", "by": 1e300}"#, "`by` is a finite number"),
+        (r#"{"ablate": "blocks.0.hook_mlp_out", "pos": "5..2"}"#, "`pos` is a number, a list of them"),
+        (r#"{"ablate": 3}"#, "the name of a tensor"),
+        ("3", "expected an object"),
+        ("", "the list is empty"),
+    ] {
+        refuses(1, steps, &[says]);
+    }
+    f.fails(1, "inspect --prompt Once --intervene '{\"do\": 3}'", &["found no list"]);
+    f.fails(1, "inspect --prompt Once --intervene '[{'", &["interventions are a list of steps in JSON"]);
+    f.fails(1, "inspect --prompt Once --intervene none.json", &["none.json"]);
+    f.fails(1, "inspect --prompt Once --intervene -", &["interventions are a list of steps in JSON"]);
+    let same = quoted(r#"{"scale": "blocks.0.attn.hook_z", "by": 1}"#);
+    f.fails(2, &format!("inspect --prompt Once --backward --intervene {same}"), &["leave --backward"]);
+    f.fails(2, &format!("inspect --preset nano --tokens 1,2 --intervene {same}"), &["it is about a trained model"]);
+    let long = "generate --prompt Once -n 100000 --overflow slide-half";
+    f.fails(1, &format!("{long} --intervene {same}"), &["a sequence stays within the context", "ask for fewer tokens"]);
+}

@@ -1,0 +1,63 @@
+//! `limpid.interventions` of a request: whether it may change what the model computes, and what the changes are on this model. All of it is
+//! found out before anything of the request runs.
+//!
+//! Prompts that activations are taken from run where questions about the model's inside are answered: on the same few threads, within the same
+//! time and memory. So they hold up no engine. The numbers taken count among those of traces until the answer ends.
+
+use crate::model::ServedLease;
+use crate::openai::{Ask, fault};
+use crate::parameters::RequestFields;
+use crate::refusal::{Refusal, Result};
+use crate::server::ServerState;
+use crate::threads::on_thread;
+use limpid::{Error, Interventions};
+use limpid_glass::{GlassError, Reserved, Subject};
+use std::sync::Arc;
+
+/// The parameter.
+const PARAM: &str = "limpid.interventions";
+
+/// The most steps of a request times its answers: each is checked and applied in each of them.
+const STEPS: usize = 4096;
+
+/// What a request of so many answers wants to be changed, if anything.
+pub fn read(fields: &RequestFields, answers: usize) -> Result<Option<Interventions>> {
+    let given = fields.get(PARAM).cloned().map(Interventions::new).transpose();
+    let given = given.map_err(|error| fault(PARAM, &error))?;
+    match given.as_ref().map(Interventions::steps).filter(|steps| steps * answers > STEPS) {
+        Some(steps) => {
+            let expected = format!("at most {} steps for {answers} answers", STEPS / answers);
+            Err(Refusal::invalid_value(PARAM, &expected, &steps.to_string()))
+        }
+        None => Ok(given),
+    }
+}
+
+/// The same request with what its interventions are on the model, and the memory of that, to be held as long as the answer is made.
+pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) -> Result<(Ask, Option<Reserved>)> {
+    let Some(given) = ask.answer.interventions.clone() else { return Ok((ask, None)) };
+    if !shared.options.allow_interventions {
+        return Err(Refusal::interventions_disabled(PARAM));
+    }
+    let glass = shared.glass.clone().ok_or_else(Refusal::inspect_disabled)?;
+    let (model, time) = (model.clone(), shared.options.look_time);
+    on_thread(shared, &shared.looking, move |gone| {
+        let subject = Subject::from(&**model);
+        let budget = Arc::new(glass.budget(&[subject]).time(time).unless(gone.clone()));
+        let edits = Arc::new(model.lm.resolve(&given, &budget).map_err(refused)?);
+        let held = glass.reserve(edits.bytes(), &budget)?;
+        ask.requests.iter_mut().for_each(|request| request.edits = Some(edits.clone()));
+        for same in ask.requests.chunk_by(|a, b| a.prompt == b.prompt) {
+            same[0].check_edits(model.lm.config()).map_err(|error| fault(PARAM, &error))?;
+        }
+        Ok((ask, Some(held)))
+    })
+    .await
+}
+
+fn refused(error: Error) -> Refusal {
+    match error {
+        Error::Intervention(error) => fault(PARAM, &error),
+        other => GlassError::from(other).into(),
+    }
+}
