@@ -11,6 +11,7 @@
 use crate::compare::{divergence, log_softmax};
 use crate::edits::{ColumnChange, Edit, EditError, EditPositions, EditSite, EditedSequences, Edits, WeightChange};
 use crate::layers::LayerTrace;
+use crate::names::{self, Derived};
 use crate::picture::{PlotPart, TensorPlot};
 use crate::view::{HeatScale, Matrix};
 use crate::{Labelled, TraceError};
@@ -288,8 +289,17 @@ impl SweepQuestion {
         (0..named.config.n_layer).try_for_each(|layer| self.find(named, layer).map(drop))
     }
 
+    /// The tensor of a layer that is patched: in place of one that a factor stretches, what it stretches.
+    pub fn tensor(&self, named: &Model, layer: usize) -> String {
+        let name = self.site.tensor(layer);
+        match names::derivation(named, &name) {
+            Some(Derived::Scaled { of, .. }) => of,
+            _ => name,
+        }
+    }
+
     fn find(&self, named: &Model, layer: usize) -> Result<EditSite, SweepError> {
-        match EditSite::find(named, &self.site.tensor(layer), 1) {
+        match EditSite::find(named, &self.tensor(named, layer), 1) {
             Err(EditError::Site { error, .. }) => Err(SweepError::Trace(*error)),
             found => Ok(found?),
         }
@@ -356,8 +366,8 @@ impl SweepQuestion {
     }
 
     /// The intervention of a cell, in the words of docs/interventions.md.
-    fn intervention(&self, (layer, cell): (usize, &Cell), run: &SiteValues) -> Value {
-        let name = self.site.tensor(layer);
+    fn intervention(&self, cell: &Cell, run: &SiteValues) -> Value {
+        let name = &run.site.name;
         let mut step = match cell.key {
             None => json!({ "patch": name, "from": { "tokens": self.clean } }),
             Some(_) => {
@@ -668,8 +678,8 @@ impl SweepEstimate {
     }
 
     /// The tensors whose gradients it needs, layer by layer.
-    pub fn names(question: &SweepQuestion, config: &Config) -> Vec<String> {
-        (0..config.n_layer).map(|layer| question.site.tensor(layer) + ".grad").collect()
+    pub fn names(question: &SweepQuestion, named: &Model) -> Vec<String> {
+        (0..named.config.n_layer).map(|layer| question.tensor(named, layer) + ".grad").collect()
     }
 
     /// The grid; `slopes` are the gradients of each loss, layer by layer.
@@ -738,7 +748,7 @@ impl<'a> Findings<'a> {
             let last = self.peaks.last().map_or(f64::NEG_INFINITY, |peak| peak.recovered);
             if recovered.is_finite() && (self.peaks.len() < PEAKS || recovered > last) {
                 let at = self.peaks.partition_point(|peak| peak.recovered >= recovered);
-                let intervention = self.question.intervention((row.layer, &cells[n]), values);
+                let intervention = self.question.intervention(&cells[n], values);
                 // the place in the row, until the grid's shape is known
                 self.peaks.insert(at, SweepPeak { index: vec![row.layer, n], recovered, intervention });
                 self.peaks.truncate(PEAKS);

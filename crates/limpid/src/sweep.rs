@@ -55,7 +55,7 @@ impl Lm {
         let [mut clean, mut corrupt] = self.sweep_ends(question)?;
         let said = |error| self.said(error);
         let estimate = SweepEstimate::new(question, [&mut clean, &mut corrupt]).map_err(said)?;
-        let names = SweepEstimate::names(question, self.config());
+        let names = SweepEstimate::names(question, clean.names());
         let slopes = estimate.losses.iter().map(|(batch, _)| {
             self.traced_batch(batch, true, |trace| {
                 names.iter().map(|name| trace.get(name)).collect::<Result<Vec<_>, _>>()

@@ -90,7 +90,8 @@ fn metric(lm: &Lm, question: &SweepQuestion, run: &mut LayerTrace) -> f64 {
 /// The intervention of a cell, written anew.
 fn intervention(lm: &Lm, question: &SweepQuestion, (axes, index): (&[&str], &[usize])) -> Interventions {
     let at = |axis: &str| axes.iter().position(|own| *own == axis).map(|place| index[place]);
-    let name = question.site.tensor(index[0]);
+    let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 }).unwrap();
+    let name = question.tensor(&model, index[0]);
     let mut step = json!({ "patch": name, "from": { "tokens": question.clean } });
     if let (Some(head), Some(query), Some(key)) = (at("head"), at("query_pos"), at("key_pos")) {
         let weights = |ids: &[u32]| -> Vec<f32> {
@@ -191,12 +192,14 @@ fn a_sweep_is_its_single_runs() {
 #[test]
 fn every_model_can_be_swept() {
     let mut absent = 0;
-    for (seed, config) in configs().iter().enumerate() {
+    for (seed, config) in configs().into_iter().enumerate() {
+        // a folder of fewer than four tensors a layer is taken for a damaged one
+        let config = &Config { shared_blocks: config.shared_blocks && config.ffn_bias && config.norm_gain, ..config };
         let (lm, _folder) = sound(config, seed as u64);
         let site = sites().nth(seed % 9).unwrap();
         let question = SweepQuestion { site, ..question(config, seed as u64) };
         let model = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
-        if model.tensor(&site.tensor(0)).is_some() {
+        if model.tensor(&question.tensor(&model, 0)).is_some() {
             match lm.sweep(&question, &mut |_| true) {
                 // a window or the absence of attention may hide what differs
                 Err(Error::Sweep(error)) => {
@@ -206,11 +209,11 @@ fn every_model_can_be_swept() {
             }
         } else {
             let error = lm.sweep(&question, &mut |_| true).unwrap_err().to_string();
-            assert!(error.contains(&site.tensor(0)), "{error}");
+            assert!(site == SweepSite::ResidMid && error.contains("parallel blocks have none"), "{error}");
             absent += 1;
         }
     }
-    assert!(absent < 12, "{absent}");
+    assert!((1..20).contains(&absent), "{absent}");
 }
 
 #[test]
