@@ -67,6 +67,10 @@ impl Lm {
 
     /// Both prompts, of which nothing has run.
     fn sweep_ends(&self, question: &SweepQuestion) -> Result<[LayerTrace; 2]> {
+        if !self.interventions().is_empty() {
+            let what = "a sweep patches a model without interventions: take `Lm::without_interventions`".into();
+            return Err(SweepError::Question { what }.into());
+        }
         question.check(self.config())?;
         let model = Model::new(self.config(), Mode::Inspect { batch: 1, context: 1 })?;
         question.check_sites(&model)?;

@@ -217,17 +217,15 @@ fn every_model_can_be_swept() {
 }
 
 #[test]
-fn a_changed_model_is_swept_as_it_is() {
+fn a_changed_model_is_not_swept() {
     let config = tiny();
     let (lm, _folder) = sound(&config, 5);
-    let silenced = r#"[{"ablate": "blocks.1.attn.hook_z", "head": 0}, {"scale": "blocks.0.hook_mlp_out", "by": 1.5}]"#;
-    let changed = lm.intervene(&silenced.parse().unwrap()).unwrap();
-    for site in [SweepSite::ResidPre, SweepSite::V, SweepSite::Pattern] {
-        let question = SweepQuestion { site, ..question(&config, 5) };
-        assert!(check(&changed, &question) > 0);
-        let metric = |lm: &Lm| lm.sweep(&question, &mut |_| true).unwrap().metric;
-        assert_ne!(metric(&lm), metric(&changed));
-    }
+    let changed = lm.intervene(&r#"[{"ablate": "blocks.1.attn.hook_z", "head": 0}]"#.parse().unwrap()).unwrap();
+    let question = question(&config, 5);
+    let error = changed.sweep(&question, &mut |_| true).unwrap_err().to_string();
+    assert!(error.contains("without interventions"), "{error}");
+    let of = |lm: &Lm| lm.sweep(&question, &mut |_| true).unwrap().metric;
+    assert_eq!(of(&changed.without_interventions()), of(&lm));
 }
 
 /// To first order: patches of a thousandth of the difference, by runs.
@@ -289,7 +287,8 @@ fn what_cannot_be_swept_is_refused() {
         change(&mut asked);
         lm.sweep(&asked, &mut |_| true).map(drop).unwrap_err().to_string()
     };
-    let cases: [(&dyn Fn(&mut SweepQuestion), &str); 11] = [
+    type Spoils<'a> = &'a dyn Fn(&mut SweepQuestion);
+    let cases: [(Spoils, &str); 11] = [
         (&|asked| asked.corrupt.push(1), "the clean prompt has 5 tokens and the corrupt one 6"),
         (&|asked| (asked.clean, asked.corrupt) = (vec![], vec![]), "both prompts are empty"),
         (&|asked| (asked.clean, asked.corrupt) = (vec![1; 13], vec![2; 13]), "context_length is 12"),
