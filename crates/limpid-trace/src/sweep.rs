@@ -265,18 +265,13 @@ impl SweepQuestion {
         if let Some(id) = self.metric.tokens().into_iter().find(|id| *id as usize >= config.vocab_size) {
             return wrong(format!("token {id} is outside the model's vocabulary of {}", config.vocab_size));
         }
-        if let SweepMetric::LogitDifference { answer, foil } = self.metric {
-            if answer == foil {
-                return wrong(format!(
-                    "the answer and the token it is held against are both {answer}: name another one"
-                ));
-            }
+        if let SweepMetric::LogitDifference { answer, foil } = self.metric
+            && answer == foil
+        {
+            return wrong(format!("the answer and the token it is held against are both {answer}: name another one"));
         }
-        match (self.by, self.site) {
-            (SweepBy::Pair, site) if site != SweepSite::Pattern => {
-                return wrong(format!("only `pattern` has pairs of positions, and the site is `{}`", site.name()));
-            }
-            _ => {}
+        if self.by == SweepBy::Pair && self.site != SweepSite::Pattern {
+            return wrong(format!("only `pattern` has pairs of positions, and the site is `{}`", self.site.name()));
         }
         self.row().map(drop)
     }
