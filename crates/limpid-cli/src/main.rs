@@ -13,6 +13,7 @@ mod glass;
 mod llmc;
 #[cfg(feature = "serve")]
 mod load;
+mod look;
 mod machine;
 mod models;
 mod options;
@@ -63,6 +64,8 @@ enum Verb {
     Eval(verbs::eval::Args),
     /// Run a model and show every tensor by name
     Inspect(verbs::inspect::Args),
+    /// Patch activations of one prompt into another over all layers, and see which restore the answer
+    Sweep(verbs::sweep::Args),
     /// Read a document about the transformer beside a live model
     #[cfg(feature = "study")]
     Walk(verbs::walk::Args),
@@ -223,6 +226,7 @@ fn command() -> ExitCode {
             Verb::Replay(args) => verbs::replay::run(args),
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
+            Verb::Sweep(args) => verbs::sweep::run(args),
             #[cfg(feature = "study")]
             Verb::Walk(args) => verbs::walk::run(args),
             #[cfg(feature = "study")]

@@ -270,11 +270,8 @@ impl SweepQuestion {
         {
             return wrong(format!("the answer and the token it is held against are both {answer}: name another one"));
         }
-        match (self.by, self.site) {
-            (SweepBy::Pair, site) if site != SweepSite::Pattern => {
-                return wrong(format!("only `pattern` has pairs of positions, and the site is `{}`", site.name()));
-            }
-            _ => {}
+        if self.by == SweepBy::Pair && self.site != SweepSite::Pattern {
+            return wrong(format!("only `pattern` has pairs of positions, and the site is `{}`", self.site.name()));
         }
         self.row().map(drop)
     }

@@ -9,6 +9,7 @@ mod why;
 
 #[cfg(feature = "serve")]
 use crate::glass::{self, GlassOptions};
+use crate::look::{check_picture, drawn, piece, token_id, write_picture};
 use crate::models::{self, InterventionOptions, WeightOptions};
 use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage};
 use crate::show;
@@ -404,7 +405,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     }
     let similar = match &args.similar {
         Some(token) => {
-            let id = why::token_id(("--similar", token), tokenizer, model.config.vocab_size)?;
+            let id = token_id(("--similar", token), tokenizer, model.config.vocab_size)?;
             Some((id, nearest_rows(&trace.get("embed.weight")?, id, NEAREST)))
         }
         None => None,
@@ -637,18 +638,7 @@ fn plot_files(args: &Args) -> Result<Vec<PathBuf>> {
     }
     for (i, path) in files.iter().enumerate() {
         let name = path.display();
-        let what = if i < args.plot.len() { "--plot" } else { "--diagram" };
-        match path.extension().map(|end| end.to_string_lossy().to_lowercase()).as_deref() {
-            Some("svg") => {}
-            Some("png") if what == "--plot" => {}
-            Some("png") => bail!(Usage(format!("--plot-out {name}: a diagram is SVG, so its file ends in .svg"))),
-            _ => bail!(Usage(format!(
-                "--plot-out {name}: the ending says what is drawn: give a name that ends in .svg or .png"
-            ))),
-        }
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
-            bail!("--plot-out {name}: there is no folder {}: make it, or give another name", folder.display());
-        }
+        check_picture(path, i >= args.plot.len())?;
         if files[..i].contains(path) {
             bail!(Usage(format!("--plot-out {name} is given twice: two pictures need two files")));
         }
@@ -667,14 +657,9 @@ fn pictures(args: &Args, outs: &[PathBuf], plots: Vec<TensorPlot>, diagrams: Vec
         show::painted(&maps.join("\n"))?;
         return show::painted(&diagrams.concat());
     }
-    let drawn = plots.iter().zip(outs).map(|(plot, path)| match path.extension() {
-        Some(end) if end.eq_ignore_ascii_case("png") => plot.png(palette),
-        _ => plot.svg(palette).into_bytes(),
-    });
+    let drawn = plots.iter().zip(outs).map(|(plot, path)| drawn(plot, path, palette));
     for (bytes, path) in drawn.chain(diagrams.into_iter().map(String::into_bytes)).zip(outs) {
-        limpid::checkpoint::replace(path, |beside| std::fs::write(beside, &bytes))
-            .with_context(|| format!("--plot-out {}", path.display()))?;
-        show::say(format_args!("drew {}", path.display()));
+        write_picture(path, &bytes)?;
     }
     Ok(())
 }
@@ -744,11 +729,6 @@ fn headline(row: SummaryRow) -> String {
     let says = if row.formula.is_empty() { row.symbol } else { row.formula };
     let says = if says.is_empty() { says } else { format!(": {says}") };
     format!("{} [{}]{says}\n", row.name, row.letters)
-}
-
-/// A token to look at: quoted, or its number where there is no tokenizer.
-fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {
-    tokenizer.and_then(|t| t.piece(id).ok()).map_or_else(|| id.to_string(), |piece| format!("{piece:?}"))
 }
 
 /// Formats a number as the summary does; NaN is spelled out.

@@ -1,4 +1,4 @@
-//! One file a verb. Verbs call no verbs: what several of them need is in `job`, `machine`, `models`, `records` and `tokenizers`.
+//! One file a verb. Verbs call no verbs: what several of them need is in `look`, `machine`, `models`, `records` and `tokenizers`.
 
 pub mod bench;
 pub mod chat;
@@ -21,6 +21,7 @@ pub mod report;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod settings;
+pub mod sweep;
 pub mod tokenize;
 pub mod train;
 #[cfg(feature = "study")]

@@ -1,12 +1,11 @@
 //! `inspect --why`: the path from a word to its reason, in words and bars.
 
-use super::{Args, Ready, SEEN, piece};
+use super::{Args, Ready, SEEN};
+use crate::look::{piece, position, token_id};
 use crate::options::Usage;
 use crate::show;
 use anyhow::{Result, bail};
-use limpid::config::{ConfigError, Mask};
-use limpid::data::check_ids;
-use limpid::tokenizer::Tokenizer;
+use limpid::config::ConfigError;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::path::{Hop, PathBar, PathQuestion, PathStep, largest, steps};
 use limpid::trace::table::columns;
@@ -28,7 +27,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
         bail!(Usage("--why is about one sequence: give one --prompt".into()));
     }
     let tokenizer = tokenizer.as_ref();
-    let row = position(args, &batch.tokens, (config.mask, tokenizer))?;
+    let row = position(args.position, &batch.tokens, (config.mask, tokenizer))?;
     let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
     let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
     let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
@@ -99,21 +98,6 @@ fn figures_kept(sentence: &str) -> String {
     kept
 }
 
-/// Which position is asked about.
-fn position(args: &Args, ids: &[u32], (mask, tokenizer): (Mask, Option<&Tokenizer>)) -> Result<usize> {
-    let count = ids.len();
-    match args.position {
-        Some(row) if row >= count => bail!("--position {row}: the prompt has {count} tokens, 0 to {}", count - 1),
-        Some(row) => Ok(row),
-        None if mask == Mask::Causal => Ok(count - 1),
-        None => {
-            let blank =
-                ids.iter().position(|id| tokenizer.and_then(|t| t.piece(*id).ok()).as_deref() == Some("[MASK]"));
-            Ok(blank.unwrap_or(count - 1))
-        }
-    }
-}
-
 /// The parts of a step as lines; bars below zero go left.
 fn bars(step: &PathStep, word: &dyn Fn(u32) -> String, width: usize) -> String {
     if step.bars.is_empty() {
@@ -163,33 +147,4 @@ fn as_json(step: &PathStep, via: &[Hop], word: &dyn Fn(u32) -> String) -> serde_
         "value": step.value, "bars": step.bars.iter().map(bar).collect::<Vec<_>>(),
         "rest": { "count": step.rest.count, "value": step.rest.value }, "remainder": step.remainder,
     })
-}
-
-/// The token of that text or, if there is none, of that number.
-pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
-    if let Some(id) = tokenizer.and_then(|tokenizer| tokenizer.token(token)) {
-        return Ok(id);
-    }
-    match token.parse() {
-        Ok(id) => {
-            check_ids(&[id], vocab_size)?;
-            Ok(id)
-        }
-        Err(_) => match tokenizer {
-            None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
-            Some(_) if token.is_empty() => bail!("{flag}: the text is empty: give a token's text or id"),
-            Some(tokenizer) => {
-                let spaced = format!(" {token}");
-                if tokenizer.token(&spaced).is_some() {
-                    bail!("{flag}: {token:?} is not one token of this model; {spaced:?} is: write its space too");
-                }
-                let ids = tokenizer.encode(token).unwrap_or_default();
-                let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
-                bail!(
-                    "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
-                    pieces.join(" + ")
-                )
-            }
-        },
-    }
 }

@@ -1,0 +1,94 @@
+//! What verbs that look inside a model share: tokens by their text, positions, and files of pictures.
+
+use crate::options::Usage;
+use crate::show;
+use anyhow::{Context, Result, bail};
+use limpid::config::Mask;
+use limpid::data::check_ids;
+use limpid::tokenizer::Tokenizer;
+use limpid::trace::palette::Palette;
+use limpid::trace::picture::TensorPlot;
+use std::path::Path;
+
+/// A token to look at: quoted, or its number where there is no tokenizer.
+pub fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {
+    tokenizer.and_then(|t| t.piece(id).ok()).map_or_else(|| id.to_string(), |piece| format!("{piece:?}"))
+}
+
+/// The token of that text or, if there is none, of that number.
+pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
+    if let Some(id) = tokenizer.and_then(|tokenizer| tokenizer.token(token)) {
+        return Ok(id);
+    }
+    match token.parse() {
+        Ok(id) => {
+            check_ids(&[id], vocab_size)?;
+            Ok(id)
+        }
+        Err(_) => match tokenizer {
+            None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
+            Some(_) if token.is_empty() => bail!("{flag}: the text is empty: give a token's text or id"),
+            Some(tokenizer) => {
+                let spaced = format!(" {token}");
+                if tokenizer.token(&spaced).is_some() {
+                    bail!("{flag}: {token:?} is not one token of this model; {spaced:?} is: write its space too");
+                }
+                let ids = tokenizer.encode(token).unwrap_or_default();
+                let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
+                bail!(
+                    "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
+                    pieces.join(" + ")
+                )
+            }
+        },
+    }
+}
+
+/// Which position is asked about.
+pub fn position(asked: Option<usize>, ids: &[u32], (mask, tokenizer): (Mask, Option<&Tokenizer>)) -> Result<usize> {
+    let count = ids.len();
+    match asked {
+        Some(row) if row >= count => bail!("--position {row}: the prompt has {count} tokens, 0 to {}", count - 1),
+        Some(row) => Ok(row),
+        None if mask == Mask::Causal => Ok(count - 1),
+        None => {
+            let blank =
+                ids.iter().position(|id| tokenizer.and_then(|t| t.piece(*id).ok()).as_deref() == Some("[MASK]"));
+            Ok(blank.unwrap_or(count - 1))
+        }
+    }
+}
+
+/// Refuses a file that no picture can be written to; a diagram is SVG only.
+pub fn check_picture(path: &Path, is_diagram: bool) -> Result<()> {
+    let name = path.display();
+    match path.extension().map(|end| end.to_string_lossy().to_lowercase()).as_deref() {
+        Some("svg") => {}
+        Some("png") if !is_diagram => {}
+        Some("png") => bail!(Usage(format!("--plot-out {name}: a diagram is SVG, so its file ends in .svg"))),
+        _ => {
+            let mend = "the ending says what is drawn: give a name that ends in .svg or .png";
+            bail!(Usage(format!("--plot-out {name}: {mend}")))
+        }
+    }
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        bail!("--plot-out {name}: there is no folder {}: make it, or give another name", folder.display());
+    }
+    Ok(())
+}
+
+/// A plot as the bytes of a file of that name.
+pub fn drawn(plot: &TensorPlot, path: &Path, palette: Option<Palette>) -> Vec<u8> {
+    match path.extension() {
+        Some(end) if end.eq_ignore_ascii_case("png") => plot.png(palette),
+        _ => plot.svg(palette).into_bytes(),
+    }
+}
+
+/// Writes a picture.
+pub fn write_picture(path: &Path, bytes: &[u8]) -> Result<()> {
+    limpid::checkpoint::replace(path, |beside| std::fs::write(beside, bytes))
+        .with_context(|| format!("--plot-out {}", path.display()))?;
+    show::say(format_args!("drew {}", path.display()));
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! `sweep`: activation patching over all layers and positions, as a heat map.
+
+use crate::look::{check_picture, drawn, position, token_id, write_picture};
+use crate::models::{WeightOptions, needs_head, prompt_ids, sharing};
+use crate::options::{MachineOptions, Usage};
+use crate::show::{self, commas};
+use crate::source;
+use anyhow::{Result, bail};
+use limpid::config::Config;
+use limpid::tokenizer::Tokenizer;
+use limpid::trace::palette::Palette;
+use limpid::trace::sweep::{Sweep, SweepBy, SweepCost, SweepMetric, SweepPeak, SweepQuestion, SweepSite, TOKEN_LAYERS};
+use limpid::trace::table::TableOptions;
+use limpid::trace::view::{label, wrap};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Find out where a model keeps what makes the difference between two prompts: run the corrupt prompt once for each layer and position (or
+/// head), each time with one activation of the clean prompt in its place, and show how much of the clean run's answer comes back.
+///
+/// 1 means that the patch restores all of the difference, 0 that it restores nothing. Both prompts need equally many tokens. Each cell is a
+/// run with one step of `inspect --intervene`, to the last bit.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    weights: WeightOptions,
+    /// The prompt that activations are taken from: text, @FILE, or - for standard input
+    #[arg(long, value_name = "TEXT")]
+    clean: String,
+    /// The prompt that is run with them: as many tokens
+    #[arg(long, value_name = "TEXT")]
+    corrupt: String,
+    /// The token that the clean prompt should lead to: its text, or its id if no token has that text
+    #[arg(long, value_name = "TOKEN", required_unless_present = "metric")]
+    answer: Option<String>,
+    /// The token that the answer is compared with: the metric is the difference of their logits [default: none; the metric is the answer's
+    /// log-probability]
+    #[arg(long, value_name = "TOKEN", requires = "answer")]
+    rather_than: Option<String>,
+    /// Measure something else than an answer: loss (of the clean prompt's tokens, in nats a token) or kl (the KL divergence from the clean
+    /// run's prediction, in nats)
+    #[arg(long, value_name = "NAME", conflicts_with = "answer", value_parser = ["loss", "kl"])]
+    metric: Option<String>,
+    /// The position whose prediction is measured, counted from 0 [default: the last; of a model of masked tokens the first mask]
+    #[arg(long, value_name = "N")]
+    position: Option<usize>,
+    /// What is patched: the residual stream (resid_pre, resid_mid), what attention or the MLP adds to it (attn_out, mlp_out), the heads'
+    /// outputs, queries, keys or values (z, q, k, v), or attention weights (pattern)
+    #[arg(long, value_name = "SITE", default_value = "resid_pre", value_parser = SweepSite::names())]
+    site: String,
+    /// Patch heads at one position at a time, and attention weights for one query at a time [default: at all positions]
+    #[arg(long)]
+    by_pos: bool,
+    /// Patch one attention weight at a time: of each query and key
+    #[arg(long, conflicts_with = "by_pos")]
+    by_pair: bool,
+    /// Estimate the grid from gradients (attribution patching) instead of running every cell
+    #[arg(long)]
+    estimate: bool,
+    /// Run also a sweep of more than 10,000,000 token-layers
+    #[arg(long)]
+    yes: bool,
+    /// Draw the heat map into FILE.svg or FILE.png
+    #[arg(long, value_name = "FILE")]
+    plot_out: Option<PathBuf>,
+    /// Colours of the picture: ink, viridis, cividis or diverging [default: what suits the numbers]
+    #[arg(long, value_name = "NAME", requires = "plot_out", value_parser = Palette::ALL.map(Palette::name))]
+    palette: Option<String>,
+    /// Maximum line width in characters [default: the terminal's; unlimited in a file or a pipe]
+    #[arg(long, value_name = "N", conflicts_with = "json", value_parser = clap::value_parser!(u16).range(1..))]
+    width: Option<u16>,
+    /// Print the grid as JSON on stdout
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineOptions,
+}
+
+/// Token-layers from which on it is said how far a sweep is.
+const LONG: u64 = 200_000;
+
+pub fn run(mut args: Args) -> Result<()> {
+    if let Some(path) = &args.plot_out {
+        check_picture(path, false)?;
+    }
+    if args.clean == "-" && args.corrupt == "-" {
+        bail!(Usage("--clean - and --corrupt - are one standard input: give one of them as text or @FILE".into()));
+    }
+    let checkpoint = args.weights.open(!args.machine.no_verify)?;
+    needs_head(&checkpoint)?;
+    let Some(tokenizer) = checkpoint.tokenizer.clone() else {
+        bail!("{} has no tokenizer, so --clean and --corrupt cannot be read", checkpoint.path.display());
+    };
+    let config = checkpoint.config.clone();
+    let texts = [source::prompt(&args.clean)?, source::prompt(&args.corrupt)?];
+    let [clean, corrupt] = [prompt_ids(&checkpoint, &texts[0])?, prompt_ids(&checkpoint, &texts[1])?];
+    let question = question(&args, [clean, corrupt], (&config, &tokenizer))?;
+    let cost = question.cost(&config);
+    let lm = sharing(checkpoint, &args.machine)?;
+    let sweep = if args.estimate {
+        lm.sweep_estimate(&question)?
+    } else {
+        say_cost(&question, (&config, cost))?;
+        let progress = show::Progress::of("%", 100, args.json || cost.token_layers < LONG);
+        let layers = config.n_layer as u64;
+        let sweep = lm.sweep(&question, &mut |row| {
+            progress.reach(row.layer as u64 + 1, layers, || format!("layer {} of {layers}", row.layer + 1));
+            true
+        });
+        progress.done();
+        sweep?
+    };
+    let word = |id: &u32| tokenizer.piece(*id).map_or_else(|_| id.to_string(), |piece| label(&piece));
+    let words: Vec<String> = question.corrupt.iter().map(word).collect();
+    let plot = sweep.plot(&words);
+    if let Some(path) = &args.plot_out {
+        write_picture(path, &drawn(&plot, path, args.palette.as_deref().and_then(Palette::named)))?;
+    }
+    if args.json {
+        return show::json(&as_json(&question, &sweep, (cost, &texts[0])));
+    }
+    let width = args.width.map_or_else(show::table_width, usize::from);
+    let estimated = if args.estimate { "estimated from gradients; " } else { "" };
+    let about = wrap(&format!("{estimated}{}", plot.about), 0, width);
+    let options = TableOptions { width, ..TableOptions::default() };
+    show::painted(&format!("{about}\n{}\n", plot.text(show::paint(), &options)))?;
+    let mut text: String = sweep.peaks.iter().map(|peak| wrap(&sweep.sentence(peak, &words), 0, width)).collect();
+    if let Some(peak) = sweep.peaks.first() {
+        text += &format!("The first of them alone:\n{}\n", command(&args, peak, &texts)?);
+    }
+    show::out(&text)
+}
+
+/// What is asked of a model.
+fn question(
+    args: &Args,
+    [clean, corrupt]: [Vec<u32>; 2],
+    (config, tokenizer): (&Config, &Tokenizer),
+) -> Result<SweepQuestion> {
+    let id = |flag, token: &str| token_id((flag, token), Some(tokenizer), config.vocab_size);
+    let metric = match (&args.answer, &args.rather_than, args.metric.as_deref()) {
+        (Some(answer), Some(foil), _) => {
+            SweepMetric::LogitDifference { answer: id("--answer", answer)?, foil: id("--rather-than", foil)? }
+        }
+        (Some(answer), None, _) => SweepMetric::LogProbability { answer: id("--answer", answer)? },
+        (None, _, Some("loss")) => SweepMetric::Loss,
+        (None, ..) => SweepMetric::Divergence,
+    };
+    let by = match (args.by_pair, args.by_pos) {
+        (true, _) => SweepBy::Pair,
+        (_, true) => SweepBy::Position,
+        _ => SweepBy::Head,
+    };
+    let (site, confirmed) = (args.site.parse().map_err(Usage)?, args.yes);
+    let mut question = SweepQuestion { clean, corrupt, site, by, metric, position: -1, confirmed };
+    question.check(config)?;
+    question.position = position(args.position, &question.corrupt, (config.mask, Some(tokenizer)))? as i64;
+    Ok(question)
+}
+
+/// The command that runs a peak alone.
+fn command(args: &Args, peak: &SweepPeak, [clean, corrupt]: &[String; 2]) -> Result<String> {
+    let model = args.weights.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
+    let adapter = args.weights.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
+    let [prompt, steps] = [corrupt.clone(), from_text(peak, clean).to_string()].map(show::quoted);
+    let adapter = adapter.unwrap_or_default();
+    Ok(format!("{} inspect{model}{adapter} --prompt {prompt} --intervene {steps}", show::program()))
+}
+
+/// Says what the sweep runs, before it does.
+fn say_cost(question: &SweepQuestion, (config, cost): (&Config, SweepCost)) -> Result<()> {
+    let (axes, sizes) = question.grid(config);
+    let grid: Vec<String> = axes.iter().zip(&sizes).map(|(axis, size)| format!("{size} {axis}")).collect();
+    let (cells, token_layers) = (commas(cost.cells), commas(cost.token_layers));
+    let whole = format!(
+        "{} over {}: {cells} cells, at most {token_layers} token-layers",
+        question.site.name(),
+        grid.join(" x ")
+    );
+    if cost.token_layers > TOKEN_LAYERS && !question.confirmed {
+        bail!(Usage(format!(
+            "{whole}, more than {}: add --yes to run it, --estimate to estimate it, or take a coarser grid or shorter prompts",
+            commas(TOKEN_LAYERS)
+        )));
+    }
+    show::say(whole);
+    Ok(())
+}
+
+/// The steps of a peak, with the clean prompt as text.
+fn from_text(peak: &SweepPeak, clean: &str) -> Value {
+    let mut steps = peak.intervention.clone();
+    if let Some(from) = steps[0].get_mut("from") {
+        *from = json!({ "prompt": clean });
+    }
+    steps
+}
+
+fn as_json(question: &SweepQuestion, sweep: &Sweep, (cost, clean): (SweepCost, &str)) -> Value {
+    let peak = |peak: &SweepPeak| json!({ "index": peak.index, "recovered": peak.recovered, "intervention": from_text(peak, clean) });
+    json!({
+        "site": question.site.name(), "metric": question.metric.name(), "position": question.position,
+        "tokens": { "clean": question.clean, "corrupt": question.corrupt },
+        "clean": sweep.clean, "corrupt": sweep.corrupt,
+        "axes": sweep.metric.axes, "shape": sweep.metric.shape,
+        "values": sweep.metric.values, "recovered": sweep.recovered.values,
+        "cells": cost.cells, "token_layers": cost.token_layers,
+        "peaks": sweep.peaks.iter().map(peak).collect::<Vec<_>>(),
+    })
+}
