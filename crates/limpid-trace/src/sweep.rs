@@ -729,7 +729,7 @@ impl<'a> Findings<'a> {
 
     fn recovered(&self, metric: f64) -> f64 {
         let [clean, corrupt] = self.ends;
-        (metric - corrupt) / (clean - corrupt)
+        (metric - corrupt) / (clean - corrupt) + 0.0 // no negative zero
     }
 
     fn add(

@@ -134,7 +134,7 @@ fn check(lm: &Lm, question: &SweepQuestion) -> usize {
         let patched = lm.intervene(&intervention(lm, question, (&grid.axes, &index))).unwrap();
         let want = metric(lm, question, &mut patched.trace_layers(&question.corrupt, SEEN).unwrap());
         assert_eq!(got.to_bits(), (want as f32).to_bits(), "{index:?} of {what}: {got} and {want}");
-        let share = (want - corrupt) / (clean - corrupt);
+        let share = (want - corrupt) / (clean - corrupt) + 0.0;
         assert_eq!(recovered.values[n].to_bits(), (share as f32).to_bits(), "{index:?} of {what}");
         changed += usize::from(want != corrupt);
     }
