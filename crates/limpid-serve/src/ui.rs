@@ -99,9 +99,9 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
         // a browser reads \r\n as \n, and then hashes it
         Ok(text.replace("\r\n", "\n"))
     };
-    let (style, mut script) = (format!("\n{}", read("style.css")?), "\n".to_string());
+    let (style, mut script) = (format!("\n{}", without_indents(&read("style.css")?)), "\n".to_string());
     bundle("app.js", &read, &mut vec![], &mut vec![], &mut script)?;
-    let mut html = read("index.html")?;
+    let mut html = without_indents(&read("index.html")?);
     let palettes = json!(Palette::ALL.map(|palette| [palette.name(), palette.hex()]));
     for (line, inline) in [
         (STYLE, format!("<style>{style}</style>")),
@@ -118,6 +118,11 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
         hash(&style)
     );
     Ok(Page { html, csp })
+}
+
+/// A text whose lines begin at the left: a browser does not mind.
+fn without_indents(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
 }
 
 /// A text's name in a policy.
