@@ -1,8 +1,8 @@
 //! The glass box: questions about one run of a model, answered as a page asks them (docs/inside.md).
 //!
-//! [`Glass`] knows no sockets and no HTML. It keeps traces ([`LayerTrace`]) within a limit of memory; a trace's address is a hash of the weights and
-//! the tokens and what changes the run, so the same question finds the same trace. A server passes questions on, and a file that is sent to somebody holds the
-//! answers to them.
+//! [`Glass`] knows no sockets and no HTML. It keeps traces ([`LayerTrace`]) within a limit of memory; a trace's address is a hash of the weights,
+//! the tokens and the interventions, so the same question finds the same trace. A server passes questions on, and a file that is sent to
+//! somebody holds the answers to them.
 
 mod about;
 pub mod asked;

@@ -306,11 +306,13 @@ impl Edits {
 
     /// What they make of the weights of a head in a sequence: of the op `at`.
     pub(crate) fn of_head(&self, at: usize, head: usize, tokens: &[u32]) -> Arc<[PlacedWeights]> {
-        let weights = |(rows, edit): (BTreeSet<usize>, Edit)| match edit.part {
-            Part::Weights { heads, change, .. } if edit.op == at && heads.contains(&head) => Some((rows, change)),
+        let weights = |edit: &Edit| match &edit.part {
+            Part::Weights { heads, change, .. } if edit.op == at && heads.contains(&head) => {
+                Some((edit.where_it_fits(tokens)?, change.clone()))
+            }
             _ => None,
         };
-        self.where_they_fit(tokens).0.into_iter().filter_map(weights).collect()
+        self.0.iter().filter_map(weights).collect()
     }
 
     /// Bytes of the numbers that they put into runs.
@@ -326,12 +328,7 @@ impl Edits {
 
     /// Those of them that change something of a sequence.
     fn where_they_fit(&self, tokens: &[u32]) -> PlacedEdits {
-        let fits = |edit: &Edit| {
-            let rows = edit.positions.on(edit, tokens, tokens.len()).ok()?;
-            edit.check(&rows, tokens.len()).ok()?;
-            Some((rows, edit.clone()))
-        };
-        PlacedEdits(self.0.iter().filter_map(fits).collect())
+        PlacedEdits(self.0.iter().filter_map(|edit| Some((edit.where_it_fits(tokens)?, edit.clone()))).collect())
     }
 
     /// The edits of a sequence that begins with `prompt` and comes to have `positions` positions.
@@ -341,9 +338,7 @@ impl Edits {
     pub fn on(&self, prompt: &[u32], positions: usize) -> Result<PlacedEdits, EditError> {
         let mut placed = vec![];
         for edit in &self.0 {
-            let rows = edit.positions.on(edit, prompt, positions)?;
-            edit.check(&rows, prompt.len())?;
-            placed.push((rows, edit.clone()));
+            placed.push((edit.place(prompt, positions)?, edit.clone()));
         }
         let mut setting: Vec<(SetBits, &BTreeSet<usize>, &Edit)> = vec![];
         for (rows, edit) in &placed {
@@ -356,7 +351,6 @@ impl Edits {
             }
             setting.push((bits, rows, edit));
         }
-        placed.sort_by_key(|(_, edit)| edit.op);
         Ok(PlacedEdits(placed))
     }
 }
@@ -373,12 +367,8 @@ impl EditPositions {
                 (0..held).filter(starts).flat_map(|at| at..at + ids.len()).collect()
             }
             EditPositions::These(listed) => {
-                let place = |at: &i64| match usize::try_from(*at) {
-                    Ok(at) => Some(at).filter(|at| *at < all),
-                    Err(_) => held.checked_sub(at.unsigned_abs() as usize),
-                };
                 let of = |at: &i64| {
-                    place(at).ok_or_else(|| {
+                    position_in(*at, held).filter(|at| *at < all).ok_or_else(|| {
                         let what =
                             format!("there is no position {at}: the sequence has {all}, {held} of them its prompt's");
                         EditError::Misfit { step, what }
@@ -399,7 +389,24 @@ impl EditPositions {
     }
 }
 
+/// A position that may be counted from the end of so many tokens: -1 is the last. One that is not negative may lie beyond them.
+pub fn position_in(at: i64, tokens: usize) -> Option<usize> {
+    usize::try_from(at).ok().or_else(|| tokens.checked_sub(at.unsigned_abs() as usize))
+}
+
 impl Edit {
+    /// Its positions in a sequence that begins with `prompt` and comes to have so many.
+    fn place(&self, prompt: &[u32], positions: usize) -> Result<BTreeSet<usize>, EditError> {
+        let rows = self.positions.on(self, prompt, positions)?;
+        self.check(&rows, prompt.len())?;
+        Ok(rows)
+    }
+
+    /// Its positions in a sequence, if it changes something there.
+    fn where_it_fits(&self, tokens: &[u32]) -> Option<BTreeSet<usize>> {
+        self.place(tokens, tokens.len()).ok()
+    }
+
     /// What it sets of a row; none if it changes what is there.
     fn set_bits(&self) -> Option<SetBits> {
         let (of_weights, numbers) = match &self.part {
@@ -477,7 +484,7 @@ impl SetBits {
     }
 }
 
-/// Edits of one sequence, in the order of the ops.
+/// Edits of one sequence, in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedEdits(Vec<(BTreeSet<usize>, Edit)>);
 

@@ -9,16 +9,17 @@
 //! [`SweepEstimate`] is attribution patching: the same grid to first order, from gradients.
 
 use crate::compare::{divergence, log_softmax};
-use crate::edits::{ColumnChange, Edit, EditError, EditPositions, EditSite, EditedSequences, Edits, WeightChange};
+use crate::edits::{
+    ColumnChange, Edit, EditError, EditPositions, EditSite, EditedSequences, Edits, WeightChange, position_in,
+};
 use crate::layers::LayerTrace;
 use crate::names::{self, Derived};
 use crate::picture::{PlotPart, TensorPlot};
 use crate::view::{HeatScale, Matrix};
 use crate::{Labelled, TraceError};
-use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
-use limpid_core::config::{Config, ConfigError};
+use limpid_core::config::{Config, ConfigError, unknown};
 use limpid_core::kernels::classify::Row;
 use limpid_core::model::{Model, Module};
 use limpid_core::numeric::simd::Level;
@@ -142,14 +143,10 @@ impl SweepSite {
 }
 
 impl FromStr for SweepSite {
-    type Err = String;
-    fn from_str(name: &str) -> Result<SweepSite, String> {
+    type Err = ConfigError;
+    fn from_str(name: &str) -> Result<SweepSite, ConfigError> {
         let found = SweepSite::ALL.iter().find(|(_, own, _)| *own == name);
-        found.map(|found| found.0).ok_or_else(|| {
-            let near =
-                nearest(name, SweepSite::names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-            format!("`{name}` is not one of {}{near}", SweepSite::names().join(", "))
-        })
+        found.map(|found| found.0).ok_or_else(|| unknown("site", name, &SweepSite::names()))
     }
 }
 
@@ -303,9 +300,7 @@ impl SweepQuestion {
     /// The row of the sequence that is measured.
     fn row(&self) -> Result<usize, SweepError> {
         let tokens = self.clean.len();
-        let place = usize::try_from(self.position).ok();
-        let place = place.or_else(|| tokens.checked_sub(self.position.unsigned_abs() as usize));
-        place.filter(|at| *at < tokens).ok_or_else(|| SweepError::Question {
+        position_in(self.position, tokens).filter(|at| *at < tokens).ok_or_else(|| SweepError::Question {
             what: format!("there is no position {}: the prompts have {}", self.position, plural(tokens, "token")),
         })
     }
@@ -619,7 +614,7 @@ impl SweepRuns<'_> {
     fn run(&mut self, (layer, values): (usize, &SiteValues), cells: &[&Cell]) -> Result<(), SweepError> {
         let tokens = self.corrupt.batch().tokens.clone();
         let stream = self.corrupt.get(&self.corrupt.stream(layer))?;
-        let is_stream = values.site.name.ends_with(SweepSite::ALL[SweepSite::ResidPre as usize].2);
+        let is_stream = values.site.name == SweepSite::ResidPre.tensor(layer);
         let mut begun = vec![];
         for (n, cell) in cells.iter().enumerate() {
             let first = begun.len();
@@ -640,7 +635,6 @@ impl SweepRuns<'_> {
 pub struct SweepEstimate {
     /// Batches whose loss has gradients that make up the metric's, and what each is worth.
     pub losses: Vec<(Batch, f64)>,
-    gauge: Gauge,
     ends: [f64; 2],
 }
 
@@ -669,7 +663,7 @@ impl SweepEstimate {
             _ => vec![(batch(gauge.targets.clone(), 1.0 / gauge.rows().len() as f32), 1.0)],
         };
         let ends = gauge.ends([clean, corrupt])?;
-        Ok(SweepEstimate { losses, gauge, ends })
+        Ok(SweepEstimate { losses, ends })
     }
 
     /// The tensors whose gradients it needs, layer by layer.
@@ -689,7 +683,6 @@ impl SweepEstimate {
     ) -> Result<Sweep, SweepError> {
         let config = clean.names().config.clone();
         let (cells, worth) = (question.cells(&config), self.losses.iter().map(|(_, worth)| *worth));
-        debug_assert_eq!(self.gauge.metric, question.metric);
         let mut grid = Findings::new(question, self.ends);
         for layer in 0..config.n_layer {
             let values = SiteValues::new(question, layer, [clean, corrupt])?;

@@ -7,7 +7,7 @@ use crate::Lm;
 use crate::error::{Error, Result};
 use crate::generate::{DecodeError, GenerateError};
 use crate::model::{Mode, Model};
-use crate::trace::edits::{ColumnChange, Edit, EditError, EditPositions, EditSite, Edits, WeightChange};
+use crate::trace::edits::{ColumnChange, Edit, EditError, EditPositions, EditSite, Edits, WeightChange, position_in};
 use crate::trace::layers::LayerTrace;
 use crate::trace::{Labelled, TraceError};
 use limpid_base::budget::Budget;
@@ -93,9 +93,9 @@ impl Step {
             _ => 0,
         };
         let own = match &self.what {
-            What::Scale { keys, .. } => count(keys),
+            What::Change { how: How::Scale { keys, .. }, .. } => count(keys),
             What::Freeze { layers, .. } => count(layers),
-            What::Patch { from_positions, .. } => from_positions.as_ref().map_or(0, Vec::len),
+            What::Change { how: How::Patch { from_positions, .. }, .. } => from_positions.as_ref().map_or(0, Vec::len),
             _ => 0,
         };
         count(&self.heads) + count(&self.units) + positions + own
@@ -104,14 +104,20 @@ impl Step {
 
 #[derive(Clone, Debug, PartialEq)]
 enum What {
-    Zero { site: String },
-    Mean { site: String, of: Source },
-    Patch { site: String, from: Source, from_positions: Option<Vec<i64>> },
-    Scale { site: String, by: f32, keys: Option<Vec<usize>> },
-    Steer { site: String, by: f32, add: Direction },
-    Set { site: String, value: Vec<f32> },
-    SetRow { site: String, row: Vec<(usize, f32)> },
+    Change { site: String, how: How },
     Freeze { layers: Option<Vec<usize>>, from: Source },
+}
+
+/// How a tensor changes.
+#[derive(Clone, Debug, PartialEq)]
+enum How {
+    Zero,
+    Mean { of: Source },
+    Patch { from: Source, from_positions: Option<Vec<i64>> },
+    Scale { by: f32, keys: Option<Vec<usize>> },
+    Steer { by: f32, add: Direction },
+    Set { value: Vec<f32> },
+    SetRow { row: Vec<(usize, f32)> },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -284,12 +290,12 @@ impl<'a> Fields<'a> {
         let Some(site) = self.given.get(self.kind).and_then(Value::as_str).map(String::from) else {
             return self.wrong(self.kind, "the name of a tensor, such as \"blocks.0.attn.hook_z\"");
         };
-        Ok(match self.kind {
+        let how = match self.kind {
             "ablate" => match self.given.get("with") {
-                None => What::Zero { site },
-                Some(Value::String(zero)) if zero == "zero" => What::Zero { site },
+                None => How::Zero,
+                Some(Value::String(zero)) if zero == "zero" => How::Zero,
                 Some(Value::Object(with)) if with.len() == 1 && with.contains_key("mean_of") => {
-                    What::Mean { site, of: self.source_of("with", &with["mean_of"])? }
+                    How::Mean { of: self.source_of("with", &with["mean_of"])? }
                 }
                 Some(_) => self.wrong("with", "\"zero\" or {\"mean_of\": {\"prompt\": \"...\"}}")?,
             },
@@ -301,19 +307,20 @@ impl<'a> Fields<'a> {
                         None => self.wrong("from_pos", "a number, a list of them, or a range such as \"2..5\"")?,
                     },
                 };
-                What::Patch { site, from: self.source("from")?, from_positions }
+                How::Patch { from: self.source("from")?, from_positions }
             }
-            "scale" => What::Scale { site, by: self.number("by", None)?, keys: self.numbers("key")? },
-            "steer" => What::Steer { site, by: self.number("by", Some(1.0))?, add: self.direction()? },
+            "scale" => How::Scale { by: self.number("by", None)?, keys: self.numbers("key")? },
+            "steer" => How::Steer { by: self.number("by", Some(1.0))?, add: self.direction()? },
             _ => match (self.given.get("value"), self.given.get("row")) {
                 (Some(value), None) => match floats(value) {
-                    Some(value) => What::Set { site, value },
+                    Some(value) => How::Set { value },
                     None => self.wrong("value", "a finite number or a list of them")?,
                 },
-                (None, Some(_)) => What::SetRow { site, row: self.row()? },
+                (None, Some(_)) => How::SetRow { row: self.row()? },
                 _ => self.wrong("value", "given, or `row` for attention weights, not both")?,
             },
-        })
+        };
+        Ok(What::Change { site, how })
     }
 
     fn number(&self, key: &str, default: Option<f32>) -> Read<f32> {
@@ -476,41 +483,35 @@ impl Resolver {
             Some(Positions::Token(text)) => EditPositions::Token(self.lm.tokenizer()?.encode(text)?),
         };
         let wrong = |what: String| Error::from(InterventionError::Step { step: number, what });
-        let name = match &step.what {
+        let (name, how) = match &step.what {
             What::Freeze { layers, from } => return self.freeze(step, layers.as_deref(), from),
-            What::Zero { site }
-            | What::Mean { site, .. }
-            | What::Patch { site, .. }
-            | What::Scale { site, .. }
-            | What::Steer { site, .. }
-            | What::Set { site, .. }
-            | What::SetRow { site, .. } => site,
+            What::Change { site, how } => (site, how),
         };
         let site = EditSite::find(&self.named, name, number)?;
         if site.is_pattern() {
-            return self.weights(step, &site, positions);
+            return self.weights((step, how), &site, positions);
         }
         let shown = site.shown(step.heads.as_deref(), step.units.as_deref())?;
-        let change = match &step.what {
-            What::Zero { .. } => ColumnChange::Set(vec![0.0; shown.len()].into()),
-            What::Scale { keys: Some(_), .. } => return Err(wrong(format!("`{name}` has no keys: leave `key` out"))),
-            What::Scale { by, .. } => ColumnChange::Scale(*by),
-            What::Set { value, .. } if value.len() == 1 => ColumnChange::Set(vec![value[0]; shown.len()].into()),
-            What::Set { value, .. } => ColumnChange::Set(value.clone().into()),
-            What::Mean { of, .. } => {
+        let change = match how {
+            How::Zero => ColumnChange::Set(vec![0.0; shown.len()].into()),
+            How::Scale { keys: Some(_), .. } => return Err(wrong(format!("`{name}` has no keys: leave `key` out"))),
+            How::Scale { by, .. } => ColumnChange::Scale(*by),
+            How::Set { value, .. } if value.len() == 1 => ColumnChange::Set(vec![value[0]; shown.len()].into()),
+            How::Set { value, .. } => ColumnChange::Set(value.clone().into()),
+            How::Mean { of, .. } => {
                 let rows = self.rows(of, (name, &shown))?;
                 let mean = |i: usize| rows.iter().map(|row| f64::from(row[i])).sum::<f64>() / rows.len() as f64;
                 ColumnChange::Set((0..shown.len()).map(|i| mean(i) as f32).collect())
             }
-            What::Steer { by, add, .. } => {
+            How::Steer { by, add, .. } => {
                 let vector = self.direction((number, add), (name, &shown))?;
                 ColumnChange::Add(vector.into_iter().map(|v| v * by).collect())
             }
-            What::Patch { from, from_positions: None, .. } => {
+            How::Patch { from, from_positions: None, .. } => {
                 let rows = self.rows(from, (name, &shown))?;
                 ColumnChange::SetAt(Arc::new(rows.into_iter().enumerate().collect::<BTreeMap<_, _>>()))
             }
-            What::Patch { from, from_positions: Some(sources), .. } => {
+            How::Patch { from, from_positions: Some(sources), .. } => {
                 let rows = self.rows(from, (name, &shown))?;
                 let EditPositions::These(targets) = positions else {
                     return Err(wrong("`from_pos` needs `pos` to be a number or a list of as many".into()));
@@ -526,23 +527,22 @@ impl Resolver {
                 });
                 return each.collect();
             }
-            What::SetRow { .. } => return Err(wrong(format!("`{name}` has no keys: give `value` in place of `row`"))),
-            What::Freeze { .. } => return Ok(vec![]),
+            How::SetRow { .. } => return Err(wrong(format!("`{name}` has no keys: give `value` in place of `row`"))),
         };
         Ok(vec![site.edit(&shown, positions, change)?])
     }
 
     /// A step that changes weights of attention.
-    fn weights(&mut self, step: &Step, site: &EditSite, positions: EditPositions) -> Result<Vec<Edit>> {
+    fn weights(&mut self, (step, how): (&Step, &How), site: &EditSite, positions: EditPositions) -> Result<Vec<Edit>> {
         let wrong = |what: String| Error::from(InterventionError::Step { step: step.number, what });
         if step.units.is_some() {
             return Err(wrong(format!("`{}` has heads and no units: leave `unit` out", site.name)));
         }
-        let change = match &step.what {
-            What::Zero { .. } => WeightChange::Scale(0.0, None),
-            What::Scale { by, keys, .. } => WeightChange::Scale(*by, keys.clone()),
-            What::SetRow { row, .. } => WeightChange::Set(row.clone()),
-            What::Patch { from, from_positions: None, .. } => WeightChange::From(self.tensor(from, &site.name)?),
+        let change = match how {
+            How::Zero => WeightChange::Scale(0.0, None),
+            How::Scale { by, keys, .. } => WeightChange::Scale(*by, keys.clone()),
+            How::SetRow { row, .. } => WeightChange::Set(row.clone()),
+            How::Patch { from, from_positions: None, .. } => WeightChange::From(self.tensor(from, &site.name)?),
             _ => {
                 let allowed = "`ablate`, `scale`, `set` with `row`, or `patch` without `from_pos`";
                 return Err(wrong(format!("weights of attention change by {allowed}")));
@@ -579,16 +579,20 @@ impl Resolver {
         if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= vocab_size) {
             return Err(GenerateError::from(DecodeError::Token { id: *id, index, vocab_size }).into());
         }
-        if !self.runs.contains_key(&ids) {
-            if (1..=self.lm.config().context_length).contains(&ids.len()) {
-                self.take(self.lm.layer_bytes(ids.len())? + self.lm.shown_bytes(ids.len())?.min(SEEN))?;
-            }
-            let mut run = self.lm.trace_layers(&ids, SEEN)?;
-            run.spend(&self.budget);
-            self.runs.insert(ids.clone(), run);
+        let run = match self.runs.remove(&ids) {
+            Some(run) => run,
+            None => self.begin(&ids)?,
+        };
+        Ok(self.runs.entry(ids).or_insert(run).get(name)?)
+    }
+
+    fn begin(&self, ids: &[u32]) -> Result<LayerTrace> {
+        if (1..=self.lm.config().context_length).contains(&ids.len()) {
+            self.take(self.lm.layer_bytes(ids.len())? + self.lm.shown_bytes(ids.len())?.min(SEEN))?;
         }
-        let Some(run) = self.runs.get_mut(&ids) else { return Err(TraceError::Batch { what: "no run".into() }.into()) };
-        Ok(run.get(name)?)
+        let mut run = self.lm.trace_layers(ids, SEEN)?;
+        run.spend(&self.budget);
+        Ok(run)
     }
 
     /// Some columns of it, position by position.
@@ -613,8 +617,7 @@ impl Resolver {
 
 /// The row of a position; negative ones are counted from the end.
 fn row_at(rows: &[Vec<f32>], at: i64, step: usize) -> Result<&Vec<f32>> {
-    let place = usize::try_from(at).ok().or_else(|| rows.len().checked_sub(at.unsigned_abs() as usize));
-    place.and_then(|place| rows.get(place)).ok_or_else(|| {
+    position_in(at, rows.len()).and_then(|place| rows.get(place)).ok_or_else(|| {
         let what = format!("the source has {} tokens and no position {at}", rows.len());
         InterventionError::Step { step, what }.into()
     })

@@ -715,12 +715,9 @@ impl Lm {
         Ok(LayerTrace::start_edited(model, backend, (batch, self.edits.clone()), seen)?)
     }
 
-    /// The same of several sequences, each changed as `edited` says beside what changes every run.
+    /// The same of several sequences on a model without interventions, each changed as `edited` says.
     pub(crate) fn trace_edited(&self, batch: Batch, edited: EditedSequences) -> Result<LayerTrace> {
-        let (model, mut backend) = self.scoring(layers::mode(batch.spans.len(), batch.spans[0].rows))?;
-        if let Some(edits) = &self.edits {
-            backend = Box::new(EditedBackend::every(backend, edits.clone()));
-        }
+        let (model, backend) = self.scoring(layers::mode(batch.spans.len(), batch.spans[0].rows))?;
         Ok(LayerTrace::start(model, Box::new(EditedBackend::new(backend, edited)), batch, 0)?)
     }
 

@@ -151,7 +151,7 @@ fn question(
         (_, true) => SweepBy::Position,
         _ => SweepBy::Head,
     };
-    let (site, confirmed) = (args.site.parse().map_err(Usage)?, args.yes);
+    let (site, confirmed) = (args.site.parse()?, args.yes);
     let mut question = SweepQuestion { clean, corrupt, site, by, metric, position: -1, confirmed };
     question.check(config)?;
     question.position = position(args.position, &question.corrupt, (config.mask, Some(tokenizer)))? as i64;

@@ -401,7 +401,8 @@ impl Engine {
             return Err(GenerateError::NoCache { positions, room });
         }
         let edits = edits.or_else(|| self.edits.clone());
-        if edits.is_some() && slides && run.saturating_add(more) > context {
+        let may_slide = slides && run.saturating_add(more) > context;
+        if edits.is_some() && may_slide {
             return Err(GenerateError::EditedSlides { positions: run.saturating_add(more), context });
         }
         let edits = edits.map(|edits| edits.on(&prompt[..run], positions)).transpose()?;
@@ -411,7 +412,7 @@ impl Engine {
             id: RequestId(self.requests),
             writer,
             log_probs,
-            reuse: reuse && edits.is_none() && (!slides || run.saturating_add(more) <= context),
+            reuse: reuse && edits.is_none() && !may_slide,
             edits: edits.map(Arc::new),
             logits_from: from.unwrap_or(usize::MAX).min(run.saturating_sub(1)),
             tokens: prompt,

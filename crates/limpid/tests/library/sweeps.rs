@@ -331,7 +331,7 @@ fn what_cannot_be_swept_is_refused() {
 
     let (headless, _other) = sound(&Config { lm_head: false, mask: Mask::Bidirectional, ..config }, 2);
     assert!(headless.sweep(&asked, &mut |_| true).unwrap_err().to_string().contains("head"));
-    assert!("resid_pe".parse::<SweepSite>().unwrap_err().contains("did you mean `resid_pre`?"));
+    assert!("resid_pe".parse::<SweepSite>().unwrap_err().to_string().contains("did you mean `resid_pre`?"));
 }
 
 /// The bound is on what a sweep runs, and nothing runs above it.
