@@ -19,7 +19,7 @@ A step names a site as TransformerLens does. It changes the columns of `head` or
 
 In attention's pattern `pos` is the query. There `set` has a `row` of weights by key, others being zero, and `scale` may have a
 `key`. {"freeze_attention": "all" or {"layer": LAYERS}, "head": HEADS, "from": {"tokens": IDS}} is a `patch` of whole patterns.
-Other runs are runs without steps. Negative positions count from the end. No two steps give the same number a new value.
+Other runs are runs without steps, unless the source has some as `do`. Negative positions count from the end. No two steps give the same number a new value.
 
 Everything is computed in float64. Each case changes some logit by more than MATTERS, and so does each of its steps. The same run in
 float32 differs by less than NOISE. Before the cases, each model runs with hooks that change nothing: its logits must be exactly those
@@ -45,6 +45,7 @@ MATTERS = 1e-3  # what every step must move some logit by
 NOISE = 1e-5  # what float32 may differ by
 ENTRIES = 16
 LISTS = 30  # cases of two or three steps in each model
+NESTED = 15  # cases in each model of a patch from a run with steps
 
 # Where the sites of a block are: `<` what enters a module, `>` what leaves it; `.` is the block itself
 PRE_NORM = "hook_resid_pre<. hook_resid_post>. "
@@ -181,8 +182,8 @@ class Model:
             self.kept[tuple(tokens)] = tensors
         return self.kept[tuple(tokens)]
 
-    def edited(self, tokens, steps, model=None, shaken=0.0):
-        """The logits of a run with steps; `shaken`: by how much, at most, every number at every site is off."""
+    def edited(self, tokens, steps, model=None, shaken=0.0, kept=None):
+        """The logits of a run with steps; `shaken`: by how much, at most, every number at every site is off; `kept` gets the tensors."""
         parts = [(step, self.source(step)) for step in self.parts(steps)]
         random = torch.Generator().manual_seed(1)
 
@@ -192,6 +193,8 @@ class Model:
                     change(step, x, self.columns(site, x.shape[1]), source)
             if shaken:
                 x *= 1 + shaken * (2 * torch.rand(x.shape, generator=random, dtype=x.dtype) - 1)
+            if kept is not None:
+                kept[site] = x.clone()
 
         return self.row(model or self.exact, tokens, see)
 
@@ -209,6 +212,10 @@ class Model:
     def source(self, step):
         """What another run has at the step's site, if the step reads one."""
         asked = step["with"].get("mean_of") if isinstance(step.get("with"), dict) else step.get("from")
+        if asked and "do" in asked:
+            tensors = {}
+            self.edited(asked["tokens"], asked["do"], kept=tensors)
+            return tensors[site_of(step)]
         return asked and self.plain(asked["tokens"])[site_of(step)]
 
     def columns(self, site, width):
@@ -345,6 +352,13 @@ class Draw(random.Random):
 
     def steps(self, model, tokens, plan):
         """Steps of the kinds in the plan, or two or three of any."""
+        if plan == "nested":  # a patch from a run that has steps itself
+            while True:
+                step = self.step(model, tokens, "patch", self.choice([*model.paths, *model.patterns]))
+                inner = self.steps(model, step["from"]["tokens"], None)[: self.randint(1, 2)]
+                if not clash(model, step["from"]["tokens"], inner):
+                    step["from"]["do"] = inner
+                    return [step]
         if plan is not None:
             kind, name = plan
             return [self.step(model, tokens, kind, f"blocks.{self.randrange(len(model.patterns))}.{name}")]
@@ -375,6 +389,15 @@ def clash(model, tokens, steps):
     return False
 
 
+def less(steps):
+    """The steps with one of them left out, also one of a source."""
+    for i, step in enumerate(steps):
+        yield steps[:i] + steps[i + 1 :]
+        for inner in less(step.get("from", {}).get("do", [])):
+            source = {"tokens": step["from"]["tokens"]} | ({"do": inner} if inner else {})
+            yield steps[:i] + [step | {"from": source}] + steps[i + 1 :]
+
+
 def case(r, model, plan, counts):
     """One case, drawn again until every step matters."""
     for _ in range(500):
@@ -383,7 +406,7 @@ def case(r, model, plan, counts):
         if clash(model, tokens, steps):
             continue
         found = model.edited(tokens, steps)
-        without = [model.edited(tokens, steps[:i] + steps[i + 1 :]) for i in range(len(steps))]
+        without = [model.edited(tokens, fewer) for fewer in less(steps)]
         if min((found - other).abs().max() for other in [*without, model.plain(tokens)["logits"]]) <= MATTERS:
             counts["drawn again, since a step did nothing"] += 1
             continue
@@ -409,6 +432,8 @@ def make(models):
         plans = [(kind, site) for site in sites for kind in KINDS]
         plans += [(kind, PATTERN) for kind in [*PATTERN_KINDS, "freeze"]] * 3 + [None] * LISTS
         cases += [case(r, model, plan, counts) for plan in plans]
+    r = Draw(20251128)
+    cases += [case(r, model, "nested", counts) for model in models for _ in range(NESTED)]
     versions = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
     about = f"made by reference/interventions.py, which describes it ({versions}); in float32 the same runs differ by at most {counts['noise']:.1e}"
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)

@@ -40,8 +40,10 @@ fn main() -> ExitCode {
     if chore() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// The workspace: `cargo` says where at run time, so a moved build folder serves too.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+    let own = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&own).parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
 /// Whether this is CI, where what is not there is a failure.

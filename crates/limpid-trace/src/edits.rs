@@ -186,6 +186,11 @@ impl EditSite {
         Ok(EditSite { step, name: name.into(), op, columns, d_head, pattern: None })
     }
 
+    /// The op that writes it, by its place in the list.
+    pub(crate) fn op(&self) -> usize {
+        self.op
+    }
+
     /// Whether it is the weights of attention.
     pub fn is_pattern(&self) -> bool {
         self.pattern.is_some()

@@ -6,6 +6,10 @@
 //! metric reads. Where both runs have the same numbers a patch changes nothing, so such cells are not run. Every number is that of a
 //! single run with the same intervention, bit for bit.
 //!
+//! With a [`SweepReceiver`] the sweep follows paths (path patching, Wang et al. 2022): a cell's patch reaches the receiver through the residual
+//! stream alone, as all attention and feed-forward layers between them write what they write in the corrupted run. A first run finds what
+//! the receiver then is, a second one has that and nothing else changed.
+//!
 //! [`SweepEstimate`] is attribution patching: the same grid to first order, from gradients.
 
 use crate::compare::{divergence, log_softmax};
@@ -132,6 +136,15 @@ impl SweepSite {
         Module::block(layer).named(SweepSite::ALL[self as usize].2)
     }
 
+    /// The tensor of a layer that takes patches: in place of one that a factor stretches, what it stretches.
+    fn patched(self, named: &Model, layer: usize) -> String {
+        let name = self.tensor(layer);
+        match names::derivation(named, &name) {
+            Some(Derived::Scaled { of, .. }) => of,
+            _ => name,
+        }
+    }
+
     /// Its heads, if it is divided into heads.
     fn heads(self, config: &Config) -> Option<usize> {
         match self {
@@ -139,6 +152,14 @@ impl SweepSite {
             SweepSite::K | SweepSite::V => Some(config.heads().n_kv_head),
             _ => None,
         }
+    }
+}
+
+/// A tensor that a run may change.
+fn find(named: &Model, tensor: &str) -> Result<EditSite, SweepError> {
+    match EditSite::find(named, tensor, 1) {
+        Err(EditError::Site { error, .. }) => Err(SweepError::Trace(*error)),
+        found => Ok(found?),
     }
 }
 
@@ -217,8 +238,19 @@ pub struct SweepQuestion {
     pub metric: SweepMetric,
     /// Where, counted from 0; negative ones from the end, -1 is the last.
     pub position: i64,
+    /// Where patches are received, if the paths to one place are asked about: they change nothing else.
+    pub to: Option<SweepReceiver>,
     /// Whether it may run more than [`TOKEN_LAYERS`].
     pub confirmed: bool,
+}
+
+/// The end of the paths that a sweep follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SweepReceiver {
+    /// A tensor that a run may change, such as `blocks.1.attn.hook_q`, or the last `hook_resid_post` for what reaches the logits directly.
+    pub tensor: String,
+    /// These of its heads; none for all, or if it has no heads.
+    pub heads: Option<Vec<usize>>,
 }
 
 /// What a sweep takes: its cells, and how many tokens go through how many layers at most.
@@ -273,28 +305,39 @@ impl SweepQuestion {
         self.row().map(drop)
     }
 
-    /// That a model has what is patched, in each layer. `named` has a place for every tensor (`Mode::Inspect`).
+    /// That a model has what is patched, in each layer, and what receives it. `named` has a place for every tensor (`Mode::Inspect`).
     ///
     /// # Errors
     /// Names the first that it has not.
     pub fn check_sites(&self, named: &Model) -> Result<(), SweepError> {
-        (0..named.config.n_layer).try_for_each(|layer| self.find(named, layer).map(drop))
+        (0..named.config.n_layer).try_for_each(|layer| find(named, &self.tensor(named, layer)).map(drop))?;
+        self.receiver(named).map(drop)
     }
 
     /// The tensor of a layer that is patched: in place of one that a factor stretches, what it stretches.
     pub fn tensor(&self, named: &Model, layer: usize) -> String {
-        let name = self.site.tensor(layer);
-        match names::derivation(named, &name) {
-            Some(Derived::Scaled { of, .. }) => of,
-            _ => name,
-        }
+        self.site.patched(named, layer)
     }
 
-    fn find(&self, named: &Model, layer: usize) -> Result<EditSite, SweepError> {
-        match EditSite::find(named, &self.tensor(named, layer), 1) {
-            Err(EditError::Site { error, .. }) => Err(SweepError::Trace(*error)),
-            found => Ok(found?),
+    /// What receives patches.
+    fn receiver(&self, named: &Model) -> Result<Option<EditSite>, SweepError> {
+        let Some(to) = &self.to else { return Ok(None) };
+        let receiver = find(named, &to.tensor)?;
+        match &to.heads {
+            heads if receiver.is_pattern() => {
+                _ = receiver.edit_weights(heads.as_deref(), EditPositions::All, WeightChange::Set(vec![]))?
+            }
+            heads => _ = receiver.shown(heads.as_deref(), None)?,
         }
+        if find(named, &self.tensor(named, 0))?.op() >= receiver.op() {
+            let what = format!(
+                "no path leads from `{}` to `{}`, which is computed before: name a later tensor",
+                self.site.name(),
+                to.tensor
+            );
+            return Err(SweepError::Question { what });
+        }
+        Ok(Some(receiver))
     }
 
     /// The row of the sequence that is measured.
@@ -323,7 +366,9 @@ impl SweepQuestion {
     pub fn cost(&self, config: &Config) -> SweepCost {
         let of_layer = self.grid(config).1[1..].iter().map(|n| *n as u64).fold(1, u64::saturating_mul);
         let (layers, tokens) = (config.n_layer as u64, self.clean.len() as u64);
-        let token_layers = of_layer.saturating_mul(tokens).saturating_mul(layers * (layers + 1) / 2);
+        // one that is followed to a receiver runs the receiver's layer twice
+        let runs = layers * (layers + 1) / 2 + if self.to.is_some() { layers } else { 0 };
+        let token_layers = of_layer.saturating_mul(tokens).saturating_mul(runs);
         SweepCost { cells: of_layer.saturating_mul(layers), token_layers }
     }
 
@@ -357,6 +402,19 @@ impl SweepQuestion {
 
     /// The intervention of a cell, in the words of docs/interventions.md.
     fn intervention(&self, cell: &Cell, run: &SiteValues) -> Value {
+        let patch = self.patch(cell, run);
+        let Some(to) = &self.to else { return json!([patch]) };
+        let held = |name: &str| json!({ "patch": name, "from": { "tokens": self.corrupt } });
+        let steps: Vec<Value> = [patch].into_iter().chain(run.frozen.iter().map(|(name, _)| held(name))).collect();
+        let mut received = json!({ "patch": to.tensor, "from": { "tokens": self.corrupt, "do": steps } });
+        if let Some(heads) = &to.heads {
+            received["head"] = json!(heads);
+        }
+        json!([received])
+    }
+
+    /// The step that patches a cell.
+    fn patch(&self, cell: &Cell, run: &SiteValues) -> Value {
         let name = &run.site.name;
         let mut step = match cell.key {
             None => json!({ "patch": name, "from": { "tokens": self.clean } }),
@@ -372,7 +430,7 @@ impl SweepQuestion {
         if cell.positions.len() < self.clean.len() || cell.key.is_some() {
             step["pos"] = cell.positions.start.into();
         }
-        json!([step])
+        step
     }
 }
 
@@ -413,6 +471,9 @@ pub struct Sweep {
 
 /// How many of these are named.
 const PEAKS: usize = 3;
+
+/// What writes to the residual stream in every layer.
+const BRANCHES: [SweepSite; 2] = [SweepSite::AttnOut, SweepSite::MlpOut];
 
 /// A metric of runs, ready to be read.
 struct Gauge {
@@ -489,13 +550,41 @@ struct SiteValues {
     site: EditSite,
     clean: Arc<Labelled>,
     corrupt: Arc<Labelled>,
+    /// What writes to the stream between the site and the receiver, and so keeps what it writes in the corrupt run.
+    frozen: Vec<(String, Edit)>,
 }
 
 impl SiteValues {
-    fn new(question: &SweepQuestion, layer: usize, runs: [&mut LayerTrace; 2]) -> Result<SiteValues, SweepError> {
-        let site = question.find(runs[0].names(), layer)?;
-        let [clean, corrupt] = runs.map(|run| run.get(&site.name));
-        Ok(SiteValues { site, clean: clean?, corrupt: corrupt? })
+    fn new(
+        (question, to): (&SweepQuestion, Option<&EditSite>),
+        layer: usize,
+        [clean, corrupt]: [&mut LayerTrace; 2],
+    ) -> Result<SiteValues, SweepError> {
+        let named = clean.names();
+        let site = find(named, &question.tensor(named, layer))?;
+        let own = question.site.heads(&named.config).map(|_| SweepSite::AttnOut.patched(named, layer));
+        let mut between = vec![];
+        if let Some(to) = to {
+            for (branch, layer) in (layer..named.config.n_layer).flat_map(|n| BRANCHES.map(|branch| (branch, n))) {
+                let branch = find(named, &branch.patched(named, layer))?;
+                // a head reaches the stream through its own layer's output
+                if (site.op() + 1..to.op()).contains(&branch.op()) && own.as_ref() != Some(&branch.name) {
+                    between.push(branch);
+                }
+            }
+        }
+        let mut frozen = vec![];
+        for branch in between {
+            let values = corrupt.get(&branch.name)?;
+            frozen.push((branch.name.clone(), patch(&branch, None, 0..question.clean.len(), &values)?));
+        }
+        let [clean, corrupt] = [clean, corrupt].map(|run| run.get(&site.name));
+        Ok(SiteValues { site, clean: clean?, corrupt: corrupt?, frozen })
+    }
+
+    /// Whether it is computed before the receiver.
+    fn reaches(&self, to: Option<&EditSite>) -> bool {
+        to.is_none_or(|to| self.site.op() < to.op())
     }
 
     /// Where a cell's numbers are in the tensor.
@@ -529,25 +618,28 @@ impl SiteValues {
     /// The patch of a cell.
     fn edit(&self, cell: &Cell) -> Result<Edit, EditError> {
         let heads = cell.head.map(|head| vec![head]);
-        let positions = EditPositions::These(cell.positions.clone().map(|at| at as i64).collect());
-        if self.site.is_pattern() {
-            let pattern = match cell.key {
-                None => self.clean.clone(),
-                Some(_) => {
-                    let (tokens, at) = (self.clean.shape[2], cell.positions.start);
-                    let mut values = vec![0.0; tokens * tokens];
-                    values[at * tokens..(at + 1) * tokens].copy_from_slice(&self.patched_row(cell));
-                    let Labelled { name, axes, .. } = (*self.clean).clone();
-                    Arc::new(Labelled { name, axes, shape: vec![1, 1, tokens, tokens], values })
-                }
-            };
-            return self.site.edit_weights(heads.as_deref(), positions, WeightChange::From(pattern));
+        if cell.key.is_none() {
+            return patch(&self.site, heads.as_deref(), cell.positions.clone(), &self.clean);
         }
-        let shown = self.site.shown(heads.as_deref(), None)?;
-        let wide = self.site.width();
-        let row = |at: usize| (at, shown.iter().map(|i| self.clean.values[at * wide + i]).collect());
-        let rows = cell.positions.clone().map(row).collect();
-        self.site.edit(&shown, positions, ColumnChange::SetAt(Arc::new(rows)))
+        let (tokens, at) = (self.clean.shape[2], cell.positions.start);
+        let mut values = vec![0.0; tokens * tokens];
+        values[at * tokens..(at + 1) * tokens].copy_from_slice(&self.patched_row(cell));
+        let Labelled { name, axes, .. } = (*self.clean).clone();
+        let pattern = Labelled { name, axes, shape: vec![1, 1, tokens, tokens], values };
+        patch(&self.site, heads.as_deref(), cell.positions.clone(), &Arc::new(pattern))
+    }
+
+    /// The patch of a cell, and what keeps its effect on the stream.
+    fn edits(&self, cell: &Cell) -> Result<Edits, EditError> {
+        let frozen = self.frozen.iter().map(|(_, edit)| Ok(edit.clone()));
+        // the stream itself is patched where the run begins
+        let own = if self.is_stream() { None } else { Some(self.edit(cell)) };
+        own.into_iter().chain(frozen).collect()
+    }
+
+    /// Whether it is the stream before its layer.
+    fn is_stream(&self) -> bool {
+        self.site.name.ends_with(SweepSite::ALL[SweepSite::ResidPre as usize].2)
     }
 
     /// Whether a patch changes a bit.
@@ -555,6 +647,17 @@ impl SiteValues {
         let differs = |at: &usize| self.clean.values[*at].to_bits() != self.corrupt.values[*at].to_bits();
         Ok(self.places(cell)?.iter().any(differs))
     }
+}
+
+/// The edit that puts another run's values in the place of a tensor's, at some positions.
+fn patch(site: &EditSite, heads: Option<&[usize]>, at: Range<usize>, from: &Arc<Labelled>) -> Result<Edit, EditError> {
+    let positions = EditPositions::These(at.clone().map(|at| at as i64).collect());
+    if site.is_pattern() {
+        return site.edit_weights(heads, positions, WeightChange::From(from.clone()));
+    }
+    let (shown, wide) = (site.shown(heads, None)?, site.width());
+    let row = |at: usize| (at, shown.iter().map(|i| from.values[at * wide + i]).collect());
+    site.edit(&shown, positions, ColumnChange::SetAt(Arc::new(at.map(row).collect())))
 }
 
 /// So many copies of a sequence.
@@ -587,46 +690,67 @@ impl SweepRuns<'_> {
     ) -> Result<Sweep, SweepError> {
         let gauge = Gauge::new(question, self.clean)?;
         let ends = gauge.ends([self.clean, self.corrupt])?;
-        let cells = question.cells(&self.clean.names().config);
+        let config = self.clean.names().config.clone();
+        let (cells, to) = (question.cells(&config), question.receiver(self.clean.names())?);
         let mut grid = Findings::new(question, ends);
-        for layer in 0..self.clean.names().config.n_layer {
-            let values = SiteValues::new(question, layer, [self.clean, self.corrupt])?;
+        for layer in 0..config.n_layer {
+            let values = SiteValues::new((question, to.as_ref()), layer, [self.clean, self.corrupt])?;
             let mut row = vec![ends[1]; cells.len()];
             let mut changed = vec![];
             for (n, cell) in cells.iter().enumerate() {
-                if values.changes(cell)? {
+                if values.reaches(to.as_ref()) && values.changes(cell)? {
                     changed.push(n);
                 }
             }
-            for some in changed.chunks(question.at_once(&self.clean.names().config)) {
+            for some in changed.chunks(question.at_once(&config)) {
                 let batch: Vec<&Cell> = some.iter().map(|n| &cells[*n]).collect();
                 self.run((layer, &values), &batch)?;
+                if let (Some(to), Some(SweepReceiver { heads, .. })) = (&to, &question.to) {
+                    self.receive(to, heads.as_deref())?;
+                }
                 for (n, metric) in some.iter().zip(gauge.read(self.copies)?) {
                     row[*n] = metric;
                 }
             }
             grid.add(SweepRow { layer, metric: row }, (&cells, &values), tell)?;
         }
-        Ok(grid.sweep(&self.clean.names().config))
+        Ok(grid.sweep(&config))
     }
 
     /// Begins runs before a layer, each with the patch of a cell.
     fn run(&mut self, (layer, values): (usize, &SiteValues), cells: &[&Cell]) -> Result<(), SweepError> {
         let tokens = self.corrupt.batch().tokens.clone();
         let stream = self.corrupt.get(&self.corrupt.stream(layer))?;
-        let is_stream = values.site.name == SweepSite::ResidPre.tensor(layer);
         let mut begun = vec![];
         for (n, cell) in cells.iter().enumerate() {
             let first = begun.len();
             begun.extend_from_slice(&stream.values);
-            if is_stream {
+            if values.is_stream() {
                 values.places(cell)?.into_iter().for_each(|at| begun[first + at] = values.clean.values[at]);
-            } else {
-                let edits: Edits = [values.edit(cell)?].into_iter().collect();
-                self.edited.insert(n as u32, Arc::new(edits.on(&tokens, tokens.len())?));
             }
+            self.edited.insert(n as u32, Arc::new(values.edits(cell)?.on(&tokens, tokens.len())?));
         }
         Ok(self.copies.restart(copies(self.corrupt.batch(), cells.len()), layer, &begun)?)
+    }
+
+    /// Begins the runs again, of which nothing is changed but what the receiver was in them.
+    fn receive(&mut self, to: &EditSite, heads: Option<&[usize]>) -> Result<(), SweepError> {
+        let tokens = self.corrupt.batch().tokens.clone();
+        let received = self.copies.get(&to.name)?;
+        let n = self.copies.batch().spans.len();
+        let mut shape = received.shape.clone();
+        shape[0] = 1;
+        for (n, values) in received.values.chunks_exact(received.values.len() / n).enumerate() {
+            let Labelled { name, axes, .. } = &*received;
+            let one =
+                Labelled { name: name.clone(), axes: axes.clone(), shape: shape.clone(), values: values.to_vec() };
+            let edits: Edits = [patch(to, heads, 0..tokens.len(), &Arc::new(one))?].into_iter().collect();
+            self.edited.insert(n as u32, Arc::new(edits.on(&tokens, tokens.len())?));
+        }
+        let blocks = &self.corrupt.names().blocks;
+        let layer = blocks.iter().position(|block| block.contains(&to.op())).unwrap_or(0);
+        let stream = self.corrupt.get(&self.corrupt.stream(layer))?;
+        Ok(self.copies.restart(copies(self.corrupt.batch(), n), layer, &stream.values.repeat(n))?)
     }
 }
 
@@ -649,6 +773,9 @@ impl SweepEstimate {
             return wrong(
                 "the KL divergence has no gradient here: estimate a logit difference, a log-probability or the loss",
             );
+        }
+        if question.to.is_some() {
+            return wrong("an estimate adds up all paths: run the sweep itself, or leave the receiver out");
         }
         let gauge = Gauge::new(question, clean)?;
         let batch = |targets: Vec<u32>, weight: f32| Batch { targets, weight, ..corrupt.batch().clone() };
@@ -685,7 +812,7 @@ impl SweepEstimate {
         let (cells, worth) = (question.cells(&config), self.losses.iter().map(|(_, worth)| *worth));
         let mut grid = Findings::new(question, self.ends);
         for layer in 0..config.n_layer {
-            let values = SiteValues::new(question, layer, [clean, corrupt])?;
+            let values = SiteValues::new((question, None), layer, [clean, corrupt])?;
             let slope = |at: usize| -> f64 {
                 slopes
                     .iter()

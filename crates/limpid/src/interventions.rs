@@ -25,6 +25,9 @@ const SEEN: usize = 64 << 20;
 /// The most heads, units, positions and keys that all steps of a list name: each is checked for every prompt.
 const NUMBERS: usize = 1 << 17;
 
+/// How deep sources with steps of their own may lie in each other.
+const DEPTH: usize = 4;
+
 /// Why a list of interventions cannot be used. Steps are counted from 1.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -85,8 +88,8 @@ struct Step {
 }
 
 impl Step {
-    /// How many heads, units, positions and keys it names.
-    fn numbers(&self) -> usize {
+    /// How many steps it is with those of its source, and how many heads, units, positions and keys they name.
+    fn size(&self) -> (usize, usize) {
         let count = |numbers: &Option<Vec<usize>>| numbers.as_ref().map_or(0, Vec::len);
         let positions = match &self.positions {
             Some(Positions::Named(EditPositions::These(listed))) => listed.len(),
@@ -98,7 +101,14 @@ impl Step {
             What::Change { how: How::Patch { from_positions, .. }, .. } => from_positions.as_ref().map_or(0, Vec::len),
             _ => 0,
         };
-        count(&self.heads) + count(&self.units) + positions + own
+        let own = count(&self.heads) + count(&self.units) + positions + own;
+        let source = match &self.what {
+            What::Freeze { from, .. } => Some(from),
+            What::Change { how: How::Mean { of: from } | How::Patch { from, .. }, .. } => Some(from),
+            What::Change { .. } => None,
+        };
+        let (steps, numbers) = source.and_then(|source| source.steps.as_ref()).map_or((0, 0), Interventions::size);
+        (1 + steps, own + numbers)
     }
 }
 
@@ -126,9 +136,15 @@ enum Positions {
     Token(String),
 }
 
-/// Where activations are taken from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Source {
+/// The run that activations are taken from, itself changed by steps if it likes.
+#[derive(Clone, Debug, PartialEq)]
+struct Source {
+    text: SourceText,
+    steps: Option<Interventions>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum SourceText {
     Prompt(String),
     Tokens(Vec<u32>),
 }
@@ -172,6 +188,11 @@ impl Interventions {
     /// # Errors
     /// Names the step that is none, and what was expected.
     pub fn new(given: Value) -> Result<Interventions> {
+        Interventions::nested(given, 0)
+    }
+
+    /// The steps of a source that lies so deep in others.
+    fn nested(given: Value, depth: usize) -> Result<Interventions> {
         let form = |what: &str| Error::from(InterventionError::Form { what: what.into() });
         let list = match &given {
             Value::Object(object) => {
@@ -194,15 +215,19 @@ impl Interventions {
         if list.is_empty() {
             return Err(form("the list is empty"));
         }
+        let too_many = |found| form(&format!("a list has at most {}, found {found}", Interventions::MOST_STEPS));
         if list.len() > Interventions::MOST_STEPS {
-            let most = Interventions::MOST_STEPS;
-            return Err(form(&format!("a list has at most {most}, found {}", list.len())));
+            return Err(too_many(list.len()));
         }
-        let (mut steps, mut numbers) = (vec![], 0);
+        let (mut steps, mut size) = (vec![], (0, 0));
         for (n, step) in list.iter().enumerate() {
-            let step = Fields::new(n + 1, step)?.step()?;
-            numbers += step.numbers();
-            if numbers > NUMBERS {
+            let step = Fields::new((n + 1, depth), step)?.step()?;
+            let (more, numbers) = step.size();
+            size = (size.0 + more, size.1 + numbers);
+            if size.0 > Interventions::MOST_STEPS {
+                return Err(too_many(size.0));
+            }
+            if size.1 > NUMBERS {
                 let most = format!("all steps together name at most {NUMBERS} heads, units, positions and keys");
                 return Err(form(&format!("{most}: give \"all\", \"prompt\" or \"generated\", or fewer")));
             }
@@ -211,7 +236,11 @@ impl Interventions {
         Ok(Interventions { steps, given })
     }
 
-    /// The most steps that a list has.
+    fn size(&self) -> (usize, usize) {
+        self.steps.iter().map(Step::size).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    }
+
+    /// The most steps that a list has, with those of its sources.
     pub const MOST_STEPS: usize = 256;
 
     /// How many steps it has.
@@ -228,6 +257,8 @@ impl Interventions {
 /// The fields of a step.
 struct Fields<'a> {
     number: usize,
+    /// How many sources it lies in.
+    depth: usize,
     kind: &'static str,
     given: &'a Map<String, Value>,
 }
@@ -235,7 +266,7 @@ struct Fields<'a> {
 type Read<T> = Result<T, InterventionError>;
 
 impl<'a> Fields<'a> {
-    fn new(number: usize, step: &'a Value) -> Read<Fields<'a>> {
+    fn new((number, depth): (usize, usize), step: &'a Value) -> Read<Fields<'a>> {
         let wrong = |what| Err(InterventionError::Step { step: number, what });
         let Some(given) = step.as_object() else { return wrong(format!("expected an object, found {step}")) };
         let kinds: Vec<&(&str, &[&str])> = KINDS.iter().filter(|(kind, _)| given.contains_key(*kind)).collect();
@@ -259,7 +290,7 @@ impl<'a> Fields<'a> {
                 nearest(key, beside.iter().copied()).map_or(String::new(), |near| format!(": did you mean `{near}`?"));
             return wrong(format!("`{key}` does not belong to `{kind}`, which takes {}{near}", beside.join(", ")));
         }
-        Ok(Fields { number, kind, given })
+        Ok(Fields { number, depth, kind, given })
     }
 
     fn wrong<T>(&self, key: &str, expected: &str) -> Read<T> {
@@ -362,27 +393,34 @@ impl<'a> Fields<'a> {
     fn source(&self, key: &str) -> Read<Source> {
         match self.given.get(key) {
             Some(value) => self.source_of(key, value),
-            None => self.wrong(key, "{\"prompt\": \"...\"} or {\"tokens\": [ids]}"),
+            None => self.wrong(key, SOURCE),
         }
     }
 
     fn source_of(&self, key: &str, value: &Value) -> Read<Source> {
-        let expected = "{\"prompt\": \"...\"} or {\"tokens\": [ids]}";
-        let Some(object) = value.as_object().filter(|object| object.len() == 1) else {
-            return self.wrong(key, expected);
-        };
+        let object = value.as_object().filter(|object| object.len() == 1 + usize::from(object.contains_key("do")));
+        let Some(object) = object else { return self.wrong(key, SOURCE) };
         let ids = |value: &Value| value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect();
-        match (object.get("prompt").and_then(Value::as_str), object.get("tokens").and_then(ids)) {
-            (Some(prompt), _) => Ok(Source::Prompt(prompt.into())),
-            (_, Some(tokens)) => Ok(Source::Tokens(tokens)),
-            _ => self.wrong(key, expected),
-        }
+        let text = match (object.get("prompt").and_then(Value::as_str), object.get("tokens").and_then(ids)) {
+            (Some(prompt), _) => SourceText::Prompt(prompt.into()),
+            (_, Some(tokens)) => SourceText::Tokens(tokens),
+            _ => return self.wrong(key, SOURCE),
+        };
+        let step = |what: String| InterventionError::Step { step: self.number, what };
+        let steps = match object.get("do") {
+            None => None,
+            Some(_) if self.depth == DEPTH => {
+                return Err(step(format!("sources with steps lie at most {DEPTH} deep in each other")));
+            }
+            Some(list) => Some(Interventions::nested(list.clone(), self.depth + 1).map_err(|e| step(of_source(&e)))?),
+        };
+        Ok(Source { text, steps })
     }
 
     fn direction(&self) -> Read<Direction> {
         let expected = "{\"vector\": [numbers]} or {\"difference\": [\"one prompt\", \"another\"], \"pos\": -1}";
         let Some(object) = self.given.get("add").and_then(Value::as_object) else { return self.wrong("add", expected) };
-        let prompt = |value: &Value| value.as_str().map(|text| Source::Prompt(text.into()));
+        let prompt = |value: &Value| Some(Source { text: SourceText::Prompt(value.as_str()?.into()), steps: None });
         let is_known = |keys: &[&str]| object.keys().all(|key| keys.contains(&key.as_str()));
         match (object.get("vector").and_then(floats), object.get("difference").and_then(Value::as_array)) {
             (Some(vector), None) if is_known(&["vector"]) => Ok(Direction::Vector(vector)),
@@ -405,6 +443,15 @@ impl<'a> Fields<'a> {
             None => self.wrong("row", "a weight for each key, such as {\"0\": 0.5, \"2\": 0.5}"),
         }
     }
+}
+
+/// What a source looks like.
+const SOURCE: &str =
+    "{\"prompt\": \"...\"} or {\"tokens\": [ids]}, with steps of its own as \"do\" if it is changed too";
+
+/// What is wrong with the source of a step.
+fn of_source(error: &Error) -> String {
+    format!("its source: {error}")
 }
 
 fn finite(value: &Value) -> Option<f32> {
@@ -440,7 +487,8 @@ pub(crate) struct Resolver {
     /// Without interventions.
     lm: Lm,
     named: Model,
-    runs: HashMap<Vec<u32>, LayerTrace>,
+    /// Runs of sources, by their tokens and steps.
+    runs: HashMap<(Vec<u32>, String), LayerTrace>,
     budget: Arc<Budget>,
 }
 
@@ -457,8 +505,7 @@ impl Resolver {
             let edits = self.step(step).map_err(|error| match error {
                 // what is wrong with a prompt is wrong with the step that names it
                 Error::TooLong { .. } | Error::Empty | Error::Generate(_) | Error::NoTokenizer => {
-                    let what = format!("its source: {error}");
-                    InterventionError::Step { step: step.number, what }.into()
+                    InterventionError::Step { step: step.number, what: of_source(&error) }.into()
                 }
                 other => other,
             })?;
@@ -499,7 +546,7 @@ impl Resolver {
             How::Set { value, .. } if value.len() == 1 => ColumnChange::Set(vec![value[0]; shown.len()].into()),
             How::Set { value, .. } => ColumnChange::Set(value.clone().into()),
             How::Mean { of, .. } => {
-                let rows = self.rows(of, (name, &shown))?;
+                let rows = self.rows((number, of), (name, &shown))?;
                 let mean = |i: usize| rows.iter().map(|row| f64::from(row[i])).sum::<f64>() / rows.len() as f64;
                 ColumnChange::Set((0..shown.len()).map(|i| mean(i) as f32).collect())
             }
@@ -508,11 +555,11 @@ impl Resolver {
                 ColumnChange::Add(vector.into_iter().map(|v| v * by).collect())
             }
             How::Patch { from, from_positions: None, .. } => {
-                let rows = self.rows(from, (name, &shown))?;
+                let rows = self.rows((number, from), (name, &shown))?;
                 ColumnChange::SetAt(Arc::new(rows.into_iter().enumerate().collect::<BTreeMap<_, _>>()))
             }
             How::Patch { from, from_positions: Some(sources), .. } => {
-                let rows = self.rows(from, (name, &shown))?;
+                let rows = self.rows((number, from), (name, &shown))?;
                 let EditPositions::These(targets) = positions else {
                     return Err(wrong("`from_pos` needs `pos` to be a number or a list of as many".into()));
                 };
@@ -542,7 +589,9 @@ impl Resolver {
             How::Zero => WeightChange::Scale(0.0, None),
             How::Scale { by, keys, .. } => WeightChange::Scale(*by, keys.clone()),
             How::SetRow { row, .. } => WeightChange::Set(row.clone()),
-            How::Patch { from, from_positions: None, .. } => WeightChange::From(self.tensor(from, &site.name)?),
+            How::Patch { from, from_positions: None, .. } => {
+                WeightChange::From(self.tensor((step.number, from), &site.name)?)
+            }
             _ => {
                 let allowed = "`ablate`, `scale`, `set` with `row`, or `patch` without `from_pos`";
                 return Err(wrong(format!("weights of attention change by {allowed}")));
@@ -563,40 +612,45 @@ impl Resolver {
             }
             let name = format!("blocks.{layer}.attn.hook_pattern");
             let site = EditSite::find(&self.named, &name, step.number)?;
-            let change = WeightChange::From(self.tensor(from, &name)?);
+            let change = WeightChange::From(self.tensor((step.number, from), &name)?);
             edits.push(site.edit_weights(step.heads.as_deref(), EditPositions::Prompt, change)?);
         }
         Ok(edits)
     }
 
     /// A tensor of the run of a source.
-    fn tensor(&mut self, source: &Source, name: &str) -> Result<Arc<Labelled>> {
-        let ids = match source {
-            Source::Prompt(text) => self.lm.encode(text)?,
-            Source::Tokens(ids) => ids.clone(),
+    fn tensor(&mut self, (step, source): (usize, &Source), name: &str) -> Result<Arc<Labelled>> {
+        let ids = match &source.text {
+            SourceText::Prompt(text) => self.lm.encode(text)?,
+            SourceText::Tokens(ids) => ids.clone(),
         };
         let vocab_size = self.lm.config().vocab_size;
         if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= vocab_size) {
             return Err(GenerateError::from(DecodeError::Token { id: *id, index, vocab_size }).into());
         }
-        let run = match self.runs.remove(&ids) {
+        let key = (ids, source.steps.as_ref().map(Interventions::to_string).unwrap_or_default());
+        let run = match self.runs.remove(&key) {
             Some(run) => run,
-            None => self.begin(&ids)?,
+            None => self.begin(&key.0, source.steps.as_ref()).map_err(|error| match error {
+                Error::Intervention(_) => InterventionError::Step { step, what: of_source(&error) }.into(),
+                other => other,
+            })?,
         };
-        Ok(self.runs.entry(ids).or_insert(run).get(name)?)
+        Ok(self.runs.entry(key).or_insert(run).get(name)?)
     }
 
-    fn begin(&self, ids: &[u32]) -> Result<LayerTrace> {
+    fn begin(&mut self, ids: &[u32], steps: Option<&Interventions>) -> Result<LayerTrace> {
+        let edits = steps.map(|steps| self.edits(steps)).transpose()?;
         if (1..=self.lm.config().context_length).contains(&ids.len()) {
             self.take(self.lm.layer_bytes(ids.len())? + self.lm.shown_bytes(ids.len())?.min(SEEN))?;
         }
-        let mut run = self.lm.trace_layers(ids, SEEN)?;
+        let mut run = self.lm.trace_layers_with(ids, edits.map(Arc::new), SEEN)?;
         run.spend(&self.budget);
         Ok(run)
     }
 
     /// Some columns of it, position by position.
-    fn rows(&mut self, source: &Source, (name, shown): (&str, &[usize])) -> Result<Vec<Vec<f32>>> {
+    fn rows(&mut self, source: (usize, &Source), (name, shown): (&str, &[usize])) -> Result<Vec<Vec<f32>>> {
         let tensor = self.tensor(source, name)?;
         let (tokens, wide) = (tensor.shape[1], tensor.values.len() / tensor.shape[1].max(1));
         let row = |at: usize| shown.iter().map(|i| tensor.values[at * wide + i]).collect();
@@ -607,7 +661,7 @@ impl Resolver {
         match add {
             Direction::Vector(vector) => Ok(vector.clone()),
             Direction::Difference { of: [a, b], position } => {
-                let [a, b] = [self.rows(a, of)?, self.rows(b, of)?];
+                let [a, b] = [self.rows((step, a), of)?, self.rows((step, b), of)?];
                 let [a, b] = [row_at(&a, *position, step)?, row_at(&b, *position, step)?];
                 Ok(a.iter().zip(b).map(|(a, b)| a - b).collect())
             }

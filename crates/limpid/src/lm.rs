@@ -710,9 +710,14 @@ impl Lm {
     /// # Errors
     /// If there are no ids or more than the context has, or memory is refused.
     pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
+        self.trace_layers_with(ids, self.edits.clone(), seen)
+    }
+
+    /// The same with these edits in place of the model's own.
+    pub(crate) fn trace_layers_with(&self, ids: &[u32], edits: Option<Arc<Edits>>, seen: usize) -> Result<LayerTrace> {
         let batch = self.batch_of(ids)?;
         let (model, backend) = self.scoring(layers::mode(1, ids.len()))?;
-        Ok(LayerTrace::start_edited(model, backend, (batch, self.edits.clone()), seen)?)
+        Ok(LayerTrace::start_edited(model, backend, (batch, edits), seen)?)
     }
 
     /// The same of several sequences on a model without interventions, each changed as `edited` says.

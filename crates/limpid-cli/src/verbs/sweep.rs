@@ -9,7 +9,9 @@ use anyhow::{Result, bail};
 use limpid::config::Config;
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::palette::Palette;
-use limpid::trace::sweep::{Sweep, SweepBy, SweepCost, SweepMetric, SweepPeak, SweepQuestion, SweepSite, TOKEN_LAYERS};
+use limpid::trace::sweep::{
+    Sweep, SweepBy, SweepCost, SweepMetric, SweepPeak, SweepQuestion, SweepReceiver, SweepSite, TOKEN_LAYERS,
+};
 use limpid::trace::table::TableOptions;
 use limpid::trace::view::{label, wrap};
 use serde_json::{Value, json};
@@ -54,6 +56,13 @@ pub struct Args {
     /// Patch one attention weight at a time: of each query and key
     #[arg(long, conflicts_with = "by_pos")]
     by_pair: bool,
+    /// Follow the paths to this tensor alone (path patching): what is patched reaches it through the residual stream, with every other
+    /// attention and MLP output as in the corrupt run, and nothing else changes. The last hook_resid_post asks what reaches the logits directly
+    #[arg(long, value_name = "TENSOR", conflicts_with = "estimate")]
+    to: Option<String>,
+    /// Follow the paths to these heads of it (repeatable, or separated by commas) [default: all]
+    #[arg(long, value_name = "N", requires = "to", value_delimiter = ',')]
+    to_head: Vec<usize>,
     /// Estimate the grid from gradients (attribution patching) instead of running every cell
     #[arg(long)]
     estimate: bool,
@@ -117,7 +126,7 @@ pub fn run(mut args: Args) -> Result<()> {
         write_picture(path, &drawn(&plot, path, args.palette.as_deref().and_then(Palette::named)))?;
     }
     if args.json {
-        return show::json(&as_json(&question, &sweep, (cost, &texts[0])));
+        return show::json(&as_json(&question, &sweep, (cost, &texts)));
     }
     let width = args.width.map_or_else(show::table_width, usize::from);
     let estimated = if args.estimate { "estimated from gradients; " } else { "" };
@@ -126,7 +135,7 @@ pub fn run(mut args: Args) -> Result<()> {
     show::painted(&format!("{about}\n{}\n", plot.text(show::paint(), &options)))?;
     let mut text: String = sweep.peaks.iter().map(|peak| wrap(&sweep.sentence(peak, &words), 0, width)).collect();
     if let Some(peak) = sweep.peaks.first() {
-        text += &format!("The first of them alone:\n{}\n", command(&args, peak, &texts)?);
+        text += &format!("The first of them alone:\n{}\n", command(&args, peak, (&question, &texts))?);
     }
     show::out(&text)
 }
@@ -152,17 +161,20 @@ fn question(
         _ => SweepBy::Head,
     };
     let (site, confirmed) = (args.site.parse()?, args.yes);
-    let mut question = SweepQuestion { clean, corrupt, site, by, metric, position: -1, confirmed };
+    let heads = (!args.to_head.is_empty()).then(|| args.to_head.clone());
+    let to = args.to.as_ref().map(|tensor| SweepReceiver { tensor: tensor.clone(), heads });
+    let mut question = SweepQuestion { clean, corrupt, site, by, metric, position: -1, to, confirmed };
     question.check(config)?;
     question.position = position(args.position, &question.corrupt, (config.mask, Some(tokenizer)))? as i64;
     Ok(question)
 }
 
 /// The command that runs a peak alone.
-fn command(args: &Args, peak: &SweepPeak, [clean, corrupt]: &[String; 2]) -> Result<String> {
+fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[String; 2])) -> Result<String> {
     let model = args.weights.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
     let adapter = args.weights.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
-    let [prompt, steps] = [corrupt.clone(), from_text(peak, clean).to_string()].map(show::quoted);
+    let steps = in_words(&peak.intervention, (question, texts)).to_string();
+    let [prompt, steps] = [texts[1].clone(), steps].map(show::quoted);
     let adapter = adapter.unwrap_or_default();
     Ok(format!("{} inspect{model}{adapter} --prompt {prompt} --intervene {steps}", show::program()))
 }
@@ -172,8 +184,9 @@ fn say_cost(question: &SweepQuestion, (config, cost): (&Config, SweepCost)) -> R
     let (axes, sizes) = question.grid(config);
     let grid: Vec<String> = axes.iter().zip(&sizes).map(|(axis, size)| format!("{size} {axis}")).collect();
     let (cells, token_layers) = (commas(cost.cells), commas(cost.token_layers));
+    let to = question.to.as_ref().map_or(String::new(), |to| format!(" to {}", to.tensor));
     let whole = format!(
-        "{} over {}: {cells} cells, at most {token_layers} token-layers",
+        "{}{to} over {}: {cells} cells, at most {token_layers} token-layers",
         question.site.name(),
         grid.join(" x ")
     );
@@ -187,19 +200,31 @@ fn say_cost(question: &SweepQuestion, (config, cost): (&Config, SweepCost)) -> R
     Ok(())
 }
 
-/// The steps of a peak, with the clean prompt as text.
-fn from_text(peak: &SweepPeak, clean: &str) -> Value {
-    let mut steps = peak.intervention.clone();
-    if let Some(from) = steps[0].get_mut("from") {
-        *from = json!({ "prompt": clean });
+/// The steps of a peak, with prompts as text in place of their tokens.
+fn in_words(steps: &Value, (question, texts): (&SweepQuestion, &[String; 2])) -> Value {
+    match steps {
+        Value::Array(list) => list.iter().map(|one| in_words(one, (question, texts))).collect(),
+        Value::Object(fields) => {
+            let field = |(key, value): (&String, &Value)| {
+                let prompt = [&question.clean, &question.corrupt].into_iter().position(|ids| *value == json!(ids));
+                match prompt.filter(|_| key == "tokens") {
+                    Some(prompt) => ("prompt".to_string(), json!(texts[prompt])),
+                    None => (key.clone(), in_words(value, (question, texts))),
+                }
+            };
+            Value::Object(fields.iter().map(field).collect())
+        }
+        other => other.clone(),
     }
-    steps
 }
 
-fn as_json(question: &SweepQuestion, sweep: &Sweep, (cost, clean): (SweepCost, &str)) -> Value {
-    let peak = |peak: &SweepPeak| json!({ "index": peak.index, "recovered": peak.recovered, "intervention": from_text(peak, clean) });
+fn as_json(question: &SweepQuestion, sweep: &Sweep, (cost, texts): (SweepCost, &[String; 2])) -> Value {
+    let steps = |peak: &SweepPeak| in_words(&peak.intervention, (question, texts));
+    let peak =
+        |peak: &SweepPeak| json!({ "index": peak.index, "recovered": peak.recovered, "intervention": steps(peak) });
+    let to = question.to.as_ref().map(|to| json!({ "tensor": to.tensor, "head": to.heads }));
     json!({
-        "site": question.site.name(), "metric": question.metric.name(), "position": question.position,
+        "site": question.site.name(), "metric": question.metric.name(), "position": question.position, "to": to,
         "tokens": { "clean": question.clean, "corrupt": question.corrupt },
         "clean": sweep.clean, "corrupt": sweep.corrupt,
         "axes": sweep.metric.axes, "shape": sweep.metric.shape,

@@ -20,6 +20,7 @@ mod look;
 mod models;
 mod serve;
 mod survives;
+mod sweep;
 mod tune;
 mod tutorial;
 mod typed;

@@ -13,7 +13,7 @@ use limpid::trace::compare::compare;
 use limpid::trace::index_of;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::predict::Prediction;
-use limpid::trace::sweep::{Sweep, SweepBy, SweepMetric, SweepQuestion, SweepSite};
+use limpid::trace::sweep::{Sweep, SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid::{Error, Interventions, Lm, Machine};
 use serde_json::{Value, json};
 
@@ -52,6 +52,7 @@ fn question(config: &Config, seed: u64) -> SweepQuestion {
         by: SweepBy::Position,
         metric: SweepMetric::LogitDifference { answer: 1, foil: 3 },
         position: -1,
+        to: None,
         confirmed: false,
     }
 }
@@ -110,7 +111,98 @@ fn intervention(lm: &Lm, question: &SweepQuestion, (axes, index): (&[&str], &[us
     if let Some(position) = at("pos").or(at("query_pos")) {
         step["pos"] = position.into();
     }
+    if let Some(SweepReceiver { tensor, heads }) = &question.to {
+        let mut steps = vec![step];
+        steps.extend(
+            between(&name, tensor).map(|held| json!({ "patch": held, "from": { "tokens": question.corrupt } })),
+        );
+        step = json!({ "patch": tensor, "from": { "tokens": question.corrupt, "do": steps } });
+        if let Some(heads) = heads {
+            step["head"] = json!(heads);
+        }
+    }
     Interventions::new(json!([step])).unwrap()
+}
+
+/// What writes to the stream on the way from a tensor to another, in models whose blocks are attention and then an MLP.
+fn between(from: &str, to: &str) -> impl Iterator<Item = String> {
+    // where in its block a tensor reads the stream, or writes to it
+    let place = |name: &str, reads: bool| {
+        let block: usize = name.split('.').nth(1).unwrap().parse().unwrap();
+        let branch = match name.rsplit('.').next().unwrap() {
+            "hook_resid_pre" => 0, // it has what the blocks before wrote
+            "hook_resid_mid" | "hook_pre" | "hook_mlp_out" if reads => 1,
+            "hook_resid_post" => 2,
+            _ if reads => 0,
+            "hook_mlp_out" => 2,
+            _ => 1, // heads and attention's output are in the stream after attention
+        };
+        2 * block + branch
+    };
+    (place(from, false)..place(to, true))
+        .map(|n| format!("blocks.{}.{}", n / 2, ["hook_attn_out", "hook_mlp_out"][n % 2]))
+}
+
+/// Path patching: the paths to queries, keys, values, weights of heads, to units, to the stream and to the logits.
+#[test]
+fn a_sweep_of_paths_is_its_single_runs() {
+    let rotary = Config { n_layer: 3, n_head: 4, n_kv_head: Some(2), positions: Positions::Rotary, ..tiny() };
+    let post = Config { norm_place: NormPlace::Post, final_norm: false, ..tiny() };
+    let receivers = [
+        ("blocks.1.attn.hook_q", Some(vec![1])),
+        ("blocks.1.attn.hook_k", None),
+        ("blocks.1.attn.hook_v", Some(vec![0, 1])),
+        ("blocks.1.attn.hook_pattern", Some(vec![1])),
+        ("blocks.1.mlp.hook_pre", None),
+        ("blocks.1.hook_resid_pre", None),
+        ("blocks.1.hook_resid_mid", None),
+        ("blocks.1.hook_resid_post", None),
+    ];
+    let (mut n, mut changed) = (0, 0);
+    for (seed, config) in [tiny(), rotary, post].iter().enumerate() {
+        let (lm, _folder) = sound(config, 40 + seed as u64);
+        for (tensor, heads) in &receivers {
+            for site in [SweepSite::ResidPre, SweepSite::AttnOut, SweepSite::MlpOut, SweepSite::Z, SweepSite::Pattern] {
+                n += 1;
+                let to = Some(SweepReceiver { tensor: tensor.to_string(), heads: heads.clone() });
+                let by = [SweepBy::Head, SweepBy::Position][n % 2];
+                changed += check(&lm, &SweepQuestion { site, by, to, ..question(config, 7 + seed as u64) });
+            }
+        }
+    }
+    assert!(n == 120 && changed > 300, "{changed} cells of {n} sweeps changed something");
+}
+
+/// All paths from an MLP to the logits but the direct one begin with what a later layer reads.
+#[test]
+fn a_path_is_a_part_of_the_whole() {
+    let (lm, _folder) = sound(&tiny(), 9);
+    let last = tiny().n_layer - 1;
+    let to = |tensor: String| Some(SweepReceiver { tensor, heads: None });
+    let whole = SweepQuestion { site: SweepSite::MlpOut, ..question(&tiny(), 9) };
+    let direct = SweepQuestion { to: to(format!("blocks.{last}.hook_resid_post")), ..whole.clone() };
+    let [whole, direct] = [whole, direct].map(|question| lm.sweep(&question, &mut |_| true).unwrap().metric.values);
+    let split = last * TOKENS;
+    // nothing lies between the last MLP and the head; something does after the others
+    assert_eq!(whole[split..], direct[split..]);
+    assert_ne!(whole[..split], direct[..split]);
+    let before =
+        SweepQuestion { to: to("blocks.0.hook_resid_mid".into()), site: SweepSite::MlpOut, ..question(&tiny(), 9) };
+    let said = lm.sweep(&before, &mut |_| true).unwrap_err().to_string();
+    assert!(said.contains("no path leads from `mlp_out` to `blocks.0.hook_resid_mid`"), "{said}");
+    for (tensor, heads, expected) in [
+        ("blocks.1.atn.hook_q", None, "did you mean"),
+        ("blocks.1.attn.hook_q", Some(vec![9]), "no head 9"),
+        ("blocks.1.hook_mlp_out", Some(vec![0]), "not divided into heads"),
+        ("blocks.1.attn.hook_pattern", Some(vec![3]), "no head 3"),
+        ("logits", None, "change `blocks.1.hook_resid_post`"),
+    ] {
+        let to = Some(SweepReceiver { tensor: tensor.into(), heads });
+        let said = lm.sweep(&SweepQuestion { to, ..question(&tiny(), 9) }, &mut |_| true).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+    let estimate = SweepQuestion { to: to("blocks.1.hook_resid_mid".into()), ..question(&tiny(), 9) };
+    assert!(lm.sweep_estimate(&estimate).unwrap_err().to_string().contains("an estimate adds up all paths"));
 }
 
 /// Holds a sweep against single runs; how many cells changed something.
@@ -131,7 +223,14 @@ fn check(lm: &Lm, question: &SweepQuestion) -> usize {
     let mut changed = 0;
     for (n, got) in grid.values.iter().enumerate() {
         let index = index_of(n, &grid.shape);
-        let patched = lm.intervene(&intervention(lm, question, (&grid.axes, &index))).unwrap();
+        let steps = intervention(lm, question, (&grid.axes, &index));
+        // no path leads from a tensor to itself; the stream between two blocks has two names
+        let is_receiver = |to: &SweepReceiver| {
+            let sender = steps.json()[0]["from"]["do"][0]["patch"].as_str().unwrap();
+            let before = |name: &str| format!("blocks.{}.{name}", index[0].wrapping_sub(1));
+            sender == to.tensor || sender.ends_with("hook_resid_pre") && to.tensor == before("hook_resid_post")
+        };
+        let patched = if question.to.as_ref().is_some_and(is_receiver) { lm } else { &lm.intervene(&steps).unwrap() };
         let want = metric(lm, question, &mut patched.trace_layers(&question.corrupt, SEEN).unwrap());
         assert_eq!(got.to_bits(), (want as f32).to_bits(), "{index:?} of {what}: {got} and {want}");
         let share = (want - corrupt) / (clean - corrupt) + 0.0;
