@@ -433,9 +433,13 @@ impl Edit {
         };
         let missing = |have: usize, at: usize| {
             let what = format!(
-                "`{}` is patched at position {at} from a run of {}, and the prompt has {prompt}: give `pos` and `from_pos`, or a source of the same length",
+                "`{}` is patched at position {at} from a run of {}, and the prompt has {prompt}: {}",
                 self.name,
-                plural(have, "token")
+                plural(have, "token"),
+                match at < prompt {
+                    true => "give `pos` and `from_pos`, or a source of the same length",
+                    false => "what follows the prompt has no counterpart, so give \"pos\": \"prompt\"",
+                }
             );
             Err(EditError::Misfit { step, what })
         };

@@ -155,6 +155,13 @@ impl SweepSite {
     }
 }
 
+/// The row that is measured, of so many.
+fn row(at: i64, tokens: usize) -> Result<usize, SweepError> {
+    position_in(at, tokens).filter(|at| *at < tokens).ok_or_else(|| SweepError::Question {
+        what: format!("there is no position {at}: the prompts have {}", plural(tokens, "token")),
+    })
+}
+
 /// A tensor that a run may change.
 fn find(named: &Model, tensor: &str) -> Result<EditSite, SweepError> {
     match EditSite::find(named, tensor, 1) {
@@ -214,11 +221,32 @@ impl SweepMetric {
         }
     }
 
-    fn tokens(self) -> Vec<u32> {
-        match self {
+    /// What it is at a position of a run alone: its own tokens are the loss's targets, and it does not diverge from itself.
+    ///
+    /// # Errors
+    /// If a token or the position does not exist, or the run fails.
+    pub fn measure(self, at: i64, run: &mut LayerTrace) -> Result<f64, SweepError> {
+        self.check(&run.names().config)?;
+        let row = row(at, run.batch().tokens.len())?;
+        Ok(Gauge::new(self, row, run)?.read(run)?.into_iter().sum())
+    }
+
+    /// That its tokens are a model's, and not the same.
+    fn check(self, config: &Config) -> Result<(), SweepError> {
+        let wrong = |what: String| Err(SweepError::Question { what });
+        let tokens = match self {
+            SweepMetric::LogitDifference { answer, foil } if answer == foil => {
+                return wrong(format!(
+                    "the answer and the token it is held against are both {answer}: name another one"
+                ));
+            }
             SweepMetric::LogitDifference { answer, foil } => vec![answer, foil],
             SweepMetric::LogProbability { answer } => vec![answer],
             SweepMetric::Loss | SweepMetric::Divergence => vec![],
+        };
+        match tokens.into_iter().find(|id| *id as usize >= config.vocab_size) {
+            Some(id) => wrong(format!("token {id} is outside the model's vocabulary of {}", config.vocab_size)),
+            None => Ok(()),
         }
     }
 }
@@ -291,14 +319,7 @@ impl SweepQuestion {
         if clean == 0 {
             return wrong("both prompts are empty: there is nothing to patch".into());
         }
-        if let Some(id) = self.metric.tokens().into_iter().find(|id| *id as usize >= config.vocab_size) {
-            return wrong(format!("token {id} is outside the model's vocabulary of {}", config.vocab_size));
-        }
-        if let SweepMetric::LogitDifference { answer, foil } = self.metric
-            && answer == foil
-        {
-            return wrong(format!("the answer and the token it is held against are both {answer}: name another one"));
-        }
+        self.metric.check(config)?;
         if self.by == SweepBy::Pair && self.site != SweepSite::Pattern {
             return wrong(format!("only `pattern` has pairs of positions, and the site is `{}`", self.site.name()));
         }
@@ -342,10 +363,7 @@ impl SweepQuestion {
 
     /// The row of the sequence that is measured.
     fn row(&self) -> Result<usize, SweepError> {
-        let tokens = self.clean.len();
-        position_in(self.position, tokens).filter(|at| *at < tokens).ok_or_else(|| SweepError::Question {
-            what: format!("there is no position {}: the prompts have {}", self.position, plural(tokens, "token")),
-        })
+        row(self.position, self.clean.len())
     }
 
     /// The grid's axes and their sizes.
@@ -487,8 +505,8 @@ struct Gauge {
 }
 
 impl Gauge {
-    fn new(question: &SweepQuestion, clean: &mut LayerTrace) -> Result<Gauge, SweepError> {
-        let (metric, row, mut logs) = (question.metric, question.row()?, vec![]);
+    fn new(metric: SweepMetric, row: usize, clean: &mut LayerTrace) -> Result<Gauge, SweepError> {
+        let mut logs = vec![];
         if metric == SweepMetric::Divergence {
             let last = clean.last()?;
             let c = clean.names().config.d_model;
@@ -688,7 +706,7 @@ impl SweepRuns<'_> {
         question: &SweepQuestion,
         tell: &mut dyn FnMut(&SweepRow) -> bool,
     ) -> Result<Sweep, SweepError> {
-        let gauge = Gauge::new(question, self.clean)?;
+        let gauge = Gauge::new(question.metric, question.row()?, self.clean)?;
         let ends = gauge.ends([self.clean, self.corrupt])?;
         let config = self.clean.names().config.clone();
         let (cells, to) = (question.cells(&config), question.receiver(self.clean.names())?);
@@ -777,7 +795,7 @@ impl SweepEstimate {
         if question.to.is_some() {
             return wrong("an estimate adds up all paths: run the sweep itself, or leave the receiver out");
         }
-        let gauge = Gauge::new(question, clean)?;
+        let gauge = Gauge::new(question.metric, question.row()?, clean)?;
         let batch = |targets: Vec<u32>, weight: f32| Batch { targets, weight, ..corrupt.batch().clone() };
         let one = |id: u32| {
             let targets = (0..gauge.targets.len()).map(|row| if row == gauge.row { id } else { IGNORE });

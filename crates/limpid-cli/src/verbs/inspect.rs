@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 /// attend to; every tensor with its symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture (--plot).
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
+#[command(group(clap::ArgGroup::new("asked").args(["why", "answer"])))]
 pub struct Args {
     #[command(flatten)]
     weights: WeightOptions,
@@ -147,11 +148,20 @@ pub struct Args {
     /// id if no token has that text; next: the likeliest
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["preset", "data", "tensor", "plot", "diagram", "save", "table", "params", "listing", "backward", "next", "masks", "similar"])]
     why: Option<String>,
-    /// The token that --why compares with, or none [default: the likeliest other token]
-    #[arg(long, value_name = "TOKEN", requires = "why")]
+    /// With --intervene, measure this token with and without the change: its log-probability, or with --rather-than the difference of both logits
+    #[arg(long, value_name = "TOKEN", requires = "intervene", conflicts_with = "why")]
+    answer: Option<String>,
+    /// The prompt whose prediction the change should restore: prints which part of it comes back, (with - without) / (clean - without)
+    #[arg(long, value_name = "TEXT", requires = "answer")]
+    clean: Option<String>,
+    /// With --intervene, also write N tokens after the prompt with and without the change, each time the likeliest
+    #[arg(long, value_name = "N", requires = "intervene")]
+    write: Option<usize>,
+    /// The token that --why or --answer compares with, or none [default: for --why the likeliest other token, for --answer none]
+    #[arg(long, value_name = "TOKEN", requires = "asked")]
     rather_than: Option<String>,
-    /// The position that --why is about, counted from 0 [default: the last; of a model of masked tokens the first mask]
-    #[arg(long, value_name = "N", requires = "why")]
+    /// The position that --why or --answer is about, counted from 0 [default: the last; of a model of masked tokens the first mask]
+    #[arg(long, value_name = "N", requires = "asked")]
     position: Option<usize>,
     /// The path that --why takes: h2.1 a head, t5 a token it looked at, m3 an MLP, u17 its unit [default: the largest part of each step]
     #[arg(long, value_name = "STEPS", requires = "why", value_delimiter = ',', value_parser = str::parse::<Hop>)]

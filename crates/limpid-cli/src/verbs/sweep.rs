@@ -175,8 +175,19 @@ fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[
     let adapter = args.weights.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
     let steps = in_words(&peak.intervention, (question, texts)).to_string();
     let [prompt, steps] = [texts[1].clone(), steps].map(show::quoted);
+    let flag = |(flag, value): (&str, Option<String>)| value.map(|value| format!(" --{flag} {}", show::quoted(value)));
+    let measured = [
+        ("answer", args.answer.clone()),
+        ("rather-than", args.rather_than.clone()),
+        ("position", args.position.map(|at| at.to_string())),
+        ("clean", Some(texts[0].clone())),
+    ];
+    let measured: String = match args.answer {
+        Some(_) => measured.into_iter().filter_map(flag).collect(),
+        None => String::new(),
+    };
     let adapter = adapter.unwrap_or_default();
-    Ok(format!("{} inspect{model}{adapter} --prompt {prompt} --intervene {steps}", show::program()))
+    Ok(format!("{} inspect{model}{adapter} --prompt {prompt} --intervene {steps}{measured}", show::program()))
 }
 
 /// Says what the sweep runs, before it does.

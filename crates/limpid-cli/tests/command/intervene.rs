@@ -72,6 +72,39 @@ fn a_change_shows_in_every_verb() {
 }
 
 #[test]
+fn a_change_is_measured() {
+    let f = trained("intervene-measured");
+    let patch = r#"{"patch": "blocks.0.hook_resid_pre", "pos": "prompt", "from": {"prompt": "Once upon a time, there was a girl"}}"#;
+    let asked = format!("inspect --prompt 'Once upon a time, there was a boy' --intervene {}", quoted(patch));
+    let clean = "--clean 'Once upon a time, there was a girl'";
+    // with all of the clean prompt's words, the clean prompt's answer
+    let found = f.json(&format!("{asked} --answer ',' --rather-than ' called' {clean} --json"));
+    assert_eq!((&found["answer"]["recovered"], &found["answer"]["with"]), (&1.0.into(), &found["answer"]["clean"]));
+    // the same number as the probability that is listed
+    let one = f.json(&format!("{asked} --answer ',' --json"));
+    let (last, number) = (one["positions"].as_array().unwrap().last().unwrap(), |v: &Value| v.as_f64().unwrap());
+    for side in ["without", "with"] {
+        let listed = last[side]["top"].as_array().unwrap().iter().find(|next| next["text"] == "\",\"").unwrap();
+        assert!((number(&one["answer"][side]).exp() - number(&listed["p"])).abs() < 1e-5, "{one}");
+    }
+    let shown = f.ok(&format!("{asked} --answer ',' --rather-than ' called' {clean} --write 8 --width 70"));
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("1.00 of the difference comes back") && words.contains("Written after the prompt"),
+        "{shown}"
+    );
+    assert_eq!(shown.lines().find(|line| line.chars().count() > 70), None);
+    let written = f.json(&format!("{asked} --write 8 --json"))["written"].clone();
+    let girl = f.json("generate --prompt 'Once upon a time, there was a girl' -n 8 --temperature 0 --json");
+    assert_eq!(written["with"], girl["samples"][0]["tokens"], "{girl}");
+    f.fails(2, "inspect --prompt Once --answer ','", &["--intervene"]);
+    f.fails(2, &format!("{asked} --rather-than ','"), &["--answer"]);
+    f.fails(1, &format!("{asked} --answer xyzzy"), &["--answer: \"xyzzy\" is not one token"]);
+    f.fails(1, &format!("{asked} --answer ',' --rather-than ','"), &["name another one"]);
+    f.fails(1, &format!("{asked} --answer ',' --clean Once --position 5"), &["--clean", "--position 5"]);
+}
+
+#[test]
 fn what_does_not_fit_is_refused_with_the_mend() {
     let f = trained("intervene-not");
     let refuses = |code: i32, steps: &str, says: &[&str]| {

@@ -60,6 +60,8 @@ fn the_strongest_cell_is_the_command_that_is_printed() {
         let sentence = shown.lines().find(|line| line.contains("restores")).unwrap();
         let json = f.json(&sweep(&format!("{flags} --answer ',' --rather-than ' called' --json")));
         let share = json["peaks"][0]["recovered"].as_f64().unwrap();
+        let again = found["answer"]["recovered"].as_f64().unwrap();
+        assert!((again - share).abs() < 1e-9, "{command} restores {again}, the sweep said {share}");
         assert!(sentence.contains(&format!("restores {share:.2} of the difference")), "{sentence}");
         let steps = &json["peaks"][0]["intervention"];
         let held = !steps.to_string().contains("tokens");

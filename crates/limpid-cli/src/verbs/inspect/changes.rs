@@ -1,15 +1,19 @@
 //! `inspect --intervene`: what follows from a change, beside the run without it.
 
 use super::{Args, SEEN, grid, piece};
+use crate::look::{position, token_id};
 use crate::options::Usage;
-use crate::{models, show};
-use anyhow::{Result, bail};
+use crate::{models, show, source};
+use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::checkpoint::Checkpoint;
+use limpid::config::ConfigError;
+use limpid::generate::{Options, Sampler};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::compare::{TraceComparison, compare};
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::predict::Prediction;
+use limpid::trace::sweep::SweepMetric;
 use limpid::trace::view::wrap;
 use serde_json::{Value, json};
 
@@ -22,6 +26,70 @@ struct Runs {
     plain: Vec<Prediction>,
     changed: Vec<Prediction>,
     differs: TraceComparison,
+    answer: Option<Answer>,
+    /// What is written after the prompt without and with the change.
+    written: Option<[Vec<u32>; 2]>,
+}
+
+/// What --answer asks for.
+struct Answer {
+    what: String,
+    position: usize,
+    without: f64,
+    with: f64,
+    /// What it is after the clean prompt.
+    clean: Option<f64>,
+}
+
+impl Answer {
+    fn new(
+        args: &Args,
+        (plain, tokenizer): (&Lm, Option<&Tokenizer>),
+        [without, with]: [&mut LayerTrace; 2],
+    ) -> Result<Option<Answer>> {
+        let (Some(text), config) = (&args.answer, plain.config()) else { return Ok(None) };
+        if !config.lm_head {
+            bail!("--answer: {}", ConfigError::NoHead);
+        }
+        let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
+        let answer = id("--answer", text)?;
+        let foil = args.rather_than.as_deref().filter(|foil| *foil != "none");
+        let foil = foil.map(|foil| id("--rather-than", foil)).transpose()?;
+        let metric = match foil {
+            Some(foil) => SweepMetric::LogitDifference { answer, foil },
+            None => SweepMetric::LogProbability { answer },
+        };
+        let foil = foil.map_or(String::new(), |foil| format!(" over {}", piece(tokenizer, foil)));
+        let what = format!("{} of {}{foil}", metric.name(), piece(tokenizer, answer));
+        let place = |run: &LayerTrace| position(args.position, &run.batch().tokens, (config.mask, tokenizer));
+        let measured = |run: &mut LayerTrace| -> Result<f64> { Ok(metric.measure(place(run)? as i64, run)?) };
+        let clean = args.clean.as_ref().map(|text| -> Result<f64> {
+            measured(&mut plain.trace_layers(&plain.encode(&source::prompt(text)?)?, SEEN)?)
+        });
+        let clean = clean.transpose().context("--clean")?;
+        let position = place(without)?;
+        let [without, with] = [measured(without)?, measured(with)?];
+        Ok(Some(Answer { what, position, without, with, clean }))
+    }
+
+    /// Which part of the difference to the clean prompt comes back.
+    fn recovered(&self) -> Option<f64> {
+        self.clean.map(|clean| (self.with - self.without) / (clean - self.without))
+    }
+
+    fn sentence(&self) -> String {
+        let Answer { what, position, without, with, .. } = self;
+        let clean = match (self.clean, self.recovered()) {
+            (Some(clean), Some(share)) if share.is_finite() => {
+                format!("; after the clean prompt it is {clean:.4}, and {share:.2} of the difference comes back")
+            }
+            (Some(clean), _) => {
+                format!("; after the clean prompt it is {clean:.4} too, so there is nothing to restore")
+            }
+            (None, _) => String::new(),
+        };
+        format!("The {what} at position {position} goes from {without:.4} to {with:.4}{clean}.")
+    }
 }
 
 pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Result<()> {
@@ -32,18 +100,27 @@ pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Res
         bail!(Usage("--intervene compares runs without segments: leave --segments out".into()));
     }
     let other = args.changes.apply(models::sharing(checkpoint, &args.machine)?)?;
-    let plain = other.without_interventions();
-    let [mut a, mut b] = [plain.trace_layers(ids, SEEN)?, other.trace_layers(ids, SEEN)?];
+    let without = other.without_interventions();
+    let [mut a, mut b] = [without.trace_layers(ids, SEEN)?, other.trace_layers(ids, SEEN)?];
     let predicted = |trace: &mut LayerTrace| -> Result<Vec<Prediction>> {
         if other.config().lm_head { Ok(trace.predictions(0..ids.len(), CANDIDATES)?) } else { Ok(vec![]) }
     };
     let [plain, changed] = [predicted(&mut a)?, predicted(&mut b)?];
-    let runs = Runs { tokens: ids.clone(), plain, changed, differs: compare(&mut a, &mut b)? };
     let tokenizer = other.tokenizer().ok();
+    let answer = Answer::new(args, (&without, tokenizer), [&mut a, &mut b])?;
+    let written = args.write.map(|n| -> Result<_> { Ok([written(&without, ids, n)?, written(&other, ids, n)?]) });
+    let (written, differs) = (written.transpose()?, compare(&mut a, &mut b)?);
+    let runs = Runs { tokens: ids.clone(), plain, changed, differs, answer, written };
     if args.json {
         return show::json(&runs.json(&other, tokenizer));
     }
     show::out(&runs.text(tokenizer, args.width.map_or_else(show::table_width, usize::from)))
+}
+
+/// What a model writes after these tokens, each time the likeliest.
+fn written(lm: &Lm, ids: &[u32], max_tokens: usize) -> Result<Vec<u32>> {
+    let options = Options { max_tokens, sampler: Sampler::GREEDY, ..Options::default() };
+    Ok(lm.generate_events(ids, &options, &mut |_| true)?.tokens)
 }
 
 impl Runs {
@@ -71,6 +148,7 @@ impl Runs {
                 width,
             );
         }
+        text += &self.answer.as_ref().map_or(String::new(), |answer| wrap(&answer.sentence(), 0, width));
         text += "\n";
         if let Some(kl) = &self.differs.kl {
             let rows = self.plain.iter().zip(&self.changed).enumerate().map(|(at, (a, b))| {
@@ -111,6 +189,17 @@ impl Runs {
             };
             text += &grid(String::new(), &headers, (0..self.tokens.len()).map(row)).whole(width);
         }
+        if let Some(both) = &self.written {
+            let said = |ids: &[u32]| match tokenizer.map(|tokenizer| tokenizer.decode(ids)) {
+                Some(Ok(text)) => format!("{text:?}"),
+                _ => ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
+            };
+            let shared = both[0].iter().zip(&both[1]).take_while(|(a, b)| a == b).count();
+            let differs = if both[0] == both[1] { "the same".into() } else { format!("equal up to token {shared}") };
+            text += &format!("\nWritten after the prompt, {differs}:\n");
+            text += &wrap(&format!("without: {}", said(&both[0])), 2, width);
+            text += &wrap(&format!("with:    {}", said(&both[1])), 2, width);
+        }
         text + "\n"
             + &wrap(
                 "KL and losses are in nats. --tensor, --table, --why and --plot show the changed run itself; `limpid generate --intervene` \
@@ -135,6 +224,11 @@ impl Runs {
             "loss": self.mean_losses().map(|[before, after]| json!({ "without": before, "with": after })),
             "positions": rows.collect::<Vec<_>>(),
             "stream": self.differs.stream,
+            "answer": self.answer.as_ref().map(|one| json!({
+                "metric": one.what, "position": one.position, "without": one.without, "with": one.with, "clean": one.clean,
+                "recovered": one.recovered(),
+            })),
+            "written": self.written.as_ref().map(|[without, with]| json!({ "without": without, "with": with })),
         })
     }
 }
