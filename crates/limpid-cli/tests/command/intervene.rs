@@ -15,16 +15,23 @@ fn quoted(steps: &str) -> String {
     format!("'[{}]'", steps.replace('\'', "'\\''"))
 }
 
+/// What the cells of tables have between backticks, row by row.
+fn cells(guide: &str) -> impl Iterator<Item = String> {
+    let spans =
+        |cell: &str| cell.split('`').skip(1).step_by(2).map(|span| span.replace("\\|", "|")).collect::<Vec<_>>();
+    let cells = guide.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split(" | "));
+    cells.flat_map(spans).collect::<Vec<_>>().into_iter()
+}
+
 #[test]
 fn every_step_of_the_guide_runs() {
     let f = trained("intervene-guide");
     let guide = fs::read_to_string(root("docs/interventions.md")).unwrap();
-    let cells = guide.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('|'));
-    let steps: Vec<&str> = cells.filter_map(|cell| cell.trim().strip_prefix('`')?.strip_suffix('`')).collect();
-    let steps = steps.into_iter().filter(|step| step.starts_with('{'));
     let known = ["blocks.0.hook_attn_out", "blocks.1.hook_resid_post"];
     let mut ran = 0;
-    for step in steps {
+    for step in cells(&guide)
+        .filter(|cell| ["{\"ab", "{\"pa", "{\"sc", "{\"st", "{\"se", "{\"fr"].contains(&&cell[..4.min(cell.len())]))
+    {
         let step = step.replace("SITE", &format!("\"{}\"", known[ran % 2]));
         // as long as the prompt, where a step takes all of its positions
         let step = step.replace("\"...\"", "\"Once upon a time, there was a girl\"");
@@ -36,7 +43,27 @@ fn every_step_of_the_guide_runs() {
         assert!(kl.fold(0.0, f64::max) > 0.0, "{step} changes nothing");
         ran += 1;
     }
-    assert!(ran >= 14, "{ran} steps");
+    assert!(ran >= 15, "{ran} steps");
+}
+
+/// The table from TransformerLens's calls: its commands run here, its lines of Rust in the library's tests.
+#[test]
+fn every_command_of_the_table_runs() {
+    let f = trained("intervene-table");
+    let guide = fs::read_to_string(root("docs/interventions.md")).unwrap();
+    let (_, table) = guide.split_once("## From TransformerLens").unwrap();
+    let library = fs::read_to_string(root("crates/limpid/tests/library/interventions.rs")).unwrap();
+    let (mut commands, mut lines) = (0, 0);
+    for cell in cells(table) {
+        if let Some(command) = cell.strip_prefix("limpid ") {
+            f.ok(command);
+            commands += 1;
+        } else if cell.starts_with("lm.") {
+            assert!(library.contains(&cell), "{cell} is not in tests/library/interventions.rs");
+            lines += 1;
+        }
+    }
+    assert!(commands >= 8 && lines >= 5, "{commands} commands, {lines} lines of Rust");
 }
 
 #[test]

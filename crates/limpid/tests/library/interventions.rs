@@ -11,6 +11,7 @@ use limpid::ops::Batch;
 use limpid::trace::edits::{
     ColumnChange, Edit, EditPositions, EditSite, EditedBackend, EditedSequences, Edits, WeightChange,
 };
+use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid::trace::{Labelled, Trace};
 use limpid::{Interventions, Lm};
 use serde_json::{Value, json};
@@ -270,4 +271,67 @@ fn long_lists_are_checked() {
     let prompt = vec![0; 131_072];
     edits(256).on(&prompt, prompt.len()).unwrap();
     assert!(edits(255).on(&prompt, prompt.len()).unwrap_err().to_string().contains("both set"));
+}
+
+/// Steps of a source count as those of the list, and lie in each other no deeper than is useful; what is wrong with them names the way.
+#[test]
+fn sources_with_steps_have_bounds() {
+    let said = |given: Value| Interventions::new(given).unwrap_err().to_string();
+    let scale = || json!({ "scale": "hook_embed", "by": 1, "pos": "0..1024" });
+    let patch = |steps: Vec<Value>| json!({ "patch": "hook_embed", "from": { "tokens": [1], "do": steps } });
+    assert!(Interventions::new(json!([patch(vec![scale(); 100])])).is_ok());
+    assert!(said(json!([patch(vec![scale(); 129])])).contains("name at most 131072"));
+    let small = || json!({ "scale": "hook_embed", "by": 1 });
+    assert!(
+        said(json!([patch(vec![small(); 200]), patch(vec![small(); 60])]))
+            .contains("a list has at most 256, found 262")
+    );
+    let deep = |n: usize| (0..n).fold(small(), |inner, _| patch(vec![inner]));
+    assert!(Interventions::new(json!([deep(4)])).is_ok());
+    assert!(said(json!([deep(5)])).contains("lie at most 4 deep in each other"));
+    assert!(said(json!([deep(60)])).contains("lie at most 4 deep in each other"));
+    let wrong = json!([small(), patch(vec![small(), json!({ "ablte": "hook_embed" })])]);
+    assert!(said(wrong).starts_with("step 2: its source: step 2: a step is one of"));
+    for source in
+        [json!({ "prompt": "a", "tokens": [1] }), json!({ "prompt": "a", "and": [] }), json!({ "do": [small()] })]
+    {
+        assert!(said(json!([{ "patch": "hook_embed", "from": source }])).contains("`from` is {\"prompt\": \"...\"}"));
+    }
+    let lm = Lm::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf/gpt2-plain")).unwrap();
+    let patch =
+        |inner: Value| json!([{ "patch": "blocks.1.hook_mlp_out", "from": { "tokens": [1, 2], "do": [inner] } }]);
+    for (inner, says) in [
+        (json!({ "ablate": "blocks.0.hook_mlp_ot" }), "step 1: its source: step 1: "),
+        (json!({ "ablate": "blocks.0.hook_mlp_out", "pos": 7 }), "step 1: its source: step 1: there is no position 7"),
+    ] {
+        let said = lm.intervene(&Interventions::new(patch(inner)).unwrap()).map(drop).unwrap_err().to_string();
+        assert!(said.starts_with(says), "{said}");
+    }
+}
+
+/// The lines of Rust in docs/interventions.md's table from TransformerLens; a test of the command holds that they are these.
+#[test]
+fn the_lines_of_the_guide_run() -> Result<(), limpid::Error> {
+    let config = Config { d_model: 32, d_ff: 64, n_head: 4, n_layer: 2, context_length: 32, ..Config::preset("gpt2")? };
+    let recipe = limpid::train::Recipe { steps: 2, batch_size: 4, ..limpid::train::Recipe::preset("nano")? };
+    let lm = limpid::Training::new(config, recipe).text("to be or not to be ".repeat(60)).tokenizer("char").run()?.lm;
+    let (text, options) = ("to be", limpid::generate::Options { max_tokens: 8, ..Default::default() });
+    let steps: Interventions = r#"[{"scale": "blocks.0.hook_mlp_out", "by": 9}]"#.parse()?;
+    let look = |trace: &mut Trace| trace.get("logits");
+    assert_ne!(lm.intervene(&steps)?.trace(text, look)?.values, lm.trace(text, look)?.values);
+    assert_eq!(lm.intervene(&steps)?.generate(text, &options)?.tokens.len(), 8);
+    assert_eq!(lm.trace(text, |trace| trace.get("blocks.0.attn.hook_pattern"))?.shape, [1, 4, 5, 5]);
+    let question = SweepQuestion {
+        clean: lm.encode("to be")?,
+        corrupt: lm.encode("or be")?,
+        site: SweepSite::ResidPre,
+        by: SweepBy::Position,
+        metric: SweepMetric::LogProbability { answer: 1 },
+        position: -1,
+        to: None,
+        confirmed: false,
+    };
+    assert_eq!(lm.sweep(&question, &mut |_| true)?.metric.shape, [2, 5]);
+    assert_eq!(lm.sweep_estimate(&question)?.metric.shape, [2, 5]);
+    Ok(())
 }
