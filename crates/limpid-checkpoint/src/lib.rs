@@ -690,7 +690,7 @@ impl Checkpoint {
             return Err(safetensors_file::pickle(path));
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
-            return refuse(path, "it is the weights alone: give the folder that it is in, with config.json beside it");
+            return Checkpoint::open_kept(path);
         }
         if !llmc::looks_like_one(&first[..n]) && path.extension().is_none_or(|e| e != "bin") {
             let what = "it is not a model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
@@ -705,6 +705,19 @@ impl Checkpoint {
         let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
         let bare = Checkpoint::bare(path.into(), (Format::Llmc, Dialect::Llmc), config, store, names);
         Ok(Checkpoint { tokenizer, ..bare })
+    }
+
+    /// Other weights of a folder of limpid's, which lie in a folder below it: those that a run kept, with moments as `moment1/NAME`.
+    fn open_kept(path: &Path) -> Result<Checkpoint> {
+        let whole = at(path, path.canonicalize())?;
+        let above = whole.parent().and_then(Path::parent);
+        let Some(above) = above.filter(|above| above.join("config.json").is_file()) else {
+            return refuse(path, "it is the weights alone: give the folder that it is in, with config.json beside it");
+        };
+        let model = Checkpoint::open_folder(above)?;
+        let store = safetensors_file::open(path)?;
+        let names = dialect::names(&store, |name| (!name.contains('/')).then(|| name.into()))?;
+        Ok(Checkpoint { path: path.into(), store, names, ..model })
     }
 
     /// Writes the weights into a backend made for `model`.

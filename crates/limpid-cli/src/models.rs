@@ -66,7 +66,8 @@ pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
 /// A model in files.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WeightOptions {
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c [default: the newest run under runs/]
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c, or a state that a run kept, RUN/state/step-N.safetensors
+    /// [default: the newest run under runs/]
     #[arg(value_name = "MODEL", value_parser = any_word())]
     place: Option<PathBuf>,
     /// The same as MODEL

@@ -22,7 +22,7 @@ mod files;
 mod resume;
 mod state;
 
-pub use state::{Resumable, kept_steps};
+pub use state::{Resumable, kept_path, kept_steps};
 
 use crate::batches::{Batches, Objective, Windows};
 use crate::divergence::{is_worse, jump, limit};

@@ -1,21 +1,25 @@
 //! `sweep`: activation patching over all layers and positions, as a heat map.
 
 use crate::look::{check_picture, drawn, position, token_id, write_picture};
-use crate::models::{WeightOptions, needs_head, prompt_ids, sharing};
+use crate::models::{WeightOptions, checkpoint, needs_head, prompt_ids, sharing};
 use crate::options::{MachineOptions, Usage};
 use crate::show::{self, commas};
 use crate::source;
 use anyhow::{Result, bail};
+use limpid::Error;
+use limpid::checkpoint::Checkpoint;
 use limpid::config::Config;
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::palette::Palette;
 use limpid::trace::sweep::{
-    Sweep, SweepBy, SweepCost, SweepMetric, SweepPeak, SweepQuestion, SweepReceiver, SweepSite, TOKEN_LAYERS,
+    Sweep, SweepBy, SweepCost, SweepError, SweepMetric, SweepPeak, SweepQuestion, SweepReceiver, SweepSite,
+    TOKEN_LAYERS,
 };
 use limpid::trace::table::TableOptions;
 use limpid::trace::view::{label, wrap};
+use limpid::train::run::{kept_path, kept_steps};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Find out where a model keeps what makes the difference between two prompts: run the corrupt prompt once for each layer and position (or
 /// head), each time with one activation of the clean prompt in its place, and show how much of the clean run's answer comes back.
@@ -66,6 +70,9 @@ pub struct Args {
     /// Estimate the grid from gradients (attribution patching) instead of running every cell
     #[arg(long)]
     estimate: bool,
+    /// Run the sweep on every state that the run kept (train --keep), one after another, and print when the strongest cells came about
+    #[arg(long, conflicts_with_all = ["plot_out", "adapter"])]
+    over_steps: bool,
     /// Run also a sweep of more than 10,000,000 token-layers
     #[arg(long)]
     yes: bool,
@@ -105,22 +112,14 @@ pub fn run(mut args: Args) -> Result<()> {
     let [clean, corrupt] = [prompt_ids(&checkpoint, &texts[0])?, prompt_ids(&checkpoint, &texts[1])?];
     let question = question(&args, [clean, corrupt], (&config, &tokenizer))?;
     let cost = question.cost(&config);
-    let lm = sharing(checkpoint, &args.machine)?;
-    let sweep = if args.estimate {
-        lm.sweep_estimate(&question)?
-    } else {
+    if !args.estimate {
         say_cost(&question, (&config, cost))?;
-        let progress = show::Progress::of("%", 100, args.json || cost.token_layers < LONG);
-        let layers = config.n_layer as u64;
-        let sweep = lm.sweep(&question, &mut |row| {
-            progress.reach(row.layer as u64 + 1, layers, || format!("layer {} of {layers}", row.layer + 1));
-            true
-        });
-        progress.done();
-        sweep?
-    };
-    let word = |id: &u32| tokenizer.piece(*id).map_or_else(|_| id.to_string(), |piece| label(&piece));
-    let words: Vec<String> = question.corrupt.iter().map(word).collect();
+    }
+    if args.over_steps {
+        return over_steps(&args, &checkpoint.path, (&question, &texts));
+    }
+    let sweep = swept(&args, checkpoint, &question)?;
+    let words = words(&question, &tokenizer);
     let plot = sweep.plot(&words);
     if let Some(path) = &args.plot_out {
         write_picture(path, &drawn(&plot, path, args.palette.as_deref().and_then(Palette::named)))?;
@@ -138,6 +137,62 @@ pub fn run(mut args: Args) -> Result<()> {
         text += &format!("The first of them alone:\n{}\n", command(&args, peak, (&question, &texts))?);
     }
     show::out(&text)
+}
+
+/// The corrupt prompt's tokens.
+fn words(question: &SweepQuestion, tokenizer: &Tokenizer) -> Vec<String> {
+    let word = |id: &u32| tokenizer.piece(*id).map_or_else(|_| id.to_string(), |piece| label(&piece));
+    question.corrupt.iter().map(word).collect()
+}
+
+/// The sweep of one model, with its progress.
+fn swept(args: &Args, checkpoint: Checkpoint, question: &SweepQuestion) -> Result<Sweep> {
+    let (cost, layers) = (question.cost(&checkpoint.config), checkpoint.config.n_layer as u64);
+    let lm = sharing(checkpoint, &args.machine)?;
+    if args.estimate {
+        return Ok(lm.sweep_estimate(question)?);
+    }
+    let progress = show::Progress::of("%", 100, args.json || cost.token_layers < LONG);
+    let sweep = lm.sweep(question, &mut |row| {
+        progress.reach(row.layer as u64 + 1, layers, || format!("layer {} of {layers}", row.layer + 1));
+        true
+    });
+    progress.done();
+    Ok(sweep?)
+}
+
+/// --over-steps: the sweep of each state that a run kept. Of one that answers both prompts alike there is nothing to restore.
+fn over_steps(args: &Args, run: &Path, (question, texts): (&SweepQuestion, &[String; 2])) -> Result<()> {
+    let steps = kept_steps(run);
+    if steps.is_empty() {
+        bail!("{} has kept no states: train with `--keep N`, and give the run's folder", run.display());
+    }
+    let width = args.width.map_or_else(show::table_width, usize::from);
+    let mut all = vec![];
+    for step in steps {
+        let checkpoint = checkpoint(&kept_path(run, step), !args.machine.no_verify)?;
+        let (cost, tokenizer) = (question.cost(&checkpoint.config), checkpoint.tokenizer.clone());
+        let sweep = match swept(args, checkpoint, question) {
+            Err(error) if matches!(error.downcast_ref(), Some(Error::Sweep(SweepError::Same { .. }))) => None,
+            sweep => Some(sweep?),
+        };
+        if args.json {
+            let mut one = sweep.as_ref().map_or_else(|| json!({}), |sweep| as_json(question, sweep, (cost, texts)));
+            one["step"] = step.into();
+            all.push(one);
+            continue;
+        }
+        let said = match (&sweep, tokenizer) {
+            (Some(sweep), Some(tokenizer)) => {
+                let words = words(question, &tokenizer);
+                let first = sweep.peaks.first().map_or(String::new(), |peak| sweep.sentence(peak, &words));
+                format!("clean {:.4}, corrupt {:.4}. {first}", sweep.clean, sweep.corrupt)
+            }
+            _ => format!("both prompts give the same {}", question.metric.name()),
+        };
+        show::out(&wrap(&format!("step {}: {said}", commas(step)), 2, width))?;
+    }
+    if args.json { show::json(&Value::from(all)) } else { Ok(()) }
 }
 
 /// What is asked of a model.

@@ -70,6 +70,36 @@ fn the_strongest_cell_is_the_command_that_is_printed() {
 }
 
 #[test]
+fn a_sweep_runs_over_the_states_that_a_run_kept() {
+    let f = Folder::new("sweep-steps");
+    f.ok("train --steps 12 --sample 0 --save-every 4 --keep 3 --out kept");
+    let one = |model: &str| f.json(&sweep("--answer ',' --json").replace("sweep", &format!("sweep {model}")));
+    let over = f.json(&sweep("--answer ',' --json --over-steps").replace("sweep", "sweep kept"));
+    let steps: Vec<u64> = over.as_array().unwrap().iter().map(|one| one["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [4, 8, 12]);
+    for sweep in over.as_array().unwrap() {
+        let alone = one(&format!("kept/state/step-{:08}.safetensors", sweep["step"].as_u64().unwrap()));
+        assert_eq!((&sweep["values"], &sweep["peaks"]), (&alone["values"], &alone["peaks"]));
+    }
+    assert_eq!(over[2]["values"], one("kept")["values"]);
+    assert_ne!(over[0]["values"], over[1]["values"]);
+    let shown = f.ok(&sweep("--answer ',' --over-steps").replace("sweep", "sweep kept"));
+    assert_eq!(shown.lines().filter(|line| line.starts_with("step ")).count(), 3, "{shown}");
+    // a kept state is a model for other verbs, wherever one stands; other weights without their configuration are none
+    let scored = |model: &str| f.ok(&format!("eval {model} --prompt 'Once upon a' --continuation ' time'"));
+    assert_eq!(scored("kept/state/step-00000012.safetensors"), scored("kept"));
+    assert_ne!(scored("kept/state/step-00000004.safetensors"), scored("kept"));
+    fs::create_dir(f.0.join("other")).unwrap();
+    fs::copy(f.0.join("kept/model.safetensors"), f.0.join("other/model.safetensors")).unwrap();
+    f.fails(1, "eval other/model.safetensors --prompt a --continuation b", &["it is the weights alone"]);
+    f.fails(
+        1,
+        &sweep("--answer ',' --over-steps").replace("sweep", "sweep kept/state/last.safetensors"),
+        &["has kept no states", "--keep"],
+    );
+}
+
+#[test]
 fn a_sweep_fits_its_terminal_and_draws_a_picture() {
     let f = trained("sweep-shown");
     for width in [40, 60, 100] {

@@ -226,8 +226,8 @@ pub(super) fn back_path(folder: &Path) -> PathBuf {
     folder.join("state").join("back.safetensors")
 }
 
-/// The file of the state kept after a step.
-pub(super) fn kept_path(folder: &Path, step: u64) -> PathBuf {
+/// The file of the state kept after a step, whose weights open as a model of their own.
+pub fn kept_path(folder: &Path, step: u64) -> PathBuf {
     folder.join("state").join(format!("step-{step:08}.safetensors"))
 }
 
