@@ -75,11 +75,12 @@ impl FoundDirection {
         let [above, below] = [mean(positive), mean(negative)];
         let between = minus(&above, &below);
         let middle = |unit: &[f64]| (dot(&above, unit) + dot(&below, unit)) / 2.0;
-        let (unit, length, threshold) = match method {
+        let long = |unit: &[f64], length: f64| unit.iter().map(|v| v * length).collect();
+        let (unit, vector, threshold) = match method {
             DirectionMethod::Mean => {
-                let (unit, length) = (unit(&between), dot(&between, &between).sqrt());
+                let unit = unit(&between);
                 let threshold = middle(&unit);
-                (unit, length, threshold)
+                (unit, between, threshold)
             }
             DirectionMethod::Pca => {
                 let mut unit = principal(&differences);
@@ -87,19 +88,19 @@ impl FoundDirection {
                     unit.iter_mut().for_each(|v| *v = -*v);
                 }
                 let squares = differences.iter().map(|row| dot(row, &unit).powi(2)).sum::<f64>();
-                let threshold = middle(&unit);
-                (unit, (squares / differences.len() as f64).sqrt(), threshold)
+                let (vector, threshold) = (long(&unit, (squares / differences.len() as f64).sqrt()), middle(&unit));
+                (unit, vector, threshold)
             }
             DirectionMethod::Probe => {
                 let (unit, threshold) = probe(positive, negative);
-                let length = dot(&unit, &between);
-                (unit, length, threshold)
+                let vector = long(&unit, dot(&unit, &between));
+                (unit, vector, threshold)
             }
         };
         let all: f64 = differences.iter().map(|row| dot(row, row)).sum();
         let along: f64 = differences.iter().map(|row| dot(row, &unit).powi(2)).sum();
         let share = if all > 0.0 { along / all } else { 0.0 };
-        FoundDirection { vector: unit.iter().map(|v| v * length).collect(), share, threshold }
+        FoundDirection { vector, share, threshold }
     }
 
     /// Its length.

@@ -31,8 +31,8 @@ pub struct Args {
     #[arg(long, value_name = "SITE", default_value = "resid_post")]
     site: String,
     /// Layers: numbers and ranges such as 1,4..8 [default: all]
-    #[arg(long, value_name = "LAYERS", value_delimiter = ',', value_parser = numbers)]
-    layer: Vec<Vec<usize>>,
+    #[arg(long = "layer", value_name = "LAYERS", value_delimiter = ',', value_parser = numbers)]
+    layers: Vec<Vec<usize>>,
     /// Heads, where the site has heads: numbers and ranges [default: all]
     #[arg(long, value_name = "HEADS", value_delimiter = ',', value_parser = numbers, conflicts_with = "unit")]
     head: Vec<Vec<usize>>,
@@ -99,7 +99,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let question = DirectionQuestion {
         pairs: positive.into_iter().zip(negative).map(|(a, b)| [a, b]).collect(),
         site: args.site.clone(),
-        layers: all(&args.layer),
+        layers: all(&args.layers),
         heads: all(&args.head),
         units: all(&args.unit),
         position: args.position,

@@ -18,6 +18,7 @@ fn quoted(steps: &str) -> String {
 #[test]
 fn every_step_of_the_guide_runs() {
     let f = trained("intervene-guide");
+    f.ok("direction --positive 'A happy girl' --negative 'A sad girl' --out happy.gguf");
     let guide = fs::read_to_string(root("docs/interventions.md")).unwrap();
     let cells = guide.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('|'));
     let steps: Vec<&str> = cells.filter_map(|cell| cell.trim().strip_prefix('`')?.strip_suffix('`')).collect();
@@ -36,7 +37,7 @@ fn every_step_of_the_guide_runs() {
         assert!(kl.fold(0.0, f64::max) > 0.0, "{step} changes nothing");
         ran += 1;
     }
-    assert!(ran >= 14, "{ran} steps");
+    assert!(ran >= 17, "{ran} steps");
 }
 
 #[test]
