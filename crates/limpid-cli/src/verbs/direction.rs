@@ -124,7 +124,11 @@ fn prompts(checkpoint: &Checkpoint, (flag, given): (&str, &[String])) -> Result<
         let lines = given == "-" || given.starts_with('@');
         for (n, text) in if lines { text.lines().collect() } else { vec![&*text] }.into_iter().enumerate() {
             let place = || if lines { format!("{flag} {given}, line {}", n + 1) } else { flag.to_string() };
-            prompts.push((text.to_string(), prompt_ids(checkpoint, text).with_context(place)?));
+            let ids = prompt_ids(checkpoint, text).with_context(place)?;
+            if ids.is_empty() {
+                bail!("{}: the prompt is empty: give a text, or leave the line out", place());
+            }
+            prompts.push((text.to_string(), ids));
         }
     }
     Ok(prompts)
@@ -147,7 +151,7 @@ fn about(args: &Args, found: &Directions) -> String {
         others => format!("; tested on {others} others, where chance is 50 %"),
     };
     let whole = format!("{how} of {}, {} {at}{tested}.", plural(found.pairs, "pair"), args.site);
-    limpid::trace::view::wrap(&whole, 0, show::width()).trim_end().to_string()
+    limpid::trace::view::wrap(&whole, 0, show::table_width()).trim_end().to_string()
 }
 
 fn table(found: &Directions) -> String {

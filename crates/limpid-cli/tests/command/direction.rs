@@ -26,7 +26,7 @@ fn directions_are_shown_kept_and_used() {
         ),
         ("--method pca --position mean", &["First principal component", "in the mean over all positions"]),
         ("--method probe --site mlp_out --layer 1..3", &["Linear probe of 3 pairs", "tested on 1 other", "told apart"]),
-        ("--site z --head 0,2..4 --layer 2 --position 0", &["blocks.2.attn.hook_z", "z at position 0"]),
+        ("--site z --head 0,2..4 --layer 2 --position 1", &["blocks.2.attn.hook_z", "z at position 1"]),
     ] {
         let shown = f.ok(&format!("direction m {SIDES} {more}"));
         for says in says {
@@ -100,7 +100,7 @@ fn what_has_no_direction_is_refused() {
         "--positive @happy.txt --negative @three.txt",
         &["--positive has 4 prompts and --negative 3: give pairs"],
     );
-    refuses(1, "--positive @happy.txt --negative @gap.txt", &["--negative @gap.txt, line 2", "empty"]);
+    refuses(1, "--positive @happy.txt --negative @gap.txt", &["--negative @gap.txt, line 2: the prompt is empty"]);
     refuses(1, "--positive @none.txt --negative @sad.txt", &["none.txt"]);
     refuses(2, &format!("{SIDES} --out d.pt"), &["--out d.pt should end in .gguf, .safetensors or .json"]);
     refuses(2, &format!("{SIDES} --method lda"), &["a method is one of mean, pca, probe"]);

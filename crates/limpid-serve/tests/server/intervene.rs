@@ -291,9 +291,11 @@ fn a_receipt_has_the_interventions() {
         server.post(COMPLETIONS, &body).json()["limpid"]["receipt"].clone()
     };
     let read = |receipt: &Value| serde_json::from_value::<Receipt>(receipt.clone()).unwrap();
-    for n in 0..8 {
-        let receipt = asked(n, steps(n));
-        assert_eq!(receipt["request"]["interventions"], json!([steps(n)]));
+    let vector = |by: f64| (0..lm.config().d_model).map(|i| by * ((i % 3) as f64 + 0.25)).collect::<Vec<f64>>();
+    let control = json!([{ "control_vector": { "0": vector(0.5), "1": vector(-2.0) }, "by": 2, "pos": "all" }]);
+    for (n, given) in (0..8).map(steps).chain([control]).enumerate() {
+        let receipt = asked(n, given.clone());
+        assert_eq!(receipt["request"]["interventions"], json!([given]));
         assert_eq!(replay(&lm, &read(&receipt)).unwrap(), Replay::Same, "{receipt}");
         let mut other = receipt.clone();
         other["request"]["interventions"] = json!([[{ "scale": "blocks.1.hook_resid_post", "by": -1 }]]);
