@@ -120,6 +120,11 @@ pub fn run(mut args: Args) -> Result<()> {
 fn prompts(checkpoint: &Checkpoint, (flag, given): (&str, &[String])) -> Result<Vec<(String, Vec<u32>)>> {
     let mut prompts = vec![];
     for given in given {
+        if Path::new(given).is_file() {
+            bail!(Usage(format!(
+                "{flag} {given} is the name of a file: {flag} @{given} takes each of its lines as a prompt"
+            )));
+        }
         let text = source::prompt(given).context(flag.to_string())?;
         let lines = given == "-" || given.starts_with('@');
         for (n, text) in if lines { text.lines().collect() } else { vec![&*text] }.into_iter().enumerate() {
@@ -157,11 +162,11 @@ fn about(args: &Args, found: &Directions) -> String {
 fn table(found: &Directions) -> String {
     let row = |layer: &LayerDirection| {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-        let mut row = vec![layer.site.clone(), format!("{:.4}", layer.norm), percent(layer.share)];
+        let mut row = vec![layer.layer.to_string(), format!("{:.4}", layer.norm), percent(layer.share)];
         row.extend(layer.accuracy.map(percent));
         row
     };
-    let mut headers = vec!["site", "length", "share"];
+    let mut headers = vec!["layer", "length", "share"];
     headers.extend((found.held_out > 0).then_some("told apart"));
     show::columns(&headers, &found.layers.iter().map(row).collect::<Vec<_>>())
 }
