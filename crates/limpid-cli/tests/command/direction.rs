@@ -20,7 +20,7 @@ const SIDES: &str = "--positive @happy.txt --negative @sad.txt";
 fn directions_are_shown_kept_and_used() {
     let f = trained("direction");
     for (more, says) in [
-        ("", &["Difference of means of 4 pairs, resid_post at the last token.", "layer  length  share"][..]),
+        ("", &["Difference of means of 4 pairs, resid_post at the last token.", "layer  length   share"][..]),
         ("--method pca --position mean", &["First principal component", "in the mean over all positions"]),
         ("--method probe --site mlp_out --layer 1..3", &["Linear probe of 3 pairs", "tested on 1 other", "told apart"]),
         ("--site z --head 0,2..4 --layer 2 --position 1", &["z at position 1"]),
