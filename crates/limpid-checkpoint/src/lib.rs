@@ -9,6 +9,7 @@
 pub mod adapter;
 mod arrays;
 mod carried;
+mod control_vector;
 mod dialect;
 pub mod gguf;
 pub mod llmc;
@@ -20,6 +21,7 @@ mod writing;
 pub use adapter::Adapter;
 pub use arrays::{NamedArray, write_arrays};
 pub use carried::{Carried, GENERATION, ORIGIN, SentenceRecipe};
+pub use control_vector::ControlVector;
 use dialect::huggingface::{self, Family};
 pub use dialect::regained;
 use dialect::{Link, Linked, Names, TensorLayout};

@@ -66,6 +66,8 @@ enum Verb {
     Inspect(verbs::inspect::Args),
     /// Patch activations of one prompt into another over all layers, and see which restore the answer
     Sweep(verbs::sweep::Args),
+    /// Find the vector that tells two kinds of prompts apart, to steer with it
+    Direction(verbs::direction::Args),
     /// Read a document about the transformer beside a live model
     #[cfg(feature = "study")]
     Walk(verbs::walk::Args),
@@ -227,6 +229,7 @@ fn command() -> ExitCode {
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
             Verb::Sweep(args) => verbs::sweep::run(args),
+            Verb::Direction(args) => verbs::direction::run(args),
             #[cfg(feature = "study")]
             Verb::Walk(args) => verbs::walk::run(args),
             #[cfg(feature = "study")]

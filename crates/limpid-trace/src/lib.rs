@@ -14,6 +14,7 @@ mod batch;
 pub mod compare;
 pub mod curve;
 pub mod diagram;
+pub mod directions;
 pub mod edits;
 pub mod explain;
 pub mod glance;

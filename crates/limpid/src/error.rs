@@ -37,6 +37,9 @@ pub enum Error {
     /// Changing what a run computes.
     #[error(transparent)]
     Intervention(#[from] InterventionError),
+    /// Finding a direction.
+    #[error(transparent)]
+    Direction(#[from] crate::directions::DirectionError),
     /// A sweep of interventions.
     #[error(transparent)]
     Sweep(#[from] trace::sweep::SweepError),

@@ -16,8 +16,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+
+mod files;
 
 /// Bytes that tensors of a source run may take while they are read.
 const SEEN: usize = 64 << 20;
@@ -46,19 +49,40 @@ pub enum InterventionError {
         /// What was expected, and what was found.
         what: String,
     },
+    /// A file of a step that cannot be used.
+    #[error("step {step}: {what}")]
+    File {
+        /// Which.
+        step: usize,
+        /// The file.
+        path: PathBuf,
+        /// What was expected, and what was found.
+        what: String,
+    },
+    /// A step that names a file, where none is read.
+    #[error("step {step} names the file {path:?}, and files are not read here: give its numbers as {instead}")]
+    NoFiles {
+        /// Which.
+        step: usize,
+        /// The file.
+        path: PathBuf,
+        /// How.
+        instead: &'static str,
+    },
     /// A step that does not fit the model or the prompt.
     #[error(transparent)]
     Edit(#[from] EditError),
 }
 
 /// What a step does, and what may stand beside that.
-const KINDS: [(&str, &[&str]); 6] = [
+const KINDS: [(&str, &[&str]); 7] = [
     ("ablate", &["head", "unit", "pos", "with"]),
     ("patch", &["head", "unit", "pos", "from", "from_pos"]),
     ("scale", &["head", "unit", "pos", "key", "by"]),
     ("steer", &["head", "unit", "pos", "by", "add"]),
     ("set", &["head", "unit", "pos", "value", "row"]),
     ("freeze_attention", &["head", "from"]),
+    ("control_vector", &["pos", "by", "layer"]),
 ];
 
 /// A list of changes of a run.
@@ -97,18 +121,23 @@ impl Step {
         };
         let own = match &self.what {
             What::Change { how: How::Scale { keys, .. }, .. } => count(keys),
-            What::Freeze { layers, .. } => count(layers),
+            What::Freeze { layers, .. } | What::ControlVector { layers, .. } => count(layers),
             What::Change { how: How::Patch { from_positions, .. }, .. } => from_positions.as_ref().map_or(0, Vec::len),
             _ => 0,
         };
         let own = count(&self.heads) + count(&self.units) + positions + own;
-        let source = match &self.what {
+        let steps = self.source().and_then(|source| source.steps.as_ref());
+        let (steps, numbers) = steps.map_or((0, 0), Interventions::size);
+        (1 + steps, own + numbers)
+    }
+
+    /// The run that its values come from.
+    fn source(&self) -> Option<&Source> {
+        match &self.what {
             What::Freeze { from, .. } => Some(from),
             What::Change { how: How::Mean { of: from } | How::Patch { from, .. }, .. } => Some(from),
-            What::Change { .. } => None,
-        };
-        let (steps, numbers) = source.and_then(|source| source.steps.as_ref()).map_or((0, 0), Interventions::size);
-        (1 + steps, own + numbers)
+            What::Change { .. } | What::ControlVector { .. } => None,
+        }
     }
 }
 
@@ -116,6 +145,14 @@ impl Step {
 enum What {
     Change { site: String, how: How },
     Freeze { layers: Option<Vec<usize>>, from: Source },
+    ControlVector { directions: LayerVectors, by: f32, layers: Option<Vec<usize>> },
+}
+
+/// A vector for each of some layers.
+#[derive(Clone, Debug, PartialEq)]
+enum LayerVectors {
+    File(PathBuf),
+    These(BTreeMap<usize, Vec<f32>>),
 }
 
 /// How a tensor changes.
@@ -152,6 +189,7 @@ enum SourceText {
 #[derive(Clone, Debug, PartialEq)]
 enum Direction {
     Vector(Vec<f32>),
+    File { path: PathBuf, tensor: Option<String> },
     Difference { of: [Source; 2], position: i64 },
 }
 
@@ -318,6 +356,14 @@ impl<'a> Fields<'a> {
             };
             return Ok(What::Freeze { layers, from: self.source("from")? });
         }
+        if self.kind == "control_vector" {
+            let directions = self.layer_vectors()?;
+            return Ok(What::ControlVector {
+                directions,
+                by: self.number("by", Some(1.0))?,
+                layers: self.numbers("layer")?,
+            });
+        }
         let Some(site) = self.given.get(self.kind).and_then(Value::as_str).map(String::from) else {
             return self.wrong(self.kind, "the name of a tensor, such as \"blocks.0.attn.hook_z\"");
         };
@@ -418,10 +464,19 @@ impl<'a> Fields<'a> {
     }
 
     fn direction(&self) -> Read<Direction> {
-        let expected = "{\"vector\": [numbers]} or {\"difference\": [\"one prompt\", \"another\"], \"pos\": -1}";
+        let expected = "{\"vector\": [numbers]}, {\"file\": \"NAME.gguf\"} or {\"difference\": [\"one prompt\", \"another\"], \"pos\": -1}";
         let Some(object) = self.given.get("add").and_then(Value::as_object) else { return self.wrong("add", expected) };
         let prompt = |value: &Value| Some(Source { text: SourceText::Prompt(value.as_str()?.into()), steps: None });
         let is_known = |keys: &[&str]| object.keys().all(|key| keys.contains(&key.as_str()));
+        if let Some(file) = object.get("file") {
+            let tensor = object.get("tensor").map(Value::as_str);
+            return match (file.as_str(), tensor) {
+                (Some(file), None | Some(Some(_))) if is_known(&["file", "tensor"]) => {
+                    Ok(Direction::File { path: file.into(), tensor: tensor.flatten().map(String::from) })
+                }
+                _ => self.wrong("add", expected),
+            };
+        }
         match (object.get("vector").and_then(floats), object.get("difference").and_then(Value::as_array)) {
             (Some(vector), None) if is_known(&["vector"]) => Ok(Direction::Vector(vector)),
             (None, Some(pair)) if is_known(&["difference", "pos"]) && pair.len() == 2 => {
@@ -432,6 +487,20 @@ impl<'a> Fields<'a> {
                 }
             }
             _ => self.wrong("add", expected),
+        }
+    }
+
+    /// The file of a control vector, or the numbers in it.
+    fn layer_vectors(&self) -> Read<LayerVectors> {
+        let expected = "the name of a GGUF file, or {\"1\": [numbers], ...}, a vector for each layer";
+        let vector = |(layer, values): (&String, &Value)| Some((layer.parse().ok()?, floats(values)?));
+        match self.given.get(self.kind) {
+            Some(Value::String(file)) if !file.is_empty() => Ok(LayerVectors::File(file.into())),
+            Some(Value::Object(layers)) if !layers.is_empty() => match layers.iter().map(vector).collect() {
+                Some(directions) => Ok(LayerVectors::These(directions)),
+                None => self.wrong(self.kind, expected),
+            },
+            _ => self.wrong(self.kind, expected),
         }
     }
 
@@ -532,6 +601,9 @@ impl Resolver {
         let wrong = |what: String| Error::from(InterventionError::Step { step: number, what });
         let (name, how) = match &step.what {
             What::Freeze { layers, from } => return self.freeze(step, layers.as_deref(), from),
+            What::ControlVector { directions, by, layers } => {
+                return self.control_vector((number, directions), *by, (layers.as_deref(), positions));
+            }
             What::Change { site, how } => (site, how),
         };
         let site = EditSite::find(&self.named, name, number)?;
@@ -618,6 +690,30 @@ impl Resolver {
         Ok(edits)
     }
 
+    /// Vectors that are added to the stream after some layers.
+    fn control_vector(
+        &self,
+        (step, directions): (usize, &LayerVectors),
+        by: f32,
+        (layers, positions): (Option<&[usize]>, EditPositions),
+    ) -> Result<Vec<Edit>> {
+        let directions = match directions {
+            LayerVectors::These(directions) => directions,
+            LayerVectors::File(path) => {
+                let (path, instead) = (path.clone(), "{\"1\": [numbers], ...}, a vector for each layer");
+                return Err(InterventionError::NoFiles { step, path, instead }.into());
+            }
+        };
+        let wrong = |what| InterventionError::Step { step, what };
+        let chosen = files::chosen(directions, layers, self.lm.config().n_layer).map_err(wrong)?;
+        let edits = chosen.into_iter().map(|(layer, vector)| {
+            let site = EditSite::find(&self.named, &format!("blocks.{layer}.hook_resid_post"), step)?;
+            let change = ColumnChange::Add(vector.iter().map(|v| v * by).collect());
+            Ok(site.edit(&site.shown(None, None)?, positions.clone(), change)?)
+        });
+        edits.collect()
+    }
+
     /// A tensor of the run of a source.
     fn tensor(&mut self, (step, source): (usize, &Source), name: &str) -> Result<Arc<Labelled>> {
         let ids = match &source.text {
@@ -660,6 +756,10 @@ impl Resolver {
     fn direction(&mut self, (step, add): (usize, &Direction), of: (&str, &[usize])) -> Result<Vec<f32>> {
         match add {
             Direction::Vector(vector) => Ok(vector.clone()),
+            Direction::File { path, .. } => {
+                let (path, instead) = (path.clone(), "{\"vector\": [numbers]}");
+                Err(InterventionError::NoFiles { step, path, instead }.into())
+            }
             Direction::Difference { of: [a, b], position } => {
                 let [a, b] = [self.rows((step, a), of)?, self.rows((step, b), of)?];
                 let [a, b] = [row_at(&a, *position, step)?, row_at(&b, *position, step)?];

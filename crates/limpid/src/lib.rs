@@ -63,6 +63,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod directions;
 pub mod engine;
 mod error;
 pub mod generate;

@@ -248,7 +248,8 @@ impl Lm {
     }
 
     /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which stay unchanged. On a model that
-    /// has interventions, the new ones are added. Prompts that values come from run without any.
+    /// has interventions, the new ones are added. Prompts that values come from run without any. Files that steps name are read, and
+    /// [`Lm::interventions`] has their numbers in place of their names.
     ///
     /// ```no_run
     /// # let lm = limpid::Lm::open("runs/1")?;
@@ -258,15 +259,16 @@ impl Lm {
     /// ```
     ///
     /// # Errors
-    /// If a step does not fit the model, or a prompt that values come from cannot be run. Positions are checked when a prompt runs.
+    /// If a step does not fit the model, a file cannot be used, or a prompt that values come from cannot be run. Positions are checked when a
+    /// prompt runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
-        self.intervene_within(interventions, &Arc::default())
+        self.intervene_within(&interventions.with_files(self)?, &Arc::default())
     }
 
-    /// The same, with what may be spent on runs that values come from.
+    /// The same, with what may be spent on runs that values come from, and for steps that others give: no file is read.
     ///
     /// # Errors
-    /// As [`Lm::intervene`], and [`TraceError::Spent`].
+    /// As [`Lm::intervene`], [`TraceError::Spent`], and if a step names a file.
     pub fn intervene_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Lm> {
         let edits = self.resolve(interventions, budget)?;
         let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
@@ -286,10 +288,10 @@ impl Lm {
     }
 
     /// The edits that interventions mean on this model, for one request among others of an engine ([`EngineRequest::edits`]), with a budget for
-    /// the runs that values come from.
+    /// the runs that values come from. No file is read.
     ///
     /// # Errors
-    /// As [`Lm::intervene`].
+    /// As [`Lm::intervene_within`].
     ///
     /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
     pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Edits> {

@@ -15,6 +15,7 @@ use crate::numeric::simd::Level;
 use crate::{Interventions, Lm};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The version of this library.
@@ -316,7 +317,10 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let (theirs, mut options) = (&receipt.answer, receipt.request.options());
     let given = &receipt.request.interventions;
     let other = (lm.interventions() != given).then(|| lm.without_interventions());
-    let other = other.map(|plain| given.iter().try_fold(plain, |lm, one| lm.intervene(one))).transpose()?;
+    // receipts have the numbers of the files that steps named, so none is read
+    let budget = Arc::default();
+    let other =
+        other.map(|plain| given.iter().try_fold(plain, |lm, one| lm.intervene_within(one, &budget))).transpose()?;
     let lm = other.as_ref().unwrap_or(lm);
     if given.is_empty() {
         // one token more than the receipt has is another answer, whatever would follow it; interventions may name any position to come

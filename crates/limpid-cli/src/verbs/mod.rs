@@ -5,6 +5,7 @@ pub mod chat;
 pub mod check;
 pub mod convert;
 pub mod data;
+pub mod direction;
 pub mod doctor;
 pub mod embed;
 pub mod eval;

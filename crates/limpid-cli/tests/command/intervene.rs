@@ -26,12 +26,13 @@ fn cells(guide: &str) -> impl Iterator<Item = String> {
 #[test]
 fn every_step_of_the_guide_runs() {
     let f = trained("intervene-guide");
+    f.ok("direction --positive 'A happy girl' --negative 'A sad girl' --out happy.gguf");
     let guide = fs::read_to_string(root("docs/interventions.md")).unwrap();
     let known = ["blocks.0.hook_attn_out", "blocks.1.hook_resid_post"];
     let mut ran = 0;
-    for step in cells(&guide)
-        .filter(|cell| ["{\"ab", "{\"pa", "{\"sc", "{\"st", "{\"se", "{\"fr"].contains(&&cell[..4.min(cell.len())]))
-    {
+    for step in cells(&guide).filter(|cell| {
+        ["{\"ab", "{\"pa", "{\"sc", "{\"st", "{\"se", "{\"fr", "{\"co"].contains(&&cell[..4.min(cell.len())])
+    }) {
         let step = step.replace("SITE", &format!("\"{}\"", known[ran % 2]));
         // as long as the prompt, where a step takes all of its positions
         let step = step.replace("\"...\"", "\"Once upon a time, there was a girl\"");
@@ -43,7 +44,7 @@ fn every_step_of_the_guide_runs() {
         assert!(kl.fold(0.0, f64::max) > 0.0, "{step} changes nothing");
         ran += 1;
     }
-    assert!(ran >= 15, "{ran} steps");
+    assert!(ran >= 18, "{ran} steps");
 }
 
 /// The table from TransformerLens's calls: its commands run here, its lines of Rust in the library's tests.

@@ -10,6 +10,7 @@ mod clients;
 mod common;
 mod damaged;
 mod data;
+mod direction;
 mod documents;
 mod hangup;
 mod intervene;

@@ -339,13 +339,14 @@ fn says(answer: &Answer, key: &str) -> bool {
 // ------------------------------------------------------------------------------------------------------- flags
 
 /// Verbs with arguments that are quickly done.
-const VERBS: [(&str, &str); 14] = [
+const VERBS: [(&str, &str); 15] = [
     ("train", TRAIN),
     ("plan", TRAIN),
     ("generate", "--model run --prompt a -n 3 --threads 1"),
     ("eval", "--model run --data text.txt --threads 1 --batch-size 2"),
     ("inspect", "--model run --prompt a"),
     ("sweep", "--model run --clean ab --corrupt bb --answer a"),
+    ("direction", "--model run --positive ab --negative bb"),
     ("params", "nano"),
     ("lesson", "underflow"),
     ("report", "run"),

@@ -72,6 +72,7 @@ fn what_does_not_fit_is_refused_with_the_librarys_words() {
     let patch = |from: Value| json!([{ "patch": "blocks.0.hook_resid_pre", "from": from }]);
     let at = |pos: Value| json!([{ "ablate": "blocks.0.hook_resid_pre", "pos": pos }]);
     let freeze = |length: usize| json!([{ "freeze_attention": "all", "from": { "prompt": "a".repeat(length) } }]);
+    let file = |name: &str| json!([{ "steer": "blocks.1.hook_resid_post", "add": { "file": name } }]);
     let many = |n: usize| -> Value { vec![json!({ "scale": "blocks.0.hook_resid_pre", "by": 1 }); n].into() };
     for (given, said) in [
         // no list of steps
@@ -126,6 +127,19 @@ fn what_does_not_fit_is_refused_with_the_librarys_words() {
         (patch(json!({ "tokens": vec![0; CONTEXT + 1] })), "step 1: its source: the text has 4097 tokens"),
         (patch(json!({ "prompt": "to" })), "the prompt has 8"),
         (freeze(3), "the prompt has 8"),
+        // files, whether they are there or not
+        (file(env!("CARGO_MANIFEST_PATH")), "files are not read here: give its numbers as {\"vector\": [numbers]}"),
+        (file("gone.gguf"), "step 1 names the file \"gone.gguf\", and files are not read here"),
+        (
+            json!([{ "control_vector": "gone.gguf" }]),
+            "give its numbers as {\"1\": [numbers], ...}, a vector for each layer",
+        ),
+        (json!([{ "control_vector": {} }]), "`control_vector` is the name of a GGUF file"),
+        (json!([{ "control_vector": { "x": [1] } }]), "`control_vector` is the name of a GGUF file"),
+        (json!([{ "control_vector": { "1": [1] } }]), "and 1 were given"),
+        (json!([{ "control_vector": { "9": [1] } }]), "direction of layer 9, and the model's layers are 0 to"),
+        (json!([{ "control_vector": { "1": [1] }, "layer": 2 }]), "has no direction of layer 2: it has 1"),
+        (json!([{ "control_vector": { "1": [1] }, "head": 2 }]), "`head` does not belong to `control_vector`"),
     ] {
         let short: String = given.to_string().chars().take(120).collect();
         for stream in [false, true] {
@@ -277,9 +291,11 @@ fn a_receipt_has_the_interventions() {
         server.post(COMPLETIONS, &body).json()["limpid"]["receipt"].clone()
     };
     let read = |receipt: &Value| serde_json::from_value::<Receipt>(receipt.clone()).unwrap();
-    for n in 0..8 {
-        let receipt = asked(n, steps(n));
-        assert_eq!(receipt["request"]["interventions"], json!([steps(n)]));
+    let vector = |by: f64| (0..lm.config().d_model).map(|i| by * ((i % 3) as f64 + 0.25)).collect::<Vec<f64>>();
+    let control = json!([{ "control_vector": { "0": vector(0.5), "1": vector(-2.0) }, "by": 2, "pos": "all" }]);
+    for (n, given) in (0..8).map(steps).chain([control]).enumerate() {
+        let receipt = asked(n, given.clone());
+        assert_eq!(receipt["request"]["interventions"], json!([given]));
         assert_eq!(replay(&lm, &read(&receipt)).unwrap(), Replay::Same, "{receipt}");
         let mut other = receipt.clone();
         other["request"]["interventions"] = json!([[{ "scale": "blocks.1.hook_resid_post", "by": -1 }]]);

@@ -8,6 +8,7 @@ mod by_layers;
 mod common;
 mod containers;
 mod decode;
+mod directions;
 mod documents;
 mod exact;
 mod face;

@@ -1,0 +1,225 @@
+//! `direction`: a vector that tells two kinds of prompts apart, in every layer.
+
+use crate::models::{WeightOptions, prompt_ids, sharing};
+use crate::options::{MachineOptions, Usage};
+use crate::show::{self, plural};
+use crate::source;
+use anyhow::{Context, Result, bail};
+use limpid::checkpoint::Checkpoint;
+use limpid::directions::{DirectionPosition, DirectionQuestion, Directions, LayerDirection};
+use limpid::trace::directions::DirectionMethod;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Find a direction: the vector that tells positive prompts from negative ones, in every layer. Adding it steers what the model writes.
+///
+/// The prompts are pairs: the first positive with the first negative one, and so on. A direction's length is how far the two prompts of a pair
+/// are apart along it, so {"by": 1} moves a run by one such distance. The table also says which share of the pairs' differences (their squares)
+/// lies along it, and, with --held-out, which part of the prompts that it was not made from it tells apart.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    weights: WeightOptions,
+    /// A positive prompt (repeatable); @FILE, or - for standard input: each line is a prompt
+    #[arg(long, value_name = "TEXT", required = true)]
+    positive: Vec<String>,
+    /// A negative prompt (repeatable); @FILE, or - for standard input: each line is a prompt
+    #[arg(long, value_name = "TEXT", required = true)]
+    negative: Vec<String>,
+    /// Where: the residual stream after a layer (resid_post), before it (resid_pre) or within (resid_mid), what attention or the MLP adds to it
+    /// (attn_out, mlp_out), heads' outputs (z), an MLP's units (mlp.hook_post), or any other tensor of docs/interventions.md
+    #[arg(long, value_name = "SITE", default_value = "resid_post")]
+    site: String,
+    /// Layers: numbers and ranges such as 1,4..8 [default: all]
+    #[arg(long = "layer", value_name = "LAYERS", value_delimiter = ',', value_parser = numbers)]
+    layers: Vec<Vec<usize>>,
+    /// Heads, where the site has heads: numbers and ranges [default: all]
+    #[arg(long, value_name = "HEADS", value_delimiter = ',', value_parser = numbers, conflicts_with = "unit")]
+    head: Vec<Vec<usize>>,
+    /// Units, where it has none: numbers and ranges [default: all]
+    #[arg(long, value_name = "UNITS", value_delimiter = ',', value_parser = numbers)]
+    unit: Vec<Vec<usize>>,
+    /// The position in each prompt, counted from 0, or from the end if negative; or mean, for the mean over all positions
+    #[arg(long, value_name = "N|mean", default_value = "-1", allow_hyphen_values = true, value_parser = str::parse::<DirectionPosition>)]
+    position: DirectionPosition,
+    /// How: mean (the difference of the means), pca (the first principal component of the pairs' differences) or probe (the weights of a logistic
+    /// regression)
+    #[arg(long, value_name = "NAME", default_value = "mean", value_parser = str::parse::<DirectionMethod>)]
+    method: DirectionMethod,
+    /// The fraction of the pairs, the last ones, that the direction is tested on and not made from [default: 0.25 for probe, else 0]
+    #[arg(long, value_name = "FRACTION")]
+    held_out: Option<f64>,
+    /// Write the directions into FILE.gguf (a control vector, as llama.cpp reads it), FILE.safetensors or FILE.json (steps for --intervene)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print the directions as JSON on stdout
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineOptions,
+}
+
+/// A number or a range.
+fn numbers(text: &str) -> Result<Vec<usize>, String> {
+    let wrong = || "expected a number or a range such as 2..5".to_string();
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
+    match text.split_once("..") {
+        None => Ok(vec![number(text)?]),
+        Some((from, to)) => match (number(from)?, number(to)?) {
+            (from, to) if from < to && to <= 1 << 17 => Ok((from..to).collect()),
+            _ => Err(wrong()),
+        },
+    }
+}
+
+pub fn run(mut args: Args) -> Result<()> {
+    if args.positive.iter().chain(&args.negative).filter(|text| *text == "-").count() > 1 {
+        bail!(Usage("there is one standard input: give - once, and the other prompts as texts or @FILE".into()));
+    }
+    if let Some(out) = &args.out {
+        let ends = ["gguf", "safetensors", "json"];
+        if !ends.iter().any(|end| out.extension().is_some_and(|own| own == *end)) {
+            bail!(Usage(format!("--out {} should end in .gguf, .safetensors or .json", out.display())));
+        }
+    }
+    let checkpoint = args.weights.open(!args.machine.no_verify)?;
+    let [positive, negative] = [("--positive", &args.positive), ("--negative", &args.negative)]
+        .map(|(flag, given)| prompts(&checkpoint, (flag, given)));
+    let ([positive, negative], first) = {
+        let (positive, negative) = (positive?, negative?);
+        let first = negative.first().map(|(text, _)| text.clone()).unwrap_or_default();
+        ([positive, negative].map(|side| side.into_iter().map(|(_, ids)| ids).collect::<Vec<_>>()), first)
+    };
+    if positive.len() != negative.len() {
+        let (positive, negative) = (positive.len(), negative.len());
+        bail!(Usage(format!("--positive has {} and --negative {negative}: give pairs", plural(positive, "prompt"))));
+    }
+    let all = |numbers: &[Vec<usize>]| (!numbers.is_empty()).then(|| numbers.concat());
+    let usual = if args.method == DirectionMethod::Probe { 0.25 } else { 0.0 };
+    let question = DirectionQuestion {
+        pairs: positive.into_iter().zip(negative).map(|(a, b)| [a, b]).collect(),
+        site: args.site.clone(),
+        layers: all(&args.layers),
+        heads: all(&args.head),
+        units: all(&args.unit),
+        position: args.position,
+        method: args.method,
+        held_out: args.held_out.unwrap_or(usual),
+    };
+    let found = sharing(checkpoint, &args.machine)?.directions(&question)?;
+    if let Some(out) = &args.out {
+        found.save(out)?;
+    }
+    if args.json {
+        return show::json(&as_json(&args, &found));
+    }
+    show::out(&format!("{}\n\n{}\n{}", about(&args, &found), table(&found), after(&args, &found, &first)?))
+}
+
+/// The prompts of a flag and their tokens.
+fn prompts(checkpoint: &Checkpoint, (flag, given): (&str, &[String])) -> Result<Vec<(String, Vec<u32>)>> {
+    let mut prompts = vec![];
+    for given in given {
+        if Path::new(given).is_file() {
+            bail!(Usage(format!(
+                "{flag} {given} is the name of a file: {flag} @{given} takes each of its lines as a prompt"
+            )));
+        }
+        let text = source::prompt(given).context(flag.to_string())?;
+        let lines = given == "-" || given.starts_with('@');
+        for (n, text) in if lines { text.lines().collect() } else { vec![&*text] }.into_iter().enumerate() {
+            let place = || if lines { format!("{flag} {given}, line {}", n + 1) } else { flag.to_string() };
+            let ids = prompt_ids(checkpoint, text).with_context(place)?;
+            if ids.is_empty() {
+                bail!("{}: the prompt is empty: give a text, or leave the line out", place());
+            }
+            prompts.push((text.to_string(), ids));
+        }
+    }
+    Ok(prompts)
+}
+
+/// What was found, in a sentence.
+fn about(args: &Args, found: &Directions) -> String {
+    let how = match args.method {
+        DirectionMethod::Mean => "Difference of means",
+        DirectionMethod::Pca => "First principal component of the differences",
+        DirectionMethod::Probe => "Linear probe",
+    };
+    let at = match args.position {
+        DirectionPosition::At(-1) => "at the last token".into(),
+        DirectionPosition::At(at) => format!("at position {at}"),
+        DirectionPosition::Mean => "in the mean over all positions".to_string(),
+    };
+    let tested = match found.held_out {
+        0 => String::new(),
+        others => format!("; tested on {others} others, where chance is 50 %"),
+    };
+    let whole = format!("{how} of {}, {} {at}{tested}.", plural(found.pairs, "pair"), args.site);
+    limpid::trace::view::wrap(&whole, 0, show::table_width()).trim_end().to_string()
+}
+
+fn table(found: &Directions) -> String {
+    let row = |layer: &LayerDirection| {
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let mut row = vec![layer.layer.to_string(), format!("{:.4}", layer.norm), percent(layer.share)];
+        row.extend(layer.accuracy.map(percent));
+        row
+    };
+    let mut headers = vec!["layer", "length", "share"];
+    headers.extend((found.held_out > 0).then_some("told apart"));
+    show::columns(&headers, &found.layers.iter().map(row).collect::<Vec<_>>())
+}
+
+/// What the file is for: the command that uses it.
+fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
+    let Some(out) = &args.out else {
+        return Ok("To use it, add --out FILE.gguf, .safetensors or .json.\n".into());
+    };
+    let steps = match steps(found, out) {
+        Some(steps) => steps.to_string(),
+        None => out.display().to_string(),
+    };
+    let model = args.weights.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
+    let adapter = args.weights.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
+    let (adapter, prompt, steps) = (adapter.unwrap_or_default(), show::quoted(prompt), show::quoted(steps));
+    let program = show::program();
+    Ok(format!(
+        "Written to {}. To steer with it:\n{program} generate{model}{adapter} --prompt {prompt} --intervene {steps}\n",
+        out.display()
+    ))
+}
+
+/// The steps that use a file: in one layer, in the middle. None if the file is a list of steps.
+fn steps(found: &Directions, out: &Path) -> Option<Value> {
+    let written: Vec<&LayerDirection> = found.layers.iter().filter(|layer| layer.norm > 0.0).collect();
+    let middle = written[written.len() / 2];
+    match out.extension()?.to_str()? {
+        "gguf" => Some(json!([{ "control_vector": out, "by": 1, "layer": middle.layer }])),
+        "safetensors" => Some(json!([found.step(middle, json!({ "file": out }))])),
+        _ => None,
+    }
+}
+
+fn as_json(args: &Args, found: &Directions) -> Value {
+    let layer = |one: &LayerDirection| {
+        let mut layer = json!({
+            "layer": one.layer, "site": one.site, "norm": one.norm, "share": one.share, "vector": one.vector
+        });
+        if let Some(accuracy) = one.accuracy {
+            layer["accuracy"] = accuracy.into();
+        }
+        layer
+    };
+    let mut all = json!({
+        "method": args.method.name(), "pairs": found.pairs, "held_out": found.held_out,
+        "layers": found.layers.iter().map(layer).collect::<Vec<_>>(),
+    });
+    if found.held_out > 0 {
+        all["chance"] = 0.5.into();
+    }
+    if let Some(out) = &args.out {
+        all["out"] = json!(out);
+    }
+    all
+}

@@ -1,0 +1,121 @@
+//! `limpid direction`: tables, files in each form, the command that it prints, and what is refused.
+
+use crate::common::Folder;
+use serde_json::Value;
+use std::fs;
+
+const HAPPY: &str = "The girl was happy\nA happy king\nThe fox was happy\nThe happy boy\n";
+
+fn trained(name: &str) -> Folder {
+    let f = Folder::new(name);
+    f.ok("train --steps 12 --sample 0 --out m");
+    f.file("happy.txt", HAPPY);
+    f.file("sad.txt", HAPPY.replace("happy", "sad"));
+    f
+}
+
+const SIDES: &str = "--positive @happy.txt --negative @sad.txt";
+
+#[test]
+fn directions_are_shown_kept_and_used() {
+    let f = trained("direction");
+    for (more, says) in [
+        ("", &["Difference of means of 4 pairs, resid_post at the last token.", "layer  length   share"][..]),
+        ("--method pca --position mean", &["First principal component", "in the mean over all positions"]),
+        ("--method probe --site mlp_out --layer 1..3", &["Linear probe of 3 pairs", "tested on 1 other", "told apart"]),
+        ("--site z --head 0,2..4 --layer 2 --position 1", &["z at position 1"]),
+    ] {
+        let shown = f.ok(&format!("direction m {SIDES} {more}"));
+        for says in says {
+            assert!(shown.contains(says), "{more}: no `{says}` in\n{shown}");
+        }
+        assert!(shown.contains("To use it, add --out FILE.gguf"), "{shown}");
+        let rows = shown.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count();
+        assert_eq!(
+            rows,
+            if more.contains("layer 1..3") {
+                2
+            } else if more.contains("layer") {
+                1
+            } else {
+                4
+            },
+            "{shown}"
+        );
+    }
+    let plain = f.ok("inspect m --prompt 'The girl' --tensor logits");
+    for (file, more) in [
+        ("d.gguf", ""),
+        ("d.safetensors", "--site z --head 1"),
+        ("d.json", "--method pca --layer 2"),
+        ("z.gguf", "--layer 3"),
+    ] {
+        let shown = f.ok(&format!("direction m {SIDES} {more} --out {file}"));
+        let command = shown.lines().find_map(|line| line.split_once("generate ")).map(|(_, rest)| rest).unwrap();
+        assert!(command.contains(file) && command.starts_with("m --prompt 'The girl was sad'"), "{command}");
+        f.ok(&format!("generate {command} -n 3"));
+        let steps = command.split_once("--intervene ").unwrap().1;
+        assert_ne!(
+            f.ok(&format!("inspect m --prompt 'The girl' --tensor logits --intervene {steps}")),
+            plain,
+            "{file}"
+        );
+    }
+    let found = f.json(&format!("direction m {SIDES} --method probe --held-out 0.5 --out j.gguf --json"));
+    assert_eq!((&found["pairs"], &found["held_out"], &found["chance"]), (&2.into(), &2.into(), &0.5.into()));
+    let layers = found["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 4);
+    for layer in layers {
+        let vector: Vec<f64> = serde_json::from_value(layer["vector"].clone()).unwrap();
+        let length = vector.iter().map(|v| v * v).sum::<f64>().sqrt();
+        assert!((length - layer["norm"].as_f64().unwrap()).abs() < 1e-5 * length, "{length}");
+        assert!((0.0..=1.0).contains(&layer["accuracy"].as_f64().unwrap()));
+    }
+    // the same bytes again; a receipt holds the numbers, so the file may go
+    let before = f.bytes("j.gguf");
+    f.ok(&format!("direction m {SIDES} --method probe --held-out 0.5 --out j.gguf"));
+    assert_eq!(before, f.bytes("j.gguf"));
+    let steps = "'[{\"control_vector\": \"j.gguf\", \"by\": 2}]'";
+    f.ok(&format!("generate m --prompt 'The girl' -n 6 --receipt r.json --intervene {steps}"));
+    fs::remove_file(f.0.join("j.gguf")).unwrap();
+    let receipt: Value = serde_json::from_slice(&f.bytes("r.json")).unwrap();
+    assert!(receipt["request"]["interventions"][0][0]["control_vector"]["1"].is_array(), "{receipt}");
+    f.ok("replay m r.json");
+}
+
+#[test]
+fn what_has_no_direction_is_refused() {
+    let f = trained("direction-not");
+    f.file("three.txt", HAPPY.lines().take(3).collect::<Vec<_>>().join("\n"));
+    f.file("gap.txt", "The girl\n\nThe boy\nA fox\n");
+    f.file("no.gguf", "no GGUF");
+    let refuses = |code: i32, rest: &str, says: &[&str]| f.fails(code, &format!("direction m {rest}"), says);
+    refuses(2, "--positive a", &["--negative"]);
+    refuses(2, "--positive - --negative -", &["there is one standard input"]);
+    refuses(
+        2,
+        "--positive @happy.txt --negative @three.txt",
+        &["--positive has 4 prompts and --negative 3: give pairs"],
+    );
+    refuses(1, "--positive @happy.txt --negative @gap.txt", &["--negative @gap.txt, line 2: the prompt is empty"]);
+    refuses(1, "--positive @none.txt --negative @sad.txt", &["none.txt"]);
+    refuses(2, "--positive happy.txt --negative sad", &["--positive @happy.txt takes each of its lines as a prompt"]);
+    refuses(2, &format!("{SIDES} --out d.pt"), &["--out d.pt should end in .gguf, .safetensors or .json"]);
+    refuses(2, &format!("{SIDES} --method lda"), &["a method is one of mean, pca, probe"]);
+    refuses(2, &format!("{SIDES} --position first"), &["it is a whole number or mean"]);
+    refuses(2, &format!("{SIDES} --layer 3..1"), &["expected a number or a range such as 2..5"]);
+    refuses(1, &format!("{SIDES} --layer 4"), &["there is no layer 4: the model has 4, counted from 0"]);
+    refuses(1, &format!("{SIDES} --site resid_pst"), &["did you mean `blocks.0.hook_resid_post`"]);
+    refuses(1, &format!("{SIDES} --site attn.hook_pattern"), &["take `blocks.0.attn.hook_z`"]);
+    refuses(1, &format!("{SIDES} --head 1"), &["is not divided into heads"]);
+    refuses(1, &format!("{SIDES} --position 99"), &["there is no position 99"]);
+    refuses(1, &format!("{SIDES} --held-out 1"), &["less than 1, found 1"]);
+    refuses(1, &format!("{SIDES} --held-out 0.9"), &["a direction needs at least one pair to learn from"]);
+    refuses(1, &format!("{SIDES} --site z --out d.gguf"), &["a control vector is added to resid_post"]);
+    refuses(1, "--positive same --negative same", &["give the same activations at blocks.0.hook_resid_post"]);
+    let step = |step: &str| format!("generate m --prompt a -n 2 --intervene '[{step}]'");
+    f.fails(1, &step(r#"{"control_vector": "no.gguf"}"#), &["--intervene: step 1: no.gguf: it is not a GGUF file"]);
+    f.fails(1, &step(r#"{"control_vector": "gone.gguf"}"#), &["step 1: gone.gguf: "]);
+    f.fails(1, &step(r#"{"control_vectr": "no.gguf"}"#), &["did you mean `control_vector`?"]);
+    f.fails(1, &step(r#"{"control_vector": 3}"#), &["the name of a GGUF file"]);
+}
