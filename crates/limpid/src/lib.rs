@@ -73,6 +73,7 @@ pub mod memory;
 pub mod receipt;
 mod stream;
 mod sweep;
+pub mod timelapse;
 pub mod trace;
 mod training;
 

@@ -1,0 +1,318 @@
+//! Makes the frames of a time-lapse while a run trains. A [`Probe`] is the run's observer: after a step it opens the trainer's weights as
+//! an [`Lm`], which shares them, and asks it what anybody could ask of a model: two traces and a sample. What it runs has memory of its own and
+//! no dropout, so training computes the same bits as without it.
+
+use super::file::{Channel, ChannelValues, Frame, NONE, TimelapseError, TimelapseHeader, TimelapseWriter};
+use super::{NORMS, SCORES, SIDE};
+use crate::config::{Config, Mask};
+use crate::error::Result;
+use crate::generate::{Options, Overflow, Sampler, prompt_ids};
+use crate::model::{Mode, Model, Module, Tuning};
+use crate::numeric::random;
+use crate::trace::heads::{HeadLook, HeadScores, look};
+use crate::trace::lens::lens;
+use crate::trace::tiles::{Code, MASKED, NOT_FINITE};
+use crate::train::{Observer, Trainer};
+use crate::training::held;
+use crate::{Error, Lm, Machine, TrainingPlan};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Tokens of the probe, unless a text is given.
+const TOKENS: usize = 64;
+/// Random tokens, which come twice.
+const RANDOM: usize = 32;
+/// Tokens of a sample.
+const SAMPLE: usize = 32;
+/// Frames of a run, if its share of the time allows.
+const FRAMES: u64 = 200;
+/// The most of the training's time that frames may take.
+const SHARE: f64 = 0.01;
+
+/// What a frame costs beside the operations of its products, in operations of a training step, measured (docs/performance.md): its
+/// fixed part, what a token of a sample costs more than a row of a batch, what a weight costs that is copied, and what an entry of an
+/// attention pattern or of the lens costs that is looked at.
+const FIXED: f64 = 6e7;
+const ONE_ROW: f64 = 12.0;
+const COPIED: f64 = 40.0;
+const LOOKED_AT: f64 = 150.0;
+
+/// After which steps of a run there is a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeSchedule {
+    /// Steps between frames, after the first ones.
+    pub every: u64,
+    /// Steps of the run.
+    pub steps: u64,
+}
+
+impl ProbeSchedule {
+    /// A frame every so many steps; if that is 0, as many frames as may cost their share of the time, where a frame costs `frame` and a
+    /// training step `step` operations.
+    pub fn new(every: u64, steps: u64, (frame, step): (f64, f64)) -> ProbeSchedule {
+        // 0, 1, 2, 4, ... and the last
+        let first = u64::from(u64::BITS - steps.leading_zeros()) + 2;
+        let most = (SHARE * steps as f64 * step / frame.max(1.0)) as u64;
+        let evenly = most.min(FRAMES).saturating_sub(first).max(1);
+        ProbeSchedule { every: if every > 0 { every } else { steps.div_ceil(evenly).max(1) }, steps }
+    }
+
+    /// Whether there is a frame after this step: before the first and after the last one, after 1, 2, 4, 8, ... and then evenly.
+    pub fn is_due(&self, step: u64) -> bool {
+        step == 0
+            || step == self.steps
+            || step.is_multiple_of(self.every)
+            || step.is_power_of_two() && step < self.every
+    }
+
+    /// The number of frames of the whole run.
+    pub fn frames(&self) -> usize {
+        (0..=self.steps).filter(|step| self.is_due(*step)).count()
+    }
+}
+
+/// Operations of a frame of a model, in those of a training step.
+fn work(config: &Config, header: &TimelapseHeader, copies: bool) -> Result<f64> {
+    let model = Model::new(config, Mode::Inspect { batch: 1, context: header.probe.len().max(header.repeated.len()) })?;
+    let run = |rows: usize| model.flops(rows, rows.div_ceil(2));
+    let (tokens, random) = (header.probe.len(), header.repeated.len());
+    let head = (config.vocab_size * config.d_model * 2) as f64;
+    let stages = (config.n_layer * tokens) as f64;
+    let patterns = (config.n_layer * config.n_head * (tokens * tokens + random * random)) as f64;
+    let looked_at = patterns + stages * config.vocab_size as f64;
+    let copied = if copies { model.parameter_count() as f64 } else { 0.0 };
+    Ok(FIXED
+        + run(tokens)
+        + run(random)
+        + run(header.prompt)
+        + stages * head
+        + ONE_ROW * SAMPLE as f64 * run(1)
+        + LOOKED_AT * looked_at
+        + COPIED * copied)
+}
+
+/// Whether a training of this model can be probed.
+///
+/// # Errors
+/// If it cannot; the error says why.
+pub fn check(config: &Config) -> Result<(), TimelapseError> {
+    if config.mask != Mask::Causal {
+        return Err(TimelapseError::NotThis(
+            "its frames have samples and induction scores, which a model of masked tokens has not: leave the probe out",
+        ));
+    }
+    Ok(())
+}
+
+/// The observer of a run that keeps a time-lapse.
+pub(crate) struct Probe {
+    path: PathBuf,
+    schedule: ProbeSchedule,
+    header: TimelapseHeader,
+    config: Config,
+    machine: Machine,
+    /// In the process that has the folder.
+    writer: Option<TimelapseWriter>,
+}
+
+impl Probe {
+    /// The ids that a run's model looks at: a text's, else the first of the validation text, else of the training text.
+    ///
+    /// # Errors
+    /// If the tokenizer has no tokens for the text, or it is empty or longer than the context.
+    pub fn ids(text: Option<&str>, plan: &TrainingPlan) -> Result<Vec<u32>> {
+        let context = plan.recipe.context;
+        let Some(text) = text else {
+            let corpus = &plan.corpus;
+            let from = if corpus.validation.is_empty() { &corpus.train } else { &corpus.validation };
+            let mut ids = vec![];
+            from.copy(0..TOKENS.min(context).min(from.len()), &mut ids);
+            return Ok(ids);
+        };
+        let ids = prompt_ids(&plan.corpus.tokenizer, plan.config.mask, text)?;
+        match ids.len() {
+            0 => Err(Error::Empty),
+            tokens if tokens > context => Err(Error::TooLong { tokens, context }),
+            _ => Ok(ids),
+        }
+    }
+
+    /// The observer of a planned run that looks at `probe`; `folder` is none in processes that write no files.
+    ///
+    /// # Errors
+    /// If a run goes on whose folder has a time-lapse of another probe, or a damaged one.
+    pub fn new(plan: &TrainingPlan, probe: Vec<u32>, folder: Option<&Path>) -> Result<Probe> {
+        let TrainingPlan { config, recipe, model, machine, .. } = plan;
+        let header = header(config, &plan.corpus.tokenizer.to_json(), probe, recipe.context);
+        let keys = recipe.context.div_ceil(2);
+        let step = recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys)
+            / plan.placement.processes[0] as f64;
+        let frame = work(config, &header, copies(model, machine))?;
+        let writer = folder.map(|folder| TimelapseWriter::new(folder, header.clone()));
+        if plan.resumes() {
+            writer.iter().try_for_each(TimelapseWriter::check)?;
+        }
+        Ok(Probe {
+            path: folder.unwrap_or(Path::new("")).join(super::FILE),
+            schedule: ProbeSchedule::new(plan.options.probe_every, recipe.steps, (frame, step)),
+            config: config.clone(),
+            machine: machine.clone(),
+            writer,
+            header,
+        })
+    }
+
+    /// What the model computes inside, after a step.
+    fn frame(&self, trainer: &mut Trainer) -> Result<Vec<ChannelValues>> {
+        let lm = if copies(&trainer.model, &self.machine) {
+            held(trainer, (&self.config, None, None), &self.machine)?
+        } else {
+            Lm::sharing(self.config.clone(), trainer.backend.share()?, self.machine.clone())
+        };
+        let header = &self.header;
+        let mut values = on_probe(&lm, &header.probe)?;
+        let induction = on_repeated(&lm, &header.repeated)?;
+        values.insert(1, ChannelValues::F32(induction));
+        let greedy = Sampler { temperature: 0.0, ..Sampler::default() };
+        let options = Options { max_tokens: SAMPLE, sampler: greedy, overflow: Overflow::Stop, ..Options::default() };
+        let sample = lm.generate_events(&header.probe[..header.prompt], &options, &mut |_| true)?;
+        let padded = sample.tokens.into_iter().chain(std::iter::repeat(NONE)).take(SAMPLE);
+        values.push(ChannelValues::U32(padded.collect()));
+        Ok(values)
+    }
+}
+
+/// Whether the weights are copied to be looked at: a part of the model that learns alone, or an adapter, is not what an [`Lm`] runs on.
+fn copies(model: &Model, machine: &Machine) -> bool {
+    model.tuning != Tuning::default() || !machine.device.can_share()
+}
+
+fn header(config: &Config, tokenizer: &str, probe: Vec<u32>, context: usize) -> TimelapseHeader {
+    let (layers, heads, tokens, stages) = (config.n_layer, config.n_head, probe.len(), config.n_layer + 1);
+    let half = RANDOM.min(context / 2).max(1);
+    let random: Vec<u32> = (0..half as u64).map(|i| random::below(0, 0, i, config.vocab_size as u64) as u32).collect();
+    let repeated = if context > 1 { [&random[..], &random].concat() } else { random };
+    let (each_head, each_stage) = ([("layer", layers), ("head", heads)], [("stage", stages), ("pos", tokens)]);
+    let and = |rest: &[(&'static str, usize)]| [&each_head[..], rest].concat();
+    let channels = vec![
+        Channel::new("scores", &and(&[("score", SCORES.len())]), "f32", "share of the weight; distance in tokens"),
+        Channel::new("induction", &each_head, "f32", "share of the weight, on the repeated random tokens"),
+        Channel::new("norms", &[("layer", layers), ("norm", NORMS.len())], "f32", "mean length of a vector"),
+        Channel::new("lens_top", &each_stage, "u32", "likeliest token"),
+        Channel::new("lens_log_prob", &each_stage, "f32", "log-probability of the likeliest token, nats"),
+        Channel::new("lens_rank", &each_stage, "u32", "rank of the token that follows, from 1"),
+        Channel::new("loss", &[("pos", tokens)], "f32", "loss of the token that follows, nats"),
+        Channel::new("patterns", &and(&[("row", SIDE), ("column", SIDE)]), "u8", "greatest weight of a square, log8"),
+        Channel::new("sample", &[("token", SAMPLE)], "u32", "token"),
+    ];
+    let checksum = |text: &str| format!("{:016x}", xxh3_64(text.as_bytes()));
+    let prompt = tokens.min(context.saturating_sub(SAMPLE).max(1));
+    TimelapseHeader { config: checksum(&config.to_json()), tokenizer: checksum(tokenizer), probe, repeated, prompt, channels }
+}
+
+fn in_order(scores: &HeadScores) -> [f32; 8] {
+    let HeadScores { entropy, previous, current, first, duplicate, induction, distance, max, kind: _ } = *scores;
+    [entropy, previous, current, first, duplicate, induction, distance, max].map(|v| v.map_or(f32::NAN, |v| v as f32))
+}
+
+/// The picture of a head, a byte a square, SIDE in a row.
+fn picture(look: &HeadLook) -> impl Iterator<Item = u8> + '_ {
+    let byte = |v: f32| match v {
+        f32::NEG_INFINITY => MASKED,
+        v if v.is_finite() => Code::Log8.byte(v, [0.0, 1.0]),
+        _ => NOT_FINITE,
+    };
+    let square = move |row: usize, column: usize| {
+        let there = row < look.side && column < look.side;
+        if there { byte(look.thumbnail[row * look.side + column]) } else { MASKED }
+    };
+    (0..SIDE).flat_map(move |row| (0..SIDE).map(move |column| square(row, column)))
+}
+
+/// Every channel of the probe's run but the sample and the scores on other tokens.
+fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
+    let config = lm.config();
+    let (mut scores, mut norms, mut patterns) = (vec![], vec![], vec![]);
+    let mut trace = lm.trace_layers(ids, 0)?;
+    for block in 0..config.n_layer {
+        trace.step()?;
+        for name in ["hook_resid_post", "hook_attn_out", "hook_mlp_out"] {
+            let tensor = trace.get(&Module::block(block).named(name))?;
+            let length = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+            let all: f64 = tensor.values.chunks_exact(config.d_model).map(length).sum();
+            norms.push((all / ids.len() as f64) as f32);
+        }
+        for head in 0..config.n_head {
+            let seen = look(trace.head(block, 0, head)?, ids, SIDE);
+            scores.extend(in_order(&seen.scores));
+            patterns.extend(picture(&seen));
+        }
+    }
+    let stages = config.n_layer + 1;
+    let (mut top, mut log_prob) = (vec![NONE; stages * ids.len()], vec![f32::NAN; stages * ids.len()]);
+    let (mut rank, mut loss) = (vec![NONE; stages * ids.len()], vec![f32::NAN; ids.len()]);
+    for row in lens(&mut trace, &(0..ids.len()).collect::<Vec<_>>(), 1)? {
+        for (stage, cell) in row.cells.iter().enumerate() {
+            let at = stage * ids.len() + row.row;
+            if let Some(best) = cell.prediction.top.first() {
+                top[at] = best.id;
+                log_prob[at] = (f64::from(best.logit) - cell.prediction.lse) as f32;
+            }
+            if let Some(target) = cell.prediction.target {
+                rank[at] = target.rank as u32;
+                loss[row.row] = target.loss; // the last stage's is the model's own
+            }
+        }
+    }
+    Ok(vec![
+        ChannelValues::F32(scores),
+        ChannelValues::F32(norms),
+        ChannelValues::U32(top),
+        ChannelValues::F32(log_prob),
+        ChannelValues::U32(rank),
+        ChannelValues::F32(loss),
+        ChannelValues::U8(patterns),
+    ])
+}
+
+/// The induction score of each head on random tokens that come twice.
+fn on_repeated(lm: &Lm, ids: &[u32]) -> Result<Vec<f32>> {
+    let mut trace = lm.trace_layers(ids, 0)?;
+    let mut induction = vec![];
+    for block in 0..lm.config().n_layer {
+        trace.step()?;
+        for head in 0..lm.config().n_head {
+            let scores = look(trace.head(block, 0, head)?, ids, 1).scores;
+            induction.push(scores.induction.map_or(f32::NAN, |v| v as f32));
+        }
+    }
+    Ok(induction)
+}
+
+impl Observer for Probe {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn is_due(&self, step: u64) -> bool {
+        self.schedule.is_due(step)
+    }
+
+    fn look(&mut self, trainer: &mut Trainer, tokens: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let step = trainer.step;
+        if self.writer.as_ref().is_none_or(|writer| writer.last().is_some_and(|last| last >= step)) {
+            return Ok(());
+        }
+        let values = self.frame(trainer)?;
+        self.writer.iter_mut().for_each(|writer| writer.add(&Frame { step, tokens, values: values.clone() }));
+        Ok(())
+    }
+
+    fn write(&mut self, synced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.writer.as_mut().map_or(Ok(()), |writer| writer.write(synced))?)
+    }
+
+    fn rewind(&mut self, step: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.writer.as_mut().map_or(Ok(()), |writer| writer.rewind(step))?)
+    }
+}
