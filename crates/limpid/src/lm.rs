@@ -201,12 +201,6 @@ impl Lm {
         })
     }
 
-    /// A model without a tokenizer, on weights that another backend shares and cannot change until this model is dropped.
-    pub(crate) fn sharing(config: Config, weights: SharedWeights, machine: Machine) -> Lm {
-        let ready = Arc::new(Mutex::new(Some(weights.clone())));
-        Lm { ready, ..Lm::of(config, Arc::new(Weights::Held(weights)), machine) }
-    }
-
     /// A model without a tokenizer, of which nothing has run.
     fn of(config: Config, weights: Arc<Weights>, machine: Machine) -> Lm {
         Lm {

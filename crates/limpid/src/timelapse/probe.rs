@@ -1,13 +1,14 @@
-//! Makes the frames of a time-lapse while a run trains. A [`Probe`] is the run's observer: after a step it opens the trainer's weights as
-//! an [`Lm`], which shares them, and asks it what anybody could ask of a model: two traces and a sample. What it runs has memory of its own and
-//! no dropout, so training computes the same bits as without it.
+//! Makes the frames of a time-lapse while a run trains. A [`Probe`] is the run's observer: after a step it copies the trainer's weights,
+//! with an adapter merged in, into an [`Lm`] and asks it what anybody could ask of a model: two traces and a sample. So training computes
+//! the same bits as without it, and there is nothing here that only a time-lapse can do. (A copy is packed, and writes a sample in less
+//! time than the trainer's own weights would, the copying included.)
 
 use super::file::{Channel, ChannelValues, Frame, NONE, TimelapseError, TimelapseHeader, TimelapseWriter};
 use super::{NORMS, SCORES, SIDE};
 use crate::config::{Config, Mask};
 use crate::error::Result;
 use crate::generate::{Options, Overflow, Sampler, prompt_ids};
-use crate::model::{Mode, Model, Module, Tuning};
+use crate::model::{Mode, Model, Module};
 use crate::numeric::random;
 use crate::trace::heads::{HeadLook, HeadScores, look};
 use crate::trace::lens::lens;
@@ -72,7 +73,7 @@ impl ProbeSchedule {
 }
 
 /// Operations of a frame of a model, in those of a training step.
-fn work(config: &Config, header: &TimelapseHeader, copies: bool) -> Result<f64> {
+fn work(config: &Config, header: &TimelapseHeader) -> Result<f64> {
     let model = Model::new(config, Mode::Inspect { batch: 1, context: header.probe.len().max(header.repeated.len()) })?;
     let run = |rows: usize| model.flops(rows, rows.div_ceil(2));
     let (tokens, random) = (header.probe.len(), header.repeated.len());
@@ -80,7 +81,6 @@ fn work(config: &Config, header: &TimelapseHeader, copies: bool) -> Result<f64> 
     let stages = (config.n_layer * tokens) as f64;
     let patterns = (config.n_layer * config.n_head * (tokens * tokens + random * random)) as f64;
     let looked_at = patterns + stages * config.vocab_size as f64;
-    let copied = if copies { model.parameter_count() as f64 } else { 0.0 };
     Ok(FIXED
         + run(tokens)
         + run(random)
@@ -88,7 +88,7 @@ fn work(config: &Config, header: &TimelapseHeader, copies: bool) -> Result<f64> 
         + stages * head
         + ONE_ROW * SAMPLE as f64 * run(1)
         + LOOKED_AT * looked_at
-        + COPIED * copied)
+        + COPIED * model.parameter_count() as f64)
 }
 
 /// Whether a training of this model can be probed.
@@ -147,7 +147,7 @@ impl Probe {
         let keys = recipe.context.div_ceil(2);
         let step = recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys)
             / plan.placement.processes[0] as f64;
-        let frame = work(config, &header, copies(model, machine))?;
+        let frame = work(config, &header)?;
         let writer = folder.map(|folder| TimelapseWriter::new(folder, header.clone()));
         if plan.resumes() {
             writer.iter().try_for_each(TimelapseWriter::check)?;
@@ -164,11 +164,7 @@ impl Probe {
 
     /// What the model computes inside, after a step.
     fn frame(&self, trainer: &mut Trainer) -> Result<Vec<ChannelValues>> {
-        let lm = if copies(&trainer.model, &self.machine) {
-            held(trainer, (&self.config, None, None), &self.machine)?
-        } else {
-            Lm::sharing(self.config.clone(), trainer.backend.share()?, self.machine.clone())
-        };
+        let lm = held(trainer, (&self.config, None, None), &self.machine)?;
         let header = &self.header;
         let mut values = on_probe(&lm, &header.probe)?;
         let induction = on_repeated(&lm, &header.repeated)?;
@@ -180,11 +176,6 @@ impl Probe {
         values.push(ChannelValues::U32(padded.collect()));
         Ok(values)
     }
-}
-
-/// Whether the weights are copied to be looked at: a part of the model that learns alone, or an adapter, is not what an [`Lm`] runs on.
-fn copies(model: &Model, machine: &Machine) -> bool {
-    model.tuning != Tuning::default() || !machine.device.can_share()
 }
 
 fn header(config: &Config, tokenizer: &str, probe: Vec<u32>, context: usize) -> TimelapseHeader {
