@@ -193,12 +193,7 @@ impl Lm {
         let plain = Machine::cpu(machine.threads);
         let held = kept(&config, &plain, None, load)?;
         let ready = Arc::new(Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone())));
-        Ok(Lm {
-            tokenizer,
-            chat_template,
-            ready,
-            ..Lm::of(config, Arc::new(Weights::Held(held)), machine)
-        })
+        Ok(Lm { tokenizer, chat_template, ready, ..Lm::of(config, Arc::new(Weights::Held(held)), machine) })
     }
 
     /// A model without a tokenizer, of which nothing has run.

@@ -15,13 +15,13 @@ use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::error::{Error, Result};
 use crate::memory::{self, Placement, outline, trainable};
 use crate::model::{Mode, Model, Param, Tuning};
+use crate::timelapse::{self, Probe, TimelapseError};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
 use crate::train::{
     Control, Objective, Ranks, Recipe, Resumable, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent,
     Trainer,
 };
-use crate::timelapse::{self, Probe, TimelapseError};
 use crate::{Lm, Machine, files, objective};
 use serde_json::{Value, json};
 use std::cell::Cell;

@@ -42,7 +42,10 @@ impl Run<'_> {
         self.trainer.settle()?;
         if let Some(observer) = self.observer.as_mut().filter(|_| self.folder.is_some()) {
             if let Err(why) = observer.look(&mut self.trainer, self.state.tokens) {
-                tell(TrainEvent::Notice(format!("step {step}: {} has no frame of it: {why}", observer.path().display())));
+                tell(TrainEvent::Notice(format!(
+                    "step {step}: {} has no frame of it: {why}",
+                    observer.path().display()
+                )));
             }
             self.write_observed(false, tell);
         }

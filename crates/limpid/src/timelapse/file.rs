@@ -207,7 +207,10 @@ impl TimelapseHeader {
                 )
             })?;
             if channel.axes.len() != channel.shape.len() {
-                return Err(format!("the channel `{}` has {:?} and sizes {:?}", channel.name, channel.axes, channel.shape));
+                return Err(format!(
+                    "the channel `{}` has {:?} and sizes {:?}",
+                    channel.name, channel.axes, channel.shape
+                ));
             }
         }
         Ok(all)
@@ -284,8 +287,7 @@ impl Timelapse {
         let header: TimelapseHeader =
             serde_json::from_slice(&text).map_err(|error| bad(format!("its header cannot be read: {error}")))?;
         let raw = header.frame_bytes().map_err(bad)?;
-        let mut timelapse =
-            Timelapse { path: path.clone(), file, header, frames: vec![], end: START + header_length };
+        let mut timelapse = Timelapse { path: path.clone(), file, header, frames: vec![], end: START + header_length };
         timelapse.index(length, raw)?;
         Ok(timelapse)
     }

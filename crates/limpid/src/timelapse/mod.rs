@@ -2,10 +2,11 @@
 //!
 //! Training with [`RunOptions::probe`](crate::train::RunOptions) looks at the model after some steps ([`due_after`]) and adds a frame: the scores
 //! of each head, norms of the stream, the lens, the loss of each token of a short text (the probe), and a sample. [`Timelapse`] reads
-//! them, also while the run still trains. `file` is the format, `probe` makes frames.
+//! them, also while the run still trains. `file` is the format, `probe` makes frames, `told` is JSON.
 
 mod file;
 mod probe;
+mod told;
 
 pub(crate) use file::cut;
 pub use file::{Channel, ChannelValues, Frame, NONE, Timelapse, TimelapseError, TimelapseHeader};

@@ -168,7 +168,7 @@ impl Probe {
         let header = &self.header;
         let mut values = on_probe(&lm, &header.probe)?;
         let induction = on_repeated(&lm, &header.repeated)?;
-        values.insert(1, ChannelValues::F32(induction));
+        values.insert(2, ChannelValues::F32(induction));
         let greedy = Sampler { temperature: 0.0, ..Sampler::default() };
         let options = Options { max_tokens: SAMPLE, sampler: greedy, overflow: Overflow::Stop, ..Options::default() };
         let sample = lm.generate_events(&header.probe[..header.prompt], &options, &mut |_| true)?;
@@ -187,6 +187,7 @@ fn header(config: &Config, tokenizer: &str, probe: Vec<u32>, context: usize) -> 
     let and = |rest: &[(&'static str, usize)]| [&each_head[..], rest].concat();
     let channels = vec![
         Channel::new("scores", &and(&[("score", SCORES.len())]), "f32", "share of the weight; distance in tokens"),
+        Channel::new("kind", &each_head, "u32", "which score the head is called after"),
         Channel::new("induction", &each_head, "f32", "share of the weight, on the repeated random tokens"),
         Channel::new("norms", &[("layer", layers), ("norm", NORMS.len())], "f32", "mean length of a vector"),
         Channel::new("lens_top", &each_stage, "u32", "likeliest token"),
@@ -198,7 +199,14 @@ fn header(config: &Config, tokenizer: &str, probe: Vec<u32>, context: usize) -> 
     ];
     let checksum = |text: &str| format!("{:016x}", xxh3_64(text.as_bytes()));
     let prompt = tokens.min(context.saturating_sub(SAMPLE).max(1));
-    TimelapseHeader { config: checksum(&config.to_json()), tokenizer: checksum(tokenizer), probe, repeated, prompt, channels }
+    TimelapseHeader {
+        config: checksum(&config.to_json()),
+        tokenizer: checksum(tokenizer),
+        probe,
+        repeated,
+        prompt,
+        channels,
+    }
 }
 
 fn in_order(scores: &HeadScores) -> [f32; 8] {
@@ -223,7 +231,7 @@ fn picture(look: &HeadLook) -> impl Iterator<Item = u8> + '_ {
 /// Every channel of the probe's run but the sample and the scores on other tokens.
 fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     let config = lm.config();
-    let (mut scores, mut norms, mut patterns) = (vec![], vec![], vec![]);
+    let (mut scores, mut kinds, mut norms, mut patterns) = (vec![], vec![], vec![], vec![]);
     let mut trace = lm.trace_layers(ids, 0)?;
     for block in 0..config.n_layer {
         trace.step()?;
@@ -236,6 +244,8 @@ fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
         for head in 0..config.n_head {
             let seen = look(trace.head(block, 0, head)?, ids, SIDE);
             scores.extend(in_order(&seen.scores));
+            let kind = seen.scores.kind.and_then(|kind| SCORES.iter().position(|score| *score == kind.score));
+            kinds.push(kind.map_or(NONE, |at| at as u32));
             patterns.extend(picture(&seen));
         }
     }
@@ -257,6 +267,7 @@ fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     }
     Ok(vec![
         ChannelValues::F32(scores),
+        ChannelValues::U32(kinds),
         ChannelValues::F32(norms),
         ChannelValues::U32(top),
         ChannelValues::F32(log_prob),
