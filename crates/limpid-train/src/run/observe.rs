@@ -8,7 +8,7 @@ use std::error::Error;
 use std::path::Path;
 
 /// Looks at a run between its steps and keeps what it saw in a file of the run's folder.
-pub trait Observer {
+pub trait Observer: Send {
     /// Its file.
     fn path(&self) -> &Path;
     /// Whether it looks after this step. A function of the step alone, so that all processes agree and a resumed run looks where the

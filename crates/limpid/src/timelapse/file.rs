@@ -448,6 +448,9 @@ impl TimelapseWriter {
                 None => Ok(()),
             },
             Err(TimelapseError::Missing { .. }) => Ok(()),
+            Err(TimelapseError::Format { path, what }) => {
+                Err(TimelapseError::Format { path, what: what + "; to resume without the earlier frames, remove it" })
+            }
             Err(error) => Err(error),
         }
     }
@@ -533,5 +536,137 @@ impl TimelapseWriter {
             self.waiting.remove(0);
         }
         if synced { at_path(&path, file.sync()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("limpid-lpt-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn header() -> TimelapseHeader {
+        let channels = vec![
+            Channel::new("scores", &[("layer", 2), ("head", 3)], "f32", "share"),
+            Channel::new("tokens", &[("pos", 5)], "u32", "token"),
+            Channel::new("picture", &[("row", 7)], "u8", "weight"),
+        ];
+        let [config, tokenizer] = ["a", "b"].map(String::from);
+        TimelapseHeader { config, tokenizer, probe: vec![1, 2], repeated: vec![3, 3], prompt: 1, channels }
+    }
+
+    fn frame(step: u64) -> Frame {
+        let scores = (0..6).map(|i| (step + i) as f32 / 7.0).collect();
+        let tokens = (0..5).map(|i| if i == 4 { NONE } else { (step + i) as u32 }).collect();
+        let values = vec![
+            ChannelValues::F32(scores),
+            ChannelValues::U32(tokens),
+            ChannelValues::U8((0..7).map(|i| (31 * step + i) as u8).collect()),
+        ];
+        Frame { step, tokens: 10 * step, values }
+    }
+
+    /// A file with frames of these steps.
+    fn written(folder: &Path, steps: &[u64]) -> Vec<u8> {
+        let mut writer = TimelapseWriter::new(folder, header());
+        writer.rewind(0).unwrap();
+        steps.iter().for_each(|step| writer.add(&frame(*step)));
+        writer.write(true).unwrap();
+        fs::read(folder.join(super::super::FILE)).unwrap()
+    }
+
+    fn reread(folder: &Path, bytes: &[u8]) -> Result<Vec<Frame>> {
+        fs::write(folder.join(super::super::FILE), bytes).unwrap();
+        let mut timelapse = Timelapse::open(folder)?;
+        (0..timelapse.frames.len()).map(|n| timelapse.frame(n)).collect()
+    }
+
+    #[test]
+    fn frames_are_read_as_they_were_written_and_a_torn_one_is_ignored() {
+        let folder = folder("torn");
+        let whole = written(&folder, &[0, 1, 4]);
+        let all = [frame(0), frame(1), frame(4)];
+        assert_eq!(reread(&folder, &whole).unwrap(), all);
+        let ends: Vec<usize> = {
+            let timelapse = Timelapse::open(&folder).unwrap();
+            timelapse.frames.iter().map(|frame| frame.at as usize - HEAD).chain([whole.len()]).collect()
+        };
+        for length in 0..whole.len() {
+            let read = reread(&folder, &whole[..length]);
+            match ends.iter().filter(|end| **end <= length).count().checked_sub(1) {
+                Some(frames) => assert_eq!(read.unwrap(), all[..frames], "{length} bytes"),
+                None => assert!(read.is_err(), "{length} bytes"),
+            }
+        }
+        for length in [1, HEAD, 5000] {
+            let zeros = [&whole[..], &vec![0; length]].concat();
+            assert_eq!(reread(&folder, &zeros).unwrap(), all, "{length} zeros");
+            // what follows is added where the last whole frame ends
+            let mut writer = TimelapseWriter::new(&folder, header());
+            writer.rewind(3).unwrap();
+            assert_eq!(writer.last(), Some(1));
+            writer.add(&frame(4));
+            writer.write(false).unwrap();
+            assert!(fs::read(folder.join(super::super::FILE)).unwrap() == whole);
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_or_ends_the_frames() {
+        let folder = folder("bits");
+        let whole = written(&folder, &[0, 1]);
+        for bit in 0..8 * whole.len() {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(frames) = reread(&folder, &bytes) {
+                assert_eq!(frames, [frame(0), frame(1)][..frames.len()], "bit {bit}");
+                assert!(frames.len() < 2, "bit {bit} was not seen");
+            }
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn hostile_files_are_refused() {
+        let folder = folder("hostile");
+        let with = |header: &str, frames: &[u8]| {
+            let (length, sum) = ((header.len() as u32).to_le_bytes(), xxh3_64(header.as_bytes()).to_le_bytes());
+            [&MAGIC[..], &VERSION.to_le_bytes(), &length, &sum, header.as_bytes(), frames].concat()
+        };
+        let plain = serde_json::to_string(&header()).unwrap();
+        let frame = |length: u32, step: u64, payload: &[u8]| {
+            let sum = frame_sum(length, step, 0, payload);
+            [&FRAME[..], &length.to_le_bytes(), &step.to_le_bytes(), &[0; 8], &sum.to_le_bytes(), payload].concat()
+        };
+        let bomb = miniz_oxide::deflate::compress_to_vec(&vec![0; 1 << 20], 9);
+        let two = [frame(0, 5, &[]), frame(0, 5, &[])].concat();
+        for (bytes, said) in [
+            (b"GGUF".to_vec(), "not a time-lapse"),
+            ([&MAGIC[..], &[9; 40]].concat(), "version"),
+            ([&MAGIC[..], &VERSION.to_le_bytes(), &[0xff; 12]].concat(), "header has 4294967295 bytes"),
+            (with("{}", &[]), "cannot be read"),
+            (with(&"[".repeat(100_000), &[]), "cannot be read"),
+            (with(&plain.replace("[2,3]", "[18446744073709551615,9]"), &[]), "`scores`"),
+            (with(&plain.replace("[2,3]", "[99999999,99]"), &[]), "`scores`"),
+            (with(&plain.replace("[2,3]", "[2,3,1]"), &[]), "`scores`"),
+            (with(&plain.replace("f32", "f64"), &[]), "`scores`"),
+            (with(&plain, &[9; 64]), "frame 0"),
+            (with(&plain, &frame(u32::MAX, 1, &[])), "frame 0"),
+            (with(&plain, &frame(bomb.len() as u32, 1, &bomb)), "frame 0"),
+            (with(&plain, &frame(3, 1, b"abc")), "frame 0"),
+            (with(&plain, &two), "not after"),
+        ] {
+            let error = reread(&folder, &bytes).expect_err(said).to_string();
+            assert!(error.contains(said), "{said}: {error}");
+        }
+        assert!(matches!(Timelapse::open(folder.join("none")), Err(TimelapseError::Missing { .. })));
+        fs::remove_dir_all(folder).unwrap();
     }
 }

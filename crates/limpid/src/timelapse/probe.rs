@@ -11,11 +11,13 @@ use crate::generate::{Options, Overflow, Sampler, prompt_ids};
 use crate::model::{Mode, Model, Module};
 use crate::numeric::random;
 use crate::trace::heads::{HeadLook, HeadScores, look};
-use crate::trace::lens::lens;
+use crate::trace::lens::guesses;
+use crate::trace::sheet::Sheet;
 use crate::trace::tiles::{Code, MASKED, NOT_FINITE};
 use crate::train::{Observer, Trainer};
 use crate::training::held;
 use crate::{Error, Lm, Machine, TrainingPlan};
+use limpid_core::kernels::attend::Stage;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,6 +27,8 @@ const TOKENS: usize = 64;
 const RANDOM: usize = 32;
 /// Tokens of a sample.
 const SAMPLE: usize = 32;
+/// Bytes that tensors of a trace may take which were looked at.
+const SEEN: usize = 16 << 20;
 /// Frames of a run, if its share of the time allows.
 const FRAMES: u64 = 200;
 /// The most of the training's time that frames may take.
@@ -180,9 +184,17 @@ impl Probe {
 
 fn header(config: &Config, tokenizer: &str, probe: Vec<u32>, context: usize) -> TimelapseHeader {
     let (layers, heads, tokens, stages) = (config.n_layer, config.n_head, probe.len(), config.n_layer + 1);
-    let half = RANDOM.min(context / 2).max(1);
-    let random: Vec<u32> = (0..half as u64).map(|i| random::below(0, 0, i, config.vocab_size as u64) as u32).collect();
-    let repeated = if context > 1 { [&random[..], &random].concat() } else { random };
+    let half = RANDOM.min(context / 2).min(config.vocab_size);
+    let mut random: Vec<u32> = vec![];
+    for draw in 0.. {
+        let id = random::below(0, 0, draw, config.vocab_size as u64) as u32;
+        if random.len() == half {
+            break;
+        } else if !random.contains(&id) {
+            random.push(id);
+        }
+    }
+    let repeated = [&random[..], &random].concat();
     let (each_head, each_stage) = ([("layer", layers), ("head", heads)], [("stage", stages), ("pos", tokens)]);
     let and = |rest: &[(&'static str, usize)]| [&each_head[..], rest].concat();
     let channels = vec![
@@ -232,7 +244,7 @@ fn picture(look: &HeadLook) -> impl Iterator<Item = u8> + '_ {
 fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     let config = lm.config();
     let (mut scores, mut kinds, mut norms, mut patterns) = (vec![], vec![], vec![], vec![]);
-    let mut trace = lm.trace_layers(ids, 0)?;
+    let mut trace = lm.trace_layers(ids, SEEN)?;
     for block in 0..config.n_layer {
         trace.step()?;
         for name in ["hook_resid_post", "hook_attn_out", "hook_mlp_out"] {
@@ -252,17 +264,13 @@ fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     let stages = config.n_layer + 1;
     let (mut top, mut log_prob) = (vec![NONE; stages * ids.len()], vec![f32::NAN; stages * ids.len()]);
     let (mut rank, mut loss) = (vec![NONE; stages * ids.len()], vec![f32::NAN; ids.len()]);
-    for row in lens(&mut trace, &(0..ids.len()).collect::<Vec<_>>(), 1)? {
-        for (stage, cell) in row.cells.iter().enumerate() {
-            let at = stage * ids.len() + row.row;
-            if let Some(best) = cell.prediction.top.first() {
-                top[at] = best.id;
-                log_prob[at] = (f64::from(best.logit) - cell.prediction.lse) as f32;
-            }
-            if let Some(target) = cell.prediction.target {
-                rank[at] = target.rank as u32;
-                loss[row.row] = target.loss; // the last stage's is the model's own
-            }
+    for (n, guess) in guesses(&mut trace, &(0..ids.len()).collect::<Vec<_>>())?.into_iter().enumerate() {
+        let (pos, stage) = (n / stages, n % stages);
+        let at = stage * ids.len() + pos;
+        (top[at], log_prob[at]) = (guess.id, guess.log_prob);
+        if let Some((own, place)) = guess.target {
+            rank[at] = place as u32;
+            loss[pos] = own; // the last stage's is the model's own
         }
     }
     Ok(vec![
@@ -277,15 +285,21 @@ fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     ])
 }
 
-/// The induction score of each head on random tokens that come twice.
+/// The induction score of each head on different tokens that come twice: the mean weight of those of the second half on the token that
+/// came after their first place.
 fn on_repeated(lm: &Lm, ids: &[u32]) -> Result<Vec<f32>> {
-    let mut trace = lm.trace_layers(ids, 0)?;
+    if ids.is_empty() {
+        return Ok(vec![f32::NAN; lm.config().n_layer * lm.config().n_head]); // a context of one token
+    }
+    let mut trace = lm.trace_layers(ids, SEEN)?;
     let mut induction = vec![];
+    let half = ids.len() / 2;
     for block in 0..lm.config().n_layer {
         trace.step()?;
         for head in 0..lm.config().n_head {
-            let scores = look(trace.head(block, 0, head)?, ids, 1).scores;
-            induction.push(scores.induction.map_or(f32::NAN, |v| v as f32));
+            let weights = Sheet::scores(trace.head(block, 0, head)?, Stage::Weights);
+            let after = |t: usize| f64::from(weights.band(t..t + 1, t + 1 - half..t + 2 - half)[0]);
+            induction.push(((half..ids.len()).map(after).sum::<f64>() / half as f64) as f32);
         }
     }
     Ok(induction)
@@ -316,5 +330,30 @@ impl Observer for Probe {
 
     fn rewind(&mut self, step: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.writer.as_mut().map_or(Ok(()), |writer| writer.rewind(step))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_early_and_then_evenly_and_take_their_share_at_most() {
+        let plan = |steps, frame, step| ProbeSchedule::new(0, steps, (frame, step));
+        let all =
+            |schedule: ProbeSchedule| (0..=schedule.steps).filter(|step| schedule.is_due(*step)).collect::<Vec<_>>();
+        assert_eq!(all(ProbeSchedule::new(5, 12, (1.0, 1.0))), [0, 1, 2, 4, 5, 10, 12]);
+        assert_eq!(all(ProbeSchedule::new(1, 4, (1.0, 1.0))), [0, 1, 2, 3, 4]);
+        assert_eq!(all(plan(0, 1.0, 1.0)), [0]);
+        for (steps, frame) in [(2000, 0.5), (2000, 0.01), (100_000, 1.0), (600_000, 0.2), (5000, 1.0)] {
+            let schedule = plan(steps, frame, 1.0);
+            let frames = all(schedule);
+            assert_eq!(frames.len(), schedule.frames());
+            assert!(frames.len() as f64 * frame <= 0.01 * steps as f64, "{steps} {frame}: {} frames", frames.len());
+            assert!(frames.len() <= 201 && frames[..4] == [0, 1, 2, 4] && frames.last() == Some(&steps));
+        }
+        assert!(plan(100_000, 1e-3, 1.0).frames() > 180);
+        // too short a run for its share: the first frames and the last
+        assert_eq!(all(plan(50, 1.0, 1.0)), [0, 1, 2, 4, 8, 16, 32, 50]);
     }
 }
