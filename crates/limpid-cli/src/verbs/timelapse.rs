@@ -49,7 +49,15 @@ struct Read {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let Some(folder) = args.run.or_else(|| newest_folder(&[FILE])) else {
+    let newest = || {
+        let newest = newest_folder(&[FILE])?;
+        show::say(format_args!(
+            "{} is the newest run with a time-lapse; name a folder to take another",
+            newest.display()
+        ));
+        Some(newest)
+    };
+    let Some(folder) = args.run.or_else(newest) else {
         bail!(Usage(
             "no run is named, and none under runs/ has a time-lapse: give its folder, or train with `limpid train --probe`"
                 .into()

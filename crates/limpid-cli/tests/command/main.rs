@@ -20,6 +20,7 @@ mod look;
 mod models;
 mod serve;
 mod survives;
+mod timelapse;
 mod tune;
 mod tutorial;
 mod typed;
