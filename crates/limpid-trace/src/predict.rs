@@ -64,7 +64,7 @@ impl Guess {
         });
         let aim = target.map_or(Target::None, Target::Token);
         let loss = Level::best().run(Row { logits, target: aim, terms: Terms::default(), weight: None });
-        Guess { id: best as u32, log_prob: logits[best].ln(), target: rank.map(|rank| (loss, rank)) }
+        Guess { id: best as u32, log_prob: f64::from(logits[best]).ln() as f32, target: rank.map(|rank| (loss, rank)) }
     }
 }
 
