@@ -152,7 +152,7 @@ settings! {
         /// Record in timelapse.lpt what the model does inside while it learns: about 200 frames that take at most 1 % of the time, for
         /// `limpid timelapse` and the page (docs/inside.md).
         probe: bool = false, Setting::of("BOOL").common();
-        /// Steps between the frames of --probe after the first ones; 0 for as few as its share of the time allows.
+        /// Steps between the frames of --probe after the first ones; 0 for as many frames as fit in 1 % of the time.
         probe_every: u64 = 0, Setting::of("N").count();
         /// Check before the first step that training can work.
         preflight: bool = true, Setting::of("BOOL");
