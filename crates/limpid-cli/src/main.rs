@@ -78,6 +78,8 @@ enum Verb {
     Params(verbs::params::Args),
     /// Write a page that shows runs side by side, with their curves
     Report(verbs::report::Args),
+    /// Show what a model did inside while it learned (train --probe)
+    Timelapse(verbs::timelapse::Args),
     /// Estimate memory, time and parameter groups of a training run without running it
     Plan(verbs::plan::Args),
     /// Check gradients numerically and overfit one batch
@@ -236,6 +238,7 @@ fn command() -> ExitCode {
             Verb::Lesson(args) => verbs::lesson::run(args),
             Verb::Params(args) => verbs::params::run(args),
             Verb::Report(args) => verbs::report::run(args),
+            Verb::Timelapse(args) => verbs::timelapse::run(args),
             Verb::Plan(args) => verbs::plan::run(args),
             Verb::Check(args) => verbs::check::run(args),
             Verb::Tokenize(args) => verbs::tokenize::run(args),

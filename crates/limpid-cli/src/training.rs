@@ -84,6 +84,9 @@ pub struct TrainingArgs {
     /// Show live curves and numbers in the terminal; q saves and stops
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]
     pub ui: bool,
+    /// The text that --probe looks at [default: the first 64 tokens of the validation text]
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
+    probe_text: Option<String>,
     /// Print only the summary, as JSON on stdout
     #[arg(long)]
     pub json: bool,
@@ -164,6 +167,12 @@ impl TrainingArgs {
         }
         if let Some(bytes) = self.memory {
             training = training.memory(bytes);
+        }
+        if let Some(text) = &self.probe_text {
+            if !options.probe {
+                bail!(Usage("--probe-text is what --probe looks at: give --probe too".into()));
+            }
+            training = training.noting("probe_text", text).probe_text(text);
         }
         if self.sample != SAMPLE {
             training = training.noting("sample", self.sample.to_string());

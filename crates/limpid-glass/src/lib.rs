@@ -9,6 +9,7 @@ pub mod asked;
 mod file;
 mod read;
 mod stream;
+pub mod timelapse;
 mod why;
 
 use asked::{AskedFields, AskedQuery, shown};
@@ -168,6 +169,9 @@ pub enum GlassError {
     /// Interventions that are none, or do not fit.
     #[error(transparent)]
     Intervention(Box<InterventionError>),
+    /// A time-lapse that cannot be read.
+    #[error("the time-lapse cannot be read: {0}")]
+    Timelapse(String),
     /// The trace.
     #[error(transparent)]
     Trace(TraceError),
@@ -223,7 +227,7 @@ impl GlassError {
             GlassError::Trace(TraceError::Unknown { .. }) => "unknown_tensor",
             GlassError::Trace(TraceError::Batch { .. }) => "index_out_of_range",
             GlassError::Trace(TraceError::NoBackward { .. } | TraceError::NoGradient { .. }) => "not_for_this_model",
-            GlassError::Trace(_) | GlassError::Failed(_) => "engine_error",
+            GlassError::Trace(_) | GlassError::Failed(_) | GlassError::Timelapse(_) => "engine_error",
         }
     }
 }
@@ -378,6 +382,7 @@ impl Glass {
         let plain = || AskedQuery::read(query, &[]);
         match parts[..] {
             ["model"] => plain().and_then(|_| about::model(subjects, self.limit)),
+            ["timelapse"] => timelapse::answer(subjects, query),
             ["traces"] => plain().map(|_| self.list()),
             ["traces", id, question] => read::answer(self, &*self.find(id)?, (question, ""), query, budget),
             ["traces", id, question, name] => read::answer(self, &*self.find(id)?, (question, name), query, budget),

@@ -131,6 +131,22 @@ fn paths(ids: &[u64], store: &mut Store) {
     }
 }
 
+/// The frames of a time-lapse, and in at most a quarter of the room that is left the pictures of the last ones.
+fn keep_timelapse(book: &mut Book, ask: &dyn Fn(&[(&str, String)]) -> Option<String>) {
+    let Some(frames) = ask(&[("count", "1000".into())]) else { return };
+    if !book.add("timelapse".into(), frames.as_bytes()) {
+        return;
+    }
+    let most = book.size() + (book.most - book.size()) / 4;
+    let told: Value = serde_json::from_str(&frames).unwrap_or_default();
+    for step in told["steps"].as_array().into_iter().flatten().rev() {
+        let Some(frame) = ask(&[("step", step.to_string())]) else { return };
+        if book.size() + frame.len() / 4 > most || !book.add(format!("timelapse?step={step}"), frame.as_bytes()) {
+            return;
+        }
+    }
+}
+
 /// The page with the run of a prompt (`body` as in [`Glass::trace`]), in at most `most` bytes. `command` is what shows more.
 ///
 /// # Errors
@@ -174,6 +190,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
             return Err(SaveError::TooLarge { needed: answer.len(), most });
         }
     }
+    keep_timelapse(&mut book, &|query| ask("timelapse", query).ok().map(text));
     let asked = |question: &str, query: &[(&str, String)]| -> Option<(String, String)> {
         let reply = ask(&format!("traces/{id}/{question}"), query).ok()?;
         let words: Vec<String> = query.iter().map(|(name, value)| format!("{name}={value}")).collect();

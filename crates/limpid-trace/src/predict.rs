@@ -42,6 +42,32 @@ pub struct Prediction {
     pub target: Option<TargetFacts>,
 }
 
+/// The likeliest token of a distribution, and what it gives to the token that follows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Guess {
+    /// The likeliest token, of equal ones the first id.
+    pub id: u32,
+    /// The logarithm of its probability.
+    pub log_prob: f32,
+    /// Of the token that follows its cross-entropy in nats, the bits of the tensor `losses`, and its rank as in [`TargetFacts`].
+    pub target: Option<(f32, usize)>,
+}
+
+impl Guess {
+    /// Of a row of logits, which becomes that of the probabilities.
+    pub fn new(logits: &mut [f32], target: Option<u32>) -> Guess {
+        let target = target.map(|id| id as usize).filter(|id| *id < logits.len());
+        let best = (0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best });
+        let rank = target.map(|own| {
+            let ahead = |(id, v): &(usize, &f32)| **v > logits[own] || **v == logits[own] && *id < own;
+            1 + logits.iter().enumerate().filter(ahead).count()
+        });
+        let aim = target.map_or(Target::None, Target::Token);
+        let loss = Level::best().run(Row { logits, target: aim, terms: Terms::default(), weight: None });
+        Guess { id: best as u32, log_prob: f64::from(logits[best]).ln() as f32, target: rank.map(|rank| (loss, rank)) }
+    }
+}
+
 impl Prediction {
     /// Of a row of logits, which becomes that of the probabilities. `most` candidates are listed.
     pub fn new(logits: &mut [f32], target: Option<u32>, most: usize) -> Prediction {

@@ -53,6 +53,9 @@ pub enum TrainError {
         /// Its first such value.
         value: f32,
     },
+    /// What looks at the run ([`Observer`](crate::Observer)).
+    #[error(transparent)]
+    Observer(Box<dyn std::error::Error + Send + Sync>),
     /// The check before the first step failed.
     #[error(transparent)]
     Preflight(PreflightError),
@@ -241,6 +244,7 @@ impl TrainError {
             | TrainError::Checkpoint(_)
             | TrainError::Corpus(_)
             | TrainError::Ranks(_)
+            | TrainError::Observer(_)
             | TrainError::Purpose { .. } => &[],
         };
         names.iter().map(ToString::to_string).collect()

@@ -31,6 +31,7 @@ const OWN: &[&str] = &[
     "base.json",
     "metrics.jsonl",
     "metrics.csv",
+    "timelapse.lpt",
     "summary.json",
     "report.html",
     "divergence",

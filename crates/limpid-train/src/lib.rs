@@ -29,5 +29,5 @@ pub use preflight::{PreflightReport, preflight};
 pub use ranks::team::AllReduce;
 pub use ranks::{Ranks, RanksError, Solo};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
-pub use run::{Control, LayerUpdate, RECENT, Resumable, Run, Summary, TrainEvent};
+pub use run::{Control, LayerUpdate, Observer, RECENT, Resumable, Run, Summary, TrainEvent};
 pub use trainer::{Branch, Gradient, Step, Trainer};

@@ -7,6 +7,7 @@
 //!   state/back.safetensors          the state that a rollback returns to, if the last state is of a stop between two saves
 //!   state/step-00000250.safetensors earlier states, if any are to be kept
 //!   state/lock                      locked by the process that trains here
+//!   timelapse.lpt                   what an observer saw of the model, if one looks (`observe`)
 //!   metrics.jsonl, summary.json     what happened (`log` derives metrics.csv and TensorBoard's events from it)
 //!   divergence/step-00000812.txt    batches that made the loss spike, as text
 //!
@@ -15,13 +16,16 @@
 //! state and writes the same bytes again. If a file cannot be written, training continues: the error is reported and the next save tries
 //! again; [`Summary::missing`] lists what was never written.
 //!
-//! This file has the loop over steps. `state` describes what is saved, `files` writes the folder, `resume` goes on from a saved state;
+//! This file has the loop over steps. `state` describes what is saved, `files` writes the folder, `resume` goes on from a saved state,
+//! `observe` lets somebody look between steps;
 //! [`folder`](crate::folder) decides whether a folder may be used.
 
 mod files;
+mod observe;
 mod resume;
 mod state;
 
+pub use observe::Observer;
 pub use state::{Resumable, kept_path, kept_steps};
 
 use crate::batches::{Batches, Objective, Windows};
@@ -172,6 +176,8 @@ pub struct Run<'a> {
     pub carried: Carried,
     /// Whether to use a folder that holds something else, and to remove the files that would be read instead of this run's model.
     pub force: bool,
+    /// Who looks at it between its steps.
+    pub observer: Option<Box<dyn Observer>>,
     state: State,
     lock: Option<OutputFile>,
     log: Option<Log>,
@@ -243,6 +249,7 @@ impl<'a> Run<'a> {
             files: vec![],
             carried: Carried::default(),
             force: false,
+            observer: None,
             state,
             lock: None,
             log: None,
@@ -323,6 +330,7 @@ impl<'a> Run<'a> {
         let was = self.trainer.step;
         self.trainer.settle_own()?;
         self.state.unfinished |= self.trainer.step > was;
+        self.observe(tell)?;
         if self.state.unfinished {
             return self.after_step(windows, false, tell);
         }
@@ -379,6 +387,7 @@ impl<'a> Run<'a> {
     /// The work after a step: evaluate, check for divergence, save. If it is stopped, the state says what is left to do.
     fn after_step(&mut self, windows: &Option<Windows>, mut stop: bool, tell: Tell) -> Result<Option<End>> {
         let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.step);
+        self.observe(tell)?;
         self.state.unfinished = stop;
         if let Some(windows) = windows
             && self.is_due(options.eval_every, step)
@@ -451,13 +460,14 @@ impl<'a> Run<'a> {
         self.trainer.trained().map(|param| Change::new(param.region.range())).collect()
     }
 
-    /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation or a save comes first.
+    /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation, a save or a look comes first.
     fn step_ahead(&mut self, batches: &Batches, evaluates: bool, rate: f64) -> Result<Option<Step>> {
         let sigma = self.options.spike_sigma;
         let most = if sigma > 0.0 { limit(&self.state.recent, sigma) } else { None };
         let step = self.trainer.step + 1;
-        let pauses =
-            evaluates && self.is_due(self.options.eval_every, step) || self.is_due(self.options.save_every, step);
+        let pauses = evaluates && self.is_due(self.options.eval_every, step)
+            || self.is_due(self.options.save_every, step)
+            || self.is_observed(step);
         self.trainer.step_ahead(batches, most.unwrap_or(f64::MAX), rate, &mut self.changes, !pauses)
     }
 

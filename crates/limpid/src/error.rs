@@ -1,7 +1,7 @@
 //! What can go wrong with a model as a whole: the errors of the parts, and what only shows when they meet.
 
 use crate::interventions::InterventionError;
-use crate::{Device, backend, checkpoint, config, data, generate, tokenizer, trace, train, units};
+use crate::{Device, backend, checkpoint, config, data, generate, timelapse, tokenizer, trace, train, units};
 use std::path::PathBuf;
 
 /// Why an [`Lm`](crate::Lm) cannot do what was asked of it.
@@ -46,6 +46,9 @@ pub enum Error {
     /// Gradients of a run that is changed.
     #[error("gradients are those of the model as it is: they are not computed of a run with interventions")]
     EditedGradients,
+    /// What a model did while it learned.
+    #[error(transparent)]
+    Timelapse(#[from] timelapse::TimelapseError),
     /// Training.
     #[error(transparent)]
     Train(Box<train::TrainError>),

@@ -74,6 +74,7 @@ pub mod memory;
 pub mod receipt;
 mod stream;
 mod sweep;
+pub mod timelapse;
 pub mod trace;
 mod training;
 

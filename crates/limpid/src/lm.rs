@@ -185,7 +185,7 @@ impl Lm {
     /// A model of the weights in memory that `load` writes into a backend.
     pub(crate) fn held(
         config: Config,
-        tokenizer: Tokenizer,
+        tokenizer: Option<Tokenizer>,
         chat_template: Option<String>,
         load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
         machine: Machine,
@@ -193,12 +193,7 @@ impl Lm {
         let plain = Machine::cpu(machine.threads);
         let held = kept(&config, &plain, None, load)?;
         let ready = Arc::new(Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone())));
-        Ok(Lm {
-            tokenizer: Some(tokenizer),
-            chat_template,
-            ready,
-            ..Lm::of(config, Arc::new(Weights::Held(held)), machine)
-        })
+        Ok(Lm { tokenizer, chat_template, ready, ..Lm::of(config, Arc::new(Weights::Held(held)), machine) })
     }
 
     /// A model without a tokenizer, of which nothing has run.

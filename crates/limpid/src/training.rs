@@ -15,6 +15,7 @@ use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::error::{Error, Result};
 use crate::memory::{self, Placement, outline, trainable};
 use crate::model::{Mode, Model, Param, Tuning};
+use crate::timelapse::{self, Probe, TimelapseError};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
 use crate::train::{
@@ -59,6 +60,7 @@ pub struct Training {
     tuning: Tuning,
     chat_template: Option<String>,
     special_tokens: Vec<String>,
+    probe_text: Option<String>,
     keeps: Vec<String>,
     noted: Vec<(&'static str, String)>,
     folder: Option<PathBuf>,
@@ -116,6 +118,8 @@ pub struct TrainingPlan {
     resumed: Option<PathBuf>,
     resume_step: Option<u64>,
     state: Cell<Option<Resumable>>,
+    /// What a time-lapse looks at, if one is kept.
+    probe: Option<Vec<u32>>,
     preset: String,
     /// What goes into limpid.toml besides: of the text, its tokenizer and template, and what the caller noted.
     noted: Vec<(&'static str, String)>,
@@ -149,6 +153,7 @@ impl Training {
             tuning: Tuning::default(),
             chat_template: None,
             special_tokens: vec![],
+            probe_text: None,
             keeps: vec![],
             noted: vec![],
             folder: None,
@@ -214,6 +219,11 @@ impl Training {
     /// Keeps the process within so many bytes: what does not fit is computed again, and results stay the same.
     pub fn memory(self, bytes: u64) -> Training {
         Training { memory: Some(bytes), ..self }
+    }
+
+    /// The text that a time-lapse looks at ([`RunOptions::probe`]), instead of the first tokens of the validation text.
+    pub fn probe_text(self, text: impl Into<String>) -> Training {
+        Training { probe_text: Some(text.into()), ..self }
     }
 
     /// Another configuration, whose vocabulary will be the tokenizer's unless the model has learned.
@@ -388,7 +398,7 @@ impl Training {
         let model = trainable(&config, &recipe, &self.tuning, &placement, (program, self.memory))?;
         // an impossible text is told before memory is reserved
         recipe.batches(&corpus.train, objective)?;
-        Ok(TrainingPlan {
+        let mut plan = TrainingPlan {
             config,
             recipe,
             options: self.options,
@@ -407,11 +417,17 @@ impl Training {
             resumed,
             resume_step: self.resume_step,
             state: Cell::new(self.state),
+            probe: None,
             preset: self.preset,
             noted,
             ranks: Cell::new(Some(self.ranks)),
             main,
-        })
+        };
+        if plan.options.probe {
+            timelapse::check(&plan.config)?;
+            plan.probe = Some(Probe::ids(self.probe_text.as_deref(), &plan)?);
+        }
+        Ok(plan)
     }
 
     /// Refuses an adapter that could not be kept, or of a model that could not be named.
@@ -590,6 +606,9 @@ impl TrainingPlan {
         if self.model.tuning.lora.is_some() && self.folder.is_none() {
             return Err(Error::Adapter("name a folder"));
         }
+        if self.probe.is_some() && self.folder.is_none() {
+            return Err(TimelapseError::NotThis("it is kept in the folder of a run: name one").into());
+        }
         let mut ranks = self.ranks.take().unwrap_or_else(|| Box::new(Solo));
         // all look at how much memory is left before one takes of it; what they run on may change digits
         let unfused = !self.machine.level.is_exact();
@@ -600,11 +619,18 @@ impl TrainingPlan {
         let folder = self.folder.clone().filter(|_| self.main);
         let mut run = Run::new(trainer, folder, train, validation, self.objective, tokenizer)?;
         (run.options, run.force) = (self.options, self.force);
+        if let Some(ids) = &self.probe {
+            let kept_in = self.folder.as_deref().filter(|_| self.main);
+            run.observer = Some(Box::new(Probe::new(self, ids.clone(), kept_in)?));
+        }
         match &self.resumed {
             Some(folder) if self.main => {
                 self.check_base(folder)?;
                 let state = self.state.take().map_or_else(|| Run::check(folder, self.resume_step), Ok);
                 run.resume_from(state?)?;
+                if run.observer.is_none() {
+                    timelapse::cut(folder, run.trainer.step)?;
+                }
             }
             Some(_) => drop(run.resume_with()?),
             None if self.main => (run.files, run.carried) = (self.files()?, self.carried()),
@@ -664,13 +690,8 @@ impl TrainingPlan {
     /// The model that a run made.
     fn trained(&self, mut run: Run, summary: Summary) -> Result<Trained> {
         let held = |trainer: &mut Trainer| {
-            let load = |model: &Model, backend: &mut dyn Backend| {
-                let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");
-                let values = |param: &Param| merged(&trainer.model, &*trainer.backend, own(param));
-                model.params.iter().try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
-            };
-            let (tokenizer, template) = (self.corpus.tokenizer.clone(), self.chat_template.clone());
-            Lm::held(self.config.clone(), tokenizer, template, load, self.machine.clone())
+            let (tokenizer, template) = (Some(self.corpus.tokenizer.clone()), self.chat_template.clone());
+            held(trainer, (&self.config, tokenizer, template), &self.machine)
         };
         let lm = match &self.folder {
             Some(folder) if self.main => {
@@ -687,6 +708,20 @@ impl TrainingPlan {
         };
         Ok(Trained { lm, summary })
     }
+}
+
+/// A model of a trainer's weights, with its adapter merged in, that are copied.
+pub(crate) fn held(
+    trainer: &Trainer,
+    (config, tokenizer, template): (&Config, Option<Tokenizer>, Option<String>),
+    machine: &Machine,
+) -> Result<Lm> {
+    let load = |model: &Model, backend: &mut dyn Backend| {
+        let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");
+        let values = |param: &Param| merged(&trainer.model, &*trainer.backend, own(param));
+        model.params.iter().try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
+    };
+    Lm::held(config.clone(), tokenizer, template, load, machine.clone())
 }
 
 /// Freezing and LoRA, as settings.

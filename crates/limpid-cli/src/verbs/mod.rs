@@ -23,6 +23,7 @@ pub mod report;
 pub mod serve;
 pub mod settings;
 pub mod sweep;
+pub mod timelapse;
 pub mod tokenize;
 pub mod train;
 #[cfg(feature = "study")]

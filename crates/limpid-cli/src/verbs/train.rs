@@ -104,8 +104,8 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
     let folder = folder(args, &args.name());
     let plan = prepare(args, ranks, &folder)?;
     if args.workflow == Some(Workflow::Llmc) {
-        if size > 1 || args.ui || args.json {
-            bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui and --json".into()));
+        if size > 1 || args.ui || args.json || plan.options.probe {
+            bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui, --json and --probe".into()));
         }
         return llmc::train(&plan, args.out.as_deref());
     }
@@ -325,6 +325,10 @@ fn finish(
     }
     if !args.json {
         report(&summary, folder, plan.chat_template.is_some());
+        if plan.options.probe {
+            let run = show::quoted(folder);
+            show::say(format_args!("what it did inside while it learned: limpid timelapse {run}"));
+        }
     }
     let whole = !summary.stopped && summary.missing.is_empty() && !stopped();
     let mut printed = Ok(());

@@ -22,6 +22,7 @@ mod models;
 mod serve;
 mod survives;
 mod sweep;
+mod timelapse;
 mod tune;
 mod tutorial;
 mod typed;

@@ -47,7 +47,7 @@ impl Run<'_> {
         let stay: Vec<&str> = own.chain([METRICS]).chain(self.carried.written()).collect();
         folder::clear(folder, &stay, self.force)?;
         self.log = Some(Log::open(folder, None)?);
-        Ok(())
+        self.rewind_observed(0)
     }
 
     /// Writes the files that the folder begins with.
@@ -255,6 +255,9 @@ impl Run<'_> {
         self.trainer.team.files(true)?;
         let held = self.hold_folder(&folder, tell);
         let is_there = held.is_ok();
+        if is_there {
+            self.write_observed(true, tell); // the state is written after it
+        }
         let saved = errors_of_disk(held.and_then(|()| self.save(&folder, due)))?;
         self.trainer.team.files(false)?;
         if saved.is_ok() {

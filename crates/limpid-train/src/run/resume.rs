@@ -78,6 +78,7 @@ impl Run<'_> {
             at(&back, files::remove(&back))?; // it is later than what is now the last state
         }
         (self.log, self.due, self.lock) = (Some(log), state.due, Some(lock));
+        self.rewind_observed(state.step)?;
         self.share(Some((state, store)), kept)?;
         Ok(self.state.step)
     }
@@ -175,6 +176,7 @@ impl Run<'_> {
             if let (Some(log), Some(mark)) = (&mut self.log, &state.log) {
                 log.rewind(mark)?;
             }
+            self.rewind_observed(state.step)?;
             self.derive(tell);
             kept = if self.owed.take().is_some() { state.weights.clone() } else { self.state.weights.take() };
         }

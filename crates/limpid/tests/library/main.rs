@@ -31,6 +31,7 @@ mod receipt;
 mod seam;
 mod shared;
 mod sweeps;
+mod timelapse;
 mod training;
 mod why;
 
