@@ -193,6 +193,30 @@ impl SweepMetric {
         }
     }
 
+    /// Batches whose losses have gradients that make up the metric's in row `row`, and what each is worth. `targets` are those of
+    /// [`SweepMetric::Loss`].
+    ///
+    /// # Errors
+    /// If the metric is the KL divergence.
+    pub fn losses(self, run: &Batch, targets: &[u32], row: usize) -> Result<Vec<(Batch, f64)>, SweepError> {
+        let batch = |targets: Vec<u32>, weight: f32| Batch { targets, weight, ..run.clone() };
+        let one = |id: u32| batch((0..targets.len()).map(|at| if at == row { id } else { IGNORE }).collect(), 1.0);
+        Ok(match self {
+            // a logit less another is a loss less another
+            SweepMetric::LogitDifference { answer, foil } => vec![(one(answer), -1.0), (one(foil), 1.0)],
+            SweepMetric::LogProbability { answer } => vec![(one(answer), -1.0)],
+            SweepMetric::Loss => {
+                let counted = targets.iter().filter(|target| **target != IGNORE).count();
+                vec![(batch(targets.to_vec(), 1.0 / counted as f32), 1.0)]
+            }
+            SweepMetric::Divergence => {
+                let what =
+                    "the KL divergence has no gradient here: take a logit difference, a log-probability or the loss";
+                return Err(SweepError::Question { what: what.into() });
+            }
+        })
+    }
+
     fn tokens(self) -> Vec<u32> {
         match self {
             SweepMetric::LogitDifference { answer, foil } => vec![answer, foil],
@@ -298,7 +322,10 @@ impl SweepQuestion {
     }
 
     /// The row of the sequence that is measured.
-    fn row(&self) -> Result<usize, SweepError> {
+    ///
+    /// # Errors
+    /// If there is none at that position.
+    pub fn row(&self) -> Result<usize, SweepError> {
         let tokens = self.clean.len();
         position_in(self.position, tokens).filter(|at| *at < tokens).ok_or_else(|| SweepError::Question {
             what: format!("there is no position {}: the prompts have {}", self.position, plural(tokens, "token")),
@@ -383,6 +410,8 @@ pub struct SweepRow {
     pub layer: usize,
     /// The metric of its cells.
     pub metric: Vec<f64>,
+    /// What part of the difference each of them restores.
+    pub recovered: Vec<f64>,
 }
 
 /// The cell that restores the most.
@@ -605,7 +634,7 @@ impl SweepRuns<'_> {
                     row[*n] = metric;
                 }
             }
-            grid.add(SweepRow { layer, metric: row }, (&cells, &values), tell)?;
+            grid.add((layer, row), (&cells, &values), tell)?;
         }
         Ok(grid.sweep(&self.clean.names().config))
     }
@@ -644,24 +673,8 @@ impl SweepEstimate {
     /// # Errors
     /// If the question has no answer on this model, its metric is the KL divergence, or a run fails.
     pub fn new(question: &SweepQuestion, [clean, corrupt]: [&mut LayerTrace; 2]) -> Result<SweepEstimate, SweepError> {
-        let wrong = |what: &str| Err(SweepError::Question { what: what.into() });
-        if question.metric == SweepMetric::Divergence {
-            return wrong(
-                "the KL divergence has no gradient here: estimate a logit difference, a log-probability or the loss",
-            );
-        }
         let gauge = Gauge::new(question, clean)?;
-        let batch = |targets: Vec<u32>, weight: f32| Batch { targets, weight, ..corrupt.batch().clone() };
-        let one = |id: u32| {
-            let targets = (0..gauge.targets.len()).map(|row| if row == gauge.row { id } else { IGNORE });
-            batch(targets.collect(), 1.0)
-        };
-        // a logit less another is a loss less another
-        let losses = match question.metric {
-            SweepMetric::LogitDifference { answer, foil } => vec![(one(answer), -1.0), (one(foil), 1.0)],
-            SweepMetric::LogProbability { answer } => vec![(one(answer), -1.0)],
-            _ => vec![(batch(gauge.targets.clone(), 1.0 / gauge.rows().len() as f32), 1.0)],
-        };
+        let losses = question.metric.losses(corrupt.batch(), &gauge.targets, gauge.row)?;
         let ends = gauge.ends([clean, corrupt])?;
         Ok(SweepEstimate { losses, ends })
     }
@@ -701,7 +714,7 @@ impl SweepEstimate {
             for cell in &cells {
                 row.push(self.ends[1] + values.places(cell)?.into_iter().map(gain).sum::<f64>());
             }
-            grid.add(SweepRow { layer, metric: row }, (&cells, &values), &mut |_| true)?;
+            grid.add((layer, row), (&cells, &values), &mut |_| true)?;
         }
         Ok(grid.sweep(&config))
     }
@@ -727,12 +740,13 @@ impl<'a> Findings<'a> {
 
     fn add(
         &mut self,
-        row: SweepRow,
+        (layer, metric): (usize, Vec<f64>),
         (cells, values): (&[Cell], &SiteValues),
         tell: &mut dyn FnMut(&SweepRow) -> bool,
     ) -> Result<(), SweepError> {
-        for (n, metric) in row.metric.iter().enumerate() {
-            let recovered = self.recovered(*metric);
+        let recovered = metric.iter().map(|metric| self.recovered(*metric)).collect();
+        let row = SweepRow { layer, metric, recovered };
+        for (n, recovered) in row.recovered.iter().copied().enumerate() {
             let last = self.peaks.last().map_or(f64::NEG_INFINITY, |peak| peak.recovered);
             if recovered.is_finite() && (self.peaks.len() < PEAKS || recovered > last) {
                 let at = self.peaks.partition_point(|peak| peak.recovered >= recovered);
