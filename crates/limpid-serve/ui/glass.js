@@ -394,7 +394,7 @@ export function glassView(page) {
     runButton.textContent = running && ready ? "Stop" : "Run";
     const late = running !== null;
     const through = run && run.depth > 0 && run.layers.length < run.depth ? ` · layer ${run.layers.length} of ${run.depth}` : "";
-    facts.textContent = !ready ? (late ? "Running …" : "") : `${reading(/** @type {Run} */ (run))}${late ? through || " · …" : ""}`;
+    facts.textContent = !ready ? (late ? "Running …" : "") : reading(/** @type {Run} */ (run)) + (late ? through || " · …" : "");
     if (open && (open.view !== view || missing || !ready)) {
       open.shown.close?.();
       open = null;
