@@ -6,7 +6,7 @@ use crate::{Glass, GlassError, Opened, Reply, Result, Subject, stream};
 use limpid::Error;
 use limpid_base::budget::Budget;
 use limpid_core::config::Mask;
-use limpid_core::model::{Component, Module};
+use limpid_core::model::{Component, Mode, Model, Module};
 use limpid_trace::Labelled;
 use limpid_trace::edits::position_in;
 use limpid_trace::sweep::{Sweep, SweepBy, SweepMetric, SweepPeak, SweepQuestion, SweepSite, TOKEN_LAYERS};
@@ -125,9 +125,12 @@ impl Glass {
         let _held = self.reserve(lm.sweep_bytes(&question, estimate)?, wait)?;
         let words = |ids: &[u32]| ids.iter().map(|id| stream::piece(subject, *id)).collect::<Vec<_>>();
         let ((axes, shape), cost) = (question.grid(lm.config()), question.cost(lm.config()));
+        let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 }).map_err(Error::from)?;
+        question.check_sites(&named)?;
+        let tensors: Vec<String> = (0..lm.config().n_layer).map(|layer| question.tensor(&named, layer)).collect();
         let start = json!({
             "event": "start", "clean": words(&question.clean), "corrupt": words(&question.corrupt), "site": question.site.name(),
-            "axes": axes, "shape": shape, "cells": cost.cells, "token_layers": cost.token_layers, "position": question.row()?,
+            "tensors": tensors, "axes": axes, "shape": shape, "cells": cost.cells, "token_layers": cost.token_layers, "position": question.row()?,
             "estimate": estimate,
         });
         if !tell(&start.to_string()) {
