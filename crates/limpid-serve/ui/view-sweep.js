@@ -26,7 +26,7 @@ const SITES = [
 const WRITTEN = 10_000;
 
 /** Milliseconds without a letter after which a text is read. */
-const PAUSE = 300;
+const READING = 300;
 
 /**
  * The last sweep: a cell that is chosen changes the run, and so opens the view anew.
@@ -147,7 +147,7 @@ function sweepView(glass) {
     reading = setTimeout(() => {
       set({ clean: clean.value });
       read();
-    }, PAUSE);
+    }, READING);
   });
 
   /** Reads the tokens of the clean text; more of its run is not needed. */
