@@ -9,5 +9,6 @@ mod documents;
 mod intervene;
 mod served;
 mod sockets;
+mod sweeps;
 mod tokens;
 mod work;
