@@ -25,7 +25,7 @@ function gradientsView(glass) {
   const table = make("details", {}, make("summary", {}, "As tables"));
   const measure = make("select", { "aria-label": "Heads by" }, make("option", { value: "heads" }, "size of the gradient"), make("option", { value: "attribution" }, "gradient × activation"));
   const numbers = make("div", { class: "stack" });
-  const element = make("div", {}, notice, sentence, body, table);
+  const element = make("div", { class: "gradients stack" }, notice, sentence, body, table);
   const at = { row: 0, col: 0 };
   let asked = "";
   /** @type {any} */

@@ -19,7 +19,7 @@ export const viewOfSweep = {
 /** What can be patched, in words. */
 const SITES = [
   ["resid_pre", "stream before a layer"], ["resid_mid", "stream within a layer"], ["attn_out", "what attention adds"], ["mlp_out", "what the MLP adds"],
-  ["z", "what heads read"], ["q", "queries"], ["k", "keys"], ["v", "values"], ["pattern", "attention weights"],
+  ["z", "what heads carry"], ["q", "queries"], ["k", "keys"], ["v", "values"], ["pattern", "attention weights"],
 ];
 
 /** Cells of which a table is made. */
@@ -49,7 +49,7 @@ function sweepView(glass) {
     return made;
   };
   const input = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ placeholder) => {
-    const made = make("input", { type: "text", "aria-label": label, placeholder, size: "14", autocomplete: "off", spellcheck: "false" });
+    const made = make("input", { type: "text", "aria-label": label, placeholder, size: "18", autocomplete: "off", spellcheck: "false" });
     made.addEventListener("change", () => set({ [name]: made.value }));
     return made;
   };
@@ -66,11 +66,11 @@ function sweepView(glass) {
   const less = make("label", {}, "rather than ", foil);
   const pair = make("div", { class: "pair" });
   const form = make("form", { class: "sweep-form" },
-    make("label", { for: "sweep-clean" }, "Clean text: its activations are put into the run of the text at the left"), clean, pair,
+    make("label", { for: "sweep-clean" }, "Clean text, of which activations are put into the run of the page’s text"), clean, pair,
     make("div", { class: "tools" }, make("label", {}, "Patch ", site), make("label", {}, "Grid ", by), make("label", {}, "Measure ", metric), words, less, make("label", {}, estimate, " estimate from gradients"), go));
   const notice = make("div", {});
   const line = make("p", { class: "note", role: "status" });
-  const cell = make("p", { class: "cell-line" });
+  const cell = make("p", {});
   const peaks = make("div", {});
   const table = make("details", {}, make("summary", {}, "As a table"));
   const numbers = make("div", { class: "stack" });
@@ -284,12 +284,12 @@ function sweepView(glass) {
     const [row, col] = at();
     const { layer, n } = lay.place(row, col);
     const value = one.rows[layer]?.recovered[n];
-    cell.replaceChildren(sentence(row, col, short(value, 4)), " ", ...(value === undefined ? [] : [button("Put it into the run", () => change(row, col), { class: "quiet", title: "Enter, or a click on the cell" })]));
+    cell.replaceChildren(...(value === undefined ? [] : [button("Put this cell into the run", () => change(row, col), { class: "quiet", title: "Enter, or a click on the cell" })]));
     const key = JSON.stringify([done, glass.state().i]);
     if (laid !== key) {
       laid = key;
       peaks.replaceChildren(...(done ? [make("h3", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Put it into the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Put it into the run: ${peak.sentence}` }))))] : []));
-      numbers.replaceChildren(make("p", { class: "note" }, glass.state().i ? "The run below is changed by the steps at the left." : "The run below is that of the text at the left, unchanged."), tokenNumbers(glass, start.position));
+      numbers.replaceChildren(make("p", { class: "note" }, glass.state().i ? "The run is changed by the steps beside the text." : "The run of the page’s text, unchanged."), tokenNumbers(glass, start.position));
     }
     table.hidden = !done;
   }
