@@ -62,6 +62,11 @@ function gradientsView(glass) {
     const key = `${glass.run().id} ${question()}`;
     if (key === asked) return;
     asked = key;
+    if (glass.state().i !== "") {
+      shown = null;
+      body.hidden = table.hidden = sentence.hidden = true;
+      return notice.replaceChildren(make("p", { class: "hint" }, "Gradients are computed for the model as it is: take the steps away to see them."));
+    }
     sentence.replaceChildren("Computing gradients …");
     try {
       const answer = await glass.ask(question());
