@@ -84,7 +84,7 @@ fn rows_are_those_of_the_library() {
 /// Four sweeps of minutes hold all places; when those who asked are gone, others are answered.
 #[test]
 fn a_sweep_that_nobody_reads_ends() {
-    let server = serve(ServeOptions { look_time: PATIENCE * 100, ..options() });
+    let server = serve(ServeOptions { look_time: PATIENCE * 100, inspect: Some(8 << 30), ..options() });
     let body = json!({
         "clean": vec![1; 1024], "corrupt": vec![2; 1024], "site": "z", "by": "position", "metric": "loss", "confirm": true,
     });
