@@ -3,6 +3,7 @@
 use crate::options::{self, MachineOptions, Usage};
 use crate::{models, show, signals};
 use anyhow::{Context, Result, bail};
+use limpid::Interventions;
 use limpid::checkpoint::Checkpoint;
 use limpid_glass::{GlassError, Subject};
 use limpid_serve::saved::{self, SavedPage};
@@ -38,6 +39,15 @@ pub struct GlassOptions {
     ui_dir: Option<PathBuf>,
 }
 
+/// What a page begins with.
+pub struct PageRun<'a> {
+    pub prompt: Option<&'a str>,
+    pub ids: Option<&'a [u32]>,
+    pub last: bool,
+    /// What changes the run.
+    pub steps: Option<&'a Interventions>,
+}
+
 /// A model to look into.
 fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Result<ServedModel> {
     models::shares(machine)?;
@@ -59,7 +69,7 @@ pub fn others(paths: &[PathBuf], machine: &MachineOptions) -> Result<Vec<Subject
 pub fn open(
     glass: &GlassOptions,
     (dir, checkpoint): (&Path, Checkpoint),
-    (prompt, last): (Option<&str>, bool),
+    run: &PageRun,
     machine: &MachineOptions,
 ) -> Result<()> {
     if checkpoint.tokenizer.is_none() {
@@ -82,10 +92,11 @@ pub fn open(
     let server = Server::start(model, options, None, Box::new(|_| {}))?;
     let stopper = server.stopper();
     signals::on_signal(move |_| stopper.stop())?;
-    let last = if last { "&last=1" } else { "" };
+    let last = if run.last { "&last=1" } else { "" };
+    let steps = run.steps.map_or_else(String::new, |steps| format!("&i={}", encoded(&steps.to_string())));
     // who has no text to ask about is shown around
-    let place = prompt.map_or_else(|| "&tour=1".into(), |prompt| format!("&p={}", encoded(prompt)));
-    let url = format!("{}/#v=map{last}{place}", server.url());
+    let place = run.prompt.map_or_else(|| "&tour=1".into(), |prompt| format!("&p={}", encoded(prompt)));
+    let url = format!("{}/#v=map{steps}{last}{place}", server.url());
     show::say(format_args!("look inside at {url}\nCtrl-C ends it"));
     browse(&url);
     Ok(server.wait()?)
@@ -122,17 +133,20 @@ pub fn html(
     glass: &GlassOptions,
     path: &Path,
     (dir, checkpoint): (&Path, Checkpoint),
-    (prompt, ids, last): (Option<&str>, Option<&[u32]>, bool),
+    run: &PageRun,
     machine: &MachineOptions,
 ) -> Result<()> {
     let name = models::name(dir);
     let model = served(checkpoint, name.clone(), machine)?;
-    let mut body = match (prompt, ids) {
+    let mut body = match (run.prompt, run.ids) {
         (Some(text), _) => json!({ "prompt": text }),
         (None, Some(ids)) => json!({ "tokens": ids }),
         (None, None) => bail!(Usage("--html FILE keeps one run: give --prompt TEXT".into())),
     };
-    body["last"] = Value::Bool(last);
+    body["last"] = Value::Bool(run.last);
+    if let Some(steps) = run.steps {
+        body["interventions"] = steps.json().clone();
+    }
     let command = format!("limpid inspect --model {name} --open");
     let subject = Subject::from(&model);
     let page = |most: u64| {
@@ -149,6 +163,7 @@ pub fn html(
             tokens - context
         ))
         .into(),
+        saved::SaveError::Glass(GlassError::Intervention(error)) => anyhow::Error::from(*error).context("--intervene"),
         other => anyhow::Error::from(other),
     });
     let (SavedPage { html, left_out }, most) = saved?;

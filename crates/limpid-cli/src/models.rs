@@ -5,13 +5,13 @@ use crate::show;
 use crate::source::{prompt, read_file};
 use anyhow::{Context, Result, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use limpid::Lm;
 use limpid::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, Format};
 use limpid::config::{Config, ConfigError};
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::matrix::Precision;
 use limpid::model::Mode;
 use limpid::tokenizer::Tokenizer;
+use limpid::{Interventions, Lm};
 use std::path::{Path, PathBuf};
 
 /// Names that are shown of many.
@@ -123,16 +123,23 @@ pub struct InterventionOptions {
 }
 
 impl InterventionOptions {
-    /// The model, with its runs changed if that is asked for.
-    pub fn apply(&self, lm: Lm) -> Result<Lm> {
-        let Some(given) = &self.intervene else { return Ok(lm) };
+    /// The steps, if there are any.
+    pub fn read(&self) -> Result<Option<Interventions>> {
+        let Some(given) = &self.intervene else { return Ok(None) };
         let text = match given.as_str() {
             json if json.trim_start().starts_with(['[', '{']) => json.into(),
             "-" => prompt(given)?,
             file => read_file(Path::new(file.strip_prefix('@').unwrap_or(file)))?,
         };
-        let steps = text.parse().and_then(|interventions| lm.intervene(&interventions));
-        steps.context("--intervene")
+        text.parse().map(Some).context("--intervene")
+    }
+
+    /// The model, with its runs changed if that is asked for.
+    pub fn apply(&self, lm: Lm) -> Result<Lm> {
+        match self.read()? {
+            Some(steps) => lm.intervene(&steps).context("--intervene"),
+            None => Ok(lm),
+        }
     }
 }
 

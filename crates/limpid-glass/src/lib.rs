@@ -9,6 +9,7 @@ pub mod asked;
 mod file;
 mod read;
 mod stream;
+mod sweep;
 pub mod timelapse;
 mod why;
 
@@ -18,6 +19,7 @@ use limpid_base::budget::{Budget, Spent};
 use limpid_base::units;
 use limpid_trace::TraceError;
 use limpid_trace::layers::LayerTrace;
+use limpid_trace::sweep::{SweepCost, SweepError, TOKEN_LAYERS};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,6 +174,15 @@ pub enum GlassError {
     /// A time-lapse that cannot be read.
     #[error("the time-lapse cannot be read: {0}")]
     Timelapse(String),
+    /// A large sweep that was not confirmed.
+    #[error(
+        "this sweep has {} cells and runs {} token-layers, more than {}: send `\"confirm\": true`, or take a coarser grid or shorter texts",
+        units::commas(.0.cells), units::commas(.0.token_layers), units::commas(TOKEN_LAYERS)
+    )]
+    LargeSweep(SweepCost),
+    /// A sweep that has no answer.
+    #[error(transparent)]
+    Sweep(Box<SweepError>),
     /// The trace.
     #[error(transparent)]
     Trace(TraceError),
@@ -196,7 +207,18 @@ impl From<Error> for GlassError {
             Error::Empty => GlassError::Empty,
             Error::Trace(error) => error.into(),
             Error::Intervention(error) => GlassError::Intervention(error.into()),
+            Error::Sweep(error) => error.into(),
             other => GlassError::Failed(Box::new(other)),
+        }
+    }
+}
+
+impl From<SweepError> for GlassError {
+    fn from(error: SweepError) -> GlassError {
+        match error {
+            SweepError::Trace(error) => error.into(),
+            SweepError::Large(cost) => GlassError::LargeSweep(cost),
+            other => GlassError::Sweep(Box::new(other)),
         }
     }
 }
@@ -224,6 +246,10 @@ impl GlassError {
             | GlassError::Trace(TraceError::NoRows { .. } | TraceError::Nested) => "invalid_value",
             GlassError::Outside { .. } => "index_out_of_range",
             GlassError::NotThis(_) => "not_for_this_model",
+            GlassError::LargeSweep(_) => "sweep_too_large",
+            GlassError::Sweep(error) if matches!(**error, SweepError::NotFinite { .. }) => "engine_error",
+            GlassError::Sweep(_) => "invalid_value",
+            GlassError::Failed(error) if matches!(**error, Error::EditedGradients) => "not_for_this_model",
             GlassError::Trace(TraceError::Unknown { .. }) => "unknown_tensor",
             GlassError::Trace(TraceError::Batch { .. }) => "index_out_of_range",
             GlassError::Trace(TraceError::NoBackward { .. } | TraceError::NoGradient { .. }) => "not_for_this_model",

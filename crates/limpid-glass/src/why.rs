@@ -3,7 +3,7 @@
 use crate::asked::{AskedQuery, refusal};
 use crate::read::range;
 use crate::stream::{piece, predicted};
-use crate::{GlassError, Opened, Reply, Result};
+use crate::{GlassError, Opened, Reply, Result, Subject};
 use limpid_base::budget::Budget;
 use limpid_trace::attribution::{AttributionUnit, attribute};
 use limpid_trace::explain::explain;
@@ -28,8 +28,9 @@ pub fn why(opened: &Opened, name: &str, query: &AskedQuery, budget: &Arc<Budget>
     Ok(json!(explain(&mut opened.trace(budget), name, &at)?).into())
 }
 
-fn token(opened: &Opened, id: u32) -> Value {
-    json!([id, piece(&opened.subject, id)])
+/// A token as the page gets it.
+pub fn token(subject: &Subject, id: u32) -> Value {
+    json!([id, piece(subject, id)])
 }
 
 /// That the model predicts tokens.
@@ -66,7 +67,7 @@ pub fn lens_of(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Res
         let target = row.cells.first().and_then(|cell| cell.prediction.target).map(|target| target.candidate.id);
         json!({
             "position": row.row,
-            "target": target.map(|id| token(opened, id)),
+            "target": target.map(|id| token(&opened.subject, id)),
             "cells": row.cells.iter().map(cell).collect::<Vec<_>>(),
             "settled": row.settled,
         })
@@ -86,14 +87,14 @@ const PARTS: usize = 24;
 const UNITS: (usize, usize) = (20, 5);
 
 /// Which word is asked about: the likeliest one at the last position rather than the next likeliest, unless it is said.
-fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Result<PathQuestion> {
+pub fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Result<PathQuestion> {
     let (n, v) = (opened.ids.len(), opened.subject.lm.config().vocab_size);
     let row = query.number("position", n - 1, n)?;
     let best = trace.predictions(row..row + 1, 2)?;
     let best: Vec<u32> = best.iter().flat_map(|prediction| &prediction.top).map(|best| best.id).collect();
     let usual = |place: usize| best.get(place).map_or(0, |id| *id as usize);
     let target = match query.text("word") {
-        Some(word) => one_token(opened, word)?,
+        Some(word) => one_token(&opened.subject, "word", word)?,
         None => query.number("target", usual(0), v)?,
     };
     let foil = match query.text("foil") {
@@ -104,15 +105,15 @@ fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Result<
 }
 
 /// The token that has this text.
-fn one_token(opened: &Opened, word: &str) -> Result<usize> {
-    let tokenizer = opened.subject.lm.tokenizer().map_err(|error| GlassError::Prompt(error.into()))?;
+pub fn one_token(subject: &Subject, name: &'static str, word: &str) -> Result<usize> {
+    let tokenizer = subject.lm.tokenizer().map_err(|error| GlassError::Prompt(error.into()))?;
     if let Some(id) = tokenizer.token(word) {
         return Ok(id as usize);
     }
     let ids = tokenizer.encode(word).map_err(|error| GlassError::Prompt(Box::new(limpid::Error::from(error))))?;
-    let pieces: Vec<String> = ids.iter().take(8).map(|id| format!("“{}”", piece(&opened.subject, *id))).collect();
+    let pieces: Vec<String> = ids.iter().take(8).map(|id| format!("“{}”", piece(subject, *id))).collect();
     let expected = format!("one token of this model's vocabulary (this text would be {})", pieces.join(" + "));
-    Err(refusal("word", &expected, word))
+    Err(refusal(name, &expected, word))
 }
 
 /// One step of the path from a word to its reason.
@@ -135,7 +136,7 @@ pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result
             "name": bar.name,
             "part": bar.part,
             "value": number(bar.value),
-            "token": bar.looked.map(|(id, _)| token(opened, id)),
+            "token": bar.looked.map(|(id, _)| token(&opened.subject, id)),
             "weight": bar.looked.map(|(_, weight)| number(weight.into())),
             "words": words(&bar.words.raised),
             "hop": Hop::into(bar.part).map(|hop| hop.to_string()),
@@ -144,12 +145,12 @@ pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result
     };
     Ok(json!({
         "position": asked.row,
-        "target": token(opened, asked.target),
-        "foil": asked.foil.map(|id| token(opened, id)),
+        "target": token(&opened.subject, asked.target),
+        "foil": asked.foil.map(|id| token(&opened.subject, id)),
         "via": via,
         "sentence": step.sentence(&word),
         "at": step.position,
-        "token": token(opened, step.token),
+        "token": token(&opened.subject, step.token),
         "value": number(step.value),
         "bars": step.bars.iter().map(bar).collect::<Vec<_>>(),
         "rest": { "count": step.rest.count, "value": number(step.rest.value), "weight": step.rest.weight },
@@ -179,8 +180,8 @@ pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) ->
     drop(trace);
     Ok(json!({
         "position": row,
-        "target": token(opened, all.target),
-        "foil": all.foil.map(|id| token(opened, id)),
+        "target": token(&opened.subject, all.target),
+        "foil": all.foil.map(|id| token(&opened.subject, id)),
         "value": number(all.value),
         "bars": all.bars,
         "rest": number(all.rest),

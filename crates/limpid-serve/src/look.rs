@@ -13,6 +13,7 @@ use crate::threads::{Gone, on_thread};
 #[cfg(feature = "study")]
 use crate::walks::{self, WalksError};
 use hyper::body::Bytes;
+use limpid_base::budget::Budget;
 #[cfg(feature = "study")]
 use limpid_glass::asked::AskedQuery;
 use limpid_glass::{Glass, GlassError, RETRY, Subject, decoded};
@@ -75,13 +76,13 @@ pub fn forget(shared: &ServerState, path: &str) -> Result<HttpReply> {
     Ok(whole(JSON, "{}"))
 }
 
-/// A run, or tiles of one.
+/// A run, tiles of one, or a sweep.
 pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Result<HttpReply> {
     let (glass, subjects) = parts(shared)?;
     let id = path.strip_prefix("traces/").and_then(|rest| rest.strip_suffix("/tiles")).map(String::from);
     let kind = match (&id, path.as_str()) {
         (Some(_), _) => "application/vnd.limpid.tiles",
-        (None, "traces") => "application/x-ndjson",
+        (None, "traces" | "sweeps") => "application/x-ndjson",
         (None, "walks") if cfg!(feature = "study") => "application/x-ndjson",
         _ => return Err(Refusal::not_found(&path)),
     };
@@ -112,6 +113,11 @@ pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Resul
                 Some(id) => glass.tiles(id, &body, &budget, &mut |frame| tell(frame.into()))?,
                 #[cfg(feature = "study")]
                 None if path == "walks" => server.walks.walk(&subjects, &body, &mut line)?,
+                None if path == "sweeps" => {
+                    // it takes as long as it takes, while its rows are read
+                    let work = Arc::new(Budget::default().unless(ends.clone()));
+                    glass.sweep(&subjects, &body, (&budget(), &work), &mut line)?;
+                }
                 None => glass.trace(&subjects, &body, &budget(), &mut line)?,
             }
             Ok(())

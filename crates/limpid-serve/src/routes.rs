@@ -65,7 +65,8 @@ pub const ROUTES: &[Route] = &[
         "POST",
         "/inspect/v1/{id}",
         Endpoint::LookInto,
-        "traces: run a prompt and report it block by block. traces/ID/tiles: parts of its matrices as pictures. walks: read a document on a live model",
+        "traces: run a prompt and report it block by block. traces/ID/tiles: parts of its matrices as pictures. sweeps: patch one \
+         prompt's activations into another's run. walks: read a document on a live model",
     ),
     locked("DELETE", "/inspect/v1/{id}", Endpoint::Forget, "traces/ID: forget a trace"),
     locked("GET", "/metrics", Endpoint::Metrics, "Counts and durations, for Prometheus"),

@@ -183,6 +183,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
     let mut about: Value = serde_json::from_str(&text(ask("model", &[])?)).unwrap_or_default();
     about["saved"] = json!({ "command": command });
     about["example"] = body["prompt"].clone();
+    about["steps"] = body["interventions"].clone();
     about["models"] = json!([subject.name]);
     let listing = text(ask(&format!("traces/{id}/tensors"), &[])?);
     for (key, answer) in [("model", about.to_string()), ("run", lines.clone()), ("listing", listing.clone())] {
@@ -218,6 +219,7 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
     for layer in 0..layers {
         store("mlp", &[("layer", layer.to_string()), ("position", length.saturating_sub(1).to_string())]);
     }
+    store("gradients", &[("position", length.saturating_sub(1).to_string())]);
     let likeliest = |answer: String| serde_json::from_str::<Value>(&answer).ok()?["top"][0][0].as_u64();
     if let Some(id) = last.and_then(likeliest) {
         store("explain/logits", &[("at", format!("0,{},{id}", length - 1))]);

@@ -63,9 +63,9 @@ macro_rules! files {
 /// The files, by name.
 const FILES: &[(&str, &str)] = files!(
     "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
-    "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "numbers.js" "runs.js" "saved.js" "seed-table.js"
-    "says.js" "settings.js" "source.js" "strip.js" "text.js" "tiles.js" "tour.js" "view-embed.js" "view-head.js" "view-heads.js"
-    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-table.js" "view-text.js" "view-walks.js" "view-why.js"
+    "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "number-map.js" "numbers.js" "runs.js" "saved.js" "seed-table.js"
+    "says.js" "settings.js" "source.js" "strip.js" "text.js" "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js"
+    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js" "view-walks.js" "view-why.js"
     "views.js" "words.js"
 );
 
@@ -99,7 +99,7 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
         // a browser reads \r\n as \n, and then hashes it
         Ok(text.replace("\r\n", "\n"))
     };
-    let (style, mut script) = (format!("\n{}", without_indents(&read("style.css")?)), "\n".to_string());
+    let (style, mut script) = (format!("\n{}", dense_style(&read("style.css")?)), "\n".to_string());
     bundle("app.js", &read, &mut vec![], &mut vec![], &mut script)?;
     let mut html = without_indents(&read("index.html")?);
     let palettes = json!(Palette::ALL.map(|palette| [palette.name(), palette.hex()]));
@@ -125,13 +125,60 @@ fn without_indents(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
 }
 
+/// The style without indents, blank lines and comments, and without spaces beside signs, except beside quoted text.
+fn dense_style(text: &str) -> String {
+    let mut all = String::new();
+    for line in without_indents(text).lines().filter(|line| !line.is_empty()) {
+        if line.starts_with("/*") && line.find("*/").is_some_and(|end| end + 2 == line.len()) {
+            continue;
+        }
+        let signs = [(" {", "{"), ("{ ", "{"), ("; ", ";"), (" }", "}"), (";}", "}"), (": ", ":"), (", ", ",")];
+        let own = if line.contains('"') { [].iter() } else { signs.iter() };
+        all += &own.fold(line.to_string(), |line, (spaced, dense)| line.replace(spaced, dense));
+        all.push('\n');
+    }
+    all
+}
+
+/// A line of a script without the comments of types in it, and without the spaces between a sign and what is beside it: a fifth of the page.
+/// Lines with other texts than those in double quotes keep theirs.
+fn dense(line: &str) -> String {
+    let mut code = String::new();
+    let mut rest = line;
+    while let Some((before, (_, after))) =
+        rest.split_once("/**").and_then(|(b, rest)| Some((b, rest.split_once("*/")?)))
+    {
+        code += before;
+        rest = after.strip_prefix(' ').unwrap_or(after);
+    }
+    code += rest;
+    if code.contains(['`', '\'', '\\', '/']) {
+        return code;
+    }
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    let pack = |(n, part): (usize, &str)| {
+        let chars: Vec<char> = part.chars().collect();
+        let beside = |at: Option<usize>| at.and_then(|at| chars.get(at)).copied().unwrap_or('"');
+        let keeps = |(at, c): &(usize, char)| {
+            let (before, after) = (beside(at.checked_sub(1)), beside(Some(at + 1)));
+            *c != ' ' || word(before) && word(after) || before == after && before != '"'
+        };
+        if n % 2 == 1 {
+            part.to_string()
+        } else {
+            chars.iter().copied().enumerate().filter(keeps).map(|(_, c)| c).collect()
+        }
+    };
+    code.split('"').enumerate().map(pack).collect::<Vec<_>>().join("\"")
+}
+
 /// A text's name in a policy.
 fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
-/// Adds a module to one script, after those that it imports, without the words `import` and `export`, and without indents and the lines
-/// of comments, which are a quarter of it. `open` are the files on the way to it, `done` those that are in the script.
+/// Adds a module to one script, after those that it imports, without the words `import` and `export`, and without indents, comments
+/// and most spaces, which are a third of it. `open` are the files on the way to it, `done` those that are in the script.
 fn bundle(
     name: &str,
     read: Reader<'_>,
@@ -167,7 +214,7 @@ fn bundle(
             let from = imported(&statement).ok_or(UiError::Import { file: name.into(), found: statement.clone() })?;
             bundle(from, read, open, done, script)?;
         } else if !bare.is_empty() && !bare.starts_with("//") {
-            own += line.strip_prefix("export ").unwrap_or(bare);
+            own += &dense(line.strip_prefix("export ").unwrap_or(bare));
             own.push('\n');
         }
     }
@@ -259,6 +306,13 @@ mod tests {
                 if line.matches('`').count() % 2 == 1 {
                     fault(format!("`{line}`: a text of several lines"));
                 }
+                // nor are comments inside a line
+                let quoted = line.split_once("/**").filter(|_| !line.trim_start().starts_with("/**"));
+                if quoted
+                    .is_some_and(|(before, _)| ['"', '`'].iter().any(|sign| before.matches(*sign).count() % 2 == 1))
+                {
+                    fault(format!("`{line}`: a comment inside a text"));
+                }
                 if let Some(name) = declared(line) {
                     if let Some(other) = names.insert(name, file) {
                         fault(format!("`{name}` is a name of {other}, too"));
@@ -312,6 +366,7 @@ mod tests {
             ("dom.js", "import { x } from \"../text.js\";", "expected `import { names } from"),
             ("dom.js", "import { x } from \"lit\";", "expected `import { names } from"),
             ("dom.js", "const LINES = `one", "a text of several lines"),
+            ("dom.js", "const LINE = \"one /** two */\";", "a comment inside a text"),
             ("index.html", "<p style=\"color: red\">", "`style=`"),
             ("index.html", "<p onclick=\"go()\">", "a handler in an attribute"),
             ("none.js", "// Nothing.", "none.js: imported by nobody"),
@@ -354,9 +409,25 @@ mod tests {
         assert!(!script.lines().any(|line| ["//", "* @", " "].iter().any(|begin| line.starts_with(begin))));
         for (name, text) in embedded().iter().filter(|(name, _)| name.ends_with(".js")) {
             let first = text.lines().find(|line| declared(line).is_some()).unwrap();
-            let first = first.strip_prefix("export ").unwrap_or(first);
+            let first = dense(first.strip_prefix("export ").unwrap_or(first));
             assert_eq!(script.lines().filter(|line| *line == first).count(), 1, "{name} is not in the script once");
         }
+    }
+
+    #[test]
+    fn spaces_and_types_are_left_out_and_texts_stay() {
+        for (line, expected) in [
+            ("const a = (b, c) => b - -c + +c;", "const a=(b,c)=>b- -c+ +c;"),
+            ("return of(x) ? \"a  b\" : \" , \";", "return of(x)?\"a  b\":\" , \";"),
+            ("const x = /** @type {any} */ (y) in z;", "const x=(y)in z;"),
+            ("f(/** @type {A} */ a, /** @type {B} */ b);", "f(a,b);"),
+            ("const t = `${a} = ${b}`;", "const t = `${a} = ${b}`;"),
+            ("const r = 'a, b';", "const r = 'a, b';"),
+        ] {
+            assert_eq!(dense(line), expected);
+        }
+        let style = "/* all */\n\na :hover > b {\n  width: calc(1px + 2px); }\n[a=\"b, c\"] { color: red; }\n";
+        assert_eq!(dense_style(style), "a :hover > b{\nwidth:calc(1px + 2px)}\n[a=\"b, c\"] { color: red; }\n");
     }
 
     #[test]

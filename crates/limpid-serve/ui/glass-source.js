@@ -10,7 +10,7 @@ import { frames } from "./tiles.js";
  * @property {(path: string) => Promise<any>} ask what stands at a path, like `model` or `traces/ID/tensors`
  * @property {(path: string) => Promise<Blob>} file the same, to be kept
  * @property {(id: string, wanted: TileWanted[], onTile: (tile: Tile) => void, signal: AbortSignal) => Promise<void>} tiles of a trace, in order
- * @property {(path: "traces" | "walks", body: object, onEvent: (event: any) => void, signal: AbortSignal) => Promise<void>} stream runs a prompt, or walks a document
+ * @property {(path: "traces" | "walks" | "sweeps", body: object, onEvent: (event: any) => void, signal: AbortSignal) => Promise<void>} stream runs a prompt, walks a document, or sweeps
  */
 
 /** The words of this protocol on this server. */

@@ -203,6 +203,7 @@ export function glassView(page) {
       running = new AbortController();
       trouble = fault;
       if (stepsField !== document.activeElement) stepsField.value = state.i;
+      if (state.i !== "") reveal(true);
       run = fault ? null : begin(body, running, () => (running = null));
       if (fault) running = null;
     }
@@ -394,7 +395,7 @@ export function glassView(page) {
     runButton.textContent = running && ready ? "Stop" : "Run";
     const late = running !== null;
     const through = run && run.depth > 0 && run.layers.length < run.depth ? ` · layer ${run.layers.length} of ${run.depth}` : "";
-    facts.textContent = !ready ? (late ? "Running …" : "") : `${reading(/** @type {Run} */ (run))}${late ? through || " · …" : ""}`;
+    facts.textContent = !ready ? (late ? "Running …" : "") : reading(/** @type {Run} */ (run)) + (late ? through || " · …" : "");
     if (open && (open.view !== view || missing || !ready)) {
       open.shown.close?.();
       open = null;
@@ -480,6 +481,8 @@ export function glassView(page) {
       otherModel.replaceChildren(...(model.models ?? []).map((/** @type {string} */ name, /** @type {number} */ n) => make("option", { value: n === 0 ? "" : name }, name)));
       byId("glass-models", HTMLElement).hidden = (model.models ?? []).length < 2;
       trouble = null;
+      // a saved page shows its run, which may be a changed one
+      if (model.steps && state.i === "") state = { ...state, i: JSON.stringify(model.steps) };
       if (visible) follow();
     } catch (fault) {
       trouble = asTrouble(fault);
@@ -531,10 +534,14 @@ export function glassView(page) {
     } else if (state.c !== null || state.cm !== "") go({ c: null, cm: "" }, "new");
   }
   /** @param {boolean} to */
-  function intervene(to) {
+  function reveal(to) {
     changeButton.setAttribute("aria-expanded", `${to}`);
     changeButton.textContent = to ? "Do not change" : "Change";
     change.hidden = !to;
+  }
+  /** @param {boolean} to */
+  function intervene(to) {
+    reveal(to);
     if (to) stepsField.focus();
     else if (state.i !== "") go({ i: "" }, "new");
   }
@@ -631,11 +638,6 @@ export function glassView(page) {
       state = stateIn(address);
       if (state.c !== null || state.cm !== "") compareButton.setAttribute("aria-expanded", "true");
       compareButton.textContent = compareButton.getAttribute("aria-expanded") === "true" ? "Stop comparing" : "Compare";
-      if (state.i !== "") {
-        change.hidden = false;
-        changeButton.setAttribute("aria-expanded", "true");
-        changeButton.textContent = "Do not change";
-      }
       if (model) follow();
       else if (!was || trouble) start();
       stillTheSame();

@@ -58,6 +58,7 @@ const ROOM = 38;
  * @param {() => [number, number]} does.at the chosen cell
  * @param {(row: number, col: number) => void} does.choose
  * @param {(row: number, col: number, value: string) => string} does.words a cell and its number in words
+ * @param {() => void} [does.open] what Enter or a click on the chosen cell does
  */
 export function heatMap(host, does) {
   const canvas = make("canvas", { "aria-hidden": "true" });
@@ -79,6 +80,7 @@ export function heatMap(host, does) {
       intoView(row, col);
     },
     words: (row, col) => told(row, col),
+    ...(does.open ? { open: does.open } : {}),
     keys: { "+": () => zoomBy(1.6), "=": () => zoomBy(1.6), "-": () => zoomBy(1 / 1.6), 0: fit },
   });
   frame.append(canvas, grid.element);
@@ -552,6 +554,7 @@ export function heatMap(host, does) {
     if (was.touch) hovered = null;
     does.choose(row, col);
     grid.cell.focus({ preventScroll: true });
+    does.open?.();
   });
   frame.addEventListener("pointercancel", letGo);
   frame.addEventListener("pointerleave", (event) => {

@@ -117,10 +117,10 @@ export function savedGlass() {
       }
     },
     async stream(path, body, onEvent) {
-      if (path !== "traces") throw missing("the walks");
-      const { example } = await json("model");
+      if (path !== "traces") throw missing(path === "walks" ? "the walks" : "a model that could run a sweep");
+      const { example, steps } = await json("model");
       const found = opened("run");
-      if (!found || ("prompt" in body && body.prompt !== example)) throw missing("another run than that of its own prompt");
+      if (!found || ("prompt" in body && body.prompt !== example) || JSON.stringify(/** @type {any} */ (body).interventions) !== JSON.stringify(steps ?? undefined)) throw missing("another run than that of its own prompt");
       for await (const line of lines(chunks(found))) onEvent(JSON.parse(line));
     },
   };

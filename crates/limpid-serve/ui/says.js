@@ -41,6 +41,8 @@ const LEADS = {
     const best = glass.run().predictions[glass.q()]?.top[0];
     return best ? `From left to right what the head would say after each layer; the last column is what it does say: “${onOneLine(piece(best[1]))}” (${share100(best[2])}) ${glass.run().ahead ? "after" : "in place of"} “${glass.label(glass.q())}”. Look for the column from which a row stays the same.` : null;
   },
+  sweep: () => "One activation at a time goes from the clean text into this one: 1 means that it brings back all of what the clean text makes the model say, 0 nothing. Look for the layer and the word where it is.",
+  gradients: () => null,
   embed: (glass) => `Each of the ${plural(glass.run().tokens.length, "token")} begins as a vector of ${glass.model.d_model} numbers. Look for rows that are alike: their tokens, or their positions, are alike to the model.`,
   table: () => "Every number of the run, as it is: choose a tensor, point at a number to see what it is, and press e for the sum behind it.",
   why: (glass) => `One number of this run as the sum that made it${glass.state().n ? "" : ", here the logit of the likeliest token"}: its terms, the largest first, and where each comes from. Every number leads on to its own sum.`,

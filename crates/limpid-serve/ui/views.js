@@ -1,5 +1,6 @@
 // All views, in the groups and in the order of their tabs.
 import { viewOfEmbed } from "./view-embed.js";
+import { viewOfGradients } from "./view-gradients.js";
 import { viewOfHead } from "./view-head.js";
 import { viewOfHeads } from "./view-heads.js";
 import { viewOfLens } from "./view-lens.js";
@@ -7,6 +8,7 @@ import { viewOfMap } from "./view-map.js";
 import { viewOfMlp } from "./view-mlp.js";
 import { viewOfNotation } from "./view-notation.js";
 import { viewOfPath } from "./view-path.js";
+import { viewOfSweep } from "./view-sweep.js";
 import { viewOfTable } from "./view-table.js";
 import { viewOfText } from "./view-text.js";
 import { viewOfTour } from "./tour.js";
@@ -16,6 +18,7 @@ import { viewOfWhy } from "./view-why.js";
 /** @type {{title: string, views: import("./glass.js").View[]}[]} */
 export const GROUPS = [
   { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens] },
+  { title: "Reach in", views: [viewOfSweep, viewOfGradients] },
   { title: "Numbers", views: [viewOfTable, viewOfWhy, viewOfEmbed, viewOfNotation] },
   { title: "Learn", views: [viewOfTour, viewOfWalks] },
 ];

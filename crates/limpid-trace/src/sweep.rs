@@ -221,6 +221,37 @@ impl SweepMetric {
         }
     }
 
+    /// Batches whose losses have gradients that make up the metric's at a position of a run, and what each is worth. `targets` are those of
+    /// [`SweepMetric::Loss`].
+    ///
+    /// # Errors
+    /// If a token or the position does not exist, or the metric is the KL divergence.
+    pub fn losses(
+        self,
+        config: &Config,
+        (run, targets): (&Batch, &[u32]),
+        at: i64,
+    ) -> Result<Vec<(Batch, f64)>, SweepError> {
+        self.check(config)?;
+        let row = row(at, run.tokens.len())?;
+        let batch = |targets: Vec<u32>, weight: f32| Batch { targets, weight, ..run.clone() };
+        let one = |id: u32| batch((0..targets.len()).map(|at| if at == row { id } else { IGNORE }).collect(), 1.0);
+        Ok(match self {
+            // a logit less another is a loss less another
+            SweepMetric::LogitDifference { answer, foil } => vec![(one(answer), -1.0), (one(foil), 1.0)],
+            SweepMetric::LogProbability { answer } => vec![(one(answer), -1.0)],
+            SweepMetric::Loss => {
+                let counted = targets.iter().filter(|target| **target != IGNORE).count();
+                vec![(batch(targets.to_vec(), 1.0 / counted as f32), 1.0)]
+            }
+            SweepMetric::Divergence => {
+                let what =
+                    "the KL divergence has no gradient here: take a logit difference, a log-probability or the loss";
+                return Err(SweepError::Question { what: what.into() });
+            }
+        })
+    }
+
     /// What it is at a position of a run alone: its own tokens are the loss's targets, and it does not diverge from itself.
     ///
     /// # Errors
@@ -362,7 +393,10 @@ impl SweepQuestion {
     }
 
     /// The row of the sequence that is measured.
-    fn row(&self) -> Result<usize, SweepError> {
+    ///
+    /// # Errors
+    /// If there is none at that position.
+    pub fn row(&self) -> Result<usize, SweepError> {
         row(self.position, self.clean.len())
     }
 
@@ -459,6 +493,8 @@ pub struct SweepRow {
     pub layer: usize,
     /// The metric of its cells.
     pub metric: Vec<f64>,
+    /// What part of the difference each of them restores.
+    pub recovered: Vec<f64>,
 }
 
 /// The cell that restores the most.
@@ -730,7 +766,7 @@ impl SweepRuns<'_> {
                     row[*n] = metric;
                 }
             }
-            grid.add(SweepRow { layer, metric: row }, (&cells, &values), tell)?;
+            grid.add((layer, row), (&cells, &values), tell)?;
         }
         Ok(grid.sweep(&config))
     }
@@ -786,27 +822,13 @@ impl SweepEstimate {
     /// # Errors
     /// If the question has no answer on this model, its metric is the KL divergence, or a run fails.
     pub fn new(question: &SweepQuestion, [clean, corrupt]: [&mut LayerTrace; 2]) -> Result<SweepEstimate, SweepError> {
-        let wrong = |what: &str| Err(SweepError::Question { what: what.into() });
-        if question.metric == SweepMetric::Divergence {
-            return wrong(
-                "the KL divergence has no gradient here: estimate a logit difference, a log-probability or the loss",
-            );
-        }
         if question.to.is_some() {
-            return wrong("an estimate adds up all paths: run the sweep itself, or leave the receiver out");
+            let what = "an estimate adds up all paths: run the sweep itself, or leave the receiver out";
+            return Err(SweepError::Question { what: what.into() });
         }
         let gauge = Gauge::new(question.metric, question.row()?, clean)?;
-        let batch = |targets: Vec<u32>, weight: f32| Batch { targets, weight, ..corrupt.batch().clone() };
-        let one = |id: u32| {
-            let targets = (0..gauge.targets.len()).map(|row| if row == gauge.row { id } else { IGNORE });
-            batch(targets.collect(), 1.0)
-        };
-        // a logit less another is a loss less another
-        let losses = match question.metric {
-            SweepMetric::LogitDifference { answer, foil } => vec![(one(answer), -1.0), (one(foil), 1.0)],
-            SweepMetric::LogProbability { answer } => vec![(one(answer), -1.0)],
-            _ => vec![(batch(gauge.targets.clone(), 1.0 / gauge.rows().len() as f32), 1.0)],
-        };
+        let losses =
+            question.metric.losses(&clean.names().config, (corrupt.batch(), &gauge.targets), question.position)?;
         let ends = gauge.ends([clean, corrupt])?;
         Ok(SweepEstimate { losses, ends })
     }
@@ -846,7 +868,7 @@ impl SweepEstimate {
             for cell in &cells {
                 row.push(self.ends[1] + values.places(cell)?.into_iter().map(gain).sum::<f64>());
             }
-            grid.add(SweepRow { layer, metric: row }, (&cells, &values), &mut |_| true)?;
+            grid.add((layer, row), (&cells, &values), &mut |_| true)?;
         }
         Ok(grid.sweep(&config))
     }
@@ -872,12 +894,13 @@ impl<'a> Findings<'a> {
 
     fn add(
         &mut self,
-        row: SweepRow,
+        (layer, metric): (usize, Vec<f64>),
         (cells, values): (&[Cell], &SiteValues),
         tell: &mut dyn FnMut(&SweepRow) -> bool,
     ) -> Result<(), SweepError> {
-        for (n, metric) in row.metric.iter().enumerate() {
-            let recovered = self.recovered(*metric);
+        let recovered = metric.iter().map(|metric| self.recovered(*metric)).collect();
+        let row = SweepRow { layer, metric, recovered };
+        for (n, recovered) in row.recovered.iter().copied().enumerate() {
             let last = self.peaks.last().map_or(f64::NEG_INFINITY, |peak| peak.recovered);
             if recovered.is_finite() && (self.peaks.len() < PEAKS || recovered > last) {
                 let at = self.peaks.partition_point(|peak| peak.recovered >= recovered);

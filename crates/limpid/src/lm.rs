@@ -728,7 +728,12 @@ impl Lm {
     /// # Errors
     /// If there are more tokens than the context has.
     pub fn layer_bytes(&self, tokens: usize) -> Result<usize> {
-        let model = Model::new(&self.config, layers::mode(1, tokens))?;
+        self.layer_bytes_of(1, tokens)
+    }
+
+    /// The same of `n` sequences at once.
+    pub(crate) fn layer_bytes_of(&self, n: usize, tokens: usize) -> Result<usize> {
+        let model = Model::new(&self.config, layers::mode(n, tokens))?;
         let beside = model.memory().into_iter().filter(|(part, _)| *part != MemoryPart::Parameters);
         Ok(beside.map(|(_, bytes)| bytes).sum())
     }
@@ -922,7 +927,7 @@ impl Lm {
     }
 
     /// Ids as one sequence.
-    fn batch_of(&self, ids: &[u32]) -> Result<Batch> {
+    pub(crate) fn batch_of(&self, ids: &[u32]) -> Result<Batch> {
         let (tokens, context) = (ids.len(), self.config.context_length);
         let mask = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"));
         match tokens {

@@ -3,9 +3,12 @@
 use crate::Lm;
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model};
+use crate::trace::Labelled;
 use crate::trace::edits::EditedSequences;
 use crate::trace::layers::LayerTrace;
-use crate::trace::sweep::{Sweep, SweepError, SweepEstimate, SweepQuestion, SweepRow, SweepRuns, copies};
+use crate::trace::sweep::{Sweep, SweepError, SweepEstimate, SweepMetric, SweepQuestion, SweepRow, SweepRuns, copies};
+use limpid_base::budget::Budget;
+use std::sync::Arc;
 
 /// Bytes that tensors of the clean run, and of the corrupt one, may take while they are read.
 const SEEN: usize = 64 << 20;
@@ -37,11 +40,25 @@ impl Lm {
     /// If the prompts differ in length or give the same metric, a token, position or site does not exist, the sweep is large and was not
     /// confirmed, the metric is NaN or infinite, or `tell` wants no more ([`Error::Stopped`]).
     pub fn sweep(&self, question: &SweepQuestion, tell: &mut dyn FnMut(&SweepRow) -> bool) -> Result<Sweep> {
+        self.sweep_within(question, &Arc::default(), tell)
+    }
+
+    /// The same, with what may be spent on its runs.
+    ///
+    /// # Errors
+    /// As [`Lm::sweep`], and [`trace::TraceError::Spent`](crate::trace::TraceError::Spent).
+    pub fn sweep_within(
+        &self,
+        question: &SweepQuestion,
+        budget: &Arc<Budget>,
+        tell: &mut dyn FnMut(&SweepRow) -> bool,
+    ) -> Result<Sweep> {
         let [mut clean, mut corrupt] = self.sweep_ends(question)?;
         question.check_cost(self.config())?;
         let edited = EditedSequences::default();
         let batch = copies(corrupt.batch(), question.at_once(self.config()));
         let mut copies = self.trace_edited(batch, edited.clone())?;
+        copies.spend(budget);
         let (clean, corrupt, copies, edited) = (&mut clean, &mut corrupt, &mut copies, &edited);
         SweepRuns { clean, corrupt, copies, edited }.sweep(question, tell).map_err(|error| self.said(error))
     }
@@ -63,6 +80,47 @@ impl Lm {
         });
         let slopes = slopes.collect::<Result<Vec<_>>>()?;
         estimate.sweep(question, [&mut clean, &mut corrupt], &slopes).map_err(said)
+    }
+
+    /// Bytes that a sweep takes beside the weights, or its estimate.
+    ///
+    /// # Errors
+    /// If there are more tokens than the context has.
+    pub fn sweep_bytes(&self, question: &SweepQuestion, estimate: bool) -> Result<usize> {
+        let tokens = question.clean.len();
+        let shown = self.shown_bytes(tokens)?;
+        let ends = 2 * self.layer_bytes(tokens)?.saturating_add(shown.min(SEEN));
+        let runs = if estimate { shown } else { self.layer_bytes_of(question.at_once(self.config()), tokens)? };
+        Ok(ends.saturating_add(runs))
+    }
+
+    /// Gradients of a metric of one sequence at these tensors: `question` is the metric, and the position that it is read at. The loss is
+    /// that of the sequence's own targets.
+    ///
+    /// # Errors
+    /// If the metric has no gradient, a token or position does not exist, or a tensor has none, and as [`Lm::trace_gradients`].
+    pub fn metric_gradients(
+        &self,
+        ids: &[u32],
+        (metric, position): (SweepMetric, i64),
+        names: &[String],
+    ) -> Result<Vec<Labelled>> {
+        let batch = self.batch_of(ids)?;
+        let losses = metric.losses(self.config(), (&batch, &batch.targets), position)?;
+        let mut sums: Vec<Labelled> = vec![];
+        for (batch, worth) in &losses {
+            let slopes = self.traced_batch(batch, true, |trace| {
+                names.iter().map(|name| trace.get(&format!("{name}.grad"))).collect::<Result<Vec<_>, _>>()
+            })?;
+            if sums.is_empty() {
+                sums =
+                    slopes.iter().map(|one| Labelled { values: vec![0.0; one.values.len()], ..one.clone() }).collect();
+            }
+            for (sum, slope) in sums.iter_mut().zip(slopes) {
+                sum.values.iter_mut().zip(slope.values).for_each(|(sum, v)| *sum += *worth as f32 * v);
+            }
+        }
+        Ok(sums)
     }
 
     /// Both prompts, of which nothing has run.

@@ -324,7 +324,6 @@ fn check_changes(args: &Args) -> Result<()> {
         (gradients, "gradients are those of the model as it is: leave --backward and .grad out"),
         (args.mask_file.is_some(), "--mask-file runs the model in another way: give one of the two"),
         (args.model.is_none(), "it is about a trained model: give --model, not --preset"),
-        (args.glass.open || args.glass.html.is_some(), "a page shows the model as it is: leave --open and --html out"),
         (args.initial, "it is about the trained weights: leave --initial out"),
     ];
     match other.iter().find(|(given, _)| *given) {
@@ -592,11 +591,12 @@ fn elsewhere(args: &Args) -> Result<Option<()>> {
     if prompts.len() > 1 || args.tokens.as_ref().is_some_and(|all| all.len() > 1) {
         bail!(Usage("--open and --html show one sequence: give one --prompt".into()));
     }
-    let prompt = prompts.first().map(String::as_str);
+    let (prompt, steps) = (prompts.first().map(String::as_str), args.changes.read()?);
+    let run = glass::PageRun { prompt, ids, last: args.last, steps: steps.as_ref() };
     match &args.glass.html {
-        Some(path) => glass::html(&args.glass, path, (dir, checkpoint), (prompt, ids, args.last), &args.machine)?,
+        Some(path) => glass::html(&args.glass, path, (dir, checkpoint), &run, &args.machine)?,
         None if ids.is_some() => bail!(Usage("--open begins with a text: give --prompt".into())),
-        None => glass::open(&args.glass, (dir, checkpoint), (prompt, args.last), &args.machine)?,
+        None => glass::open(&args.glass, (dir, checkpoint), &run, &args.machine)?,
     }
     Ok(Some(()))
 }

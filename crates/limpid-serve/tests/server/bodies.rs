@@ -286,12 +286,13 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Codes of the connection, the server and its load, which no body brings about.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 27] = [
     "kv_full",
     // of looking inside, which sockets.rs does
     "empty_prompt",
     "prompt_too_long",
     "too_large",
+    "sweep_too_large",
     "index_out_of_range",
     "out_of_time",
     "not_for_this_model",

@@ -9,6 +9,7 @@ mod documents;
 mod intervene;
 mod served;
 mod sockets;
+mod sweeps;
 mod timelapse;
 mod tokens;
 mod work;

@@ -1,0 +1,237 @@
+//! Sweeps ([`limpid_trace::sweep`]) told layer by layer, and gradients of a word's logit.
+
+use crate::asked::{AskedFields, AskedQuery, refusal, wrong};
+use crate::why::{asked, needs_head, number, one_token, token};
+use crate::{Glass, GlassError, Opened, Reply, Result, Subject, stream};
+use limpid::Error;
+use limpid_base::budget::Budget;
+use limpid_core::config::Mask;
+use limpid_core::model::{Component, Mode, Model, Module};
+use limpid_trace::Labelled;
+use limpid_trace::edits::position_in;
+use limpid_trace::sweep::{Sweep, SweepBy, SweepMetric, SweepPeak, SweepQuestion, SweepSite, TOKEN_LAYERS};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const FIELDS: &[&str] =
+    &["clean", "corrupt", "model", "site", "by", "metric", "answer", "foil", "position", "estimate", "confirm"];
+
+/// The ids of a text, or of a list of them.
+fn ids(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Vec<u32>> {
+    let given = body.get(name).unwrap_or(&Value::Null);
+    let body = match given {
+        Value::String(_) => json!({ "prompt": given }),
+        Value::Array(_) => json!({ "tokens": given }),
+        other => return Err(wrong(name, "a text or a list of token ids", other)),
+    };
+    Ok(stream::ids(subject, &AskedFields::read(&body, &["prompt", "tokens"])?)?.0)
+}
+
+/// A token by its text or its id, if one is given.
+fn one(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Option<u32>> {
+    let end = subject.lm.config().vocab_size as u64;
+    match body.get(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => one_token(subject, name, text).map(|id| Some(id as u32)),
+        Some(given) => match given.as_u64().filter(|id| *id < end) {
+            Some(id) => Ok(Some(id as u32)),
+            None => Err(wrong(name, &format!("a text, or an id below {end}"), given)),
+        },
+    }
+}
+
+/// The position that is measured: the last, or of a model of masked tokens the first mask.
+fn position(subject: &Subject, body: &AskedFields, ids: &[u32]) -> Result<i64> {
+    if let Some(given) = body.get("position") {
+        let expected = format!("a position from {} to {}", -(ids.len() as i64), ids.len() - 1);
+        let found = given.as_i64().filter(|at| position_in(*at, ids.len()).is_some_and(|at| at < ids.len()));
+        return found.ok_or_else(|| wrong("position", &expected, given));
+    }
+    let mask = subject.lm.tokenizer().ok().and_then(|tokenizer| tokenizer.special("[MASK]"));
+    let blank = ids.iter().position(|id| mask == Some(*id) && subject.lm.config().mask != Mask::Causal);
+    Ok(blank.map_or(-1, |at| at as i64))
+}
+
+/// A word of a few.
+fn choice<'a>(body: &AskedFields<'a>, name: &'static str, usual: &'static str, all: &[&str]) -> Result<&'a str> {
+    let word = body.text(name)?.unwrap_or(usual);
+    if all.contains(&word) { Ok(word) } else { Err(refusal(name, &format!("one of {}", all.join(", ")), word)) }
+}
+
+/// What is asked, and the metric as far as it is said.
+fn question(subject: &Subject, body: &AskedFields) -> Result<(SweepQuestion, Option<SweepMetric>)> {
+    let [clean, corrupt] = [ids(subject, body, "clean")?, ids(subject, body, "corrupt")?];
+    let site = choice(body, "site", "resid_pre", &SweepSite::names())?;
+    let site: SweepSite = site.parse().map_err(|error| GlassError::from(Error::from(error)))?;
+    let by = match choice(body, "by", "head", &["head", "position", "pair"])? {
+        "position" => SweepBy::Position,
+        "pair" => SweepBy::Pair,
+        _ => SweepBy::Head,
+    };
+    let (answer, foil) = (one(subject, body, "answer")?, one(subject, body, "foil")?);
+    let metric = match (choice(body, "metric", "answer", &["answer", "loss", "kl"])?, answer, foil) {
+        ("answer", Some(answer), Some(foil)) => Some(SweepMetric::LogitDifference { answer, foil }),
+        ("answer", Some(answer), None) => Some(SweepMetric::LogProbability { answer }),
+        ("answer", None, None) => None,
+        ("loss", None, None) => Some(SweepMetric::Loss),
+        ("kl", None, None) => Some(SweepMetric::Divergence),
+        ("answer", ..) => return Err(wrong("answer", "given where `foil` is", &Value::Null)),
+        (metric, ..) => return Err(refusal("metric", "`answer` where `answer` or `foil` is given", metric)),
+    };
+    let position = position(subject, body, &corrupt)?;
+    let confirmed = body.flag("confirm")?;
+    // what does not depend on the metric is found out with any
+    let stand_in = metric.unwrap_or(SweepMetric::Divergence);
+    let question = SweepQuestion { clean, corrupt, site, by, metric: stand_in, position, to: None, confirmed };
+    question.check(subject.lm.config())?;
+    let cost = question.cost(subject.lm.config());
+    if cost.token_layers > TOKEN_LAYERS && !confirmed {
+        return Err(GlassError::LargeSweep(cost));
+    }
+    Ok((question, metric))
+}
+
+/// The likeliest token of the clean run against that of the corrupt one; if they are the same, against the corrupt run's next.
+fn usual_metric(subject: &Subject, question: &SweepQuestion) -> Result<SweepMetric> {
+    let row = question.row()?;
+    let best = |ids: &[u32]| -> Result<Vec<u32>> {
+        let all = subject.lm.trace_layers(ids, 0)?.predictions(row..row + 1, 2)?;
+        Ok(all.iter().flat_map(|one| one.top.iter().map(|best| best.id)).collect())
+    };
+    let (clean, corrupt) = (best(&question.clean)?, best(&question.corrupt)?);
+    let answer = clean.first().copied().unwrap_or(0);
+    let foil = corrupt.into_iter().find(|id| *id != answer);
+    Ok(foil.map_or(SweepMetric::LogProbability { answer }, |foil| SweepMetric::LogitDifference { answer, foil }))
+}
+
+impl Glass {
+    /// Runs a sweep and tells its rows as they are computed, an event each, until `tell` says `false`; what it costs comes first. `body` is
+    /// `{"clean": TEXT, "corrupt": TEXT}` with the fields of docs/inside.md. For memory it waits as long as `wait` says; `work` is spent on
+    /// the runs.
+    ///
+    /// # Errors
+    /// What [`GlassError`] says. Events that were told stay true.
+    pub fn sweep(
+        &self,
+        subjects: &[Subject],
+        body: &Value,
+        (wait, work): (&Budget, &Arc<Budget>),
+        tell: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<()> {
+        let body = AskedFields::read(body, FIELDS)?;
+        let subject = body.subject(subjects)?;
+        let (mut question, metric) = question(subject, &body)?;
+        let (lm, estimate) = (&subject.lm, body.flag("estimate")?);
+        let _held = self.reserve(lm.sweep_bytes(&question, estimate)?, wait)?;
+        let words = |ids: &[u32]| ids.iter().map(|id| stream::piece(subject, *id)).collect::<Vec<_>>();
+        let ((axes, shape), cost) = (question.grid(lm.config()), question.cost(lm.config()));
+        let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 }).map_err(Error::from)?;
+        question.check_sites(&named)?;
+        let tensors: Vec<String> = (0..lm.config().n_layer).map(|layer| question.tensor(&named, layer)).collect();
+        let start = json!({
+            "event": "start", "clean": words(&question.clean), "corrupt": words(&question.corrupt), "site": question.site.name(),
+            "tensors": tensors, "axes": axes, "shape": shape, "cells": cost.cells, "token_layers": cost.token_layers, "position": question.row()?,
+            "estimate": estimate,
+        });
+        if !tell(&start.to_string()) {
+            return Ok(());
+        }
+        question.metric = match metric {
+            Some(metric) => metric,
+            None => usual_metric(subject, &question)?,
+        };
+        let (answer, foil) = match question.metric {
+            SweepMetric::LogitDifference { answer, foil } => (Some(answer), Some(foil)),
+            SweepMetric::LogProbability { answer } => (Some(answer), None),
+            _ => (None, None),
+        };
+        let [answer, foil] = [answer, foil].map(|id| id.map(|id| token(subject, id)));
+        let measured = json!({ "event": "metric", "metric": question.metric.name(), "answer": answer, "foil": foil });
+        if !tell(&measured.to_string()) {
+            return Ok(());
+        }
+        let numbers = |all: &[f64]| all.iter().map(|v| number(*v)).collect::<Vec<_>>();
+        let mut row = |layer: usize, metric: &[f64], recovered: &[f64]| {
+            let (metric, recovered) = (numbers(metric), numbers(recovered));
+            tell(&json!({ "event": "row", "layer": layer, "metric": metric, "recovered": recovered }).to_string())
+        };
+        let done = if estimate {
+            lm.sweep_estimate(&question).map(|sweep| {
+                let wide = sweep.metric.values.len() / lm.config().n_layer;
+                let wider = |all: &Labelled, l: usize| -> Vec<f64> {
+                    all.values[l * wide..(l + 1) * wide].iter().map(|v| f64::from(*v)).collect()
+                };
+                let _ = (0..lm.config().n_layer).all(|l| row(l, &wider(&sweep.metric, l), &wider(&sweep.recovered, l)));
+                sweep
+            })
+        } else {
+            lm.sweep_within(&question, work, &mut |one| row(one.layer, &one.metric, &one.recovered))
+        };
+        match done {
+            Ok(sweep) => tell(&ended(&sweep, &words(&question.corrupt), &body).to_string()),
+            Err(Error::Stopped) => false, // whoever asked has gone
+            Err(error) => return Err(error.into()),
+        };
+        Ok(())
+    }
+}
+
+/// The last event: what restores the most.
+fn ended(sweep: &Sweep, words: &[String], body: &AskedFields) -> Value {
+    let peak = |peak: &SweepPeak| {
+        let mut steps = peak.intervention.clone();
+        if let (Some(from), Some(Value::String(text))) = (steps[0].get_mut("from"), body.get("clean")) {
+            *from = json!({ "prompt": text });
+        }
+        json!({
+            "index": peak.index, "recovered": number(peak.recovered), "sentence": sweep.sentence(peak, words), "interventions": steps,
+        })
+    };
+    let peaks: Vec<Value> = sweep.peaks.iter().map(peak).collect();
+    json!({ "event": "done", "clean": number(sweep.clean), "corrupt": number(sweep.corrupt), "peaks": peaks })
+}
+
+/// How a word's logit, or its difference from another's, depends on the residual stream at each token and on each head: norms of gradients, and
+/// of heads gradient times activation.
+pub fn gradients(glass: &Glass, opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
+    needs_head(opened)?;
+    let (lm, depth) = (&opened.subject.lm, opened.subject.lm.config().n_layer);
+    let asked = asked(opened, &mut opened.trace(budget), query)?;
+    let metric = match asked.foil {
+        Some(foil) => SweepMetric::LogitDifference { answer: asked.target, foil },
+        None => SweepMetric::LogProbability { answer: asked.target },
+    };
+    let z: Vec<String> = (0..depth).map(|l| Module::block(l).part(Component::Attention).named("hook_z")).collect();
+    let stream = (0..depth).map(|l| Module::block(l).named("hook_resid_post"));
+    let stream = std::iter::once(Module::block(0).named("hook_resid_pre")).chain(stream);
+    let names: Vec<String> = stream.chain(z.iter().cloned()).collect();
+    let held = glass.reserve(lm.shown_bytes(opened.ids.len())?, budget)?;
+    let all = lm.metric_gradients(&opened.ids, (metric, asked.row as i64), &names)?;
+    drop(held);
+    let (stream, slopes) = all.split_at(depth + 1);
+    let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let rows = |of: &Labelled| -> Vec<Value> {
+        of.values.chunks_exact(lm.config().d_model).map(|row| number(norm(row))).collect()
+    };
+    let (mut sizes, mut shares) = (vec![], vec![]);
+    for (name, slope) in z.iter().zip(slopes) {
+        let values = opened.trace(budget).get(name)?;
+        let wide = slope.shape.last().copied().unwrap_or(1);
+        let heads = lm.config().n_head;
+        let of_head = |h: usize| (0..slope.values.len()).filter(move |at| at / wide % heads == h);
+        let size = |h| of_head(h).map(|at| f64::from(slope.values[at]).powi(2)).sum::<f64>().sqrt();
+        let share = |h| of_head(h).map(|at| f64::from(slope.values[at]) * f64::from(values.values[at])).sum::<f64>();
+        sizes.push((0..heads).map(|h| number(size(h))).collect::<Vec<_>>());
+        shares.push((0..heads).map(|h| number(share(h))).collect::<Vec<_>>());
+    }
+    Ok(json!({
+        "position": asked.row,
+        "target": token(&opened.subject, asked.target),
+        "foil": asked.foil.map(|id| token(&opened.subject, id)),
+        "metric": metric.name(),
+        "stream": stream.iter().map(rows).collect::<Vec<_>>(),
+        "heads": sizes,
+        "attribution": shares,
+    })
+    .into())
+}
