@@ -661,17 +661,23 @@ impl TrainingPlan {
         Ok(files)
     }
 
+    /// The model with the weights that a trainer of this plan has now. They are copied, so training can go on.
+    ///
+    /// # Errors
+    /// If the system refuses memory.
+    pub fn lm(&self, trainer: &Trainer) -> Result<Lm> {
+        let load = |model: &Model, backend: &mut dyn Backend| {
+            let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");
+            let values = |param: &Param| merged(&trainer.model, &*trainer.backend, own(param));
+            model.params.iter().try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
+        };
+        let (tokenizer, template) = (self.corpus.tokenizer.clone(), self.chat_template.clone());
+        Lm::held(self.config.clone(), tokenizer, template, load, self.machine.clone())
+    }
+
     /// The model that a run made.
     fn trained(&self, mut run: Run, summary: Summary) -> Result<Trained> {
-        let held = |trainer: &mut Trainer| {
-            let load = |model: &Model, backend: &mut dyn Backend| {
-                let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");
-                let values = |param: &Param| merged(&trainer.model, &*trainer.backend, own(param));
-                model.params.iter().try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
-            };
-            let (tokenizer, template) = (self.corpus.tokenizer.clone(), self.chat_template.clone());
-            Lm::held(self.config.clone(), tokenizer, template, load, self.machine.clone())
-        };
+        let held = |trainer: &mut Trainer| self.lm(trainer);
         let lm = match &self.folder {
             Some(folder) if self.main => {
                 let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";

@@ -13,16 +13,19 @@
 //! A run has one thread, runs have as many as there are cores, and numbers are the same with any number of them. Read `training`
 //! next, what the lessons share that train.
 
+mod agreement;
 mod depth;
 mod embedding;
 mod gelu_fit;
 mod gradients;
+mod induction;
 mod one_step;
 mod positions;
 mod regularisation;
 mod sizes;
 mod softmax;
 mod stability;
+mod steering;
 mod training;
 mod underflow;
 
@@ -67,6 +70,10 @@ pub const ALL: &[Topic] = &[
     depth::TOPIC,
     stability::TOPIC,
     regularisation::TOPIC,
+    induction::TOPIC,
+    induction::FORMATION,
+    agreement::TOPIC,
+    steering::TOPIC,
 ];
 
 /// What a lesson found.
