@@ -26,10 +26,10 @@ const ADJECTIVES: [&str; 6] = ["old", "young", "big", "small", "red", "quiet"];
 /// Subject and verb.
 pub(super) const TOPIC: Topic = Topic {
     name: "subject-verb",
-    title: "How does a verb know the number of a subject that stands far before it?",
-    about: "Trains a model of 3 blocks on sentences such as \"the dog near the old cats runs\", whose verb agrees with the first noun. Then it \
-            looks at sentences whose second noun has the other number. A sweep replaces the residual stream, one block and position at a \
-            time, by that of the sentence whose subject has the other number: where that turns the verb round, the number is.",
+    title: "How does a verb learn the number of a subject that stands before another noun?",
+    about: "Trains a model of 3 blocks on sentences such as \"the dog near the old cats runs\". Then it looks at sentences whose second noun \
+            has the other number, and patches their activations, one at a time, into the sentence whose subject has the other number. What \
+            turns the verb round carries the number: 1 is all the way, 0 not at all.",
     teach: |class| agreement(class, STEPS),
 };
 
@@ -68,6 +68,8 @@ struct Pair {
     text: String,
     tokens: Vec<u32>,
     other: Vec<u32>,
+    /// The same with a second noun of the other number.
+    distractor: Vec<u32>,
     plural: bool,
 }
 
@@ -77,9 +79,10 @@ fn pairs(lm: &Lm, seed: u64) -> Result<Vec<Pair>, Error> {
         let (subject, preposition, beside) = (draws.one(&NOUNS), draws.one(&PREPOSITIONS), draws.one(&NOUNS));
         let plural = n % 2 == 1;
         let number = |plural: bool| if plural { "s" } else { "" };
-        let [text, other] = [plural, !plural]
-            .map(|own| format!("the {subject}{} {preposition} the {beside}{}", number(own), number(!plural)));
-        Ok(Pair { tokens: lm.encode(&text)?, other: lm.encode(&other)?, text, plural })
+        let [text, other, distractor] = [(plural, !plural), (!plural, !plural), (plural, plural)]
+            .map(|(own, second)| format!("the {subject}{} {preposition} the {beside}{}", number(own), number(second)));
+        let [tokens, other, distractor] = [&text, &other, &distractor].map(|text| lm.encode(text));
+        Ok(Pair { text, tokens: tokens?, other: other?, distractor: distractor?, plural })
     };
     (0..LOOKS).map(pair).collect()
 }
@@ -141,53 +144,99 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     };
     let examples = pairs[..4].iter().map(example).collect::<Result<Vec<_>, Error>>()?;
     class.table("The next word", ["", "runs, sleeps, ...", "run, sleep, ..."], examples);
-    let stream = sweep(&lm, &pairs, SweepSite::ResidPre)?;
-    let heads = sweep(&lm, &pairs, SweepSite::Z)?;
-    for found in [&stream, &heads] {
-        let size = [found.shape[0], found.shape[1]];
-        let words = ["the", "dog(s)", "near", "the", "cat(s)"].map(String::from).to_vec();
-        class.show(View::Matrix(Matrix {
-            tensor: found.name.clone(),
-            index: vec![],
+    let [stream, after, heads] =
+        [SweepSite::ResidPre, SweepSite::ResidMid, SweepSite::Z].map(|site| sweep(&lm, &pairs, site));
+    let (stream, after, heads) = (stream?, after?, heads?);
+    // the stream before each block, and after the last attention
+    let tokens = stream.shape[1];
+    let values = [&stream.values[..], &after.values[2 * tokens..]].concat();
+    let map = |title: &str, size, axis, rows: &[&str], columns: &[&str], values: Vec<f32>| {
+        let [rows, columns] = [rows, columns].map(|words| words.iter().map(ToString::to_string).collect());
+        let (index, hidden, scale) = (vec![], vec![], HeatScale::Signed);
+        View::Matrix(Matrix {
+            tensor: title.into(),
+            index,
             size,
-            axes: ["layer", found.axes[1]],
-            rows: vec![],
-            columns: if found.axes[1] == "pos" { words } else { vec![] },
-            values: found.values.clone(),
-            hidden: vec![],
-            scale: HeatScale::Signed,
-        }));
-    }
-    let n = lm.config().n_head;
-    let mut order: Vec<usize> = (0..heads.values.len()).collect();
-    order.sort_by(|a, b| heads.values[*b].total_cmp(&heads.values[*a]));
-    let silence = |heads: &[usize]| {
-        let step = |i: &usize| json!({ "ablate": format!("blocks.{}.attn.hook_z", i / n), "head": i % n });
-        Interventions::new(heads.iter().map(step).collect()).and_then(|steps| lm.intervene(&steps))
+            axes: ["layer", axis],
+            rows,
+            columns,
+            values,
+            hidden,
+            scale,
+        })
     };
-    let plain = right(&pairs, |p| verbs(&lm, &p.tokens))?;
-    let mut rows = vec![row!["as trained", plain]];
-    for k in 1..4 {
-        let s = silence(&order[..k])?;
-        rows.push(row![format!("{:?}", &order[..k]), right(&pairs, |p| verbs(&s, &p.tokens))?]);
-    }
-    for i in &order {
-        let s = silence(&[*i])?;
-        rows.push(row![format!("only {i}"), right(&pairs, |p| verbs(&s, &p.tokens))?]);
-    }
-    for layer in 0..3 {
-        for pos in [1, 4] {
-            let run = |p: &Pair| {
-                let step = json!([{ "patch": format!("blocks.{layer}.hook_resid_pre"), "pos": pos, "from": { "tokens": p.other } }]);
-                verbs(&lm.intervene(&Interventions::new(step)?)?, &p.tokens)
-            };
-            if layer > 0 || pos == 1 {
-                rows.push(row![format!("patched {layer} {pos}"), right(&pairs, run)?]);
-            }
+    let places = ["before 0", "before 1", "before 2", "after 2"];
+    class.show(map(
+        "What a patch of the residual stream restores",
+        [places.len(), tokens],
+        "pos",
+        &places,
+        &["the", "dog(s)", "near", "the", "cat(s)"],
+        values.clone(),
+    ));
+    let n = lm.config().n_head;
+    let blocks = ["block 0", "block 1", "block 2"];
+    class.show(map("What a patch of a head restores", [3, n], "head", &blocks, &[], heads.values.clone()));
+
+    let mut order: Vec<usize> = (0..heads.values.len()).collect();
+    order.sort_by(|a, b| heads.values[*b].abs().total_cmp(&heads.values[*a].abs()));
+    let [carriers, idle] = [[order[0], order[1]], [order[order.len() - 2], order[order.len() - 1]]];
+    let names = |heads: [usize; 2]| heads.map(|i| format!("{}.{}", i / n, i % n)).join(" and ");
+    let silenced = |heads: [usize; 2]| {
+        let step = |i| json!({ "ablate": format!("blocks.{}.attn.hook_z", i / n), "head": i % n });
+        let lm = lm.intervene(&Interventions::new(heads.map(step).into_iter().collect())?)?;
+        right(&pairs, |pair| verbs(&lm, &pair.tokens))
+    };
+    let patched = |pos: usize| {
+        right(&pairs, |pair| {
+            let from = json!({ "tokens": if pos == 1 { &pair.other } else { &pair.distractor } });
+            let step = json!([{ "patch": "blocks.1.hook_resid_pre", "pos": pos, "from": from }]);
+            verbs(&lm.intervene(&Interventions::new(step)?)?, &pair.tokens)
+        })
+    };
+    let plain = right(&pairs, |pair| verbs(&lm, &pair.tokens))?;
+    let (without, control) = (silenced(carriers)?, silenced(idle)?);
+    let (subject, distractor) = (patched(1)?, patched(tokens - 1)?);
+    let rows = [
+        ("as trained".to_string(), plain),
+        (format!("heads {} silenced", names(carriers)), without),
+        (format!("heads {} silenced instead", names(idle)), control),
+        ("before block 1, the subject patched from its other number".into(), subject),
+        ("before block 1, the second noun patched from its other number".into(), distractor),
+    ];
+    let row = |(what, right): &(String, f64)| row![what, format!("{:.0} %", 100.0 * right)];
+    class.table("Verbs that agree with the subject", ["", "right"], rows.iter().map(row));
+
+    class.claim("The verb agrees with the subject, not with the noun before it");
+    class.at_least("right", plain, 0.95);
+    class.claim("At first the number is at the subject's position, at the end at the last one, and never elsewhere");
+    let at = |layer: usize, pos: usize| f64::from(values[layer * tokens + pos]);
+    class.at_least("the subject before block 1 restores", at(1, 1), 0.8);
+    class.at_least("the last position after block 2's attention", at(3, tokens - 1), 0.8);
+    let elsewhere = (0..places.len()).flat_map(|layer| [0, 2, 3].map(|pos| at(layer, pos).abs())).fold(0.0, f64::max);
+    class.at_most("any other position", elsewhere, 0.15);
+    class.claim(
+        "Few heads carry it: the strongest alone restores much, and without the strongest two the verb is a guess",
+    );
+    class.at_least("the strongest restores", f64::from(heads.values[order[0]]), 0.5);
+    class.at_most("right without two", without, 0.75);
+    class.at_least("right without two that carry nothing", control, 0.9);
+    class.claim("The subject's number, patched, turns the verb round; that of the second noun does not");
+    class.at_most("right with the subject patched", subject, 0.1);
+    class.at_least("with the second noun patched", distractor, 0.9);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::claims;
+    use super::*;
+
+    #[test]
+    fn without_training_no_verb_agrees() {
+        let found = claims(|class| agreement(class, 2));
+        for claim in ["The verb agrees", "The subject's number, patched"] {
+            assert!(found.iter().any(|(text, holds)| text.contains(claim) && !holds), "{claim}: {found:?}");
         }
     }
-    class.table("Right", ["", "share"], rows);
-    class.claim("right");
-    class.at_least("share", plain, 0.9);
-    Ok(())
 }

@@ -8,10 +8,9 @@ use super::{Class, Topic};
 use limpid::{Error, Interventions, Lm};
 use limpid_base::random::{below, bits, permuted, site};
 use limpid_core::config::{Config, Positions};
-use limpid_train::{Recipe, WindowOrder};
-use limpid_trace::Labelled;
 use limpid_trace::heads::{HeadScores, scores_of_weights};
 use limpid_trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
+use limpid_train::{Recipe, WindowOrder};
 use serde_json::{Value, json};
 
 /// Steps of training, sequences of a step, letters of a sequence.
@@ -26,33 +25,34 @@ const LOOKS: u64 = 16;
 /// Steps between two looks at a model in training.
 const EVERY: u64 = 20;
 
+/// Steps over which the fall of the loss is measured: three looks.
+const SPAN: usize = 3;
+
 /// Induction heads in a trained model.
 pub(super) const TOPIC: Topic = Topic {
     name: "induction",
-    title: "Which heads repeat what was said before, and is it they alone?",
-    about: "Trains a model of 2 blocks, 4 heads each, on random letters that repeat with a period of 6 to 24. Then it looks at sequences of 24 \
-            different letters, twice. The induction score of a head is the weight that a letter of the second half gives to the letter \
-            after its first occurrence. The strongest two heads are silenced, put back, and moved into a run without a first half to copy. \
-            At last one letter of the first half is replaced, and a sweep asks which heads restore the prediction, and whether gradients \
-            (attribution patching) say so too.",
+    title: "Which heads let a model repeat what it has seen?",
+    about: "Trains a model of 3 blocks on random letters that repeat with a period of 6 to 20, then looks at sequences of 13 different \
+            letters, twice. A head's induction score is the attention that a repeated letter pays to the letter after its first \
+            occurrence. The two heads with the highest score are silenced (their output is set to 0), and patched into a run that has \
+            nothing to repeat. At last one letter of the first half is replaced, and a sweep patches heads, position by position, to \
+            restore the prediction; attribution patching estimates the same from gradients.",
     teach: |class| induction(class, STEPS),
 };
 
 /// Induction heads in a model that is trained.
 pub(super) const FORMATION: Topic = Topic {
     name: "induction-forms",
-    title: "When do induction heads form, and does the loss fall then?",
-    about: "Trains the model of the lesson `induction` and looks at it every 20 steps: the loss on both halves of the repeated letters, the \
-            greatest share of attention that a head of the first block pays to the previous token, and the greatest induction score in the \
-            second block.",
+    title: "When do induction heads form, and what does the loss do then?",
+    about: "Trains the model of the lesson `induction`, and measures every 20 steps the loss on both halves of the repeated letters, the \
+            greatest attention that a head of block 0 pays to the previous token, and the greatest induction score of a later head.",
     teach: |class| formation(class, STEPS),
 };
 
 fn toy(class: &Class, steps: u64) -> Result<ToyModel, Error> {
-    let toy = ToyModel::new("letters that repeat", 2, corpus(class.seed, steps * BATCH as u64), "char")?;
+    let toy = ToyModel::new("letters that repeat", 3, corpus(class.seed, steps * BATCH as u64), "char")?;
     let config = Config { d_model: 64, d_ff: 64, positions: Positions::Rotary, tied_head: false, ..toy.config };
-    let recipe =
-        Recipe { steps, batch_size: BATCH, context: LENGTH, windows: WindowOrder::Shuffled, ..toy.recipe };
+    let recipe = Recipe { steps, batch_size: BATCH, context: LENGTH, windows: WindowOrder::Shuffled, ..toy.recipe };
     Ok(ToyModel { config, recipe, ..toy })
 }
 
@@ -130,7 +130,8 @@ fn heads(lm: &Lm, repeats: &[Repeat]) -> Result<Vec<Head>, Error> {
     let mut found = vec![];
     for layer in 0..lm.config().n_layer {
         let of_layer = |repeat: &Repeat| {
-            let pattern = lm.trace_ids(&repeat.tokens, |trace| trace.get(&format!("blocks.{layer}.attn.hook_pattern")))?;
+            let pattern =
+                lm.trace_ids(&repeat.tokens, |trace| trace.get(&format!("blocks.{layer}.attn.hook_pattern")))?;
             let n = repeat.tokens.len();
             let scores = |weights: &[f32]| scores_of_weights(weights, &repeat.tokens, |t| 0..t + 1);
             Ok(pattern.values.chunks_exact(n * n).map(scores).collect::<Vec<_>>())
@@ -163,9 +164,14 @@ fn induction(class: &mut Class, training: u64) -> Result<(), Error> {
     let repeats = repeats(&lm, class.seed, PERIOD)?;
     let mut heads = heads(&lm, &repeats)?;
     let row = |head: &Head| row![head.name(), format!("{:.2}", head.previous), format!("{:.2}", head.induction)];
-    class.table("Heads (1.0 is head 0 of block 1)", ["head", "previous token", "induction"], heads.iter().map(row));
+    class.table(
+        "Attention of each head (1.0 is head 0 of block 1)",
+        ["head", "previous token", "induction"],
+        heads.iter().map(row),
+    );
     heads.sort_by(|a, b| b.induction.total_cmp(&a.induction));
-    let (found, others) = (&heads[..2], &heads[2..4]);
+    let last: Vec<Head> = heads.iter().copied().filter(|head| head.layer == 2).collect();
+    let (found, others) = (&heads[..2], &last[2..4]);
     let names = |heads: &[Head]| format!("{} and {}", heads[0].name(), heads[1].name());
 
     let patch = |repeat: &Repeat, of: &[Head]| steps("patch", of, &json!({ "from": { "tokens": repeat.tokens } }));
@@ -182,43 +188,71 @@ fn induction(class: &mut Class, training: u64) -> Result<(), Error> {
         (format!("{} silenced", names(found)), silenced),
         (format!("{} silenced instead", names(others)), controlled),
         ("other letters in the first half".into(), unrelated),
-        (format!("the same, {} patched from the repeated letters", names(found)), moved),
+        (format!("the same, {} patched back", names(found)), moved),
     ];
     let row = |(what, [first, second]): &(String, Halves)| row![what, cell(*first), cell(*second)];
     class.table("Losses", ["", "first half", "second half"], rows.iter().map(row));
-    let (truth, estimate) = sweeps(class, &lm)?;
+    let [truth, estimate] = sweeps(class, &lm)?;
 
-    class.claim("Training makes induction heads");
-    class.at_least("best induction score", found[0].induction, 0.6);
-    class.claim("The model repeats what it has seen, and cannot know what it has not");
-    class.at_most("loss of the second half", trained[1], 1.0);
-    class.at_least("first half", trained[0], 3.5);
-    class.claim("Without the two strongest induction heads it cannot repeat");
-    class.at_least("loss silenced less loss as trained", silenced[1] - trained[1], 1.5);
-    class.claim("Without two other heads it still can");
-    class.at_most("loss silenced less loss as trained", controlled[1] - trained[1], 0.5);
-    class.claim("What these heads wrote is enough: in a run with nothing to copy, it makes the same predictions");
-    class.at_least("part of the loss that it takes away", (unrelated[1] - moved[1]) / (unrelated[1] - trained[1]), 0.6);
-    class.claim("The five heads and positions that attribution patching names first contain the true first three");
-    class.between("of the three", (0..3).filter(|n| estimate[..5].contains(&truth[*n])).count() as f64, 3.0, 3.0);
+    class.claim("Some heads are induction heads");
+    class.at_least("best score", found[0].induction, 0.6);
+    class.claim("The model has learned to repeat");
+    class.at_most("loss of the second half", trained[1], 0.5);
+    class.at_least("of the first half", trained[0], 3.0);
+    class.claim("Without its two strongest induction heads it repeats badly");
+    class.at_least("loss of the second half, times that as trained", silenced[1] / trained[1], 4.0);
+    class.claim("Two heads of the last block, which are no induction heads, are not needed");
+    class.at_most("loss of the second half, times that as trained", controlled[1] / trained[1], 1.5);
+    class.claim("What the two induction heads write is nearly enough: patched into a run that has nothing to repeat, it restores the loss");
+    class.at_least("restored", (unrelated[1] - moved[1]) / (unrelated[1] - trained[1]), 0.5);
+    class.claim("The sweep finds a head of block 0 right after the replaced letter, and induction heads at the end");
+    let [early, late] = [0, 1].map(|block| truth.at(block).fold(0.0, f64::max));
+    class.at_least("the best of block 0 restores", early, 0.25);
+    class.at_least("of block 1", late, 0.25);
+    class.claim("Attribution patching has the sweep's first three among its first five");
+    let hits = truth.order()[..3].iter().filter(|n| estimate.order()[..5].contains(n)).count();
+    class.between("of three", hits as f64, 3.0, 3.0);
     Ok(())
 }
 
-/// Sweeps of heads and positions: a repeated sequence with one letter of its first half replaced, patched from the intact one. The
-/// places, the one that restores most first: as it is, and as attribution patching says.
-fn sweeps(class: &mut Class, lm: &Lm) -> Result<(Vec<usize>, Vec<usize>), Error> {
-    const ONCE: usize = 8;
-    let repeats = repeats(lm, class.seed, ONCE)?;
-    let (mut truth, mut estimate): (Vec<f64>, Vec<f64>) = (vec![], vec![]);
-    let add = |sum: &mut Vec<f64>, of: &Labelled| {
-        sum.resize(of.values.len(), 0.0);
-        sum.iter_mut().zip(&of.values).for_each(|(sum, v)| *sum += f64::from(*v) / LOOKS as f64);
-    };
-    let last = 2 * ONCE - 3; // the letter whose follower is asked for
+/// What a sweep of heads and positions restores, [layer, pos, head], as a mean over the sequences.
+struct Restored {
+    /// Numbers of a layer, and of a position.
+    sizes: [usize; 2],
+    values: Vec<f64>,
+}
+
+impl Restored {
+    /// The places, the one that restores most first.
+    fn order(&self) -> Vec<usize> {
+        let mut places: Vec<usize> = (0..self.values.len()).collect();
+        places.sort_by(|a, b| self.values[*b].total_cmp(&self.values[*a]));
+        places
+    }
+    /// In block 0 the heads right after the replaced letter, in block 1 those at the end.
+    fn at(&self, block: usize) -> impl Iterator<Item = f64> {
+        let [layer, heads] = self.sizes;
+        let at = if block == 0 { REPLACED + 1 } else { REPLACED + SHORT };
+        self.values[block * layer + at * heads..][..heads].iter().copied()
+    }
+}
+
+/// The period of sequences that are swept, and the position whose letter is replaced.
+const SHORT: usize = 8;
+const REPLACED: usize = 5;
+
+/// Sweeps of sequences with one letter of the first half replaced, patched from the intact ones: as it is, and as attribution patching
+/// estimates it.
+fn sweeps(class: &mut Class, lm: &Lm) -> Result<[Restored; 2], Error> {
+    let repeats = repeats(lm, class.seed, SHORT)?;
+    let last = REPLACED + SHORT; // there stands the letter whose follower is asked for
+    let heads = lm.config().n_head;
+    let sizes = [(last + 1) * heads, heads];
+    let mut both = [(); 2].map(|()| Restored { sizes, values: vec![0.0; lm.config().n_layer * sizes[0]] });
     for repeat in &repeats {
         let clean = repeat.tokens[..=last].to_vec();
         let mut corrupt = clean.clone();
-        corrupt[last - ONCE] = repeat.unrelated[0];
+        corrupt[REPLACED] = repeat.unrelated[0];
         let question = SweepQuestion {
             site: SweepSite::Z,
             by: SweepBy::Position,
@@ -228,46 +262,97 @@ fn sweeps(class: &mut Class, lm: &Lm) -> Result<(Vec<usize>, Vec<usize>), Error>
             clean,
             corrupt,
         };
-        add(&mut truth, &lm.sweep(&question, &mut |_| true)?.recovered);
-        add(&mut estimate, &lm.sweep_estimate(&question)?.recovered);
+        let found = [lm.sweep(&question, &mut |_| true)?, lm.sweep_estimate(&question)?];
+        for (sum, found) in both.iter_mut().zip(found) {
+            let each = sum.values.iter_mut().zip(found.recovered.values);
+            each.for_each(|(sum, v)| *sum += f64::from(v) / LOOKS as f64);
+        }
     }
-    let heads = lm.config().n_head;
-    let order = |of: &[f64]| {
-        let mut places: Vec<usize> = (0..of.len()).collect();
-        places.sort_by(|a, b| of[*b].total_cmp(&of[*a]));
-        places
-    };
-    let (first, guessed) = (order(&truth), order(&estimate));
+    let [truth, estimate] = &both;
+    let guessed = estimate.order();
     let shown = |n: usize| {
-        let (layer, at, head) = (n / heads / (last + 1), n / heads % (last + 1), n % heads);
+        let (layer, at, head) = (n / sizes[0], n % sizes[0] / heads, n % heads);
         let place = guessed.iter().position(|other| *other == n).map_or(0, |place| place + 1);
-        row![format!("{layer}.{head}"), at, format!("{:.2}", truth[n]), format!("{:.2}", estimate[n]), place]
+        let [restores, guess] = [truth, estimate].map(|of| format!("{:.2}", of.values[n]));
+        row![format!("{layer}.{head}"), at, restores, guess, place]
     };
     class.table(
-        format!("One letter of the first half (position {}) replaced; asked for what follows position {last}", last - ONCE),
-        ["head", "position", "restores", "estimate", "its place there"],
-        first.iter().take(5).map(|n| shown(*n)),
+        format!("The letter at position {REPLACED} replaced: what restores the prediction after position {last}"),
+        ["head", "position", "restores", "estimate", "place in the estimate"],
+        truth.order()[..5].iter().map(|n| shown(*n)),
     );
-    Ok((first, guessed))
+    Ok(both)
 }
 
 fn formation(class: &mut Class, training: u64) -> Result<(), Error> {
     let (toy, seed) = (toy(class, training)?, class.seed);
-    let mut looks = vec![];
-    class.train_toy(toy, EVERY, |step, lm| {
+    let mut looks: Vec<[f64; 4]> = vec![];
+    class.train_toy(toy, EVERY, |_, lm| {
         let repeats = repeats(lm, seed, PERIOD)?;
-        let losses = mean_halves(&repeats, |r| halves(lm, &r.tokens))?;
+        let [first, second] = mean_halves(&repeats, |r| halves(lm, &r.tokens))?;
         let heads = heads(lm, &repeats)?;
-        let best = |layer: usize, score: fn(&Head) -> f64| {
-            heads.iter().filter(|head| head.layer == layer).map(score).fold(0.0, f64::max)
+        let best = |early: bool, score: fn(&Head) -> f64| {
+            heads.iter().filter(|head| (head.layer == 0) == early).map(score).fold(0.0, f64::max)
         };
-        looks.push((step, losses, best(0, |head| head.previous), best(1, |head| head.induction)));
+        looks.push([first, second, best(true, |head| head.previous), best(false, |head| head.induction)]);
         Ok(())
     })?;
-    let row = |(step, [first, second], previous, induction): &(u64, Halves, f64, f64)| {
+    let row = |(n, [first, second, previous, induction]): (usize, &[f64; 4])| {
+        let step = n as u64 * EVERY;
         row![step, cell(*first), cell(*second), format!("{previous:.2}"), format!("{induction:.2}")]
     };
     let headers = ["step", "first half", "second half", "previous token", "induction"];
-    class.table("While it learns", headers, looks.iter().map(row));
+    class.table("Loss and attention", headers, looks.iter().enumerate().map(row));
+    // the looks between which the loss of the second half falls most
+    let fall = |from: usize| looks[from][1] - looks[from + SPAN][1];
+    let begin = (0..looks.len() - SPAN).max_by(|a, b| fall(*a).total_cmp(&fall(*b))).unwrap_or(0);
+    let [start, end] = [0, looks.len() - 1];
+    let share =
+        |what: usize| (looks[begin + SPAN][what] - looks[begin][what]) / (looks[end][what] - looks[start][what]);
+    let steps = [begin, begin + SPAN].map(|n| n as u64 * EVERY);
+    class.claim(format!(
+        "The loss of the second half falls suddenly: steps {} to {}, {} of the training",
+        steps[0],
+        steps[1],
+        percent(training)
+    ));
+    class.at_least("share of its whole fall", share(1), 0.35);
+    class.claim("In the same steps induction heads form");
+    class.at_least("best score at the end", looks[end][3], 0.6);
+    class.at_least("share of its whole rise", share(3), 0.3);
+    class.claim("And so do previous-token heads, on which they rest");
+    class.at_least("share of their whole rise", share(2), 0.3);
+    class.claim("The loss of the first half, where nothing can be repeated, never falls below chance, ln 26 = 3.258");
+    let least = looks.iter().map(|look| look[0]).fold(f64::INFINITY, f64::min);
+    class.at_least("least", least, 3.2);
     Ok(())
+}
+
+/// The share of a training that the measured steps are.
+fn percent(training: u64) -> String {
+    format!("{} %", 100 * SPAN as u64 * EVERY / training.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::claims;
+    use super::*;
+
+    /// After a few steps nothing is repeated, and no claim on it holds.
+    #[test]
+    fn without_training_there_are_no_induction_heads() {
+        let fails = |claim: &str, of: &[(String, bool)]| of.iter().any(|(text, holds)| text.contains(claim) && !holds);
+        let found = claims(|class| induction(class, 2));
+        for claim in [
+            "Some heads",
+            "has learned to repeat",
+            "Without its two strongest",
+            "write is nearly enough",
+            "The sweep finds",
+        ] {
+            assert!(fails(claim, &found), "{claim}: {found:?}");
+        }
+        let found = claims(|class| formation(class, 3 * EVERY));
+        assert!(fails("In the same steps", &found), "{found:?}");
+    }
 }

@@ -302,6 +302,13 @@ impl Class<'_> {
 mod tests {
     use super::*;
 
+    /// What a lesson claims that does this, and whether it holds.
+    pub(super) fn claims(teach: impl FnOnce(&mut Class) -> Result<(), Error>) -> Vec<(String, bool)> {
+        let mut class = Class { seed: 1, progress: &mut |_| Control::Continue, views: vec![], claims: vec![] };
+        teach(&mut class).unwrap();
+        class.claims.into_iter().map(|claim| (claim.text, claim.holds)).collect()
+    }
+
     /// The claim of a lesson that does this.
     fn claimed(teach: impl FnOnce(&mut Class)) -> Claim {
         let mut class = Class { seed: 1, progress: &mut |_| Control::Continue, views: vec![], claims: vec![] };

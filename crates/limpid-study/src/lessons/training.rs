@@ -5,10 +5,10 @@ use limpid::{Error, Lm, Machine, Training};
 use limpid_core::config::Config;
 use limpid_core::model::tables;
 use limpid_core::model::{Mode, Model, Tuning};
+use limpid_core::optimizer::Method;
 use limpid_data::{Tokens, stories};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid_train::evaluate::score;
-use limpid_core::optimizer::Method;
 use limpid_train::{Control, Objective, Recipe, Schedule, TrainError, Trainer, Windows};
 
 /// Bytes of a text that runs are judged by.
