@@ -132,7 +132,8 @@ fn sweep(lm: &Lm, pairs: &[Pair], site: SweepSite) -> Result<Labelled, Error> {
     Ok(mean.expect("there are sentences"))
 }
 
-fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
+/// Trains the model, and shows what it says.
+fn learned(class: &mut Class, training: u64) -> Result<(Lm, Vec<Pair>), Error> {
     let toy = ToyModel::new("sentences", 3, corpus(class.seed), "word")?;
     let config = Config { positions: Positions::Rotary, d_ff: 64, ..toy.config };
     let recipe = Recipe { steps: training, batch_size: 32, context: 32, ..toy.recipe };
@@ -144,6 +145,11 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     };
     let examples = pairs[..4].iter().map(example).collect::<Result<Vec<_>, Error>>()?;
     class.table("The next word", ["", "runs, sleeps, ...", "run, sleep, ..."], examples);
+    Ok((lm, pairs))
+}
+
+fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
+    let (lm, pairs) = learned(class, training)?;
     let [stream, after, heads] =
         [SweepSite::ResidPre, SweepSite::ResidMid, SweepSite::Z].map(|site| sweep(&lm, &pairs, site));
     let (stream, after, heads) = (stream?, after?, heads?);
