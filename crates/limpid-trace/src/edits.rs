@@ -436,9 +436,10 @@ impl Edit {
                 "`{}` is patched at position {at} from a run of {}, and the prompt has {prompt}: {}",
                 self.name,
                 plural(have, "token"),
-                match at < prompt {
-                    true => "give `pos` and `from_pos`, or a source of the same length",
-                    false => "what follows the prompt has no counterpart, so give \"pos\": \"prompt\"",
+                if at < prompt {
+                    "give `pos` and `from_pos`, or a source of the same length"
+                } else {
+                    "what follows the prompt has no counterpart, so give \"pos\": \"prompt\""
                 }
             );
             Err(EditError::Misfit { step, what })

@@ -687,12 +687,18 @@ impl TrainingPlan {
         Ok(files)
     }
 
+    /// The model with the weights that a trainer of this plan has now. They are copied, so training can go on.
+    ///
+    /// # Errors
+    /// If the system refuses memory.
+    pub fn lm(&self, trainer: &Trainer) -> Result<Lm> {
+        let (tokenizer, template) = (self.corpus.tokenizer.clone(), self.chat_template.clone());
+        held(trainer, (&self.config, Some(tokenizer), template), &self.machine)
+    }
+
     /// The model that a run made.
     fn trained(&self, mut run: Run, summary: Summary) -> Result<Trained> {
-        let held = |trainer: &mut Trainer| {
-            let (tokenizer, template) = (Some(self.corpus.tokenizer.clone()), self.chat_template.clone());
-            held(trainer, (&self.config, tokenizer, template), &self.machine)
-        };
+        let held = |trainer: &mut Trainer| self.lm(trainer);
         let lm = match &self.folder {
             Some(folder) if self.main => {
                 let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";

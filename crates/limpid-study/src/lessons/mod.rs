@@ -13,16 +13,19 @@
 //! A run has one thread, runs have as many as there are cores, and numbers are the same with any number of them. Read `training`
 //! next, what the lessons share that train.
 
+mod agreement;
 mod depth;
 mod embedding;
 mod gelu_fit;
 mod gradients;
+mod induction;
 mod one_step;
 mod positions;
 mod regularisation;
 mod sizes;
 mod softmax;
 mod stability;
+mod steering;
 mod training;
 mod underflow;
 
@@ -67,6 +70,10 @@ pub const ALL: &[Topic] = &[
     depth::TOPIC,
     stability::TOPIC,
     regularisation::TOPIC,
+    induction::TOPIC,
+    induction::FORMATION,
+    agreement::TOPIC,
+    steering::TOPIC,
 ];
 
 /// What a lesson found.
@@ -294,6 +301,13 @@ impl Class<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a lesson claims that does this, and whether it holds.
+    pub(super) fn claims(teach: impl FnOnce(&mut Class) -> Result<(), Error>) -> Vec<(String, bool)> {
+        let mut class = Class { seed: 1, progress: &mut |_| Control::Continue, views: vec![], claims: vec![] };
+        teach(&mut class).unwrap();
+        class.claims.into_iter().map(|claim| (claim.text, claim.holds)).collect()
+    }
 
     /// The claim of a lesson that does this.
     fn claimed(teach: impl FnOnce(&mut Class)) -> Claim {

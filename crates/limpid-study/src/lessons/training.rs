@@ -1,14 +1,15 @@
 //! What the lessons share that train: a text, a small model, and the losses of its runs.
 
-use super::{Class, Tick};
-use limpid::{Error, Machine};
+use super::{Class, LessonEvent, Tick};
+use limpid::{Error, Lm, Machine, Training};
 use limpid_core::config::Config;
 use limpid_core::model::tables;
 use limpid_core::model::{Mode, Model, Tuning};
+use limpid_core::optimizer::Method;
 use limpid_data::{Tokens, stories};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid_train::evaluate::score;
-use limpid_train::{Objective, Recipe, Schedule, TrainError, Trainer, Windows};
+use limpid_train::{Control, Objective, Recipe, Schedule, TrainError, Trainer, Windows};
 
 /// Bytes of a text that runs are judged by.
 const JUDGED: usize = 5_000;
@@ -151,7 +152,64 @@ impl Study {
     }
 }
 
+/// A small model that a lesson trains on a text of its own, and then looks into.
+pub(super) struct ToyModel {
+    /// What progress calls it.
+    pub name: &'static str,
+    pub config: Config,
+    pub recipe: Recipe,
+    pub text: String,
+    pub tokenizer: &'static str,
+}
+
+impl ToyModel {
+    /// A model of `n_layer` blocks that learns much in few steps: Muon, with warm-up and a cosine.
+    pub fn new(name: &'static str, n_layer: usize, text: String, tokenizer: &'static str) -> Result<ToyModel, Error> {
+        let Study { config, recipe, .. } = Study::small(n_layer)?;
+        let recipe = Recipe {
+            optimizer: Method::Muon,
+            learning_rate: 0.01,
+            min_learning_rate: 0.001,
+            warmup_steps: 20,
+            schedule: Schedule::Cosine,
+            clip: 1.0,
+            val_fraction: 0.0,
+            ..recipe
+        };
+        Ok(ToyModel { name, config, recipe, text, tokenizer })
+    }
+}
+
 impl Class<'_> {
+    /// Trains a model from the lesson's seed. `look` sees it before the first step and after every `every` of them; 0 for never.
+    pub fn train_toy(
+        &mut self,
+        toy: ToyModel,
+        every: u64,
+        mut look: impl FnMut(u64, &Lm) -> Result<(), Error>,
+    ) -> Result<Lm, Error> {
+        let recipe = Recipe { seed: self.seed, ..toy.recipe };
+        let config = Config { context_length: recipe.context, ..toy.config };
+        let training = Training::new(config, recipe).text(toy.text).tokenizer(toy.tokenizer).machine(Machine::cpu(1));
+        let plan = training.prepare()?;
+        let (mut trainer, batches) = (plan.trainer()?, plan.recipe.batches(&plan.corpus.train, plan.objective)?);
+        for step in 0..recipe.steps {
+            if every > 0 && step % every == 0 {
+                look(step, &plan.lm(&trainer)?)?;
+            }
+            trainer.step(&batches)?;
+            let event = LessonEvent { done: step + 1, total: recipe.steps, run: toy.name.into() };
+            if (self.progress)(event) == Control::Stop {
+                return Err(Error::Stopped);
+            }
+        }
+        let lm = plan.lm(&trainer)?;
+        if every > 0 {
+            look(recipe.steps, &lm)?;
+        }
+        Ok(lm)
+    }
+
     /// Trains each from the lesson's seed.
     pub fn train(&mut self, text: &Text, of: &[(String, Study)]) -> Result<Vec<Course>, Error> {
         let seed = self.seed;

@@ -100,6 +100,30 @@ fn dropout_and_decay_narrow_the_gap() {
 }
 
 #[test]
+fn two_heads_repeat_letters() {
+    holds("induction");
+    from_seed("induction", 3);
+}
+
+#[test]
+fn the_loss_falls_when_induction_heads_form() {
+    holds("induction-forms");
+    from_seed("induction-forms", 3);
+}
+
+#[test]
+fn a_head_carries_the_number_of_the_subject() {
+    holds("subject-verb");
+    from_seed("subject-verb", 3);
+}
+
+#[test]
+fn a_direction_steers_stories() {
+    holds("steering");
+    from_seed("steering", 3);
+}
+
+#[test]
 #[ignore = "every lesson once more"]
 fn every_lesson_holds_from_a_third_seed() {
     ALL.iter().for_each(|topic| from_seed(topic.name, 3));
