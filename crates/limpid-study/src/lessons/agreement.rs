@@ -123,6 +123,7 @@ fn sweep(lm: &Lm, pairs: &[Pair], site: SweepSite) -> Result<Labelled, Error> {
             by: SweepBy::Head,
             metric: SweepMetric::LogitDifference { answer, foil },
             position: -1,
+            to: None,
             confirmed: false,
         };
         let found = lm.sweep(&question, &mut |_| true)?.recovered;

@@ -258,6 +258,7 @@ fn sweeps(class: &mut Class, lm: &Lm) -> Result<[Restored; 2], Error> {
             by: SweepBy::Position,
             metric: SweepMetric::LogProbability { answer: repeat.tokens[last + 1] },
             position: -1,
+            to: None,
             confirmed: false,
             clean,
             corrupt,
