@@ -288,7 +288,7 @@ function sweepView(glass) {
     const key = JSON.stringify([done, glass.state().i]);
     if (laid !== key) {
       laid = key;
-      peaks.replaceChildren(...(done ? [make("h3", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Put it into the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Put it into the run: ${peak.sentence}` }))))] : []));
+      peaks.replaceChildren(...(done ? [make("h2", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Put it into the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Put it into the run: ${peak.sentence}` }))))] : []));
       numbers.replaceChildren(make("p", { class: "note" }, glass.state().i ? "The run is changed by the steps beside the text." : "The run of the page’s text, unchanged."), tokenNumbers(glass, start.position));
     }
     table.hidden = !done;
