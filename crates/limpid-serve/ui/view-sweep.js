@@ -33,9 +33,10 @@ const READING = 300;
  * @type {{
  *   sweep: null | {key: string, clean: string, start: any, measured: any, rows: any[], done: any, trouble: Trouble | null, flight: AbortController | null},
  *   clean: {text: string, tokens: any[], trouble: Trouble | null}, changed: () => void,
+ *   inMap: boolean,
  * }}
  */
-const SWEPT = { sweep: null, clean: { text: "", tokens: [], trouble: null }, changed: () => {} };
+const SWEPT = { sweep: null, clean: { text: "", tokens: [], trouble: null }, changed: () => {}, inMap: false };
 
 /** @param {Glass} glass @returns {import("./glass.js").Shown} */
 function sweepView(glass) {
@@ -131,6 +132,7 @@ function sweepView(glass) {
     if (!place || !sweep) return;
     const { layer, head, pos } = place;
     const step = { patch: sweep.start.tensors[layer], ...(head === null ? {} : { head }), ...(pos === null ? {} : { pos }), from: { prompt: sweep.clean } };
+    SWEPT.inMap = map.element.contains(document.activeElement);
     put([step]);
   }
 
@@ -281,6 +283,12 @@ function sweepView(glass) {
       what: "part of the difference that comes back", axes: [both ? "layer.head" : "layer", lay.positions ? (start.axes.includes("query_pos") ? "query" : "position") : "head"],
       rowLabel: (n) => (both ? `${Math.floor(n / heads)}.${n % heads}` : `${n}`), colLabel: (n) => (lay.positions ? glass.label(n) : `${n}`),
     });
+    if (SWEPT.inMap) {
+      // whoever came here by keys goes on from the same cell
+      SWEPT.inMap = false;
+      const live = map.element.querySelector(".live-cell");
+      if (live instanceof HTMLElement) live.focus({ preventScroll: true });
+    }
     const [row, col] = at();
     const { layer, n } = lay.place(row, col);
     const value = one.rows[layer]?.recovered[n];
