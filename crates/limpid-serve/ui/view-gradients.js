@@ -49,7 +49,7 @@ function gradientsView(glass) {
     open: () => glass.go({ v: "head" }, "new"),
     words: (l, h, value) => `layer ${l}, head ${h}: ${value}`,
   });
-  body.append(make("h3", {}, "The residual stream"), stream.element, make("h3", {}, "The heads"), make("div", { class: "tools" }, make("label", {}, "Heads by ", measure)), heads.element);
+  body.append(make("h2", {}, "The residual stream"), stream.element, make("h2", {}, "The heads"), make("div", { class: "tools" }, make("label", {}, "Heads by ", measure)), heads.element);
 
   /** The word that the path follows here, as the server takes it. */
   function question() {

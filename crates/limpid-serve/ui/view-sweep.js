@@ -33,9 +33,10 @@ const READING = 300;
  * @type {{
  *   sweep: null | {key: string, clean: string, start: any, measured: any, rows: any[], done: any, trouble: Trouble | null, flight: AbortController | null},
  *   clean: {text: string, tokens: any[], trouble: Trouble | null}, changed: () => void,
+ *   inMap: boolean,
  * }}
  */
-const SWEPT = { sweep: null, clean: { text: "", tokens: [], trouble: null }, changed: () => {} };
+const SWEPT = { sweep: null, clean: { text: "", tokens: [], trouble: null }, changed: () => {}, inMap: false };
 
 /** @param {Glass} glass @returns {import("./glass.js").Shown} */
 function sweepView(glass) {
@@ -131,6 +132,7 @@ function sweepView(glass) {
     if (!place || !sweep) return;
     const { layer, head, pos } = place;
     const step = { patch: sweep.start.tensors[layer], ...(head === null ? {} : { head }), ...(pos === null ? {} : { pos }), from: { prompt: sweep.clean } };
+    SWEPT.inMap = map.element.contains(document.activeElement);
     put([step]);
   }
 
@@ -281,6 +283,12 @@ function sweepView(glass) {
       what: "part of the difference that comes back", axes: [both ? "layer.head" : "layer", lay.positions ? (start.axes.includes("query_pos") ? "query" : "position") : "head"],
       rowLabel: (n) => (both ? `${Math.floor(n / heads)}.${n % heads}` : `${n}`), colLabel: (n) => (lay.positions ? glass.label(n) : `${n}`),
     });
+    if (SWEPT.inMap) {
+      // whoever came here by keys goes on from the same cell
+      SWEPT.inMap = false;
+      const live = map.element.querySelector(".live-cell");
+      if (live instanceof HTMLElement) live.focus({ preventScroll: true });
+    }
     const [row, col] = at();
     const { layer, n } = lay.place(row, col);
     const value = one.rows[layer]?.recovered[n];
@@ -288,7 +296,7 @@ function sweepView(glass) {
     const key = JSON.stringify([done, glass.state().i]);
     if (laid !== key) {
       laid = key;
-      peaks.replaceChildren(...(done ? [make("h3", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Put it into the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Put it into the run: ${peak.sentence}` }))))] : []));
+      peaks.replaceChildren(...(done ? [make("h2", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Put it into the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Put it into the run: ${peak.sentence}` }))))] : []));
       numbers.replaceChildren(make("p", { class: "note" }, glass.state().i ? "The run is changed by the steps beside the text." : "The run of the page’s text, unchanged."), tokenNumbers(glass, start.position));
     }
     table.hidden = !done;
