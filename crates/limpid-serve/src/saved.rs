@@ -131,8 +131,11 @@ fn paths(ids: &[u64], store: &mut Store) {
     }
 }
 
+/// Answers a question with these parameters.
+type Ask<'a> = dyn Fn(&[(&str, String)]) -> Option<String> + 'a;
+
 /// The frames of a time-lapse, and in at most a quarter of the room that is left the pictures of the last ones.
-fn keep_timelapse(book: &mut Book, ask: &dyn Fn(&[(&str, String)]) -> Option<String>) {
+fn keep_timelapse(book: &mut Book, ask: &Ask) {
     let Some(frames) = ask(&[("count", "1000".into())]) else { return };
     if !book.add("timelapse".into(), frames.as_bytes()) {
         return;
