@@ -26,7 +26,7 @@ fn frames_are_shown_and_told() {
     assert!(one.starts_with("after step 3,") && one.contains("repeated") && one.contains("attn_out"), "{one}");
     let json = f.json("timelapse run --json");
     let steps: Vec<u64> = json["steps"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-    assert_eq!(steps, [0, 1, 2, 3, 6, 8][..].iter().copied().collect::<Vec<_>>());
+    assert_eq!(steps, [0, 1, 2, 3, 6, 8]);
     assert_eq!(json["frames"].as_array().unwrap().len(), steps.len());
     assert!(f.json("timelapse run --step 8 --json")["frames"][0]["values"]["patterns"].is_string());
     f.fails(1, "timelapse .", &["timelapse.lpt", "--probe"]);
