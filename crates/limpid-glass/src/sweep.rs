@@ -156,13 +156,12 @@ impl Glass {
             tell(&json!({ "event": "row", "layer": layer, "metric": metric, "recovered": recovered }).to_string())
         };
         let done = if estimate {
-            lm.sweep_estimate(&question).map(|sweep| {
+            lm.sweep_estimate(&question).inspect(|sweep| {
                 let wide = sweep.metric.values.len() / lm.config().n_layer;
                 let wider = |all: &Labelled, l: usize| -> Vec<f64> {
                     all.values[l * wide..(l + 1) * wide].iter().map(|v| f64::from(*v)).collect()
                 };
                 let _ = (0..lm.config().n_layer).all(|l| row(l, &wider(&sweep.metric, l), &wider(&sweep.recovered, l)));
-                sweep
             })
         } else {
             lm.sweep_within(&question, work, &mut |one| row(one.layer, &one.metric, &one.recovered))
