@@ -6,7 +6,7 @@ use crate::{Glass, GlassError, Opened, Reply, Result, Subject, stream};
 use limpid::Error;
 use limpid_base::budget::Budget;
 use limpid_core::config::Mask;
-use limpid_core::model::{Component, Mode, Model, Module};
+use limpid_core::model::{Mode, Model};
 use limpid_trace::Labelled;
 use limpid_trace::edits::position_in;
 use limpid_trace::sweep::{Sweep, SweepBy, SweepMetric, SweepPeak, SweepQuestion, SweepSite, TOKEN_LAYERS};
@@ -194,43 +194,27 @@ fn ended(sweep: &Sweep, words: &[String], body: &AskedFields) -> Value {
 /// of heads gradient times activation.
 pub fn gradients(glass: &Glass, opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     needs_head(opened)?;
-    let (lm, depth) = (&opened.subject.lm, opened.subject.lm.config().n_layer);
+    let lm = &opened.subject.lm;
     let asked = asked(opened, &mut opened.trace(budget), query)?;
     let metric = match asked.foil {
         Some(foil) => SweepMetric::LogitDifference { answer: asked.target, foil },
         None => SweepMetric::LogProbability { answer: asked.target },
     };
-    let z: Vec<String> = (0..depth).map(|l| Module::block(l).part(Component::Attention).named("hook_z")).collect();
-    let stream = (0..depth).map(|l| Module::block(l).named("hook_resid_post"));
-    let stream = std::iter::once(Module::block(0).named("hook_resid_pre")).chain(stream);
-    let names: Vec<String> = stream.chain(z.iter().cloned()).collect();
-    let held = glass.reserve(lm.shown_bytes(opened.ids.len())?, budget)?;
-    let all = lm.metric_gradients(&opened.ids, (metric, asked.row as i64), &names)?;
+    let bytes = lm.shown_bytes(opened.ids.len())?.saturating_add(lm.layer_bytes(opened.ids.len())?);
+    let held = glass.reserve(bytes, budget)?;
+    let slopes = lm.metric_slopes(&opened.ids, (metric, asked.row as i64))?;
     drop(held);
-    let (stream, slopes) = all.split_at(depth + 1);
-    let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-    let rows = |of: &Labelled| -> Vec<Value> {
-        of.values.chunks_exact(lm.config().d_model).map(|row| number(norm(row))).collect()
+    let numbers = |all: &[Vec<f64>]| -> Vec<Vec<Value>> {
+        all.iter().map(|row| row.iter().map(|v| number(*v)).collect()).collect()
     };
-    let (mut sizes, mut shares) = (vec![], vec![]);
-    for (name, slope) in z.iter().zip(slopes) {
-        let values = opened.trace(budget).get(name)?;
-        let wide = slope.shape.last().copied().unwrap_or(1);
-        let heads = lm.config().n_head;
-        let of_head = |h: usize| (0..slope.values.len()).filter(move |at| at / wide % heads == h);
-        let size = |h| of_head(h).map(|at| f64::from(slope.values[at]).powi(2)).sum::<f64>().sqrt();
-        let share = |h| of_head(h).map(|at| f64::from(slope.values[at]) * f64::from(values.values[at])).sum::<f64>();
-        sizes.push((0..heads).map(|h| number(size(h))).collect::<Vec<_>>());
-        shares.push((0..heads).map(|h| number(share(h))).collect::<Vec<_>>());
-    }
     Ok(json!({
         "position": asked.row,
         "target": token(&opened.subject, asked.target),
         "foil": asked.foil.map(|id| token(&opened.subject, id)),
         "metric": metric.name(),
-        "stream": stream.iter().map(rows).collect::<Vec<_>>(),
-        "heads": sizes,
-        "attribution": shares,
+        "stream": numbers(&slopes.stream),
+        "heads": numbers(&slopes.heads),
+        "attribution": numbers(&slopes.attribution),
     })
     .into())
 }

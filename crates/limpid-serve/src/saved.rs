@@ -150,6 +150,54 @@ fn keep_timelapse(book: &mut Book, ask: &Ask) {
     }
 }
 
+/// Every head as one tile, the weights of all heads first.
+fn keep_heads(
+    book: &mut Book,
+    (glass, id): (&Glass, &str),
+    [length, layers, heads]: [usize; 3],
+) -> Result<(), SaveError> {
+    let level = (0..).find(|level| SIDE << level >= length).unwrap_or(0);
+    for (stage, code) in [("hook_pattern", "log8"), ("hook_attn_scores", "lin8"), ("hook_raw_scores", "lin8")] {
+        for (layer, head) in (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))) {
+            let name = Module::block(layer).part(Component::Attention).named(stage);
+            let tile = json!({ "name": name, "index": [0, head], "tile": [0, 0], "level": level, "pool": "max", "code": code });
+            let mut frame = vec![];
+            glass.tiles(id, &json!({ "tiles": [tile] }), &Arc::default, &mut |bytes| {
+                frame = bytes;
+                true
+            })?;
+            book.add(format!("tile {name} 0,{head} {code}"), &frame);
+        }
+    }
+    Ok(())
+}
+
+/// Whole tensors, from which any part is cut: the stream first, what is largest last. `read` gives the numbers of one.
+fn keep_tensors(book: &mut Book, (listing, layers): (&Value, u64), read: &dyn Fn(&str) -> Option<Vec<u8>>) {
+    let keep = |book: &mut Book, name: &str| {
+        if let Some(bytes) = read(name) {
+            book.add(format!("tensor {name}"), &bytes);
+        }
+    };
+    let size = |tensor: &Value| -> u64 {
+        tensor["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).product()
+    };
+    for name in [&["hook_embed".into(), "hook_pos_embed".into()][..], &streams(layers)].concat() {
+        keep(book, &format!("cos({name})"));
+    }
+    // queries, keys and values stand apart
+    let part = |tensor: &&Value| !tensor["name"].as_str().unwrap_or_default().ends_with("hook_qkv");
+    let mut tensors: Vec<&Value> = listing["tensors"].as_array().into_iter().flatten().filter(part).collect();
+    tensors.sort_by_key(|tensor| (!tensor["name"].as_str().unwrap_or_default().contains("hook_resid"), size(tensor)));
+    for tensor in tensors.iter().filter(|tensor| tensor["same_as"].is_null()) {
+        if book.size() + size(tensor) as usize * 4 > book.most {
+            book.left_out += 1;
+            continue;
+        }
+        keep(book, tensor["name"].as_str().unwrap_or_default());
+    }
+}
+
 /// The page with the run of a prompt (`body` as in [`Glass::trace`]), in at most `most` bytes. `command` is what shows more.
 ///
 /// # Errors
@@ -227,48 +275,15 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
     if let Some(id) = last.and_then(likeliest) {
         store("explain/logits", &[("at", format!("0,{},{id}", length - 1))]);
     }
-    // every head as one tile, the weights of all heads first
-    let level = (0..).find(|level| SIDE << level >= length).unwrap_or(0);
-    for (stage, code, pool) in
-        [("hook_pattern", "log8", "max"), ("hook_attn_scores", "lin8", "max"), ("hook_raw_scores", "lin8", "max")]
-    {
-        for (layer, head) in (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))) {
-            let name = Module::block(layer as usize).part(Component::Attention).named(stage);
-            let tile =
-                json!({ "name": name, "index": [0, head], "tile": [0, 0], "level": level, "pool": pool, "code": code });
-            let mut frame = vec![];
-            glass.tiles(&id, &json!({ "tiles": [tile] }), &Arc::default, &mut |bytes| {
-                frame = bytes;
-                true
-            })?;
-            book.add(format!("tile {name} 0,{head} {code}"), &frame);
-        }
-    }
-    // whole tensors, from which any part is cut: the stream first, what is largest last
+    keep_heads(&mut book, (&glass, &id), [length, layers as usize, heads as usize])?;
     let listing: Value = serde_json::from_str(&listing).unwrap_or_default();
-    let size = |tensor: &Value| -> u64 {
-        tensor["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).product()
-    };
-    for name in [&["hook_embed".into(), "hook_pos_embed".into()][..], &streams(layers)].concat() {
-        let name = format!("cos({name})");
-        if let Ok(Reply::File(_, _, bytes)) = ask(&format!("traces/{id}/tensors/{name}"), &[("format", "f32".into())]) {
-            book.add(format!("tensor {name}"), &bytes);
-        }
-    }
-    // queries, keys and values stand apart
-    let part = |tensor: &&Value| !tensor["name"].as_str().unwrap_or_default().ends_with("hook_qkv");
-    let mut tensors: Vec<&Value> = listing["tensors"].as_array().into_iter().flatten().filter(part).collect();
-    tensors.sort_by_key(|tensor| (!tensor["name"].as_str().unwrap_or_default().contains("hook_resid"), size(tensor)));
-    for tensor in tensors.iter().filter(|tensor| tensor["same_as"].is_null()) {
-        let name = tensor["name"].as_str().unwrap_or_default();
-        if book.size() + size(tensor) as usize * 4 > book.most {
-            book.left_out += 1;
-            continue;
-        }
-        if let Ok(Reply::File(_, _, bytes)) = ask(&format!("traces/{id}/tensors/{name}"), &[("format", "f32".into())]) {
-            book.add(format!("tensor {name}"), &bytes);
-        }
-    }
+    keep_tensors(&mut book, (&listing, layers), &|name| match ask(
+        &format!("traces/{id}/tensors/{name}"),
+        &[("format", "f32".into())],
+    ) {
+        Ok(Reply::File(_, _, bytes)) => Some(bytes),
+        _ => None,
+    });
     let archive = json!(book.index).to_string();
     let archive = [&(archive.len() as u32).to_le_bytes()[..], archive.as_bytes(), &book.bytes].concat();
     let filled = PLACE.replace("></script>", &format!(">{}</script>", BASE64_STANDARD.encode(archive)));

@@ -73,7 +73,7 @@ mod machine;
 pub mod memory;
 pub mod receipt;
 mod stream;
-mod sweep;
+pub mod sweep;
 pub mod timelapse;
 pub mod trace;
 mod training;

@@ -2,16 +2,29 @@
 
 use crate::Lm;
 use crate::error::{Error, Result};
-use crate::model::{Mode, Model};
+use crate::model::{Mode, Model, Module};
 use crate::trace::Labelled;
 use crate::trace::edits::EditedSequences;
 use crate::trace::layers::LayerTrace;
-use crate::trace::sweep::{Sweep, SweepError, SweepEstimate, SweepMetric, SweepQuestion, SweepRow, SweepRuns, copies};
+use crate::trace::sweep::{
+    Sweep, SweepError, SweepEstimate, SweepMetric, SweepQuestion, SweepRow, SweepRuns, SweepSite, copies,
+};
 use limpid_base::budget::Budget;
 use std::sync::Arc;
 
 /// Bytes that tensors of the clean run, and of the corrupt one, may take while they are read.
 const SEEN: usize = 64 << 20;
+
+/// How a metric depends on a run, to first order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricSlopes {
+    /// The norm of its gradient in the residual stream: before the first block and after each, token by token.
+    pub stream: Vec<Vec<f64>>,
+    /// The norm of its gradient in what each head computes (`hook_z`), layer by layer.
+    pub heads: Vec<Vec<f64>>,
+    /// Gradient times activation of each head: what the metric loses without the head, to first order.
+    pub attribution: Vec<Vec<f64>>,
+}
 
 impl Lm {
     /// Runs a corrupted prompt many times, each time with one activation of the clean prompt in its place, and measures how much of the
@@ -94,8 +107,7 @@ impl Lm {
         Ok(ends.saturating_add(runs))
     }
 
-    /// Gradients of a metric of one sequence at these tensors: `question` is the metric, and the position that it is read at. The loss is
-    /// that of the sequence's own targets.
+    /// Gradients of a metric of one sequence at these tensors; `position` is where it is read. The loss is that of the sequence's own targets.
     ///
     /// # Errors
     /// If the metric has no gradient, a token or position does not exist, or a tensor has none, and as [`Lm::trace_gradients`].
@@ -121,6 +133,36 @@ impl Lm {
             }
         }
         Ok(sums)
+    }
+
+    /// How a metric depends on the residual stream and on the heads of a run: [`Lm::metric_gradients`] in short.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn metric_slopes(&self, ids: &[u32], metric: (SweepMetric, i64)) -> Result<MetricSlopes> {
+        let depth = self.config().n_layer;
+        let z: Vec<String> = (0..depth).map(|l| SweepSite::Z.tensor(l)).collect();
+        let after = (0..depth).map(|l| Module::block(l).named("hook_resid_post"));
+        let stream = std::iter::once(SweepSite::ResidPre.tensor(0)).chain(after);
+        let slopes = self.metric_gradients(ids, metric, &stream.chain(z.iter().cloned()).collect::<Vec<_>>())?;
+        let (stream, of_z) = slopes.split_at(depth + 1);
+        let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        let rows = |of: &Labelled| of.values.chunks_exact(self.config().d_model).map(norm).collect();
+        let stream = stream.iter().map(rows).collect();
+        let (mut heads, mut attribution) = (vec![], vec![]);
+        let mut run = self.trace_layers(ids, SEEN)?;
+        for (name, slope) in z.iter().zip(of_z) {
+            let (values, wide) = (run.get(name)?, slope.shape.last().copied().unwrap_or(1));
+            let (mut squares, mut shares) = (vec![0.0; self.config().n_head], vec![0.0; self.config().n_head]);
+            for (at, (g, v)) in slope.values.iter().zip(&values.values).enumerate() {
+                let head = at / wide % squares.len();
+                squares[head] += f64::from(*g).powi(2);
+                shares[head] += f64::from(*g) * f64::from(*v);
+            }
+            heads.push(squares.into_iter().map(f64::sqrt).collect());
+            attribution.push(shares);
+        }
+        Ok(MetricSlopes { stream, heads, attribution })
     }
 
     /// Both prompts, of which nothing has run.

@@ -5,6 +5,7 @@
 mod changes;
 mod print;
 mod ready;
+mod slopes;
 mod why;
 
 #[cfg(feature = "serve")]
@@ -42,6 +43,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 #[command(group(clap::ArgGroup::new("asked").args(["why", "answer"])))]
+#[command(group(clap::ArgGroup::new("measured").args(["intervene", "backward"]).multiple(true)))]
 pub struct Args {
     #[command(flatten)]
     weights: WeightOptions,
@@ -148,11 +150,12 @@ pub struct Args {
     /// id if no token has that text; next: the likeliest
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["preset", "data", "tensor", "plot", "diagram", "save", "table", "params", "listing", "backward", "next", "masks", "similar"])]
     why: Option<String>,
-    /// With --intervene, measure this token with and without the change: its log-probability, or with --rather-than the difference of both logits
-    #[arg(long, value_name = "TOKEN", requires = "intervene", conflicts_with = "why")]
+    /// Measure this token: its log-probability, or with --rather-than the difference of both logits. With --intervene, with the change and
+    /// without it; with --backward, how it depends on the residual stream and the heads, or on the tensors of --tensor
+    #[arg(long, value_name = "TOKEN", requires = "measured", conflicts_with_all = ["why", "preset", "data", "plot", "save", "table", "params", "mask_file", "initial"])]
     answer: Option<String>,
     /// The prompt whose prediction the change should restore: prints which part of it comes back, (with - without) / (clean - without)
-    #[arg(long, value_name = "TEXT", requires = "answer")]
+    #[arg(long, value_name = "TEXT", requires_all = ["answer", "intervene"])]
     clean: Option<String>,
     /// With --intervene, also write N tokens after the prompt with and without the change, each time the likeliest
     #[arg(long, value_name = "N", requires = "intervene")]
@@ -245,6 +248,11 @@ pub fn run(mut args: Args) -> Result<()> {
         let checkpoint = open(&args, dir)?;
         let sequences = sequences(&args, &checkpoint)?.unwrap_or_default();
         return changes::print(&args, checkpoint, &sequences);
+    }
+    if let (Some(_), Some(dir), true) = (&args.answer, &args.model, args.backward) {
+        let checkpoint = open(&args, dir)?;
+        let sequences = sequences(&args, &checkpoint)?.unwrap_or_default();
+        return slopes::print(&args, checkpoint, &sequences);
     }
     let ready = ready(&args)?;
     if args.why.is_some() {

@@ -132,6 +132,54 @@ fn a_change_is_measured() {
     f.fails(1, &format!("{asked} --answer ',' --clean Once --position 5"), &["--clean", "--position 5"]);
 }
 
+/// To first order: what steps of a thousandth along the gradient change.
+#[test]
+fn gradients_of_an_answer_are_slopes() {
+    let f = trained("intervene-slopes");
+    let asked = "inspect --prompt 'Once upon a time' --answer ',' --rather-than ' called'";
+    let slopes = f.json(&format!("{asked} --backward --json"));
+    let number = |value: &Value| value.as_f64().unwrap();
+    let (stream, heads) = (slopes["stream"].as_array().unwrap(), slopes["heads"].as_array().unwrap());
+    assert_eq!((stream.len(), heads.len(), heads[0].as_array().unwrap().len()), (5, 4, 4));
+    let site = "blocks.1.hook_resid_post";
+    let tensor = f.json(&format!("{asked} --backward --tensor {site} --json"));
+    let (shape, values) = (&tensor[0]["shape"], tensor[0]["values"].as_array().unwrap());
+    let wide = shape[2].as_u64().unwrap() as usize;
+    for (at, norm) in stream[2].as_array().unwrap().iter().enumerate() {
+        let gradient: Vec<f64> = values[at * wide..(at + 1) * wide].iter().map(number).collect();
+        let square: f64 = gradient.iter().map(|v| v * v).sum();
+        assert!((square.sqrt() - number(norm)).abs() < 1e-6 * (1.0 + number(norm)));
+        let moved = |by: f64| {
+            let step = serde_json::json!({ "steer": site, "pos": at, "by": by, "add": { "vector": gradient } });
+            number(&f.json(&format!("{asked} --json --intervene {}", quoted(&step.to_string())))["answer"]["with"])
+        };
+        let slope = (moved(1e-2) - moved(-1e-2)) / 2e-2;
+        assert!((slope - square).abs() < 1e-2 * square + 1e-3, "at {at}: {slope} for {square}");
+    }
+    // a head's share is what scaling it by a thousandth takes away
+    let scaled = |by: f64| {
+        let step = format!("{{\"scale\": \"blocks.2.attn.hook_z\", \"head\": 1, \"by\": {by}}}");
+        number(&f.json(&format!("{asked} --json --intervene {}", quoted(&step)))["answer"]["with"])
+    };
+    let (slope, share) = ((scaled(1.05) - scaled(0.95)) / 0.1, number(&slopes["attribution"][2][1]));
+    assert!((slope - share).abs() < 2e-2 * share.abs() + 1e-3, "{slope} for {share}");
+    for width in [40, 80] {
+        let shown = f.ok(&format!("{asked} --backward --width {width}"));
+        assert_eq!(shown.lines().find(|line| line.chars().count() > width), None);
+    }
+    f.fails(
+        1,
+        &format!("{asked} --backward --tensor blocks.1.hook_resid_pos"),
+        &["did you mean `blocks.1.hook_resid_post`?"],
+    );
+    f.fails(2, &format!("{asked} --backward --clean Once"), &["--intervene"]);
+    f.fails(
+        2,
+        &format!("{asked} --backward --intervene {}", quoted(r#"{"ablate": "blocks.0.hook_mlp_out"}"#)),
+        &["--backward"],
+    );
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_the_mend() {
     let f = trained("intervene-not");

@@ -159,18 +159,8 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     let values = [&stream.values[..], &after.values[2 * tokens..]].concat();
     let map = |title: &str, size, axis, rows: &[&str], columns: &[&str], values: Vec<f32>| {
         let [rows, columns] = [rows, columns].map(|words| words.iter().map(ToString::to_string).collect());
-        let (index, hidden, scale) = (vec![], vec![], HeatScale::Signed);
-        View::Matrix(Matrix {
-            tensor: title.into(),
-            index,
-            size,
-            axes: ["layer", axis],
-            rows,
-            columns,
-            values,
-            hidden,
-            scale,
-        })
+        let (tensor, axes, scale) = (title.into(), ["layer", axis], HeatScale::Signed);
+        View::Matrix(Matrix { tensor, index: vec![], size, axes, rows, columns, values, hidden: vec![], scale })
     };
     let places = ["before 0", "before 1", "before 2", "after 2"];
     class.show(map(

@@ -7,7 +7,7 @@ use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::ConfigError;
+use limpid::config::{Config, ConfigError};
 use limpid::generate::{Options, Sampler};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::compare::{TraceComparison, compare};
@@ -31,6 +31,23 @@ struct Runs {
     written: Option<[Vec<u32>; 2]>,
 }
 
+/// The metric that --answer and --rather-than name, and what it is called.
+pub fn metric_of(args: &Args, (config, tokenizer): (&Config, Option<&Tokenizer>)) -> Result<(SweepMetric, String)> {
+    if !config.lm_head {
+        bail!("--answer: {}", ConfigError::NoHead);
+    }
+    let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
+    let answer = id("--answer", args.answer.as_deref().unwrap_or_default())?;
+    let foil = args.rather_than.as_deref().filter(|foil| *foil != "none");
+    let foil = foil.map(|foil| id("--rather-than", foil)).transpose()?;
+    let metric = match foil {
+        Some(foil) => SweepMetric::LogitDifference { answer, foil },
+        None => SweepMetric::LogProbability { answer },
+    };
+    let over = foil.map_or(String::new(), |foil| format!(" over {}", piece(tokenizer, foil)));
+    Ok((metric, format!("{} of {}{over}", metric.name(), piece(tokenizer, answer))))
+}
+
 /// What --answer asks for.
 struct Answer {
     what: String,
@@ -47,20 +64,11 @@ impl Answer {
         (plain, tokenizer): (&Lm, Option<&Tokenizer>),
         [without, with]: [&mut LayerTrace; 2],
     ) -> Result<Option<Answer>> {
-        let (Some(text), config) = (&args.answer, plain.config()) else { return Ok(None) };
-        if !config.lm_head {
-            bail!("--answer: {}", ConfigError::NoHead);
+        if args.answer.is_none() {
+            return Ok(None);
         }
-        let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
-        let answer = id("--answer", text)?;
-        let foil = args.rather_than.as_deref().filter(|foil| *foil != "none");
-        let foil = foil.map(|foil| id("--rather-than", foil)).transpose()?;
-        let metric = match foil {
-            Some(foil) => SweepMetric::LogitDifference { answer, foil },
-            None => SweepMetric::LogProbability { answer },
-        };
-        let foil = foil.map_or(String::new(), |foil| format!(" over {}", piece(tokenizer, foil)));
-        let what = format!("{} of {}{foil}", metric.name(), piece(tokenizer, answer));
+        let config = plain.config();
+        let (metric, what) = metric_of(args, (config, tokenizer))?;
         let place = |run: &LayerTrace| position(args.position, &run.batch().tokens, (config.mask, tokenizer));
         let measured = |run: &mut LayerTrace| -> Result<f64> { Ok(metric.measure(place(run)? as i64, run)?) };
         let clean = args.clean.as_ref().map(|text| -> Result<f64> {
@@ -234,6 +242,6 @@ impl Runs {
 }
 
 /// A stage of the stream.
-fn stage(n: usize) -> String {
+pub fn stage(n: usize) -> String {
     n.checked_sub(1).map_or("embedded".into(), |block| format!("block {block}"))
 }
