@@ -76,6 +76,15 @@ impl Book {
         self.bytes.extend(deflated);
         true
     }
+
+    /// The page with the answers in their place.
+    fn put_into(self, html: &str) -> Result<SavedPage, SaveError> {
+        let archive = json!(self.index).to_string();
+        let archive = [&(archive.len() as u32).to_le_bytes()[..], archive.as_bytes(), &self.bytes].concat();
+        let filled = PLACE.replace("></script>", &format!(">{}</script>", BASE64_STANDARD.encode(archive)));
+        let (before, after) = html.split_once(PLACE).ok_or(UiError::Place { line: PLACE })?;
+        Ok(SavedPage { html: format!("{before}{filled}{after}"), left_out: self.left_out })
+    }
 }
 
 /// Tokens that have answers of their own, the last ones of a long text.
@@ -150,6 +159,15 @@ fn keep_timelapse(book: &mut Book, ask: &Ask) {
     }
 }
 
+/// The page, which has no headers when it is a file.
+fn page_of_a_file() -> Result<String, UiError> {
+    let Page { html, csp } = ui::page(None)?;
+    // a file has no headers
+    let csp = csp.replace("connect-src 'self'; ", "").replace("; frame-ancestors 'none'", "");
+    let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{csp}\">");
+    Ok(html.replacen("<meta charset=\"utf-8\">", &format!("<meta charset=\"utf-8\">\n{meta}"), 1))
+}
+
 /// Every head as one tile, the weights of all heads first.
 fn keep_heads(
     book: &mut Book,
@@ -203,11 +221,7 @@ fn keep_tensors(book: &mut Book, (listing, layers): (&Value, u64), read: &dyn Fn
 /// # Errors
 /// If the prompt cannot be run, or the run alone is larger.
 pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Result<SavedPage, SaveError> {
-    let Page { html, csp } = ui::page(None)?;
-    // a file has no headers
-    let csp = csp.replace("connect-src 'self'; ", "").replace("; frame-ancestors 'none'", "");
-    let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{csp}\">");
-    let html = html.replacen("<meta charset=\"utf-8\">", &format!("<meta charset=\"utf-8\">\n{meta}"), 1);
+    let html = page_of_a_file()?;
     let room = most.saturating_sub(html.len() + 4096);
     let (glass, subjects) = (Glass::new(usize::MAX), [subject.clone()]);
     let mut book = Book { index: Map::new(), bytes: vec![], most: room, left_out: 0 };
@@ -284,9 +298,5 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
         Ok(Reply::File(_, _, bytes)) => Some(bytes),
         _ => None,
     });
-    let archive = json!(book.index).to_string();
-    let archive = [&(archive.len() as u32).to_le_bytes()[..], archive.as_bytes(), &book.bytes].concat();
-    let filled = PLACE.replace("></script>", &format!(">{}</script>", BASE64_STANDARD.encode(archive)));
-    let (before, after) = html.split_once(PLACE).ok_or(UiError::Place { line: PLACE })?;
-    Ok(SavedPage { html: format!("{before}{filled}{after}"), left_out: book.left_out })
+    book.put_into(&html)
 }

@@ -170,7 +170,7 @@ fn gradients_of_an_answer_are_slopes() {
     f.fails(
         1,
         &format!("{asked} --backward --tensor blocks.1.hook_resid_pos"),
-        &["did you mean `blocks.1.hook_resid_post`?"],
+        &["did you mean `blocks.1.hook_resid_post.grad`?"],
     );
     f.fails(2, &format!("{asked} --backward --clean Once"), &["--intervene"]);
     f.fails(

@@ -204,6 +204,7 @@ fn induction(class: &mut Class, training: u64) -> Result<(), Error> {
     class.claim("Two heads of the last block, which are no induction heads, are not needed");
     class.at_most("loss of the second half, times that as trained", controlled[1] / trained[1], 1.5);
     class.claim("What the two induction heads write is nearly enough: patched into a run that has nothing to repeat, it restores the loss");
+    class.at_most("loss of the second half with them", moved[1], 1.5);
     class.at_least("restored", (unrelated[1] - moved[1]) / (unrelated[1] - trained[1]), 0.5);
     class.claim("The sweep finds a head of block 0 right after the replaced letter, and induction heads at the end");
     let [early, late] = [0, 1].map(|block| truth.at(block).fold(0.0, f64::max));

@@ -448,3 +448,45 @@ fn a_large_sweep_is_confirmed_first() {
     let confirmed = SweepQuestion { by: SweepBy::Head, confirmed: true, ..asked };
     assert_eq!(lm.sweep(&confirmed, &mut |_| true).unwrap().metric.shape, [2, 3]);
 }
+
+/// Gradients of chosen words: those of all targets add up to the gradient of the mean loss, which PyTorch's fixtures hold; a difference of
+/// logits is the difference of two; and slopes are their norms.
+#[test]
+fn gradients_of_words_add_up_to_that_of_the_loss() {
+    let config = Config { n_head: 4, n_kv_head: Some(2), positions: Positions::Rotary, ..tiny() };
+    let (lm, _folder) = sound(&config, 21);
+    let ids: Vec<u32> = (0..9).map(|i| (i * 5 + 2) % 17).collect();
+    let names = ["blocks.0.hook_resid_pre", "blocks.0.attn.hook_z", "blocks.1.mlp.hook_post", "blocks.1.attn.hook_k"];
+    let names = names.map(String::from);
+    let of = |metric, at| lm.metric_gradients(&ids, (metric, at), &names).unwrap();
+    let whole = of(SweepMetric::Loss, -1);
+    let mut sums: Vec<Vec<f64>> = whole.iter().map(|one| vec![0.0; one.values.len()]).collect();
+    for (at, target) in ids[1..].iter().enumerate() {
+        for (sum, one) in sums.iter_mut().zip(of(SweepMetric::LogProbability { answer: *target }, at as i64)) {
+            sum.iter_mut().zip(one.values).for_each(|(sum, v)| *sum -= f64::from(v) / 8.0);
+        }
+    }
+    for ((whole, sum), name) in whole.iter().zip(&sums).zip(&names) {
+        let most = sum.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+        let off = whole.values.iter().zip(sum).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+        assert!(most > 1e-3 && off < 1e-5 * (1.0 + most), "{name}: {off} of {most}");
+    }
+    let [answer, foil] = [3, 11].map(|answer| of(SweepMetric::LogProbability { answer }, 4));
+    let both = of(SweepMetric::LogitDifference { answer: 3, foil: 11 }, 4);
+    for ((a, b), d) in answer.iter().zip(&foil).zip(&both) {
+        let off =
+            a.values.iter().zip(&b.values).zip(&d.values).map(|((a, b), d)| (a - b - d).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-5, "{}: {off}", d.name);
+    }
+    // a word depends on nothing that comes after it
+    let slopes = lm.metric_slopes(&ids, (SweepMetric::LogitDifference { answer: 3, foil: 11 }, 4)).unwrap();
+    assert_eq!((slopes.stream.len(), slopes.heads.len(), slopes.attribution[0].len()), (3, 2, 4));
+    assert!(slopes.stream.iter().all(|stage| stage[5..].iter().all(|norm| *norm == 0.0) && stage[4] > 0.0));
+    let z = lm.trace_layers(&ids, SEEN).unwrap().get(&names[1]).unwrap();
+    let share: f64 = z.values.iter().zip(&both[1].values).map(|(z, g)| f64::from(*z) * f64::from(*g)).sum();
+    assert!((slopes.attribution[0].iter().sum::<f64>() - share).abs() < 1e-9);
+    let said = |metric, at| lm.metric_gradients(&ids, (metric, at), &names).unwrap_err().to_string();
+    assert!(said(SweepMetric::Divergence, -1).contains("KL divergence has no gradient"));
+    assert!(said(SweepMetric::LogProbability { answer: 17 }, -1).contains("token 17 is outside"));
+    assert!(said(SweepMetric::LogProbability { answer: 1 }, 9).contains("there is no position 9"));
+}
