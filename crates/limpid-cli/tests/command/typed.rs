@@ -126,8 +126,8 @@ fn unknown_variables_are_told() {
     let f = Folder::new("variables");
     f.file("rhyme.txt", RHYME.repeat(60));
     let run = |name: &str, value: &str| f.command("params nano").env(name, value).output().unwrap();
-    let said = text(&run("LIMPID_STEP", "3").stderr);
-    assert!(said.contains("LIMPID_STEP is not a setting") && said.contains("did you mean LIMPID_STEPS?"), "{said}");
+    let said = text(&run("LIMPID_STEPZ", "3").stderr);
+    assert!(said.contains("LIMPID_STEPZ is not a setting") && said.contains("did you mean LIMPID_STEPS?"), "{said}");
     let said = text(&run("LIMPID_KILLS", "3").stderr);
     assert!(said.lines().count() == 1 && !said.contains("mean"), "{said}");
     assert_eq!(text(&run("LIMPID_STEPS", "3").stderr), "", "another verb's");
