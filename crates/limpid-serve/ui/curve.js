@@ -7,7 +7,7 @@ import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
  * @property {number[]} y
  * @property {{x: number, y: number} | null} dot
  * @property {{edges: number[], counts: number[], all: number[]} | null} bars `all`: of all tokens, as an outline in the same proportion
- * @property {[string, string]} axes what x and y are
+ * @property {[string, string]} [axes] what x and y are; of an activation function if it is not said
  * @property {(x: number) => string} [tick] an end of the x axis, where it is not the number itself
  * @property {string} words what it is, for those who do not see it
  */
@@ -22,7 +22,7 @@ export function curveChart(high = 230) {
   function draw() {
     const wide = element.clientWidth;
     if (!wide || !shown) return;
-    const { x, y, dot, bars, axes, tick, words } = shown;
+    const { x, y, dot, bars, axes = ["what goes in", "what comes out"], tick, words } = shown;
     sizeCanvas(canvas, wide, high);
     const context = emptyCanvas(canvas);
     if (!context) return;
@@ -30,7 +30,7 @@ export function curveChart(high = 230) {
     const ink = inks(element);
     const [x0, x1] = [x[0] ?? 0, x.at(-1) ?? 1];
     const [y0, y1] = [Math.min(0, ...y), Math.max(1e-9, ...y)];
-    const [left, right, foot] = [48, 10, high - 22];
+    const [left, right, foot] = [58, 10, high - 22];
     const px = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (wide - left - right);
     const py = (/** @type {number} */ value) => 10 + (foot - 10) * (1 - (value - y0) / (y1 - y0 || 1));
     if (bars) {

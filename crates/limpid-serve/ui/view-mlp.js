@@ -65,7 +65,6 @@ function mlpView(glass) {
     chart.show({
       x: own.curve.x, y: own.curve.y, dot: chosen ? { x: chosen.pre, y: gated ? nearestOn(own.curve, chosen.pre) : chosen.post } : null,
       bars: { edges: own.edges, counts: own.counts, all: theirs ? theirs.counts : own.all },
-      axes: ["what goes in", "what comes out"],
       words: `${own.activation}, and ${figure(own.d_ff, 0)} pre-activations at token ${glass.q()}, from ${short(own.edges[0], 3)} to ${short(own.edges.at(-1), 3)}`,
     });
     legend.textContent = `Curve: ${own.activation}. Bars: what goes into it, ${figure(own.d_ff, 0)} units at this token; outline: the same ${theirs ? "in the other text" : "at all tokens"}. Dot: unit ${chosen?.unit ?? "–"}.`;

@@ -50,7 +50,7 @@ function timelapseView(glass) {
   const sheetOf = headSheets();
   let [playing, clock, polling, resting, closed] = [-1, 0, 0, 0, false];
 
-  const words = [...SCORES, { key: "repeated", name: "induction on random tokens that come twice" }];
+  const words = [...SCORES, { key: "repeated", name: "induction on repeats" }];
   const score = make("select", {}, ...words.map(({ key, name }) => make("option", { value: key }, name)));
   const than = make("input", { type: "number", min: "0", placeholder: "none" });
   const slider = make("input", { type: "range", min: "0", "aria-label": "Frame" });
