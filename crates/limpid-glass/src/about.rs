@@ -35,6 +35,7 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
         "norm_place": c.norm_place.to_string(),
         "final_norm": c.final_norm,
         "activation": c.activation.to_string(),
+        "timelapse": subject.lm.checkpoint().is_some_and(|files| files.path.join(limpid::timelapse::FILE).is_file()),
         "example": subject.lm.tokenizer().ok().and_then(|tokenizer| example(tokenizer, c)),
         "models": subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>(),
         "config": c,

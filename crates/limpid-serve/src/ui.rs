@@ -65,7 +65,7 @@ const FILES: &[(&str, &str)] = files!(
     "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
     "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "number-map.js" "numbers.js" "runs.js" "saved.js" "seed-table.js"
     "says.js" "settings.js" "source.js" "strip.js" "text.js" "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js"
-    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js" "view-walks.js" "view-why.js"
+    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js" "view-timelapse.js" "view-walks.js" "view-why.js"
     "views.js" "words.js"
 );
 
@@ -141,7 +141,7 @@ fn dense_style(text: &str) -> String {
 }
 
 /// A line of a script without the comments of types in it, and without the spaces between a sign and what is beside it: a fifth of the page.
-/// Lines with other texts than those in double quotes keep theirs.
+/// Lines with texts in single quotes or with templates inside of templates keep theirs.
 fn dense(line: &str) -> String {
     let mut code = String::new();
     let mut rest = line;
@@ -152,9 +152,6 @@ fn dense(line: &str) -> String {
         rest = after.strip_prefix(' ').unwrap_or(after);
     }
     code += rest;
-    if code.contains(['`', '\'', '\\', '/']) {
-        return code;
-    }
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let pack = |(n, part): (usize, &str)| {
         let chars: Vec<char> = part.chars().collect();
@@ -169,7 +166,18 @@ fn dense(line: &str) -> String {
             chars.iter().copied().enumerate().filter(keeps).map(|(_, c)| c).collect()
         }
     };
-    code.split('"').enumerate().map(pack).collect::<Vec<_>>().join("\"")
+    // a template stays as it is; where another stands inside of one, or anything else is unclear, so does the line
+    let plain = |n: usize, part: &str| match n % 2 {
+        0 => !part.contains(['\'', '\\', '/']) && part.matches('"').count() % 2 == 0,
+        _ => part.matches("${").count() == part.matches('}').count() && !part.ends_with('\\'),
+    };
+    let parts: Vec<&str> = code.split('`').collect();
+    if parts.len() % 2 == 0 || !parts.iter().enumerate().all(|(n, part)| plain(n, part)) {
+        return code;
+    }
+    let packed = |part: &str| part.split('"').enumerate().map(pack).collect::<Vec<_>>().join("\"");
+    let each = parts.iter().enumerate().map(|(n, part)| if n % 2 == 0 { packed(part) } else { part.to_string() });
+    each.collect::<Vec<_>>().join("`")
 }
 
 /// A text's name in a policy.
@@ -421,7 +429,10 @@ mod tests {
             ("return of(x) ? \"a  b\" : \" , \";", "return of(x)?\"a  b\":\" , \";"),
             ("const x = /** @type {any} */ (y) in z;", "const x=(y)in z;"),
             ("f(/** @type {A} */ a, /** @type {B} */ b);", "f(a,b);"),
-            ("const t = `${a} = ${b}`;", "const t = `${a} = ${b}`;"),
+            ("const t = `${a} = ${b}`;", "const t=`${a} = ${b}`;"),
+            ("f(a, `it's \" / `, b, \"c, d\");", "f(a,`it's \" / `,b,\"c, d\");"),
+            ("f(a, `${b ? ` c, ${d}` : \"\"}`, e);", "f(a, `${b ? ` c, ${d}` : \"\"}`, e);"),
+            ("f(a, \"`b, c\", d);", "f(a, \"`b, c\", d);"),
             ("const r = 'a, b';", "const r = 'a, b';"),
         ] {
             assert_eq!(dense(line), expected);

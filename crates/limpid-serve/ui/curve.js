@@ -1,8 +1,5 @@
-// An activation function as a curve, with what goes into it: a dot for one number, bars for many.
+// A curve, such as an activation function with what goes into it: a dot for one number, bars for many.
 import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
-
-/** The height of the chart. */
-const CURVE_HIGH = 230;
 
 /**
  * @typedef {object} Curved
@@ -10,10 +7,13 @@ const CURVE_HIGH = 230;
  * @property {number[]} y
  * @property {{x: number, y: number} | null} dot
  * @property {{edges: number[], counts: number[], all: number[]} | null} bars `all`: of all tokens, as an outline in the same proportion
+ * @property {[string, string]} [axes] what x and y are; of an activation function if it is not said
+ * @property {(x: number) => string} [tick] an end of the x axis, where it is not the number itself
  * @property {string} words what it is, for those who do not see it
  */
 
-export function curveChart() {
+/** @param {number} [high] its height */
+export function curveChart(high = 230) {
   const canvas = make("canvas", { role: "img", "aria-label": "Curves: on their way" });
   const element = make("div", { class: "chart" }, canvas);
   /** @type {Curved | null} */
@@ -22,15 +22,15 @@ export function curveChart() {
   function draw() {
     const wide = element.clientWidth;
     if (!wide || !shown) return;
-    const { x, y, dot, bars, words } = shown;
-    sizeCanvas(canvas, wide, CURVE_HIGH);
+    const { x, y, dot, bars, axes = ["what goes in", "what comes out"], tick, words } = shown;
+    sizeCanvas(canvas, wide, high);
     const context = emptyCanvas(canvas);
     if (!context) return;
     canvas.setAttribute("aria-label", words);
     const ink = inks(element);
     const [x0, x1] = [x[0] ?? 0, x.at(-1) ?? 1];
     const [y0, y1] = [Math.min(0, ...y), Math.max(1e-9, ...y)];
-    const [left, right, foot] = [48, 10, CURVE_HIGH - 22];
+    const [left, right, foot] = [58, 10, high - 22];
     const px = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (wide - left - right);
     const py = (/** @type {number} */ value) => 10 + (foot - 10) * (1 - (value - y0) / (y1 - y0 || 1));
     if (bars) {
@@ -56,10 +56,10 @@ export function curveChart() {
     context.textAlign = "right";
     for (const value of [y0, 0, y1]) if (value === 0 || Math.abs(py(value) - py(0)) > 12) context.fillText(short(value, 3), left - 6, py(value));
     context.textAlign = "center";
-    for (const value of [x0, 0, x1]) if (value === 0 ? x0 < 0 && x1 > 0 && Math.min(px(0) - left, wide - right - px(0)) > 30 : true) context.fillText(short(value, 3), Math.min(wide - 24, px(value)), foot + 12);
+    for (const value of [x0, 0, x1]) if (value === 0 ? x0 < 0 && x1 > 0 && Math.min(px(0) - left, wide - right - px(0)) > 30 : true) context.fillText(tick?.(value) ?? short(value, 3), Math.min(wide - 24, px(value)), foot + 12);
     context.textAlign = "left";
-    context.fillText("what comes out", left + 4, 6);
-    context.fillText("what goes in", left + 0.2 * (wide - left - right), foot + 12);
+    context.fillText(axes[1], left + 4, 6);
+    context.fillText(axes[0], left + 0.2 * (wide - left - right), foot + 12);
     context.strokeStyle = ink("mlp");
     context.lineWidth = 2;
     context.beginPath();

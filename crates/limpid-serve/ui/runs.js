@@ -81,7 +81,7 @@ export function runPrompt(source, body, changed, signal) {
 }
 
 /** @param {string} text base64 */
-function bytesOf(text) {
+export function bytesOf(text) {
   return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }
 

@@ -90,7 +90,8 @@ export function savedGlass() {
       const words = new URLSearchParams(query);
       if (question.startsWith("tensors/")) return part(decodeURIComponent(question.slice(8)), words);
       words.sort();
-      const answer = await json(`${decodeURIComponent(question)}?${decodeURIComponent(`${words}`)}`);
+      // all frames of a time-lapse are one answer
+      const answer = await json(words.has("from") ? question : `${decodeURIComponent(question)}?${decodeURIComponent(`${words}`)}`);
       if (answer === null) throw missing(question === "path" ? "this step of the path" : `the answer to \`${question}\` here`);
       return answer;
     },

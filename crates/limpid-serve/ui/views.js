@@ -11,13 +11,14 @@ import { viewOfPath } from "./view-path.js";
 import { viewOfSweep } from "./view-sweep.js";
 import { viewOfTable } from "./view-table.js";
 import { viewOfText } from "./view-text.js";
+import { viewOfTimelapse } from "./view-timelapse.js";
 import { viewOfTour } from "./tour.js";
 import { viewOfWalks } from "./view-walks.js";
 import { viewOfWhy } from "./view-why.js";
 
 /** @type {{title: string, views: import("./glass.js").View[]}[]} */
 export const GROUPS = [
-  { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens] },
+  { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens, viewOfTimelapse] },
   { title: "Reach in", views: [viewOfSweep, viewOfGradients] },
   { title: "Numbers", views: [viewOfTable, viewOfWhy, viewOfEmbed, viewOfNotation] },
   { title: "Learn", views: [viewOfTour, viewOfWalks] },

@@ -1,4 +1,4 @@
-// Trains small models and serves them with the real binary: `chat` (a chat template), `base` (none), `key` (base, which
+// Trains small models and serves them with the real binary: `chat` (a chat template), `base` (none, with a time-lapse), `key` (base, which
 // asks for a key; its page is the one in the binary, the others' are the files here), `deep` (12 layers of 12 heads, 1,024
 // tokens), `twin` (base beside one that was trained longer, and beside chat), `bert` (an encoder, which `inspect --open`
 // shows). Their addresses go to the tests through the environment. LIMPID names another binary.
@@ -50,7 +50,7 @@ export default async function start() {
   const [chat, base, twin, deep, bert, data, words] = ["chat", "base", "twin", "deep", "bert", "chat.jsonl", "words.txt"].map((name) => path.join(folder, name));
   writeFileSync(data, [...CONVERSATIONS, ...CONVERSATIONS].map((one) => JSON.stringify(one)).join("\n"));
   train(chat, ["--data", data, "--context-length", "96", "--steps", "60", "--learning-rate", "0.003"]);
-  train(base, ["--steps", "20"]);
+  train(base, ["--steps", "20", "--probe", "--probe-every", "1"]);
   train(twin, ["--steps", "40", "--seed", "7"]);
   writeFileSync(words, "the cat sat on a mat and then it ran to the big old house where a dog was. ".repeat(120));
   const large = ["--n-layer", "12", "--n-head", "12", "--d-model", "96", "--context-length", "1024"];
