@@ -168,11 +168,11 @@ fn dense(line: &str) -> String {
     };
     // a template stays as it is; where another stands inside of one, or anything else is unclear, so does the line
     let plain = |n: usize, part: &str| match n % 2 {
-        0 => !part.contains(['\'', '\\', '/']) && part.matches('"').count() % 2 == 0,
+        0 => !part.contains(['\'', '\\', '/']) && part.matches('"').count().is_multiple_of(2),
         _ => part.matches("${").count() == part.matches('}').count() && !part.ends_with('\\'),
     };
     let parts: Vec<&str> = code.split('`').collect();
-    if parts.len() % 2 == 0 || !parts.iter().enumerate().all(|(n, part)| plain(n, part)) {
+    if parts.len().is_multiple_of(2) || !parts.iter().enumerate().all(|(n, part)| plain(n, part)) {
         return code;
     }
     let packed = |part: &str| part.split('"').enumerate().map(pack).collect::<Vec<_>>().join("\"");
