@@ -44,55 +44,56 @@ struct Cli {
     verb: Verb,
 }
 
+/// A verb; its line in the list stands here, and what `limpid VERB --help` says first with its arguments.
 #[derive(Subcommand)]
 #[allow(clippy::large_enum_variant)] // made once
 enum Verb {
-    /// Train a model; with no flags, a small one on a built-in corpus
+    #[command(about = "Train a model; with no flags, a small one on a built-in corpus")]
     Train(verbs::train::Args),
-    /// Generate text that continues a prompt
+    #[command(about = "Generate text that continues a prompt")]
     Generate(verbs::generate::Args),
-    /// Talk to a model that was trained on conversations
+    #[command(about = "Talk to a model that was trained on conversations")]
     Chat(verbs::chat::Args),
-    /// Turn texts into embedding vectors
+    #[command(about = "Turn texts into embedding vectors")]
     Embed(verbs::embed::Args),
-    /// Serve a model over HTTP, in OpenAI's protocol, with a page to try it
+    #[command(about = "Serve a model over HTTP, in OpenAI's protocol, with a page to try it")]
     #[cfg(feature = "serve")]
     Serve(verbs::serve::Args),
-    /// Recompute an answer from its receipt and verify that every byte matches
+    #[command(about = "Recompute an answer from its receipt and verify that every byte matches")]
     Replay(verbs::replay::Args),
-    /// Measure loss, perplexity and bits per byte of a text
+    #[command(about = "Measure loss, perplexity and bits per byte of a text")]
     Eval(verbs::eval::Args),
-    /// Run a model and show every tensor by name
+    #[command(about = "Look inside a model that runs on a prompt: words, heads, every tensor by name")]
     Inspect(verbs::inspect::Args),
-    /// Patch activations of one prompt into another over all layers, and see which restore the answer
+    #[command(about = "Patch activations of one prompt into another over all layers, and see which restore the answer")]
     Sweep(verbs::sweep::Args),
-    /// Find the vector that tells two kinds of prompts apart, to steer with it
+    #[command(about = "Find the vector that tells two kinds of prompts apart, to steer with it")]
     Direction(verbs::direction::Args),
-    /// Read a document about the transformer beside a live model
+    #[command(about = "Read a document about the transformer beside a live model")]
     #[cfg(feature = "study")]
     Walk(verbs::walk::Args),
-    /// Run a short experiment that tests a common claim about transformers
+    #[command(about = "Run a short experiment that tests a common claim about transformers")]
     #[cfg(feature = "study")]
     Lesson(verbs::lesson::Args),
-    /// Count parameters, memory and FLOPs of a preset or a model
+    #[command(about = "Count parameters, memory and FLOPs of a preset or a model")]
     Params(verbs::params::Args),
-    /// Write a page that shows runs side by side, with their curves
+    #[command(about = "Write a page that shows runs side by side, with their curves")]
     Report(verbs::report::Args),
-    /// Show what a model did inside while it learned (train --probe)
+    #[command(about = "Show what a model did inside while it learned (train --probe)")]
     Timelapse(verbs::timelapse::Args),
-    /// Estimate memory, time and parameter groups of a training run without running it
+    #[command(about = "Estimate memory, time and parameter groups of a training run without running it")]
     Plan(verbs::plan::Args),
-    /// Check gradients numerically and overfit one batch
+    #[command(about = "Check gradients numerically and overfit one batch")]
     Check(verbs::check::Args),
-    /// Encode text, decode ids, or train a tokenizer
+    #[command(about = "Encode text, decode ids, or train a tokenizer")]
     Tokenize(verbs::tokenize::Args),
-    /// Prepare and describe training data
+    #[command(about = "Prepare and describe training data")]
     Data(verbs::data::Args),
-    /// Convert a model for another program and verify the result
+    #[command(about = "Convert a model for another program and verify the result")]
     Convert(verbs::convert::Args),
-    /// Measure training, prefill and decoding against the machine's roofs
+    #[command(about = "Measure training, prefill and decoding against the machine's roofs")]
     Bench(verbs::bench::Args),
-    /// Show this machine's instruction sets, threads, memory and roofs
+    #[command(about = "Show this machine's instruction sets, threads, memory and roofs")]
     Doctor(verbs::doctor::Args),
     /// Print shell completions
     Completions(verbs::pages::Completions),

@@ -24,7 +24,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Measure training, prefill and decoding. Tokens are random, and weights too unless a model is given; every figure is shown with its roof.
+/// Measure training, prefill and decoding.
+///
+/// Tokens are random, and weights too unless a model is given; every figure is shown with its roof.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]

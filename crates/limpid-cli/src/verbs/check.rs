@@ -17,8 +17,10 @@ use limpid::train::{Batches, Objective, PreflightReport};
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 use std::path::{Path, PathBuf};
 
-/// Check gradients numerically and overfit one batch: compare gradients with finite differences, run the check before the first step
-/// (preflight), and overfit one batch. Takes the flags of `train`.
+/// Check gradients numerically and overfit one batch.
+///
+/// Compares gradients with finite differences, runs the check that comes before the first step of a training (preflight), and overfits one
+/// batch. Takes the flags of `train`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]

@@ -11,7 +11,7 @@ use limpid::config::Axis;
 use limpid::matrix::Precision;
 use limpid::numeric::simd::Level;
 
-/// CPU, instruction sets, threads, memory, roofs: what limpid finds and will use.
+/// Show this machine's instruction sets, threads, memory and roofs: what limpid finds and will use.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print the result as JSON on stdout

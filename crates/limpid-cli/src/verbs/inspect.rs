@@ -38,8 +38,10 @@ use ready::{Ready, dense, open, prompts, ready, sequences};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Look inside a model that runs on a prompt: how surprised it was by each token, what it would have said after each block, and what its heads
-/// attend to; every tensor with its symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture (--plot).
+/// Look inside a model that runs on a prompt.
+///
+/// Shows how surprised it was by each token, what it would have said after each block, and what its heads attend to; every tensor with its
+/// symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture (--plot).
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 #[command(group(clap::ArgGroup::new("asked").args(["why", "answer"])))]

@@ -11,8 +11,9 @@ use limpid::train::Control;
 use limpid_study::lessons::{ALL, Claim, Topic};
 use std::sync::atomic::Ordering;
 
-/// Run a short experiment that tests a common claim about transformers, in a few seconds: tables, heat maps, and for each claim whether
-/// it holds on this run. Without a name: the lessons, a line each.
+/// Run a short experiment that tests a common claim about transformers.
+///
+/// In a few seconds it prints tables, heat maps, and for each claim whether it holds on this run. Without a name: the lessons, a line each.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Which

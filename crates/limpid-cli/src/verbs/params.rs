@@ -10,7 +10,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Parameters of a preset or a model by group, its memory and its FLOPs; with other sizes and choices if flags say so.
+/// Count parameters, memory and FLOPs of a preset or a model, by group; with other sizes and choices if flags say so.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("Presets: {}", PRESETS.join(", ")))]
 pub struct Args {

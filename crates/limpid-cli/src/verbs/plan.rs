@@ -22,8 +22,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Estimate memory, time and parameter groups of a training run without running it. Nothing is written: a few steps are timed and then
-/// discarded.
+/// Estimate memory, time and parameter groups of a training run without running it.
+///
+/// Nothing is written: a few steps are timed and then discarded.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]

@@ -11,7 +11,9 @@ use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Encode text, decode ids, or train a tokenizer, pieces beside ids; `tokenize train` learns a tokenizer.
+/// Encode text, decode ids, or train a tokenizer.
+///
+/// Prints pieces beside their ids; `tokenize train` learns a tokenizer.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {

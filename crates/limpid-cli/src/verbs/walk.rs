@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
-/// Read a document about the transformer beside a live model: every section's symbols, formula, shapes and tensors, what to see, where
-/// the document errs, and commands to try. Without a name: the documents, a line each. On a terminal it goes step by step, elsewhere it
-/// prints all of them.
+/// Read a document about the transformer beside a live model.
+///
+/// Each section has its symbols, formula, shapes and tensors, what to see, where the document errs, and commands to try. Without a name: the
+/// documents, a line each. On a terminal it goes step by step, elsewhere it prints all of them.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// s0 (Notations), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme), s4 (llm.c's memory)
