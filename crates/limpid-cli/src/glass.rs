@@ -136,8 +136,6 @@ pub fn html(
     run: &PageRun,
     machine: &MachineOptions,
 ) -> Result<()> {
-    let name = models::name(dir);
-    let model = served(checkpoint, name.clone(), machine)?;
     let mut body = match (run.prompt, run.ids) {
         (Some(text), _) => json!({ "prompt": text }),
         (None, Some(ids)) => json!({ "tokens": ids }),
@@ -147,13 +145,25 @@ pub fn html(
     if let Some(steps) = run.steps {
         body["interventions"] = steps.json().clone();
     }
+    save((path, glass.max_bytes), (dir, checkpoint), (&body, None), machine)
+}
+
+/// Writes the page with a run and a sweep, as the server is asked for them.
+pub fn save(
+    (path, most): (&Path, Option<u64>),
+    (dir, checkpoint): (&Path, Checkpoint),
+    (body, sweep): (&Value, Option<&Value>),
+    machine: &MachineOptions,
+) -> Result<()> {
+    let name = models::name(dir);
+    let model = served(checkpoint, name.clone(), machine)?;
     let command = format!("limpid inspect --model {name} --open");
     let subject = Subject::from(&model);
     let page = |most: u64| {
-        let saved = saved::page(&subject, &body, &command, usize::try_from(most).unwrap_or(usize::MAX));
+        let saved = saved::page(&subject, (body, sweep), &command, usize::try_from(most).unwrap_or(usize::MAX));
         saved.map(|page| (page, most))
     };
-    let saved = match (glass.max_bytes, page(glass.max_bytes.unwrap_or(SMALL))) {
+    let saved = match (most, page(most.unwrap_or(SMALL))) {
         (None, Err(saved::SaveError::TooLarge { .. })) => page(LARGE),
         (_, done) => done,
     };

@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use limpid::model::{Component, Module};
 use limpid::trace::tiles::SIDE;
+use limpid_base::budget::Budget;
 use limpid_glass::{Glass, GlassError, Reply, Subject};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -216,11 +217,50 @@ fn keep_tensors(book: &mut Book, (listing, layers): (&Value, u64), read: &dyn Fn
     }
 }
 
-/// The page with the run of a prompt (`body` as in [`Glass::trace`]), in at most `most` bytes. `command` is what shows more.
+/// A sweep, which is what the page then begins with.
+fn keep_sweep(
+    book: &mut Book,
+    about: &mut Value,
+    (glass, subjects): (&Glass, &[Subject]),
+    sweep: Option<&Value>,
+) -> Result<(), SaveError> {
+    let Some(sweep) = sweep else { return Ok(()) };
+    let mut lines = String::new();
+    glass.sweep(subjects, sweep, (&Budget::default(), &Arc::default()), &mut |event| {
+        lines += event;
+        lines.push('\n');
+        true
+    })?;
+    let word = |name: &str| Some((name.to_string(), sweep.get(name)?.clone()));
+    let mut words: Map<String, Value> = ["clean", "site", "by", "metric"].into_iter().filter_map(word).collect();
+    if sweep["estimate"] == json!(true) {
+        words.insert("est".into(), "1".into());
+    }
+    if book.add("sweep".into(), lines.as_bytes()) {
+        about["sweep"] = words.into();
+    }
+    Ok(())
+}
+
+/// The text of an answer that is one.
+fn text(reply: Reply) -> String {
+    match reply {
+        Reply::Json(text) => text,
+        Reply::File(..) => String::new(),
+    }
+}
+
+/// The page with the run of a prompt (`body` as in [`Glass::trace`]), and with a sweep if there is one (as in [`Glass::sweep`]), in at most
+/// `most` bytes. `command` is what shows more.
 ///
 /// # Errors
 /// If the prompt cannot be run, or the run alone is larger.
-pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Result<SavedPage, SaveError> {
+pub fn page(
+    subject: &Subject,
+    (body, sweep): (&Value, Option<&Value>),
+    command: &str,
+    most: usize,
+) -> Result<SavedPage, SaveError> {
     let html = page_of_a_file()?;
     let room = most.saturating_sub(html.len() + 4096);
     let (glass, subjects) = (Glass::new(usize::MAX), [subject.clone()]);
@@ -241,15 +281,12 @@ pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Resu
             query.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
         glass.ask(&subjects, path, &query, &Arc::default())
     };
-    let text = |reply: Reply| match reply {
-        Reply::Json(text) => text,
-        Reply::File(..) => String::new(),
-    };
     let mut about: Value = serde_json::from_str(&text(ask("model", &[])?)).unwrap_or_default();
     about["saved"] = json!({ "command": command });
     about["example"] = body["prompt"].clone();
     about["steps"] = body["interventions"].clone();
     about["models"] = json!([subject.name]);
+    keep_sweep(&mut book, &mut about, (&glass, &subjects), sweep)?;
     let listing = text(ask(&format!("traces/{id}/tensors"), &[])?);
     for (key, answer) in [("model", about.to_string()), ("run", lines.clone()), ("listing", listing.clone())] {
         if !book.add(key.into(), answer.as_bytes()) {

@@ -483,6 +483,7 @@ export function glassView(page) {
       trouble = null;
       // a saved page shows its run, which may be a changed one
       if (model.steps && state.i === "") state = { ...state, i: JSON.stringify(model.steps) };
+      if (model.sweep && state.v === "") state = { ...state, v: "sweep", more: model.sweep };
       if (visible) follow();
     } catch (fault) {
       trouble = asTrouble(fault);

@@ -118,8 +118,14 @@ export function savedGlass() {
       }
     },
     async stream(path, body, onEvent) {
-      if (path !== "traces") throw missing(path === "walks" ? "the walks" : "a model that could run a sweep");
-      const { example, steps } = await json("model");
+      if (path === "walks") throw missing("the walks");
+      const { example, steps, sweep } = await json("model");
+      if (path === "sweeps") {
+        const [kept, asked] = [opened("sweep"), /** @type {any} */ ({ by: "head", ...body })];
+        if (!kept || ["clean", "site", "by"].some((name) => asked[name] !== sweep[name])) throw missing(kept ? "another sweep than its own" : "a model that could run a sweep");
+        for await (const line of lines(chunks(kept))) onEvent(JSON.parse(line));
+        return;
+      }
       const found = opened("run");
       if (!found || ("prompt" in body && body.prompt !== example) || JSON.stringify(/** @type {any} */ (body).interventions) !== JSON.stringify(steps ?? undefined)) throw missing("another run than that of its own prompt");
       for await (const line of lines(chunks(found))) onEvent(JSON.parse(line));

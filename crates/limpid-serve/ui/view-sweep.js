@@ -155,7 +155,7 @@ function sweepView(glass) {
   /** Reads the tokens of the clean text; more of its run is not needed. */
   async function read() {
     const text = more()["clean"] ?? "";
-    if (text === SWEPT.clean.text) return;
+    if (text === SWEPT.clean.text || glass.model.saved) return;
     /** @type {typeof SWEPT.clean} */
     const mine = { text, tokens: [], trouble: null };
     SWEPT.clean = mine;
@@ -328,6 +328,8 @@ function sweepView(glass) {
     update() {
       read();
       show();
+      // a saved page shows the sweep that it keeps
+      if (glass.model.sweep && !SWEPT.sweep) sweep();
     },
     close: map.close,
   };

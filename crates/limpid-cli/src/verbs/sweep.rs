@@ -1,5 +1,7 @@
 //! `sweep`: activation patching over all layers and positions, as a heat map.
 
+#[cfg(feature = "serve")]
+use crate::glass;
 use crate::look::{check_picture, drawn, position, token_id, write_picture};
 use crate::models::{WeightOptions, checkpoint, needs_head, prompt_ids, sharing};
 use crate::options::{MachineOptions, Usage};
@@ -79,6 +81,10 @@ pub struct Args {
     /// Draw the heat map into FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     plot_out: Option<PathBuf>,
+    /// Save the page with the sweep as one file that works offline, to send to somebody; it contains the prompts, but no weights
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["plot_out", "json", "over_steps", "to"])]
+    html: Option<PathBuf>,
     /// Colours of the picture: ink, viridis, cividis or diverging [default: what suits the numbers]
     #[arg(long, value_name = "NAME", requires = "plot_out", value_parser = Palette::ALL.map(Palette::name))]
     palette: Option<String>,
@@ -117,6 +123,10 @@ pub fn run(mut args: Args) -> Result<()> {
     }
     if args.over_steps {
         return over_steps(&args, &checkpoint.path, (&question, &texts));
+    }
+    #[cfg(feature = "serve")]
+    if let Some(path) = &args.html {
+        return saved_page(&args, path, checkpoint, (&question, &texts));
     }
     let sweep = swept(&args, checkpoint, &question)?;
     let words = words(&question, &tokenizer);
@@ -159,6 +169,35 @@ fn swept(args: &Args, checkpoint: Checkpoint, question: &SweepQuestion) -> Resul
     });
     progress.done();
     Ok(sweep?)
+}
+
+/// --html: the page with the run of the corrupt prompt and the sweep.
+#[cfg(feature = "serve")]
+fn saved_page(
+    args: &Args,
+    path: &Path,
+    checkpoint: Checkpoint,
+    (question, [clean, corrupt]): (&SweepQuestion, &[String; 2]),
+) -> Result<()> {
+    let by = match question.by {
+        SweepBy::Head => "head",
+        SweepBy::Position => "position",
+        SweepBy::Pair => bail!(Usage("--html draws no grid of pairs: leave --by-pair out, or take --plot-out".into())),
+    };
+    let mut sweep = json!({
+        "clean": clean, "corrupt": corrupt, "site": question.site.name(), "by": by, "position": question.position,
+        "estimate": args.estimate, "confirm": true,
+    });
+    match question.metric {
+        SweepMetric::LogitDifference { answer, foil } => {
+            (sweep["answer"], sweep["foil"]) = (answer.into(), foil.into())
+        }
+        SweepMetric::LogProbability { answer } => sweep["answer"] = answer.into(),
+        SweepMetric::Loss => sweep["metric"] = "loss".into(),
+        SweepMetric::Divergence => sweep["metric"] = "kl".into(),
+    }
+    let dir = checkpoint.path.clone();
+    glass::save((path, None), (&dir, checkpoint), (&json!({ "prompt": corrupt }), Some(&sweep)), &args.machine)
 }
 
 /// --over-steps: the sweep of each state that a run kept. Of one that answers both prompts alike there is nothing to restore.

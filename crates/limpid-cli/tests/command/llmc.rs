@@ -84,7 +84,7 @@ fn the_recipe_takes_the_flags_of_train() {
     assert!(!f.0.join("runs").exists());
     for (flags, code, says) in [
         ("--recipe llm.c", 2, "llmc"),
-        ("--recipe llmc --ui", 2, "without mpirun, --ui and --json"),
+        ("--recipe llmc --ui", 2, "without mpirun, --ui, --json and --probe"),
         ("--recipe llmc --resume auto", 2, "--resume"),
         ("--recipe llmc --mask bidirectional", 2, "predict the next token"),
     ] {

@@ -107,6 +107,9 @@ fn a_sweep_fits_its_terminal_and_draws_a_picture() {
         let is_wide = |line: &&str| line.chars().count() > width && !line.contains("inspect ");
         assert_eq!(shown.lines().find(is_wide), None, "at {width}");
     }
+    f.ok(&sweep("--answer ',' --site z --by-pos --html sweep.html"));
+    assert!(fs::read_to_string(f.0.join("sweep.html")).unwrap().contains("id=\"saved\">"));
+    f.fails(2, &sweep("--answer ',' --site pattern --by-pair --html sweep.html"), &["--by-pair"]);
     f.ok(&sweep("--metric kl --estimate --answer ',' --plot-out map.svg").replace("--metric kl ", ""));
     assert!(fs::read_to_string(f.0.join("map.svg")).unwrap().contains("</svg>"));
 }

@@ -114,3 +114,25 @@ test("a saved file shows the changed run, with its steps", async ({ page }, info
   await expect(page.locator("#glass-facts")).toContainText("nats a token");
   expect(await page.locator("#glass-facts").textContent()).not.toBe(changed);
 });
+
+test("a saved file begins with the sweep that it keeps", async ({ page }, info) => {
+  const file = info.outputPath("sweep.html");
+  const { status, stderr } = spawnSync(BINARY, ["sweep", process.env.LIMPID_FOLDER, "--clean", CLEAN, "--corrupt", CORRUPT, "--metric", "kl", "--site", "z", "--by-pos", "--html", file], { encoding: "utf8" });
+  expect(status, stderr).toBe(0);
+  await page.goto(pathToFileURL(file).href);
+  await done(page);
+  await expect(page.getByLabel("Clean text")).toHaveValue(CLEAN);
+  await expect(page.locator(".sweep .note").first()).toContainText("KL divergence");
+  await expect(page.getByRole("combobox", { name: "Patch" })).toHaveValue("z");
+  const peak = await page.locator(".sweep li").first().textContent();
+  expect(await barriers(page)).toEqual([]);
+  // another one needs the model
+  await page.getByRole("combobox", { name: "Patch" }).selectOption("q");
+  await page.getByRole("button", { name: "Sweep", exact: true }).click();
+  await expect(page.locator(".sweep")).toContainText("another sweep than its own");
+  // the same peak as where the model is served
+  await page.goto(sweepAt({ clean: CLEAN, site: "z", by: "position", metric: "kl" }).replace(at("TWIN"), at("BASE")));
+  await page.getByLabel("Clean text").press("Enter");
+  await done(page);
+  expect(await page.locator(".sweep li").first().textContent()).toBe(peak);
+});
