@@ -571,7 +571,9 @@ test("nobody is shut out of any view", async ({ page }) => {
   }
 });
 
-test("a long prompt through many layers stays within its budgets", async ({ page }) => {
+test("a long prompt through many layers stays within its budgets", async ({ page, expected }) => {
+  // gradients keep the whole run, which is more than the server has room for
+  expected.push("status of 400");
   const words = "the cat sat on a mat and then it ran to the big old house where a dog was ".repeat(60);
   let [thumbnails, tiles, tileBytes, atOnce, most] = [0, 0, 0, 0, 0];
   const ofTiles = (request) => request.url().endsWith("/tiles");
@@ -590,7 +592,8 @@ test("a long prompt through many layers stays within its budgets", async ({ page
   await look(page, `v=map&last=1&p=${encodeURIComponent(words)}`, "DEEP");
   await expect.poll(() => thumbnails).toBeGreaterThan(0);
   expect(thumbnails).toBeLessThanOrEqual(1e6);
-  for (const view of VIEWS) {
+  // the model was trained without a probe
+  for (const view of VIEWS.filter((view) => view !== "timelapse")) {
     await page.evaluate((view) => (location.hash = location.hash.replace(/v=\w+/, `v=${view}`)), view);
     await expect(page.locator(`#glass[data-view="${view}"]`)).toBeVisible();
     if (view === "head") {
@@ -598,7 +601,8 @@ test("a long prompt through many layers stays within its budgets", async ({ page
       await expect.poll(() => tileBytes).toBeGreaterThan(0);
       expect([tiles, tileBytes].map((n, i) => n <= [4, 300_000][i]), `${tiles} tiles, ${tileBytes} bytes`).toEqual([true, true]);
     }
-    await expect(page.locator(READY[view]).first()).toBeAttached();
+    if (view === "gradients") await expect(page.locator(".gradients")).toContainText("the memory of traces: it needs");
+    else await expect(page.locator(READY[view]).first()).toBeAttached();
     expect(await page.locator("*").count(), view).toBeLessThanOrEqual(3000);
   }
   // zoom: only one request at a time, of what is in sight
