@@ -42,6 +42,7 @@ impl Lm {
     ///     by: SweepBy::Position,
     ///     metric: SweepMetric::LogitDifference { answer: mary, foil: john },
     ///     position: -1,
+    ///     to: None,
     ///     confirmed: false,
     /// };
     /// let sweep = lm.sweep(&question, &mut |_| true)?;
