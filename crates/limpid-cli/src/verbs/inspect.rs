@@ -34,7 +34,9 @@ use limpid::trace::ranking::{likeliest, nearest_rows};
 use limpid::trace::table::{self, Masks, TableOptions};
 use limpid::trace::view::{Grid, Labels, wrap};
 use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
-use ready::{Ready, dense, open, prompts, ready, sequences};
+#[cfg(feature = "serve")]
+use ready::prompts;
+use ready::{Ready, dense, open, ready, sequences};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
