@@ -44,6 +44,15 @@ pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, voca
     }
 }
 
+/// The tokens that --answer and --rather-than name.
+pub fn answer_ids(
+    (answer, foil): (&str, Option<&str>),
+    (tokenizer, vocab_size): (Option<&Tokenizer>, usize),
+) -> Result<(u32, Option<u32>)> {
+    let id = |flag, token: &str| token_id((flag, token), tokenizer, vocab_size);
+    Ok((id("--answer", answer)?, foil.map(|foil| id("--rather-than", foil)).transpose()?))
+}
+
 /// Which position is asked about.
 pub fn position(asked: Option<usize>, ids: &[u32], (mask, tokenizer): (Mask, Option<&Tokenizer>)) -> Result<usize> {
     let count = ids.len();

@@ -92,6 +92,13 @@ impl WeightOptions {
         Ok(self.named()?.expect("one of them is there"))
     }
 
+    /// The model as it was named, in a command that is printed.
+    pub fn words(&self) -> Result<String> {
+        let model = self.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
+        let adapter = self.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
+        Ok(model + &adapter.unwrap_or_default())
+    }
+
     /// What a verb takes beside the model, which stands before it: see [`after_model`].
     pub fn then(&mut self, word: Option<String>, verb: &str, what: &str) -> Result<String> {
         let missing = || Usage(format!("{what} is missing: `limpid {verb} [MODEL] {what}`"));

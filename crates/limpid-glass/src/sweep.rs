@@ -70,8 +70,7 @@ fn question(subject: &Subject, body: &AskedFields) -> Result<(SweepQuestion, Opt
     };
     let (answer, foil) = (one(subject, body, "answer")?, one(subject, body, "foil")?);
     let metric = match (choice(body, "metric", "answer", &["answer", "loss", "kl"])?, answer, foil) {
-        ("answer", Some(answer), Some(foil)) => Some(SweepMetric::LogitDifference { answer, foil }),
-        ("answer", Some(answer), None) => Some(SweepMetric::LogProbability { answer }),
+        ("answer", Some(answer), foil) => Some(SweepMetric::of(answer, foil)),
         ("answer", None, None) => None,
         ("loss", None, None) => Some(SweepMetric::Loss),
         ("kl", None, None) => Some(SweepMetric::Divergence),
@@ -101,7 +100,7 @@ fn usual_metric(subject: &Subject, question: &SweepQuestion) -> Result<SweepMetr
     let (clean, corrupt) = (best(&question.clean)?, best(&question.corrupt)?);
     let answer = clean.first().copied().unwrap_or(0);
     let foil = corrupt.into_iter().find(|id| *id != answer);
-    Ok(foil.map_or(SweepMetric::LogProbability { answer }, |foil| SweepMetric::LogitDifference { answer, foil }))
+    Ok(SweepMetric::of(answer, foil))
 }
 
 impl Glass {
@@ -196,10 +195,7 @@ pub fn gradients(glass: &Glass, opened: &Opened, query: &AskedQuery, budget: &Ar
     needs_head(opened)?;
     let lm = &opened.subject.lm;
     let asked = asked(opened, &mut opened.trace(budget), query)?;
-    let metric = match asked.foil {
-        Some(foil) => SweepMetric::LogitDifference { answer: asked.target, foil },
-        None => SweepMetric::LogProbability { answer: asked.target },
-    };
+    let metric = SweepMetric::of(asked.target, asked.foil);
     let bytes = lm.shown_bytes(opened.ids.len())?.saturating_add(lm.layer_bytes(opened.ids.len())?);
     let held = glass.reserve(bytes, budget)?;
     let slopes = lm.metric_slopes(&opened.ids, (metric, asked.row as i64))?;

@@ -221,6 +221,11 @@ impl SweepMetric {
         }
     }
 
+    /// The logit of `answer` less that of `foil`; without a foil the answer's log-probability.
+    pub fn of(answer: u32, foil: Option<u32>) -> SweepMetric {
+        foil.map_or(SweepMetric::LogProbability { answer }, |foil| SweepMetric::LogitDifference { answer, foil })
+    }
+
     /// Batches whose losses have gradients that make up the metric's at a position of a run, and what each is worth. `targets` are those of
     /// [`SweepMetric::Loss`].
     ///

@@ -21,6 +21,10 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "../../limpid/tests/library/common/folder.rs"]
+mod folder;
+use folder::copy_folder;
+
 /// What is trained, and on what.
 #[derive(Clone)]
 struct Case {
@@ -224,19 +228,6 @@ fn whatever_cannot_be_written_is_told_and_loses_nothing() {
     }
 }
 
-/// All files of a folder.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().flatten() {
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            fs::copy(&path, &to).unwrap();
-        }
-    }
-}
-
 /// A run goes back to an earlier state, and each operation of that fails, or is the last before the process is killed, or finds that
 /// somebody has removed what it is about. What is then taken up is the run as it was, or the one that went back undisturbed.
 #[test]
@@ -259,18 +250,18 @@ fn a_run_goes_back_in_one_step() {
             run.resume(Some(2))?;
             run.go(&mut |_| Control::Continue)
         };
-        copy(&before, &whole);
+        copy_folder(&before, &whole);
         let (done, operations) = faults::during(0..0, || go_back(&whole));
         assert!(done.is_ok_and(|summary| summary.steps == 6 && summary.missing.is_empty()) && operations > 20);
         let want = left(&whole);
-        copy(&before, &path);
+        copy_folder(&before, &path);
         case.to_the_end(&path);
         let undisturbed = left(&path);
         for n in 0..operations {
             for how in ["fails", "is not reached", "and all after it fail", "finds that the log was removed"] {
                 let at = format!("case {c}: operation {n} of {operations} {how}");
                 fs::remove_dir_all(&path).unwrap();
-                copy(&before, &path);
+                copy_folder(&before, &path);
                 let log = path.join("metrics.jsonl");
                 let hook = move |at| match how {
                     "is not reached" if at == n => std::panic::resume_unwind(Box::new("killed")),

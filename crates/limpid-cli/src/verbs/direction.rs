@@ -180,12 +180,10 @@ fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
         Some(steps) => steps.to_string(),
         None => out.display().to_string(),
     };
-    let model = args.weights.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
-    let adapter = args.weights.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
-    let (adapter, prompt, steps) = (adapter.unwrap_or_default(), show::quoted(prompt), show::quoted(steps));
+    let (model, prompt, steps) = (args.weights.words()?, show::quoted(prompt), show::quoted(steps));
     let program = show::program();
     Ok(format!(
-        "Written to {}. To steer with it:\n{program} generate{model}{adapter} --prompt {prompt} --intervene {steps}\n",
+        "Written to {}. To steer with it:\n{program} generate{model} --prompt {prompt} --intervene {steps}\n",
         out.display()
     ))
 }

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "serve")]
 use crate::glass;
-use crate::look::{check_picture, drawn, position, token_id, write_picture};
+use crate::look::{answer_ids, check_picture, drawn, position, write_picture};
 use crate::models::{WeightOptions, checkpoint, needs_head, prompt_ids, sharing};
 use crate::options::{MachineOptions, Usage};
 use crate::show::{self, commas};
@@ -240,14 +240,14 @@ fn question(
     [clean, corrupt]: [Vec<u32>; 2],
     (config, tokenizer): (&Config, &Tokenizer),
 ) -> Result<SweepQuestion> {
-    let id = |flag, token: &str| token_id((flag, token), Some(tokenizer), config.vocab_size);
-    let metric = match (&args.answer, &args.rather_than, args.metric.as_deref()) {
-        (Some(answer), Some(foil), _) => {
-            SweepMetric::LogitDifference { answer: id("--answer", answer)?, foil: id("--rather-than", foil)? }
+    let metric = match (&args.answer, args.metric.as_deref()) {
+        (Some(answer), _) => {
+            let asked = (answer.as_str(), args.rather_than.as_deref());
+            let (answer, foil) = answer_ids(asked, (Some(tokenizer), config.vocab_size))?;
+            SweepMetric::of(answer, foil)
         }
-        (Some(answer), None, _) => SweepMetric::LogProbability { answer: id("--answer", answer)? },
-        (None, _, Some("loss")) => SweepMetric::Loss,
-        (None, ..) => SweepMetric::Divergence,
+        (None, Some("loss")) => SweepMetric::Loss,
+        (None, _) => SweepMetric::Divergence,
     };
     let by = match (args.by_pair, args.by_pos) {
         (true, _) => SweepBy::Pair,
@@ -265,8 +265,7 @@ fn question(
 
 /// The command that runs a peak alone.
 fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[String; 2])) -> Result<String> {
-    let model = args.weights.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
-    let adapter = args.weights.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
+    let model = args.weights.words()?;
     let steps = in_words(&peak.intervention, (question, texts)).to_string();
     let [prompt, steps] = [texts[1].clone(), steps].map(show::quoted);
     let flag = |(flag, value): (&str, Option<String>)| value.map(|value| format!(" --{flag} {}", show::quoted(value)));
@@ -280,8 +279,7 @@ fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[
         Some(_) => measured.into_iter().filter_map(flag).collect(),
         None => String::new(),
     };
-    let adapter = adapter.unwrap_or_default();
-    Ok(format!("{} inspect{model}{adapter} --prompt {prompt} --intervene {steps}{measured}", show::program()))
+    Ok(format!("{} inspect{model} --prompt {prompt} --intervene {steps}{measured}", show::program()))
 }
 
 /// Says what the sweep runs, before it does.

@@ -22,6 +22,7 @@ mod observer;
 #[path = "../../examples/train.rs"]
 mod train;
 
+use crate::common::folder::Folder;
 use limpid::backend::{Backend, Reference};
 use limpid::checkpoint::{Format, safetensors_file};
 use limpid::config::{Config, ConfigError, Mask};
@@ -35,28 +36,7 @@ use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{Control, Ranks, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
 use limpid::{Device, Error, Lm, Machine, Pooling, Trained, Training, normalized, trace};
 use std::fs;
-use std::path::{Path, PathBuf};
-
-/// A folder that goes when it is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let folder = std::env::temp_dir().join(format!("limpid-face-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Scratch(folder)
-    }
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use std::path::Path;
 
 const TEXT: &str = "to be or not to be, that is the question.\n";
 
@@ -87,7 +67,7 @@ fn close(a: f64, b: f64) -> bool {
 /// From memory, from its folder, from every format: the same model to the bit.
 #[test]
 fn a_model_is_the_same_in_memory_and_in_every_format() {
-    let f = Scratch::new("formats");
+    let f = Folder::new("formats");
     let (held, summary) = trained(training(6));
     assert_eq!(summary.steps, 6);
     let recipe = Recipe { val_fraction: 0.0, ..Recipe::preset("nano").unwrap() };
@@ -250,7 +230,7 @@ fn an_encoder_fills_and_embeds() {
 /// A run that is stopped and resumed ends with the bits of one that is not; a listener hears every step.
 #[test]
 fn training_tells_stops_and_goes_on() {
-    let f = Scratch::new("resume");
+    let f = Folder::new("resume");
     let whole = trained(training(8).folder(f.at("whole"))).0;
     let mut steps = vec![];
     let stopped = training(8).folder(f.at("parts")).run_telling(|event| match event {
@@ -313,7 +293,7 @@ fn memory_is_a_budget_and_a_guard() {
 /// An adapter is learned, kept in its folder and opened; where it cannot be kept, it is refused.
 #[test]
 fn an_adapter_is_trained_kept_and_opened() {
-    let f = Scratch::new("adapter");
+    let f = Folder::new("adapter");
     let (held, _) = trained(training(4).folder(f.at("base")));
     let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.0, targets: vec!["attention".into()] };
     let tuning = || Tuning { lora: Some(lora.clone()), ..Tuning::default() };
@@ -349,7 +329,7 @@ fn in_two<T: Send>(process: impl Fn(ThreadRank) -> T + Sync) -> Vec<T> {
 /// adapter too, whose files the others never see.
 #[test]
 fn processes_end_with_the_same_model() {
-    let f = Scratch::new("same-model");
+    let f = Folder::new("same-model");
     // a rate that grows to where the last weights are far from the best
     let learning_rate = 1.0;
     let recipe = Recipe {
@@ -387,7 +367,7 @@ fn processes_end_with_the_same_model() {
 /// A process that does not see the run that another goes on with is told, and none waits for it.
 #[test]
 fn processes_that_do_not_see_the_run_are_refused() {
-    let f = Scratch::new("unseen");
+    let f = Folder::new("unseen");
     trained(training(2).folder(f.at("0")));
     let recipe = Recipe { steps: 4, batch_size: 2, accumulate: 2, ..Recipe::default() };
     let errors = in_two(|rank| {
@@ -485,7 +465,7 @@ fn a_batch_to_look_at() {
 /// The examples, one after the other: each works on what the first made.
 #[test]
 fn the_examples_do_what_they_say() {
-    let f = Scratch::new("examples");
+    let f = Folder::new("examples");
     let place = |name: &str| f.at(name).display().to_string();
     fs::write(f.at("book.txt"), TEXT.repeat(60)).unwrap();
     let trained = train::train(&place("book.txt"), &place("run"), 60).unwrap();

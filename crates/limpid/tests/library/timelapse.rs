@@ -1,5 +1,6 @@
 //! A time-lapse changes nothing of the training, survives kills byte for byte, and says of the model what the model says itself.
 
+use crate::common::folder::{Folder, copy_folder};
 use limpid::config::{Config, Dropout, Mask, NormPlace};
 use limpid::generate::{Options, Overflow, Sampler};
 use limpid::model::{Lora, Module, Tuning};
@@ -11,28 +12,7 @@ use limpid::train::{Control, Recipe, RunOptions, RunSettings, TrainEvent};
 use limpid::{Device, Error, Lm, Machine, Training};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-
-/// A folder that goes when it is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let folder = std::env::temp_dir().join(format!("limpid-timelapse-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Scratch(folder)
-    }
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use std::path::Path;
 
 const TEXT: &str = "to be or not to be, that is the question.\n";
 
@@ -95,21 +75,9 @@ fn bytes(folder: &Path) -> Vec<u8> {
     fs::read(folder.join(FILE)).unwrap()
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().flatten() {
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            fs::copy(&path, &to).unwrap();
-        }
-    }
-}
-
 #[test]
 fn training_is_the_same_bytes_with_and_without() {
-    let f = Scratch::new("same");
+    let f = Folder::new("same");
     let average = Recipe { ema: 0.5, accumulate: 2, ..recipe() };
     let rotary = Config { n_kv_head: Some(1), ..Config::preset("nano-llama").unwrap() };
     let rotary = Config { d_model: 16, d_ff: 32, n_head: 2, n_layer: 1, context_length: 24, ..rotary };
@@ -133,12 +101,12 @@ fn training_is_the_same_bytes_with_and_without() {
 /// The folder as a kill at any event leaves it, with part of a frame at the end of the file: resumed, it ends in the same bytes.
 #[test]
 fn a_killed_run_ends_in_the_same_frames() {
-    let f = Scratch::new("killed");
+    let f = Folder::new("killed");
     let mut killed = 0;
     let whole = f.at("whole");
     let run = training().folder(&whole).run_telling(|_| {
         if whole.join(FILE).exists() {
-            copy(&whole, &f.at(&format!("killed-{killed}")));
+            copy_folder(&whole, &f.at(&format!("killed-{killed}")));
             killed += 1;
         }
         Control::Continue
@@ -161,7 +129,7 @@ fn a_killed_run_ends_in_the_same_frames() {
     assert!(seen.len() >= 5, "kills between all frames: {seen:?}");
     // from a state that was kept, and stopped again on the way
     let folder = f.at("earlier");
-    copy(&whole, &folder);
+    copy_folder(&whole, &folder);
     let stopped = training().folder(&folder).resume().resume_step(4).run_telling(|event| match event {
         TrainEvent::Step(step, _) if step.step == 5 => Control::Stop,
         _ => Control::Continue,
@@ -171,7 +139,7 @@ fn a_killed_run_ends_in_the_same_frames() {
     training().folder(&folder).resume().run().unwrap();
     assert!(bytes(&folder) == want);
     // who goes on without it leaves no frames of steps that are done anew
-    copy(&whole, &f.at("without"));
+    copy_folder(&whole, &f.at("without"));
     let plain = training().options(RunOptions { probe: false, ..options() });
     plain.folder(f.at("without")).resume().resume_step(4).run().unwrap();
     assert_eq!(Timelapse::open(f.at("without")).unwrap().steps(), [0, 1, 2, 4]);
@@ -179,7 +147,7 @@ fn a_killed_run_ends_in_the_same_frames() {
 
 #[test]
 fn threads_and_processes_see_the_same() {
-    let f = Scratch::new("threads");
+    let f = Folder::new("threads");
     let make = || training().recipe(Recipe { accumulate: 2, ..recipe() });
     make().machine(Machine::cpu(1)).folder(f.at("one")).run().unwrap();
     make().machine(Machine::cpu(3)).folder(f.at("three")).run().unwrap();
@@ -196,7 +164,7 @@ fn threads_and_processes_see_the_same() {
 /// The last frame is what the saved model says when it is asked.
 #[test]
 fn a_frame_is_what_the_model_says() {
-    let f = Scratch::new("says");
+    let f = Folder::new("says");
     let folder = f.at("run");
     let last = RunOptions { eval_every: 0, ..options() };
     let whole = Recipe { val_fraction: 0.0, ..recipe() };
@@ -252,7 +220,7 @@ fn a_frame_is_what_the_model_says() {
 /// An adapter is seen as part of its model.
 #[test]
 fn an_adapter_is_seen() {
-    let f = Scratch::new("adapter");
+    let f = Folder::new("adapter");
     training().options(RunOptions { probe: false, ..options() }).folder(f.at("base")).run().unwrap();
     let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.0, targets: vec!["attention".into()] };
     let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
@@ -267,7 +235,7 @@ fn an_adapter_is_seen() {
 
 #[test]
 fn what_cannot_be_probed_is_refused_before_anything_is_written() {
-    let f = Scratch::new("refused");
+    let f = Folder::new("refused");
     let refused = |training: Training| training.folder(f.at("none")).run().unwrap_err().to_string();
     let bert = Config { mask: Mask::Bidirectional, ..config() };
     assert!(refused(training().config(bert)).contains("masked tokens"));
@@ -301,7 +269,7 @@ fn what_cannot_be_probed_is_refused_before_anything_is_written() {
 /// A backend that keeps its weights to itself is looked into as well.
 #[test]
 fn the_reference_can_be_watched() {
-    let f = Scratch::new("reference");
+    let f = Folder::new("reference");
     let recipe = Recipe { steps: 2, ..recipe() };
     let machine = Machine { device: Device::Reference, ..Machine::cpu(1) };
     training().recipe(recipe).machine(machine).folder(f.at("run")).run().unwrap();
@@ -311,7 +279,7 @@ fn the_reference_can_be_watched() {
 /// 200 frames of the preset nano take less than 5 MB even if nothing could be deflated.
 #[test]
 fn the_file_of_nano_stays_small() {
-    let f = Scratch::new("nano");
+    let f = Folder::new("nano");
     let recipe = Recipe { steps: 1, batch_size: 1, ..RunSettings::preset("nano").unwrap().recipe };
     let nano = Training::preset("nano").unwrap().recipe(recipe).options(RunOptions { preflight: false, ..options() });
     nano.folder(f.at("run")).run().unwrap();

@@ -1,7 +1,7 @@
 //! `inspect --intervene`: what follows from a change, beside the run without it.
 
 use super::{Args, SEEN, grid, piece};
-use crate::look::{position, token_id};
+use crate::look::{answer_ids, position};
 use crate::options::Usage;
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
@@ -36,14 +36,10 @@ pub fn metric_of(args: &Args, (config, tokenizer): (&Config, Option<&Tokenizer>)
     if !config.lm_head {
         bail!("--answer: {}", ConfigError::NoHead);
     }
-    let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
-    let answer = id("--answer", args.answer.as_deref().unwrap_or_default())?;
     let foil = args.rather_than.as_deref().filter(|foil| *foil != "none");
-    let foil = foil.map(|foil| id("--rather-than", foil)).transpose()?;
-    let metric = match foil {
-        Some(foil) => SweepMetric::LogitDifference { answer, foil },
-        None => SweepMetric::LogProbability { answer },
-    };
+    let asked = (args.answer.as_deref().unwrap_or_default(), foil);
+    let (answer, foil) = answer_ids(asked, (tokenizer, config.vocab_size))?;
+    let metric = SweepMetric::of(answer, foil);
     let over = foil.map_or(String::new(), |foil| format!(" over {}", piece(tokenizer, foil)));
     Ok((metric, format!("{} of {}{over}", metric.name(), piece(tokenizer, answer))))
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // not every program needs both
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A path that no other test has; what is there goes when this is dropped.
@@ -22,6 +22,23 @@ impl Folder {
         let path = std::env::temp_dir().join(format!("limpid-{name}-{process}-{n}"));
         let _ = fs::remove_dir_all(&path);
         Folder(path)
+    }
+    /// A place in it.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+/// All files of a folder, and of those in it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_folder(&path, &to);
+        } else {
+            fs::copy(&path, &to).unwrap();
+        }
     }
 }
 
