@@ -15,6 +15,7 @@ use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::OnceLock;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -31,6 +32,22 @@ pub enum Dtype {
     Blocks(Quant),
     /// Anything else, by its name: never decoded.
     Other(String),
+}
+
+impl FromStr for Dtype {
+    type Err = String;
+    /// A type that models are saved in.
+    fn from_str(name: &str) -> Result<Dtype, String> {
+        match name.to_lowercase().replace('-', "_").as_str() {
+            "f32" | "float32" => Ok(Dtype::F32),
+            "f16" | "float16" => Ok(Dtype::F16),
+            "bf16" | "bfloat16" => Ok(Dtype::Bf16),
+            "q8_0" | "q8" => Ok(Dtype::Blocks(Quant::Q8_0)),
+            "q4_0" => Ok(Dtype::Blocks(Quant::Q4_0)),
+            "q4_k" => Ok(Dtype::Blocks(Quant::Q4_K)),
+            _ => Err(format!("`{name}` is not one of f32, f16, bf16, q8_0, q4_0, q4_k")),
+        }
+    }
 }
 
 impl Dtype {

@@ -768,7 +768,7 @@ fn labelled(c: &Config, (b, t): (usize, usize), name: &str, axes: Axes, values: 
 }
 
 /// That a model built for [`Mode::Inspect`] has no tensor of that name, and which is nearest.
-fn unknown(model: &Model, name: &str) -> TraceError {
+pub fn unknown(model: &Model, name: &str) -> TraceError {
     let base = name.strip_suffix(".grad").unwrap_or(name);
     let (activations, derived) = (names::activations(model), names::derived(model));
     let mut all: Vec<&str> = activations.iter().map(String::as_str).collect();

@@ -22,7 +22,7 @@ use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::edits::{EditedBackend, EditedSequences, Edits};
 use crate::trace::layers::{self, LayerTrace};
-use crate::trace::{self, Trace, TraceError};
+use crate::trace::{self, Labelled, Trace, TraceError, names};
 use crate::train::evaluate::{self, Score};
 use crate::train::{Objective, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
@@ -391,12 +391,19 @@ impl Lm {
     ///
     /// # Errors
     /// As [`Lm::generate`].
-    pub fn stream(&self, prompt: &str, options: &Options) -> Result<SampleStream<'_>> {
-        let ids = match prompt {
-            "" => generate::start_ids(self.tokenizer()?).ok_or(GenerateError::NoStart)?,
-            _ => self.encode(prompt)?,
-        };
-        SampleStream::start(self, &ids, options)
+    pub fn stream(&self, prompt: &str, options: &Options) -> Result<SampleStream<&Lm>> {
+        SampleStream::new(self, &self.prompt_ids(prompt)?, options)
+    }
+
+    /// The ids that [`Lm::generate`] continues: those of the text, or the beginning of a text if it is empty.
+    ///
+    /// # Errors
+    /// As [`Lm::encode`], and if the tokenizer has no token that begins a text.
+    pub fn prompt_ids(&self, prompt: &str) -> Result<Vec<u32>> {
+        match prompt {
+            "" => Ok(generate::start_ids(self.tokenizer()?).ok_or(GenerateError::NoStart)?),
+            _ => self.encode(prompt),
+        }
     }
 
     /// Answers the last message of a conversation, where the model was trained on conversations. The answer is text without special
@@ -412,12 +419,21 @@ impl Lm {
     ///
     /// # Errors
     /// As [`Lm::chat`].
-    pub fn chat_stream(&self, messages: &[Message], options: &Options) -> Result<SampleStream<'_>> {
+    pub fn chat_stream(&self, messages: &[Message], options: &Options) -> Result<SampleStream<&Lm>> {
+        let (ids, options) = self.chat_prompt(messages, options)?;
+        SampleStream::new(self, &ids, &options)
+    }
+
+    /// The ids that [`Lm::chat`] continues, and the options with what ends an answer.
+    ///
+    /// # Errors
+    /// As [`Lm::chat`].
+    pub fn chat_prompt(&self, messages: &[Message], options: &Options) -> Result<(Vec<u32>, Options)> {
         let template = self.template()?.ok_or(Error::NoChat)?;
         let ids = self.chat_ids(&template, messages)?;
         let mut options = Options { skip_special_tokens: true, ..options.clone() };
         options.stop.extend(self.chat_stops(&template)?);
-        SampleStream::start(self, &ids, &options)
+        Ok((ids, options))
     }
 
     /// How conversations with it are written, if its files say so. Another template for it is one of [`ChatTemplate::new`].
@@ -793,6 +809,30 @@ impl Lm {
                 Ok(held.values(&param.name)?.expect("a model has all parameters of its configuration").into())
             }
         }
+    }
+
+    /// Its parameters: their names and shapes, in the order of memory.
+    ///
+    /// # Errors
+    /// If no model can be built of its configuration.
+    pub fn parameters(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
+        Ok(model.params.iter().map(|param| (param.name.clone(), param.shape())).collect())
+    }
+
+    /// The values of one parameter, with the names of its axes.
+    ///
+    /// # Errors
+    /// If there is no such parameter, or as [`Lm::values`].
+    pub fn parameter(&self, name: &str) -> Result<Labelled> {
+        let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
+        let param = model.param(name).ok_or_else(|| trace::unknown(&model, name))?;
+        let (axes, values) = (names::axes(name, &self.config), self.values(&model, param)?);
+        let values = match param.order {
+            Some(order) => order.show(&values, if param.is_matrix() { param.region.cols } else { 1 }),
+            None => values.into_owned(),
+        };
+        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values })
     }
 
     /// Writes the weights into any backend that was made for `model`, which was built of this configuration.

@@ -5,6 +5,7 @@ use crate::engine::{Engine, EngineEvent, EngineRequest, RequestId};
 use crate::error::{Error, Result};
 use crate::generate::{GeneratedToken, Options, Sample, advance};
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 /// A sample that is being written: an iterator over its pieces of text, which are whole characters and never a part of a stop text.
 /// The model computes when the next piece is asked for. One that is dropped ends there.
@@ -18,8 +19,8 @@ use std::collections::VecDeque;
 /// # Ok::<(), limpid::Error>(())
 /// ```
 #[must_use = "nothing is written before a piece is asked for"]
-pub struct SampleStream<'a> {
-    lm: &'a Lm,
+pub struct SampleStream<L: Deref<Target = Lm>> {
+    lm: L,
     /// Lent by the model until this ends.
     engine: Option<Engine>,
     id: RequestId,
@@ -27,8 +28,13 @@ pub struct SampleStream<'a> {
     sample: Option<Sample>,
 }
 
-impl<'a> SampleStream<'a> {
-    pub(crate) fn start(lm: &'a Lm, prompt: &[u32], options: &Options) -> Result<SampleStream<'a>> {
+impl<L: Deref<Target = Lm>> SampleStream<L> {
+    /// Continues a prompt of ids ([`Lm::prompt_ids`], [`Lm::chat_prompt`]). `lm` may be a reference, or an `Arc` for a stream that outlives its
+    /// caller.
+    ///
+    /// # Errors
+    /// As [`Lm::generate`].
+    pub fn new(lm: L, prompt: &[u32], options: &Options) -> Result<SampleStream<L>> {
         let mut engine = lm.lend_engine()?;
         let request = EngineRequest {
             prompt: prompt.to_vec(),
@@ -76,7 +82,7 @@ impl<'a> SampleStream<'a> {
     }
 }
 
-impl Iterator for SampleStream<'_> {
+impl<L: Deref<Target = Lm>> Iterator for SampleStream<L> {
     type Item = Result<String>;
 
     fn next(&mut self) -> Option<Result<String>> {
@@ -90,7 +96,7 @@ impl Iterator for SampleStream<'_> {
     }
 }
 
-impl Drop for SampleStream<'_> {
+impl<L: Deref<Target = Lm>> Drop for SampleStream<L> {
     fn drop(&mut self) {
         if let Some(mut engine) = self.engine.take() {
             engine.cancel(&[self.id].into());

@@ -10,7 +10,6 @@ use limpid::checkpoint::{
 };
 use limpid::config::Config;
 use limpid::model::{Mode, Model, Param};
-use limpid::numeric::blocks::Quant;
 use limpid::ops::Batch;
 use limpid::tokenizer::{Tokenizer, TokenizerError};
 use limpid::{Machine, memory};
@@ -45,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
     /// Type of the stored matrices: f32, f16, bf16; GGUF only: q8_0, q4_0, q4_k [default: as in SRC]
-    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    #[arg(long, value_name = "TYPE")]
     dtype: Option<Dtype>,
     /// The tokenizer to include instead of SRC's, by name or file; `none` for none
     #[arg(long, value_name = "NAME|FILE")]
@@ -65,18 +64,6 @@ pub struct Args {
     /// Print the result as JSON on stdout
     #[arg(long)]
     json: bool,
-}
-
-fn dtype(name: &str) -> Result<Dtype, String> {
-    match name.to_lowercase().replace('-', "_").as_str() {
-        "f32" | "float32" => Ok(Dtype::F32),
-        "f16" | "float16" => Ok(Dtype::F16),
-        "bf16" | "bfloat16" => Ok(Dtype::Bf16),
-        "q8_0" | "q8" => Ok(Dtype::Blocks(Quant::Q8_0)),
-        "q4_0" => Ok(Dtype::Blocks(Quant::Q4_0)),
-        "q4_k" => Ok(Dtype::Blocks(Quant::Q4_K)),
-        _ => Err(format!("`{name}` is not one of f32, f16, bf16, q8_0, q4_0, q4_k")),
-    }
 }
 
 fn shard_size(text: &str) -> Result<usize, String> {

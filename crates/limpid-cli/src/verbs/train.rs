@@ -18,7 +18,7 @@ use limpid::engine::EngineLimits;
 use limpid::generate::{Options, Sampler, generate, prompt_ids};
 use limpid::matrix::Precision;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::{AllReduce, Control, RECENT, Ranks, Recipe, Run, Step, Summary, TrainError, TrainEvent, log};
+use limpid::train::{AllReduce, Control, RECENT, Ranks, Recipe, Run, Solo, Step, Summary, TrainError, TrainEvent, log};
 use limpid::{Lm, Machine, Training, TrainingPlan};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -154,6 +154,44 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
         return Err(gone.into());
     }
     finish(args, &plan, run, &opening, summary, &folder, &stop)
+}
+
+/// What a training without a terminal decides before memory is reserved.
+pub fn planned(args: &Args) -> Result<TrainingPlan> {
+    args.training.prepare()
+}
+
+/// Trains without a terminal, and tells every event.
+pub fn told(args: &Args, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Control) -> Result<(PathBuf, Summary)> {
+    let args = &args.training;
+    if args.ui || args.lr_find || args.workflow.is_some() {
+        bail!(Usage("ui, lr_find and recipe are for a terminal: run the command `limpid train`".into()));
+    }
+    if let Some(folder) = args.asked().filter(|_| args.resumed().is_none()) {
+        check_place(args, &folder)?;
+    }
+    let folder = folder(args, &args.name());
+    let plan = prepare(args, Box::new(Solo), &folder)?;
+    if let Some(fit) = too_large(&plan)? {
+        bail!("{}", fit.text());
+    }
+    let mut run = plan.start().map_err(source::of_library)?;
+    let summary = run.go(&mut |event| tell(&plan, event))?;
+    run.is_there()?;
+    drop(run.into_log());
+    let mut summary = Summary { entropy_floor: plan.entropy_floor(), peak_rss_bytes: peak_rss(), ..summary };
+    write_summary(&folder, &mut summary)?;
+    records::write(&folder)?;
+    Ok((folder, summary))
+}
+
+/// Writes the summary into the run's folder, and into the summary if that fails.
+fn write_summary(folder: &Path, summary: &mut Summary) -> Result<()> {
+    let text = serde_json::to_string_pretty(&summary)? + "\n";
+    if let Err(error) = limpid::checkpoint::write_text(&folder.join("summary.json"), &text) {
+        summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
+    }
+    Ok(())
 }
 
 /// What the flags ask for, with everything decided.
@@ -319,10 +357,7 @@ fn finish(
 ) -> Result<()> {
     let mut log = run.into_log(); // the model's memory is free for the sample
     let stopped = || stop.load(Ordering::Relaxed);
-    let text = serde_json::to_string_pretty(&summary)? + "\n";
-    if let Err(error) = limpid::checkpoint::write_text(&folder.join("summary.json"), &text) {
-        summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
-    }
+    write_summary(folder, &mut summary)?;
     if !args.json {
         report(&summary, folder, plan.chat_template.is_some());
         if plan.options.probe {

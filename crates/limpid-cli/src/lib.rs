@@ -1,0 +1,402 @@
+//! The command `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
+//! `options` (flags and configuration files), `training` (what is to be trained), `source` (text), `models`, `tokenizers`, `records` (of
+//! runs), `machine` (memory), `signals` (who asks to stop), and `show` (what people see).
+//!
+//! Data goes to stdout, everything else to stderr. Exit 0: done, also if the reader of stdout closed it early; 1: an error that the
+//! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
+
+mod dashboard;
+mod devices;
+mod find;
+#[cfg(feature = "serve")]
+mod glass;
+mod llmc;
+#[cfg(feature = "serve")]
+mod load;
+mod look;
+mod machine;
+mod models;
+mod options;
+mod ranks;
+mod records;
+mod show;
+mod signals;
+mod source;
+mod tokenizers;
+mod training;
+mod verbs;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use limpid::train::{Control, Summary, TrainEvent};
+use options::{Origins, Usage};
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// A GPT that you can see through: train, run and inspect transformers.
+#[derive(Parser)]
+#[command(name = "limpid", version, args_override_self = true, infer_subcommands = false, propagate_version = true)]
+#[command(
+    after_help = "`limpid train` alone trains on a built-in corpus in about half a minute.\nDetails of a verb: limpid VERB --help"
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// A verb; its line in the list stands here, and what `limpid VERB --help` says first with its arguments.
+#[derive(Subcommand)]
+#[allow(clippy::large_enum_variant)] // made once
+enum Verb {
+    #[command(about = "Train a model; with no flags, a small one on a built-in corpus")]
+    Train(verbs::train::Args),
+    #[command(about = "Generate text that continues a prompt")]
+    Generate(verbs::generate::Args),
+    #[command(about = "Talk to a model that was trained on conversations")]
+    Chat(verbs::chat::Args),
+    #[command(about = "Turn texts into embedding vectors")]
+    Embed(verbs::embed::Args),
+    #[command(about = "Serve a model over HTTP, in OpenAI's protocol, with a page to try it")]
+    #[cfg(feature = "serve")]
+    Serve(verbs::serve::Args),
+    #[command(about = "Recompute an answer from its receipt and verify that every byte matches")]
+    Replay(verbs::replay::Args),
+    #[command(about = "Measure loss, perplexity and bits per byte of a text")]
+    Eval(verbs::eval::Args),
+    #[command(about = "Look inside a model that runs on a prompt: words, heads, every tensor by name")]
+    Inspect(verbs::inspect::Args),
+    #[command(about = "Patch activations of one prompt into another over all layers, and see which restore the answer")]
+    Sweep(verbs::sweep::Args),
+    #[command(about = "Find the vector that tells two kinds of prompts apart, to steer with it")]
+    Direction(verbs::direction::Args),
+    #[command(about = "Read a document about the transformer beside a live model")]
+    #[cfg(feature = "study")]
+    Walk(verbs::walk::Args),
+    #[command(about = "Run a short experiment that tests a common claim about transformers")]
+    #[cfg(feature = "study")]
+    Lesson(verbs::lesson::Args),
+    #[command(about = "Count parameters, memory and FLOPs of a preset or a model")]
+    Params(verbs::params::Args),
+    #[command(about = "Write a page that shows runs side by side, with their curves")]
+    Report(verbs::report::Args),
+    #[command(about = "Show what a model did inside while it learned (train --probe)")]
+    Timelapse(verbs::timelapse::Args),
+    #[command(about = "Estimate memory, time and parameter groups of a training run without running it")]
+    Plan(verbs::plan::Args),
+    #[command(about = "Check gradients numerically and overfit one batch")]
+    Check(verbs::check::Args),
+    #[command(about = "Encode text, decode ids, or train a tokenizer")]
+    Tokenize(verbs::tokenize::Args),
+    #[command(about = "Prepare and describe training data")]
+    Data(verbs::data::Args),
+    #[command(about = "Convert a model for another program and verify the result")]
+    Convert(verbs::convert::Args),
+    #[command(about = "Measure training, prefill and decoding against the machine's roofs")]
+    Bench(verbs::bench::Args),
+    #[command(about = "Show this machine's instruction sets, threads, memory and roofs")]
+    Doctor(verbs::doctor::Args),
+    /// Print shell completions
+    Completions(verbs::pages::Completions),
+    /// Print the manual page, or write one for every verb into a folder
+    Man(verbs::pages::Man),
+    /// docs/settings.md
+    #[command(hide = true)]
+    Settings,
+}
+
+/// What a value must be that clap could not take, where its own words are a parser's.
+fn expected(error: &clap::Error) -> Option<String> {
+    let source = error.source()?;
+    if let Some(words) = limpid_base::words::expected(source) {
+        return Some(words.into());
+    }
+    let text = source.to_string();
+    let (least, most) = text.split_once(" is not in ")?.1.split_once("..")?;
+    Some(match (most.strip_prefix('='), most.parse::<u64>()) {
+        (Some(most), _) => format!("it must be from {least} to {most}"),
+        (None, Ok(most)) => format!("it must be from {least} to {}", most - 1),
+        (None, Err(_)) => format!("it must be at least {least}"),
+    })
+}
+
+/// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
+fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins: &Origins) -> anyhow::Error {
+    // what was not typed has the name of the place where it stands
+    if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+    {
+        let name = flag.split([' ', '=']).next().unwrap_or_default();
+        if let Some((_, origin)) = origins.iter().find(|(word, _)| *word == format!("{name}={value}")) {
+            error.insert(ContextKind::InvalidArg, ContextValue::String(origin.clone()));
+        }
+    }
+    if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value)), Some(words)) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue), expected(&error))
+    {
+        return Usage(format!("invalid value '{value}' for '{flag}': {words}")).into();
+    }
+    let verb = options::verb(typed, command).map_or(command, |(verb, _)| verb);
+    let one_text = "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'";
+    if error.kind() == ErrorKind::ArgumentConflict && error.to_string().contains("[TEXT]") {
+        error.remove(ContextKind::Usage);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![one_text.into()]));
+        return error.into();
+    }
+    let (given, suggested, known): (_, _, Vec<String>) = match error.kind() {
+        ErrorKind::UnknownArgument => (
+            ContextKind::InvalidArg,
+            ContextKind::SuggestedArg,
+            options::names(verb).map(|name| format!("--{name}")).collect(),
+        ),
+        ErrorKind::InvalidSubcommand => {
+            let verbs = verb.get_subcommands().map(|verb| verb.get_name().to_string());
+            (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand, verbs.collect())
+        }
+        _ => return error.into(),
+    };
+    let Some(ContextValue::String(word)) = error.get(given).cloned() else { return error.into() };
+    error.remove(suggested);
+    error.remove(ContextKind::Suggested);
+    error.remove(ContextKind::Usage);
+    let near = limpid_base::nearest::nearest(&word, known.iter().map(String::as_str));
+    let takes = |flag: &str| options::names(verb).any(|name| name == flag);
+    let file = !word.starts_with('-') && Path::new(&word).exists();
+    let tip: String = if file && takes("data") {
+        one_text.into()
+    } else {
+        near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
+        return error.into();
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error.into()
+}
+
+/// The keywords of `limpid train`, as its configuration files write them, and whether each takes a value.
+pub fn training_settings() -> Vec<(String, bool)> {
+    let command = Cli::command();
+    let train = command.find_subcommand("train").expect("it is a verb");
+    let named = train.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg.get_action().takes_values())));
+    named.map(|(name, takes)| (name.replace('-', "_"), takes)).collect()
+}
+
+/// All that `limpid train` with these words after it decides before memory is reserved.
+///
+/// # Errors
+/// As the command.
+pub fn training_plan(words: &[String]) -> anyhow::Result<limpid::TrainingPlan> {
+    verbs::train::planned(&training_args(words)?)
+}
+
+/// Trains as `limpid train` with these words after it, tells every event, prints nothing, and returns the run's folder.
+///
+/// # Errors
+/// As the command.
+pub fn train(
+    words: &[String],
+    tell: &mut dyn FnMut(&limpid::TrainingPlan, TrainEvent) -> Control,
+) -> anyhow::Result<(std::path::PathBuf, Summary)> {
+    verbs::train::told(&training_args(words)?, tell)
+}
+
+fn training_args(words: &[String]) -> anyhow::Result<verbs::train::Args> {
+    let command = Cli::command();
+    let typed: Vec<String> = ["limpid", "train"].map(String::from).into_iter().chain(words.iter().cloned()).collect();
+    let (arguments, origins) = options::arguments(typed.iter().map(OsString::from).collect(), &command)?;
+    let matches = command.clone().try_get_matches_from(arguments);
+    let matches =
+        matches.map_err(|error| match refused(error, &command, &typed, &origins).downcast::<clap::Error>() {
+            Ok(usage) => {
+                let text = usage.to_string();
+                Usage(text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ").into()).into()
+            }
+            Err(other) => other,
+        })?;
+    match Cli::from_arg_matches(&matches)?.verb {
+        Verb::Train(args) => Ok(args),
+        _ => unreachable!("the verb was `train`"),
+    }
+}
+
+/// Bytes of the stack that a command runs on.
+const STACK: usize = 8 << 20;
+
+/// Bytes of addresses that a thread takes for its stack and its heap, which the C library makes of 64 MiB.
+const THREAD: u64 = STACK as u64 + (72 << 20);
+
+/// Runs the command: on a thread of its own where the first one's stack may be too small for it (`ulimit -s`), or nothing says how large it
+/// is. Elsewhere not, because a thread has a heap of its own, whose addresses `ulimit -v` counts.
+///
+/// `typed` are its words, the program's name first. Returns the exit code.
+pub fn run(typed: Vec<OsString>) -> u8 {
+    if machine::stack().is_some_and(|stack| stack >= STACK as u64) {
+        return command(typed);
+    }
+    let limits = limpid::memory::limits();
+    if let Some(limit) = limits.iter().find(|limit| limit.of_addresses && limit.left < THREAD) {
+        let (needed, left) = (show::bytes(THREAD), show::bytes(limit.left));
+        show::say(format_args!(
+            "error: with so small a stack (ulimit -s) a command takes {needed} of addresses, and {left} are {}: allow more of either",
+            limit.said
+        ));
+        return 1;
+    }
+    match std::thread::Builder::new().name("main".into()).stack_size(STACK).spawn(|| command(typed)) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(error) => {
+            let stack = show::bytes(STACK as u64);
+            show::say(format_args!("error: the system refuses a thread with {stack} of stack: {error}"));
+            1
+        }
+    }
+}
+
+fn command(typed: Vec<OsString>) -> u8 {
+    // a panic that the library turns into an error is not printed as well
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !limpid_base::contain::is_contained() {
+            print(panic);
+        }
+    }));
+    let command = Cli::command();
+    let words: Vec<String> = typed.iter().map(|word| word.to_string_lossy().into()).collect();
+    let done = options::arguments(typed, &command).and_then(|(arguments, origins)| {
+        let refused = |error| refused(error, &command, &words, &origins);
+        let matches = command.clone().try_get_matches_from(arguments).map_err(refused)?;
+        let cli = Cli::from_arg_matches(&matches)?;
+        let many = matches!(cli.verb, Verb::Train(_) | Verb::Plan(_) | Verb::Doctor(_));
+        if !many && !matches!(cli.verb, Verb::Completions(_) | Verb::Man(_) | Verb::Settings) {
+            ranks::alone(matches.subcommand_name().unwrap_or_default())?;
+        }
+        match cli.verb {
+            Verb::Train(args) => verbs::train::run(args),
+            Verb::Generate(args) => verbs::generate::run(args),
+            Verb::Chat(args) => verbs::chat::run(args),
+            Verb::Embed(args) => verbs::embed::run(args),
+            #[cfg(feature = "serve")]
+            Verb::Serve(args) => verbs::serve::run(args),
+            Verb::Replay(args) => verbs::replay::run(args),
+            Verb::Eval(args) => verbs::eval::run(args),
+            Verb::Inspect(args) => verbs::inspect::run(args),
+            Verb::Sweep(args) => verbs::sweep::run(args),
+            Verb::Direction(args) => verbs::direction::run(args),
+            #[cfg(feature = "study")]
+            Verb::Walk(args) => verbs::walk::run(args),
+            #[cfg(feature = "study")]
+            Verb::Lesson(args) => verbs::lesson::run(args),
+            Verb::Params(args) => verbs::params::run(args),
+            Verb::Report(args) => verbs::report::run(args),
+            Verb::Timelapse(args) => verbs::timelapse::run(args),
+            Verb::Plan(args) => verbs::plan::run(args),
+            Verb::Check(args) => verbs::check::run(args),
+            Verb::Tokenize(args) => verbs::tokenize::run(args),
+            Verb::Data(args) => verbs::data::run(args),
+            Verb::Convert(args) => verbs::convert::run(args),
+            Verb::Bench(args) => verbs::bench::run(args),
+            Verb::Doctor(args) => verbs::doctor::run(args),
+            Verb::Completions(args) => verbs::pages::completions(args, command.clone()),
+            Verb::Man(args) => verbs::pages::man(args, command.clone()),
+            Verb::Settings => verbs::settings::run(&command),
+        }
+    });
+    match done {
+        Ok(()) => 0,
+        Err(error) if show::is_closed_pipe(&error) => 0,
+        Err(error) => {
+            let code = match error.downcast_ref::<clap::Error>() {
+                Some(usage) if !usage.use_stderr() => return help(usage),
+                Some(usage) => {
+                    show::say(usage.render().to_string().trim_end());
+                    return 2;
+                }
+                None if error.is::<Usage>() => 2,
+                None if error.is::<options::Interrupted>() => 130,
+                None => 1,
+            };
+            let before = if error.is::<options::Interrupted>() { "" } else { "error: " };
+            let verb = options::verb(&words, &command).map_or(&command, |(verb, _)| verb);
+            show::prose(format_args!("{before}{}{}", show::causes(&error), options::mending(&error, verb)));
+            code
+        }
+    }
+}
+
+/// Help and version are data: they go to stdout, coloured where that is a terminal.
+fn help(asked: &clap::Error) -> u8 {
+    match show::help(&asked.render()) {
+        Err(error) if !show::is_closed_pipe(&error) => {
+            show::say(format_args!("error: {error:#}"));
+            1
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use limpid::checkpoint::CheckpointError;
+    use limpid::data::CorpusError;
+    use limpid::tokenizer::TokenizerError;
+    use limpid::train::{PreflightError, TrainError};
+    use limpid::{Device, Error};
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    fn verbs(command: &Command) -> Vec<&Command> {
+        if command.has_subcommands() { command.get_subcommands().flat_map(verbs).collect() } else { vec![command] }
+    }
+
+    /// An error of the library that says which settings would mend it is printed with flags of the verb that was typed.
+    #[test]
+    fn advice_names_flags_that_the_verb_has() {
+        let path = || Path::new("m").to_path_buf();
+        let settings = || vec!["norm rms".to_string(), "tied_head true".into()];
+        let errors: Vec<anyhow::Error> = vec![
+            CheckpointError::Damaged { path: path(), what: "its checksum".into() }.into(),
+            CheckpointError::Inexpressible { form: "gguf".into(), what: "norm".into(), settings: settings() }.into(),
+            CorpusError::Busy(path()).into(),
+            CorpusError::Thread(std::io::ErrorKind::OutOfMemory.into()).into(),
+            TokenizerError::NoSplit.into(),
+            Error::Memory { training: false, device: Device::Reference, needed: 2, left: 1, said: "left".into() }
+                .into(),
+            TrainError::Spike { step: 3, loss: 9.0, usual: 3.0, deviations: 7.0 }.into(),
+            TrainError::from(PreflightError::TooLarge { spread: 4.0, most: 1.0 }).into(),
+            TrainError::Busy { path: path() }.into(),
+        ];
+        let command = Cli::command();
+        let mut named = 0;
+        let flags = |text: &str| -> Vec<String> {
+            let words = text.split([' ', ',', ';', '(', ')']).filter_map(|word| word.strip_prefix("--"));
+            words.map(String::from).collect()
+        };
+        for error in &errors {
+            for verb in verbs(&command) {
+                let said = options::mending(error, verb);
+                let train = said.starts_with(" (limpid train --");
+                let of = if train { command.find_subcommand("train").unwrap() } else { verb };
+                for flag in flags(&said) {
+                    let known = options::names(of).any(|name| name == flag);
+                    assert!(known, "{error}: {} takes no --{flag}", verb.get_name());
+                    named += 1;
+                }
+            }
+        }
+        assert!(named > 20, "{named}");
+        let at = |verb: &str| options::mending(&errors[0], command.find_subcommand(verb).unwrap());
+        assert_eq!((at("generate"), at("params")), (" (--no-verify)".into(), String::new()));
+    }
+
+    #[test]
+    fn every_verb_takes_json() {
+        // but those whose output is a text
+        let texts = ["stories", "completions", "man", "settings"];
+        for verb in verbs(&Cli::command()).into_iter().filter(|verb| !texts.contains(&verb.get_name())) {
+            assert!(options::names(verb).any(|name| name == "json"), "{}", verb.get_name());
+        }
+    }
+}

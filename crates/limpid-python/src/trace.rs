@@ -1,0 +1,161 @@
+//! What is seen of a run: its tensors by name, and sweeps.
+
+use crate::local::Local;
+use crate::raised;
+use crate::tensor::Tensor;
+use limpid::trace::TraceError;
+use limpid::trace::layers::LayerTrace;
+use limpid::trace::names;
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One run of a prompt: a mapping from names to tensors. It keeps little and computes what is asked for, so a trace of a long prompt is
+/// small; names are TransformerLens's (docs/names.md).
+#[pyclass(frozen, mapping, module = "limpid")]
+pub struct Trace {
+    names: Vec<String>,
+    /// The tokens that ran.
+    tokens: Vec<u32>,
+    run: Mutex<Local<LayerTrace>>,
+}
+
+impl Trace {
+    pub fn new(run: LayerTrace) -> Trace {
+        let (names, tokens) = (names::activations(run.names()), run.batch().tokens.clone());
+        Trace { names, tokens, run: Mutex::new(Local::new(run)) }
+    }
+
+    /// Work on the run without holding up other threads of Python.
+    fn on_run<T: Send>(&self, py: Python, work: impl FnOnce(&mut LayerTrace) -> T + Send) -> PyResult<T> {
+        py.detach(|| Ok(work(held(&self.run).get_mut()?)))
+    }
+}
+
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[pymethods]
+impl Trace {
+    /// The ids that ran.
+    #[getter]
+    fn tokens(&self) -> Vec<u32> {
+        self.tokens.clone()
+    }
+
+    /// The names of the run's tensors, in the order in which they are computed.
+    fn keys(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    /// Every tensor; one at a time takes less memory.
+    fn values(&self, py: Python) -> PyResult<Vec<Tensor>> {
+        self.names.iter().map(|name| self.__getitem__(py, name)).collect()
+    }
+
+    /// Every name with its tensor.
+    fn items(&self, py: Python) -> PyResult<Vec<(String, Tensor)>> {
+        Ok(self.names.iter().cloned().zip(self.values(py)?).collect())
+    }
+
+    /// The tensor of that name, or `default` if there is none.
+    #[pyo3(signature = (name, default = None))]
+    fn get(&self, py: Python, name: &str, default: Option<Py<PyAny>>) -> PyResult<Option<Py<PyAny>>> {
+        match self.__getitem__(py, name) {
+            Ok(tensor) => Ok(Some(Py::new(py, tensor)?.into_any())),
+            Err(error) if error.is_instance_of::<PyKeyError>(py) => Ok(default),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A tensor, a parameter, or what is derived of them.
+    fn __getitem__(&self, py: Python, name: &str) -> PyResult<Tensor> {
+        match self.on_run(py, |run| run.get(name))? {
+            Ok(tensor) => Ok(tensor.into()),
+            Err(error @ TraceError::Unknown { .. }) => Err(PyKeyError::new_err(error.to_string())),
+            Err(error) => Err(raised(error)),
+        }
+    }
+
+    fn __contains__(&self, name: &Bound<PyAny>) -> bool {
+        name.extract::<String>().is_ok_and(|name| self.names.contains(&name))
+    }
+
+    fn __iter__(slf: &Bound<Trace>) -> PyResult<Py<PyAny>> {
+        let names = PyTuple::new(slf.py(), &slf.get().names)?;
+        Ok(names.try_iter()?.into_any().unbind())
+    }
+
+    fn __len__(&self) -> usize {
+        self.names.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Trace({} tokens, {} tensors)", self.tokens.len(), self.names.len())
+    }
+
+    /// A table of the tensors with their axes, none of which is computed for it.
+    fn _repr_html_(&self, py: Python) -> PyResult<String> {
+        let mut rows = String::new();
+        for name in &self.names {
+            let (axes, shape) = self.on_run(py, |run| run.shape(name))?.map_err(raised)?;
+            let sizes: Vec<String> = axes.iter().zip(shape).map(|(axis, n)| format!("{axis} {n}")).collect();
+            rows += &format!("<tr><td><code>{name}</code></td><td>{}</td></tr>", sizes.join(", "));
+        }
+        Ok(format!("<details open><summary>{}</summary><table>{rows}</table></details>", self.__repr__()))
+    }
+
+    /// Lets the run's memory go.
+    fn close(&self) {
+        held(&self.run).close();
+    }
+}
+
+/// A sweep: which patches of the clean run's activations restore its answer in the corrupt run.
+#[pyclass(frozen, module = "limpid")]
+pub struct Sweep {
+    sweep: limpid::trace::sweep::Sweep,
+    /// The heat map as SVG.
+    svg: String,
+}
+
+impl Sweep {
+    pub fn new(sweep: limpid::trace::sweep::Sweep, words: &[String]) -> Sweep {
+        let svg = sweep.plot(words).svg(None);
+        Sweep { sweep, svg }
+    }
+}
+
+#[pymethods]
+impl Sweep {
+    /// How much of the clean run's behaviour each patch restores: 1 is all of it, 0 none. Its axes are TransformerLens's: `[layer, pos]`,
+    /// `[layer, head]`, ...
+    #[getter]
+    fn recovered(&self) -> Tensor {
+        Arc::new(self.sweep.recovered.clone()).into()
+    }
+
+    /// The metric in the clean run.
+    #[getter]
+    fn clean(&self) -> f64 {
+        self.sweep.clean
+    }
+
+    /// The metric in the corrupt run.
+    #[getter]
+    fn corrupt(&self) -> f64 {
+        self.sweep.corrupt
+    }
+
+    fn __repr__(&self) -> String {
+        let sizes = self.sweep.recovered.axes.iter().zip(&self.sweep.recovered.shape);
+        let sizes: Vec<String> = sizes.map(|(axis, n)| format!("{axis}={n}")).collect();
+        format!("Sweep([{}], clean {:.4}, corrupt {:.4})", sizes.join(" "), self.sweep.clean, self.sweep.corrupt)
+    }
+
+    fn _repr_html_(&self) -> String {
+        self.svg.clone()
+    }
+}

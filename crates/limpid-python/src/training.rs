@@ -1,0 +1,138 @@
+//! `train` and the windows that it reads: both are those of `limpid train`, whose settings they take.
+
+use crate::local::Local;
+use crate::tensor::Tensor;
+use crate::{Watch, model, raised};
+use limpid::ops::Batch;
+use limpid::train::{Control, TrainEvent};
+use limpid::{TrainingPlan, data::Tokens};
+use pyo3::prelude::*;
+use pythonize::pythonize;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// The keywords of `train`, and whether each takes a value.
+#[pyfunction]
+pub fn settings() -> Vec<(String, bool)> {
+    limpid_cli::training_settings()
+}
+
+/// What a callback gets; of an update's layers nothing.
+fn event(plan: &TrainingPlan, event: &TrainEvent) -> Option<Value> {
+    Some(match event {
+        TrainEvent::Step(step, seconds) => json!({
+            "event": "step", "step": step.step, "steps": plan.recipe.steps, "loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
+            "tokens": step.tokens, "seconds": seconds,
+        }),
+        TrainEvent::Validated { step, loss, tokens, best } => {
+            let steps = plan.recipe.steps;
+            json!({ "event": "validated", "step": step, "steps": steps, "loss": loss, "tokens": tokens, "best": best })
+        }
+        TrainEvent::Saved(step) => json!({ "event": "saved", "step": step }),
+        TrainEvent::Notice(text) => json!({ "event": "notice", "text": text }),
+        _ => return None,
+    })
+}
+
+/// Trains by the words of `limpid train`, and calls `tell` with every event, a dictionary. Returns the run's folder and its summary. What
+/// `tell` raises, or Ctrl-C, saves the run, ends it and comes through.
+#[pyfunction]
+pub fn train(py: Python, words: Vec<String>, tell: Py<PyAny>) -> PyResult<(PathBuf, Py<PyAny>)> {
+    let (folder, summary) = py.detach(|| {
+        let mut watch = Watch::new();
+        let done = limpid_cli::train(&words, &mut |plan, told| {
+            if let Some(event) = event(plan, &told).filter(|_| watch.raised.is_none()) {
+                watch.ask(|py| tell.call1(py, (pythonize(py, &event)?,)).map(drop));
+            }
+            if watch.goes_on() { Control::Continue } else { Control::Stop }
+        });
+        match watch.raised {
+            Some(raised) => Err(raised),
+            None => done.map_err(raised),
+        }
+    })?;
+    Ok((folder, pythonize(py, &summary)?.unbind()))
+}
+
+/// The text, its tokenizer and the windows of a training.
+#[pyfunction]
+pub fn open_dataset(py: Python, words: Vec<String>) -> PyResult<Dataset> {
+    let plan = py.detach(|| limpid_cli::training_plan(&words)).map_err(raised)?;
+    Ok(Dataset { steps: plan.recipe.steps, plan: Mutex::new(Local::new(plan)) })
+}
+
+/// A text as `train` reads it: the same split, the same windows in the same order.
+#[pyclass(frozen, module = "limpid")]
+pub struct Dataset {
+    /// Steps of the training.
+    #[pyo3(get)]
+    steps: u64,
+    plan: Mutex<Local<TrainingPlan>>,
+}
+
+impl Dataset {
+    fn with<T>(&self, read: impl FnOnce(&TrainingPlan) -> T) -> PyResult<T> {
+        Ok(read(self.plan.lock().unwrap_or_else(PoisonError::into_inner).get()?))
+    }
+}
+
+fn ids(name: &str, tokens: &Tokens) -> Tensor {
+    let mut ids = vec![];
+    tokens.copy(0..tokens.len(), &mut ids);
+    Tensor::whole(name, &["pos"], &[ids.len()], ids.into_iter().map(i64::from))
+}
+
+#[pymethods]
+impl Dataset {
+    /// The tokenizer of the text.
+    #[getter]
+    fn tokenizer(&self) -> PyResult<model::Tokenizer> {
+        self.with(|plan| model::Tokenizer::new(plan.corpus.tokenizer.clone()))
+    }
+
+    /// The ids to train on, an int64 tensor `[pos]`.
+    #[getter]
+    fn train(&self) -> PyResult<Tensor> {
+        self.with(|plan| ids("train", &plan.corpus.train))
+    }
+
+    /// The ids to validate on, an int64 tensor `[pos]`.
+    #[getter]
+    fn validation(&self) -> PyResult<Tensor> {
+        self.with(|plan| ids("validation", &plan.corpus.validation))
+    }
+
+    /// The settings of the model: what `config.json` of the run would hold.
+    #[getter]
+    fn config(&self, py: Python) -> PyResult<Py<PyAny>> {
+        let config = self.with(|plan| plan.config.clone())?;
+        Ok(pythonize(py, &config)?.unbind())
+    }
+
+    /// The settings of the training.
+    #[getter]
+    fn recipe(&self, py: Python) -> PyResult<Py<PyAny>> {
+        let recipe = self.with(|plan| plan.recipe)?;
+        Ok(pythonize(py, &recipe)?.unbind())
+    }
+
+    /// The windows of step `step`, counted from 0, as two int64 tensors `[batch, pos]`: the tokens, and the token to predict at each; -100,
+    /// which PyTorch's cross_entropy ignores, where there is none.
+    fn batch(&self, step: u64) -> PyResult<(Tensor, Tensor)> {
+        let (batch, width) = self.with(|plan| {
+            let batches = plan.recipe.batches(&plan.corpus.train, plan.objective).map_err(raised)?;
+            let (mut all, mut one) = (Batch::default(), Batch::default());
+            for micro in 0..plan.recipe.accumulate as u64 {
+                batches.fill(step, micro, &mut one);
+                all.tokens.extend(&one.tokens);
+                all.targets.extend(&one.targets);
+            }
+            Ok::<_, PyErr>((all, plan.recipe.context))
+        })??;
+        let shape = [batch.tokens.len() / width, width];
+        let target = |id: u32| if id == limpid::ops::IGNORE { -100 } else { id.into() };
+        let tokens = Tensor::whole("tokens", &["batch", "pos"], &shape, batch.tokens.into_iter().map(i64::from));
+        Ok((tokens, Tensor::whole("targets", &["batch", "pos"], &shape, batch.targets.into_iter().map(target))))
+    }
+}
