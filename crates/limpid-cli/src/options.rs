@@ -360,7 +360,7 @@ pub struct MachineOptions {
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Instruction set: portable, avx2, avx512, avx512-bf16 or neon, all with the same results [default: the fastest this CPU has]; or
+    /// Instruction set: portable, avx2, avx2-vnni, avx512, avx512-bf16 or neon, all with the same results [default: the fastest this CPU has]; or
     /// unfused, which is faster than portable on CPUs without a fused multiply-add, but differs in the last digits
     #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
     pub simd: Option<Level>,

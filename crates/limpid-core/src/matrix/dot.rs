@@ -16,7 +16,7 @@
 use super::codes::Codes;
 use super::sums::{CHAIN, Start};
 use super::tile;
-use super::vector::{Body, Vector, avx2, avx512, avx512_vnni, plain};
+use super::vector::{Body, Vector, avx2, avx2_vnni, avx512, avx512_vnni, plain};
 use super::view::{Mat, MatMut};
 use crate::numeric::blocks::GROUP;
 use crate::numeric::simd::{Kernel, Level, MulAdd};
@@ -258,7 +258,8 @@ fn tile(level: Level, tile: Tile<TileRows>) {
     let all = columns.len() == WIDTH;
     // whether vectors of 512 bits have the instruction
     let wide = if matches!(x, TileRows::Exact(_)) { level.is_avx512() } else { level.has_vnni() };
-    let narrow = level.is_avx512() || level.name() == "avx2";
+    let narrow = level.is_avx512() || level.of_floats().name() == "avx2";
+    let vnni = level.name() == "avx2-vnni";
     macro_rules! exact {
         ($compiled:ident, $vectors:literal, $bits:literal, $x:ident) => {
             match $x.rows {
@@ -295,6 +296,8 @@ fn tile(level: Level, tile: Tile<TileRows>) {
             (TileRows::Rounded(x), _) if wide && all => rounded!(avx512_vnni, 4, 2, 8, x),
             (TileRows::Rounded(x), 4) if wide => rounded!(avx512_vnni, 2, 2, 4, x),
             (TileRows::Rounded(x), _) if wide => rounded!(avx512_vnni, 2, 2, 8, x),
+            (TileRows::Rounded(x), 4) if vnni => rounded!(avx2_vnni, 2, 1, 4, x),
+            (TileRows::Rounded(x), _) if vnni => rounded!(avx2_vnni, 2, 1, 8, x),
             (TileRows::Rounded(x), 4) if narrow => rounded!(avx2, 2, 1, 4, x),
             (TileRows::Rounded(x), _) if narrow => rounded!(avx2, 2, 1, 8, x),
             (TileRows::Rounded(x), 4) => rounded!(plain, 1, 1, 4, x),

@@ -21,7 +21,7 @@ pub const TALL: usize = 6;
 
 /// Rows and columns of a tile.
 pub fn shape(level: Level) -> (usize, usize) {
-    match level.name() {
+    match level.of_floats().name() {
         "portable" | "unfused" => (4, 16),
         "avx2" | "neon" => (TALL, 16),
         _ => (TALL, 64),
@@ -100,7 +100,7 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Tiles, panel: &[f32], 
         a.mat.rows == c.rows() && cols <= width && panel.len() / width >= a.mat.cols && (!pairs || level.has_dot())
     );
     assert!(!matches!(start, Start::Row(row) if row.len() != cols));
-    let lanes = if level.name() == "avx2" { 8 } else { 16 };
+    let lanes = if level.of_floats().name() == "avx2" { 8 } else { 16 };
     let (vectors, whole) = (cols.div_ceil(lanes), cols.is_multiple_of(lanes));
     let past =
         start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
@@ -190,7 +190,7 @@ unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, pane
     }
     // SAFETY: passed on from the caller; `level` proves its instructions.
     unsafe {
-        match (level.name(), vectors, pairs) {
+        match (level.of_floats().name(), vectors, pairs) {
             ("avx512" | "avx512-bf16", 1, false) => rows!(avx512, 1, false),
             ("avx512" | "avx512-bf16", 2, false) => rows!(avx512, 2, false),
             ("avx512" | "avx512-bf16", 3, false) => rows!(avx512, 3, false),
@@ -304,7 +304,7 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], us
         let body = (&mut sums_of_block, a, (&pairs[i * (block / 2) * width..], apart));
         // SAFETY: the level has the instructions, and every panel has a row for each two elements of a (asserted above).
         unsafe {
-            match (level.name(), panels) {
+            match (level.of_floats().name(), panels) {
                 ("avx512" | "avx512-bf16", _) => avx512(level, WidenPairs::<4>(body)),
                 ("avx2", 1) => avx2(level, WidenPairs::<2>(body)),
                 ("avx2", 2) => avx2(level, WidenPairs::<4>(body)),
@@ -363,7 +363,7 @@ impl<const C: usize> Body for WidenPairs<'_, C> {
 #[inline(always)]
 pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32], stride: usize) {
     #[cfg(target_arch = "x86_64")]
-    if level.is_avx512() || level.name() == "avx2" {
+    if level.is_avx512() || level.of_floats().name() == "avx2" {
         // the strides are the caller's, so the place of the last element may overflow a usize
         let fits = |n: usize, stride: usize| {
             stride.checked_mul(15).and_then(|last| last.checked_add(16)).is_some_and(|end| end <= n)
@@ -447,8 +447,16 @@ mod tests {
                 let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     transpose(level, block.as_flattened(), 16, &mut all[2000..2017], stride);
                 }));
-                assert!(refused.is_err() || !level.name().starts_with("avx512"), "{} {stride}", level.name());
-                assert!([&all[..2000], &all[2017..]].concat().iter().all(|x| *x == 0.0), "{} {stride}", level.name());
+                assert!(
+                    refused.is_err() || !level.of_floats().name().starts_with("avx512"),
+                    "{} {stride}",
+                    level.of_floats().name()
+                );
+                assert!(
+                    [&all[..2000], &all[2017..]].concat().iter().all(|x| *x == 0.0),
+                    "{} {stride}",
+                    level.of_floats().name()
+                );
             }
             let mut fits = [0.0; 15 * 17 + 16];
             transpose(level, block.as_flattened(), 16, &mut fits, 17);

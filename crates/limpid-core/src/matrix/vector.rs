@@ -114,14 +114,15 @@ macro_rules! compiled {
 
 #[cfg(target_arch = "x86_64")]
 compiled! {
-    avx2: __m256, "avx2,fma,f16c";
+    avx2: Half<false>, "avx2,fma,f16c";
+    avx2_vnni: Half<true>, "avx2,fma,f16c,avxvnni";
     avx512: __m512, "avx512f";
     avx512_bf16: __m512, "avx512f,avx512bf16";
     avx512_vnni: __m512, "avx512f,avx512vnni";
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) use self::{plain as avx2, plain as avx512, plain as avx512_bf16, plain as avx512_vnni};
+pub(super) use self::{plain as avx2, plain as avx2_vnni, plain as avx512, plain as avx512_bf16, plain as avx512_vnni};
 
 /// The functions of [`Vector`], each one expression.
 macro_rules! functions {
@@ -253,42 +254,49 @@ impl Vector for __m512 {
     }
 }
 
+/// Vectors of 256 bits, with the instruction that sums four products of bytes (AVX-VNNI) or without it.
 #[cfg(target_arch = "x86_64")]
-impl Vector for __m256 {
+#[derive(Clone, Copy)]
+pub(super) struct Half<const VNNI: bool>(__m256);
+
+#[cfg(target_arch = "x86_64")]
+impl<const VNNI: bool> Vector for Half<VNNI> {
     type Ints = __m256i;
     const LANES: usize = 8;
     const PANEL: usize = 2;
 
     functions! {
         fn prefetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-        fn load(at: *const f32) -> Self { _mm256_loadu_ps(at) }
-        fn store(at: *mut f32, v: Self) { _mm256_storeu_ps(at, v) }
-        fn stream(at: *mut f32, v: Self) { _mm256_stream_ps(at, v) }
+        fn load(at: *const f32) -> Self { Half(_mm256_loadu_ps(at)) }
+        fn store(at: *mut f32, v: Self) { _mm256_storeu_ps(at, v.0) }
+        fn stream(at: *mut f32, v: Self) { _mm256_stream_ps(at, v.0) }
         fn load_ints(at: *const u8) -> __m256i { _mm256_loadu_si256(at.cast()) }
-        fn load_halves(at: *const u8) -> Self { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
+        fn load_halves(at: *const u8) -> Self { Half(_mm256_cvtph_ps(_mm_loadu_si128(at.cast()))) }
         fn load_signed(at: *const u8) -> Self { Self::from_ints(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast()))) }
         fn load_unsigned(at: *const u8) -> Self { Self::from_ints(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast()))) }
-        fn all(x: f32) -> Self { _mm256_set1_ps(x) }
+        fn all(x: f32) -> Self { Half(_mm256_set1_ps(x)) }
         fn all_ints(x: i32) -> __m256i { _mm256_set1_epi32(x) }
-        fn mul(a: Self, b: Self) -> Self { _mm256_mul_ps(a, b) }
-        fn add(a: Self, b: Self) -> Self { _mm256_add_ps(a, b) }
-        fn fmadd(a: Self, b: Self, c: Self) -> Self { _mm256_fmadd_ps(a, b, c) }
-        fn fmsub(a: Self, b: Self, c: Self) -> Self { _mm256_fmsub_ps(a, b, c) }
-        fn fnmadd(a: Self, b: Self, c: Self) -> Self { _mm256_fnmadd_ps(a, b, c) }
+        fn mul(a: Self, b: Self) -> Self { Half(_mm256_mul_ps(a.0, b.0)) }
+        fn add(a: Self, b: Self) -> Self { Half(_mm256_add_ps(a.0, b.0)) }
+        fn fmadd(a: Self, b: Self, c: Self) -> Self { Half(_mm256_fmadd_ps(a.0, b.0, c.0)) }
+        fn fmsub(a: Self, b: Self, c: Self) -> Self { Half(_mm256_fmsub_ps(a.0, b.0, c.0)) }
+        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Half(_mm256_fnmadd_ps(a.0, b.0, c.0)) }
         fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self { halves_of_pairs(a, b, c) }
-        fn from_ints(x: __m256i) -> Self { _mm256_cvtepi32_ps(x) }
-        fn from_bits(x: __m256i) -> Self { _mm256_castsi256_ps(x) }
-        fn bits(x: Self) -> __m256i { _mm256_castps_si256(x) }
+        fn from_ints(x: __m256i) -> Self { Half(_mm256_cvtepi32_ps(x)) }
+        fn from_bits(x: __m256i) -> Self { Half(_mm256_castsi256_ps(x)) }
+        fn bits(x: Self) -> __m256i { _mm256_castps_si256(x.0) }
         fn and(a: __m256i, b: __m256i) -> __m256i { _mm256_and_si256(a, b) }
         fn xor(a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }
         fn down(a: __m256i, by: usize) -> __m256i { _mm256_srlv_epi32(a, Self::all_ints(by as i32)) }
         fn up(a: __m256i, by: usize) -> __m256i { _mm256_sllv_epi32(a, Self::all_ints(by as i32)) }
         fn highest_byte(a: __m256i) -> __m256i { _mm256_srai_epi32::<24>(a) }
-        // the instruction for bytes sums two products in 16 bits: with codes of four bits, sixteen fit; of eight bits, two fit if their
+        // without AVX-VNNI: the instruction for bytes sums two products in 16 bits: with codes of four bits, sixteen fit; of eight bits, two fit if their
         // offset of 128 is taken away first
-        fn first<const BITS: usize>(_start: i32) -> __m256i { Self::all_ints(0) }
+        fn first<const BITS: usize>(start: i32) -> __m256i { Self::all_ints(if VNNI { start } else { 0 }) }
         fn dot<const BITS: usize>(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
-            if BITS == 4 {
+            if VNNI {
+                _mm256_dpbusd_avx_epi32(acc, w, x)
+            } else if BITS == 4 {
                 _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x))
             } else {
                 let w = Self::xor(w, _mm256_set1_epi8(i8::MIN));
@@ -297,7 +305,7 @@ impl Vector for __m256 {
             }
         }
         fn last<const BITS: usize>(acc: __m256i, start: i32) -> __m256i {
-            if BITS == 4 {
+            if BITS == 4 && !VNNI {
                 _mm256_add_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), Self::all_ints(start))
             } else {
                 acc

@@ -22,6 +22,9 @@ enum Isa {
     Unfused,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2 with a sum of four products of bytes; for floats the same as `Avx2`.
+    #[cfg(target_arch = "x86_64")]
+    Avx2Vnni,
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AVX-512 with a dot product of bf16 pairs; for f32 the same as `Avx512`.
@@ -99,6 +102,9 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
             levels.push(Level(Isa::Avx2));
+            if is_x86_feature_detected!("avxvnni") {
+                levels.push(Level(Isa::Avx2Vnni));
+            }
             if is_x86_feature_detected!("avx512f") {
                 levels.push(Level(Isa::Avx512));
                 if is_x86_feature_detected!("avx512bf16") {
@@ -133,13 +139,15 @@ impl Level {
             .ok_or_else(|| unknown("instruction set on this CPU", name, &names))
     }
 
-    /// `portable`, `avx2`, `avx512`, `avx512-bf16`, `neon` or `unfused`.
+    /// `portable`, `avx2`, `avx2-vnni`, `avx512`, `avx512-bf16`, `neon` or `unfused`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Isa::Portable => "portable",
             Isa::Unfused => "unfused",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2Vnni => "avx2-vnni",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -152,6 +160,15 @@ impl Level {
     /// Whether results have the same bits as at the other levels, on any machine.
     pub fn is_exact(self) -> bool {
         self != Level::UNFUSED
+    }
+
+    /// The level whose instructions for floats it has: `avx2` for `avx2-vnni`, of others itself.
+    pub(crate) fn of_floats(self) -> Level {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2Vnni => Level(Isa::Avx2),
+            _ => self,
+        }
     }
 
     /// Whether vectors of 16 f32 can be used.
@@ -181,7 +198,7 @@ impl Level {
             Isa::Unfused => kernel.run::<Unfused>(),
             // SAFETY: `available` made this level only after seeing its features on this CPU.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2(kernel) },
+            Isa::Avx2 | Isa::Avx2Vnni => unsafe { avx2(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512(kernel) },

@@ -120,13 +120,15 @@ fn chains(level: Level, of: Precision, times: usize) -> f64 {
         ("avx512-bf16", Precision::Bf16) => return unsafe { avx512_bf16(times) },
         // SAFETY: as above, and the CPU was asked for VNNI.
         (_, Precision::Int8) if level.has_vnni() => return unsafe { avx512_vnni(times) },
+        // SAFETY: the level proves the instructions.
+        ("avx2-vnni", Precision::Int8) => return unsafe { avx2_vnni(times) },
         // SAFETY: as above: all levels of AVX-512 have AVX2.
         ("avx2" | "avx512" | "avx512-bf16", Precision::Int8) => return unsafe { avx2_bytes(times) },
         // without the dot product, bf16 is multiplied as f32
         // SAFETY: as above.
         ("avx512" | "avx512-bf16", _) => return unsafe { avx512(times) },
         // SAFETY: as above.
-        ("avx2", _) => return unsafe { avx2(times) },
+        ("avx2" | "avx2-vnni", _) => return unsafe { avx2(times) },
         _ => {}
     }
     let _ = of;
@@ -178,6 +180,15 @@ registers!(
     _mm512_setzero_si512(),
     _mm512_set1_epi8(1),
     |a, b, sum| _mm512_dpbusd_epi32(sum, a, b)
+);
+#[cfg(target_arch = "x86_64")]
+registers!(
+    avx2_vnni,
+    "avx2,avxvnni",
+    12 x 32,
+    _mm256_setzero_si256(),
+    _mm256_set1_epi8(1),
+    |a, b, sum| _mm256_dpbusd_avx_epi32(sum, a, b)
 );
 #[cfg(target_arch = "x86_64")]
 registers!(
