@@ -347,12 +347,16 @@ impl Lm {
     fn trace(&self, py: Python, prompt: Prompt) -> PyResult<Trace> {
         let lm = self.get()?;
         let ids = prompt.ids(&lm)?;
-        self.run(py, |lm| lm.trace_layers(&ids, SEEN)).map(Trace::new)
+        let run = self.run(py, |lm| lm.trace_layers(&ids, SEEN))?;
+        Ok(Trace::new(run, |id| word(&lm, id)))
     }
 
     /// Gradients at the tensors and parameters of these names: of the loss of a prompt, or, with `answer`, of that token's log-probability (with
     /// `rather_than` of the difference of their logits) at `position`. A dictionary of tensors with the shapes of their names.
-    #[pyo3(signature = (prompt, names, *, answer = None, rather_than = None, position = -1))]
+    #[pyo3(
+        signature = (prompt, names, *, answer = None, rather_than = None, position = -1),
+        text_signature = "($self, prompt, names, *, answer=None, rather_than=None, position=-1)"
+    )]
     fn gradients<'py>(
         &self,
         py: Python<'py>,
@@ -394,8 +398,11 @@ impl Lm {
     /// Runs `corrupt` many times, each time with one activation of `clean` in its place, and measures how much of the clean run's behaviour each
     /// restores (activation patching). `by` is `head`, `position` or `pair`; the metric is the answer's logit less that of `rather_than`, its
     /// log-probability, or without an answer `metric`: `kl` or `loss`. `to` and `to_heads` follow paths (path patching); `estimate` takes gradients instead of runs.
-    #[pyo3(signature = (clean, corrupt, *, site = "resid_pre", by = "head", answer = None, rather_than = None, metric = "kl", position = -1,
-        to = None, to_heads = None, estimate = false, confirm = false))]
+    #[pyo3(
+        signature = (clean, corrupt, *, site = "resid_pre", by = "head", answer = None, rather_than = None, metric = "kl", position = -1,
+            to = None, to_heads = None, estimate = false, confirm = false),
+        text_signature = "($self, clean, corrupt, *, site='resid_pre', by='head', answer=None, rather_than=None, metric='kl', position=-1, to=None, to_heads=None, estimate=False, confirm=False)"
+    )]
     #[allow(clippy::too_many_arguments)] // keywords
     fn sweep(
         &self,
@@ -441,8 +448,7 @@ impl Lm {
             let done = lm.sweep(&question, &mut |_| watch.goes_on());
             watch.end(done)
         })?;
-        let word = |id: &u32| lm.tokenizer().ok().and_then(|t| t.piece(*id).ok()).unwrap_or_else(|| id.to_string());
-        Ok(Sweep::new(done, &question.corrupt.iter().map(word).collect::<Vec<_>>()))
+        Ok(Sweep::new(done, &question.corrupt.iter().map(|id| word(&lm, *id)).collect::<Vec<_>>()))
     }
 
     /// The page that looks into a run of this prompt: one HTML file that needs no network, of at most `max_bytes`. A notebook shows it, and
@@ -483,6 +489,11 @@ impl Lm {
         let tokenizer = lm.tokenizer().map_or("no tokenizer".into(), |own| format!("tokenizer {}", own.name()));
         format!("Lm({}; {tokenizer})", lm.config())
     }
+}
+
+/// What a token looks like.
+fn word(lm: &limpid::Lm, id: u32) -> String {
+    lm.tokenizer().ok().and_then(|tokenizer| tokenizer.piece(id).ok()).unwrap_or_else(|| id.to_string())
 }
 
 /// All steps of a model's interventions, in their order.

@@ -4,6 +4,8 @@
 
 use limpid::numeric::half::nearest_bf16;
 use limpid::trace::Labelled;
+use limpid::trace::picture::{PlotPart, TensorPlot};
+use limpid::trace::view::Labels;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -56,13 +58,24 @@ pub struct Tensor {
     shape: Vec<isize>,
     strides: Vec<isize>,
     values: Values,
+    /// Words for its positions in pictures.
+    labels: Arc<Labels>,
 }
+
+/// Heat maps of a tensor that a notebook shows, the first ones.
+const MAPS: usize = 4;
 
 impl Tensor {
     fn new(name: String, axes: Vec<String>, shape: &[usize], values: Values) -> Tensor {
         let (_, wide, ..) = values.kind();
         let strides = (0..shape.len()).map(|axis| (shape[axis + 1..].iter().product::<usize>() * wide) as isize);
-        Tensor { name, axes, shape: shape.iter().map(|n| *n as isize).collect(), strides: strides.collect(), values }
+        let (strides, shape) = (strides.collect(), shape.iter().map(|n| *n as isize).collect());
+        Tensor { name, axes, shape, strides, values, labels: Arc::default() }
+    }
+
+    /// The same, with words for its positions.
+    pub fn labelled(self, labels: &Arc<Labels>) -> Tensor {
+        Tensor { labels: labels.clone(), ..self }
     }
 
     /// Ids or counts.
@@ -145,6 +158,16 @@ impl Tensor {
     fn __repr__(&self) -> String {
         let sizes: Vec<String> = self.axes.iter().zip(&self.shape).map(|(axis, n)| format!("{axis}={n}")).collect();
         format!("Tensor({}, [{}], {})", self.name, sizes.join(" "), self.dtype())
+    }
+
+    /// Heat maps of its last two axes, the first four.
+    fn _repr_html_(&self) -> String {
+        let Values::F32(tensor) = &self.values else { return format!("<code>{}</code>", self.__repr__()) };
+        let parts = tensor.matrices(&self.labels).take(MAPS).map(PlotPart::Matrix).collect();
+        let matrices: usize = tensor.shape.iter().rev().skip(2).product();
+        let more = if matrices > MAPS { format!("; the first {MAPS} of {matrices} matrices") } else { String::new() };
+        let sizes: Vec<String> = self.axes.iter().zip(&self.shape).map(|(axis, n)| format!("{axis} {n}")).collect();
+        TensorPlot { title: self.name.clone(), about: format!("{}{more}", sizes.join(", ")), parts }.svg(None)
     }
 
     /// DLPack: the memory itself, marked as read-only.

@@ -6,6 +6,7 @@ use crate::tensor::Tensor;
 use limpid::trace::TraceError;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::names;
+use limpid::trace::view::{Labels, label};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -18,13 +19,17 @@ pub struct Trace {
     names: Vec<String>,
     /// The tokens that ran.
     tokens: Vec<u32>,
+    labels: Arc<Labels>,
     run: Mutex<Local<LayerTrace>>,
 }
 
 impl Trace {
-    pub fn new(run: LayerTrace) -> Trace {
+    /// `word` is what a token looks like.
+    pub fn new(run: LayerTrace, word: impl Fn(u32) -> String) -> Trace {
         let (names, tokens) = (names::activations(run.names()), run.batch().tokens.clone());
-        Trace { names, tokens, run: Mutex::new(Local::new(run)) }
+        let words = tokens.iter().map(|id| label(&word(*id))).collect();
+        let labels = Arc::new(Labels { tokens: vec![words], ..Labels::default() });
+        Trace { names, tokens, labels, run: Mutex::new(Local::new(run)) }
     }
 
     /// Work on the run without holding up other threads of Python.
@@ -73,7 +78,7 @@ impl Trace {
     /// A tensor, a parameter, or what is derived of them.
     fn __getitem__(&self, py: Python, name: &str) -> PyResult<Tensor> {
         match self.on_run(py, |run| run.get(name))? {
-            Ok(tensor) => Ok(tensor.into()),
+            Ok(tensor) => Ok(Tensor::from(tensor).labelled(&self.labels)),
             Err(error @ TraceError::Unknown { .. }) => Err(PyKeyError::new_err(error.to_string())),
             Err(error) => Err(raised(error)),
         }
@@ -96,15 +101,25 @@ impl Trace {
         format!("Trace({} tokens, {} tensors)", self.tokens.len(), self.names.len())
     }
 
-    /// A table of the tensors with their axes, none of which is computed for it.
+    /// The tensors with their axes, block by block; none is computed for it.
     fn _repr_html_(&self, py: Python) -> PyResult<String> {
-        let mut rows = String::new();
+        let mut groups: Vec<(&str, String)> = vec![];
         for name in &self.names {
             let (axes, shape) = self.on_run(py, |run| run.shape(name))?.map_err(raised)?;
             let sizes: Vec<String> = axes.iter().zip(shape).map(|(axis, n)| format!("{axis} {n}")).collect();
-            rows += &format!("<tr><td><code>{name}</code></td><td>{}</td></tr>", sizes.join(", "));
+            let block = name.strip_prefix("blocks.").and_then(|rest| rest.find('.'));
+            let group = block.map_or("the model", |end| &name[.."blocks.".len() + end]);
+            if groups.last().is_none_or(|(last, _)| *last != group) {
+                groups.push((group, String::new()));
+            }
+            if let Some((_, rows)) = groups.last_mut() {
+                *rows += &format!("<tr><td><code>{name}</code></td><td>{}</td></tr>", sizes.join(", "));
+            }
         }
-        Ok(format!("<details open><summary>{}</summary><table>{rows}</table></details>", self.__repr__()))
+        let shown = |(group, rows): (&str, String)| {
+            format!("<details><summary>{group}</summary><table>{rows}</table></details>")
+        };
+        Ok(format!("<code>{}</code>{}", self.__repr__(), groups.into_iter().map(shown).collect::<String>()))
     }
 
     /// Lets the run's memory go.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import importlib
 import json
 import os
 import subprocess
@@ -132,10 +133,9 @@ class _Progress:
         self.display: Any = None
         self.line = sys.stderr is not None and sys.stderr.isatty()
         if _in_notebook():
-            from IPython.display import HTML, display
-
-            self.html = HTML
-            self.display = display(HTML(""), display_id=True)
+            shown = importlib.import_module("IPython.display")
+            self.html = shown.HTML
+            self.display = shown.display(shown.HTML(""), display_id=True)
 
     def tell(self, event: dict[str, Any]) -> None:
         if event["event"] == "notice":
