@@ -139,13 +139,8 @@ pub fn run(mut args: Args) -> Result<()> {
         options.engine.cache_bytes = whole(options.engine.sequences).min(UNKNOWN_MEMORY);
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
-    let follow = args.follow.then(|| {
-        let (model, adapter, verified) = (path.clone(), args.weights.adapter.clone(), !args.machine.no_verify);
-        let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> {
-            Ok(models::adapted(&model, adapter.as_deref(), verified)?)
-        };
-        Follow { path, open: Box::new(open), how: how.clone(), every: EVERY }
-    });
+    let (adapter, verified) = (args.weights.adapter.clone(), !args.machine.no_verify);
+    let follow = args.follow.then(|| followed(path, adapter, verified, how.clone()));
     let model = ServedModel::new(checkpoint, &how)?;
     options.against = glass::others(&args.against, &args.machine)?;
     let fingerprint = model.fingerprint.clone();
@@ -174,6 +169,15 @@ pub fn run(mut args: Args) -> Result<()> {
         how.id
     ));
     Ok(server.wait()?)
+}
+
+/// A run whose new checkpoints are served.
+pub fn followed(path: PathBuf, adapter: Option<PathBuf>, verified: bool, how: ServedAs) -> Follow {
+    let model = path.clone();
+    let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(models::adapted(&model, adapter.as_deref(), verified)?)
+    };
+    Follow { path, open: Box::new(open), how, every: EVERY }
 }
 
 /// What the library is asked for.
