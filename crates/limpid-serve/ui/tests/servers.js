@@ -7,7 +7,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 
-const UI = path.resolve(import.meta.dirname, "..");
+export const UI = path.resolve(import.meta.dirname, "..");
 const ROOT = path.resolve(UI, "../../..");
 export const BINARY = process.env.LIMPID || path.resolve(ROOT, process.env.CARGO_TARGET_DIR || "target", "debug/limpid");
 const CONVERSATIONS = ["kite", "ball", "boat", "bell"].flatMap((thing) =>
