@@ -2,7 +2,7 @@
 import { spawnSync } from "node:child_process";
 import { pathToFileURL } from "node:url";
 import { at, barriers, expect, test } from "./page.js";
-import { BINARY, serve, served } from "./servers.js";
+import { BINARY, UI, serve, served } from "./servers.js";
 
 const viewAt = (words = {}, server = "BASE") => `${at(server)}/#${new URLSearchParams({ v: "timelapse", ...words })}`;
 const line = (page) => page.locator(".timelapse > .cell-line");
@@ -126,8 +126,9 @@ const small = (folder, rest) => ["train", "--n-layer", "2", "--n-head", "2", "--
 
 test("a training serves its page, whose time-lapse grows while it trains", async ({ page }, info) => {
   const { server, address } = await served(small(info.outputPath("live"), ["--serve", "127.0.0.1:0", "--steps", "1000000", "--probe-every", "50", "--save-every", "50"]));
+  process.env.LIMPID_OWN = address;
   try {
-    await page.goto(`${address}/#v=timelapse`);
+    await page.goto(viewAt({}, "OWN"));
     const slider = page.getByRole("slider");
     const frames = async () => Number(await slider.getAttribute("max"));
     await expect(line(page)).toContainText("Step");
@@ -143,6 +144,7 @@ test("a training serves its page, whose time-lapse grows while it trains", async
     await expect(line(page)).toContainText("Step 0 of");
     expect(await barriers(page)).toEqual([]);
   } finally {
+    await page.goto("about:blank");
     server.kill();
   }
 });
@@ -151,9 +153,10 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
   const folder = info.outputPath("long");
   const trained = spawnSync(BINARY, small(folder, ["--steps", "200", "--probe-every", "1"]), { encoding: "utf8" });
   expect(trained.status, trained.stderr).toBe(0);
-  const { server, address } = await serve(folder, []);
+  const { server, address } = await serve(folder, ["--ui-dir", UI]);
+  process.env.LIMPID_OWN = address;
   try {
-    await page.goto(`${address}/#v=timelapse`);
+    await page.goto(viewAt({}, "OWN"));
     const slider = page.getByRole("slider");
     await expect(line(page)).toContainText("Step 200 of 200");
     await expect(slider).toHaveAttribute("max", "200");
@@ -164,6 +167,7 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
       return known.reduce((a, b) => a + b) / known.length;
     };
     const said = async () => Number(/loss of the probe ([\d.]+\d)/.exec(await line(page).textContent())[1]);
+    for (const n of [0, 1, 2]) await expect(page.locator("#glass-numbers dl").nth(1).locator("dd").nth(n)).toHaveText(`${Number(all.frames[200].values.norms[n].toPrecision(3))}`);
     await slider.focus();
     for (const n of [0, 1, 77, 128, 199]) {
       await slider.fill(`${n}`);
@@ -185,6 +189,7 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
     await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
     await expect(page).not.toHaveURL(/frame=/);
   } finally {
+    await page.goto("about:blank");
     server.kill();
   }
 });
