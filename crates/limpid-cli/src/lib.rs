@@ -10,6 +10,7 @@ mod devices;
 mod find;
 #[cfg(feature = "serve")]
 mod glass;
+mod live;
 mod llmc;
 #[cfg(feature = "serve")]
 mod load;

@@ -9,12 +9,16 @@ use limpid_core::config::Mask;
 use limpid_core::model::{Mode, Model};
 use limpid_trace::Labelled;
 use limpid_trace::edits::position_in;
-use limpid_trace::sweep::{Sweep, SweepBy, SweepMetric, SweepPeak, SweepQuestion, SweepSite, TOKEN_LAYERS};
+use limpid_trace::sweep::{
+    Sweep, SweepBy, SweepMetric, SweepPeak, SweepQuestion, SweepReceiver, SweepSite, TOKEN_LAYERS,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const FIELDS: &[&str] =
-    &["clean", "corrupt", "model", "site", "by", "metric", "answer", "foil", "position", "estimate", "confirm"];
+const FIELDS: &[&str] = &[
+    "clean", "corrupt", "model", "site", "by", "metric", "answer", "foil", "position", "estimate", "confirm", "to",
+    "to_head",
+];
 
 /// The ids of a text, or of a list of them.
 fn ids(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Vec<u32>> {
@@ -77,11 +81,20 @@ fn question(subject: &Subject, body: &AskedFields) -> Result<(SweepQuestion, Opt
         ("answer", ..) => return Err(wrong("answer", "given where `foil` is", &Value::Null)),
         (metric, ..) => return Err(refusal("metric", "`answer` where `answer` or `foil` is given", metric)),
     };
+    let heads = body.numbers("to_head", subject.lm.config().n_head)?;
+    let heads = (!heads.is_empty()).then_some(heads);
+    let to = match (body.text("to")?, heads) {
+        (None, Some(_)) => return Err(wrong("to", "given where `to_head` is", &Value::Null)),
+        (Some(_), _) if body.flag("estimate")? => {
+            return Err(refusal("estimate", "false where `to` is given: an estimate adds up all paths", "true"));
+        }
+        (to, heads) => to.map(|tensor| SweepReceiver { tensor: tensor.into(), heads }),
+    };
     let position = position(subject, body, &corrupt)?;
     let confirmed = body.flag("confirm")?;
     // what does not depend on the metric is found out with any
     let stand_in = metric.unwrap_or(SweepMetric::Divergence);
-    let question = SweepQuestion { clean, corrupt, site, by, metric: stand_in, position, to: None, confirmed };
+    let question = SweepQuestion { clean, corrupt, site, by, metric: stand_in, position, to, confirmed };
     question.check(subject.lm.config())?;
     let cost = question.cost(subject.lm.config());
     if cost.token_layers > TOKEN_LAYERS && !confirmed {
@@ -130,7 +143,7 @@ impl Glass {
         let start = json!({
             "event": "start", "clean": words(&question.clean), "corrupt": words(&question.corrupt), "site": question.site.name(),
             "tensors": tensors, "axes": axes, "shape": shape, "cells": cost.cells, "token_layers": cost.token_layers, "position": question.row()?,
-            "estimate": estimate,
+            "estimate": estimate, "to": question.to.as_ref().map(|to| &to.tensor),
         });
         if !tell(&start.to_string()) {
             return Ok(());
@@ -166,7 +179,7 @@ impl Glass {
             lm.sweep_within(&question, work, &mut |one| row(one.layer, &one.metric, &one.recovered))
         };
         match done {
-            Ok(sweep) => tell(&ended(&sweep, &words(&question.corrupt), &body).to_string()),
+            Ok(sweep) => tell(&ended(&sweep, &words(&question.corrupt), (&question, &body)).to_string()),
             Err(Error::Stopped) => false, // whoever asked has gone
             Err(error) => return Err(error.into()),
         };
@@ -175,12 +188,10 @@ impl Glass {
 }
 
 /// The last event: what restores the most.
-fn ended(sweep: &Sweep, words: &[String], body: &AskedFields) -> Value {
+fn ended(sweep: &Sweep, words: &[String], (question, body): (&SweepQuestion, &AskedFields)) -> Value {
     let peak = |peak: &SweepPeak| {
-        let mut steps = peak.intervention.clone();
-        if let (Some(from), Some(Value::String(text))) = (steps[0].get_mut("from"), body.get("clean")) {
-            *from = json!({ "prompt": text });
-        }
+        let texts = ["clean", "corrupt"].map(|name| body.get(name).and_then(Value::as_str));
+        let steps = question.in_words(&peak.intervention, texts);
         json!({
             "index": peak.index, "recovered": number(peak.recovered), "sentence": sweep.sentence(peak, words), "interventions": steps,
         })

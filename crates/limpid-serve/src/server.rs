@@ -1,5 +1,5 @@
-//! A server from its first check to its end: [`Server::start`] opens the port once everything else is checked, and [`Server::wait`] returns
-//! after the last answer.
+//! A server from its first check to its end: [`OpenPort::open`] checks everything but the model, [`OpenPort::serve`] serves one, and
+//! [`Server::wait`] returns after the last answer.
 
 use crate::access::RequestAccess;
 use crate::follow::{self, Follow};
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::net::TcpSocket;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -362,26 +362,24 @@ const LOOK_TIME: Duration = Duration::from_secs(8);
 /// How long clients may take for the last bytes of an answer that was ended.
 const LAST: Duration = Duration::from_secs(2);
 
-impl Server {
-    /// Checks everything, and then opens the port. With `follow` each new checkpoint takes the model's place. `tell` hears of events.
+/// A port that is open before there is a model to serve. Who connects waits until there is one.
+pub struct OpenPort {
+    options: ServeOptions,
+    access: RequestAccess,
+    runtime: Runtime,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl OpenPort {
+    /// Checks the options, and opens the port.
     ///
     /// # Errors
-    /// If the model cannot be served, or the port not be opened.
-    pub fn start(
-        model: ServedModel,
-        options: ServeOptions,
-        follow: Option<Follow>,
-        tell: Listener,
-    ) -> Result<Server, ServeError> {
+    /// If the options forbid it, or the system does.
+    pub fn open(options: ServeOptions) -> Result<OpenPort, ServeError> {
         let address = address(&options)?;
         let access = RequestAccess::new(&options, address.ip())?;
         options.page.make().map_err(|error| ServeError::Page(error.to_string()))?;
-        let engine = if options.look_only {
-            None
-        } else {
-            check(&model)?;
-            Some(model.engine(&options.engine)?)
-        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .max_blocking_threads(BODIES + 1 + LOOKS)
@@ -389,6 +387,33 @@ impl Server {
             .enable_all()
             .build()
             .map_err(ServeError::Threads)?;
+        let port = |fault| ServeError::Port { host: options.host.clone(), port: options.port, fault };
+        let listener = {
+            let _within = runtime.enter();
+            listener(address)
+        };
+        let listener = listener.map_err(port)?;
+        let address = listener.local_addr().map_err(port)?;
+        Ok(OpenPort { access, runtime, listener, address, options })
+    }
+
+    /// What a browser opens.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Serves a model. With `follow` each new checkpoint takes its place. `tell` hears of events.
+    ///
+    /// # Errors
+    /// If the model cannot be served.
+    pub fn serve(self, model: ServedModel, follow: Option<Follow>, tell: Listener) -> Result<Server, ServeError> {
+        let OpenPort { options, access, runtime, listener, address } = self;
+        let engine = if options.look_only {
+            None
+        } else {
+            check(&model)?;
+            Some(model.engine(&options.engine)?)
+        };
         let model = Arc::new(Arc::new(model));
         let shared = Arc::new(ServerState::new(&model, options, access, tell));
         if let Some(engine) = engine {
@@ -399,17 +424,25 @@ impl Server {
             let thread = std::thread::Builder::new().name(name.into());
             thread.spawn(move || work(&shared, follow)).map_err(ServeError::Threads)
         };
-        let listener = {
-            let _within = runtime.enter();
-            listener(address)
-        };
-        let port = |fault| ServeError::Port { host: shared.options.host.clone(), port: shared.options.port, fault };
-        let listener = listener.map_err(port)?;
-        let address = listener.local_addr().map_err(port)?;
         let engine = thread("limpid-engine", |shared, _| worker::run(shared), None)?;
         let follower = follow.map(|follow| thread("limpid-follow", follow::run, Some(follow))).transpose()?;
         runtime.spawn(listen::accept(listener, shared.clone()));
         Ok(Server { shared, address, runtime, engine, follower })
+    }
+}
+
+impl Server {
+    /// Opens the port and serves a model: [`OpenPort::open`] and [`OpenPort::serve`].
+    ///
+    /// # Errors
+    /// If the port cannot be opened, or the model not be served.
+    pub fn start(
+        model: ServedModel,
+        options: ServeOptions,
+        follow: Option<Follow>,
+        tell: Listener,
+    ) -> Result<Server, ServeError> {
+        OpenPort::open(options)?.serve(model, follow, tell)
     }
 
     /// Where it listens.
@@ -493,7 +526,7 @@ fn address(options: &ServeOptions) -> Result<SocketAddr, ServeError> {
     all.first().copied().ok_or_else(|| fault(io::Error::other("it has no address")))
 }
 
-fn listener(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // a port whose last connections are not forgotten yet is free; elsewhere this would let two programs share it
     #[cfg(unix)]

@@ -60,6 +60,8 @@ function sweepView(glass) {
   const metric = select("metric", "Measure", [["", "an answer"], ["loss", "the loss"], ["kl", "KL from the clean run"]]);
   const answer = input("answer", "Answer", "the clean text’s likeliest");
   const foil = input("foil", "Rather than", "this text’s likeliest");
+  const to = input("to", "By paths to", "all paths: no tensor");
+  const heads = input("toh", "Heads of that tensor", "all");
   const estimate = make("input", { type: "checkbox" });
   estimate.addEventListener("change", () => set({ est: estimate.checked ? "1" : "" }));
   const go = make("button", { type: "submit" }, "Sweep");
@@ -68,7 +70,7 @@ function sweepView(glass) {
   const pair = make("div", { class: "pair" });
   const form = make("form", { class: "sweep-form" },
     make("label", { for: "sweep-clean" }, "Clean text, of which activations are put into the run of the page’s text"), clean, pair,
-    make("div", { class: "tools" }, make("label", {}, "Patch ", site), make("label", {}, "Grid ", by), make("label", {}, "Measure ", metric), words, less, make("label", {}, estimate, " estimate from gradients"), go));
+    make("div", { class: "tools" }, make("label", {}, "Patch ", site), make("label", {}, "Grid ", by), make("label", {}, "Measure ", metric), words, less, make("label", {}, "by paths to ", to), make("label", {}, "heads ", heads), make("label", {}, estimate, " estimate from gradients"), go));
   const notice = make("div", {});
   const line = make("p", { class: "note", role: "status" });
   const cell = make("p", {});
@@ -129,7 +131,7 @@ function sweepView(glass) {
   /** Puts the step of a cell into the run. @param {number} row @param {number} col */
   function change(row, col) {
     const [place, sweep] = [grid()?.place(row, col), swept()];
-    if (!place || !sweep) return;
+    if (!place || !sweep || sweep.start.to) return;
     const { layer, head, pos } = place;
     const step = { patch: sweep.start.tensors[layer], ...(head === null ? {} : { head }), ...(pos === null ? {} : { pos }), from: { prompt: sweep.clean } };
     SWEPT.inMap = map.element.contains(document.activeElement);
@@ -190,7 +192,7 @@ function sweepView(glass) {
   const body = (confirm) => ({
     clean: clean.value, corrupt: glass.run().tokens.map(({ id }) => id), site: site.value, ...(headed() ? { by: by.value } : {}),
     ...(metric.value ? { metric: metric.value } : { ...(answer.value ? { answer: answer.value } : {}), ...(foil.value ? { foil: foil.value } : {}) }),
-    ...(estimate.checked ? { estimate: true } : {}), ...(confirm ? { confirm } : {}),
+    ...(to.value ? { to: to.value, to_head: (heads.value.match(/\d+/g) ?? []).map(Number) } : {}), ...(estimate.checked ? { estimate: true } : {}), ...(confirm ? { confirm } : {}),
   });
 
   async function sweep(confirm = false) {
@@ -236,7 +238,7 @@ function sweepView(glass) {
   function show() {
     const now = more();
     if (document.activeElement !== clean) clean.value = now["clean"] ?? "";
-    for (const [field, name, usual] of /** @type {[HTMLInputElement | HTMLSelectElement, string, string][]} */ ([[site, "site", "resid_pre"], [by, "by", "head"], [metric, "metric", ""], [answer, "answer", ""], [foil, "foil", ""]])) {
+    for (const [field, name, usual] of /** @type {[HTMLInputElement | HTMLSelectElement, string, string][]} */ ([[site, "site", "resid_pre"], [by, "by", "head"], [metric, "metric", ""], [answer, "answer", ""], [foil, "foil", ""], [to, "to", ""], [heads, "toh", ""]])) {
       if (document.activeElement !== field || field instanceof HTMLSelectElement) field.value = now[name] || usual;
     }
     estimate.checked = now["est"] === "1";
@@ -264,7 +266,7 @@ function sweepView(glass) {
     const computed = one.rows.filter((row) => row).length;
     const ends = done ? ` Clean ${short(done.clean, 5)}, this text ${short(done.corrupt, 5)}.` : ` Layer ${computed} of ${start.shape[0]}${one.flight ? " …" : ": stopped."}`;
     const of = measured?.answer ? [" of ", spelled(piece(measured.answer[1])), ...(measured.foil ? [" over ", spelled(piece(measured.foil[1]))] : [])] : [];
-    line.replaceChildren(`${plural(start.cells, "cell")}, ${start.estimate ? "estimated from gradients" : `at most ${figure(start.token_layers, 0)} token-layers`}. Measured: ${measured?.metric ?? "…"}`, ...of, `.${ends}`);
+    line.replaceChildren(`${plural(start.cells, "cell")}, ${start.estimate ? "estimated from gradients" : `at most ${figure(start.token_layers, 0)} token-layers`}. ${start.to ? `By paths to ${start.to}. ` : ""}Measured: ${measured?.metric ?? "…"}`, ...of, `.${ends}`);
     const values = [];
     const hidden = [];
     for (let row = 0; row < lay.rows; row++) {
@@ -292,7 +294,7 @@ function sweepView(glass) {
     const [row, col] = at();
     const { layer, n } = lay.place(row, col);
     const value = one.rows[layer]?.recovered[n];
-    cell.replaceChildren(...(value === undefined ? [] : [button("Put this cell into the run", () => change(row, col), { class: "quiet", title: "Enter, or a click on the cell" })]));
+    cell.replaceChildren(...(value === undefined || start.to ? [] : [button("Put this cell into the run", () => change(row, col), { class: "quiet", title: "Enter, or a click on the cell" })]));
     const key = JSON.stringify([done, glass.state().i]);
     if (laid !== key) {
       laid = key;

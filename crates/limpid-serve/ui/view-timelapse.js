@@ -190,6 +190,8 @@ function timelapseView(glass) {
       make("p", { class: "said" }, make("span", { class: "dim" }, ...readable(prompt, true)), ...readable(frame.sample, true)),
       make("h2", {}, `Layer ${l}, head ${h}`), picture,
       factList(words.map((one) => [one.name, short(own(frame, l * heads + h, one.key), 3)])),
+      make("h2", {}, `Layer ${l}, mean length of a vector`),
+      factList(told.norms.map((/** @type {string} */ name, /** @type {number} */ i) => [name, short(frame.values["norms"]?.[told.norms.length * l + i], 3)])),
     );
     const sheet = frame.pictures && sheetOf(frame.pictures, null, l, glass.look());
     sizeCanvas(picture, 192, sheet ? 192 : 0);

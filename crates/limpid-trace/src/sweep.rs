@@ -470,6 +470,24 @@ impl SweepQuestion {
         json!([received])
     }
 
+    /// Steps of a cell with the prompts as text in place of their tokens, clean and corrupt, as far as there are texts.
+    pub fn in_words(&self, steps: &Value, texts: [Option<&str>; 2]) -> Value {
+        match steps {
+            Value::Array(list) => list.iter().map(|one| self.in_words(one, texts)).collect(),
+            Value::Object(fields) => {
+                let field = |(key, value): (&String, &Value)| {
+                    let own = [&self.clean, &self.corrupt].into_iter().position(|ids| *value == json!(ids));
+                    match own.filter(|_| key == "tokens").and_then(|own| texts[own]) {
+                        Some(text) => ("prompt".to_string(), json!(text)),
+                        None => (key.clone(), self.in_words(value, texts)),
+                    }
+                };
+                Value::Object(fields.iter().map(field).collect())
+            }
+            other => other.clone(),
+        }
+    }
+
     /// The step that patches a cell.
     fn patch(&self, cell: &Cell, run: &SiteValues) -> Value {
         let name = &run.site.name;

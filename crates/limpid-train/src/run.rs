@@ -174,6 +174,8 @@ pub struct Run<'a> {
     pub files: Vec<(String, String)>,
     /// Files of the model that is fine-tuned, which are copied into the folder.
     pub carried: Carried,
+    /// Whether to save also before the first step, for whoever opens the model while it trains.
+    pub saves_first: bool,
     /// Whether to use a folder that holds something else, and to remove the files that would be read instead of this run's model.
     pub force: bool,
     /// Who looks at it between its steps.
@@ -248,6 +250,7 @@ impl<'a> Run<'a> {
             tokenizer,
             files: vec![],
             carried: Carried::default(),
+            saves_first: false,
             force: false,
             observer: None,
             state,
@@ -285,8 +288,10 @@ impl<'a> Run<'a> {
         let start = Instant::now();
         let seconds_before = self.state.seconds;
         self.derive(tell);
-        if self.options.divergence == Divergence::Rollback && self.trainer.step == 0 {
-            self.try_save(true, tell)?; // for a rollback before the first regular save
+        // a rollback before the first regular save needs a state, too
+        let regular = self.options.divergence == Divergence::Rollback;
+        if (regular || self.saves_first) && self.trainer.step == 0 {
+            self.try_save(regular, tell)?;
         }
         let mut end = self.take_up(&windows, tell)?;
         while self.trainer.step < self.trainer.recipe.steps && end.is_none() {

@@ -120,6 +120,8 @@ pub struct TrainingPlan {
     state: Cell<Option<Resumable>>,
     /// What a time-lapse looks at, if one is kept.
     probe: Option<Vec<u32>>,
+    /// The frames of its time-lapse, if it records one ([`RunOptions::probe`]).
+    pub frames: Option<u64>,
     preset: String,
     /// What goes into limpid.toml besides: of the text, its tokenizer and template, and what the caller noted.
     noted: Vec<(&'static str, String)>,
@@ -418,6 +420,7 @@ impl Training {
             resume_step: self.resume_step,
             state: Cell::new(self.state),
             probe: None,
+            frames: None,
             preset: self.preset,
             noted,
             ranks: Cell::new(Some(self.ranks)),
@@ -425,7 +428,8 @@ impl Training {
         };
         if plan.options.probe {
             timelapse::check(&plan.config)?;
-            plan.probe = Some(Probe::ids(self.probe_text.as_deref(), &plan)?);
+            let probe = Probe::ids(self.probe_text.as_deref(), &plan)?;
+            (plan.frames, plan.probe) = (Some(Probe::frames(&plan, &probe)?), Some(probe));
         }
         Ok(plan)
     }

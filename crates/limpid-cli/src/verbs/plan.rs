@@ -337,6 +337,7 @@ impl Estimate<'_> {
             ("train_tokens", json!(corpus.train.len())),
             ("validation_tokens", json!(corpus.validation.len())),
             ("learning_rates", self.rates.iter().map(rate).collect()),
+            ("timelapse_frames", json!(self.plan.frames)),
             ("flops_per_step", json!(self.flops)),
             ("memory_bytes", json!(parts)),
             ("scratch_bytes", json!(scratch)),
@@ -407,7 +408,9 @@ impl Estimate<'_> {
         let about = [Some(corpus.about.name.clone()), corpus.about.read.clone()];
         let all = self.tokens_per_step.saturating_mul(recipe.steps as usize);
         let times = self.tokens_per_step as f64 * recipe.steps as f64 / corpus.train.len() as f64;
-        vec![
+        let frames =
+            self.plan.frames.map(|frames| ("time-lapse", format!("{} (--probe)", show::plural(frames, "frame"))));
+        let rows = vec![
             ("text", about.into_iter().flatten().collect::<Vec<_>>().join(": ")),
             ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, commas(corpus.tokenizer.vocab_size()))),
             (
@@ -416,7 +419,8 @@ impl Estimate<'_> {
             ),
             ("a step", format!("{batch_size} x {context} x {accumulate} = {} tokens", commas(self.tokens_per_step))),
             ("all steps", format!("{} tokens, the text {times:.1} times over", commas(all))),
-        ]
+        ];
+        rows.into_iter().chain(frames).collect()
     }
 
     fn parameters(&self) -> Vec<(&'static str, String)> {

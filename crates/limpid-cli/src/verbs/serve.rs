@@ -2,15 +2,14 @@
 
 use crate::models::{self, WeightOptions};
 use crate::options::{self, MachineOptions, Usage};
-use crate::{glass, show, signals};
+use crate::{glass, live, show, signals};
 use anyhow::{Context, Result, bail};
 use limpid::Machine;
-use limpid::checkpoint::Checkpoint;
 use limpid::engine::EngineLimits;
 use limpid::numeric::element::Element;
 use limpid::numeric::simd::Level;
 use limpid_serve::{
-    ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
+    ConnectionLimits, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -108,8 +107,6 @@ const KV_MEMORY: u64 = 2_000_000_000;
 const UNKNOWN_MEMORY: u64 = 1_000_000_000;
 /// Largest file of keys.
 const KEYS: u64 = 1 << 20;
-/// How often `--follow` looks.
-const EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(mut args: Args) -> Result<()> {
     models::shares(&args.machine)?;
@@ -139,13 +136,8 @@ pub fn run(mut args: Args) -> Result<()> {
         options.engine.cache_bytes = whole(options.engine.sequences).min(UNKNOWN_MEMORY);
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
-    let follow = args.follow.then(|| {
-        let (model, adapter, verified) = (path.clone(), args.weights.adapter.clone(), !args.machine.no_verify);
-        let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> {
-            Ok(models::adapted(&model, adapter.as_deref(), verified)?)
-        };
-        Follow { path, open: Box::new(open), how: how.clone(), every: EVERY }
-    });
+    let (adapter, verified) = (args.weights.adapter.clone(), !args.machine.no_verify);
+    let follow = args.follow.then(|| live::followed(path, adapter, verified, how.clone()));
     let model = ServedModel::new(checkpoint, &how)?;
     options.against = glass::others(&args.against, &args.machine)?;
     let fingerprint = model.fingerprint.clone();

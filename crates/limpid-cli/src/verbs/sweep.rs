@@ -83,7 +83,7 @@ pub struct Args {
     plot_out: Option<PathBuf>,
     /// Save the page with the sweep as one file that works offline, to send to somebody; it contains the prompts, but no weights
     #[cfg(feature = "serve")]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["plot_out", "json", "over_steps", "to"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["plot_out", "json", "over_steps"])]
     html: Option<PathBuf>,
     /// Colours of the picture: ink, viridis, cividis or diverging [default: what suits the numbers]
     #[arg(long, value_name = "NAME", requires = "plot_out", value_parser = Palette::ALL.map(Palette::name))]
@@ -187,6 +187,7 @@ fn saved_page(
     let mut sweep = json!({
         "clean": clean, "corrupt": corrupt, "site": question.site.name(), "by": by, "position": question.position,
         "estimate": args.estimate, "confirm": true,
+        "to": question.to.as_ref().map(|to| &to.tensor), "to_head": question.to.as_ref().map(|to| &to.heads),
     });
     match question.metric {
         SweepMetric::LogitDifference { answer, foil } => {
@@ -266,7 +267,7 @@ fn question(
 /// The command that runs a peak alone.
 fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[String; 2])) -> Result<String> {
     let model = args.weights.words()?;
-    let steps = in_words(&peak.intervention, (question, texts)).to_string();
+    let steps = question.in_words(&peak.intervention, texts.each_ref().map(|text| Some(text.as_str()))).to_string();
     let [prompt, steps] = [texts[1].clone(), steps].map(show::quoted);
     let flag = |(flag, value): (&str, Option<String>)| value.map(|value| format!(" --{flag} {}", show::quoted(value)));
     let measured = [
@@ -303,26 +304,9 @@ fn say_cost(question: &SweepQuestion, (config, cost): (&Config, SweepCost)) -> R
     Ok(())
 }
 
-/// The steps of a peak, with prompts as text in place of their tokens.
-fn in_words(steps: &Value, (question, texts): (&SweepQuestion, &[String; 2])) -> Value {
-    match steps {
-        Value::Array(list) => list.iter().map(|one| in_words(one, (question, texts))).collect(),
-        Value::Object(fields) => {
-            let field = |(key, value): (&String, &Value)| {
-                let prompt = [&question.clean, &question.corrupt].into_iter().position(|ids| *value == json!(ids));
-                match prompt.filter(|_| key == "tokens") {
-                    Some(prompt) => ("prompt".to_string(), json!(texts[prompt])),
-                    None => (key.clone(), in_words(value, (question, texts))),
-                }
-            };
-            Value::Object(fields.iter().map(field).collect())
-        }
-        other => other.clone(),
-    }
-}
-
 fn as_json(question: &SweepQuestion, sweep: &Sweep, (cost, texts): (SweepCost, &[String; 2])) -> Value {
-    let steps = |peak: &SweepPeak| in_words(&peak.intervention, (question, texts));
+    let steps =
+        |peak: &SweepPeak| question.in_words(&peak.intervention, texts.each_ref().map(|text| Some(text.as_str())));
     let peak =
         |peak: &SweepPeak| json!({ "index": peak.index, "recovered": peak.recovered, "intervention": steps(peak) });
     let to = question.to.as_ref().map(|to| json!({ "tensor": to.tensor, "head": to.heads }));

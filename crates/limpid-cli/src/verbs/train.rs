@@ -1,6 +1,7 @@
 //! `train`: from text to a model directory.
 
 use crate::dashboard::{Dashboard, Now};
+use crate::live::LivePage;
 use crate::machine::{READINGS, peak_rss, share};
 use crate::models;
 use crate::options::{Interrupted, Usage};
@@ -38,6 +39,10 @@ pub struct Args {
     /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
     #[arg(long, value_name = "SECONDS", default_value_t = 600, hide_short_help = true)]
     timeout: u64,
+    /// Serve the page of the run while it trains, as `serve --follow` does: its time-lapse (--probe), its newest checkpoint [default of
+    /// HOST:PORT: 127.0.0.1:8080; port 0 picks a free one]
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8080", conflicts_with_all = ["lr_find", "workflow"])]
+    serve: Option<String>,
 }
 
 /// Where the model goes.
@@ -84,16 +89,16 @@ fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-pub fn run(Args { training, timeout }: Args) -> Result<()> {
+pub fn run(Args { training, timeout, serve }: Args) -> Result<()> {
     let ranks = ranks::join(timeout)?;
     let (rank, size) = (ranks.rank(), ranks.size());
-    let done = train(&training, ranks).map_err(|error| ranks::end_all(rank, size, error));
+    let done = train(&training, serve.as_deref(), ranks).map_err(|error| ranks::end_all(rank, size, error));
     ranks::leave();
     done
 }
 
 /// Trains, in each of the processes that train together; process 0 has the folder and speaks.
-fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
+fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Result<()> {
     let (main, size) = (ranks.rank() == 0, ranks.size());
     if args.lr_find && size > 1 {
         bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
@@ -115,6 +120,7 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
     if args.lr_find {
         return find::run(&plan, args.json);
     }
+    let page = serve.filter(|_| main).map(|address| LivePage::open(address, &plan, &folder)).transpose()?;
     let speaks = main && !args.json;
     if speaks {
         describe(args, &plan, size);
@@ -127,6 +133,7 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
     let stop = interrupt()?;
     let begins_again = args.resume.is_some() && folder::look(&folder) == FolderContents::Begun;
     let mut run = plan.start().map_err(source::of_library)?;
+    run.saves_first = serve.is_some();
     if !main {
         run.go(&mut |_| Control::Continue)?;
         return Ok(());
@@ -145,6 +152,10 @@ fn train(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<()> {
     let opening = Opening::new(&plan.corpus, &plan.recipe)?;
     let flops = step_flops(&plan.model, &plan.recipe) / size as f64;
     let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), &stop);
+    watch.page = page;
+    if plan.resumes() {
+        watch.begin_page();
+    }
     let summary = run.go(&mut |event| watch.hear(event));
     watch.end();
     let summary = Summary { entropy_floor: plan.entropy_floor(), peak_rss_bytes: peak_rss(), ..summary? };
@@ -259,6 +270,7 @@ struct Watch<'a> {
     stop: &'a AtomicBool,
     progress: Progress,
     dashboard: Option<Dashboard>,
+    page: Option<LivePage>,
     shown: Shown,
     /// When the last sample was shown, and how long it took.
     sampled_at: Instant,
@@ -281,7 +293,7 @@ impl<'a> Watch<'a> {
         let shown = Shown { recent: recent(folder), val: None, rate: Rate::new(), roof, flops, steps };
         let sampled_at = Instant::now();
         let sampling = Duration::ZERO;
-        Watch { args, plan, folder, opening, stop, progress, dashboard, shown, sampled_at, sampling }
+        Watch { args, plan, folder, opening, stop, progress, dashboard, page: None, shown, sampled_at, sampling }
     }
 
     fn hear(&mut self, event: TrainEvent) -> Control {
@@ -313,16 +325,26 @@ impl<'a> Watch<'a> {
             TrainEvent::Saved(step) => {
                 shown.rate.pause();
                 dashboard.iter().for_each(|d| d.line(&format!("step {step}: saved")));
+                self.begin_page();
             }
-            TrainEvent::Notice(what) => {
-                if self.args.json {
-                    show::say(&what);
-                }
-                progress.line(&what);
-                dashboard.iter().for_each(|d| d.line(&what));
-            }
+            TrainEvent::Notice(what) => self.notice(&what),
         }
         if self.stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+    }
+
+    fn notice(&self, what: &str) {
+        if self.args.json {
+            show::say(what);
+        }
+        self.progress.line(what);
+        self.dashboard.iter().for_each(|d| d.line(what));
+    }
+
+    /// Serves the run's page from now on, if it was asked for: the folder has a model.
+    fn begin_page(&mut self) {
+        if let Some(what) = self.page.as_mut().and_then(LivePage::begin) {
+            self.notice(&what);
+        }
     }
 
     /// A sample of the best weights, which are in the folder, on the dashboard, as long as samples take little of the time.
@@ -339,7 +361,7 @@ impl<'a> Watch<'a> {
         self.sampling = self.sampled_at.elapsed();
     }
 
-    /// Gives the terminal back.
+    /// Gives the terminal back, and ends the page.
     fn end(self) {
         self.progress.done();
     }

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Documents that other tests run whole; of docs/training.md tune.rs runs the first block on fine-tuning.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 5] = [
+    ("docs/python.md", "tests/ of limpid-python, and cargo xtask python"),
     ("docs/tutorial.md", "tutorial.rs"),
     ("docs/serve.md", "clients.rs"),
     ("docs/chat.md", "cli.rs"),

@@ -173,6 +173,54 @@ fn a_run_that_goes_on_is_followed() {
     assert!(said.contains("now serving the checkpoint of step 40 (limpid-"), "{said}");
 }
 
+/// `train --serve` answers while the run trains, from its state before the first step on; training writes the same bytes, and Ctrl-C ends
+/// both.
+#[test]
+fn a_run_serves_its_page_while_it_trains() {
+    let f = Folder::new("train-serve");
+    f.file("text.txt", "to be or not to be, that is the question.\n".repeat(60));
+    let run = |out: &str, steps: usize, rest: &str| {
+        let sizes = "--n-layer 2 --d-model 16 --n-head 2 --context-length 40 --batch-size 2 --threads 1 --sample 0 --schedule constant";
+        format!(
+            "train --data text.txt --tokenizer char {sizes} --probe --probe-every 50 --steps {steps} --out {out} {rest}"
+        )
+    };
+    let live = Serving::run(f.command(&run("live", 1_000_000, "--save-every 50 --serve 127.0.0.1:0")));
+    let frames = || live.ask("GET /inspect/v1/timelapse?count=1", "").1["steps"].as_array().unwrap().len();
+    let step = || live.ask("GET /v1/models", "").1["data"][0]["limpid"]["step"].as_u64().unwrap();
+    assert_eq!(live.complete(&json!({ "prompt": "to be", "max_tokens": 5 }))["usage"]["completion_tokens"], 5);
+    let (begun, first, began) = (frames(), step(), Instant::now());
+    while frames() <= begun || step() <= first {
+        assert!(began.elapsed() < PATIENCE, "{} frames, step {}", frames(), step());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // a port that is taken is an error before anything is written
+    let taken = format!("--serve {}", live.address);
+    f.fails(1, &run("taken", 5, &taken), &["--serve", "cannot be opened"]);
+    assert!(!f.0.join("taken").exists());
+    live.signal("-INT");
+    assert_eq!(live.end().0, Some(130));
+    // the same bytes as without a page; a run is resumed with one
+    f.ok(&run("plain", 60, ""));
+    let (_, said) = f.both(&run("served", 60, "--serve 127.0.0.1:0"));
+    assert!(said.contains("the page of this run is at http://127.0.0.1:"), "{said}");
+    for file in ["model.safetensors", "timelapse.lpt"] {
+        assert!(
+            fs::read(f.0.join("plain").join(file)).unwrap() == fs::read(f.0.join("served").join(file)).unwrap(),
+            "{file}"
+        );
+    }
+    f.ok("train --resume served --steps 80 --sample 0 --threads 1 --serve=127.0.0.1:0");
+    f.fails(2, &run("no", 5, "--serve localhost"), &["127.0.0.1:8080", "not localhost"]);
+    f.fails(2, &run("no", 5, "--serve 0.0.0.0:0"), &["other machines", "limpid serve --follow"]);
+    f.fails(2, &run("no", 5, "--serve --lr-find"), &["--lr-find"]);
+    f.fails(
+        1,
+        "train --preset bert-base-uncased --data text.txt --steps 1 --out bert --serve",
+        &["--serve", "masked tokens"],
+    );
+}
+
 /// Four clients ask without a pause while a run goes on: every request is answered, by one checkpoint, which makes it again.
 #[test]
 fn answers_replay_on_the_checkpoint_that_gave_them() {

@@ -13,6 +13,9 @@ fn frames_are_shown_and_told() {
     f.fails(2, &format!("{RUN} --probe-text x"), &["--probe-text", "give --probe too"]);
     f.fails(1, &format!("{RUN} --probe --probe-text '{}'", "to be ".repeat(9)), &["54 tokens", "40"]);
     f.fails(2, "timelapse", &["limpid train --probe"]);
+    let planned = RUN.replacen("train", "plan", 1);
+    assert!(f.ok(&format!("{planned} --probe --probe-every 3")).contains("6 frames (--probe)"));
+    assert!(f.json(&format!("{planned} --json"))["timelapse_frames"].is_null());
     let (_, said) = f.both(&format!("{RUN} --probe --probe-every 3 --probe-text 'to be or not'"));
     assert!(said.contains("limpid timelapse run"), "{said}");
     let shown = f.ok("timelapse run");

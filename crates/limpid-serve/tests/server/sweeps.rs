@@ -2,7 +2,7 @@
 
 use crate::common::{self, Client, PATIENCE, folder, options, serve};
 use limpid::Lm;
-use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
+use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid_serve::ServeOptions;
 use serde_json::{Value, json};
 
@@ -75,6 +75,47 @@ fn rows_are_those_of_the_library() {
     let estimate = events(&server.post(SWEEPS, &asked).text());
     assert_eq!(estimate.len(), 5);
     assert_eq!(estimate[2]["recovered"].as_array().unwrap().len(), clean.len());
+    // by the paths to one tensor alone; the steps have both texts, and give the number of their cell
+    let to = SweepReceiver { tensor: "blocks.1.attn.hook_q".into(), heads: Some(vec![1]) };
+    let question = SweepQuestion {
+        clean: clean.clone(),
+        corrupt: lm.encode("to be or nqt").unwrap(),
+        site: SweepSite::Z,
+        by: SweepBy::Head,
+        metric: SweepMetric::Loss,
+        position: -1,
+        to: Some(to),
+        confirmed: false,
+    };
+    let sweep = lm.sweep(&question, &mut |_| true).unwrap();
+    let asked = json!({
+        "clean": "to be or not", "corrupt": "to be or nqt", "site": "z", "metric": "loss", "to": "blocks.1.attn.hook_q", "to_head": [1],
+    });
+    let all = events(&server.post(SWEEPS, &asked).text());
+    let told: Vec<f64> =
+        all.iter().filter_map(|event| event["metric"].as_array()).flatten().filter_map(Value::as_f64).collect();
+    let expected: Vec<f64> = sweep.metric.values.iter().map(|v| f64::from(*v)).collect();
+    assert!(
+        told.len() == expected.len() && told.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6),
+        "{told:?} {expected:?}"
+    );
+    let step = &all.last().unwrap()["peaks"][0]["interventions"][0];
+    let inner = &step["from"]["do"][0]["from"];
+    assert_eq!(
+        [&step["patch"], &step["head"], &step["from"]["prompt"], &inner["prompt"]],
+        [&json!("blocks.1.attn.hook_q"), &json!([1]), &json!("to be or nqt"), &json!("to be or not")]
+    );
+    for (field, value, said) in [
+        ("to", json!("blocks.1.atn.hook_q"), "blocks.1.attn.hook_q"),
+        ("to_head", json!([99]), "99"),
+        ("estimate", json!(true), "all paths"),
+        ("to", json!(null), "`to_head`"),
+    ] {
+        let mut wrong = asked.clone();
+        wrong[field] = value;
+        let text = server.post(SWEEPS, &wrong).text();
+        assert!(text.contains("error") && text.contains(said), "{field}: {text}");
+    }
     // nothing lies between a text and itself, which only its runs can tell
     let same = events(&server.post(SWEEPS, &json!({ "clean": "to be", "corrupt": "to be" })).text());
     assert_eq!((&same[2]["event"], &same[2]["error"]["code"]), (&json!("error"), &json!("invalid_value")), "{same:?}");

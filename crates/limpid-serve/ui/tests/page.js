@@ -16,10 +16,11 @@ export const test = base.extend({
     const wrong = [];
     page.on("console", (message) => message.type() === "error" && wrong.push(message.text()));
     page.on("pageerror", (error) => wrong.push(error.message));
-    const own = ["CHAT", "BASE", "KEY", "DEEP", "TWIN", "BERT"].map((name) => `${at(name)}/`);
+    // OWN: a server of one test
+    const own = () => ["CHAT", "BASE", "KEY", "DEEP", "TWIN", "BERT", "OWN"].map((name) => `${at(name)}/`);
     page.on("request", (request) => {
       const url = request.url();
-      if (![...own, "data:", "about:", "file:"].some((start) => url.startsWith(start))) wrong.push(`asks ${url}`);
+      if (![...own(), "data:", "about:", "file:"].some((start) => url.startsWith(start))) wrong.push(`asks ${url}`);
     });
     await use(page);
     expect(wrong.filter((text) => !expected.some((one) => text.includes(one)))).toEqual([]);

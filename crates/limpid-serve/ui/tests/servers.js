@@ -7,7 +7,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 
-const UI = path.resolve(import.meta.dirname, "..");
+export const UI = path.resolve(import.meta.dirname, "..");
 const ROOT = path.resolve(UI, "../../..");
 export const BINARY = process.env.LIMPID || path.resolve(ROOT, process.env.CARGO_TARGET_DIR || "target", "debug/limpid");
 const CONVERSATIONS = ["kite", "ball", "boat", "bell"].flatMap((thing) =>
@@ -25,9 +25,12 @@ function train(folder, options) {
   if (done.status !== 0) throw new Error(`${BINARY} train ${options.join(" ")}\n${done.error ?? done.stderr}`);
 }
 
-/** Starts a server, and waits until it says where. It finds no browser to open. @param {string} folder @param {string[]} options @param {string} verb */
-async function serve(folder, options, verb = "serve") {
-  const server = spawn(BINARY, [verb, "--model", folder, "--port", "0", ...options], { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, PATH: "" } });
+/** Starts a server, and waits until it says where. @param {string} folder @param {string[]} options @param {string} verb */
+export const serve = (folder, options, verb = "serve") => served([verb, "--model", folder, "--port", "0", ...options]);
+
+/** Starts a process that serves, and waits until it says where. It finds no browser to open. @param {string[]} words */
+export async function served(words) {
+  const server = spawn(BINARY, words, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, PATH: "" } });
   let said = "";
   const address = new Promise((resolve, reject) => {
     const hear = (data) => {
@@ -38,7 +41,7 @@ async function serve(folder, options, verb = "serve") {
     server.stdout.on("data", hear);
     server.stderr.on("data", hear);
     server.on("error", reject);
-    server.on("exit", () => reject(new Error(`limpid serve ended: ${said}`)));
+    server.on("exit", () => reject(new Error(`limpid ${words[0]} ended: ${said}`)));
   });
   return { server, address: await address };
 }

@@ -2,7 +2,7 @@
 import { spawnSync } from "node:child_process";
 import { pathToFileURL } from "node:url";
 import { at, barriers, expect, test } from "./page.js";
-import { BINARY } from "./servers.js";
+import { BINARY, UI, serve, served } from "./servers.js";
 
 const viewAt = (words = {}, server = "BASE") => `${at(server)}/#${new URLSearchParams({ v: "timelapse", ...words })}`;
 const line = (page) => page.locator(".timelapse > .cell-line");
@@ -119,6 +119,79 @@ test("a time-lapse grows while the run trains", async ({ page }) => {
   const before = asked.length;
   await page.waitForTimeout(4000);
   expect(asked.length).toBe(before);
+});
+
+/** A training of a small model: 201 frames. @param {string} folder @param {string[]} rest */
+const small = (folder, rest) => ["train", "--n-layer", "2", "--n-head", "2", "--d-model", "16", "--context-length", "40", "--batch-size", "2", "--threads", "1", "--sample", "0", "--probe", "--out", folder, ...rest];
+
+test("a training serves its page, whose time-lapse grows while it trains", async ({ page }, info) => {
+  const { server, address } = await served(small(info.outputPath("live"), ["--serve", "127.0.0.1:0", "--steps", "1000000", "--probe-every", "50", "--save-every", "50"]));
+  process.env.LIMPID_OWN = address;
+  try {
+    await page.goto(viewAt({}, "OWN"));
+    const slider = page.getByRole("slider");
+    const frames = async () => Number(await slider.getAttribute("max"));
+    await expect(line(page)).toContainText("Step");
+    const first = await frames();
+    await expect.poll(frames).toBeGreaterThan(first + 2);
+    // the last frame is followed, also in words; another one stays
+    await expect(slider).toHaveAttribute("aria-valuetext", /^step [1-9]/);
+    expect(await slider.inputValue()).toBe(await slider.getAttribute("max"));
+    await slider.focus();
+    await page.keyboard.press("Home");
+    const then = await frames();
+    await expect.poll(frames).toBeGreaterThan(then);
+    await expect(line(page)).toContainText("Step 0 of");
+    expect(await barriers(page)).toEqual([]);
+  } finally {
+    await page.goto("about:blank");
+    server.kill();
+  }
+});
+
+test("two hundred frames are scrubbed, played and compared", async ({ page }, info) => {
+  const folder = info.outputPath("long");
+  const trained = spawnSync(BINARY, small(folder, ["--steps", "200", "--probe-every", "1"]), { encoding: "utf8" });
+  expect(trained.status, trained.stderr).toBe(0);
+  const { server, address } = await serve(folder, ["--ui-dir", UI]);
+  process.env.LIMPID_OWN = address;
+  try {
+    await page.goto(viewAt({}, "OWN"));
+    const slider = page.getByRole("slider");
+    await expect(line(page)).toContainText("Step 200 of 200");
+    await expect(slider).toHaveAttribute("max", "200");
+    const all = await framesOf(page);
+    expect(all.steps).toEqual(Array.from({ length: 201 }, (_, n) => n));
+    const loss = (n) => {
+      const known = all.frames[n].values.loss.filter((one) => one !== null);
+      return known.reduce((a, b) => a + b) / known.length;
+    };
+    const said = async () => Number(/loss of the probe ([\d.]+\d)/.exec(await line(page).textContent())[1]);
+    for (const n of [0, 1, 2]) await expect(page.locator("#glass-numbers dl").nth(1).locator("dd").nth(n)).toHaveText(`${Number(all.frames[200].values.norms[n].toPrecision(3))}`);
+    await slider.focus();
+    for (const n of [0, 1, 77, 128, 199]) {
+      await slider.fill(`${n}`);
+      await expect(line(page)).toContainText(`Step ${n} of 200`);
+      near(await said(), loss(n));
+    }
+    await page.keyboard.press("ArrowLeft");
+    await expect(line(page)).toContainText("Step 198 of 200");
+    await page.getByLabel("Compare with step").fill("0");
+    await page.getByLabel("Compare with step").press("Enter");
+    await expect(line(page)).toContainText(`at step 0 it was ${Number(loss(0).toPrecision(4))}`);
+    await page.locator(".timelapse summary").click();
+    const [now, before] = [198, 0].map((n) => all.frames[n].values.induction);
+    await page.getByLabel("Heads by").selectOption("repeated");
+    (await written(page)).forEach((text, n) => near(number(text), now[n] - before[n]));
+    // it plays to the end, step by step, and stops there
+    await page.getByRole("button", { name: "Play" }).click();
+    await expect(line(page)).toContainText("Step 200 of 200");
+    await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
+    await expect(page).not.toHaveURL(/frame=/);
+  } finally {
+    await page.goto("about:blank");
+    server.kill();
+  }
 });
 
 test("a saved file has the time-lapse, without asking anybody", async ({ page }, info) => {

@@ -100,6 +100,15 @@ fn work(config: &Config, header: &TimelapseHeader) -> Result<f64> {
         + COPIED * model.parameter_count() as f64)
 }
 
+/// After which steps of a planned run there are frames.
+fn schedule(plan: &TrainingPlan, header: &TimelapseHeader) -> Result<ProbeSchedule> {
+    let TrainingPlan { config, recipe, model, .. } = plan;
+    let keys = recipe.context.div_ceil(2);
+    let step = recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys)
+        / plan.placement.processes[0] as f64;
+    Ok(ProbeSchedule::new(plan.options.probe_every, recipe.steps, (work(config, header)?, step)))
+}
+
 /// Whether a training of this model can be probed.
 ///
 /// # Errors
@@ -146,24 +155,28 @@ impl Probe {
         }
     }
 
+    /// The number of frames of a planned run that looks at `probe`.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn frames(plan: &TrainingPlan, probe: &[u32]) -> Result<u64> {
+        Ok(schedule(plan, &header(&plan.config, "", probe.to_vec(), plan.recipe.context))?.frames())
+    }
+
     /// The observer of a planned run that looks at `probe`; `folder` is none in processes that write no files.
     ///
     /// # Errors
     /// If a run goes on whose folder has a time-lapse of another probe, or a damaged one.
     pub fn new(plan: &TrainingPlan, probe: Vec<u32>, folder: Option<&Path>) -> Result<Probe> {
-        let TrainingPlan { config, recipe, model, machine, .. } = plan;
-        let header = header(config, &plan.corpus.tokenizer.to_json(), probe, recipe.context);
-        let keys = recipe.context.div_ceil(2);
-        let step = recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys)
-            / plan.placement.processes[0] as f64;
-        let frame = work(config, &header)?;
+        let TrainingPlan { config, machine, .. } = plan;
+        let header = header(config, &plan.corpus.tokenizer.to_json(), probe, plan.recipe.context);
         let writer = folder.map(|folder| TimelapseWriter::new(folder, header.clone()));
         if plan.resumes() {
             writer.iter().try_for_each(TimelapseWriter::check)?;
         }
         Ok(Probe {
             path: folder.unwrap_or(Path::new("")).join(super::FILE),
-            schedule: ProbeSchedule::new(plan.options.probe_every, recipe.steps, (frame, step)),
+            schedule: schedule(plan, &header)?,
             config: config.clone(),
             machine: machine.clone(),
             writer,
