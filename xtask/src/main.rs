@@ -10,9 +10,12 @@ use std::process::{Command, ExitCode, Stdio};
 type Chore = (&'static str, &'static str, fn() -> bool);
 
 /// Every chore.
-const CHORES: [Chore; 9] = [
-    ("ci", "the gate: formatting, lints, documentation, tests, and the page in a browser", || ci() && ui()),
+const CHORES: [Chore; 10] = [
+    ("ci", "the gate: formatting, lints, documentation, tests, the page in a browser, the wheel", || {
+        ci() && ui() && python()
+    }),
     ("ui", "the gate's part that needs Node and Chromium", ui),
+    ("python", "the gate's part that needs Python and packages of PyPI: the wheel of crates/limpid-python", python),
     (
         "sweep",
         "the tests that take long, for a release: every preset, every recipe of ranks, MPICH, 200 steps on a GPU",
@@ -127,6 +130,41 @@ fn ui() -> bool {
         println!("== {program} {}", arguments.join(" "));
         run(program, arguments).status().is_ok_and(|status| status.success())
     })
+}
+
+/// The wheel: built, installed with NumPy alone, used, and tested. Without Python 3.11 or packages of PyPI that is left out.
+fn python() -> bool {
+    let (home, folder) = (root().join("crates/limpid-python"), root().join("target/python"));
+    let (wheels, environments) = (folder.join("wheels"), [folder.join("build"), folder.join("use")]);
+    let run = |program: &Path, arguments: &[&str]| {
+        println!("== {} {}", program.file_name().unwrap_or_default().display(), arguments.join(" "));
+        Command::new(program).args(arguments).current_dir(&home).status().is_ok_and(|status| status.success())
+    };
+    let text = |path: &Path| path.display().to_string();
+    let [build, used] = [0, 1].map(|i| environments[i].join("bin"));
+    let begins = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+    let begun = run(Path::new("python3"), &["-c", begins])
+        && environments.iter().all(|path| run(Path::new("python3"), &["-m", "venv", "--clear", &text(path)]))
+        && run(&build.join("pip"), &["install", "-q", "-r", "tests/build.txt"]);
+    if !begun {
+        println!("Python checks skipped: no Python 3.11, or no packages of PyPI");
+        return true;
+    }
+    let _ = std::fs::remove_dir_all(&wheels); // of an earlier run
+    let wheel = || {
+        let found = std::fs::read_dir(&wheels).ok()?.flatten().next()?;
+        println!("{}: {} bytes", found.path().display(), found.metadata().ok()?.len());
+        Some(text(&found.path()))
+    };
+    let tool = |name: &str, arguments: &[&str]| run(&used.join(name), arguments);
+    run(&build.join("maturin"), &["build", "--profile", "dev", "--out", &text(&wheels)])
+        && wheel().is_some_and(|wheel| tool("pip", &["install", "-q", &wheel]))
+        && tool("python", &["tests/alone.py"])
+        && tool("pip", &["install", "-q", "-r", "tests/requirements.txt"])
+        && tool("python", &["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"])
+        && tool("mypy", &["--strict", "-p", "limpid"])
+        && tool("mypy", &["--strict", "tests/test_types.py"])
+        && tool("stubtest", &["limpid", "--allowlist", "tests/stubs.txt", "--ignore-unused-allowlist"])
 }
 
 /// Whether a program is there.
