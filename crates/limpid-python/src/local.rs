@@ -3,6 +3,7 @@
 use crate::LimpidError;
 use pyo3::prelude::*;
 use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value of this process.
 pub struct Local<T> {
@@ -37,14 +38,7 @@ impl<T> Local<T> {
     }
 
     fn check(&self) -> PyResult<()> {
-        let (own, now) = (self.process, std::process::id());
-        if own == now {
-            return Ok(());
-        }
-        Err(LimpidError::new_err(format!(
-            "this was opened in process {own} and is used in process {now}, a fork of it without its threads: open it again there, or start \
-             processes with multiprocessing's `spawn`"
-        )))
+        check(self.process)
     }
 }
 
@@ -52,6 +46,43 @@ impl<T> Drop for Local<T> {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// A value of this process for one thread at a time. In a copy of the process the lock may be one that a thread held which is not there.
+pub struct LocalLock<T> {
+    process: u32,
+    local: Mutex<Local<T>>,
+}
+
+impl<T> LocalLock<T> {
+    pub fn new(value: T) -> LocalLock<T> {
+        LocalLock { process: std::process::id(), local: Mutex::new(Local::new(value)) }
+    }
+
+    /// Waits for it; an error in a copy of the process.
+    pub fn lock(&self) -> PyResult<MutexGuard<'_, Local<T>>> {
+        check(self.process)?;
+        Ok(self.local.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// [`Local::close`]; a copy of the process has nothing to close.
+    pub fn close(&self) {
+        if let Ok(mut local) = self.lock() {
+            local.close();
+        }
+    }
+}
+
+/// Whether a value of process `own` is used there.
+fn check(own: u32) -> PyResult<()> {
+    let now = std::process::id();
+    if own == now {
+        return Ok(());
+    }
+    Err(LimpidError::new_err(format!(
+        "this was opened in process {own} and is used in process {now}, a fork of it without its threads: open it again there, or start \
+         processes with multiprocessing's `spawn`"
+    )))
 }
 
 fn closed() -> PyErr {

@@ -1,6 +1,6 @@
 //! A model: what `limpid::Lm` does, with Python's types.
 
-use crate::local::Local;
+use crate::local::{Local, LocalLock};
 use crate::tensor::Tensor;
 use crate::trace::{Sweep, Trace};
 use crate::{Watch, raised};
@@ -13,13 +13,13 @@ use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, S
 use limpid::{Device, Interventions, Machine, SampleStream};
 use limpid_glass::Subject;
 use limpid_serve::saved::{self, SaveError};
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
-use pythonize::{depythonize, pythonize};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
+use pythonize::pythonize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Bytes that a trace keeps of tensors that were looked at.
 const SEEN: usize = 64 << 20;
@@ -59,13 +59,11 @@ where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
     value.extract().map_err(|error: PyErr| {
-        let text = format!(
-            "{name}: {}; found {}",
-            error.value(value.py()),
-            value.repr().map_or("?".into(), |r| r.to_string())
-        );
-        let kind = error.get_type(value.py());
-        PyErr::from_type(kind, text)
+        let text = format!("{name}: {}; found {}", error.value(value.py()), shown(value));
+        let is = |kind: bool, error: fn(String) -> PyErr| kind.then(|| error(text.clone()));
+        is(error.is_instance_of::<PyTypeError>(value.py()), PyTypeError::new_err)
+            .or_else(|| is(error.is_instance_of::<PyOverflowError>(value.py()), PyOverflowError::new_err))
+            .unwrap_or_else(|| PyValueError::new_err(text))
     })
 }
 
@@ -116,12 +114,36 @@ fn options(given: Option<&Bound<PyDict>>) -> PyResult<Options> {
 }
 
 /// A prompt: a text, or the ids of its tokens.
-#[derive(FromPyObject)]
 enum Prompt {
-    #[pyo3(transparent, annotation = "str")]
     Text(String),
-    #[pyo3(transparent, annotation = "list[int]")]
     Ids(Vec<u32>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Prompt> {
+        if let Ok(text) = given.cast::<PyString>() {
+            return Ok(Prompt::Text(text.to_str()?.into()));
+        }
+        // bytes are a list of numbers too, but nobody means them as ids
+        let bytes = given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyByteArray>();
+        let ids = if bytes { Err(PyTypeError::new_err("bytes")) } else { given.extract::<Vec<u32>>() };
+        ids.map(Prompt::Ids).map_err(|why| {
+            let text = format!("expected a text, or a list of token ids, found {}", shown(&given));
+            if why.is_instance_of::<PyOverflowError>(given.py()) {
+                PyOverflowError::new_err(text)
+            } else {
+                PyTypeError::new_err(text)
+            }
+        })
+    }
+}
+
+/// A value in a message, cut where it is long.
+fn shown(value: &Bound<PyAny>) -> String {
+    let text = value.repr().map_or_else(|_| "something without a representation".into(), |text| text.to_string());
+    if text.chars().count() > 80 { text.chars().take(77).collect::<String>() + "..." } else { text }
 }
 
 impl Prompt {
@@ -268,7 +290,7 @@ impl Lm {
     fn parameters(&self) -> PyResult<Parameters> {
         let lm = self.get()?;
         let shapes = lm.parameters().map_err(raised)?;
-        Ok(Parameters { lm: Mutex::new(Local::new(lm)), shapes })
+        Ok(Parameters { lm: LocalLock::new(lm), shapes })
     }
 
     /// Continues a prompt, a text or ids; from the beginning of a text if it is empty. The prompt is not part of the sample.
@@ -380,8 +402,8 @@ impl Lm {
     /// The same model with every run changed: steps are dictionaries, as docs/interventions.md has them. Both share the weights, and this one
     /// stays as it is.
     fn intervene(&self, py: Python, steps: &Bound<PyAny>) -> PyResult<Lm> {
-        let steps: Value = depythonize(steps)?;
-        self.run(py, |lm| lm.intervene(&Interventions::new(steps)?)).map(Lm::from)
+        let steps: Interventions = as_json(steps)?.parse().map_err(raised)?;
+        self.run(py, |lm| lm.intervene(&steps)).map(Lm::from)
     }
 
     /// The steps that change its runs.
@@ -491,6 +513,15 @@ impl Lm {
     }
 }
 
+/// A value of Python as JSON, by its own module, which finds what refers to itself; arrays become lists.
+fn as_json(value: &Bound<PyAny>) -> PyResult<String> {
+    let py = value.py();
+    let how = PyDict::new(py);
+    how.set_item("allow_nan", false)?;
+    how.set_item("default", py.import("limpid._run")?.getattr("_plain")?)?;
+    py.import("json")?.call_method("dumps", (value,), Some(&how))?.extract()
+}
+
 /// What a token looks like.
 fn word(lm: &limpid::Lm, id: u32) -> String {
     lm.tokenizer().ok().and_then(|tokenizer| tokenizer.piece(id).ok()).unwrap_or_else(|| id.to_string())
@@ -551,13 +582,13 @@ impl Sample {
 /// Pieces of text as they are written.
 #[pyclass(frozen, module = "limpid")]
 pub struct Stream {
-    stream: Mutex<Local<SampleStream<Arc<limpid::Lm>>>>,
+    stream: LocalLock<SampleStream<Arc<limpid::Lm>>>,
 }
 
 impl Stream {
     fn new(lm: Arc<limpid::Lm>, ids: &[u32], options: &Options) -> PyResult<Stream> {
         let stream = SampleStream::new(lm, ids, options).map_err(raised)?;
-        Ok(Stream { stream: Mutex::new(Local::new(stream)) })
+        Ok(Stream { stream: LocalLock::new(stream) })
     }
 }
 
@@ -569,22 +600,19 @@ impl Stream {
 
     fn __next__(&self, py: Python) -> PyResult<Option<String>> {
         py.check_signals()?;
-        py.detach(|| {
-            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.get_mut()?.next().transpose().map_err(raised)
-        })
+        py.detach(|| self.stream.lock()?.get_mut()?.next().transpose().map_err(raised))
     }
 
     /// Ends it early.
-    fn close(&self) {
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner).close();
+    fn close(&self, py: Python) {
+        py.detach(|| self.stream.close());
     }
 }
 
 /// The parameters of a model: a mapping from names to float32 tensors, each read when it is asked for.
 #[pyclass(frozen, mapping, module = "limpid")]
 pub struct Parameters {
-    lm: Mutex<Local<Arc<limpid::Lm>>>,
+    lm: LocalLock<Arc<limpid::Lm>>,
     shapes: Vec<(String, Vec<usize>)>,
 }
 
@@ -615,7 +643,7 @@ impl Parameters {
     }
 
     fn __getitem__(&self, py: Python, name: &str) -> PyResult<Tensor> {
-        let lm = self.lm.lock().unwrap_or_else(PoisonError::into_inner).get()?.clone();
+        let lm = self.lm.lock()?.get()?.clone();
         match py.detach(|| lm.parameter(name)) {
             Ok(tensor) => Ok(Arc::new(tensor).into()),
             Err(limpid::Error::Trace(error @ limpid::trace::TraceError::Unknown { .. })) => {

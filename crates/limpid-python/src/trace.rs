@@ -1,6 +1,6 @@
 //! What is seen of a run: its tensors by name, and sweeps.
 
-use crate::local::Local;
+use crate::local::LocalLock;
 use crate::raised;
 use crate::tensor::Tensor;
 use limpid::trace::TraceError;
@@ -10,7 +10,7 @@ use limpid::trace::view::{Labels, label};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// One run of a prompt: a mapping from names to tensors. It keeps little and computes what is asked for, so a trace of a long prompt is
 /// small; names are TransformerLens's (docs/names.md).
@@ -20,7 +20,7 @@ pub struct Trace {
     /// The tokens that ran.
     tokens: Vec<u32>,
     labels: Arc<Labels>,
-    run: Mutex<Local<LayerTrace>>,
+    run: LocalLock<LayerTrace>,
 }
 
 impl Trace {
@@ -29,17 +29,13 @@ impl Trace {
         let (names, tokens) = (names::activations(run.names()), run.batch().tokens.clone());
         let words = tokens.iter().map(|id| label(&word(*id))).collect();
         let labels = Arc::new(Labels { tokens: vec![words], ..Labels::default() });
-        Trace { names, tokens, labels, run: Mutex::new(Local::new(run)) }
+        Trace { names, tokens, labels, run: LocalLock::new(run) }
     }
 
     /// Work on the run without holding up other threads of Python.
     fn on_run<T: Send>(&self, py: Python, work: impl FnOnce(&mut LayerTrace) -> T + Send) -> PyResult<T> {
-        py.detach(|| Ok(work(held(&self.run).get_mut()?)))
+        py.detach(|| Ok(work(self.run.lock()?.get_mut()?)))
     }
-}
-
-fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[pymethods]
@@ -123,8 +119,8 @@ impl Trace {
     }
 
     /// Lets the run's memory go.
-    fn close(&self) {
-        held(&self.run).close();
+    fn close(&self, py: Python) {
+        py.detach(|| self.run.close());
     }
 }
 

@@ -1,6 +1,6 @@
 //! `train` and the windows that it reads: both are those of `limpid train`, whose settings they take.
 
-use crate::local::Local;
+use crate::local::LocalLock;
 use crate::tensor::Tensor;
 use crate::{Watch, model, raised};
 use limpid::ops::Batch;
@@ -10,7 +10,6 @@ use pyo3::prelude::*;
 use pythonize::pythonize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 /// The keywords of `train`, and whether each takes a value.
 #[pyfunction]
@@ -59,7 +58,7 @@ pub fn train(py: Python, words: Vec<String>, tell: Py<PyAny>) -> PyResult<(PathB
 #[pyfunction]
 pub fn open_dataset(py: Python, words: Vec<String>) -> PyResult<Dataset> {
     let plan = py.detach(|| limpid_cli::training_plan(&words)).map_err(raised)?;
-    Ok(Dataset { steps: plan.recipe.steps, plan: Mutex::new(Local::new(plan)) })
+    Ok(Dataset { steps: plan.recipe.steps, plan: LocalLock::new(plan) })
 }
 
 /// A text as `train` reads it: the same split, the same windows in the same order.
@@ -68,12 +67,12 @@ pub struct Dataset {
     /// Steps of the training.
     #[pyo3(get)]
     steps: u64,
-    plan: Mutex<Local<TrainingPlan>>,
+    plan: LocalLock<TrainingPlan>,
 }
 
 impl Dataset {
     fn with<T>(&self, read: impl FnOnce(&TrainingPlan) -> T) -> PyResult<T> {
-        Ok(read(self.plan.lock().unwrap_or_else(PoisonError::into_inner).get()?))
+        Ok(read(self.plan.lock()?.get()?))
     }
 }
 

@@ -7,7 +7,7 @@ import limpid
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SMALL = dict(n_layer=2, batch_size=4, context=32, eval_every=0, progress=False, force=True)
+SMALL = dict(n_layer=2, batch_size=4, context=32, eval_every=0, progress=False)
 
 
 def blocks(page):

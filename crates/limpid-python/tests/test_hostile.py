@@ -1,5 +1,7 @@
 """Calls that nobody should make: each is an exception of Python whose words name what is wrong, never a crash, and never silence."""
 
+import operator
+
 import limpid
 import numpy as np
 import pytest
@@ -41,6 +43,7 @@ def intervene(*steps):
 
 
 Z = "blocks.0.attn.hook_z"
+STEPS = [{"ablate": Z}]
 CALLS = [
     # prompts
     (T, "", lambda lm: lm.generate(None)),
@@ -54,7 +57,7 @@ CALLS = [
     ((T, O), "", lambda lm: lm.generate([-1])),
     ((T, O), "", lambda lm: lm.generate([2**40])),
     ((T, O), "", lambda lm: lm.generate([2**400])),
-    (L, "vocabulary", lambda lm: lm.generate([10**6])),
+    (L, "vocab_size", lambda lm: lm.generate([10**6])),
     (L, "", lambda lm: lm.generate([])),
     (T, "", lambda lm: lm.generate(np.array([1.0, 2.0]))),
     (T, "", lambda lm: lm.generate(np.array([NAN]))),
@@ -94,7 +97,7 @@ CALLS = [
     (L, "", lambda lm: limpid.open("/tmp")),
     (T, "", lambda lm: limpid.open(3)),
     (T, "", lambda lm: limpid.open()),
-    (V, "", lambda lm: limpid.open("a\0b")),
+    (L, "NUL", lambda lm: limpid.open("a\0b")),
     (V, "threads", lambda lm: limpid.open(".", threads=0)),
     (O, "", lambda lm: limpid.open(".", threads=-1)),
     (V, "precision", lambda lm: limpid.open(".", precision="f8")),
@@ -103,7 +106,7 @@ CALLS = [
     (T, "", lambda lm: limpid.Lm()),
     (V, "format", lambda lm: lm.save("/tmp/x", "onnx")),
     (V, "dtype", lambda lm: lm.save("/tmp/x", "gguf", "f8")),
-    (L, "no-such", lambda lm: lm.save("/no-such/x/y", "limpid")),
+    (L, "/dev/null", lambda lm: lm.save("/dev/null/x", "limpid")),
     # traces
     (L, "", lambda lm: lm.trace("")),
     (L, "", lambda lm: lm.trace([])),
@@ -120,7 +123,7 @@ CALLS = [
     (T, "", lambda lm: limpid.Tensor()),
     (T, "", lambda lm: limpid.Trace()),
     ((T, AttributeError), "", lambda lm: setattr(lm.trace(PROMPT)[Z], "name", "x")),
-    (T, "", lambda lm: lm.trace(PROMPT)[Z].__setitem__(0, 1)),
+    (T, "", lambda lm: operator.setitem(lm.trace(PROMPT)[Z], 0, 1)),
     # interventions
     (L, "hook_z", intervene({"ablate": "blocks.0.attn.hook_zz"})),
     (L, "", intervene({"ablate": Z, "head": [99]})),
@@ -128,7 +131,7 @@ CALLS = [
     (L, "", intervene({"ablat": Z})),
     (L, "", intervene({})),
     (L, "", intervene("ablate")),
-    (L, "", intervene({"scale": Z, "by": NAN})),
+    (V, "float", intervene({"scale": Z, "by": NAN})),
     (L, "", intervene({"scale": Z, "by": "2"})),
     (L, "", intervene({"steer": "blocks.0.hook_resid_pre", "add": {"vector": [1.0]}})),
     (L, "", intervene({"ablate": Z, "pos": [99]})),
@@ -208,7 +211,7 @@ def test_closed_things(run):
     trace, parameters, stream = lm.trace(PROMPT), lm.parameters, lm.stream(PROMPT)
     with lm as same:
         assert same is lm
-    for call in (lambda: lm.generate("x"), lambda: lm.config, lambda: lm.trace("x"), lambda: lm.intervene([]), lambda: lm.parameters):
+    for call in (lambda: lm.generate("x"), lambda: lm.config, lambda: lm.trace("x"), lambda: lm.intervene(STEPS), lambda: lm.parameters):
         with pytest.raises(limpid.LimpidError, match="closed"):
             call()
     assert repr(lm) == "Lm(closed)" and trace["logits"].size and parameters["embed.weight"].size and next(stream)

@@ -116,6 +116,13 @@ def _words(function: str, data: Any, settings: dict[str, Any]) -> list[str]:
     return words
 
 
+def _plain(value: Any) -> Any:
+    """An array as lists, for JSON."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a step of an intervention holds numbers, texts, lists and dictionaries, found {value!r}")
+
+
 def _in_notebook() -> bool:
     if "IPython" not in sys.modules:
         return False

@@ -542,6 +542,7 @@ impl TimelapseWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid_base::files::faults;
     use std::fs;
 
     fn folder(name: &str) -> PathBuf {
@@ -614,6 +615,35 @@ mod tests {
             writer.add(&frame(4));
             writer.write(false).unwrap();
             assert!(fs::read(folder.join(super::super::FILE)).unwrap() == whole);
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Each operation on the file fails, and two after it: frames wait, and a later attempt writes them whole.
+    #[test]
+    fn frames_wait_while_the_disk_is_full() {
+        let folder = folder("full");
+        let (whole, path) = (written(&folder, &[0, 1, 4]), folder.join(super::super::FILE));
+        let go = |failing: std::ops::Range<u64>| {
+            fs::remove_file(&path).unwrap();
+            let mut writer = TimelapseWriter::new(&folder, header());
+            writer.rewind(0).unwrap();
+            let (refused, operations) = faults::during(failing, || {
+                let mut refused = 0;
+                for step in [0, 1, 4] {
+                    writer.add(&frame(step));
+                    refused += usize::from(writer.write(step == 4).is_err());
+                }
+                refused
+            });
+            writer.write(true).unwrap();
+            assert!(fs::read(&path).unwrap() == whole);
+            (refused, operations)
+        };
+        let (refused, operations) = go(0..0);
+        assert!(refused == 0 && operations >= 3);
+        for first in 0..operations {
+            assert!(go(first..first + 1).0 == 1 && go(first..first + 3).0 > 0, "operation {first} of {operations}");
         }
         fs::remove_dir_all(folder).unwrap();
     }
