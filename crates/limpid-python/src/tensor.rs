@@ -248,7 +248,7 @@ impl Tensor {
     }
 }
 
-/// DLPack, version 1.0 and before: https://dmlc.github.io/dlpack/latest/c_api.html
+/// DLPack, version 1.0 and before: <https://dmlc.github.io/dlpack/latest/c_api.html>
 mod dlpack {
     use super::*;
 

@@ -216,6 +216,16 @@ def test_conversations(tmp_path):
         lm.chat([{"role": "robot", "content": "x"}])
 
 
+def test_masks_are_filled(tmp_path):
+    settings = {**SETTINGS, "mask": "bidirectional", "tokenizer": "word", "n_segment": 2}
+    bert = limpid.train(out=tmp_path / "bert", **settings).lm
+    filled = bert.fill("Once upon a [MASK] there was a girl")
+    assert filled.startswith("Once upon a ") and "[MASK]" not in filled
+    for refused in (bert.generate, bert.stream):
+        with pytest.raises(limpid.LimpidError):
+            refused("Once upon a")
+
+
 def test_many_threads_use_one_model(lm):
     want = lm.generate(PROMPT, max_tokens=12).tokens, np.asarray(lm.trace(PROMPT)["logits"]), lm.score(PROMPT, " girl")
     found, failed = [], []
