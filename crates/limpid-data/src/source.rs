@@ -472,7 +472,10 @@ impl TextSource {
             (None, Some(BuiltIn::Stories(bytes))) => {
                 let (train, _) = stories::corpus(SEEDS[0], bytes);
                 let (validation, log_probability) = if fraction > 0.0 {
-                    stories::corpus(SEEDS[1 + usize::from(self.tuning)], ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10))
+                    stories::corpus(
+                        SEEDS[1 + usize::from(self.tuning)],
+                        ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10),
+                    )
                 } else {
                     (String::new(), 0.0)
                 };
