@@ -11,7 +11,7 @@ use limpid::config::{Config, unknown};
 use limpid::data::source::{TextSource, text};
 use limpid::receipt::VERSION;
 use limpid::train::{Control, Recipe, RunOptions, TrainEvent};
-use limpid::{Machine, Training};
+use limpid::{Machine, Training, memory};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -23,7 +23,7 @@ const FORMAT: u64 = 1;
 /// What is raced for.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Track {
+pub struct RaceTrack {
     pub name: String,
     /// A built-in text, or what the file is called that the user gives.
     pub corpus: String,
@@ -43,13 +43,13 @@ pub struct Track {
     pub preset: String,
 }
 
-impl Track {
-    pub fn all() -> Vec<Track> {
+impl RaceTrack {
+    pub fn all() -> Vec<RaceTrack> {
         serde_json::from_str(include_str!("tracks.json")).expect("a test reads the table")
     }
 
-    pub fn named(name: &str) -> Result<Track> {
-        let all = Track::all();
+    pub fn named(name: &str) -> Result<RaceTrack> {
+        let all = RaceTrack::all();
         let names: Vec<&str> = all.iter().map(|track| track.name.as_str()).collect();
         let error = unknown("track", name, &names);
         all.into_iter().find(|track| track.name == name).ok_or_else(|| Usage(error.to_string()).into())
@@ -113,6 +113,9 @@ pub struct RaceRecord {
     pub reached: bool,
     pub steps: u64,
     pub losses: Vec<RaceLoss>,
+    /// The least loss that any model can reach on that text, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
     /// Checksum of the weights after the last step, as in receipts.
     pub weights: Option<String>,
     /// Of all steps, forward and backward, without evaluations.
@@ -185,7 +188,7 @@ fn sha256(text: &str) -> String {
 }
 
 /// What runs on a track.
-pub struct Entry {
+pub struct RaceEntry {
     pub name: String,
     pub config: Config,
     pub recipe: Recipe,
@@ -197,13 +200,13 @@ pub struct Entry {
 /// # Errors
 /// If the text is another, the model is outside the track's limits, or it cannot be trained.
 pub fn race(
-    track: &Track,
+    track: &RaceTrack,
     data: &str,
-    entry: Entry,
+    entry: RaceEntry,
     machine: (Machine, RaceMachine),
     tell: &mut dyn FnMut(&TrainEvent) -> Control,
 ) -> Result<Option<RaceRecord>> {
-    let Entry { name, config, recipe, tuning } = entry;
+    let RaceEntry { name, config, recipe, tuning } = entry;
     let mut source = TextSource::new(data);
     (source.tokenizer, source.tuning) = (Some(track.tokenizer.clone()), tuning);
     let options = RunOptions {
@@ -221,6 +224,7 @@ pub fn race(
     if !(least..=most).contains(&parameters) {
         bail!("the model has {parameters} parameters; the track {} takes {least} to {most}", track.name);
     }
+    memory::fits(&plan.model, Some(&plan.recipe), &plan.placement)?;
     let mut run = plan.start()?;
     let mut losses: Vec<RaceLoss> = vec![];
     let (begin, mut last) = (Instant::now(), Instant::now());
@@ -243,6 +247,9 @@ pub fn race(
     if stopped {
         return Ok(None);
     }
+    if let Some(RaceLoss { step, loss }) = losses.iter().find(|at| !at.loss.is_finite()) {
+        bail!("the validation loss at step {step} is {loss}: lower the learning rate");
+    }
     let lm = run.trainer.averaged(|trainer| plan.lm(trainer))??;
     let weights = lm.receipt_hashes()?.weights.clone();
     Ok(Some(RaceRecord {
@@ -261,6 +268,7 @@ pub fn race(
         reached,
         steps: summary.steps,
         losses,
+        floor: plan.entropy_floor(),
         weights: Some(weights),
         flops: summary.steps as f64 * step_flops(&plan.model, &plan.recipe),
         seconds,
@@ -268,6 +276,11 @@ pub fn race(
         machine: machine.1,
         sha256: String::new(),
     }))
+}
+
+/// A stranger's words in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace(char::is_control, " ").replace('|', "\\|")
 }
 
 /// The records of a table, in Markdown: track by track, the fastest first, then those that missed the target.
@@ -282,14 +295,15 @@ pub fn table(records: &[RaceRecord]) -> String {
         let missed = if record.reached { "" } else { " (missed)" };
         let RaceMachine { threads, simd, roof_flops, .. } = &record.machine;
         out += &format!(
-            "| {} | {} | {} | {}{missed} | {last} | {} | {:.1} | {:.2} | {threads} threads, {simd}, {:.0} GFLOP/s | {} |\n",
-            record.track,
-            record.name.replace('|', "\\|"),
-            record.program.replace('|', "\\|"),
+            "| {} | {} | {} | {}{missed} | {last} | {} | {:.1} | {:.2} | {threads} threads, {}, {:.0} GFLOP/s | {} |\n",
+            cell(&record.track),
+            cell(&record.name),
+            cell(&record.program),
             record.target,
             record.steps,
             record.seconds,
             record.flops / 1e12,
+            cell(simd),
             roof_flops / 1e9,
             if record.kind == "run" { "yes" } else { "no" },
         );
@@ -300,6 +314,7 @@ pub fn table(records: &[RaceRecord]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid::numeric::simd::Level;
 
     fn record() -> RaceRecord {
         RaceRecord {
@@ -318,6 +333,7 @@ mod tests {
             reached: true,
             steps: 20,
             losses: vec![RaceLoss { step: 10, loss: 0.1 + 0.2 }, RaceLoss { step: 20, loss: 0.25 }],
+            floor: None,
             weights: Some("ab".into()),
             flops: 3e12,
             seconds: 1.5,
@@ -360,13 +376,73 @@ mod tests {
         assert!(was.difference(&both).unwrap().starts_with("the loss at step 20: the record has 0.25"));
     }
 
+    /// A run of a toy on a track like that of characters.
+    fn toy(file: &std::path::Path, target: f64, tuning: bool, threads: usize, level: Level) -> Result<RaceRecord> {
+        let mut track = RaceTrack::named("shakespeare-char").unwrap();
+        (track.target, track.eval_every) = (target, 5);
+        let config = Config { d_model: 32, d_ff: 64, n_layer: 1, ..Config::preset("nano").unwrap() };
+        let recipe =
+            Recipe { steps: 20, batch_size: 4, context: 16, warmup_steps: 2, ..Recipe::preset("nano").unwrap() };
+        let entry = RaceEntry { name: "toy".into(), config, recipe, tuning };
+        let machine = Machine { level, ..Machine::cpu(threads) };
+        let here = RaceMachine { threads, simd: level.name().into(), roof_flops: 1e11, read_roof_bytes_s: 1e10 };
+        let done = race(&track, &file.display().to_string(), entry, (machine, here), &mut |_| Control::Continue);
+        done.map(|record| record.expect("nobody stopped it"))
+    }
+
+    #[test]
+    fn a_race_has_the_same_bits_on_any_machine_and_ends_at_its_target() {
+        let folder = std::env::temp_dir().join(format!("limpid-race-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (file, other) = (folder.join("text.txt"), folder.join("other.txt"));
+        let lines = (0..300).map(|n| format!("the {} fox saw {n} birds\n", ["red", "old", "sly"][n % 3]));
+        let text: String = lines.collect();
+        // the same but for the end, which lies in the validation part
+        let (first, last) = text.split_at(text.len() * 19 / 20);
+        std::fs::write(&file, &text).unwrap();
+        std::fs::write(&other, format!("{first}{}", last.to_uppercase())).unwrap();
+        let best = Level::best();
+        let whole = toy(&file, 0.0, false, 1, best).unwrap();
+        assert!(!whole.reached && whole.steps == 20 && whole.floor.is_none());
+        assert_eq!(whole.losses.iter().map(|at| at.step).collect::<Vec<_>>(), [5, 10, 15, 20]);
+        for level in Level::available().into_iter().filter(|level| level.is_exact()) {
+            assert_eq!(whole.difference(&toy(&file, 0.0, false, 2, level).unwrap()), None, "{level}");
+        }
+        let target = whole.losses[1].loss;
+        assert!(whole.losses[0].loss > target, "{:?}", whole.losses);
+        let short = toy(&file, target, false, 1, best).unwrap();
+        assert!(short.reached && short.steps == 10 && short.losses == whole.losses[..2]);
+        assert!(whole.difference(&short).unwrap().starts_with("the number of losses"));
+        // a run for tuning never sees the validation text
+        let tuned = toy(&file, 0.0, true, 1, best).unwrap();
+        assert_eq!(tuned.difference(&toy(&other, 0.0, true, 1, best).unwrap()), None);
+        assert_ne!(tuned.losses, whole.losses);
+        assert!(whole.difference(&toy(&other, 0.0, false, 1, best).unwrap()).is_some());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_model_outside_the_limits_of_a_track_is_refused() {
+        let mut track = RaceTrack::named("shakespeare-char").unwrap();
+        track.parameters = [1, 500];
+        let file = std::env::temp_dir().join(format!("limpid-race-limit-{}.txt", std::process::id()));
+        std::fs::write(&file, "to be or not to be\n".repeat(40)).unwrap();
+        let config = Config { d_model: 32, d_ff: 64, n_layer: 1, ..Config::preset("nano").unwrap() };
+        let entry = RaceEntry { name: "toy".into(), config, recipe: Recipe::preset("nano").unwrap(), tuning: false };
+        let here = record().machine;
+        let ran = race(&track, &file.display().to_string(), entry, (Machine::cpu(1), here), &mut |_| Control::Continue);
+        let error = ran.unwrap_err().to_string();
+        assert!(error.ends_with("parameters; the track shakespeare-char takes 1 to 500"), "{error}");
+        std::fs::remove_file(file).unwrap();
+    }
+
     #[test]
     fn tracks_are_whole_and_found_by_name() {
-        for track in Track::all() {
-            assert_eq!(Track::named(&track.name).unwrap().sha256.len(), 64, "{}", track.name);
+        for track in RaceTrack::all() {
+            assert_eq!(RaceTrack::named(&track.name).unwrap().sha256.len(), 64, "{}", track.name);
             Config::preset(&track.preset).unwrap();
         }
-        let error = Track::named("storys-nano").unwrap_err().to_string();
+        let error = RaceTrack::named("storys-nano").unwrap_err().to_string();
         assert!(error.contains("stories-nano"), "{error}");
     }
 

@@ -195,6 +195,8 @@ impl TrainingArgs {
         let others = [
             ("from", self.tuning.from.is_some()),
             ("lora", self.tuning.lora.is_some()),
+            ("freeze", !self.tuning.freeze.is_empty()),
+            ("train_only", !self.tuning.train_only.is_empty()),
             ("resume", self.resume.is_some()),
             ("recipe", self.workflow.is_some()),
             ("epochs", self.epochs.is_some()),

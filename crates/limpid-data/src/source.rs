@@ -840,6 +840,21 @@ mod tests {
         assert!(validation.len() > 20 && train.len() + validation.len() == 200);
     }
 
+    #[test]
+    fn a_text_for_tuning_is_neither_trained_nor_validated_on() {
+        let lines: Vec<String> = (0..1000).map(|n| format!("line {n:04}\n")).collect();
+        for mut source in [TextSource::of_text(lines.concat()), TextSource::new("builtin:stories:100K")] {
+            let [train, validation] = source.documents().map(|(train, validation, _)| [train, validation]).unwrap();
+            source.tuning = true;
+            let [left, tuning] = source.documents().map(|(train, validation, _)| [train, validation]).unwrap();
+            let (train, validation, left, tuning) =
+                (train.concat(), validation.concat(), left.concat(), tuning.concat());
+            assert!(train.starts_with(&left) && !tuning.is_empty() && tuning != validation);
+            assert!(source.name.starts_with("builtin:") || train == format!("{left}{tuning}"));
+            assert!(!left.contains(&tuning) && !validation.contains(&tuning));
+        }
+    }
+
     fn ids(tokens: &Tokens) -> Vec<u32> {
         let mut ids = vec![];
         tokens.copy(0..tokens.len(), &mut ids);

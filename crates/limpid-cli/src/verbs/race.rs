@@ -3,7 +3,7 @@
 use crate::devices::roofs;
 use crate::machine::share;
 use crate::options::{Interrupted, Usage, read_settings, threads};
-use crate::race::{Entry, RaceMachine, RaceRecord, Track, race, table};
+use crate::race::{RaceEntry, RaceMachine, RaceRecord, RaceTrack, race, table};
 use crate::show::{self, Progress};
 use crate::signals::interrupt;
 use crate::training_args;
@@ -17,7 +17,7 @@ use limpid::train::{Control, TrainEvent};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// Train to a given validation loss on a track (stories-nano, shakespeare-char), and write a record.
+/// Train to a given validation loss on a track (stories-nano, shakespeare-char, stories-8M), and write a record.
 ///
 /// The record has every setting, the losses and a checksum of the weights; `limpid race verify` trains again from it and must get the same
 /// bytes. Exit 0: the target was reached; 1: it was not, and the record says so. docs/race.md has the rules.
@@ -83,7 +83,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 fn enter(args: &Args) -> Result<()> {
-    let track = Track::named(args.track.as_deref().unwrap_or_default())?;
+    let track = RaceTrack::named(args.track.as_deref().unwrap_or_default())?;
     if let Some(out) = args.out.as_ref().filter(|out| out.exists()) {
         bail!("--out: {} exists already: choose another name", out.display());
     }
@@ -93,7 +93,7 @@ fn enter(args: &Args) -> Result<()> {
     };
     let (config, recipe, precision) = training_args(&words.map(String::from))?.training.raced()?;
     let name = args.recipe.as_ref().map_or("default".into(), |file| stem(Path::new(file)));
-    let entry = Entry { name, config, recipe, tuning: args.tune };
+    let entry = RaceEntry { name, config, recipe, tuning: args.tune };
     let record = trained(&track, entry, precision, &args.on)?;
     let text = record.to_json();
     match &args.out {
@@ -118,7 +118,7 @@ fn verify(file: &Path, on: &Where) -> Result<()> {
     let (Some(config), Some(recipe), "run") = (&record.config, record.recipe, record.kind.as_str()) else {
         bail!("{shown} is a record of {}, which limpid cannot repeat: it cannot be verified", record.program);
     };
-    let track = Track::named(&record.track).with_context(|| shown.to_string())?;
+    let track = RaceTrack::named(&record.track).with_context(|| shown.to_string())?;
     let facts =
         [("corpus", &record.corpus, &track.sha256), ("target", &record.target.to_string(), &track.target.to_string())];
     if let Some((what, theirs, ours)) = facts.into_iter().find(|(_, theirs, ours)| theirs != ours) {
@@ -127,7 +127,7 @@ fn verify(file: &Path, on: &Where) -> Result<()> {
     let config = Config::from_json(&config.to_string()).with_context(|| format!("{shown}: config"))?;
     recipe.check().with_context(|| format!("{shown}: recipe"))?;
     let precision = parse_axis(&record.precision).with_context(|| format!("{shown}: precision"))?;
-    let entry = Entry { name: record.name.clone(), config, recipe, tuning: record.tuning };
+    let entry = RaceEntry { name: record.name.clone(), config, recipe, tuning: record.tuning };
     let now = trained(&track, entry, precision, on)?;
     say("recorded", &record);
     say("now", &now);
@@ -146,7 +146,12 @@ fn verify(file: &Path, on: &Where) -> Result<()> {
 }
 
 /// Runs an entry here.
-fn trained(track: &Track, entry: Entry, precision: Precision, on: &Where) -> Result<RaceRecord> {
+fn trained(track: &RaceTrack, entry: RaceEntry, precision: Precision, on: &Where) -> Result<RaceRecord> {
+    if !matches!(precision, Precision::F32 | Precision::Bf16) {
+        bail!(Usage(format!(
+            "--precision {precision}: a race takes f32 or bf16, which have the same bits on every processor"
+        )));
+    }
     let data = track.data(on.data.as_deref())?;
     let threads = threads(Some(on.threads.map_or(track.threads, usize::from)));
     let level = on.simd.unwrap_or_else(Level::best);
@@ -178,8 +183,10 @@ fn say(what: &str, record: &RaceRecord) {
     let rate = record.flops / record.seconds.max(1e-9);
     let share = share(rate, record.machine.roof_flops).map_or("?".into(), |share| format!("{:.0} %", 100.0 * share));
     let last = record.losses.last().map_or("none".into(), |last| format!("{:.4}", last.loss));
+    let floor = record.floor.zip(record.losses.last()).map(|(floor, at)| at.loss - floor);
+    let floor = floor.map_or(String::new(), |above| format!(" ({above:.4} above the floor)"));
     show::prose(format_args!(
-        "{what}: loss {last} after {} in {:.1} s ({:.1} s with evaluations), {:.2} TFLOPs, {share} of the roof; {}, {}",
+        "{what}: loss {last}{floor} after {} in {:.1} s ({:.1} s with evaluations), {:.2} TFLOPs, {share} of the roof; {}, {}",
         show::plural(record.steps as usize, "step"),
         record.seconds,
         record.seconds_all,
