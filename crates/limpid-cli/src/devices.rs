@@ -1,7 +1,9 @@
 //! `--device`: where a model runs, chosen by name or by measurement.
 
+use crate::machine::{PASSES, READINGS};
 use crate::show;
 use anyhow::Result;
+use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Axis, Config, ConfigError, parse_axis, unknown};
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, Span};
@@ -201,6 +203,12 @@ fn seconds(config: &Config, mode: Mode, machine: &Machine) -> Result<f64> {
     };
     run()?; // compiles and touches what it needs
     Ok(run()?.min(run()?))
+}
+
+/// The roofs of this processor as a machine uses it: multiply-adds in FLOP/s, and reads in bytes a second.
+pub fn roofs(machine: &Machine) -> Result<[f64; 2]> {
+    let mut flops = Roof::multiply_adds(machine.threads, machine.level, machine.precision)?;
+    Ok([flops.measure(READINGS), Roof::reads(machine.threads, machine.level)?.measure(PASSES)])
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod look;
 mod machine;
 mod models;
 mod options;
+mod race;
 mod ranks;
 mod records;
 mod show;
@@ -93,6 +94,8 @@ enum Verb {
     Data(verbs::data::Args),
     #[command(about = "Convert a model for another program and verify the result")]
     Convert(verbs::convert::Args),
+    #[command(about = "Train to a given loss, and verify the records of others by training again")]
+    Race(verbs::race::Args),
     #[command(about = "Measure training, prefill and decoding against the machine's roofs")]
     Bench(verbs::bench::Args),
     #[command(about = "Show this machine's instruction sets, threads, memory and roofs")]
@@ -200,7 +203,7 @@ pub fn train(
     verbs::train::told(&training_args(words)?, tell)
 }
 
-fn training_args(words: &[String]) -> anyhow::Result<verbs::train::Args> {
+pub(crate) fn training_args(words: &[String]) -> anyhow::Result<verbs::train::Args> {
     let command = Cli::command();
     let typed: Vec<String> = ["limpid", "train"].map(String::from).into_iter().chain(words.iter().cloned()).collect();
     let (arguments, origins) = options::arguments(typed.iter().map(OsString::from).collect(), &command)?;
@@ -294,6 +297,7 @@ fn command(typed: Vec<OsString>) -> u8 {
             Verb::Tokenize(args) => verbs::tokenize::run(args),
             Verb::Data(args) => verbs::data::run(args),
             Verb::Convert(args) => verbs::convert::run(args),
+            Verb::Race(args) => verbs::race::run(args),
             Verb::Bench(args) => verbs::bench::run(args),
             Verb::Doctor(args) => verbs::doctor::run(args),
             Verb::Completions(args) => verbs::pages::completions(args, command.clone()),

@@ -190,6 +190,27 @@ impl TrainingArgs {
         })
     }
 
+    /// The model and the recipe of a race, whose track decides the text, its tokenizer and when to evaluate.
+    pub fn raced(&self) -> Result<(Config, Recipe, Precision)> {
+        let others = [
+            ("from", self.tuning.from.is_some()),
+            ("lora", self.tuning.lora.is_some()),
+            ("freeze", !self.tuning.freeze.is_empty()),
+            ("train_only", !self.tuning.train_only.is_empty()),
+            ("resume", self.resume.is_some()),
+            ("recipe", self.workflow.is_some()),
+            ("epochs", self.epochs.is_some()),
+            ("add_special_tokens", !self.add_special_tokens.is_empty()),
+        ];
+        if let Some((name, _)) = others.iter().find(|(_, given)| *given) {
+            bail!(Usage(format!("{name}: a race trains a new model for a number of steps; remove it from the recipe")));
+        }
+        let (config, usual) = self.settings(None)?;
+        let recipe = self.recipe.over(&usual.recipe)?;
+        recipe.check()?;
+        Ok((config, recipe, self.machine.precision))
+    }
+
     /// The configuration, and the settings that are usual for it: those of fine-tuning the `given` model, or of a preset.
     fn settings(&self, given: Option<&Config>) -> Result<(Config, RunSettings)> {
         let llmc = (self.workflow == Some(Workflow::Llmc)).then(RunSettings::llmc);

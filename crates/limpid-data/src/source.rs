@@ -29,8 +29,8 @@ pub const HELD: u64 = 2 << 30;
 const SHOWN: usize = 5;
 /// Bytes of the built-in stories, if no size is given.
 const STORIES: usize = 4 << 20;
-/// Seeds of the stories to train and to validate on, which differ so that the stories do.
-const SEEDS: [u64; 2] = [1, 2];
+/// Seeds of the stories to train, to validate and to tune on, which differ so that the stories do.
+const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// Why a text cannot be turned into tokens.
 #[derive(Debug, thiserror::Error)]
@@ -185,6 +185,9 @@ pub struct TextSource {
     pub added: Vec<String>,
     /// Share of the text for validation: at least 0 and less than 1.
     pub val_fraction: f64,
+    /// Whether to validate on a text for tuning, which leaves the validation text unread: other stories, or the same share of the
+    /// training text, which is then not trained on. For documents in memory and files of text.
+    pub tuning: bool,
     /// The field that holds the text in JSON and parquet, if it is not `text`; standard input is then read as JSON lines.
     pub field: Option<String>,
     /// Whether documents that cannot be read are skipped.
@@ -212,6 +215,7 @@ impl TextSource {
             specials: vec![],
             added: vec![],
             val_fraction: 0.1,
+            tuning: false,
             field: None,
             skip_bad: false,
             parse_special: true,
@@ -468,7 +472,10 @@ impl TextSource {
             (None, Some(BuiltIn::Stories(bytes))) => {
                 let (train, _) = stories::corpus(SEEDS[0], bytes);
                 let (validation, log_probability) = if fraction > 0.0 {
-                    stories::corpus(SEEDS[1], ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10))
+                    stories::corpus(
+                        SEEDS[1 + usize::from(self.tuning)],
+                        ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10),
+                    )
                 } else {
                     (String::new(), 0.0)
                 };
@@ -482,7 +489,11 @@ impl TextSource {
             (None, None) => self.files()?,
         };
         let bytes = all.iter().map(String::len).sum();
-        let (train, validation) = split(all, bytes, fraction);
+        let (mut train, mut validation) = split(all, bytes, fraction);
+        if self.tuning {
+            let left = train.iter().map(String::len).sum();
+            (train, validation) = split(train, left, fraction);
+        }
         Ok((train, validation, self.about(read, bytes as u64)))
     }
 
@@ -827,6 +838,21 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let (train, validation) = parts(&many, 0.2);
         assert!(validation.len() > 20 && train.len() + validation.len() == 200);
+    }
+
+    #[test]
+    fn a_text_for_tuning_is_neither_trained_nor_validated_on() {
+        let lines: Vec<String> = (0..1000).map(|n| format!("line {n:04}\n")).collect();
+        for mut source in [TextSource::of_text(lines.concat()), TextSource::new("builtin:stories:100K")] {
+            let [train, validation] = source.documents().map(|(train, validation, _)| [train, validation]).unwrap();
+            source.tuning = true;
+            let [left, tuning] = source.documents().map(|(train, validation, _)| [train, validation]).unwrap();
+            let (train, validation, left, tuning) =
+                (train.concat(), validation.concat(), left.concat(), tuning.concat());
+            assert!(train.starts_with(&left) && !tuning.is_empty() && tuning != validation);
+            assert!(source.name.starts_with("builtin:") || train == format!("{left}{tuning}"));
+            assert!(!left.contains(&tuning) && !validation.contains(&tuning));
+        }
     }
 
     fn ids(tokens: &Tokens) -> Vec<u32> {

@@ -17,6 +17,7 @@ pub mod lesson;
 pub mod pages;
 pub mod params;
 pub mod plan;
+pub mod race;
 pub mod replay;
 pub mod report;
 #[cfg(feature = "serve")]

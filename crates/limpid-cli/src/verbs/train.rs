@@ -35,7 +35,7 @@ use std::time::{Duration, Instant, SystemTime};
 #[group(id = "train")]
 pub struct Args {
     #[command(flatten)]
-    training: TrainingArgs,
+    pub training: TrainingArgs,
     /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
     #[arg(long, value_name = "SECONDS", default_value_t = 600, hide_short_help = true)]
     timeout: u64,

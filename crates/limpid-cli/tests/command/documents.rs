@@ -31,9 +31,10 @@ const GUIDES: [&str; 10] = [
 ];
 
 /// How commands begin that no test runs.
-const LEFT_OUT: [(&str, &str); 10] = [
+const LEFT_OUT: [(&str, &str); 11] = [
     ("limpid inspect --open", "it does not end; the tests of the page run it"),
     ("limpid serve", "it does not end; clients.rs runs it"),
+    ("limpid race", "it takes minutes; race.rs runs short ones"),
     ("cargo test --workspace", "it would run itself"),
     ("curl ", "it needs a network"),
     ("sha256sum tinyshakespeare.txt", "it looks at what was fetched"),

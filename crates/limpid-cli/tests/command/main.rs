@@ -19,6 +19,7 @@ mod lesson;
 mod llmc;
 mod look;
 mod models;
+mod race;
 mod serve;
 mod survives;
 mod sweep;
