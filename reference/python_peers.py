@@ -28,9 +28,9 @@ def tokenizer(folder):
 
 
 def made():
-    gpt2 = GPT2Config(vocab_size=len(WORDS), n_positions=32, n_embd=48, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=2)
+    gpt2 = GPT2Config(vocab_size=len(WORDS), n_positions=32, n_embd=48, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=None)
     yield "GPT-2", transformers.GPT2LMHeadModel(gpt2)
-    llama = LlamaConfig(**SHARED, num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2)
+    llama = LlamaConfig(**SHARED, num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=None)
     yield "Llama, GQA", transformers.LlamaForCausalLM(llama)
     bert = BertConfig(**SHARED, max_position_embeddings=32, pad_token_id=3)
     yield "BERT", transformers.BertForMaskedLM(bert)
@@ -61,9 +61,9 @@ def compare(name, model, folder):
     patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
     found["attentions"] = max(difference(np.asarray(trace[p]), a) for p, a in zip(patterns, out.attentions, strict=True))
     if name != "BERT":
-        theirs = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=3)[0, len(ids):]
+        theirs = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, pad_token_id=3)[0, len(ids) :]
         ours = lm.generate(ids, max_tokens=12, temperature=0).tokens
-        assert ours == theirs.tolist()[: len(ours)], (ours, theirs)
+        assert ours == theirs.tolist() and len(ours) == 12, (ours, theirs)
         found["greedy tokens equal"] = len(ours)
     print(f"{name:12}", "  ".join(f"{what} {value:.2g}" for what, value in found.items()))
     assert all(value < 1e-5 for what, value in found.items() if "tokens" not in what)
@@ -83,6 +83,11 @@ def shared(trace):
     assert half.dtype == torch.bfloat16 and torch.equal(half, want.bfloat16())
     print(f"DLPack: address shared with torch {torch.__version__} and numpy {np.__version__}; read-only in numpy; bfloat16 equal bit for bit")
     del junk
+    copied = torch.from_dlpack(trace["blocks.1.hook_resid_post"], copy=True)
+    assert copied.data_ptr() != there.data_ptr()
+    there[0, 0, 0] = 7  # the last use of this memory
+    seen = np.asarray(trace["blocks.1.hook_resid_post"])[0, 0, 0] == 7
+    print("torch", "ignores" if seen else "honours", "the read-only flag;", "copy=True gives memory of its own")
 
 
 with tempfile.TemporaryDirectory() as top:

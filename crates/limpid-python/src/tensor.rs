@@ -4,6 +4,7 @@
 
 use limpid::numeric::half::nearest_bf16;
 use limpid::trace::Labelled;
+use limpid::trace::picture::png::base64;
 use limpid::trace::picture::{PlotPart, TensorPlot};
 use limpid::trace::view::Labels;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
@@ -97,6 +98,13 @@ impl From<Arc<Labelled>> for Tensor {
     }
 }
 
+/// A plot for a notebook: an image, since the styles of an SVG in the page would reach the rest of the notebook, and since Jupyter takes an SVG
+/// out of a notebook that is not trusted.
+pub fn image(plot: &TensorPlot) -> String {
+    let svg = base64(plot.svg(None).as_bytes());
+    format!("<img alt=\"heat map\" style=\"max-width:100%\" src=\"data:image/svg+xml;base64,{svg}\">")
+}
+
 #[pymethods]
 impl Tensor {
     /// The name of each axis: `('batch', 'pos', 'd_model')`.
@@ -167,7 +175,7 @@ impl Tensor {
         let matrices: usize = tensor.shape.iter().rev().skip(2).product();
         let more = if matrices > MAPS { format!("; the first {MAPS} of {matrices} matrices") } else { String::new() };
         let sizes: Vec<String> = self.axes.iter().zip(&self.shape).map(|(axis, n)| format!("{axis} {n}")).collect();
-        TensorPlot { title: self.name.clone(), about: format!("{}{more}", sizes.join(", ")), parts }.svg(None)
+        image(&TensorPlot { title: self.name.clone(), about: format!("{}{more}", sizes.join(", ")), parts })
     }
 
     /// DLPack: the memory itself, marked as read-only.

@@ -2,7 +2,7 @@
 
 use crate::local::LocalLock;
 use crate::raised;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, image};
 use limpid::trace::TraceError;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::names;
@@ -104,7 +104,8 @@ impl Trace {
             let (axes, shape) = self.on_run(py, |run| run.shape(name))?.map_err(raised)?;
             let sizes: Vec<String> = axes.iter().zip(shape).map(|(axis, n)| format!("{axis} {n}")).collect();
             let block = name.strip_prefix("blocks.").and_then(|rest| rest.find('.'));
-            let group = block.map_or("the model", |end| &name[.."blocks.".len() + end]);
+            let outside = if groups.len() < 2 { "before the blocks" } else { "after the blocks" };
+            let group = block.map_or(outside, |end| &name[.."blocks.".len() + end]);
             if groups.last().is_none_or(|(last, _)| *last != group) {
                 groups.push((group, String::new()));
             }
@@ -128,14 +129,14 @@ impl Trace {
 #[pyclass(frozen, module = "limpid")]
 pub struct Sweep {
     sweep: limpid::trace::sweep::Sweep,
-    /// The heat map as SVG.
-    svg: String,
+    /// The heat map for a notebook.
+    image: String,
 }
 
 impl Sweep {
     pub fn new(sweep: limpid::trace::sweep::Sweep, words: &[String]) -> Sweep {
-        let svg = sweep.plot(words).svg(None);
-        Sweep { sweep, svg }
+        let image = image(&sweep.plot(words));
+        Sweep { sweep, image }
     }
 }
 
@@ -167,6 +168,6 @@ impl Sweep {
     }
 
     fn _repr_html_(&self) -> String {
-        self.svg.clone()
+        self.image.clone()
     }
 }

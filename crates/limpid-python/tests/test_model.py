@@ -88,7 +88,7 @@ def test_a_trace_is_a_mapping(lm):
     with pytest.raises(KeyError, match="did you mean `blocks.0.attn.hook_z`"):
         trace["blocks.0.attn.hook_zz"]
     assert dict(trace.items()).keys() == set(trace)
-    assert "blocks.1" in trace._repr_html_() and "<svg" in trace["blocks.0.attn.hook_pattern"]._repr_html_()
+    assert "blocks.1" in trace._repr_html_() and "data:image/svg+xml" in trace["blocks.0.attn.hook_pattern"]._repr_html_()
 
 
 def test_parameters(run, lm):
@@ -135,7 +135,7 @@ def test_a_sweep_is_a_loop_of_single_runs(lm):
             steps = [{"patch": f"blocks.{layer}.hook_resid_pre", "pos": [pos], "from": {"tokens": ids[0]}}]
             want = (metric(lm.intervene(steps), ids[1]) - ends[1]) / (ends[0] - ends[1])
             assert abs(sweep.recovered[layer, pos] - want) < 1e-2, (layer, pos)
-    assert "<svg" in sweep._repr_html_()
+    assert "data:image/svg+xml" in sweep._repr_html_()
 
 
 def test_gradients_are_slopes(lm):

@@ -21,7 +21,7 @@ from limpid._limpid import Dataset, LimpidError, Lm
 class Page:
     """A page in one HTML file that needs no network. A notebook shows it; `save` writes it."""
 
-    def __init__(self, html: str, height: int = 720) -> None:
+    def __init__(self, html: str, height: int = 800) -> None:
         self.html = html
         self.height = height
 
@@ -32,7 +32,9 @@ class Page:
     def _repr_html_(self) -> str:
         # the page's styles and scripts stay inside their frame, and the notebook's outside
         document = html.escape(self.html, quote=True)
-        return f'<iframe srcdoc="{document}" style="width:100%;height:{self.height}px;border:0"></iframe>'
+        style = f"width:100%;height:{self.height}px;border:0"
+        # Jupyter leaves the words alone of a frame in a notebook that is not trusted
+        return f'<iframe srcdoc="{document}" style="{style}">Run this cell, or trust the notebook, to see this page.</iframe>'
 
     def __repr__(self) -> str:
         return f"Page({len(self.html):,} characters of HTML; save(path) writes it)"
