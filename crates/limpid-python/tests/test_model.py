@@ -303,13 +303,20 @@ def test_a_stream_may_be_open_at_the_end(run):
 def test_ctrl_c_ends_a_generation(run):
     code = f"""
 import limpid, os, signal, threading
-lm = limpid.open({str(run.folder)!r})
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have inherited that it is ignored
+lm, ended = limpid.open({str(run.folder)!r}), threading.Event()
+
+def press():
+    while not ended.wait(0.5):
+        os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=press, daemon=True).start()
 try:
     while True:
         lm.generate("Once", max_tokens=100000)
 except KeyboardInterrupt:
-    print("ended", len(lm.generate("Once", max_tokens=3).tokens))
+    ended.set()
+print("ended", len(lm.generate("Once", max_tokens=3).tokens))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "ended 3\n", done.stderr

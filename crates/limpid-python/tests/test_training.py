@@ -43,6 +43,7 @@ def test_an_exception_comes_through_and_the_run_goes_on_later(run, tmp_path):
 def test_ctrl_c_saves_the_run(run, tmp_path):
     code = f"""
 import limpid, os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def callback(event):
     if event["event"] == "step" and event["step"] == 4:
         os.kill(os.getpid(), signal.SIGINT)
