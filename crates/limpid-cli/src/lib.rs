@@ -189,7 +189,7 @@ pub fn training_settings() -> Vec<(String, bool)> {
 /// # Errors
 /// As the command.
 pub fn training_plan(words: &[String]) -> anyhow::Result<limpid::TrainingPlan> {
-    verbs::train::planned(&training_args(words)?)
+    training_args(words)?.training.prepare()
 }
 
 /// Trains as `limpid train` with these words after it, tells every event, prints nothing, and returns the run's folder.

@@ -9,12 +9,11 @@ use crate::training::step_flops;
 use anyhow::{Context, Result, bail};
 use limpid::config::{Config, unknown};
 use limpid::data::source::{TextSource, text};
-use limpid::receipt::VERSION;
+use limpid::receipt::{VERSION, sha256};
 use limpid::train::{Control, Recipe, RunOptions, TrainEvent};
 use limpid::{Machine, Training, memory};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::time::Instant;
 
 /// The form of records.
@@ -181,10 +180,6 @@ impl RaceRecord {
 
 fn loss(at: &RaceLoss) -> String {
     at.loss.to_string()
-}
-
-fn sha256(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What runs on a track.

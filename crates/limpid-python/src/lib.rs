@@ -13,7 +13,6 @@ mod training;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use std::error::Error;
 use std::time::{Duration, Instant};
 
 create_exception!(limpid, LimpidError, PyException, "What limpid refuses, and why. Its text names the mend.");
@@ -60,7 +59,7 @@ impl Watch {
     }
 
     /// The result, unless Python raised something meanwhile.
-    fn end<T, E: Error + Send + Sync + 'static>(self, done: Result<T, E>) -> PyResult<T> {
+    fn end<T>(self, done: Result<T, impl Into<anyhow::Error>>) -> PyResult<T> {
         match self.raised {
             Some(raised) => Err(raised),
             None => done.map_err(raised),

@@ -1,90 +1,48 @@
-//! What belongs to one process: a model's threads are not in a copy that `fork` makes, so the copy may neither use the model nor end it.
+//! What belongs to one process: a model's threads are not in a copy that `fork` makes, so the copy may neither use the model nor end it, nor
+//! wait for a lock that a thread held which it does not have.
 
 use crate::LimpidError;
 use pyo3::prelude::*;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-/// A value of this process.
+/// A value of this process, for one thread at a time.
 pub struct Local<T> {
     process: u32,
-    value: Option<T>,
+    value: Mutex<Option<T>>,
 }
 
 impl<T> Local<T> {
     pub fn new(value: T) -> Local<T> {
-        Local { process: std::process::id(), value: Some(value) }
+        Local { process: std::process::id(), value: Mutex::new(Some(value)) }
     }
 
-    /// The value; an error where it was closed, or in a copy of the process.
-    pub fn get(&self) -> PyResult<&T> {
-        self.check()?;
-        self.value.as_ref().ok_or_else(closed)
-    }
-
-    /// [`Local::get`] to change it.
-    pub fn get_mut(&mut self) -> PyResult<&mut T> {
-        self.check()?;
-        self.value.as_mut().ok_or_else(closed)
-    }
-
-    /// Ends it here, and lets its memory go where it is nobody else's.
-    pub fn close(&mut self) {
-        let value = self.value.take();
-        if self.process != std::process::id() {
-            // ending it would wait for threads that this process does not have
-            mem::forget(value);
+    /// Work on the value, once no other thread has it; an error where it was closed, or in a copy of the process.
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> PyResult<R> {
+        let (own, now) = (self.process, std::process::id());
+        if own != now {
+            return Err(LimpidError::new_err(format!(
+                "this was opened in process {own} and is used in process {now}, a fork of it without its threads: open it again there, or start \
+                 processes with multiprocessing's `spawn`"
+            )));
         }
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        value.as_mut().map(work).ok_or_else(|| LimpidError::new_err("this was closed: open it again"))
     }
 
-    fn check(&self) -> PyResult<()> {
-        check(self.process)
+    /// Ends it here, and lets its memory go where it is nobody else's. A copy of the process has nothing to end.
+    pub fn close(&self) {
+        if self.process == std::process::id() {
+            self.value.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
     }
 }
 
 impl<T> Drop for Local<T> {
     fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// A value of this process for one thread at a time. In a copy of the process the lock may be one that a thread held which is not there.
-pub struct LocalLock<T> {
-    process: u32,
-    local: Mutex<Local<T>>,
-}
-
-impl<T> LocalLock<T> {
-    pub fn new(value: T) -> LocalLock<T> {
-        LocalLock { process: std::process::id(), local: Mutex::new(Local::new(value)) }
-    }
-
-    /// Waits for it; an error in a copy of the process.
-    pub fn lock(&self) -> PyResult<MutexGuard<'_, Local<T>>> {
-        check(self.process)?;
-        Ok(self.local.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// [`Local::close`]; a copy of the process has nothing to close.
-    pub fn close(&self) {
-        if let Ok(mut local) = self.lock() {
-            local.close();
+        if self.process != std::process::id() {
+            // ending it would wait for threads that this process does not have
+            mem::forget(self.value.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
-}
-
-/// Whether a value of process `own` is used there.
-fn check(own: u32) -> PyResult<()> {
-    let now = std::process::id();
-    if own == now {
-        return Ok(());
-    }
-    Err(LimpidError::new_err(format!(
-        "this was opened in process {own} and is used in process {now}, a fork of it without its threads: open it again there, or start \
-         processes with multiprocessing's `spawn`"
-    )))
-}
-
-fn closed() -> PyErr {
-    LimpidError::new_err("this was closed: open it again")
 }

@@ -1,6 +1,6 @@
 //! A model: what `limpid::Lm` does, with Python's types.
 
-use crate::local::{Local, LocalLock};
+use crate::local::Local;
 use crate::tensor::Tensor;
 use crate::trace::{Sweep, Trace};
 use crate::{Watch, raised};
@@ -8,7 +8,7 @@ use limpid::checkpoint::store::Dtype;
 use limpid::config::parse_axis;
 use limpid::data::chat::{END, Message, Role, is_template};
 use limpid::data::source::TextSource;
-use limpid::generate::{GenerateEvent, Options, Overflow, Sampler};
+use limpid::generate::{GenerateEvent, Options, Sampler};
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid::{Device, Interventions, Machine, SampleStream};
 use limpid_glass::Subject;
@@ -19,7 +19,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
 use pythonize::pythonize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Bytes that a trace keeps of tensors that were looked at.
 const SEEN: usize = 64 << 20;
@@ -28,12 +28,12 @@ const SEEN: usize = 64 << 20;
 /// threads may use it at once.
 #[pyclass(frozen, module = "limpid")]
 pub struct Lm {
-    lm: RwLock<Local<Arc<limpid::Lm>>>,
+    lm: Local<Arc<limpid::Lm>>,
 }
 
 impl From<limpid::Lm> for Lm {
     fn from(lm: limpid::Lm) -> Lm {
-        Lm { lm: RwLock::new(Local::new(Arc::new(lm))) }
+        Lm { lm: Local::new(Arc::new(lm)) }
     }
 }
 
@@ -91,15 +91,9 @@ fn options(given: Option<&Bound<PyDict>>) -> PyResult<Options> {
                 options.stop = one.or_else(|_| read(&name, &value))?;
             }
             "overflow" => {
-                options.overflow = match read::<String>(&name, &value)?.as_str() {
-                    "slide-half" => Overflow::SlideHalf,
-                    "crop" => Overflow::Crop,
-                    "stop" => Overflow::Stop,
-                    other => {
-                        let text = format!("overflow: expected 'slide-half', 'crop' or 'stop', found {other:?}");
-                        return Err(PyValueError::new_err(text));
-                    }
-                }
+                let how: String = read(&name, &value)?;
+                options.overflow =
+                    how.parse().map_err(|why| PyValueError::new_err(format!("overflow: {why}; found {how:?}")))?;
             }
             _ => {
                 let near =
@@ -223,7 +217,7 @@ fn machine(threads: Option<usize>, precision: &str, simd: Option<&str>, device: 
 
 impl Lm {
     fn get(&self) -> PyResult<Arc<limpid::Lm>> {
-        Ok(self.lm.read().unwrap_or_else(PoisonError::into_inner).get()?.clone())
+        self.lm.with(|lm| lm.clone())
     }
 
     /// Work of the library, without holding up other threads of Python.
@@ -290,7 +284,7 @@ impl Lm {
     fn parameters(&self) -> PyResult<Parameters> {
         let lm = self.get()?;
         let shapes = lm.parameters().map_err(raised)?;
-        Ok(Parameters { lm: LocalLock::new(lm), shapes })
+        Ok(Parameters { lm: Local::new(lm), shapes })
     }
 
     /// Continues a prompt, a text or ids; from the beginning of a text if it is empty. The prompt is not part of the sample.
@@ -494,7 +488,7 @@ impl Lm {
 
     /// Ends the model here, and lets its memory go. Traces and streams that are open keep what they need.
     fn close(&self) {
-        self.lm.write().unwrap_or_else(PoisonError::into_inner).close();
+        self.lm.close();
     }
 
     fn __enter__(slf: Py<Lm>) -> Py<Lm> {
@@ -582,13 +576,13 @@ impl Sample {
 /// Pieces of text as they are written.
 #[pyclass(frozen, module = "limpid")]
 pub struct Stream {
-    stream: LocalLock<SampleStream<Arc<limpid::Lm>>>,
+    stream: Local<SampleStream<Arc<limpid::Lm>>>,
 }
 
 impl Stream {
     fn new(lm: Arc<limpid::Lm>, ids: &[u32], options: &Options) -> PyResult<Stream> {
         let stream = SampleStream::new(lm, ids, options).map_err(raised)?;
-        Ok(Stream { stream: LocalLock::new(stream) })
+        Ok(Stream { stream: Local::new(stream) })
     }
 }
 
@@ -600,7 +594,7 @@ impl Stream {
 
     fn __next__(&self, py: Python) -> PyResult<Option<String>> {
         py.check_signals()?;
-        py.detach(|| self.stream.lock()?.get_mut()?.next().transpose().map_err(raised))
+        py.detach(|| self.stream.with(|stream| stream.next().transpose().map_err(raised))?)
     }
 
     /// Ends it early.
@@ -612,7 +606,7 @@ impl Stream {
 /// The parameters of a model: a mapping from names to float32 tensors, each read when it is asked for.
 #[pyclass(frozen, mapping, module = "limpid")]
 pub struct Parameters {
-    lm: LocalLock<Arc<limpid::Lm>>,
+    lm: Local<Arc<limpid::Lm>>,
     shapes: Vec<(String, Vec<usize>)>,
 }
 
@@ -643,7 +637,7 @@ impl Parameters {
     }
 
     fn __getitem__(&self, py: Python, name: &str) -> PyResult<Tensor> {
-        let lm = self.lm.lock()?.get()?.clone();
+        let lm = self.lm.with(|lm| lm.clone())?;
         match py.detach(|| lm.parameter(name)) {
             Ok(tensor) => Ok(Arc::new(tensor).into()),
             Err(limpid::Error::Trace(error @ limpid::trace::TraceError::Unknown { .. })) => {

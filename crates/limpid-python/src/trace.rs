@@ -1,6 +1,6 @@
 //! What is seen of a run: its tensors by name, and sweeps.
 
-use crate::local::LocalLock;
+use crate::local::Local;
 use crate::raised;
 use crate::tensor::{Tensor, image};
 use limpid::trace::TraceError;
@@ -20,7 +20,7 @@ pub struct Trace {
     /// The tokens that ran.
     tokens: Vec<u32>,
     labels: Arc<Labels>,
-    run: LocalLock<LayerTrace>,
+    run: Local<LayerTrace>,
 }
 
 impl Trace {
@@ -29,12 +29,12 @@ impl Trace {
         let (names, tokens) = (names::activations(run.names()), run.batch().tokens.clone());
         let words = tokens.iter().map(|id| label(&word(*id))).collect();
         let labels = Arc::new(Labels { tokens: vec![words], ..Labels::default() });
-        Trace { names, tokens, labels, run: LocalLock::new(run) }
+        Trace { names, tokens, labels, run: Local::new(run) }
     }
 
     /// Work on the run without holding up other threads of Python.
     fn on_run<T: Send>(&self, py: Python, work: impl FnOnce(&mut LayerTrace) -> T + Send) -> PyResult<T> {
-        py.detach(|| Ok(work(self.run.lock()?.get_mut()?)))
+        py.detach(|| self.run.with(work))
     }
 }
 

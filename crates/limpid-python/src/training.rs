@@ -1,6 +1,6 @@
 //! `train` and the windows that it reads: both are those of `limpid train`, whose settings they take.
 
-use crate::local::LocalLock;
+use crate::local::Local;
 use crate::tensor::Tensor;
 use crate::{Watch, model, raised};
 use limpid::ops::Batch;
@@ -46,10 +46,7 @@ pub fn train(py: Python, words: Vec<String>, tell: Py<PyAny>) -> PyResult<(PathB
             }
             if watch.goes_on() { Control::Continue } else { Control::Stop }
         });
-        match watch.raised {
-            Some(raised) => Err(raised),
-            None => done.map_err(raised),
-        }
+        watch.end(done)
     })?;
     Ok((folder, pythonize(py, &summary)?.unbind()))
 }
@@ -58,7 +55,7 @@ pub fn train(py: Python, words: Vec<String>, tell: Py<PyAny>) -> PyResult<(PathB
 #[pyfunction]
 pub fn open_dataset(py: Python, words: Vec<String>) -> PyResult<Dataset> {
     let plan = py.detach(|| limpid_cli::training_plan(&words)).map_err(raised)?;
-    Ok(Dataset { steps: plan.recipe.steps, plan: LocalLock::new(plan) })
+    Ok(Dataset { steps: plan.recipe.steps, plan: Local::new(plan) })
 }
 
 /// A text as `train` reads it: the same split, the same windows in the same order.
@@ -67,12 +64,12 @@ pub struct Dataset {
     /// Steps of the training.
     #[pyo3(get)]
     steps: u64,
-    plan: LocalLock<TrainingPlan>,
+    plan: Local<TrainingPlan>,
 }
 
 impl Dataset {
     fn with<T>(&self, read: impl FnOnce(&TrainingPlan) -> T) -> PyResult<T> {
-        Ok(read(self.plan.lock()?.get()?))
+        self.plan.with(|plan| read(plan))
     }
 }
 

@@ -180,6 +180,7 @@ CALLS = [
     (L, "n_head|n-head|head", lambda lm: limpid.train(**{**SETTINGS, "n_head": 3})),
     (T, "force", lambda lm: limpid.train(force=3)),
     (L, "terminal", lambda lm: limpid.train(ui=True)),
+    (L, "terminal", lambda lm: limpid.train(serve="127.0.0.1:0")),
     (L, "", lambda lm: limpid.train(resume="/no-such")),
     (T, "", lambda lm: limpid.train(callback=3, out="/tmp/limpid-hostile", force=True, **SETTINGS)),
     (T, "batch", lambda lm: limpid.open_dataset(batch=3)),

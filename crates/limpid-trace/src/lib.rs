@@ -677,13 +677,7 @@ impl<'a> Trace<'a> {
     }
 
     fn param(&self, name: &str, param: &Param, region: Region) -> Result<Labelled, TraceError> {
-        let axes = names::axes(name, &self.model.config);
-        let (stored, wide) = (self.backend.read(region)?, if param.is_matrix() { region.cols } else { 1 });
-        let values = match param.order {
-            Some(order) => order.show(&stored, wide),
-            None => stored,
-        };
-        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values })
+        Ok(parameter(&self.model.config, name, param, self.backend.read(region)?))
     }
 
     /// A tensor's columns, read from its own region or from its gradient's.
@@ -765,6 +759,16 @@ fn labelled(c: &Config, (b, t): (usize, usize), name: &str, axes: Axes, values: 
         values
     };
     Labelled { name: name.into(), axes: axes.to_vec(), shape, values }
+}
+
+/// A parameter, or its gradient, of values as they are stored.
+pub fn parameter(config: &Config, name: &str, param: &Param, stored: Vec<f32>) -> Labelled {
+    let wide = if param.is_matrix() { param.region.cols } else { 1 };
+    let values = match param.order {
+        Some(order) => order.show(&stored, wide),
+        None => stored,
+    };
+    Labelled { name: name.into(), axes: names::axes(name, config), shape: param.shape(), values }
 }
 
 /// That a model built for [`Mode::Inspect`] has no tensor of that name, and which is nearest.

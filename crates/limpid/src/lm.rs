@@ -22,7 +22,7 @@ use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::edits::{EditedBackend, EditedSequences, Edits};
 use crate::trace::layers::{self, LayerTrace};
-use crate::trace::{self, Labelled, Trace, TraceError, names};
+use crate::trace::{self, Labelled, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
 use crate::train::{Objective, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
@@ -827,12 +827,8 @@ impl Lm {
     pub fn parameter(&self, name: &str) -> Result<Labelled> {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let param = model.param(name).ok_or_else(|| trace::unknown(&model, name))?;
-        let (axes, values) = (names::axes(name, &self.config), self.values(&model, param)?);
-        let values = match param.order {
-            Some(order) => order.show(&values, if param.is_matrix() { param.region.cols } else { 1 }),
-            None => values.into_owned(),
-        };
-        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values })
+        let stored = self.values(&model, param)?.into_owned();
+        Ok(trace::parameter(&self.config, name, param, stored))
     }
 
     /// Writes the weights into any backend that was made for `model`, which was built of this configuration.

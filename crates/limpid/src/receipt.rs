@@ -365,6 +365,7 @@ fn hashed(of: impl FnOnce(&mut Xxh3)) -> String {
     format!("{:032x}", hash.digest128())
 }
 
-fn sha256(text: &str) -> String {
+/// The SHA-256 of a text, in digits.
+pub fn sha256(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

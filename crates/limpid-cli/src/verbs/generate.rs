@@ -66,7 +66,7 @@ pub struct Args {
     context_length: Option<usize>,
     /// When the context is full: slide-half drops the oldest half and continues, crop drops the oldest token before every new one and runs
     /// the rest again (slow), stop ends the sample [default: slide-half; with --chat stop, and a question that does not fit is refused]
-    #[arg(long, value_name = "HOW", value_parser = overflow)]
+    #[arg(long, value_name = "HOW")]
     overflow: Option<Overflow>,
     /// Show how every token was chosen: the likeliest tokens with their ids, logits and probabilities, before temperature and
     /// top-k/top-p; with --json as `trace` of each sample
@@ -82,15 +82,6 @@ pub struct Args {
     changes: InterventionOptions,
     #[command(flatten)]
     machine: MachineOptions,
-}
-
-fn overflow(s: &str) -> Result<Overflow, String> {
-    match s.replace('_', "-").as_str() {
-        "slide-half" => Ok(Overflow::SlideHalf),
-        "crop" => Ok(Overflow::Crop),
-        "stop" => Ok(Overflow::Stop),
-        _ => Err("it is slide-half, crop or stop".into()),
-    }
 }
 
 pub fn run(mut args: Args) -> Result<()> {

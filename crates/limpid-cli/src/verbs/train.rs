@@ -103,11 +103,7 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     if args.lr_find && size > 1 {
         bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
     }
-    if let Some(folder) = args.asked().filter(|_| main && !args.lr_find && args.resumed().is_none()) {
-        check_place(args, &folder)?;
-    }
-    let folder = folder(args, &args.name());
-    let plan = prepare(args, ranks, &folder)?;
+    let (folder, plan) = prepare(args, ranks)?;
     if args.workflow == Some(Workflow::Llmc) {
         if size > 1 || args.ui || args.json || plan.options.probe {
             bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui, --json and --probe".into()));
@@ -167,22 +163,13 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     finish(args, &plan, run, &opening, summary, &folder, &stop)
 }
 
-/// What a training without a terminal decides before memory is reserved.
-pub fn planned(args: &Args) -> Result<TrainingPlan> {
-    args.training.prepare()
-}
-
 /// Trains without a terminal, and tells every event.
 pub fn told(args: &Args, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Control) -> Result<(PathBuf, Summary)> {
-    let args = &args.training;
-    if args.ui || args.lr_find || args.workflow.is_some() {
-        bail!(Usage("ui, lr_find and recipe are for a terminal: run the command `limpid train`".into()));
+    let Args { training: args, serve, .. } = args;
+    if args.ui || args.lr_find || args.workflow.is_some() || serve.is_some() {
+        bail!(Usage("ui, lr_find, recipe and serve are for a terminal: run the command `limpid train`".into()));
     }
-    if let Some(folder) = args.asked().filter(|_| args.resumed().is_none()) {
-        check_place(args, &folder)?;
-    }
-    let folder = folder(args, &args.name());
-    let plan = prepare(args, Box::new(Solo), &folder)?;
+    let (folder, plan) = prepare(args, Box::new(Solo))?;
     if let Some(fit) = too_large(&plan)? {
         bail!("{}", fit.text());
     }
@@ -205,11 +192,15 @@ fn write_summary(folder: &Path, summary: &mut Summary) -> Result<()> {
     Ok(())
 }
 
-/// What the flags ask for, with everything decided.
-fn prepare(args: &TrainingArgs, ranks: Box<dyn Ranks>, folder: &Path) -> Result<TrainingPlan> {
+/// What the flags ask for, with everything decided, and the folder it goes to.
+fn prepare(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<(PathBuf, TrainingPlan)> {
+    if let Some(folder) = args.asked().filter(|_| ranks.rank() == 0 && !args.lr_find && args.resumed().is_none()) {
+        check_place(args, &folder)?;
+    }
+    let folder = folder(args, &args.name());
     let mut training = args.training()?.ranks(ranks);
     if !args.lr_find {
-        training = training.folder(folder);
+        training = training.folder(&folder);
     }
     if args.force {
         training = training.force();
@@ -217,7 +208,8 @@ fn prepare(args: &TrainingArgs, ranks: Box<dyn Ranks>, folder: &Path) -> Result<
     if let Some(step) = args.resume_step {
         training = training.resume_step(step);
     }
-    training.check_folder().and_then(Training::prepare).map_err(source::of_library)
+    let plan = training.check_folder().and_then(Training::prepare).map_err(source::of_library)?;
+    Ok((folder, plan))
 }
 
 /// What will be trained, on what, and how.

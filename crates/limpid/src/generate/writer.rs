@@ -9,6 +9,7 @@ use limpid_core::decode::{TokensBefore, likeliest, log_sum_exp};
 use limpid_tokenizer::{TextStream, Tokenizer};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Tokens beside the chosen one that a [`Choice`] lists.
@@ -26,6 +27,18 @@ pub enum Overflow {
     Crop,
     /// The sample ends.
     Stop,
+}
+
+impl FromStr for Overflow {
+    type Err = String;
+    fn from_str(name: &str) -> std::result::Result<Overflow, String> {
+        match name.replace('_', "-").as_str() {
+            "slide-half" => Ok(Overflow::SlideHalf),
+            "crop" => Ok(Overflow::Crop),
+            "stop" => Ok(Overflow::Stop),
+            _ => Err("it is slide-half, crop or stop".into()),
+        }
+    }
 }
 
 /// How a sample is made.
