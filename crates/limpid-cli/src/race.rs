@@ -11,9 +11,10 @@ use limpid::config::{Config, unknown};
 use limpid::data::source::{TextSource, text};
 use limpid::receipt::{VERSION, sha256};
 use limpid::train::{Control, Recipe, RunOptions, TrainEvent};
-use limpid::{Machine, Training, memory};
+use limpid::{Machine, Training, checkpoint, memory};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::path::Path;
 use std::time::Instant;
 
 /// The form of records.
@@ -68,6 +69,39 @@ impl RaceTrack {
             bail!("{data} is not the text of {}: its SHA-256 is {found}, expected {}", self.name, self.sha256);
         }
         Ok(data.into())
+    }
+
+    /// Its tokens: `data` is the name of its text.
+    fn source(&self, data: &str, tuning: bool) -> TextSource {
+        let mut source = TextSource::new(data);
+        (source.tokenizer, source.val_fraction, source.tuning) =
+            (Some(self.tokenizer.clone()), self.val_fraction, tuning);
+        source
+    }
+
+    /// Writes its tokens into a new folder, for another program: `train.bin` and `val.bin`, two bytes an id as nanoGPT has them,
+    /// `tokenizer.json`, and `track.json` with what a record needs. Returns how many tokens each part has.
+    ///
+    /// # Errors
+    /// If the text cannot be read, or the folder exists or cannot be written.
+    pub fn write_tokens(&self, data: &str, tuning: bool, out: &Path) -> Result<[usize; 2]> {
+        std::fs::create_dir(out).with_context(|| out.display().to_string())?;
+        let corpus = self.source(data, tuning).read()?;
+        for (name, tokens) in [("train.bin", &corpus.train), ("val.bin", &corpus.validation)] {
+            let mut ids = vec![];
+            tokens.copy(0..tokens.len(), &mut ids);
+            let bytes: Option<Vec<[u8; 2]>> =
+                ids.iter().map(|id| Some(u16::try_from(*id).ok()?.to_le_bytes())).collect();
+            let bytes = bytes.context("an id above 65,535 does not fit two bytes")?;
+            std::fs::write(out.join(name), bytes.concat()).with_context(|| out.join(name).display().to_string())?;
+        }
+        checkpoint::write_text(&out.join("tokenizer.json"), &corpus.tokenizer.to_json())?;
+        let facts = json!({
+            "name": self.name, "sha256": self.sha256, "target": self.target, "eval_every": self.eval_every, "tuning": tuning,
+            "parameters": self.parameters, "vocab_size": corpus.tokenizer.vocab_size(),
+        });
+        checkpoint::write_text(&out.join("track.json"), &(facts.to_string() + "\n"))?;
+        Ok([corpus.train.len(), corpus.validation.len()])
     }
 }
 
@@ -202,8 +236,7 @@ pub fn race(
     tell: &mut dyn FnMut(&TrainEvent) -> Control,
 ) -> Result<Option<RaceRecord>> {
     let RaceEntry { name, config, recipe, tuning } = entry;
-    let mut source = TextSource::new(data);
-    (source.tokenizer, source.tuning) = (Some(track.tokenizer.clone()), tuning);
+    let source = track.source(data, tuning);
     let options = RunOptions {
         eval_every: track.eval_every,
         eval_tokens: 1 << 40, // the most that the setting takes: all of the text
@@ -446,8 +479,9 @@ mod tests {
         let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let guide = std::fs::read_to_string(docs.join("race.md")).unwrap();
         let inside = std::fs::read_dir(docs.join("race")).unwrap().map(|entry| entry.unwrap().path());
+        let records = inside.filter(|path| path.extension().is_some_and(|e| e == "json"));
         let records: Vec<_> =
-            inside.map(|path| RaceRecord::read(&std::fs::read_to_string(path).unwrap()).unwrap()).collect();
+            records.map(|path| RaceRecord::read(&std::fs::read_to_string(path).unwrap()).unwrap()).collect();
         let begin = guide.find("<!-- records -->\n").unwrap() + "<!-- records -->\n".len();
         let end = guide.find("<!-- end of records -->").unwrap();
         assert_eq!(guide[begin..end], table(&records), "docs/race.md: `limpid race table docs/race` prints its table");

@@ -233,8 +233,8 @@ fn what_does_not_fit_together_is_said_once() {
     };
     let said = both("--steps 3", "--steps 4");
     assert!(said.contains("process 1") && said.contains("its steps is 4, but process 0 has 3"), "{said}");
-    let said = both("--steps 3", "--steps 3 --n-layer 2");
-    assert!(said.contains("its n_layer is 2, but process 0 has 4"), "{said}");
+    let said = both("--steps 3", "--steps 3 --n-layer 3");
+    assert!(said.contains("its n_layer is 3, but process 0 has 2"), "{said}");
     let said = both("--steps 3", "--steps 3 --data builtin:stories:100K");
     assert!(said.contains("process 1 trains something different"), "{said}");
     for (n, accumulate, mend) in [(2, 1, "--accumulate 2"), (3, 4, "start 2 processes"), (4, 2, "--accumulate 4")] {

@@ -672,7 +672,7 @@ settings! {
         /// All blocks share the parameters of one (ALBERT).
         shared_blocks: bool = false, Setting::of("BOOL").later();
         /// Width inside the feed-forward network.
-        d_ff: usize = 3072, Setting::of("F").size().common().otherwise("4 d_model").also(&["n-inner", "intermediate-size"]);
+        d_ff: usize = 3072, Setting::of("F").size().common().otherwise("the same multiple of d_model as before, usually 4").also(&["n-inner", "intermediate-size"]);
         /// How positions are encoded.
         positions: Positions = Positions::Learned, Setting::of("KIND");
         /// Base of the rotary angles.
@@ -785,8 +785,8 @@ impl Settings for Config {
     }
 
     fn follow(&mut self, was: &Config, given: &dyn Fn(&str) -> bool) {
-        if given("d_model") && !given("d_ff") && was.d_ff == was.d_model.saturating_mul(4) {
-            self.d_ff = self.d_model.saturating_mul(4);
+        if given("d_model") && !given("d_ff") && was.d_model > 0 && was.d_ff.is_multiple_of(was.d_model) {
+            self.d_ff = self.d_model.saturating_mul(was.d_ff / was.d_model);
         }
     }
 }

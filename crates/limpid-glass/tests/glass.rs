@@ -233,7 +233,7 @@ fn a_tile_is_the_matrix_reduced() {
 fn looking_changes_no_bit_and_keeps_to_its_memory() {
     let text = "to be or not to be, that is the question. ".repeat(40);
     let recipe = Recipe { steps: 4, batch_size: 2, context: 32, ..Recipe::preset("nano").unwrap() };
-    let lm = Training::preset("nano").unwrap().recipe(recipe).text(text).run().unwrap().lm;
+    let lm = Training::preset("nanogpt-cpu").unwrap().recipe(recipe).tokenizer("bpe").text(text).run().unwrap().lm;
     let answers = || {
         let sample = lm.generate("to be", &Options::default()).unwrap();
         (lm.score("to be or", " not to be").unwrap().total.to_bits(), sample.tokens)

@@ -769,7 +769,7 @@ impl SweepRuns<'_> {
         let ends = gauge.ends([self.clean, self.corrupt])?;
         let config = self.clean.names().config.clone();
         let (cells, to) = (question.cells(&config), question.receiver(self.clean.names())?);
-        let mut grid = Findings::new(question, ends);
+        let mut grid = Findings::new(question, to.as_ref(), ends);
         for layer in 0..config.n_layer {
             let values = SiteValues::new((question, to.as_ref()), layer, [self.clean, self.corrupt])?;
             let mut row = vec![ends[1]; cells.len()];
@@ -873,7 +873,7 @@ impl SweepEstimate {
     ) -> Result<Sweep, SweepError> {
         let config = clean.names().config.clone();
         let (cells, worth) = (question.cells(&config), self.losses.iter().map(|(_, worth)| *worth));
-        let mut grid = Findings::new(question, self.ends);
+        let mut grid = Findings::new(question, None, self.ends);
         for layer in 0..config.n_layer {
             let values = SiteValues::new((question, None), layer, [clean, corrupt])?;
             let slope = |at: usize| -> f64 {
@@ -900,14 +900,15 @@ impl SweepEstimate {
 /// What was found so far.
 struct Findings<'a> {
     question: &'a SweepQuestion,
+    to: Option<&'a EditSite>,
     ends: [f64; 2],
     metric: Vec<f64>,
     peaks: Vec<SweepPeak>,
 }
 
 impl<'a> Findings<'a> {
-    fn new(question: &'a SweepQuestion, ends: [f64; 2]) -> Findings<'a> {
-        Findings { question, ends, metric: vec![], peaks: vec![] }
+    fn new(question: &'a SweepQuestion, to: Option<&'a EditSite>, ends: [f64; 2]) -> Findings<'a> {
+        Findings { question, to, ends, metric: vec![], peaks: vec![] }
     }
 
     fn recovered(&self, metric: f64) -> f64 {
@@ -923,7 +924,9 @@ impl<'a> Findings<'a> {
     ) -> Result<(), SweepError> {
         let recovered = metric.iter().map(|metric| self.recovered(*metric)).collect();
         let row = SweepRow { layer, metric, recovered };
-        for (n, recovered) in row.recovered.iter().copied().enumerate() {
+        // a layer without a path to the receiver restores nothing, and no run could show it
+        let found = if values.reaches(self.to) { &row.recovered[..] } else { &[] };
+        for (n, recovered) in found.iter().copied().enumerate() {
             let last = self.peaks.last().map_or(f64::NEG_INFINITY, |peak| peak.recovered);
             if recovered.is_finite() && (self.peaks.len() < PEAKS || recovered > last) {
                 let at = self.peaks.partition_point(|peak| peak.recovered >= recovered);

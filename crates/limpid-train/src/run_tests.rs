@@ -9,7 +9,7 @@ use crate::{
 use limpid_base::files::faults;
 use limpid_checkpoint::safetensors_file;
 use limpid_core::backend::Cpu;
-use limpid_core::config::{Config, Dropout};
+use limpid_core::config::{Config, Dropout, Positions};
 use limpid_core::matrix::Precision;
 use limpid_core::model::{Mode, Model};
 use limpid_core::numeric::random;
@@ -102,6 +102,7 @@ impl Case {
             n_layer: 1,
             d_ff: 16,
             dropout: Dropout::everywhere(if self.recipe.batch_size == 1 { 0.0 } else { 0.1 }),
+            positions: Positions::Learned,
             ..Config::preset("nano").unwrap()
         };
         let model = Model::new(&config, Mode::Train { batch: self.recipe.batch_size, context: 8 }).unwrap();

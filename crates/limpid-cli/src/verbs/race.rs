@@ -14,6 +14,7 @@ use limpid::matrix::Precision;
 use limpid::numeric::simd::Level;
 use limpid::receipt::VERSION;
 use limpid::train::{Control, TrainEvent};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -52,6 +53,24 @@ enum Verb {
         #[command(flatten)]
         on: Where,
     },
+    /// Write a track's tokens as nanoGPT reads them, for another program to train on
+    Tokens {
+        /// The track
+        #[arg(value_name = "TRACK")]
+        track: String,
+        /// The folder to create: train.bin and val.bin (two bytes a token), tokenizer.json, track.json
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// The text for tuning as val.bin
+        #[arg(long)]
+        tune: bool,
+        /// The text of a track that has no built-in one
+        #[arg(long, value_name = "FILE")]
+        data: Option<String>,
+        /// Print the result as JSON on stdout
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the table of records, in Markdown
     Table {
         /// Records, or folders of them
@@ -77,6 +96,13 @@ struct Where {
 pub fn run(args: Args) -> Result<()> {
     match args.verb {
         Some(Verb::Verify { record, on }) => verify(&record, &on),
+        Some(Verb::Tokens { track, out, tune, data, json }) => {
+            let track = RaceTrack::named(&track)?;
+            let [train, validation] = track.write_tokens(&track.data(data.as_deref())?, tune, &out)?;
+            let rows =
+                [("to train on", show::plural(train, "token")), ("to validate", show::plural(validation, "token"))];
+            show::found(json, &json!({ "train": train, "validation": validation }), &rows)
+        }
         Some(Verb::Table { records }) => show::out(&table(&read_all(&records)?)),
         None => enter(&args),
     }
@@ -84,8 +110,14 @@ pub fn run(args: Args) -> Result<()> {
 
 fn enter(args: &Args) -> Result<()> {
     let track = RaceTrack::named(args.track.as_deref().unwrap_or_default())?;
-    if let Some(out) = args.out.as_ref().filter(|out| out.exists()) {
-        bail!("--out: {} exists already: choose another name", out.display());
+    if let Some(out) = &args.out {
+        if out.exists() {
+            bail!("--out: {} exists already: choose another name", out.display());
+        }
+        let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            bail!("--out {}: there is no folder {}: create it first", out.display(), folder.display());
+        }
     }
     let words = match &args.recipe {
         Some(file) => ["--config", file],

@@ -257,7 +257,7 @@ fn what_cannot_be_trained_on_is_said_before_anything_is_written() {
         &format!("train --data {rhyme} --d-model 131072 --n-head 8 --n-layer 96 --out o"),
         &["memory", "available"],
     );
-    f.fails(1, &format!("train --data {rhyme} --context 100 --out o"), &["context_length"]);
+    f.fails(1, &format!("train --data {rhyme} --context 200 --out o"), &["context_length"]);
     f.fails(
         1,
         &format!("train --data {rhyme} --tokenizer char --mask bidirectional --tokenizer gpt2 --out o"),
@@ -291,8 +291,8 @@ fn a_damaged_model_is_named() {
         f.fails(1, &generate("b"), &["model.safetensors"]);
     }
     let config = fs::read_to_string(f.0.join("m/config.json")).unwrap();
-    fs::write(copy("c").join("config.json"), config.replace("\"d_ff\": 64", "\"d_ff\": 32")).unwrap();
-    f.fails(1, &generate("c"), &["blocks.0.mlp.in.weight", "[64, 16]", "[32, 16]"]);
+    fs::write(copy("c").join("config.json"), config.replace("\"d_ff\": 32", "\"d_ff\": 16")).unwrap();
+    f.fails(1, &generate("c"), &["blocks.0.mlp.in.weight", "[32, 16]", "[16, 16]"]);
     fs::write(copy("d").join("config.json"), config.replace("\"n_layer\": 2", "\"n_layer\": 3")).unwrap();
     f.fails(1, &generate("d"), &["no tensor `blocks.2."]);
     fs::write(copy("e").join("config.json"), config.replace("n_layer", "n_layers")).unwrap();
@@ -329,7 +329,8 @@ fn settings_come_from_file_environment_and_flag_in_that_order() {
     let data = f.file("rhyme.txt", RHYME.repeat(12));
     let config = f.file("c.toml", "max_iters = 7\nn_embd = 16\nn_head = 2\nblock_size = 16\nlearning_rate = 0.002\n");
     let plan = |rest: &str, env: Option<&str>| -> Value {
-        let mut command = f.command(&format!("plan --data {data} --tokenizer char --config {config} {rest} --json"));
+        let mut command =
+            f.command(&format!("plan --preset nanogpt-cpu --data {data} --config {config} {rest} --json"));
         if let Some(steps) = env {
             command.env("LIMPID_STEPS", steps);
         }
@@ -403,11 +404,11 @@ fn runs_are_reported_side_by_side() {
         }
     }
     assert_eq!(found["differs"]["steps"], serde_json::json!(["30", "20"]));
-    assert_eq!(found["differs"]["learning_rate"], serde_json::json!(["0.003", "0.02"]));
+    assert_eq!(found["differs"]["learning_rate"], serde_json::json!(["0.008", "0.02"]));
     assert!(found["differs"].get("d_model").is_none());
     let page = fs::read_to_string(f.0.join("both.html")).unwrap();
     let loss = format!("{:.4}", two["val_loss"].as_f64().unwrap());
-    assert!(page.contains(&loss) && page.contains("<th>learning_rate</th><td>0.003</td><td>0.02</td>"));
+    assert!(page.contains(&loss) && page.contains("<th>learning_rate</th><td>0.008</td><td>0.02</td>"));
     let elsewhere = page.replace(" src=\"data:", "").replace("http://www.w3.org/2000/svg", "");
     let needs = ["http://", "https://", " src="].iter().find(|word| elsewhere.contains(**word));
     assert_eq!(needs, None, "needs the network");
@@ -1076,7 +1077,8 @@ fn a_text_of_ones_own_is_read_whole_and_parted() {
     let text = first.repeat(43_125) + &second.repeat(38_333) + "日";
     assert_eq!((text.chars().count(), text.len()), (460_000, 474_375 + 345_000));
     f.file("book.txt", &text);
-    let train = format!("train --data book.txt --tokenizer char {TINY} --steps 60 --learning-rate 0.01 --eval-every 0");
+    let train =
+        format!("train --data book.txt --preset nanogpt-cpu {TINY} --steps 60 --learning-rate 0.01 --eval-every 0");
     let (_, said) = f.both(&format!("{train} --val-fraction 0.4211 --out m")); // where the text changes, or just before
     let counts = said.split_once(" tokens to train on, ").unwrap();
     let number = |text: &str| text.replace(',', "").parse::<u64>().unwrap();
@@ -1207,7 +1209,7 @@ fn a_number_that_would_mislead_is_not_printed() {
     f.fails(
         1,
         &format!("eval --model n --data {data} --json --no-verify"),
-        &["the loss is NaN", "`pos_embed.weight` in n is not finite"],
+        &["the loss is NaN", "`ln_final.weight` in n is not finite"],
     );
 }
 
@@ -1316,11 +1318,11 @@ fn a_plan_measures_steps() {
     assert!(std::fs::read_dir(&f.0).unwrap().count() == 1, "nothing is written");
 }
 
-/// What `plan --ranks` says of nano on the built-in text, against a computation by hand.
+/// What `plan --ranks` says of nanoGPT's model on the built-in text, against a computation by hand.
 #[test]
 fn a_plan_counts_processes() {
     let f = Folder::new("plan-ranks");
-    let nano = "plan --optimizer adamw --ema 0.99 --accumulate 8 --batch-size 2";
+    let nano = "plan --preset nanogpt-cpu --tokenizer bpe --ema 0.99 --accumulate 8 --batch-size 2";
     let plan = f.json(&format!("{nano} --ranks 4 --network 1g --json"));
     let ranks = &plan["ranks"];
     let is = |key: &str, wanted: u64| assert_eq!(ranks[key], wanted, "{key}: {ranks}");
@@ -1507,7 +1509,7 @@ fn bf16_is_a_flag_away() {
 #[test]
 fn a_model_goes_to_other_programs_and_comes_back() {
     let f = Folder::new("convert");
-    train(&f, "m", "--steps 2 --d-model 32 --d-ff 128 --bias true --activation gelu-tanh");
+    train(&f, "m", "--steps 2 --d-model 32 --d-ff 128 --positions learned --bias true");
     let convert = |what: &str| {
         let value = f.json(&format!("convert {what} --verify --json"));
         assert_eq!(value["verified"], true, "{what}: {value}");

@@ -8,7 +8,7 @@ const HAPPY: &str = "The girl was happy\nA happy king\nThe fox was happy\nThe ha
 
 fn trained(name: &str) -> Folder {
     let f = Folder::new(name);
-    f.ok("train --steps 12 --sample 0 --out m");
+    f.ok("train --n-layer 4 --n-head 4 --steps 12 --sample 0 --out m");
     f.file("happy.txt", HAPPY);
     f.file("sad.txt", HAPPY.replace("happy", "sad"));
     f

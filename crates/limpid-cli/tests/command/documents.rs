@@ -136,9 +136,11 @@ fn folder(name: &str) -> Folder {
     // a model that was trained, and what other programs call theirs
     let model = f.0.join("runs/nano-20261120-151329");
     f.ok(&format!("train --data book.txt --steps 2 --save-every 1 --sample 0 --json --out {}", model.display()));
+    f.ok("train --data book.txt --positions learned --d-ff 512 --steps 2 --sample 0 --json --out gpt2");
     for (to, name) in [("hf", "gpt2-hf"), ("llmc", "gpt2_124M.bin")] {
-        f.ok(&format!("convert {} {name} --to {to}", model.display()));
+        f.ok(&format!("convert gpt2 {name} --to {to}"));
     }
+    fs::remove_dir_all(f.0.join("gpt2")).unwrap();
     // tokens as llm.c keeps them: a header of 256 numbers, then 16 bits each
     let ids = (0..3000u16).flat_map(|i| (i % 200).to_le_bytes());
     let header = [20240520u32, 1, 3000].into_iter().chain([0; 253]).flat_map(u32::to_le_bytes);

@@ -140,7 +140,7 @@ fn gradients_of_an_answer_are_slopes() {
     let slopes = f.json(&format!("{asked} --backward --json"));
     let number = |value: &Value| value.as_f64().unwrap();
     let (stream, heads) = (slopes["stream"].as_array().unwrap(), slopes["heads"].as_array().unwrap());
-    assert_eq!((stream.len(), heads.len(), heads[0].as_array().unwrap().len()), (5, 4, 4));
+    assert_eq!((stream.len(), heads.len(), heads[0].as_array().unwrap().len()), (3, 2, 2));
     let site = "blocks.1.hook_resid_post";
     let tensor = f.json(&format!("{asked} --backward --tensor {site} --json"));
     let (shape, values) = (&tensor[0]["shape"], tensor[0]["values"].as_array().unwrap());
@@ -158,10 +158,10 @@ fn gradients_of_an_answer_are_slopes() {
     }
     // a head's share is what scaling it by a thousandth takes away
     let scaled = |by: f64| {
-        let step = format!("{{\"scale\": \"blocks.2.attn.hook_z\", \"head\": 1, \"by\": {by}}}");
+        let step = format!("{{\"scale\": \"blocks.1.attn.hook_z\", \"head\": 1, \"by\": {by}}}");
         number(&f.json(&format!("{asked} --json --intervene {}", quoted(&step)))["answer"]["with"])
     };
-    let (slope, share) = ((scaled(1.05) - scaled(0.95)) / 0.1, number(&slopes["attribution"][2][1]));
+    let (slope, share) = ((scaled(1.05) - scaled(0.95)) / 0.1, number(&slopes["attribution"][1][1]));
     assert!((slope - share).abs() < 2e-2 * share.abs() + 1e-3, "{slope} for {share}");
     for width in [40, 80] {
         let shown = f.ok(&format!("{asked} --backward --width {width}"));
@@ -187,10 +187,10 @@ fn what_does_not_fit_is_refused_with_the_mend() {
         f.fails(code, &format!("inspect --prompt 'Once upon a time' --intervene {}", quoted(steps)), says);
     };
     refuses(1, r#"{"ablate": "blocks.0.attn.hok_z"}"#, &["step 1", "did you mean `blocks.0.attn.hook_z`?"]);
-    refuses(1, r#"{"ablate": "logits"}"#, &["`logits` cannot be changed", "change `blocks.3.hook_resid_post`"]);
+    refuses(1, r#"{"ablate": "logits"}"#, &["`logits` cannot be changed", "change `blocks.1.hook_resid_post`"]);
     refuses(1, r#"{"ablate": "blocks.0.ln1.hook_normalized"}"#, &["cannot be changed", "`blocks.0.ln1.hook_out`"]);
     refuses(1, r#"{"ablate": "embed.weight"}"#, &["it is no activation", "`blocks.0.hook_resid_pre`"]);
-    refuses(1, r#"{"ablate": "blocks.0.attn.hook_z", "head": 9}"#, &["has no head 9: there are 4, counted from 0"]);
+    refuses(1, r#"{"ablate": "blocks.0.attn.hook_z", "head": 9}"#, &["has no head 9: there are 2, counted from 0"]);
     refuses(1, r#"{"ablate": "blocks.0.hook_mlp_out", "head": 0}"#, &["is not divided into heads"]);
     refuses(1, r#"{"ablate": "blocks.0.attn.hook_z", "unit": 0}"#, &["give `head` in place of `unit`"]);
     refuses(1, r#"{"ablate": "blocks.0.hook_mlp_out", "pos": 99}"#, &["there is no position 99"]);

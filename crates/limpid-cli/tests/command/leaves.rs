@@ -4,7 +4,7 @@
 use crate::common::Folder;
 use std::fs;
 
-const SMALL: &str = "--data book.txt --n-layer 1 --d-model 32 --n-head 2 --context-length 16 --batch-size 4 --steps 2 --sample 0 --json";
+const SMALL: &str = "--data book.txt --n-layer 1 --d-model 32 --n-head 2 --d-ff 128 --positions learned --context-length 16 --batch-size 4 --steps 2 --sample 0 --json";
 
 fn folder(name: &str) -> Folder {
     let f = Folder::new(name);
@@ -21,10 +21,11 @@ fn the_default_model_leaves_for_every_program() {
     // as nobody asked for anything, but for the number of steps; and a text of one's own, which is no ASCII
     f.ok("train --steps 2 --sample 0 --json --out stories");
     f.ok("train --data book.txt --steps 2 --sample 0 --json --out book");
-    f.ok(&format!("train {SMALL} --preset nano-llama --out llama"));
-    // others have a table of zeros for it
+    f.ok(&format!("train {SMALL} --preset nano-llama --positions rotary --out llama"));
+    // llm.c has learned positions; others have a table of zeros for none
+    f.ok(&format!("train {SMALL} --out gpt2"));
     f.ok(&format!("train {SMALL} --positions none --out unplaced"));
-    for (model, targets) in [("stories", 3), ("book", 3), ("unplaced", 3), ("llama", 2)] {
+    for (model, targets) in [("stories", 2), ("book", 2), ("gpt2", 3), ("unplaced", 3), ("llama", 2)] {
         for to in ["hf", "gguf", "llmc"].into_iter().take(targets) {
             // llm.c's tokenizer is a file beside the model's, so each model has a folder
             fs::create_dir_all(f.0.join(model).with_extension("llmc")).unwrap();
@@ -74,7 +75,7 @@ fn a_refusal_names_the_flags_that_avoid_it() {
         ("--norm-place post-attention", "hf"),
         ("--ffn-gated", "llmc"),
         ("--dropout 0.1 --dropout-scale unscaled", "hf"),
-        ("--preset nano-llama --activation relu", "gguf"),
+        ("--preset nano-llama --positions rotary --activation relu", "gguf"),
         ("--preset nano-llama", "llmc"),
         ("--preset formulated-gpt", "gguf"),
     ]

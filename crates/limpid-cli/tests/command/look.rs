@@ -18,7 +18,7 @@ fn folder() -> &'static Path {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(path.join("bare")).unwrap();
         fs::write(path.join("rhyme.txt"), RHYME.repeat(12)).unwrap();
-        let size = "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --seed 5 --threads 1";
+        let size = "--d-model 16 --n-head 2 --d-ff 64 --positions learned --n-layer 2 --context-length 16 --batch-size 4 --seed 5 --threads 1";
         for rest in ["--out m --steps 60 --learning-rate 0.01", "--out new --steps 1 --learning-rate 1e-9"] {
             let arguments = format!("train --data rhyme.txt --tokenizer char {size} --sample 0 --json {rest}");
             let out = run_in(&path, &arguments);

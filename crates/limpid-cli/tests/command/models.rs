@@ -9,7 +9,8 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const SMALL: &str = "--d-model 32 --n-head 2 --n-layer 2 --d-ff 64 --context-length 16 --steps 2 --batch-size 4";
+const SMALL: &str =
+    "--d-model 32 --n-head 2 --n-layer 2 --d-ff 64 --positions learned --context-length 16 --steps 2 --batch-size 4";
 
 /// A folder with a text and a model that learned from it.
 fn trained(name: &str) -> Folder {
@@ -389,8 +390,7 @@ fn what_the_shell_allows_is_kept_to() {
     }
     assert!(!f.0.join("none").exists());
     // what fits as f32 and not as f64: 25 million parameters, 0.4 GB and 1 GB to train
-    let wide =
-        "bench train --preset nano --d-model 512 --n-layer 8 --batch-size 1 --context-length 8 --device reference";
+    let wide = "bench train --preset nano --d-model 512 --d-ff 2048 --n-layer 8 --batch-size 1 --context-length 8 --device reference";
     let (code, said) = run(900_000, wide);
     assert!(
         code == Some(1) && said.contains("needs 1.") && said.contains("--device cpu takes half"),

@@ -3,6 +3,8 @@
 use crate::common::{Folder, root, text};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 const KEPT: &str = "docs/race/stories-nano-default.json";
 
@@ -16,6 +18,7 @@ fn a_run_that_misses_its_target_leaves_a_record_that_verifies() {
     assert_eq!((&record["reached"], &record["steps"], &record["name"]), (&false.into(), &2.into(), &"two".into()));
     assert_eq!((&record["recipe"]["steps"], &record["recipe"]["learning_rate"]), (&2.into(), &0.001.into()));
     f.fails(1, race, &["two.json exists already"]);
+    f.fails(1, "race stories-nano --recipe two.toml --out nowhere/two.json", &["there is no folder nowhere"]);
     let (out, said) = f.both("race verify two.json --threads 1 --simd avx2");
     assert_eq!(out, "the same losses and weights\n");
     assert!(said.contains("recorded: loss") && said.contains("now: loss") && said.contains("1 thread, avx2"), "{said}");
@@ -38,12 +41,52 @@ fn a_race_refuses_other_tracks_texts_and_recipes() {
 }
 
 #[test]
+fn the_tokens_of_a_track_are_what_it_trains_on() {
+    let f = Folder::new("race-tokens");
+    f.ok("race tokens stories-nano --out tokens");
+    f.ok("race tokens stories-nano --out tuning --tune");
+    let ids = |file: &str| f.bytes(file).chunks(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect::<Vec<_>>();
+    assert!(ids("tokens/train.bin").len().abs_diff(ids("tuning/train.bin").len()) < 10_000, "the same text");
+    let (validation, tuning) = (ids("tokens/val.bin"), ids("tuning/val.bin"));
+    assert!(validation.len() > 40_000 && tuning.len() > 40_000 && validation[..99] != tuning[..99]);
+    let track: Value = serde_json::from_slice(&f.bytes("tokens/track.json")).unwrap();
+    assert!(validation.iter().all(|id| u64::from(*id) < track["vocab_size"].as_u64().unwrap()));
+    let some = validation[..200].iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    let said = f.ok(&format!("tokenize --tokenizer tokens/tokenizer.json --decode {some}"));
+    assert!(said.contains("Once"), "{said}");
+    f.fails(1, "race tokens stories-nano --out tokens", &["tokens: File exists"]);
+}
+
+/// Ctrl-C leaves no record, and a record that cannot be written is printed: what took so long is not lost.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_race_that_ends_badly_says_so() {
+    let f = Folder::new("race-ends");
+    f.file("long.toml", "steps = 100000\n");
+    let mut race = f.command("race stories-nano --recipe long.toml --out long.json");
+    let mut race = race.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(race.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("step 50: val loss")));
+    Command::new("kill").args(["-INT", &race.id().to_string()]).status().unwrap();
+    assert!(said.any(|line| line.contains("stopped before the end: there is no record")));
+    assert_eq!(race.wait().unwrap().code(), Some(130));
+    assert!(!f.0.join("long.json").exists());
+
+    f.file("two.toml", "steps = 2\n");
+    let name = "x".repeat(300);
+    let out = f.run(&format!("race stories-nano --recipe two.toml --out {name}"));
+    assert!(out.status.code() == Some(1) && text(&out.stderr).contains("File name too long"), "{}", text(&out.stderr));
+    f.file("kept.json", text(&out.stdout));
+    f.ok("race table kept.json");
+}
+
+#[test]
 fn a_record_that_is_not_as_it_was_is_refused_before_training() {
     let f = Folder::new("race-records");
     let kept = fs::read_to_string(root(KEPT)).unwrap();
     for (was, is, says) in [
         ("\"seed\": 1337", "\"seed\": 1338", "it was edited"),
-        ("\"steps\": 900", "\"steps\": 800", "it was edited"),
+        ("\"steps\": 1500", "\"steps\": 1400", "it was edited"),
         ("\"format\": 1", "\"format\": 2", "it is a record of format 2"),
         ("\"target\": 0.6", "\"target\": \"0.6\"", "invalid type: string \"0.6\", expected f64"),
         ("\"kind\"", "\"kinds\"", "unknown field `kinds`"),

@@ -26,7 +26,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 fn a_sweep_finds_what_differs() {
     let f = trained("sweep");
     let words = f.json(&sweep("--metric kl --json"))["tokens"]["clean"].as_array().unwrap().len();
-    for (site, shape) in [("resid_pre", vec![4, words]), ("z", vec![4, 4]), ("z --by-pos", vec![4, words, 4])] {
+    for (site, shape) in [("resid_pre", vec![2, words]), ("z", vec![2, 2]), ("z --by-pos", vec![2, words, 2])] {
         let found = f.json(&sweep(&format!("--site {site} --metric kl --json")));
         assert_eq!(found["shape"], serde_json::json!(shape), "{site}");
         let (clean, corrupt) = (found["clean"].as_f64().unwrap(), found["corrupt"].as_f64().unwrap());
@@ -44,7 +44,7 @@ fn a_sweep_finds_what_differs() {
 fn the_strongest_cell_is_the_command_that_is_printed() {
     let f = trained("sweep-repeats");
     for flags in
-        ["--site mlp_out", "--site z --by-pos", "--site pattern --by-pair", "--site z --to blocks.3.hook_resid_post"]
+        ["--site mlp_out", "--site z --by-pos", "--site pattern --by-pair", "--site z --to blocks.1.hook_resid_post"]
     {
         let plain = |command: &str| {
             let done = f.command(command).env_remove("CARGO_MANIFEST_DIR").output().unwrap();
@@ -125,17 +125,17 @@ fn what_cannot_be_swept_is_refused_with_the_mend() {
         (1, sweep("--answer ',' --by-pair"), "only `pattern` has pairs of positions"),
         (1, sweep("--answer ',' --position 99"), "--position 99"),
         (1, sweep("--answer xyzzy"), "is not one token"),
-        (1, sweep("--answer ',' --to blocks.3.atn.hook_q"), "did you mean `blocks.3.attn.hook_q`?"),
-        (1, sweep("--answer ',' --to blocks.3.attn.hook_q --to-head 9"), "has no head 9"),
+        (1, sweep("--answer ',' --to blocks.1.atn.hook_q"), "did you mean `blocks.1.attn.hook_q`?"),
+        (1, sweep("--answer ',' --to blocks.1.attn.hook_q --to-head 9"), "has no head 9"),
         (1, sweep("--answer ',' --site mlp_out --to blocks.0.attn.hook_q"), "no path leads"),
-        (2, sweep("--answer ',' --estimate --to blocks.3.attn.hook_q"), "cannot be used with"),
+        (2, sweep("--answer ',' --estimate --to blocks.1.attn.hook_q"), "cannot be used with"),
         (2, sweep("--answer ',' --to-head 1"), "--to"),
         (1, sweep("--metric kl").replace(CORRUPT, CLEAN), "both prompts give the same KL divergence"),
         (1, sweep("--metric kl").replace(CORRUPT, "Once"), "word them with equally many tokens"),
     ] {
         f.fails(code, &command, &[says]);
     }
-    let long = "there was a girl ".repeat(20);
+    let long = "there was a girl ".repeat(30);
     let other = long.replacen("girl", "boy", 1);
     let large = format!("sweep --clean '{long}' --corrupt '{other}' --metric kl --site pattern --by-pair");
     f.fails(2, &large, &["more than 10,000,000", "--yes"]);

@@ -62,7 +62,7 @@ const SMALL: &str = "--data text.txt --tokenizer char --batch-size 4 --sample 0 
 fn every_format_can_be_gone_on_from() {
     let f = Folder::new("formats");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
-    f.both(&format!("train {SMALL} --d-model 16 --n-head 2 --n-layer 2 --context-length 16 --activation gelu-tanh --steps 5 --out base"));
+    f.both(&format!("train {SMALL} --d-model 16 --n-head 2 --d-ff 64 --positions learned --n-layer 2 --context-length 16 --steps 5 --out base"));
     f.both("convert base hf --to hf");
     f.both("convert base model.gguf --tokenizer none");
     f.both("convert base model.bin");

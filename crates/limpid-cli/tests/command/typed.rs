@@ -68,7 +68,7 @@ fn what_is_said_last_holds() {
         ("/recipe/context", Value::from(32)),
         ("/config/dropout/embedding", 0.2.into()),
         ("/config/ffn_bias", true.into()),
-        ("/config/d_ff", 128.into()),
+        ("/config/d_ff", 64.into()),
         ("/recipe/steps", 40.into()),
     ] {
         assert_eq!(found.pointer(pointer), Some(&value), "{pointer}");

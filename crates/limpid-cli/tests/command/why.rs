@@ -45,7 +45,7 @@ fn a_word_leads_to_its_reason() {
     }
     // another way, another word, another place
     let head =
-        f.json("inspect --prompt 'Once upon a time' --why ' a' --rather-than none --position 1 --via h1.2,t0 --json");
+        f.json("inspect --prompt 'Once upon a time' --why ' a' --rather-than none --position 1 --via h1.1,t0 --json");
     assert_eq!(
         (head["steps"].as_array().unwrap().len(), &head["foil"], &head["position"]),
         (3, &Value::Null, &1.into())

@@ -1108,8 +1108,9 @@ fn llm_c_s_other_files_are_read() {
 #[test]
 fn what_another_program_cannot_say_is_named() {
     use limpid::config::*;
-    let nano = Config { vocab_size: 11, d_model: 16, d_ff: 64, n_layer: 1, ..Config::preset("nano").unwrap() };
-    let llama = Config { n_kv_head: Some(2), d_ff: 24, ..Config::preset("nano-llama").unwrap() };
+    let nano = Config { activation: Activation::GeluTanh, ..Config::preset("nanogpt-cpu").unwrap() };
+    let nano = Config { vocab_size: 11, d_model: 16, d_ff: 64, n_layer: 1, ..nano };
+    let llama = Config { n_kv_head: Some(1), d_ff: 24, ..Config::preset("nano-llama").unwrap() };
     let llama = Config { vocab_size: 11, d_model: 16, n_layer: 1, ..llama };
     let folder = Folder::new("refused");
     let refused = |config: &Config, format: Format, dtype: &Dtype| {
@@ -1182,10 +1183,13 @@ fn quantised_weights_answer_as_their_values() {
     use limpid::engine::DecoderLimits;
     use limpid::{Lm, Machine};
     let folder = Folder::new("quantised");
-    let sizes = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nano").unwrap() };
+    let sizes = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nanogpt-cpu").unwrap() };
     let llama = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nano-llama").unwrap() };
     let llama = Config { d_model: 256, n_head: 4, n_kv_head: Some(2), d_ff: 512, ..llama };
-    for (name, config) in [("llama", llama), ("gpt2", Config { d_model: 96, n_head: 3, ..sizes })] {
+    for (name, config) in [
+        ("llama", llama),
+        ("gpt2", Config { d_model: 96, n_head: 3, activation: limpid::config::Activation::GeluTanh, ..sizes }),
+    ] {
         let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
         let values = |param: &limpid::model::Param| -> Vec<f32> {
             let site = limpid::numeric::random::site(&param.name);

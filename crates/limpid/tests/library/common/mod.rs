@@ -8,7 +8,7 @@ pub mod mutate;
 pub mod sequences;
 
 use limpid::backend::Backend;
-use limpid::config::Config;
+use limpid::config::{Activation, Config};
 use limpid::model::Model;
 use limpid::numeric::random;
 
@@ -21,7 +21,8 @@ pub fn tiny() -> Config {
         n_head: 3,
         n_layer: 2,
         d_ff: 40,
-        ..Config::preset("nano").unwrap()
+        activation: Activation::GeluTanh,
+        ..Config::preset("nanogpt-cpu").unwrap()
     }
 }
 
