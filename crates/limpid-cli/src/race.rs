@@ -85,8 +85,8 @@ impl RaceTrack {
     /// # Errors
     /// If the text cannot be read, or the folder exists or cannot be written.
     pub fn write_tokens(&self, data: &str, tuning: bool, out: &Path) -> Result<[usize; 2]> {
-        std::fs::create_dir(out).with_context(|| out.display().to_string())?;
         let corpus = self.source(data, tuning).read()?;
+        std::fs::create_dir(out).with_context(|| out.display().to_string())?;
         for (name, tokens) in [("train.bin", &corpus.train), ("val.bin", &corpus.validation)] {
             let mut ids = vec![];
             tokens.copy(0..tokens.len(), &mut ids);
