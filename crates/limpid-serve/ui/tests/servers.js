@@ -58,7 +58,7 @@ export default async function start() {
   train(base, [...shape, "--steps", "20", "--probe", "--probe-every", "1"]);
   train(twin, [...shape, "--steps", "40", "--seed", "7"]);
   writeFileSync(words, "the cat sat on a mat and then it ran to the big old house where a dog was. ".repeat(120));
-  const large = ["--n-layer", "12", "--n-head", "12", "--d-model", "96", "--context-length", "1024"];
+  const large = ["--n-layer", "12", "--n-head", "12", "--d-model", "96", "--d-ff", "384", "--positions", "learned", "--context-length", "1024"];
   train(deep, ["--data", words, ...large, "--context", "64", "--batch-size", "1", "--steps", "1", "--sample", "0"]);
   train(bert, ["--preset", "formulated-bert", "--n-layer", "2", "--d-model", "64", "--n-head", "4", "--d-ff", "128", "--context-length", "64", "--steps", "3"]);
   const servers = await Promise.all([
