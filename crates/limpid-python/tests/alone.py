@@ -22,5 +22,5 @@ with tempfile.TemporaryDirectory() as folder:
         capture_output=True, text=True, check=True,
     )
     assert said.stdout.rstrip("\n") == text.rstrip("\n"), (said.stdout, text)
-    assert np.asarray(pattern).shape == (1, 4, 4, 4) and silenced.score("Once", " upon") != lm.score("Once", " upon")
+    assert np.asarray(pattern).shape == (1, 2, 4, 4) and silenced.score("Once", " upon") != lm.score("Once", " upon")
     print("limpid", limpid.__version__, "on Python", sys.version.split()[0], "with NumPy", np.__version__)

@@ -93,7 +93,7 @@ def test_other_data_and_tokenizers(tmp_path):
 
 def test_the_commands_verbs():
     said = limpid.run("params", "nano")
-    assert said.startswith("nano: 4 layers") and said._repr_html_().startswith("<pre>")
+    assert said.startswith("nano: 2 layers") and said._repr_html_().startswith("<pre>")
     with pytest.raises(limpid.LimpidError, match="tip: a similar subcommand exists: 'train'"):
         limpid.run("trian")
     assert "Scaled Dot-Product" in limpid.walk("s0", "masking")
