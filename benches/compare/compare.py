@@ -34,9 +34,8 @@ TRAIN = [
 ]
 # what holds PyTorch and the libraries that it calls to an instruction set
 ISA = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
-# limpid's preset of a model, where it has another name: what is compared is nanoGPT's recipe, not limpid's own for nano
-PRESETS = {"nano": "nanogpt-cpu"}
-NANOGPT = ["--positions", "learned", "--optimizer", "adamw"]  # what the preset `baby` has otherwise
+# limpid's preset of a model, where it has another name or recipe: what is compared is nanoGPT's, not limpid's own
+PRESETS = {"nano": ["nanogpt-cpu"], "baby": ["baby", "--positions", "learned", "--optimizer", "adamw"]}
 # limpid's way to 1.90: with its wider initial weights it bears a higher learning rate than the recipe's 1e-3, and then needs fewer
 # steps than its 2,000; the row with 2,000 steps each compares the programs alone
 TO_190, TO_190_RATE = 850, 6e-3
@@ -132,8 +131,8 @@ class Compare:
     def train(self, id, preset, precision, rivals, batch, tokens, dropout, steps, floor, aim):
         if self.missing(id, "torch"):
             return
-        own = self.limpid("bench", "train", "--preset", PRESETS.get(preset, preset), "--batch-size", batch, "--context", tokens, "--dropout", dropout,
-                          "--steps", steps, "--json", *(NANOGPT if preset == "baby" else []), precision=precision)
+        own = self.limpid("bench", "train", "--preset", *PRESETS.get(preset, [preset]), "--batch-size", batch, "--context", tokens, "--dropout", dropout,
+                          "--steps", steps, "--json", precision=precision)
         # warm-up: PyTorch's first step is slow, its second is not
         peer = ["step", "--size", preset, "--batch", batch, "--time", tokens, "--dropout", dropout, "--steps", steps,
                 "--warmup", 1 if preset == "baby" else 3]
@@ -165,7 +164,7 @@ class Compare:
         sides, folders = {}, (self.folder / f"recipe-{i}" for i in itertools.count())
 
         def own(steps, rate=1e-3):
-            return lambda: self.limpid("train", "--preset", PRESETS["nano"], "--data", self.args.text, "--tokenizer", "char",
+            return lambda: self.limpid("train", "--preset", *PRESETS["nano"], "--data", self.args.text, "--tokenizer", "char",
                                        "--steps", steps, "--learning-rate", rate, "--sample", 0, "--json", "--out", next(folders), precision=precision)
 
         for how, env in (("", {}), (", tuned", TUNED)):
@@ -242,7 +241,7 @@ class Compare:
     def start(self):
         model = self.folder / "nano"
         data = ["--data", self.args.text, "--tokenizer", "char"] if self.args.text else []
-        if self.run(self.limpid("train", "--preset", PRESETS["nano"], "--steps", 5, *data, "--sample", 0, "--out", model, "--json")) is None:
+        if self.run(self.limpid("train", "--preset", *PRESETS["nano"], "--steps", 5, *data, "--sample", 0, "--out", model, "--json")) is None:
             return
         # without a prompt, the first byte on stdout is of the first sampled token
         side = (self.limpid("generate", "--model", model, "--max-tokens", 1), {}, True)

@@ -11,6 +11,7 @@ import torch, torch.nn as nn, torch.nn.functional as F
 SIZES = {  # layers, heads, width, positions, vocabulary (GPT-2's padded, as nanoGPT does for speed), biases, GELU
     "nano": (4, 4, 128, 64, 65, False, "none"),
     "baby": (6, 6, 384, 256, 65, False, "none"),
+    "8m": (8, 4, 256, 128, 2048, False, "none"),
     "gpt2": (12, 12, 768, 1024, 50304, True, "tanh"),
 }
 
@@ -150,6 +151,28 @@ def roofs(args):
     return out
 
 
+def set_rate(optimizer, step, steps, peak=1e-3, warmup=100):
+    """nanoGPT's schedule, at a step from 0: a warm-up, then half a cosine to a tenth."""
+    share = (step - warmup) / (steps - warmup)
+    rate = peak * (step + 1) / (warmup + 1) if step < warmup else peak * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def loss_of_all(model, ids, length):
+    """The mean over all of the text, in windows that do not overlap, the last one shorter."""
+    model.eval()
+    total, whole = 0.0, (len(ids) - 1) // length
+    with torch.no_grad():
+        x, y = ids[:whole * length].view(whole, length), ids[1:whole * length + 1].view(whole, length)
+        for a, b in zip(x.split(64), y.split(64)):
+            total += model(a, b).item() * a.numel()
+        if rest := len(ids) - 1 - whole * length:
+            total += model(ids[None, whole * length:-1], ids[None, whole * length + 1:]).item() * rest
+    model.train()
+    return total / (len(ids) - 1)
+
+
 def recipe(args):
     """nanoGPT's recipe for characters on a CPU, its evaluations on the way, and all of the validation text at the end."""
     text = open(args.text, encoding="utf-8").read()
@@ -165,17 +188,9 @@ def recipe(args):
             with torch.no_grad():
                 [[model(*draw(part, batch, length)).item() for _ in range(20)] for part in (train, val)]
             model.train()
-        share = (it - 100) / (args.steps - 100)
-        rate = 1e-3 * (it + 1) / 101 if it < 100 else 1e-4 + 4.5e-4 * (1 + math.cos(math.pi * share))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(optimizer, it, args.steps)
         update(model, model, optimizer, train, batch, length, args.dtype)
-    model.eval()
-    with torch.no_grad():
-        n = (len(val) - 1) // length
-        x, y = val[:n * length].view(n, length), val[1:n * length + 1].view(n, length)
-        loss = sum(model(a, b).item() * len(a) for a, b in zip(x.split(64), y.split(64))) / n
-    return {"val_loss": loss, "peak_rss_bytes": peak()}
+    return {"val_loss": loss_of_all(model, val, length), "peak_rss_bytes": peak()}
 
 
 if __name__ == "__main__":
