@@ -12,7 +12,6 @@ use limpid_core::ops::{MemorySpace, Terms};
 use limpid_core::optimizer::{Method, Rule, muon};
 use limpid_data::{DataError, Tokens};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// Elements of the largest pages that memory comes in.
 const PAGE: usize = (2 << 20) / 4;
@@ -304,8 +303,14 @@ impl Recipe {
         let size = model.program.size(MemorySpace::Moment1);
         // a parameter with one moment does not touch the memory of the second; the system gives memory in pages of at most 2 MiB
         let two = groups.iter().filter(|g| self.optimizer != Method::Sgd && g.matrix.is_none() && !g.range.is_empty());
-        let pages: BTreeSet<usize> = two.flat_map(|g| g.range.start / PAGE..=(g.range.end - 1) / PAGE).collect();
-        let moments = size + pages.iter().map(|page| ((page + 1) * PAGE).min(size) - page * PAGE).sum::<usize>();
+        let mut pages: Vec<_> = two.map(|g| g.range.start / PAGE..g.range.end.div_ceil(PAGE)).collect();
+        pages.sort_by_key(|pages| pages.start);
+        let (mut moments, mut reached) = (size, 0);
+        for pages in pages {
+            let from = pages.start.max(reached);
+            reached = pages.end.max(reached);
+            moments += (reached * PAGE).min(size) - (from * PAGE).min(size);
+        }
         vec![
             (MemoryPart::Moments, model.element(MemorySpace::Moment1).bytes(moments)),
             (MemoryPart::Average, average),

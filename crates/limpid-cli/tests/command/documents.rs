@@ -46,7 +46,7 @@ const LEFT_OUT: [(&str, &str); 11] = [
 ];
 
 /// What keeps a training short: a step or two of the model at its own size, and a short validation; the large ones with few short
-/// windows, and GPT-2 with one block (presets.rs of the library's tests has it whole).
+/// windows, and GPT and GPT-2 narrow, with one block (presets.rs of the library's tests has them whole).
 fn short(command: &str) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![];
     if command.starts_with("limpid train") && command.contains("--lr-find") {
@@ -62,9 +62,9 @@ fn short(command: &str) -> Vec<(&'static str, &'static str)> {
         if command.contains("gpt") {
             settings.extend([("LIMPID_CONTEXT", "32"), ("LIMPID_BATCH_SIZE", "2")]);
         }
-        if command.contains("--preset gpt2") {
-            settings.push(("LIMPID_N_LAYER", "1"));
-        }
+    }
+    if command.contains("--preset gpt2") || command.contains("--preset formulated-gpt") {
+        settings.extend([("LIMPID_N_LAYER", "1"), ("LIMPID_D_MODEL", "96")]);
     }
     settings
 }

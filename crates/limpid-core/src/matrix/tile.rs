@@ -412,8 +412,8 @@ unsafe fn transpose_eight(from: *const f32, from_stride: usize, to: *mut f32, st
                 let low = _mm256_castps128_ps256(_mm_loadu_ps(at));
                 r[i] = _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(at.add(4 * from_stride)));
             }
-            let [low, high] =
-                [[0, 1], [2, 3]].map(|[a, b]| [_mm256_unpacklo_ps(r[a], r[b]), _mm256_unpackhi_ps(r[a], r[b])]);
+            let low = [_mm256_unpacklo_ps(r[0], r[1]), _mm256_unpackhi_ps(r[0], r[1])];
+            let high = [_mm256_unpacklo_ps(r[2], r[3]), _mm256_unpackhi_ps(r[2], r[3])];
             for j in 0..2 {
                 let at = to.add((4 * half + 2 * j) * stride);
                 _mm256_storeu_ps(at, _mm256_shuffle_ps::<0x44>(low[j], high[j]));

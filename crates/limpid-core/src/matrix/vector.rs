@@ -7,7 +7,6 @@ use crate::numeric::half::widen_f16;
 use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
-use std::array::from_fn;
 use std::marker::PhantomData;
 
 /// A vector of f32s.
@@ -152,11 +151,15 @@ unsafe fn halves_of_pairs<V: Vector>(a: V, b: V, c: V) -> V {
 /// Sixteen f32s in plain Rust, of which the compiler makes the vectors that it knows.
 pub(super) struct Plain<M>([f32; 16], PhantomData<M>);
 
-impl<M: MulAdd> Plain<M> {
-    #[inline(always)]
-    fn of(lane: impl FnMut(usize) -> f32) -> Self {
-        Plain(from_fn(lane), PhantomData)
-    }
+/// Sixteen values, lane by lane, in a loop: a closure may be left a function of its own (STYLE 12).
+macro_rules! lanes {
+    (|$lane:ident| $value:expr) => {{
+        let mut all = [Default::default(); 16];
+        for $lane in 0..16 {
+            all[$lane] = $value;
+        }
+        all
+    }};
 }
 
 impl<M> Clone for Plain<M> {
@@ -181,33 +184,39 @@ impl<M: MulAdd> Vector for Plain<M> {
         fn load_ints(at: *const u8) -> [i32; 16] { at.cast::<[i32; 16]>().read_unaligned() }
         fn load_halves(at: *const u8) -> Self {
             let halves = at.cast::<[u16; 16]>().read_unaligned();
-            Self::of(|i| widen_f16(halves[i]))
+            Plain(lanes!(|i| widen_f16(halves[i])), PhantomData)
         }
-        fn load_signed(at: *const u8) -> Self { Self::of(|i| f32::from(*at.add(i) as i8)) }
-        fn load_unsigned(at: *const u8) -> Self { Self::of(|i| f32::from(*at.add(i))) }
-        fn all(x: f32) -> Self { Self::of(|_| x) }
+        fn load_signed(at: *const u8) -> Self { Plain(lanes!(|i| f32::from(*at.add(i) as i8)), PhantomData) }
+        fn load_unsigned(at: *const u8) -> Self { Plain(lanes!(|i| f32::from(*at.add(i))), PhantomData) }
+        fn all(x: f32) -> Self { Plain([x; 16], PhantomData) }
         fn all_ints(x: i32) -> [i32; 16] { [x; 16] }
-        fn mul(a: Self, b: Self) -> Self { Self::of(|i| a.0[i] * b.0[i]) }
-        fn add(a: Self, b: Self) -> Self { Self::of(|i| a.0[i] + b.0[i]) }
-        fn fmadd(a: Self, b: Self, c: Self) -> Self { Self::of(|i| fma::<M>(a.0[i], b.0[i], c.0[i])) }
-        fn fmsub(a: Self, b: Self, c: Self) -> Self { Self::of(|i| a.0[i] * b.0[i] - c.0[i]) }
-        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Self::of(|i| fma::<M>(-a.0[i], b.0[i], c.0[i])) }
+        fn mul(a: Self, b: Self) -> Self { Plain(lanes!(|i| a.0[i] * b.0[i]), PhantomData) }
+        fn add(a: Self, b: Self) -> Self { Plain(lanes!(|i| a.0[i] + b.0[i]), PhantomData) }
+        fn fmadd(a: Self, b: Self, c: Self) -> Self { Plain(lanes!(|i| fma::<M>(a.0[i], b.0[i], c.0[i])), PhantomData) }
+        fn fmsub(a: Self, b: Self, c: Self) -> Self { Plain(lanes!(|i| a.0[i] * b.0[i] - c.0[i]), PhantomData) }
+        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Plain(lanes!(|i| fma::<M>(-a.0[i], b.0[i], c.0[i])), PhantomData) }
         fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self { halves_of_pairs(a, b, c) }
-        fn from_ints(x: [i32; 16]) -> Self { Self::of(|i| x[i] as f32) }
-        fn from_bits(x: [i32; 16]) -> Self { Self::of(|i| f32::from_bits(x[i] as u32)) }
-        fn bits(x: Self) -> [i32; 16] { x.0.map(|x| x.to_bits() as i32) }
-        fn and(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { from_fn(|i| a[i] & b[i]) }
-        fn xor(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { from_fn(|i| a[i] ^ b[i]) }
-        fn down(a: [i32; 16], by: usize) -> [i32; 16] { a.map(|a| (a as u32 >> by) as i32) }
-        fn up(a: [i32; 16], by: usize) -> [i32; 16] { a.map(|a| a << by) }
-        fn highest_byte(a: [i32; 16]) -> [i32; 16] { a.map(|a| a >> 24) }
+        fn from_ints(x: [i32; 16]) -> Self { Plain(lanes!(|i| x[i] as f32), PhantomData) }
+        fn from_bits(x: [i32; 16]) -> Self { Plain(lanes!(|i| f32::from_bits(x[i] as u32)), PhantomData) }
+        fn bits(x: Self) -> [i32; 16] { lanes!(|i| x.0[i].to_bits() as i32) }
+        fn and(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { lanes!(|i| a[i] & b[i]) }
+        fn xor(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { lanes!(|i| a[i] ^ b[i]) }
+        fn down(a: [i32; 16], by: usize) -> [i32; 16] { lanes!(|i| (a[i] as u32 >> by) as i32) }
+        fn up(a: [i32; 16], by: usize) -> [i32; 16] { lanes!(|i| a[i] << by) }
+        fn highest_byte(a: [i32; 16]) -> [i32; 16] { lanes!(|i| a[i] >> 24) }
         fn first<const BITS: usize>(start: i32) -> [i32; 16] { [start; 16] }
         fn dot<const BITS: usize>(acc: [i32; 16], w: [i32; 16], x: [i32; 16]) -> [i32; 16] {
-            let byte = |v: i32, s: usize| v >> (8 * s) & 255;
-            from_fn(|i| (0..4).fold(acc[i], |acc, s| acc + byte(w[i], s) * i32::from(byte(x[i], s) as i8)))
+            let mut acc = acc;
+            for i in 0..16 {
+                let (w, x) = (w[i].to_le_bytes(), x[i].to_le_bytes());
+                for s in 0..4 {
+                    acc[i] += i32::from(w[s]) * i32::from(x[s] as i8);
+                }
+            }
+            acc
         }
         fn last<const BITS: usize>(acc: [i32; 16], _start: i32) -> [i32; 16] { acc }
-        fn look_up(codes: [i32; 16], table: &[f32; 16]) -> Self { Self::of(|i| table[codes[i] as usize & 15]) }
+        fn look_up(codes: [i32; 16], table: &[f32; 16]) -> Self { Plain(lanes!(|i| table[codes[i] as usize & 15]), PhantomData) }
     }
 }
 

@@ -399,9 +399,11 @@ fn blocks_train_adapters_with_the_bits_of_their_values() {
             let want = train(&twin, Level::best(), 2, 0, batch);
             let most = Model::recompute_levels(&small.config);
             let levels = Level::available().into_iter().filter(|level| level.name() != "unfused");
-            for (level, (threads, recompute)) in
-                levels.flat_map(|level| [(1, 0), (2, most), (3, 2), (2, 0)].map(|how| (level, how)))
-            {
+            // plain Rust computes a multiply-add in many steps: it goes the one way that has all, the others every way
+            let ways = |level: Level| {
+                [(2, most), (1, 0), (3, 2), (2, 0)].into_iter().take(if level == Level::PORTABLE { 1 } else { 4 })
+            };
+            for (level, (threads, recompute)) in levels.flat_map(|level| ways(level).map(move |how| (level, how))) {
                 let same = train(&small, level, threads, recompute, batch) == want;
                 assert!(same, "{quant} at {level}, {threads} threads, recompute level {recompute}, {batch} sequences");
             }

@@ -76,7 +76,7 @@ fn train(
 fn compare(config: &Config, how: (Method, Precision)) {
     let want = train(config, how, (Level::PORTABLE, 1));
     assert!(want.iter().all(|(_, values)| values.iter().all(|v| v.is_finite())), "{config:?}");
-    for (i, level) in Level::available().into_iter().enumerate() {
+    for (i, level) in Level::available().into_iter().enumerate().skip(1) {
         let threads = 1 + i % 3;
         for ((name, want), (_, got)) in want.iter().zip(train(config, how, (level, threads))) {
             for (at, (want, got)) in want.iter().zip(&got).enumerate() {
