@@ -164,6 +164,13 @@ macro_rules! lanes {
     };
 }
 
+impl<M> Plain<M> {
+    #[inline(always)]
+    fn of(lanes: [f32; 16]) -> Self {
+        Plain(lanes, PhantomData)
+    }
+}
+
 impl<M> Clone for Plain<M> {
     #[inline(always)]
     fn clone(&self) -> Self {
@@ -180,26 +187,26 @@ impl<M: MulAdd> Vector for Plain<M> {
 
     functions! {
         fn prefetch(_at: *const u8) {}
-        fn load(at: *const f32) -> Self { Plain(at.cast::<[f32; 16]>().read_unaligned(), PhantomData) }
+        fn load(at: *const f32) -> Self { Self::of(at.cast::<[f32; 16]>().read_unaligned()) }
         fn store(at: *mut f32, v: Self) { at.cast::<[f32; 16]>().write_unaligned(v.0) }
         fn stream(at: *mut f32, v: Self) { Self::store(at, v) }
         fn load_ints(at: *const u8) -> [i32; 16] { at.cast::<[i32; 16]>().read_unaligned() }
         fn load_halves(at: *const u8) -> Self {
             let halves = at.cast::<[u16; 16]>().read_unaligned();
-            Plain(lanes!(|i| widen_f16(halves[i])), PhantomData)
+            Self::of(lanes!(|i| widen_f16(halves[i])))
         }
-        fn load_signed(at: *const u8) -> Self { Plain(lanes!(|i| f32::from(*at.add(i) as i8)), PhantomData) }
-        fn load_unsigned(at: *const u8) -> Self { Plain(lanes!(|i| f32::from(*at.add(i))), PhantomData) }
-        fn all(x: f32) -> Self { Plain([x; 16], PhantomData) }
+        fn load_signed(at: *const u8) -> Self { Self::of(lanes!(|i| f32::from(*at.add(i) as i8))) }
+        fn load_unsigned(at: *const u8) -> Self { Self::of(lanes!(|i| f32::from(*at.add(i)))) }
+        fn all(x: f32) -> Self { Self::of([x; 16]) }
         fn all_ints(x: i32) -> [i32; 16] { [x; 16] }
-        fn mul(a: Self, b: Self) -> Self { Plain(lanes!(|i| a.0[i] * b.0[i]), PhantomData) }
-        fn add(a: Self, b: Self) -> Self { Plain(lanes!(|i| a.0[i] + b.0[i]), PhantomData) }
-        fn fmadd(a: Self, b: Self, c: Self) -> Self { Plain(lanes!(|i| fma::<M>(a.0[i], b.0[i], c.0[i])), PhantomData) }
-        fn fmsub(a: Self, b: Self, c: Self) -> Self { Plain(lanes!(|i| a.0[i] * b.0[i] - c.0[i]), PhantomData) }
-        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Plain(lanes!(|i| fma::<M>(-a.0[i], b.0[i], c.0[i])), PhantomData) }
+        fn mul(a: Self, b: Self) -> Self { Self::of(lanes!(|i| a.0[i] * b.0[i])) }
+        fn add(a: Self, b: Self) -> Self { Self::of(lanes!(|i| a.0[i] + b.0[i])) }
+        fn fmadd(a: Self, b: Self, c: Self) -> Self { Self::of(lanes!(|i| fma::<M>(a.0[i], b.0[i], c.0[i]))) }
+        fn fmsub(a: Self, b: Self, c: Self) -> Self { Self::of(lanes!(|i| a.0[i] * b.0[i] - c.0[i])) }
+        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Self::of(lanes!(|i| fma::<M>(-a.0[i], b.0[i], c.0[i]))) }
         fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self { halves_of_pairs(a, b, c) }
-        fn from_ints(x: [i32; 16]) -> Self { Plain(lanes!(|i| x[i] as f32), PhantomData) }
-        fn from_bits(x: [i32; 16]) -> Self { Plain(lanes!(|i| f32::from_bits(x[i] as u32)), PhantomData) }
+        fn from_ints(x: [i32; 16]) -> Self { Self::of(lanes!(|i| x[i] as f32)) }
+        fn from_bits(x: [i32; 16]) -> Self { Self::of(lanes!(|i| f32::from_bits(x[i] as u32))) }
         fn bits(x: Self) -> [i32; 16] { lanes!(|i| x.0[i].to_bits() as i32) }
         fn and(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { lanes!(|i| a[i] & b[i]) }
         fn xor(a: [i32; 16], b: [i32; 16]) -> [i32; 16] { lanes!(|i| a[i] ^ b[i]) }
@@ -218,7 +225,7 @@ impl<M: MulAdd> Vector for Plain<M> {
             acc
         }
         fn last<const BITS: usize>(acc: [i32; 16], _start: i32) -> [i32; 16] { acc }
-        fn look_up(codes: [i32; 16], table: &[f32; 16]) -> Self { Plain(lanes!(|i| table[codes[i] as usize & 15]), PhantomData) }
+        fn look_up(codes: [i32; 16], table: &[f32; 16]) -> Self { Self::of(lanes!(|i| table[codes[i] as usize & 15])) }
     }
 }
 

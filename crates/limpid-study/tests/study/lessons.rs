@@ -119,14 +119,12 @@ fn the_loss_falls_when_induction_heads_form() {
 #[ignore = "it takes long, and the page of lessons holds its claims"]
 fn a_head_carries_the_number_of_the_subject() {
     holds("subject-verb");
-    from_seed("subject-verb", 3);
 }
 
 #[test]
 #[ignore = "it takes long, and the page of lessons holds its claims"]
 fn a_direction_steers_stories() {
     holds("steering");
-    from_seed("steering", 3);
 }
 
 #[test]

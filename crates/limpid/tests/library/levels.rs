@@ -72,7 +72,7 @@ fn train(
     found
 }
 
-/// Trains at every level and holds the bits against the portable one's.
+/// Trains at every level and holds the bits against those of the portable one, which is the first.
 fn compare(config: &Config, how: (Method, Precision)) {
     let want = train(config, how, (Level::PORTABLE, 1));
     assert!(want.iter().all(|(_, values)| values.iter().all(|v| v.is_finite())), "{config:?}");
