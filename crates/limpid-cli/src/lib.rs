@@ -21,6 +21,8 @@ mod options;
 mod race;
 mod ranks;
 mod records;
+#[cfg(test)]
+mod settings_tests;
 mod show;
 mod signals;
 mod source;
@@ -104,9 +106,6 @@ enum Verb {
     Completions(verbs::pages::Completions),
     /// Print the manual page, or write one for every verb into a folder
     Man(verbs::pages::Man),
-    /// docs/settings.md
-    #[command(hide = true)]
-    Settings,
 }
 
 /// What a value must be that clap could not take, where its own words are a parser's.
@@ -270,7 +269,7 @@ fn command(typed: Vec<OsString>) -> u8 {
         let matches = command.clone().try_get_matches_from(arguments).map_err(refused)?;
         let cli = Cli::from_arg_matches(&matches)?;
         let many = matches!(cli.verb, Verb::Train(_) | Verb::Plan(_) | Verb::Doctor(_));
-        if !many && !matches!(cli.verb, Verb::Completions(_) | Verb::Man(_) | Verb::Settings) {
+        if !many && !matches!(cli.verb, Verb::Completions(_) | Verb::Man(_)) {
             ranks::alone(matches.subcommand_name().unwrap_or_default())?;
         }
         match cli.verb {
@@ -302,7 +301,6 @@ fn command(typed: Vec<OsString>) -> u8 {
             Verb::Doctor(args) => verbs::doctor::run(args),
             Verb::Completions(args) => verbs::pages::completions(args, command.clone()),
             Verb::Man(args) => verbs::pages::man(args, command.clone()),
-            Verb::Settings => verbs::settings::run(&command),
         }
     });
     match done {
@@ -399,7 +397,7 @@ mod tests {
     #[test]
     fn every_verb_takes_json() {
         // but those whose output is a text; `race` writes JSON as it is
-        let texts = ["stories", "completions", "man", "settings", "table", "verify"];
+        let texts = ["stories", "completions", "man", "table", "verify"];
         for verb in verbs(&Cli::command()).into_iter().filter(|verb| !texts.contains(&verb.get_name())) {
             assert!(options::names(verb).any(|name| name == "json"), "{}", verb.get_name());
         }

@@ -9,11 +9,12 @@ use crate::devices::DeviceChoice;
 use crate::machine::cores;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::BackendError;
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Config, ConfigError, Fields, Positions, Setting, Settings, Value, parse_axis};
+use limpid::config::{Axis, Config, ConfigError, Fields, Positions, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Sampler;
@@ -266,6 +267,11 @@ fn changes(base: &Config, wanted: &Config) -> impl Iterator<Item = (String, Stri
         let changed = is[&key] != value;
         changed.then(|| (key.replace('_', "-"), plain(&value), plain(&is[&key])))
     })
+}
+
+/// The values of an axis, of which help and errors list the names.
+pub fn named<A: Axis + Send + Sync>() -> impl TypedValueParser<Value = A> {
+    PossibleValuesParser::new(A::ALL.iter().map(|value| value.name())).try_map(|name| parse_axis(&name))
 }
 
 /// What tensors and axes are called by.

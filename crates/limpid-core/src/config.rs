@@ -176,6 +176,10 @@ pub trait Axis: Sized + Copy + PartialEq + 'static {
     const ALL: &'static [Self];
     /// The value's name.
     fn name(self) -> &'static str;
+    /// The value of exactly that name.
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|value| value.name() == name)
+    }
 }
 
 /// Declares an enum whose values have names, with one line per value.
@@ -227,7 +231,7 @@ pub fn parse_axis<A: Axis>(s: &str) -> Result<A, ConfigError> {
         return Err(ConfigError::MultiplicativeMask);
     }
     let all: Vec<&str> = A::ALL.iter().map(|a| a.name()).collect();
-    A::ALL.iter().copied().find(|a| a.name() == name).ok_or_else(|| unknown(A::WHAT, s, &all))
+    A::named(&name).ok_or_else(|| unknown(A::WHAT, s, &all))
 }
 
 axis! {

@@ -5,6 +5,7 @@ use crate::stream::{piece, predicted};
 use crate::why::needs_head;
 use crate::{Glass, GlassError, MOST_VALUES, Opened, Query, Reply, Result};
 use limpid_base::budget::{Budget, Spent};
+use limpid_core::config::Axis;
 use limpid_core::model::Model;
 use limpid_trace::names::{self, Notation};
 use limpid_trace::predict::NextToken;

@@ -5,7 +5,7 @@ use crate::why::{asked, needs_head, number, one_token, token};
 use crate::{Glass, GlassError, Opened, Reply, Result, Subject, stream};
 use limpid::Error;
 use limpid_base::budget::Budget;
-use limpid_core::config::Mask;
+use limpid_core::config::{Axis, Mask};
 use limpid_core::model::{Mode, Model};
 use limpid_trace::Labelled;
 use limpid_trace::edits::position_in;
@@ -67,11 +67,8 @@ fn question(subject: &Subject, body: &AskedFields) -> Result<(SweepQuestion, Opt
     let [clean, corrupt] = [ids(subject, body, "clean")?, ids(subject, body, "corrupt")?];
     let site = choice(body, "site", "resid_pre", &SweepSite::names())?;
     let site: SweepSite = site.parse().map_err(|error| GlassError::from(Error::from(error)))?;
-    let by = match choice(body, "by", "head", &["head", "position", "pair"])? {
-        "position" => SweepBy::Position,
-        "pair" => SweepBy::Pair,
-        _ => SweepBy::Head,
-    };
+    let by = choice(body, "by", "head", &["head", "position", "pair"])?;
+    let by = SweepBy::named(by).unwrap_or(SweepBy::Head);
     let (answer, foil) = (one(subject, body, "answer")?, one(subject, body, "foil")?);
     let metric = match (choice(body, "metric", "answer", &["answer", "loss", "kl"])?, answer, foil) {
         ("answer", Some(answer), foil) => Some(SweepMetric::of(answer, foil)),

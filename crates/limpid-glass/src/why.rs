@@ -5,6 +5,7 @@ use crate::read::range;
 use crate::stream::{piece, predicted};
 use crate::{GlassError, Opened, Reply, Result, Subject};
 use limpid_base::budget::Budget;
+use limpid_core::config::Axis;
 use limpid_trace::attribution::{AttributionUnit, attribute};
 use limpid_trace::explain::explain;
 use limpid_trace::layers::LayerTrace;
@@ -170,12 +171,8 @@ pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) ->
     needs_head(opened)?;
     let mut trace = opened.trace(budget);
     let PathQuestion { row, target, foil } = asked(opened, &mut trace, query)?;
-    let unit = match query.text("unit").unwrap_or("component") {
-        "component" => AttributionUnit::Component,
-        "head" => AttributionUnit::Head,
-        "neuron" => AttributionUnit::Neuron,
-        other => return Err(refusal("unit", "component, head or neuron", other)),
-    };
+    let unit = query.text("unit").unwrap_or("component");
+    let unit = AttributionUnit::named(unit).ok_or_else(|| refusal("unit", "component, head or neuron", unit))?;
     let all = attribute(&mut trace, row, (target, foil), unit, BARS)?;
     drop(trace);
     Ok(json!({

@@ -5,7 +5,7 @@ use crate::tensor::Tensor;
 use crate::trace::{Sweep, Trace};
 use crate::{Watch, raised};
 use limpid::checkpoint::store::Dtype;
-use limpid::config::parse_axis;
+use limpid::config::{Axis, parse_axis};
 use limpid::data::chat::{END, Message, Role, is_template};
 use limpid::data::source::TextSource;
 use limpid::generate::{GenerateEvent, Options, Sampler};
@@ -437,15 +437,8 @@ impl Lm {
         confirm: bool,
     ) -> PyResult<Sweep> {
         let lm = self.get()?;
-        let by = match by {
-            "head" => SweepBy::Head,
-            "position" => SweepBy::Position,
-            "pair" => SweepBy::Pair,
-            other => {
-                let text = format!("by: expected 'head', 'position' or 'pair', found {other:?}");
-                return Err(PyValueError::new_err(text));
-            }
-        };
+        let wrong = || PyValueError::new_err(format!("by: expected 'head', 'position' or 'pair', found {by:?}"));
+        let by = SweepBy::named(by).ok_or_else(wrong)?;
         let question = SweepQuestion {
             clean: clean.ids(&lm)?,
             corrupt: corrupt.ids(&lm)?,

@@ -6,6 +6,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use limpid::config::Axis;
 use limpid::trace::palette::Palette;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -102,7 +103,7 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
     let (style, mut script) = (format!("\n{}", dense_style(&read("style.css")?)), "\n".to_string());
     bundle("app.js", &read, &mut vec![], &mut vec![], &mut script)?;
     let mut html = without_indents(&read("index.html")?);
-    let palettes = json!(Palette::ALL.map(|palette| [palette.name(), palette.hex()]));
+    let palettes = json!(Palette::ALL.iter().map(|palette| [palette.name(), palette.hex()]).collect::<Vec<_>>());
     for (line, inline) in [
         (STYLE, format!("<style>{style}</style>")),
         (PALETTES, PALETTES.replace("></", &format!(">{palettes}</"))),
@@ -446,7 +447,7 @@ mod tests {
         let html = page(None).unwrap().html;
         let (_, rest) = html.split_once("id=\"palettes\">").unwrap();
         let written: Vec<(String, String)> = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
-        for (palette, (name, hex)) in Palette::ALL.into_iter().zip(written) {
+        for (palette, (name, hex)) in Palette::ALL.iter().zip(written) {
             let colours: String =
                 (0..=255).flat_map(|entry| palette.colour(entry)).map(|v| format!("{v:02x}")).collect();
             assert_eq!((name.as_str(), hex), (palette.name(), colours));

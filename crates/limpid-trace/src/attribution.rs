@@ -12,7 +12,7 @@ use super::TraceError;
 use super::explain::Cell;
 use super::layers::LayerTrace;
 use super::view::number;
-use limpid_core::config::{Config, NormKind, NormPlace};
+use limpid_core::config::{Config, NormKind, NormPlace, axis};
 use limpid_core::kernels::dropout::Draws;
 use limpid_core::kernels::norm;
 use limpid_core::model::{Component, Module, in_block};
@@ -20,15 +20,16 @@ use limpid_core::ops::{Op, Region};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
-/// How finely writes are told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttributionUnit {
-    /// Attention and feed-forward network of each block.
-    Component,
-    /// Each head of attention; feed-forward networks whole.
-    Head,
-    /// Each head, and each unit of the feed-forward networks.
-    Neuron,
+axis! {
+    /// How finely writes are told apart.
+    AttributionUnit, "unit" {
+        /// Attention and feed-forward network of each block.
+        Component = "component",
+        /// Each head of attention; feed-forward networks whole.
+        Head = "head",
+        /// Each head, and each unit of the feed-forward networks.
+        Neuron = "neuron",
+    }
 }
 
 /// Which part of a model wrote something.

@@ -4,38 +4,23 @@
 //!
 //! `viridis` and `cividis` are matplotlib's (CC0), entries moved by at most 2 of 255 where rounding to bytes had broken the order.
 
-/// A palette.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Palette {
-    /// Dark violet, green in the middle, bright yellow.
-    Viridis,
-    /// Dark blue to yellow, the same for eyes that tell red from green and for those that do not.
-    Cividis,
-    /// From paper to dark: the darker, the greater.
-    Ink,
-    /// Blue below nothing, white, orange above.
-    Diverging,
+use limpid_core::config::axis;
+
+axis! {
+    /// A palette.
+    Palette, "palette" {
+        /// Dark violet, green in the middle, bright yellow.
+        Viridis = "viridis",
+        /// Dark blue to yellow, the same for eyes that tell red from green and for those that do not.
+        Cividis = "cividis",
+        /// From paper to dark: the darker, the greater.
+        Ink = "ink",
+        /// Blue below nothing, white, orange above.
+        Diverging = "diverging",
+    }
 }
 
 impl Palette {
-    /// All four.
-    pub const ALL: [Palette; 4] = [Palette::Viridis, Palette::Cividis, Palette::Ink, Palette::Diverging];
-
-    /// Its name, as a flag has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Palette::Viridis => "viridis",
-            Palette::Cividis => "cividis",
-            Palette::Ink => "ink",
-            Palette::Diverging => "diverging",
-        }
-    }
-
-    /// The palette of that name.
-    pub fn named(name: &str) -> Option<Palette> {
-        Palette::ALL.into_iter().find(|palette| palette.name() == name)
-    }
-
     /// All its colours: 256 times six hexadecimal digits, red, green and blue.
     pub fn hex(self) -> &'static str {
         match self {
@@ -86,10 +71,11 @@ pub fn terminal(rgb: [u8; 3]) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid_core::config::Axis;
 
     #[test]
     fn lightness_goes_one_way() {
-        for palette in Palette::ALL {
+        for palette in Palette::ALL.iter().copied() {
             assert_eq!((palette.hex().len(), Palette::named(palette.name())), (256 * 6, Some(palette)));
             let light: Vec<f64> = (0..=255).map(|i| lightness(palette.colour(i))).collect();
             let rises = |part: &[f64]| part.windows(2).all(|pair| pair[0] < pair[1]);

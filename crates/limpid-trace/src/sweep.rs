@@ -23,7 +23,7 @@ use crate::view::{HeatScale, Matrix};
 use crate::{Labelled, TraceError};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
-use limpid_core::config::{Config, ConfigError, unknown};
+use limpid_core::config::{Config, ConfigError, axis, unknown};
 use limpid_core::kernels::classify::Row;
 use limpid_core::model::{Model, Module};
 use limpid_core::numeric::simd::Level;
@@ -178,15 +178,16 @@ impl FromStr for SweepSite {
     }
 }
 
-/// How fine the grid is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SweepBy {
-    /// [layer, head], each at all positions; of a site without heads [layer, pos].
-    Head,
-    /// [layer, pos, head], or [layer, pos]; of attention weights [layer, head, query_pos].
-    Position,
-    /// Of attention weights [layer, head, query_pos, key_pos].
-    Pair,
+axis! {
+    /// How fine the grid is.
+    SweepBy, "fineness of a grid" {
+        /// [layer, head], each at all positions; of a site without heads [layer, pos].
+        Head = "head",
+        /// [layer, pos, head], or [layer, pos]; of attention weights [layer, head, query_pos].
+        Position = "position",
+        /// Of attention weights [layer, head, query_pos, key_pos].
+        Pair = "pair",
+    }
 }
 
 /// What is measured. Logits and probabilities are those at the question's position.

@@ -8,6 +8,7 @@
 
 use super::sheet::Sheet;
 use limpid_base::budget::{Budget, Spent};
+use limpid_core::config::axis;
 use std::ops::Range;
 
 /// Cells of a tile in a row and in a column.
@@ -24,38 +25,33 @@ pub const DEEPEST: u8 = 12;
 const STEPS: f64 = 16.0;
 const SIGNED_STEPS: f64 = 8.0;
 
-/// How a number is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
-    /// As it is.
-    F32,
-    /// v = lo + (q - 1) / 253 (hi - lo), lo and hi of the whole matrix.
-    Lin8,
-    /// v = hi 2^((q - 254) / 16); 1 is everything smaller.
-    Log8,
-    /// The same with a sign, about 127.5: magnitude hi 2^((|q - 127.5| - 126.5) / 8).
-    Slog8,
+axis! {
+    /// How a number is written.
+    Code, "code" {
+        /// As it is.
+        F32 = "f32",
+        /// v = lo + (q - 1) / 253 (hi - lo), lo and hi of the whole matrix.
+        Lin8 = "lin8",
+        /// v = hi 2^((q - 254) / 16); 1 is everything smaller.
+        Log8 = "log8",
+        /// The same with a sign, about 127.5: magnitude hi 2^((|q - 127.5| - 126.5) / 8).
+        Slog8 = "slog8",
+    }
 }
 
-/// What a cell shows of the square that it stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TilePool {
-    /// The greatest: a line one cell wide stays visible.
-    Max,
-    /// What is furthest from zero, with its sign.
-    AbsMax,
-    /// The mean.
-    Mean,
+axis! {
+    /// What a cell shows of the square that it stands for.
+    TilePool, "pool" {
+        /// The greatest: a line one cell wide stays visible.
+        Max = "max",
+        /// What is furthest from zero, with its sign.
+        AbsMax = "absmax",
+        /// The mean.
+        Mean = "mean",
+    }
 }
 
 impl Code {
-    /// The code of that name: `f32`, `lin8`, `log8`, `slog8`.
-    pub fn named(name: &str) -> Option<Code> {
-        [("f32", Code::F32), ("lin8", Code::Lin8), ("log8", Code::Log8), ("slog8", Code::Slog8)]
-            .into_iter()
-            .find_map(|(own, code)| (own == name).then_some(code))
-    }
-
     /// A finite number as a byte, 1 to 254; of [`Code::F32`] there is none.
     pub fn byte(self, v: f32, [lo, hi]: [f32; 2]) -> u8 {
         let (v, lo, hi) = (f64::from(v), f64::from(lo), f64::from(hi));
@@ -96,15 +92,6 @@ impl Code {
             Code::Log8 => 3,
             Code::Slog8 => 4,
         }
-    }
-}
-
-impl TilePool {
-    /// The pool of that name: `max`, `absmax`, `mean`.
-    pub fn named(name: &str) -> Option<TilePool> {
-        [("max", TilePool::Max), ("absmax", TilePool::AbsMax), ("mean", TilePool::Mean)]
-            .into_iter()
-            .find_map(|(own, pool)| (own == name).then_some(pool))
     }
 }
 

@@ -1,6 +1,7 @@
-//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0 avx2` (preset, threads, context,
-//! recompute level as in `Model::at_recompute_level`, instruction set). Prints, for each kind of op and direction, milliseconds,
-//! GFLOP/s and the share of the step.
+//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0 avx2 1979` (preset, threads, context,
+//! recompute level as in `Model::at_recompute_level`, instruction set, vocabulary). Prints the time of whole steps, as training runs them; then, for
+//! each kind of op and direction, milliseconds, GFLOP/s and the share of their sum. These ops run one at a time, so with several threads
+//! the gradients of a small model's weights, each a task of one thread, take longer there than side by side in a step.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
@@ -16,13 +17,14 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let preset = args.first().map_or("nano", String::as_str);
     let threads = args.get(1).and_then(|t| t.parse().ok()).unwrap_or(2);
-    let config = Config::preset(preset).expect("a preset");
+    let mut config = Config::preset(preset).expect("a preset");
     let recipe = Recipe::preset(preset).expect("a preset");
     let context = args.get(2).and_then(|t| t.parse().ok()).unwrap_or(if recipe.context == 0 {
         config.context_length
     } else {
         recipe.context
     });
+    config.vocab_size = args.get(5).and_then(|t| t.parse().ok()).unwrap_or(config.vocab_size);
     let recompute_level = args.get(3).and_then(|r| r.parse().ok()).unwrap_or(0);
     let mode = Mode::Train { batch: recipe.batch_size, context };
     let model = Model::at_recompute_level(&config, mode, &Default::default(), recompute_level).expect("a model");
@@ -38,8 +40,29 @@ fn main() {
     let mut batch = Batch::of_sequences(ids(1), ids(2), context);
     batch.seed = Some(1);
     cpu.feed(&batch).unwrap();
-    let mut times: BTreeMap<(String, &str), (f64, f64)> = BTreeMap::new();
     let steps = if config.d_model > 256 { 4 } else { 20 };
+    let mut whole = [0.0; 3];
+    for step in 0..steps + 3 {
+        let start = Instant::now();
+        cpu.forward(model.body()).unwrap();
+        let forward = start.elapsed().as_secs_f64();
+        cpu.backward(model.back()).unwrap();
+        let backward = start.elapsed().as_secs_f64();
+        cpu.update(&model.update_groups(0.1, recipe.optimizer), &recipe.rule(1e-3, step + 1), &mut []).unwrap();
+        if step >= 3 {
+            let ends = [0.0, forward, backward, start.elapsed().as_secs_f64()];
+            (0..3).for_each(|phase| whole[phase] += 1e3 * (ends[phase + 1] - ends[phase]) / steps as f64);
+        }
+    }
+    println!(
+        "{preset}, {threads} threads, {}: {:.2} ms a step: forward {:.2}, backward {:.2}, update {:.2}",
+        cpu.level(),
+        whole.iter().sum::<f64>(),
+        whole[0],
+        whole[1],
+        whole[2]
+    );
+    let mut times: BTreeMap<(String, &str), (f64, f64)> = BTreeMap::new();
     for step in 0..steps + 3 {
         let mut note = |name: String, way, flops: f64, start: Instant| {
             if step >= 3 {
@@ -66,7 +89,7 @@ fn main() {
         note("update".into(), "", 0.0, start);
     }
     let all: f64 = times.values().map(|t| t.0).sum();
-    println!("{preset}, {threads} threads, {}: {:.2} ms a step", cpu.level(), 1e3 * all / steps as f64);
+    println!("op by op: {:.2} ms", 1e3 * all / steps as f64);
     for ((name, way), (seconds, flops)) in times {
         let ms = 1e3 * seconds / steps as f64;
         println!(

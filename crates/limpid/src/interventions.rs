@@ -336,6 +336,16 @@ impl<'a> Fields<'a> {
         Err(InterventionError::Step { step: self.number, what: format!("`{key}` is {expected}; found {found}") })
     }
 
+    /// What `read` makes of the value of a key, if it is given.
+    fn optional<T>(&self, key: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> Read<Option<T>> {
+        self.given.get(key).map(|value| read(value).map_or_else(|| self.wrong(key, expected), Ok)).transpose()
+    }
+
+    /// The same of a key that must be given.
+    fn needed<T>(&self, key: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> Read<T> {
+        self.given.get(key).and_then(read).map_or_else(|| self.wrong(key, expected), Ok)
+    }
+
     fn step(&self) -> Read<Step> {
         let heads = self.numbers("head")?;
         let (units, positions) = (self.numbers("unit")?, self.positions()?);
@@ -344,16 +354,12 @@ impl<'a> Fields<'a> {
 
     fn what(&self) -> Read<What> {
         if self.kind == "freeze_attention" {
-            let layers = match self.given.get(self.kind) {
-                Some(Value::String(all)) if all == "all" => None,
-                Some(Value::Object(object)) if object.len() == 1 => match object.get("layer") {
-                    Some(value) => Some(whole_numbers(value))
-                        .filter(Option::is_some)
-                        .map_or_else(|| self.wrong(self.kind, "\"all\" or {\"layer\": [numbers]}"), Ok)?,
-                    None => self.wrong(self.kind, "\"all\" or {\"layer\": [numbers]}")?,
-                },
-                _ => self.wrong(self.kind, "\"all\" or {\"layer\": [numbers]}")?,
+            let layers = |value: &Value| match value {
+                Value::String(all) if all == "all" => Some(None),
+                Value::Object(object) if object.len() == 1 => Some(Some(whole_numbers(object.get("layer")?)?)),
+                _ => None,
             };
+            let layers = self.needed(self.kind, "\"all\" or {\"layer\": [numbers]}", layers)?;
             return Ok(What::Freeze { layers, from: self.source("from")? });
         }
         if self.kind == "control_vector" {
@@ -377,22 +383,16 @@ impl<'a> Fields<'a> {
                 Some(_) => self.wrong("with", "\"zero\" or {\"mean_of\": {\"prompt\": \"...\"}}")?,
             },
             "patch" => {
-                let from_positions = match self.given.get("from_pos") {
-                    None => None,
-                    Some(value) => match integers(value) {
-                        Some(listed) => Some(listed),
-                        None => self.wrong("from_pos", "a number, a list of them, or a range such as \"2..5\"")?,
-                    },
-                };
+                let expected = "a number, a list of them, or a range such as \"2..5\"";
+                let from_positions = self.optional("from_pos", expected, integers)?;
                 How::Patch { from: self.source("from")?, from_positions }
             }
             "scale" => How::Scale { by: self.number("by", None)?, keys: self.numbers("key")? },
             "steer" => How::Steer { by: self.number("by", Some(1.0))?, add: self.direction()? },
             _ => match (self.given.get("value"), self.given.get("row")) {
-                (Some(value), None) => match floats(value) {
-                    Some(value) => How::Set { value },
-                    None => self.wrong("value", "a finite number or a list of them")?,
-                },
+                (Some(_), None) => {
+                    How::Set { value: self.needed("value", "a finite number or a list of them", floats)? }
+                }
                 (None, Some(_)) => How::SetRow { row: self.row()? },
                 _ => self.wrong("value", "given, or `row` for attention weights, not both")?,
             },
@@ -401,46 +401,31 @@ impl<'a> Fields<'a> {
     }
 
     fn number(&self, key: &str, default: Option<f32>) -> Read<f32> {
-        match (self.given.get(key), default) {
-            (None, Some(default)) => Ok(default),
-            (Some(value), _) if finite(value).is_some() => Ok(finite(value).unwrap_or_default()),
-            _ => self.wrong(key, "a finite number"),
-        }
+        let expected = "a finite number";
+        let given = self.optional(key, expected, finite)?;
+        given.or(default).map_or_else(|| self.wrong(key, expected), Ok)
     }
 
     fn numbers(&self, key: &str) -> Read<Option<Vec<usize>>> {
-        match self.given.get(key) {
-            None => Ok(None),
-            Some(value) => match whole_numbers(value) {
-                Some(numbers) => Ok(Some(numbers)),
-                None => self.wrong(key, "a whole number, a list of them, or a range such as \"2..5\""),
-            },
-        }
+        self.optional(key, "a whole number, a list of them, or a range such as \"2..5\"", whole_numbers)
     }
 
     fn positions(&self) -> Read<Option<Positions>> {
         let expected = "a number, a list of them, a range such as \"2..5\", \"all\", \"prompt\", \"generated\" or {\"token\": \" word\"}";
-        Ok(Some(match self.given.get("pos") {
-            None => return Ok(None),
-            Some(Value::String(name)) if name == "all" => Positions::Named(EditPositions::All),
-            Some(Value::String(name)) if name == "prompt" => Positions::Named(EditPositions::Prompt),
-            Some(Value::String(name)) if name == "generated" => Positions::Named(EditPositions::Generated),
-            Some(Value::Object(object)) if object.len() == 1 => match object.get("token").and_then(Value::as_str) {
-                Some(token) if !token.is_empty() => Positions::Token(token.into()),
-                _ => self.wrong("pos", expected)?,
-            },
-            Some(value) => match integers(value) {
-                Some(listed) => Positions::Named(EditPositions::These(listed)),
-                None => self.wrong("pos", expected)?,
-            },
-        }))
+        self.optional("pos", expected, |value| match value {
+            Value::String(name) if name == "all" => Some(Positions::Named(EditPositions::All)),
+            Value::String(name) if name == "prompt" => Some(Positions::Named(EditPositions::Prompt)),
+            Value::String(name) if name == "generated" => Some(Positions::Named(EditPositions::Generated)),
+            Value::Object(object) if object.len() == 1 => {
+                let token = object.get("token")?.as_str().filter(|token| !token.is_empty())?;
+                Some(Positions::Token(token.into()))
+            }
+            value => integers(value).map(|listed| Positions::Named(EditPositions::These(listed))),
+        })
     }
 
     fn source(&self, key: &str) -> Read<Source> {
-        match self.given.get(key) {
-            Some(value) => self.source_of(key, value),
-            None => self.wrong(key, SOURCE),
-        }
+        self.given.get(key).map_or_else(|| self.wrong(key, SOURCE), |value| self.source_of(key, value))
     }
 
     fn source_of(&self, key: &str, value: &Value) -> Read<Source> {
@@ -465,52 +450,46 @@ impl<'a> Fields<'a> {
 
     fn direction(&self) -> Read<Direction> {
         let expected = "{\"vector\": [numbers]}, {\"file\": \"NAME.gguf\"} or {\"difference\": [\"one prompt\", \"another\"], \"pos\": -1}";
-        let Some(object) = self.given.get("add").and_then(Value::as_object) else { return self.wrong("add", expected) };
         let prompt = |value: &Value| Some(Source { text: SourceText::Prompt(value.as_str()?.into()), steps: None });
-        let is_known = |keys: &[&str]| object.keys().all(|key| keys.contains(&key.as_str()));
-        if let Some(file) = object.get("file") {
-            let tensor = object.get("tensor").map(Value::as_str);
-            return match (file.as_str(), tensor) {
-                (Some(file), None | Some(Some(_))) if is_known(&["file", "tensor"]) => {
-                    Ok(Direction::File { path: file.into(), tensor: tensor.flatten().map(String::from) })
-                }
-                _ => self.wrong("add", expected),
-            };
-        }
-        match (object.get("vector").and_then(floats), object.get("difference").and_then(Value::as_array)) {
-            (Some(vector), None) if is_known(&["vector"]) => Ok(Direction::Vector(vector)),
-            (None, Some(pair)) if is_known(&["difference", "pos"]) && pair.len() == 2 => {
-                let position = object.get("pos").map_or(Some(-1), Value::as_i64);
-                match (prompt(&pair[0]), prompt(&pair[1]), position) {
-                    (Some(a), Some(b), Some(position)) => Ok(Direction::Difference { of: [a, b], position }),
-                    _ => self.wrong("add", expected),
-                }
+        self.needed("add", expected, |add| {
+            let object = add.as_object()?;
+            let is_known = |keys: &[&str]| object.keys().all(|key| keys.contains(&key.as_str()));
+            if let Some(file) = object.get("file") {
+                let path = file.as_str().filter(|_| is_known(&["file", "tensor"]))?.into();
+                let tensor = match object.get("tensor") {
+                    Some(tensor) => Some(tensor.as_str()?.into()),
+                    None => None,
+                };
+                return Some(Direction::File { path, tensor });
             }
-            _ => self.wrong("add", expected),
-        }
+            match (object.get("vector").and_then(floats), object.get("difference").and_then(Value::as_array)) {
+                (Some(vector), None) if is_known(&["vector"]) => Some(Direction::Vector(vector)),
+                (None, Some(pair)) if is_known(&["difference", "pos"]) && pair.len() == 2 => {
+                    let position = object.get("pos").map_or(Some(-1), Value::as_i64)?;
+                    Some(Direction::Difference { of: [prompt(&pair[0])?, prompt(&pair[1])?], position })
+                }
+                _ => None,
+            }
+        })
     }
 
     /// The file of a control vector, or the numbers in it.
     fn layer_vectors(&self) -> Read<LayerVectors> {
         let expected = "the name of a GGUF file, or {\"1\": [numbers], ...}, a vector for each layer";
         let vector = |(layer, values): (&String, &Value)| Some((layer.parse().ok()?, floats(values)?));
-        match self.given.get(self.kind) {
-            Some(Value::String(file)) if !file.is_empty() => Ok(LayerVectors::File(file.into())),
-            Some(Value::Object(layers)) if !layers.is_empty() => match layers.iter().map(vector).collect() {
-                Some(directions) => Ok(LayerVectors::These(directions)),
-                None => self.wrong(self.kind, expected),
-            },
-            _ => self.wrong(self.kind, expected),
-        }
+        self.needed(self.kind, expected, |value| match value {
+            Value::String(file) if !file.is_empty() => Some(LayerVectors::File(file.into())),
+            Value::Object(layers) if !layers.is_empty() => {
+                layers.iter().map(vector).collect::<Option<_>>().map(LayerVectors::These)
+            }
+            _ => None,
+        })
     }
 
     fn row(&self) -> Read<Vec<(usize, f32)>> {
         let weight = |(key, value): (&String, &Value)| Some((key.parse().ok()?, finite(value)?));
-        let row = self.given.get("row").and_then(Value::as_object).filter(|row| !row.is_empty());
-        match row.and_then(|row| row.iter().map(weight).collect::<Option<Vec<_>>>()) {
-            Some(row) => Ok(row),
-            None => self.wrong("row", "a weight for each key, such as {\"0\": 0.5, \"2\": 0.5}"),
-        }
+        let expected = "a weight for each key, such as {\"0\": 0.5, \"2\": 0.5}";
+        self.needed("row", expected, |row| row.as_object().filter(|row| !row.is_empty())?.iter().map(weight).collect())
     }
 }
 

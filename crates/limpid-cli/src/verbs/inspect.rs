@@ -12,7 +12,7 @@ mod why;
 use crate::glass::{self, GlassOptions};
 use crate::look::{check_picture, drawn, piece, token_id, write_picture};
 use crate::models::{self, InterventionOptions, WeightOptions};
-use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage};
+use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage, named};
 use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
@@ -117,8 +117,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", action = clap::ArgAction::Append)]
     plot_out: Vec<PathBuf>,
     /// Colours of heat maps: ink (the darker, the greater), viridis, cividis, or diverging for two signs [default: what suits the tensor]
-    #[arg(long, value_name = "NAME", requires = "plot", value_parser = Palette::ALL.map(Palette::name))]
-    palette: Option<String>,
+    #[arg(long, value_name = "NAME", requires = "plot", value_parser = named::<Palette>())]
+    palette: Option<Palette>,
     /// Save all tensors, or those named, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -670,7 +670,6 @@ fn plot_files(args: &Args) -> Result<Vec<PathBuf>> {
 
 /// Writes pictures to their files, or shows them.
 fn pictures(args: &Args, outs: &[PathBuf], plots: Vec<TensorPlot>, diagrams: Vec<String>) -> Result<()> {
-    let palette = args.palette.as_deref().and_then(Palette::named);
     if outs.is_empty() {
         let width = args.width.map_or_else(show::width, usize::from);
         let options = TableOptions { width, ..TableOptions::default() };
@@ -679,7 +678,7 @@ fn pictures(args: &Args, outs: &[PathBuf], plots: Vec<TensorPlot>, diagrams: Vec
         show::painted(&maps.join("\n"))?;
         return show::painted(&diagrams.concat());
     }
-    let drawn = plots.iter().zip(outs).map(|(plot, path)| drawn(plot, path, palette));
+    let drawn = plots.iter().zip(outs).map(|(plot, path)| drawn(plot, path, args.palette));
     for (bytes, path) in drawn.chain(diagrams.into_iter().map(String::into_bytes)).zip(outs) {
         write_picture(path, &bytes)?;
     }

@@ -22,7 +22,6 @@ pub mod replay;
 pub mod report;
 #[cfg(feature = "serve")]
 pub mod serve;
-pub mod settings;
 pub mod sweep;
 pub mod timelapse;
 pub mod tokenize;

@@ -6,6 +6,7 @@ use crate::show::{self, commas};
 use crate::training::{TooLarge, TrainingArgs, extra_work, keys, recomputes, step_flops, too_large};
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
+use limpid::config::Axis;
 use limpid::memory::{self, needed, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{MemoryPart, Model, init};

@@ -4,13 +4,13 @@
 use crate::glass;
 use crate::look::{answer_ids, check_picture, drawn, position, write_picture};
 use crate::models::{WeightOptions, checkpoint, needs_head, prompt_ids, sharing};
-use crate::options::{MachineOptions, Usage};
+use crate::options::{MachineOptions, Usage, named};
 use crate::show::{self, commas};
 use crate::source;
 use anyhow::{Result, bail};
 use limpid::Error;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::Config;
+use limpid::config::{Axis, Config};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::palette::Palette;
 use limpid::trace::sweep::{
@@ -86,8 +86,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plot_out", "json", "over_steps"])]
     html: Option<PathBuf>,
     /// Colours of the picture: ink, viridis, cividis or diverging [default: what suits the numbers]
-    #[arg(long, value_name = "NAME", requires = "plot_out", value_parser = Palette::ALL.map(Palette::name))]
-    palette: Option<String>,
+    #[arg(long, value_name = "NAME", requires = "plot_out", value_parser = named::<Palette>())]
+    palette: Option<Palette>,
     /// Maximum line width in characters [default: the terminal's; unlimited in a file or a pipe]
     #[arg(long, value_name = "N", conflicts_with = "json", value_parser = clap::value_parser!(u16).range(1..))]
     width: Option<u16>,
@@ -132,7 +132,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let words = words(&question, &tokenizer);
     let plot = sweep.plot(&words);
     if let Some(path) = &args.plot_out {
-        write_picture(path, &drawn(&plot, path, args.palette.as_deref().and_then(Palette::named)))?;
+        write_picture(path, &drawn(&plot, path, args.palette))?;
     }
     if args.json {
         return show::json(&as_json(&question, &sweep, (cost, &texts)));
@@ -179,13 +179,11 @@ fn saved_page(
     checkpoint: Checkpoint,
     (question, [clean, corrupt]): (&SweepQuestion, &[String; 2]),
 ) -> Result<()> {
-    let by = match question.by {
-        SweepBy::Head => "head",
-        SweepBy::Position => "position",
-        SweepBy::Pair => bail!(Usage("--html draws no grid of pairs: leave --by-pair out, or take --plot-out".into())),
-    };
+    if question.by == SweepBy::Pair {
+        bail!(Usage("--html draws no grid of pairs: leave --by-pair out, or take --plot-out".into()));
+    }
     let mut sweep = json!({
-        "clean": clean, "corrupt": corrupt, "site": question.site.name(), "by": by, "position": question.position,
+        "clean": clean, "corrupt": corrupt, "site": question.site.name(), "by": question.by.name(), "position": question.position,
         "estimate": args.estimate, "confirm": true,
         "to": question.to.as_ref().map(|to| &to.tensor), "to_head": question.to.as_ref().map(|to| &to.heads),
     });

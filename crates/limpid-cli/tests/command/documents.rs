@@ -198,11 +198,3 @@ fn the_commands_of_the_guides_run() {
         }
     }
 }
-
-/// docs/settings.md is what the tables of settings and the flags say.
-#[test]
-fn the_page_of_settings_is_not_stale() {
-    let f = Folder::new("settings");
-    let page = fs::read_to_string(root("docs/settings.md")).unwrap();
-    assert!(f.ok("settings") == page, "docs/settings.md is stale: cargo xtask settings");
-}

@@ -10,26 +10,39 @@ pub fn turn<F>(y: &mut [F], x: &[F], add: bool, (angles, wide): (&[F], usize), p
 where
     F: Copy + std::ops::Mul<Output = F> + std::ops::Add<Output = F> + std::ops::Sub<Output = F>,
 {
-    let (cols, d, turned) = (heads.cols(), heads.d_head, heads.n_head + heads.n_kv_head);
-    let mut put = |at: usize, value: F| y[at] = if add { y[at] + value } else { value };
-    for (n, t) in positions.iter().enumerate() {
-        let angles = &angles[*t as usize * wide..][..wide];
-        let row = n * cols;
-        for head in 0..turned {
-            for i in (0..wide).step_by(2) {
-                let (cos, sin) = (angles[i], sign * angles[i + 1]);
-                let at = row + head * d + i;
-                let (a, b) = (x[at], x[at + 1]);
-                put(at, a * cos - b * sin);
-                put(at + 1, a * sin + b * cos);
+    if add {
+        turn_rows(y, x, |y, x| y + x, (angles, wide), positions, heads, sign);
+    } else {
+        turn_rows(y, x, |_, x| x, (angles, wide), positions, heads, sign);
+    }
+}
+
+/// [`turn`], where `put` makes a value of the old one and the turned one.
+fn turn_rows<F>(
+    y: &mut [F],
+    x: &[F],
+    put: impl Fn(F, F) -> F + Copy,
+    (angles, wide): (&[F], usize),
+    positions: &[u32],
+    heads: Heads,
+    sign: F,
+) where
+    F: Copy + std::ops::Mul<Output = F> + std::ops::Add<Output = F> + std::ops::Sub<Output = F>,
+{
+    let (cols, d, turned) = (heads.cols(), heads.d_head, (heads.n_head + heads.n_kv_head) * heads.d_head);
+    let copy = |y: &mut [F], x: &[F]| y.iter_mut().zip(x).for_each(|(y, x)| *y = put(*y, *x));
+    for ((t, y), x) in positions.iter().zip(y.chunks_exact_mut(cols)).zip(x.chunks_exact(cols)) {
+        let angles = angles[*t as usize * wide..][..wide].as_chunks().0;
+        for (y, x) in y[..turned].chunks_exact_mut(d).zip(x[..turned].chunks_exact(d)) {
+            let pairs = y[..wide].as_chunks_mut().0.iter_mut().zip(x[..wide].as_chunks().0).zip(angles);
+            for (([even, odd], [a, b]), [cos, sin]) in pairs {
+                let sin = sign * *sin;
+                *even = put(*even, *a * *cos - *b * sin);
+                *odd = put(*odd, *a * sin + *b * *cos);
             }
-            for at in row + head * d + wide..row + (head + 1) * d {
-                put(at, x[at]);
-            }
+            copy(&mut y[wide..], &x[wide..]);
         }
-        for at in row + turned * d..row + cols {
-            put(at, x[at]);
-        }
+        copy(&mut y[turned..], &x[turned..]);
     }
 }
 

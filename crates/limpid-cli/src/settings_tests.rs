@@ -1,10 +1,8 @@
-//! `settings`: docs/settings.md, made of the library's tables of settings and of the verbs' flags. It is hidden: whoever changes a
-//! setting calls `cargo xtask settings`, and a test fails until then.
+//! docs/settings.md, made of the library's tables of settings and of the verbs' flags. Whoever changes a setting calls
+//! `cargo xtask settings`, and this test fails until then.
 
 use crate::options::{self, Flags};
-use crate::show;
-use anyhow::Result;
-use clap::{Arg, Command};
+use clap::{Arg, Command, CommandFactory};
 use limpid::config::{Config, Range};
 use limpid::train::RunSettings;
 
@@ -21,18 +19,24 @@ other names work in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment
 The defaults are those of the preset `nano`; other [presets](presets.md) have others.
 ";
 
-pub fn run(cli: &Command) -> Result<()> {
-    show::out(&page(cli)?)
+#[test]
+fn the_page_of_settings_is_not_stale() {
+    let (path, page) = (concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md"), page(&crate::Cli::command()));
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        std::fs::write(path, page).unwrap();
+    } else {
+        assert!(std::fs::read_to_string(path).unwrap() == page, "docs/settings.md is stale: run cargo xtask settings");
+    }
 }
 
 /// The page.
-fn page(cli: &Command) -> Result<String> {
+fn page(cli: &Command) -> String {
     let verbs = verbs(cli, "");
-    let RunSettings { recipe, options } = RunSettings::preset("nano")?;
+    let RunSettings { recipe, options } = RunSettings::preset("nano").unwrap();
     let mut text = HEAD.to_string();
     text += &section(
         &verbs,
-        &Config::preset("nano")?,
+        &Config::preset("nano").unwrap(),
         "The transformer. It is fixed for the whole run; when fine-tuning (`--from`), only the dropout may change.",
     );
     text += &section(
@@ -67,7 +71,7 @@ fn page(cli: &Command) -> Result<String> {
     for (row, verbs) in rows {
         text += &format!("| {} |\n", row.replacen("VERBS", &verbs.join(", "), 1));
     }
-    Ok(text)
+    text
 }
 
 /// Every verb by its whole name.
