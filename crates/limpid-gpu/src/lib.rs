@@ -6,6 +6,7 @@
 //!
 //! Everything is f32; operands of products may be rounded to bf16, and the KV cache may keep bf16. Each sum has one order, so the same device and driver give the same bits, run to run; another driver may
 //! give others. A row's result depends on nothing but the row, so decoding gives the bits of the whole forward.
+#![cfg(feature = "gpu")]
 
 mod device;
 mod kernels;

@@ -167,6 +167,12 @@ pub struct PathBar {
     pub at: Option<Cell>,
 }
 
+impl From<AttributionBar> for PathBar {
+    fn from(AttributionBar { name, part, value, at }: AttributionBar) -> PathBar {
+        PathBar { name, part, value, looked: None, words: LensWords::default(), at }
+    }
+}
+
 /// What is not among the bars.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathRest {
@@ -322,14 +328,6 @@ impl<'a> PathWay<'a> {
         (value, bars, additive): (f64, Vec<AttributionBar>, bool),
         at: Cell,
     ) -> PathStep {
-        let bars = bars.into_iter().map(|AttributionBar { name, part, value, at }| PathBar {
-            name,
-            part,
-            value,
-            looked: None,
-            words: LensWords::default(),
-            at,
-        });
         PathStep {
             asked: self.asked,
             kind,
@@ -337,7 +335,7 @@ impl<'a> PathWay<'a> {
             position: row - self.span.row,
             token: self.trace.batch().tokens[row],
             value,
-            bars: bars.collect(),
+            bars: bars.into_iter().map(PathBar::from).collect(),
             rest: PathRest::default(),
             remainder: 0.0,
             additive,
@@ -437,14 +435,13 @@ impl<'a> PathWay<'a> {
                 let row = self.span.row + key;
                 let factor = f64::from(weights[key]) * drawn(key);
                 let value = &own.qkv.values[row * cols..][values.clone()];
-                PathBar {
+                let bar = AttributionBar {
                     name: format!("{key}"),
                     part: ModelPart::Token { position: key },
                     value: factor * dot(&read, value),
-                    looked: Some((self.trace.batch().tokens[row], weights[key])),
-                    words: LensWords::default(),
                     at: Some(Cell { name: pattern.clone(), at: vec![sequence, head, query, key] }),
-                }
+                };
+                PathBar { looked: Some((self.trace.batch().tokens[row], weights[key])), ..bar.into() }
             })
             .collect();
         let weight = |bar: &PathBar| bar.looked.map_or(0.0, |(_, weight)| weight);
@@ -529,15 +526,13 @@ impl<'a> PathWay<'a> {
         let name = self.trace.names().name_of(x);
         let post = self.trace.stored_row(&name, here.row)?;
         let place = [self.sequence(), here.row - self.span.row];
-        let bar = |(unit, (read, post)): (usize, (&f64, &f32))| PathBar {
+        let bar = |(unit, (read, post)): (usize, (&f64, &f32))| AttributionBar {
             name: format!("unit {unit}"),
             part: ModelPart::Unit { block, unit },
             value: read * f64::from(*post),
-            looked: None,
-            words: LensWords::default(),
             at: Some(Cell { name: name.clone(), at: [&place[..], &[unit]].concat() }),
         };
-        let mut bars: Vec<PathBar> = read.iter().zip(&post).enumerate().map(bar).collect();
+        let mut bars: Vec<PathBar> = read.iter().zip(&post).enumerate().map(bar).map(PathBar::from).collect();
         bars.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
         let shown: Vec<usize> = bars.iter().take(self.most).filter_map(|bar| unit_of(bar.part)).collect();
         let wrote = Some((y, here.row, self.writes((x, y), &shown, &post)?));
@@ -545,14 +540,8 @@ impl<'a> PathWay<'a> {
         let bias = value - bars.iter().map(|bar| bar.value).sum::<f64>();
         let config = &self.trace.names().config;
         if config.ffn_bias {
-            bars.push(PathBar {
-                name: "bias".into(),
-                part: ModelPart::Other,
-                value: bias,
-                looked: None,
-                words: LensWords::default(),
-                at: None,
-            });
+            let (name, part) = ("bias".into(), ModelPart::Other);
+            bars.push(AttributionBar { name, part, value: bias, at: None }.into());
         }
         let at = bars.first().and_then(|bar| bar.at.clone()).unwrap_or(here.step.at.clone());
         let kind = (StepKind::Mlp { block }, here.step.toward);

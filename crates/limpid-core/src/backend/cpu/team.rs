@@ -32,7 +32,7 @@ pub struct ThreadTeam {
     rounded: Mutex<Arena>,
 }
 
-/// Elements below which waking other threads costs more than it gains.
+/// Elements below which waking other threads costs more than it gains. A part that a thread takes has at least half as many.
 const SMALL: usize = 16 << 10;
 
 /// Multiply-adds below which it does: a thread does them in the time in which another one wakes. All products of small models for
@@ -82,6 +82,11 @@ impl ThreadTeam {
         f(&mut self.scratch[id].lock().unwrap_or_else(|e| e.into_inner()));
     }
 
+    /// Into how many parts an op on so many elements is cut, `most` at most.
+    fn parts(&self, elements: usize, most: usize) -> usize {
+        if elements < SMALL { 1 } else { most.min(elements / (SMALL / 2)) }
+    }
+
     /// Splits rows among the threads: `f(rows, [those rows of each output], scratch)`. Outputs are (matrix, columns).
     pub fn rows<const K: usize>(
         &self,
@@ -91,7 +96,7 @@ impl ThreadTeam {
         let elements = outputs.iter().map(|(data, _)| data.len()).sum::<usize>();
         let outputs = outputs.map(|(data, cols)| Shared::new(data, cols));
         let rows = outputs[0].rows();
-        let parts = if elements < SMALL { 1 } else { (3 * self.pool.threads()).min(rows) };
+        let parts = self.parts(elements, 3 * self.pool.threads()).min(rows);
         let each = rows.div_ceil(parts.max(1)).max(1);
         self.pool.run(rows.div_ceil(each), &|task, id| {
             let range = task * each..((task + 1) * each).min(rows);
@@ -116,14 +121,19 @@ impl ThreadTeam {
 
     /// Splits columns among the threads, in multiples of 64: `f(columns)` until all `cols` columns are done.
     pub fn columns(&self, cols: usize, elements: usize, f: impl Fn(Range<usize>) + Sync) {
-        let parts = if elements < SMALL { 1 } else { self.pool.threads().min(cols.div_ceil(64)) };
+        let parts = self.parts(elements, self.pool.threads()).min(cols.div_ceil(64));
         let each = cols.div_ceil(parts.max(1)).next_multiple_of(64);
         self.pool.run(cols.div_ceil(each), &|task, _| f(task * each..((task + 1) * each).min(cols)));
     }
 
     /// Whether so many multiply-adds are left to the thread that asks.
     fn alone(&self, work: usize) -> bool {
-        self.pool.threads() == 1 || work < WORTH
+        self.threads(work) == 1
+    }
+
+    /// How many threads share so many multiply-adds.
+    fn threads(&self, work: usize) -> usize {
+        if work < WORTH { 1 } else { self.pool.threads().min(work / (WORTH / 2)) }
     }
 
     /// Runs `f(task, thread)` for every task; on this thread alone where they are `small`.
@@ -154,10 +164,10 @@ impl ThreadTeam {
     /// once; where there are too few panels, threads take rows again.
     pub fn product<'a>(&self, c: &mut [f32], a: Mat, b: Mat, start: impl Into<Start<'a>>, sums: Sums) {
         let start = start.into();
-        let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
-        let panels = cols.div_ceil(width);
+        let (rows, cols, width) = (a.rows, b.cols, gemm::width(self.level));
+        let (panels, threads) = (cols.div_ceil(width), self.threads(rows * cols * a.cols));
         let to = Shared::new(c, cols);
-        let small = self.alone(rows * cols * a.cols);
+        let small = threads == 1;
         let own_rows = a.col_stride == 1 && rows >= OWN_ROWS * threads;
         let by_columns = !small && !own_rows && (panels >= 2 * threads || panels.is_multiple_of(threads));
         let (all, each) = if by_columns {
@@ -249,7 +259,8 @@ impl ThreadTeam {
         let (rows, cols) = (a.rows, if turned { b.rows() } else { b.cols() });
         let width = gemm::width(self.level);
         let panels = cols.div_ceil(width);
-        let parts = if self.alone(rows * cols * a.cols) { 1 } else { 4 * self.pool.threads() };
+        let threads = self.threads(rows * cols * a.cols);
+        let parts = if threads == 1 { 1 } else { 4 * threads };
         let each = panels.div_ceil(parts).max(1) * width;
         let mut room = None;
         let codes = b.codes().filter(|_| self.precision == Precision::Int8 && a.col_stride == 1);

@@ -74,6 +74,22 @@ fn three_threads_share_a_job() {
     });
 }
 
+/// The third thread has no part in the first job and one in the second, asleep or not.
+#[test]
+fn a_job_of_few_tasks_is_for_few_threads() {
+    for (patience, preemptions) in [(0, 2), (1, 1)] {
+        in_every_order(preemptions, move || {
+            let (pool, cells) = (pool(3, patience), Cells::new(3));
+            pool.run(2, &|task, id| {
+                assert!(id < 2);
+                cells.add(task);
+            });
+            pool.run(3, &|task, _| cells.add(task));
+            assert_eq!(cells.all(), [2, 2, 1]);
+        });
+    }
+}
+
 #[test]
 fn two_callers_take_turns() {
     in_every_order(3, || {

@@ -1,9 +1,10 @@
 //! Threads that wait for work. Between the ops of a step they spin for some microseconds, about as long as falling asleep and
 //! waking take, then they sleep: an idle program uses no processor time, and a busy machine is not kept busier.
 //!
-//! A job is a number of tasks. Each thread first does a range of tasks of its own, the same range in every job with
-//! as many tasks, so that the rows it wrote in one op are in its cache in the next. Then it takes tasks from the
-//! ranges of others. Which thread does which task changes no result, because no two tasks write the same element.
+//! A job is a number of tasks, for as many threads at most: the others are not woken, and those that spin go on. Each thread first does
+//! a range of tasks of its own, the same range in every job with as many tasks, so that the rows it wrote in one op are in its cache in
+//! the next. Then it takes tasks from the ranges of others. Which thread does which task changes no result, because no two tasks write
+//! the same element.
 //!
 //! A thread joins a job when it wakes, and a job waits only for those that joined: beside other programs a thread may not run
 //! for milliseconds, and the others do its tasks meanwhile.
@@ -39,19 +40,20 @@ const PATIENCE: u32 = 1_500;
 struct Door {
     /// The job and how many tasks it has, while threads may join it.
     job: Option<(*const Job<'static>, usize)>,
-    /// Workers that sleep until there is a job.
-    asleep: usize,
     /// Whether the caller sleeps until those that joined have finished.
     waits: bool,
 }
 
 struct Shared {
     door: Mutex<Door>,
-    wake: Condvar,
+    /// Of each thread, what wakes it, and whether it sleeps until there is a job for it. That is changed under the lock of `door`.
+    beds: Vec<(Condvar, AtomicBool)>,
     done: Condvar,
     /// Counts jobs; workers wait for it to change. It is changed under the lock of `door`, so that no sleeping worker
     /// misses the change.
     turn: AtomicUsize,
+    /// How many threads the last job is for, the first ones. It is changed before `turn`.
+    crew: AtomicUsize,
     /// The next task of each thread's range; each has a cache line of its own.
     next: Vec<Line>,
     /// How many workers have joined the current job and not finished. Workers join under the lock of `door`.
@@ -75,6 +77,11 @@ unsafe impl Sync for Shared {}
 impl Shared {
     fn open(&self) -> MutexGuard<'_, Door> {
         self.door.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The next tasks of the threads that a job of so many tasks is for.
+    fn crew(&self, tasks: usize) -> &[Line] {
+        &self.next[..tasks.min(self.next.len())]
     }
 }
 
@@ -117,12 +124,14 @@ impl Pool {
             let what = format!("at most {MOST} are started");
             return Err(BackendError::Thread { thread: MOST + 1, threads, what });
         }
+        let threads = threads.max(1);
         let shared = Arc::new(Shared {
-            door: Mutex::new(Door { job: None, asleep: 0, waits: false }),
-            wake: Condvar::new(),
+            door: Mutex::new(Door { job: None, waits: false }),
+            beds: (0..threads).map(|_| (Condvar::new(), AtomicBool::new(false))).collect(),
             done: Condvar::new(),
             turn: AtomicUsize::new(0),
-            next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
+            crew: AtomicUsize::new(0),
+            next: (0..threads).map(|_| Line(AtomicUsize::new(0))).collect(),
             busy: AtomicUsize::new(0),
             one: Mutex::new(()),
             stop: AtomicBool::new(false),
@@ -130,7 +139,7 @@ impl Pool {
             patience,
         });
         let mut pool = Pool { shared: shared.clone(), workers: vec![] };
-        for id in 1..threads.max(1) {
+        for id in 1..threads {
             let shared = shared.clone();
             let worker = spawn(
                 Builder::new().name(format!("limpid-{id}")).stack_size(STACK),
@@ -167,17 +176,18 @@ impl Pool {
         // SAFETY: only the lifetime is changed. Workers join while the door has the job, and those that joined are waited for
         // before `run` returns, so none follows the pointer after `job` ends.
         let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
-        for (id, next) in shared.next.iter().enumerate() {
-            next.0.store(stretch(tasks, id, shared.next.len()).start, Relaxed);
+        let crew = shared.crew(tasks);
+        for (id, next) in crew.iter().enumerate() {
+            next.0.store(stretch(tasks, id, crew.len()).start, Relaxed);
         }
-        let asleep = {
+        {
             let mut door = shared.open();
             door.job = Some((lent, tasks));
+            shared.crew.store(crew.len(), Relaxed);
             shared.turn.fetch_add(1, Release);
-            door.asleep
-        };
-        if asleep > 0 {
-            shared.wake.notify_all();
+        }
+        for (wake, _) in shared.beds[..crew.len()].iter().filter(|(_, asleep)| asleep.load(Relaxed)) {
+            wake.notify_one();
         }
         let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(shared, job, tasks, 0)));
         shared.open().job = None;
@@ -210,11 +220,11 @@ fn stretch(tasks: usize, id: usize, threads: usize) -> Range<usize> {
 
 /// Does the tasks of the thread's own range, then of the others'.
 fn take(shared: &Shared, job: &Job, tasks: usize, id: usize) {
-    let threads = shared.next.len();
-    for other in (0..threads).map(|i| (id + i) % threads) {
-        let end = stretch(tasks, other, threads).end;
+    let crew = shared.crew(tasks);
+    for other in (0..crew.len()).map(|i| (id + i) % crew.len()) {
+        let end = stretch(tasks, other, crew.len()).end;
         loop {
-            let task = shared.next[other].0.fetch_add(1, Relaxed);
+            let task = crew[other].0.fetch_add(1, Relaxed);
             if task >= end {
                 break;
             }
@@ -225,7 +235,10 @@ fn take(shared: &Shared, job: &Job, tasks: usize, id: usize) {
 
 fn serve(shared: &Shared, id: usize) {
     let mut seen = 0;
-    let waits = |seen: usize| shared.turn.load(Acquire) == seen && !shared.stop.load(Relaxed);
+    // until there is a new job, and it is for this thread
+    let waits = |seen: usize| {
+        (shared.turn.load(Acquire) == seen || shared.crew.load(Relaxed) <= id) && !shared.stop.load(Relaxed)
+    };
     loop {
         let mut spins = 0u32;
         while waits(seen) && spins < shared.patience {
@@ -235,9 +248,10 @@ fn serve(shared: &Shared, id: usize) {
         let joined = {
             let mut door = shared.open();
             while waits(seen) {
-                door.asleep += 1;
-                door = shared.wake.wait(door).unwrap_or_else(|e| e.into_inner());
-                door.asleep -= 1;
+                let (wake, asleep) = &shared.beds[id];
+                asleep.store(true, Relaxed);
+                door = wake.wait(door).unwrap_or_else(|e| e.into_inner());
+                asleep.store(false, Relaxed);
             }
             if shared.stop.load(Relaxed) {
                 return;
@@ -266,7 +280,7 @@ impl Drop for Pool {
         {
             let _door = self.shared.open();
             self.shared.stop.store(true, Relaxed);
-            self.shared.wake.notify_all();
+            self.shared.beds.iter().for_each(|(wake, _)| wake.notify_all());
         }
         self.workers.drain(..).for_each(|worker| drop(worker.join()));
     }
