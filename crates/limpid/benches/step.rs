@@ -5,6 +5,7 @@
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
+use limpid::matrix::Precision;
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
@@ -29,7 +30,7 @@ fn main() {
     let mode = Mode::Train { batch: recipe.batch_size, context };
     let model = Model::at_recompute_level(&config, mode, &Default::default(), recompute_level).expect("a model");
     let level = args.get(4).map_or_else(Level::best, |name| Level::named(name).expect("an instruction set"));
-    let mut cpu = Cpu::with_level(&model, threads, level);
+    let mut cpu = Cpu::with(&model, threads, level, Precision::F32);
     let rows = recipe.batch_size * context;
     for param in &model.params {
         let values = limpid::model::init::values(&model, param, recipe.init, recipe.init_std, 1);
@@ -56,7 +57,7 @@ fn main() {
     }
     println!(
         "{preset}, {threads} threads, {}: {:.2} ms a step: forward {:.2}, backward {:.2}, update {:.2}",
-        cpu.level(),
+        level,
         whole.iter().sum::<f64>(),
         whole[0],
         whole[1],

@@ -139,9 +139,9 @@ pub fn parts_among(
 }
 
 /// Bytes that this process holds before a model is made (Linux), with what it grows by in training: code that is not touched yet,
-/// buffers for evaluating and saving (measured: 4 to 9 MB).
+/// buffers for evaluating and saving (measured: 2 to 8 MB).
 pub fn program() -> u64 {
-    held("VmRSS:").unwrap_or(0) + (6 << 20)
+    held("VmRSS:").unwrap_or(0) + (5 << 20)
 }
 
 /// Those of them that lie beside a model in a device's memory.

@@ -384,7 +384,7 @@ fn blocks_train_adapters_with_the_bits_of_their_values() {
             let batches = Batches::new(&text, batch, TOKENS, 1, Objective::NextToken).unwrap().accumulated(2);
             let mode = Mode::Train { batch, context: TOKENS };
             let model = Model::at_recompute_level(&base.config, mode, tuning, recompute).unwrap();
-            let cpu = Cpu::with_level(&model, threads, level);
+            let cpu = Cpu::with(&model, threads, level, Precision::F32);
             let mut trainer = Trainer::from(base, model, Box::new(cpu), recipe).unwrap();
             let losses: Vec<u64> = (0..3).map(|_| trainer.step(&batches).unwrap().loss.unwrap().to_bits()).collect();
             let (out, state) = (folder.0.join("out"), folder.0.join("state"));

@@ -312,7 +312,7 @@ fn long(config: &Config, level: Level, threads: usize) {
         backend.forward(model.body()).unwrap();
         backend.backward(model.back()).unwrap();
     };
-    let (mut reference, mut cpu) = (Reference::new(&model), Cpu::with_level(&model, threads, level));
+    let (mut reference, mut cpu) = (Reference::new(&model), Cpu::with(&model, threads, level, Precision::F32));
     run(&mut reference);
     run(&mut cpu);
     for param in &model.params {
@@ -457,7 +457,7 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
     for (i, config) in configs().iter().enumerate().take(40) {
         let losses = |mode| {
             let model = Model::new(config, mode).unwrap();
-            let mut cpu = Cpu::with_level(&model, 2, Level::best());
+            let mut cpu = Cpu::with(&model, 2, Level::best(), Precision::F32);
             fill(&model, &mut cpu, 1);
             let mut batch = batch(config, i as u64);
             batch.seed = None;

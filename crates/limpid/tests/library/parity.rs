@@ -17,6 +17,7 @@ use crate::common::{assert_close, narrow, wide};
 use crate::pytorch::{self, Fixture};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Activation, Config, Constants, Fields, Heads, Mask, NormKind, RotaryScaling};
+use limpid::matrix::Precision;
 use limpid::model::{Model, tables};
 use limpid::numeric::simd::Level;
 use limpid::ops::{Scoring, Span, Target, Terms};
@@ -36,7 +37,7 @@ pub fn backends(model: &Model) -> Vec<(String, Box<dyn Backend>, f64)> {
         vec![("reference".into(), Box::new(Reference::new(model)), EXACT)];
     for level in Level::available() {
         for threads in 1..=3 {
-            let cpu = Cpu::with_level(model, threads, level);
+            let cpu = Cpu::with(model, threads, level, Precision::F32);
             all.push((format!("cpu {level} x{threads}"), Box::new(cpu), SINGLE));
         }
     }

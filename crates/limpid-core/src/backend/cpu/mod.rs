@@ -26,7 +26,7 @@ use crate::numeric::blocks::Quant;
 use crate::numeric::element::{Element, Major, Values};
 use crate::numeric::simd::Level;
 use crate::ops::limits::Limits;
-use crate::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
+use crate::ops::{Back, Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use crate::optimizer::{Change, NORM_PART, ParamGroup, Rule};
 use backward::Parameters;
 use cache::Cache;
@@ -124,8 +124,8 @@ fn table_from<const N: usize>(
     ((written, to.cols), from)
 }
 
-/// Elements of one chunk of logits.
-fn chunk(model: &Model) -> usize {
+/// Elements of one chunk of logits: of the rows of one shard at most.
+fn chunk(model: &Model, threads: usize) -> usize {
     // of the op: a changed program (`Model::with_program`) may have another head
     let head = model.ops().iter().find_map(|op| match *op {
         Op::Classify { w, cap, .. } => Some((w.rows, cap)),
@@ -134,7 +134,7 @@ fn chunk(model: &Model) -> usize {
     head.map_or(0, |(v, cap)| {
         // bounded logits are kept beside their gradient
         let each = if cap > 0.0 { 2 * v } else { v };
-        classify::chunk_rows(model.rows, v) * each
+        classify::chunk_rows(share(model, shards(model, threads), model.rows), v) * each
     })
 }
 
@@ -147,6 +147,29 @@ fn shards(model: &Model, threads: usize) -> usize {
         Mode::Inspect { .. } | Mode::Layers { .. } | Mode::Decode { .. } => false,
     };
     if apart && activations(&model.ops()) <= model.gradient_inputs_limit { threads.min(model.sequences()) } else { 1 }
+}
+
+/// How many of `rows` rows of the batch the largest of some shards has, where sequences are equally long.
+fn share(model: &Model, shards: usize, rows: usize) -> usize {
+    let sequences = model.sequences().max(1);
+    (rows.div_ceil(sequences) * sequences.div_ceil(shards)).min(rows)
+}
+
+/// Elements that all shards touch of their memories: the first rows of each tensor. As tensors take turns in a place, more than one
+/// shard alone touches.
+fn touched(model: &Model, shards: usize) -> usize {
+    let back = model.back().iter().filter_map(Pass::back);
+    let regions = model.ops().iter().flat_map(|op| op.touched()).chain(back.flat_map(Back::touched));
+    let own = regions.filter(|r| [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat].contains(&r.space));
+    let mut all: Vec<_> = own.map(|r| (r.space as usize, r.at, r.at + share(model, shards, r.rows) * r.cols)).collect();
+    all.sort_unstable();
+    let (mut sum, mut last) = (0, (0, 0));
+    for (space, from, to) in all {
+        let from = if space == last.0 { from.max(last.1) } else { from };
+        sum += to.saturating_sub(from);
+        last = (space, to.max(from));
+    }
+    shards * sum
 }
 
 /// Whether threads sometimes work alone: on shards, and in training on Muon's matrices.
@@ -178,18 +201,13 @@ impl Cpu {
     /// Memory for `model`, all zero except its constant tables, and `threads` threads with the best instruction set
     /// of this CPU.
     pub fn new(model: &Model, threads: usize) -> Cpu {
-        Cpu::with_level(model, threads, Level::best())
+        Cpu::with(model, threads, Level::best(), Precision::F32)
     }
 
-    /// [`Cpu::new`] with a chosen instruction set.
-    pub fn with_level(model: &Model, threads: usize, level: Level) -> Cpu {
-        Cpu::with(model, threads, level, Precision::F32)
-    }
-
-    /// [`Cpu::with_level`] with a chosen precision of products.
+    /// [`Cpu::new`] with a chosen instruction set and precision of products.
     ///
     /// # Panics
-    /// If the system refuses memory or threads, as do `new` and `with_level`. [`Cpu::start`] returns an error instead.
+    /// If the system refuses memory or threads, as does `new`. [`Cpu::start`] returns an error instead.
     pub fn with(model: &Model, threads: usize, level: Level, precision: Precision) -> Cpu {
         Cpu::start(model, threads, level, precision).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -252,7 +270,7 @@ impl Cpu {
         let arena = |space: MemorySpace, wanted: bool| reserve(if wanted { model.program.size(space) } else { 0 });
         let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
         let decodes = matches!(model.mode, Mode::Decode { .. });
-        let team = ThreadTeam::new(model, threads, (level, precision), chunk(model))?;
+        let team = ThreadTeam::new(model, threads, (level, precision), chunk(model, threads))?;
         let shards = shards(model, team.pool.threads());
         let shard = |_| -> Result<RwLock<BatchShard>> {
             let (act, act_grad) = (arena(MemorySpace::Act, true)?, arena(MemorySpace::ActGrad, differentiates)?);
@@ -300,28 +318,24 @@ impl Cpu {
     pub fn threads(&self) -> usize {
         self.team.pool.threads()
     }
-    /// The instruction set in use.
-    pub fn level(&self) -> Level {
-        self.team.level
-    }
 
-    /// Bytes that `threads` threads need beside the model's own memory: their scratch, and a chunk of logits.
+    /// Bytes that `threads` threads need beside the model's own memory: their scratch, what shards touch twice, a chunk of logits.
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
         let crews = if alone(model, threads) { 2 } else { 1 };
         let rounded = if matches!(model.mode, Mode::Decode { .. }) { team::rounded_room(model) } else { 0 };
-        4 * (chunk(model) + crews * threads * team::scratch(model) + rounded)
+        let twice = touched(model, shards(model, threads)).saturating_sub(touched(model, 1));
+        let beside = chunk(model, threads) + twice + rounded;
+        4 * (beside + crews * threads * team::scratch(model))
     }
 
     /// Bytes of address space that are reserved beside those and never touched: rows that other shards hold, the
     /// plain place of packed weights, most of the threads' stacks. They matter under a limit on address space
     /// (`ulimit -v`).
     pub fn untouched_bytes(model: &Model, threads: usize) -> usize {
-        let shard: usize = [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat]
-            .into_iter()
-            .map(|space| model.bytes(space))
-            .sum();
+        let shards = shards(model, threads);
+        let others = (shards * touched(model, 1)).saturating_sub(touched(model, shards));
         let packed = if weights::packs(model, Precision::F32) { model.bytes(MemorySpace::Param) } else { 0 };
-        (shards(model, threads) - 1) * shard + packed + threads * pool::STACK
+        4 * others + packed + threads * pool::STACK
     }
 
     /// The weights of `model` that may stay quantised where blocks are uploaded.
