@@ -775,53 +775,46 @@ mod tests {
         let sizes = [1, 2, 5, 6, 7, 13, 16, 17, 33, 64, 65, 130];
         let mut scratch = vec![0.0; SCRATCH];
         let mut memory = [0; 2].map(|_| Arena::reserve(130 * 130).unwrap()); // aligned, as `Past` wants it
-        for level in Level::available() {
-            for (i, &m) in sizes.iter().enumerate() {
-                for &n in &sizes {
-                    let k = [1, 3, 16, 40, 257, 600][(i + n) % 6];
-                    let (a, b, start) = (values(m * k, 1), values(k * n, 2), values(m * n, 3));
-                    let (at, bt) = (transposed(&a, k), transposed(&b, n));
-                    let sides = [(Mat::new(&a, k), Mat::new(&b, n)), (Mat::new(&at, m).t(), Mat::new(&bt, k).t())];
-                    let starts = [Start::Zero, Start::Past, Start::Own, Start::Row(&start[..n])];
-                    for ((a, b), from, precision) in sides
-                        .into_iter()
-                        .flat_map(|s| starts.map(|from| (s, from)))
-                        .flat_map(|(s, from)| [(s, from, Precision::F32), (s, from, Precision::Bf16)])
-                    {
-                        let [c, d] = memory.each_mut().map(|memory| &mut memory[..m * n]);
-                        c.copy_from_slice(&start);
-                        d.copy_from_slice(&start);
-                        let packed = Packed::new(level, precision, b).unwrap();
-                        let near = |x: f32| if precision == Precision::F32 { x } else { nearest_bf16(x) };
-                        let first = |i: usize, j: usize| match from {
-                            Start::Zero | Start::Past => 0.0,
-                            Start::Own => start[i * n + j],
-                            Start::Row(row) => row[j],
-                        };
-                        for sums in [Sums::Chain, Sums::Blocks] {
-                            c.copy_from_slice(&start);
-                            product(level, precision, MatMut::new(c, n), a, b, (from, sums), &mut scratch);
-                            for (at, c) in c.iter().enumerate() {
-                                let (i, j) = (at / n, at % n);
-                                let chain = |acc, p| near(a.at(i, p)).mul_add(near(b.at(p, j)), acc);
-                                let block = |at: usize| (at..(at + CHAIN).min(k)).fold(0.0, chain);
-                                let want = match sums {
-                                    Sums::Chain => (0..k).fold(first(i, j), chain),
-                                    Sums::Blocks => {
-                                        (0..k).step_by(CHAIN).map(block).fold(first(i, j), |c, sum| c + sum)
-                                    }
-                                };
-                                assert_eq!(
-                                    want.to_bits(),
-                                    c.to_bits(),
-                                    "{level} {precision} {sums:?} {m}x{n}x{k} ({i},{j})"
-                                );
-                            }
-                        }
-                        gemm_packed(level, MatMut::new(d, n), a, &packed, 0, from, &mut scratch);
-                        assert!(c == d, "packed: {level} {precision} {m}x{n}x{k}");
-                        assert_eq!(packed.at(k - 1, n - 1), near(b.at(k - 1, n - 1)));
+        for (i, m, n) in sizes.iter().enumerate().flat_map(|(i, &m)| sizes.map(|n| (i, m, n))) {
+            let k = [1, 3, 16, 40, 257, 600][(i + n) % 6];
+            let (a, b, start) = (values(m * k, 1), values(k * n, 2), values(m * n, 3));
+            let (at, bt) = (transposed(&a, k), transposed(&b, n));
+            let sides = [(Mat::new(&a, k), Mat::new(&b, n)), (Mat::new(&at, m).t(), Mat::new(&bt, k).t())];
+            let starts = [Start::Zero, Start::Past, Start::Own, Start::Row(&start[..n])];
+            for (from, precision) in starts.iter().flat_map(|&from| [(from, Precision::F32), (from, Precision::Bf16)]) {
+                let near = |x: f32| if precision == Precision::F32 { x } else { nearest_bf16(x) };
+                let want = |at: usize, sums: Sums| {
+                    let (i, j) = (at / n, at % n);
+                    let first = match from {
+                        Start::Zero | Start::Past => 0.0,
+                        Start::Own => start[at],
+                        Start::Row(row) => row[j],
+                    };
+                    let chain = |acc, p| near(a[i * k + p]).mul_add(near(b[p * n + j]), acc);
+                    let block = |at: usize| (at..(at + CHAIN).min(k)).fold(0.0, chain);
+                    match sums {
+                        Sums::Chain => (0..k).fold(first, chain),
+                        Sums::Blocks => (0..k).step_by(CHAIN).map(block).fold(first, |c, sum| c + sum),
                     }
+                };
+                let wanted = [Sums::Chain, Sums::Blocks]
+                    .map(|sums| (sums, (0..m * n).map(|at| want(at, sums)).collect::<Vec<_>>()));
+                for (level, (a, b)) in
+                    Level::available().into_iter().flat_map(|level| sides.map(|sides| (level, sides)))
+                {
+                    let what = format!("{level} {precision} {m}x{n}x{k}");
+                    let [c, d] = memory.each_mut().map(|memory| &mut memory[..m * n]);
+                    for (sums, want) in &wanted {
+                        c.copy_from_slice(&start);
+                        product(level, precision, MatMut::new(c, n), a, b, (from, *sums), &mut scratch);
+                        let other = c.iter().zip(want).position(|(c, want)| c.to_bits() != want.to_bits());
+                        assert_eq!(other, None, "{sums:?} {what}");
+                    }
+                    let packed = Packed::new(level, precision, b).unwrap();
+                    d.copy_from_slice(&start);
+                    gemm_packed(level, MatMut::new(d, n), a, &packed, 0, from, &mut scratch);
+                    assert!(c == d, "packed: {what}");
+                    assert_eq!(packed.at(k - 1, n - 1), near(b.at(k - 1, n - 1)));
                 }
             }
         }

@@ -151,8 +151,7 @@ fn shards(model: &Model, threads: usize) -> usize {
 
 /// How many of `rows` rows of the batch the largest of some shards has, where sequences are equally long.
 fn share(model: &Model, shards: usize, rows: usize) -> usize {
-    let sequences = model.sequences().max(1);
-    (rows.div_ceil(sequences) * sequences.div_ceil(shards)).min(rows)
+    (rows.div_ceil(model.sequences().max(1)) * model.sequences().div_ceil(shards)).min(rows)
 }
 
 /// Elements that all shards touch of their memories: the first rows of each tensor. As tensors take turns in a place, more than one
