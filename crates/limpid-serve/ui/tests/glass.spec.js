@@ -583,7 +583,7 @@ test("a long prompt through many layers stays within its budgets", async ({ page
     if (ofTiles(request)) {
       atOnce--;
       tiles += request.postDataJSON().tiles.length;
-      tileBytes += (await (await request.response()).body()).length;
+      tileBytes += (await request.sizes()).responseBodySize;
     } else if (request.url().endsWith("/traces") && request.method() === "POST") {
       const lines = (await (await request.response()).text()).split("\n").filter(Boolean).map((line) => JSON.parse(line));
       thumbnails = lines.reduce((sum, line) => sum + (line.thumbnails?.length ?? 0), 0);
