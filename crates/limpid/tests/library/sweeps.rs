@@ -30,7 +30,7 @@ fn lm(config: &Config, seed: u64, spoil: impl Fn(&Param, &mut [f32])) -> (Lm, Fo
         values
     };
     checkpoint::save(&folder.0, Format::Limpid, &Dtype::F32, &ModelData::new(config, &values)).unwrap();
-    (Lm::open(&folder.0).unwrap().with_machine(Machine::cpu(1)), folder)
+    (Lm::open(&folder.0).unwrap().with_machine(Machine::cpu(1 + seed as usize % 2)), folder)
 }
 
 fn sound(config: &Config, seed: u64) -> (Lm, Folder) {
