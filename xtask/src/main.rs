@@ -18,7 +18,7 @@ const CHORES: [Chore; 10] = [
     ("python", "the gate's part that needs Python and packages of PyPI: the wheel of crates/limpid-python", python),
     (
         "sweep",
-        "the tests that take long, for a release: every preset, every recipe of ranks, MPICH, 200 steps on a GPU",
+        "the tests that take long, for a release: every preset, every recipe of ranks, MPICH, 200 steps on a GPU, a slow page",
         sweep,
     ),
     ("features", "every crate alone, with and without each of its features", features),
@@ -86,8 +86,8 @@ fn ci() -> bool {
 /// The bindings of MPI are made of the one that this compiler belongs to.
 const OPEN_MPI: (&str, &str) = ("MPICC", "mpicc");
 
-/// What the gate leaves out because it takes long: what is ignored there, files damaged at full size, README's own command, and the processes
-/// of another MPI.
+/// What the gate leaves out because it takes long: what is ignored there, files damaged at full size, README's own command, the
+/// page where all that is drawn comes late, and the processes of another MPI.
 fn sweep() -> bool {
     let Some(features) = heavy() else { return false };
     let test = |rest: &[&'static str]| [&["test", "--workspace", "--features", features][..], rest].concat();
@@ -102,15 +102,21 @@ fn sweep() -> bool {
         (&test(&["--test", "hostile"]), &[OPEN_MPI, ("LIMPID_CASES", "50000")]),
         // without the heavy features: what says that it was built without them
         (&["test", "--workspace"], &[]),
-    ]) && mpi()
+    ]) && page(&[("SLOW", "1")])
+        && mpi()
 }
 
 /// The page of limpid-serve: its types, and its tests in a browser with the binary that `cargo build` or `cargo test` left. Without Node
 /// or a browser they are skipped, but not in CI.
 fn ui() -> bool {
+    page(&[])
+}
+
+/// The same, with variables for the tests.
+fn page(variables: &[(&str, &str)]) -> bool {
     let run = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(root().join("crates/limpid-serve/ui"));
+        command.args(arguments).envs(variables.iter().copied()).current_dir(root().join("crates/limpid-serve/ui"));
         command
     };
     let there = |mut command: Command| {

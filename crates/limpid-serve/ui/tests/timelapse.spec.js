@@ -15,8 +15,19 @@ const framesOf = (page) => page.evaluate(async () => (await fetch("/inspect/v1/t
 /** A score of every head at a frame. */
 const scoresOf = ({ frames, scores }, n, score) => frames[n].values.scores.filter((_, i) => i % 8 === scores.indexOf(score));
 
-/** The numbers of the table of heads. */
-const written = (page) => page.locator(".timelapse details table").first().locator("tbody tr").evaluateAll((rows) => rows.flatMap((row) => [...row.querySelectorAll("td")].slice(1).map((cell) => cell.textContent)));
+/** The numbers of the table of heads, once it is drawn under these words. */
+async function written(page, words) {
+  const table = page.locator(".timelapse details table").first();
+  await expect(table.locator("caption")).toHaveText(words);
+  return table.locator("tbody tr").evaluateAll((rows) => rows.flatMap((row) => [...row.querySelectorAll("td")].slice(1).map((cell) => cell.textContent)));
+}
+
+/** Holds the table of heads to these numbers. */
+async function holds(page, words, expected) {
+  const texts = await written(page, words);
+  expect(texts.length).toBe(expected.length);
+  texts.forEach((text, n) => near(number(text), expected[n]));
+}
 
 test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) => {
   await page.setViewportSize({ width: 1200, height: 900 });
@@ -33,7 +44,7 @@ test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) =>
   await expect(page).toHaveURL(/frame=10/);
   await expect(page).toHaveURL(/score=previous/);
   const [then, first] = [scoresOf(all, 10, "previous"), scoresOf(all, 0, "previous")];
-  (await written(page)).forEach((text, n) => near(number(text), then[n]));
+  await holds(page, "Step 10: previous token", then);
   const losses = all.frames[10].values.loss.filter((one) => one !== null);
   near(number(/loss of the probe ([\d.]+)/.exec(await line(page).textContent())[1].replace(/\.$/, "")), losses.reduce((a, b) => a + b) / losses.length);
   // the lens and the sample at this step
@@ -50,7 +61,7 @@ test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) =>
   await page.getByLabel("Compare with step").fill("0");
   await page.getByLabel("Compare with step").press("Enter");
   await expect(line(page)).toContainText("at step 0 it was");
-  (await written(page)).forEach((text, n) => near(number(text), then[n] - first[n]));
+  await holds(page, "Step 10: previous token, less that of step 0", then.map((one, n) => one - first[n]));
   const [x, y, cw, ch] = (await page.locator(".timelapse .heat").getAttribute("data-cells")).split(" ").map(Number);
   await page.locator(".timelapse .heat").click({ position: { x: x + 1.5 * cw, y: y + 1.5 * ch } });
   await expect(page.locator("#glass-numbers")).toContainText("Layer 1, head 1");
@@ -182,7 +193,7 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
     await page.locator(".timelapse summary").click();
     const [now, before] = [198, 0].map((n) => all.frames[n].values.induction);
     await page.getByLabel("Heads by").selectOption("repeated");
-    (await written(page)).forEach((text, n) => near(number(text), now[n] - before[n]));
+    await holds(page, "Step 198: induction on repeats, less that of step 0", now.map((one, n) => one - before[n]));
     // it plays to the end, step by step, and stops there
     await page.getByRole("button", { name: "Play" }).click();
     await expect(line(page)).toContainText("Step 200 of 200");
@@ -201,11 +212,11 @@ test("a saved file has the time-lapse, without asking anybody", async ({ page },
   await page.goto(viewAt({ frame: "7", score: "first" }));
   await page.locator(".timelapse summary").click();
   await expect(line(page)).toContainText("Step 7 of 20");
-  const own = await written(page);
+  const own = await written(page, "Step 7: first token");
   await page.goto(`${pathToFileURL(file)}#v=timelapse&frame=7&score=first`);
   await expect(line(page)).toContainText("Step 7 of 20");
   await page.locator(".timelapse summary").click();
-  expect(await written(page)).toEqual(own);
+  expect(await written(page, "Step 7: first token")).toEqual(own);
   await page.getByRole("slider").focus();
   await page.keyboard.press("End");
   await expect(line(page)).toContainText("Step 20 of 20");
