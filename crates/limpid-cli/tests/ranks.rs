@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{Folder, LIMPID, text, words};
+use common::{Folder, LIMPID, end, kill, text, within, words};
 use limpid::numeric::random;
 use std::collections::BTreeSet;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -38,35 +38,12 @@ fn mpirun(f: &Folder, processes: usize, arguments: &str) -> Command {
     start(f, &[(processes, LIMPID, arguments)])
 }
 
-/// Waits until `done`, and says whether that came within a time.
-fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let began = Instant::now();
-    while !done() {
-        if began.elapsed() > limit {
-            return false;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    true
-}
-
 /// Longer than any job takes. No test waits longer: a launcher may wait for ever.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Waits for a job, and kills its launcher after `limit`.
-fn end(job: Child, limit: Duration) -> Output {
-    let launcher = job.id().to_string();
-    let waits = std::thread::spawn(move || job.wait_with_output().unwrap());
-    if !within(limit, || waits.is_finished()) {
-        kill("-KILL", &launcher);
-        assert!(within(limit, || waits.is_finished()), "it was killed, and something still holds its stderr");
-    }
-    waits.join().unwrap()
-}
-
 /// Runs a job to its end.
 fn output(mut job: Command) -> Output {
-    end(job.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), LONG)
+    end(job.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), LONG).0
 }
 
 #[track_caller]
@@ -229,12 +206,12 @@ fn a_process_that_is_killed_ends_all_and_the_run_goes_on() {
         assert!(begins, "the launcher starts nothing");
         // the run may be over already
         let victim = victims.get(draw(1, victims.len().max(1)));
-        let struck = victim.is_some_and(|it| kill("-KILL", it));
+        let struck = victim.is_some_and(|it| kill("-KILL", *it));
         let at = Instant::now();
         let none_waits = within(Duration::from_secs(10), || processes(&format!("--out {run}$")).is_empty());
         let took = at.elapsed();
         // Open MPI 4.1's launcher itself may wait for ever for a process that died while it joined
-        let ended = end(job, Duration::from_secs(10)).status;
+        let ended = end(job, Duration::from_secs(10)).0.status;
         println!(
             "seed {seed}, run {i}: after {wait} ms process {victim:?} of {victims:?}, all ended {took:?} later: {ended}"
         );
@@ -286,14 +263,9 @@ fn what_does_not_fit_together_is_said_once() {
 }
 
 /// The numbers of limpid's processes whose command line has `what`, in the order of their start.
-fn processes(what: &str) -> Vec<String> {
+fn processes(what: &str) -> Vec<u32> {
     let found = Command::new("pgrep").args(["-f", &format!("^{LIMPID} .*{what}")]).output().unwrap();
-    text(&found.stdout).lines().map(Into::into).collect()
-}
-
-/// Sends a signal to a process, and says whether it was still there.
-fn kill(signal: &str, process: &str) -> bool {
-    Command::new("kill").args([signal, process]).stderr(Stdio::null()).status().unwrap().success()
+    text(&found.stdout).lines().map(|line| line.parse().unwrap()).collect()
 }
 
 /// Starts a long run in two processes and waits for its first save.
@@ -323,11 +295,11 @@ fn a_process_that_is_stopped_is_named_and_ends_all() {
     let number =
         |line: &str| Some(line.strip_prefix("OMPI_COMM_WORLD_RANK=").or(line.strip_prefix("PMI_RANK="))?.to_string());
     let number = environment.split('\0').find_map(number).expect("launchers number processes");
-    assert!(kill("-STOP", &second));
+    assert!(kill("-STOP", second));
     let stopped = Instant::now();
-    let out = end(job, Duration::from_secs(60));
+    let (out, _) = end(job, Duration::from_secs(60));
     let took = stopped.elapsed();
-    kill("-KILL", &second); // if it is still there
+    kill("-KILL", second); // if it is still there
     let said = fails(&out);
     let named = format!("process {number} has not answered for 4 s");
     assert!(said.contains(&named) && said.contains("--resume auto"), "{said}");
@@ -339,8 +311,8 @@ fn a_process_that_is_stopped_is_named_and_ends_all() {
 fn ctrl_c_at_the_launcher_ends_all_and_the_run_goes_on() {
     let f = Folder::new("ranks-interrupted");
     let job = long_run(&f, "interrupted", "--schedule constant --warmup-steps 0");
-    assert!(kill("-INT", &job.id().to_string()));
-    let out = end(job, LONG);
+    assert!(kill("-INT", job.id()));
+    let (out, _) = end(job, LONG);
     // Open MPI ends them; MPICH hands the signal on, so they save and end
     assert!(!text(&out.stderr).contains("panicked"), "{}", text(&out.stderr));
     assert!(processes("--out interrupted").is_empty(), "they go on");
@@ -394,7 +366,7 @@ fn processes_that_would_each_do_all_of_it_refuse() {
     job.args(words(&how)).current_dir(&f.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     match job.spawn() {
         Ok(job) => {
-            let said = fails(&end(job, LONG));
+            let said = fails(&end(job, LONG).0);
             assert!(said.contains("2 processes were started") && said.contains("sees 1"), "{said}");
         }
         Err(error) => println!("{other}: {error}"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TINY: &str =
     "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --warmup-steps 2 --sample 0 --threads 1";
@@ -496,16 +496,13 @@ impl Run {
 #[cfg(unix)]
 #[test]
 fn an_interrupt_saves_and_says_how_to_go_on() {
+    use crate::common::{kill, within};
     let f = Folder::new("interrupt");
     let data = f.file("rhyme.txt", RHYME.repeat(12));
     let flags = format!("train --data {data} --tokenizer char {TINY} --steps 100000 --out run");
     let child = f.command(&flags).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let start = Instant::now();
-    while !f.0.join("run/metrics.jsonl").exists() && start.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    assert!(within(Duration::from_secs(60), || f.0.join("run/metrics.jsonl").exists()), "no step is logged");
+    assert!(kill("-INT", child.id()));
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
     assert!(text(&out.stderr).contains("limpid train --resume run"), "{}", text(&out.stderr));

@@ -2,7 +2,7 @@
 //! terminal controls the process, so that the system sends SIGHUP, or is only where it reads and writes.
 #![cfg(all(target_os = "linux", feature = "chat", feature = "serve", feature = "ui"))]
 
-use crate::common::{Folder, LIMPID, text, words};
+use crate::common::{Folder, LIMPID, text, within, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -59,16 +59,14 @@ impl Terminal {
         let Terminal { keyboard, mut child, .. } = self;
         let begin = Instant::now();
         drop(keyboard);
-        loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                return (status.code(), begin.elapsed());
-            }
-            if begin.elapsed() > Duration::from_secs(180) {
-                child.kill().unwrap();
-                panic!("it goes on in a closed terminal");
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        let ended = within(Duration::from_secs(180), || child.try_wait().unwrap().is_some());
+        let took = begin.elapsed();
+        if !ended {
+            child.kill().unwrap();
         }
+        let status = child.wait().unwrap();
+        assert!(ended, "it goes on in a closed terminal");
+        (status.code(), took)
     }
 }
 

@@ -62,6 +62,7 @@ fn json_has_what_the_text_says() {
 #[cfg(unix)]
 #[test]
 fn an_interrupted_lesson_ends() {
+    use crate::common::kill;
     use std::io::{BufRead, BufReader, Read};
     let f = Folder::new("lesson-stop");
     let mut child = f.command("lesson regularisation").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -69,8 +70,7 @@ fn an_interrupted_lesson_ends() {
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
     assert!(line.starts_with("10 %: "), "{line}");
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    assert!(kill("-INT", child.id()));
     let mut rest = String::new();
     said.read_to_string(&mut rest).unwrap();
     let out = child.wait_with_output().unwrap();

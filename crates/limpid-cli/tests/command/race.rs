@@ -1,10 +1,10 @@
 //! `limpid race`: a short run and its verification, and what is refused. Races of toys are tested beside `race.rs`.
 
-use crate::common::{Folder, root, text};
+use crate::common::{Folder, kill, root, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 const KEPT: &str = "docs/race/stories-nano-default.json";
 
@@ -67,7 +67,7 @@ fn a_race_that_ends_badly_says_so() {
     let mut race = race.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(race.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(said.any(|line| line.contains("step 50: val loss")));
-    Command::new("kill").args(["-INT", &race.id().to_string()]).status().unwrap();
+    assert!(kill("-INT", race.id()));
     assert!(said.any(|line| line.contains("stopped before the end: there is no record")));
     assert_eq!(race.wait().unwrap().code(), Some(130));
     assert!(!f.0.join("long.json").exists());

@@ -3,6 +3,7 @@
 //! as often with a fault (40 times without), LIMPID_SEED chooses others.
 #![cfg(unix)]
 
+use crate::common::{end, kill, within};
 use limpid::checkpoint::safetensors_file;
 use limpid::numeric::random;
 use serde_json::Value;
@@ -96,31 +97,16 @@ fn said(output: &Output) -> String {
 
 /// Waits until `done`; a minute is too long.
 #[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} takes too long");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+fn until(what: &str, done: impl FnMut() -> bool) {
+    assert!(within(Duration::from_secs(60), done), "{what} takes too long");
 }
 
 /// What a process says until it ends; two minutes are too long.
 #[track_caller]
-fn ends(mut child: Child) -> Output {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > Duration::from_secs(120) {
-            child.kill().unwrap();
-            panic!("it does not end: {}", said(&child.wait_with_output().unwrap()));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.wait_with_output().unwrap()
-}
-
-fn signal(name: &str, child: &Child) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).stderr(Stdio::null()).status();
-    assert!(sent.is_ok());
+fn ends(child: Child) -> Output {
+    let (output, ended) = end(child, Duration::from_secs(120));
+    assert!(ended, "it does not end: {}", said(&output));
+    output
 }
 
 /// The same run through a shell, which takes away room or streams.
@@ -177,7 +163,7 @@ fn faulty(at: &Path, run: &str, more: &[&str], fault: Fault, share: f64, whole: 
                 std::thread::sleep(Duration::from_millis(1));
             }
             match fault {
-                Fault::Signal(name) => signal(name, &child),
+                Fault::Signal(name) => drop(kill(&format!("-{name}"), child.id())),
                 Fault::InTheWay(file) => drop(fs::create_dir_all(folder.join(format!("{file}.partial/x")))),
                 Fault::Room(_) => {}
             }
@@ -319,7 +305,7 @@ fn a_full_disk_loses_nothing() {
 /// Stops a run as Ctrl-C does, once it has saved a state.
 fn interrupt_after_a_save(child: Child, run: &Path) {
     until("the first save", || run.join("state/last.safetensors").exists());
-    signal("INT", &child);
+    kill("-INT", child.id());
     let output = ends(child);
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
 }
@@ -395,7 +381,7 @@ fn a_run_that_saved_nothing_begins_again_as_it_was() {
         until("the first step", || {
             run().is_some_and(|run| fs::metadata(run.join("metrics.jsonl")).is_ok_and(|m| m.len() > 0))
         });
-        signal("KILL", &child);
+        kill("-KILL", child.id());
         child.wait().unwrap();
         let run = run().unwrap();
         assert!(!run.join("state/last.safetensors").exists(), "it was killed before it saved");
@@ -515,7 +501,7 @@ fn nohup_is_kept() {
     let at = folder("nohup");
     let child = in_shell(&at, "run", &[], "trap '' HUP; exec", "").spawn().unwrap();
     until("the first save", || at.join("run/state/last.safetensors").exists());
-    signal("HUP", &child);
+    kill("-HUP", child.id());
     let output = ends(child);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     fs::remove_dir_all(at).unwrap();
@@ -530,7 +516,7 @@ fn a_stopped_run_says_so_in_its_exit_code() {
     command.args(["--steps", "100000", "--out", "run", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     until("the first save", || at.join("run/state/last.safetensors").exists());
-    signal("TERM", &child);
+    kill("-TERM", child.id());
     let output = ends(child);
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("the summary");
@@ -550,9 +536,9 @@ fn what_is_removed_or_moved_is_told() {
     let after_a_save = |run: &str, then: &dyn Fn(&Path)| {
         let child = train(&at, run, long).spawn().unwrap();
         until("the first save", || at.join(run).join("state/last.safetensors").exists());
-        signal("STOP", &child);
+        kill("-STOP", child.id());
         then(&at.join(run));
-        signal("CONT", &child);
+        kill("-CONT", child.id());
         ends(child)
     };
     let output = after_a_save("removed", &|run| fs::remove_file(run.join("metrics.jsonl")).unwrap());

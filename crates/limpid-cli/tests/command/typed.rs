@@ -1,7 +1,7 @@
 //! What a person types and reads: the last word of several places that say a setting, streams that are closed or full, and
 //! messages that help.
 
-use crate::common::{self, Folder, text};
+use crate::common::{self, Folder, kill, text};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -345,7 +345,7 @@ mod streams {
         lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step"))).unwrap().unwrap();
         drop(lines);
         for signal in ["-HUP", "-HUP", "-TERM", "-HUP"] {
-            let _ = Command::new("kill").args([signal, &child.id().to_string()]).status();
+            kill(signal, child.id());
         }
         let status = child.wait().unwrap();
         assert!(status.code().is_some_and(|code| code != 101), "{status}");

@@ -9,8 +9,8 @@ pub use folder::Folder;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The built binary.
 pub const LIMPID: &str = env!("CARGO_BIN_EXE_limpid");
@@ -146,19 +146,41 @@ pub fn missing<'a>(shown: &'a str, seen: &str) -> Option<&'a str> {
     shown.lines().filter(says).find(|line| !seen.any(|other| holds(&other, line)))
 }
 
+/// Waits until `done`, and says whether that came within a time.
+pub fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !done() {
+        if began.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+/// What a process said until it ended, and whether it ended by itself: after `limit` it is killed.
+pub fn end(child: Child, limit: Duration) -> (Output, bool) {
+    let process = child.id();
+    let waits = std::thread::spawn(move || child.wait_with_output().unwrap());
+    let ended = within(limit, || waits.is_finished());
+    if !ended {
+        kill("-KILL", process);
+        assert!(within(limit, || waits.is_finished()), "it was killed, and something still holds its stderr");
+    }
+    (waits.join().unwrap(), ended)
+}
+
+/// Sends a signal to a process, and says whether it was still there.
+pub fn kill(signal: &str, process: u32) -> bool {
+    Command::new("kill").args([signal, &process.to_string()]).stderr(Stdio::null()).status().unwrap().success()
+}
+
 /// Runs with an end after a minute: what waits for ever, or reads what has no end, fails here.
 #[track_caller]
 pub fn refused(f: &Folder, arguments: &str, said: &[&str]) {
-    let mut child = f.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let waits = (0..600).all(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        child.try_wait().unwrap().is_none()
-    });
-    if waits {
-        child.kill().unwrap();
-    }
-    let out = child.wait_with_output().unwrap();
+    let child = f.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (out, ended) = end(child, Duration::from_secs(60));
     let message = text(&out.stderr);
-    assert!(!waits && out.status.code() == Some(1) && !message.contains("panicked"), "limpid {arguments}: {message}");
+    assert!(ended && out.status.code() == Some(1) && !message.contains("panicked"), "limpid {arguments}: {message}");
     said.iter().for_each(|words| assert!(message.contains(words), "limpid {arguments} lacks `{words}`: {message}"));
 }

@@ -1,6 +1,6 @@
 //! A server that `limpid serve` starts, asked over a socket.
 
-use super::Folder;
+use super::{Folder, kill};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -51,8 +51,7 @@ impl Serving {
         answer
     }
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+        assert!(kill(name, self.child.id()));
     }
     /// Its exit code, and what it said since the first line.
     pub fn end(mut self) -> (Option<i32>, String) {
