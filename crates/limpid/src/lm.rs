@@ -624,16 +624,25 @@ impl Lm {
     /// As [`Lm::embed`], and if an id is not in the vocabulary.
     pub fn embed_ids(&self, ids: &[u32], pooling: Pooling) -> Result<Vec<f32>> {
         let batch = self.batch_of(ids)?;
-        let width = self.config.d_model;
-        let (model, backend) = self.inspected(batch.tokens.len(), true)?;
+        let (width, context) = (self.config.d_model, batch.tokens.len());
+        // the scores of all heads are not kept, where a mode has the hidden states of all positions without them
+        let mode = match (self.config.lm_head, self.config.final_norm) {
+            (true, _) => Mode::Score { batch: 1, context },
+            (false, false) => layers::mode(1, context),
+            (false, true) => Mode::Inspect { batch: 1, context },
+        };
+        let (model, backend) = self.scoring(mode)?;
         let mut backend = self.edited(backend, &batch)?;
         let name = if self.config.final_norm {
             Module::MODEL.part(Component::FinalNorm).named("hook_out")
         } else {
             Module::block(self.config.n_layer - 1).named("hook_resid_post")
         };
-        let hidden = model.tensor(&name).expect("every model has hidden states").region;
-        let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");
+        // an op has the same number in each of them, and a place of its own where all is kept
+        let named = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
+        let kept = named.tensor(&name).expect("every model has hidden states").region;
+        let last = named.ops().iter().rposition(|op| op.output() == kept).expect("an op makes them");
+        let hidden = model.ops()[last].output();
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..=last))?;
         let vector = pooling.pool(&backend.read(hidden.for_batch(&batch))?, width);
