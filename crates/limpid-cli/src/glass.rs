@@ -55,8 +55,19 @@ fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Resul
     Ok(ServedModel::new(checkpoint, &ServedAs { id, machine: machine.machine(), template: None })?)
 }
 
-/// Models that are looked into beside one that is served.
-pub fn others(paths: &[PathBuf], machine: &MachineOptions) -> Result<Vec<Subject>> {
+/// Models that are looked into beside one that is served, which is called `own`.
+pub fn others(paths: &[PathBuf], own: &str, machine: &MachineOptions) -> Result<Vec<Subject>> {
+    let mut names = vec![own.to_string()];
+    for path in paths {
+        let name = models::name(path);
+        if names.contains(&name) {
+            bail!(Usage(format!(
+                "--against {}: another model is called {name}, and models are told apart by the names of their folders: rename one",
+                path.display()
+            )));
+        }
+        names.push(name);
+    }
     let other = |path: &PathBuf| -> Result<Subject> {
         let model = models::checkpoint(path, !machine.no_verify)
             .and_then(|checkpoint| served(checkpoint, models::name(path), machine));
@@ -81,7 +92,7 @@ pub fn open(
         port: glass.port,
         inspect: Some(usize::try_from(glass.inspect_memory).unwrap_or(usize::MAX)),
         allow_interventions: true,
-        against: others(&glass.against, machine)?,
+        against: others(&glass.against, &models::name(dir), machine)?,
         look_only: !model.continues(),
         page: match &glass.ui_dir {
             Some(folder) => limpid_serve::PageOptions::Folder(folder.clone()),

@@ -94,7 +94,8 @@ fn question(subject: &Subject, body: &AskedFields) -> Result<(SweepQuestion, Opt
     let question = SweepQuestion { clean, corrupt, site, by, metric: stand_in, position, to, confirmed };
     question.check(subject.lm.config())?;
     let cost = question.cost(subject.lm.config());
-    if cost.token_layers > TOKEN_LAYERS && !confirmed {
+    // an estimate does not run them
+    if cost.token_layers > TOKEN_LAYERS && !confirmed && !body.flag("estimate")? {
         return Err(GlassError::LargeSweep(cost));
     }
     Ok((question, metric))

@@ -18,6 +18,9 @@ pub fn answer(subjects: &[Subject], query: &Query) -> Result<Reply> {
         Err(TimelapseError::Missing { .. }) => return Err(none),
         opened => opened?,
     };
+    let config = subject.lm.config();
+    let tokenizer = subject.lm.tokenizer().ok().map(|own| own.to_json());
+    timelapse.check_model(tokenizer.as_deref(), Some([config.n_layer, config.n_head]))?;
     let steps = timelapse.steps();
     let (from, pictured) = match query.text("step") {
         Some(_) if query.text("from").or(query.text("count")).is_some() => {

@@ -95,6 +95,9 @@ pub fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Res
     let best: Vec<u32> = best.iter().flat_map(|prediction| &prediction.top).map(|best| best.id).collect();
     let usual = |place: usize| best.get(place).map_or(0, |id| *id as usize);
     let target = match query.text("word") {
+        Some(word) if query.text("target").is_some() => {
+            return Err(refusal("word", "alone, without `target`", word));
+        }
         Some(word) => one_token(&opened.subject, "word", word)?,
         None => query.number("target", usual(0), v)?,
     };

@@ -270,11 +270,13 @@ fn inside(step: usize, name: &str, what: &str, numbers: &[usize], count: usize) 
     if numbers.is_empty() {
         return Err(EditError::NoEffect { step, what: format!("the list of `{what}` is empty") });
     }
-    match numbers.iter().find(|n| **n >= count) {
-        Some(n) => {
-            let what = format!("`{name}` has no {what} {n}: there are {count}, counted from 0");
-            Err(EditError::Misfit { step, what })
-        }
+    let misfit = |what| Err(EditError::Misfit { step, what });
+    if let Some(n) = numbers.iter().find(|n| **n >= count) {
+        return misfit(format!("`{name}` has no {what} {n}: there are {count}, counted from 0"));
+    }
+    let mut known = BTreeSet::new();
+    match numbers.iter().find(|n| !known.insert(**n)) {
+        Some(n) => misfit(format!("`{what}` names {n} twice")),
         None => Ok(()),
     }
 }
@@ -374,8 +376,9 @@ impl EditPositions {
             EditPositions::These(listed) => {
                 let of = |at: &i64| {
                     position_in(*at, held).filter(|at| *at < all).ok_or_else(|| {
-                        let what =
-                            format!("there is no position {at}: the sequence has {all}, {held} of them its prompt's");
+                        let what = format!(
+                            "there is no position {at}: the sequence has {all}, of which {held} are the prompt's"
+                        );
                         EditError::Misfit { step, what }
                     })
                 };

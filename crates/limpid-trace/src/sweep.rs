@@ -318,6 +318,9 @@ pub struct SweepReceiver {
     pub heads: Option<Vec<usize>>,
 }
 
+/// The most cells of a grid.
+const CELLS: u64 = 1 << 24;
+
 /// What a sweep takes: its cells, and how many tokens go through how many layers at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepCost {
@@ -360,7 +363,23 @@ impl SweepQuestion {
         if self.by == SweepBy::Pair && self.site != SweepSite::Pattern {
             return wrong(format!("only `pattern` has pairs of positions, and the site is `{}`", self.site.name()));
         }
+        let cells = self.cost(config).cells;
+        if cells > CELLS {
+            let [cells, most] = [cells, CELLS].map(commas);
+            return wrong(format!(
+                "this sweep has {cells} cells, more than {most}: take a coarser grid or shorter prompts"
+            ));
+        }
         self.row().map(drop)
+    }
+
+    /// Bytes that a layer of the grid takes beside its runs: both runs' values at the site, and its cells.
+    pub fn layer_bytes(&self, config: &Config) -> usize {
+        let cells = (self.cost(config).cells / config.n_layer.max(1) as u64) as usize;
+        let tokens = self.clean.len();
+        let row = if self.site == SweepSite::Pattern { config.n_head.saturating_mul(tokens) } else { config.d_model };
+        let values = row.saturating_mul(tokens).saturating_mul(2 * size_of::<f32>());
+        values.saturating_add(cells.saturating_mul(size_of::<Cell>() + config.n_layer * size_of::<f64>()))
     }
 
     /// That a model has what is patched, in each layer, and what receives it. `named` has a place for every tensor (`Mode::Inspect`).

@@ -105,7 +105,7 @@ impl Lm {
         let shown = self.shown_bytes(tokens)?;
         let ends = 2 * self.layer_bytes(tokens)?.saturating_add(shown.min(SEEN));
         let runs = if estimate { shown } else { self.layer_bytes_of(question.at_once(self.config()), tokens)? };
-        Ok(ends.saturating_add(runs))
+        Ok(ends.saturating_add(runs).saturating_add(question.layer_bytes(self.config())))
     }
 
     /// Gradients of a metric of one sequence at these tensors; `position` is where it is read. The loss is that of the sequence's own targets.

@@ -139,7 +139,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let (adapter, verified) = (args.weights.adapter.clone(), !args.machine.no_verify);
     let follow = args.follow.then(|| live::followed(path, adapter, verified, how.clone()));
     let model = ServedModel::new(checkpoint, &how)?;
-    options.against = glass::others(&args.against, &args.machine)?;
+    options.against = glass::others(&args.against, &how.id, &args.machine)?;
     let fingerprint = model.fingerprint.clone();
     let kv_memory = options.engine.cache_bytes;
     let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;

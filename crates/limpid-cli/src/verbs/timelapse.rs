@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// Show what a model did inside while it learned: how each head's scores, the logit lens and a sample changed.
 ///
-/// The frames are those of `limpid train --probe`, also of a run that still trains. Every score of a head is a share of its weights, except
+/// The frames are those of `limpid train --probe`, including a run that is still training. Every score of a head is a share of its weights, except
 /// distance (in tokens); `repeated` is its induction score on random tokens that come twice (docs/inside.md).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: limpid timelapse runs/x --score repeated --above 0.5")]
@@ -66,6 +66,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut timelapse = Timelapse::open(&folder)?;
     let path = folder.join("tokenizer.json");
     let tokenizer = if path.exists() { Some(Tokenizer::load(path)?) } else { None };
+    timelapse.check_model(tokenizer.as_ref().map(Tokenizer::to_json).as_deref(), None)?;
     let steps = timelapse.steps();
     if steps.is_empty() {
         bail!("{} has no frame yet: the first one comes before the first step", folder.join(FILE).display());

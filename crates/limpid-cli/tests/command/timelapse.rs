@@ -2,6 +2,7 @@
 
 use crate::common::Folder;
 use serde_json::Value;
+use std::fs;
 
 const RUN: &str = "train --data text.txt --tokenizer char --n-layer 2 --d-model 16 --n-head 2 --context-length 40 --batch-size 2 --steps 8 \
     --sample 0 --threads 1 --out run";
@@ -34,6 +35,11 @@ fn frames_are_shown_and_told() {
     assert!(f.json("timelapse run --step 8 --json")["frames"][0]["values"]["patterns"].is_string());
     f.fails(1, "timelapse .", &["timelapse.lpt", "--probe"]);
     f.fails(2, "timelapse run --score sharpness", &["sharpness", "repeated"]);
+    // beside a model with other tokens its numbers would be other words
+    f.file("other.txt", "Not that question! Is it to be?\n".repeat(60));
+    f.ok(&RUN.replace("text.txt", "other.txt").replace("--out run", "--out other"));
+    fs::copy(f.0.join("run/timelapse.lpt"), f.0.join("other/timelapse.lpt")).unwrap();
+    f.fails(1, "timelapse other", &["recorded of a model with another tokenizer"]);
     // settings go along when a run is resumed, and may not change on the way
     f.fails(1, "train --resume run --probe-text other", &["probe_text"]);
     let bert = "train --preset bert-base-uncased --data text.txt --steps 1 --probe --out bert";

@@ -102,6 +102,7 @@ fn what_does_not_fit_is_refused_with_the_librarys_words() {
         (json!([{ "ablate": "blocks.0.attn.hook_z", "head": 99 }]), "has no head 99"),
         (json!([{ "ablate": "blocks.0.attn.hook_z", "head": -1 }]), "`head` is a whole number"),
         (json!([{ "ablate": "blocks.0.attn.hook_z", "head": [] }]), "no_effect"),
+        (json!([{ "scale": "blocks.0.attn.hook_z", "head": [1, 1], "by": 4 }]), "`head` names 1 twice"),
         (json!([{ "set": "blocks.0.hook_resid_pre", "value": vec![0; 5000] }]), "5000 were given"),
         (at(json!(15)), "there is no position 15"),
         (at(json!(-9)), "there is no position -9"),

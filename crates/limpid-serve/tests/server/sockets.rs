@@ -101,6 +101,7 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
         ("gradients?foil=some", 400, "invalid_value"),
         ("gradients?via=h0.0", 400, "unknown_parameter"),
         ("path?word=no+such+word", 400, "invalid_value"),
+        ("path?word=a&target=1", 400, "invalid_value"),
         ("attribution?position=1&unit=soul", 400, "invalid_value"),
         ("mlp?layer=2&position=0", 400, "invalid_value"),
         ("predictions?position=12", 400, "invalid_value"),

@@ -76,6 +76,11 @@ pub enum TimelapseError {
     NotThis(&'static str),
 }
 
+/// What a header has of a text to tell it from others.
+pub(super) fn checksum(text: &str) -> String {
+    format!("{:016x}", xxh3_64(text.as_bytes()))
+}
+
 type Result<T, E = TimelapseError> = std::result::Result<T, E>;
 
 /// What the frames of a file hold.
@@ -199,7 +204,8 @@ impl TimelapseHeader {
     fn frame_bytes(&self) -> Result<usize, String> {
         let mut all = 0usize;
         for channel in &self.channels {
-            let bytes = channel.bytes().and_then(|bytes| all.checked_add(bytes)).filter(|all| *all <= LARGEST_FRAME);
+            let bytes = channel.bytes().filter(|_| !channel.shape.contains(&0)); // a 0 would let other axes be any number
+            let bytes = bytes.and_then(|bytes| all.checked_add(bytes)).filter(|all| *all <= LARGEST_FRAME);
             all = bytes.ok_or_else(|| {
                 format!(
                     "the channel `{}` of {} {:?} is none that is read: the types are f32, u32 and u8, and a frame has at most {LARGEST_FRAME} bytes",
@@ -349,6 +355,24 @@ impl Timelapse {
     /// What the frames hold.
     pub fn header(&self) -> &TimelapseHeader {
         &self.header
+    }
+
+    /// That it was recorded of a model with this tokenizer.json and so many layers and heads, if they are known: frames name tokens and
+    /// heads by their numbers.
+    ///
+    /// # Errors
+    /// If it was recorded of another.
+    pub fn check_model(&self, tokenizer: Option<&str>, shape: Option<[usize; 2]>) -> Result<()> {
+        let scores = self.header.channels.iter().find(|channel| channel.name == "scores");
+        let differs = if tokenizer.is_some_and(|json| checksum(json) != self.header.tokenizer) {
+            "tokenizer"
+        } else if scores.is_some_and(|own| shape.is_some_and(|shape| own.shape.get(..2) != Some(&shape[..]))) {
+            "number of layers or heads"
+        } else {
+            return Ok(());
+        };
+        let what = format!("it was recorded of a model with another {differs} than the one beside it");
+        Err(TimelapseError::Format { path: self.path.clone(), what })
     }
 
     /// The steps of the frames, in order.
@@ -580,6 +604,19 @@ mod tests {
         steps.iter().for_each(|step| writer.add(&frame(*step)));
         writer.write(true).unwrap();
         fs::read(folder.join(super::super::FILE)).unwrap()
+    }
+
+    /// Sizes of which one is 0 take no bytes, whatever the others say.
+    #[test]
+    fn a_header_without_sizes_is_refused() {
+        let folder = folder("nothing");
+        let shape: &[(&str, usize)] = &[("layer", 4_000_000_000), ("head", 2_000_000_000), ("score", 0)];
+        let channels = vec![Channel::new("scores", shape, "f32", "share")];
+        let mut writer = TimelapseWriter::new(&folder, TimelapseHeader { channels, ..header() });
+        writer.rewind(0).unwrap();
+        let error = writer.write(true).and_then(|_| Timelapse::open(&folder).map(drop)).unwrap_err().to_string();
+        assert!(error.contains("the channel `scores`"), "{error}");
+        fs::remove_dir_all(folder).unwrap();
     }
 
     fn reread(folder: &Path, bytes: &[u8]) -> Result<Vec<Frame>> {

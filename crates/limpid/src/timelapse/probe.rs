@@ -3,7 +3,7 @@
 //! the same bits as without it, and there is nothing here that only a time-lapse can do. (A copy is packed, and writes a sample in less
 //! time than the trainer's own weights would, the copying included.)
 
-use super::file::{Channel, ChannelValues, Frame, NONE, TimelapseError, TimelapseHeader, TimelapseWriter};
+use super::file::{Channel, ChannelValues, Frame, NONE, TimelapseError, TimelapseHeader, TimelapseWriter, checksum};
 use super::{NORMS, SCORES, SIDE};
 use crate::config::{Config, Mask};
 use crate::error::Result;
@@ -19,7 +19,6 @@ use crate::training::held;
 use crate::{Error, Lm, Machine, TrainingPlan};
 use limpid_core::kernels::attend::Stage;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Tokens of the probe, unless a text is given.
 const TOKENS: usize = 64;
@@ -227,7 +226,6 @@ fn header(config: &Config, tokenizer: &str, probe: Vec<u32>, context: usize) -> 
         Channel::new("patterns", &and(&[("row", SIDE), ("column", SIDE)]), "u8", "greatest weight of a square, log8"),
         Channel::new("sample", &[("token", SAMPLE)], "u32", "token"),
     ];
-    let checksum = |text: &str| format!("{:016x}", xxh3_64(text.as_bytes()));
     let prompt = tokens.min(context.saturating_sub(SAMPLE).max(1));
     TimelapseHeader {
         config: checksum(&config.to_json()),

@@ -57,6 +57,28 @@ fn question(config: &Config, seed: u64) -> SweepQuestion {
     }
 }
 
+/// The grid of a long text, pair by pair, is refused before its cells are made, and what a layer of it takes is known.
+#[test]
+fn a_grid_without_bounds_is_refused() {
+    let config = Config { context_length: 1 << 20, ..tiny() };
+    let of = |tokens: usize| SweepQuestion {
+        clean: vec![1; tokens],
+        corrupt: vec![2; tokens],
+        site: SweepSite::Pattern,
+        by: SweepBy::Pair,
+        metric: SweepMetric::Divergence,
+        confirmed: true,
+        ..question(&config, 1)
+    };
+    of(300).check(&config).unwrap();
+    let error = of(20_000).check(&config).unwrap_err().to_string();
+    assert!(error.contains("cells, more than 16,777,216"), "{error}");
+    let values = |tokens: usize| 2 * 4 * config.n_head * tokens * tokens;
+    assert!((40..100).contains(&((of(300).layer_bytes(&config) - values(300)) / (config.n_head * 300 * 300))));
+    let whole = SweepQuestion { by: SweepBy::Head, ..of(12_000) };
+    assert!(whole.layer_bytes(&config) >= values(12_000), "both patterns count, however few the cells");
+}
+
 fn logits(run: &mut LayerTrace) -> Vec<Vec<f32>> {
     let (last, mut rows) = (run.last().unwrap(), vec![]);
     run.logits(&last.values, |_, logits| rows.push(logits.to_vec())).unwrap();
