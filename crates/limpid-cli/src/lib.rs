@@ -123,6 +123,15 @@ fn expected(error: &clap::Error) -> Option<String> {
     })
 }
 
+/// Whether what does not go together is the text that stands without a flag.
+fn names_text(error: &clap::Error) -> bool {
+    [ContextKind::InvalidArg, ContextKind::PriorArg].iter().any(|kind| match error.get(*kind) {
+        Some(ContextValue::String(name)) => name == "[TEXT]",
+        Some(ContextValue::Strings(names)) => names.iter().any(|name| name == "[TEXT]"),
+        _ => false,
+    })
+}
+
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
 fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins: &Origins) -> anyhow::Error {
     // what was not typed has the name of the place where it stands
@@ -141,7 +150,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     }
     let verb = options::verb(typed, command).map_or(command, |(verb, _)| verb);
     let one_text = "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'";
-    if error.kind() == ErrorKind::ArgumentConflict && error.to_string().contains("[TEXT]") {
+    if error.kind() == ErrorKind::ArgumentConflict && names_text(&error) {
         error.remove(ContextKind::Usage);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![one_text.into()]));
         return error.into();
@@ -232,6 +241,9 @@ const THREAD: u64 = STACK as u64 + (72 << 20);
 ///
 /// `typed` are its words, the program's name first. Returns the exit code.
 pub fn run(typed: Vec<OsString>) -> u8 {
+    // a limit on the size of files (ulimit -f) is then an error of a write, as a full disk is
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
     if machine::stack().is_some_and(|stack| stack >= STACK as u64) {
         return command(typed);
     }

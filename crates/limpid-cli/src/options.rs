@@ -197,7 +197,10 @@ impl ModelOptions {
         let asked = self.over(base)?;
         let mut wanted = Config { dropout: base.dropout, ..asked.clone() };
         wanted.context_length = wanted.context_length.max(base.context_length);
-        if let Some((name, value, was)) = changes(base, &wanted).next() {
+        // one setting may change others: blame the one that was asked for
+        let (asked_for, others): (Vec<_>, Vec<_>) =
+            changes(base, &wanted).partition(|(name, ..)| self.has(&name.replace('-', "_")));
+        if let Some((name, value, was)) = asked_for.into_iter().chain(others).next() {
             bail!(Usage(format!("--{name} is {value}, but the model {from} has {was}: fine-tuning cannot change it")));
         }
         Ok(Config { dropout: asked.dropout, ..base.clone() })
@@ -833,6 +836,12 @@ fn resumed(resume: Option<OsString>, out: Option<OsString>) -> Result<Option<Pat
     let Some(resume) = resume else { return Ok(None) };
     if resume != "auto" {
         let folder = PathBuf::from(&resume);
+        if resume.is_empty() {
+            bail!(Usage("--resume needs a value: auto, or the folder of a run".into()));
+        }
+        if !folder.exists() {
+            bail!("{} cannot be resumed: there is no such folder", folder.display());
+        }
         if !folder.join("limpid.toml").exists() {
             bail!("{} cannot be resumed: it has no limpid.toml, so no run began there", folder.display());
         }

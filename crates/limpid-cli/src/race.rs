@@ -7,7 +7,7 @@
 use crate::options::Usage;
 use crate::training::step_flops;
 use anyhow::{Context, Result, bail};
-use limpid::config::{Config, unknown};
+use limpid::config::{Config, Mask, unknown};
 use limpid::data::source::{TextSource, text};
 use limpid::receipt::{VERSION, sha256};
 use limpid::train::{Control, Recipe, RunOptions, TrainEvent};
@@ -249,6 +249,9 @@ pub fn race(
     let plan = training.prepare()?;
     let parameters = plan.model.parameter_count();
     let [least, most] = track.parameters;
+    if config.mask != Mask::Causal {
+        bail!("a race is for models that predict the next token: leave the mask causal");
+    }
     if !(least..=most).contains(&parameters) {
         bail!("the model has {parameters} parameters; the track {} takes {least} to {most}", track.name);
     }

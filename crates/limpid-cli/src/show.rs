@@ -278,8 +278,8 @@ pub struct Progress {
 impl Progress {
     /// For `total` steps.
     pub fn new(total: u64, quiet: bool) -> Progress {
-        let lines = !std::io::stderr().is_terminal();
-        let bar = if lines || quiet { ProgressBar::hidden() } else { ProgressBar::new(total) };
+        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(total) };
+        let lines = bar.is_hidden(); // no terminal, or one that moves no cursor (TERM=dumb)
         let template =
             if width() < 70 { "{pos}/{len} {wide_msg}" } else { "{bar:20.cyan/blue} {pos}/{len}  {wide_msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {

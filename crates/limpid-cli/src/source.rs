@@ -91,6 +91,9 @@ pub fn prompt(given: &str) -> Result<String> {
             None => return Ok(given.into()),
         },
     };
+    if text.starts_with('\u{feff}') {
+        text.drain(..'\u{feff}'.len_utf8()); // the mark of some editors, no part of the text
+    }
     if text.ends_with('\n') {
         text.truncate(text.len() - if text.ends_with("\r\n") { 2 } else { 1 });
     }

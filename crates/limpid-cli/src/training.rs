@@ -27,6 +27,9 @@ axis! {
     }
 }
 
+/// The text that is trained on unless another is named.
+const BUILT_IN: &str = "builtin:stories";
+
 /// What is to be trained, and how.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TrainingArgs {
@@ -36,7 +39,7 @@ pub struct TrainingArgs {
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
     /// conversations (JSON, parquet), - for standard input, builtin:stories (builtin:stories:20M for more), or a document's example:
     /// builtin:s0, s0-three, s1, s3 (docs/data.md)
-    #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
+    #[arg(long, value_name = "FILE|DIR", default_value = BUILT_IN, alias = "dataset")]
     data: String,
     /// bpe (byte pairs learned from the text; bpe:SIZE sets the vocabulary size), char, word, gpt2, cl100k_base, o200k_base, a
     /// tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense keeps only the ids that the text uses
@@ -204,6 +207,14 @@ impl TrainingArgs {
         ];
         if let Some((name, _)) = others.iter().find(|(_, given)| *given) {
             bail!(Usage(format!("{name}: a race trains a new model for a number of steps; remove it from the recipe")));
+        }
+        let tracks = [
+            ("data", self.text.is_some() || self.data != BUILT_IN),
+            ("tokenizer", self.tokenizer.is_some()),
+            ("val_fraction", self.recipe.has("val_fraction")),
+        ];
+        if let Some((name, _)) = tracks.iter().find(|(_, given)| *given) {
+            bail!(Usage(format!("{name}: the track decides it; remove it from the recipe")));
         }
         let (config, usual) = self.settings(None)?;
         let recipe = self.recipe.over(&usual.recipe)?;

@@ -877,16 +877,15 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_ranges()?;
         if self.d_head.is_none() && !self.d_model.is_multiple_of(self.n_head) {
-            let divides = |n: &usize| self.d_model.is_multiple_of(*n);
+            let even = if self.positions == Positions::Rotary && self.rotary_dim.is_none() { 2 } else { 1 };
+            let divides = |n: &usize| self.d_model.is_multiple_of(n.saturating_mul(even));
             const TRIED: usize = 1 << 16; // a limit for absurdly large numbers
             let below = (1..self.n_head.min(self.d_model + 1)).rev().take(TRIED).find(divides);
             let above = (self.n_head..=self.d_model).take(TRIED).find(divides);
             let heads: Vec<String> = [below, above].iter().flatten().map(usize::to_string).collect();
-            let mend = format!(
-                "use {} heads, or d_model {}",
-                heads.join(" or "),
-                self.d_model.div_ceil(self.n_head).saturating_mul(self.n_head)
-            );
+            let heads = if heads.is_empty() { String::new() } else { heads.join(" or ") + " heads, or " };
+            let step = self.n_head.saturating_mul(even);
+            let mend = format!("use {heads}d_model {}", self.d_model.div_ceil(step).saturating_mul(step));
             return Err(ConfigError::HeadsDontDivide { d_model: self.d_model, n_head: self.n_head, mend });
         }
         let Heads { n_head, n_kv_head, d_head, d_value } = self.heads();

@@ -26,6 +26,15 @@ impl fmt::Display for Place {
     }
 }
 
+/// Why a name stands for no file.
+fn no_file(name: &str) -> &'static str {
+    if name.starts_with("builtin:") {
+        "a built-in text is no file: only training and evaluation read it; `limpid data stories` writes the stories as one"
+    } else {
+        "there is no such file or folder (or use builtin:stories)"
+    }
+}
+
 /// Why a corpus cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,7 +51,7 @@ pub enum CorpusError {
     #[error(transparent)]
     Data(#[from] super::DataError),
     /// A name stands for no file.
-    #[error("{0}: there is no such file or folder (or use builtin:stories)")]
+    #[error("{}: {}", .0, no_file(.0))]
     NotFound(String),
     /// A folder has no documents.
     #[error("{}: the folder has no documents (.txt, .md, .jsonl, .ndjson, .json, .parquet, these with .gz or .zst)", .0.display())]

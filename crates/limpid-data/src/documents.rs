@@ -535,8 +535,11 @@ fn json(input: &Input, field: Option<&str>, number: u64, bytes: &[u8]) -> Result
     };
     let mut value = serde_json::Deserializer::from_str(text);
     let found = Field(Some(field)).deserialize(&mut value).and_then(|found| value.end().map(|()| found));
-    let found = found
-        .map_err(|e| CorpusError::Json { place: place(), why: e.to_string().replace("line 1 column", "column") })?;
+    let found = found.map_err(|e| {
+        let form =
+            if input.kind == TextFormat::Json { " (the file is an array, or has one object a line)" } else { "" };
+        CorpusError::Json { place: place(), why: e.to_string().replace("line 1 column", "column") + form }
+    })?;
     let text = found.map_err(|has| CorpusError::Field { place: place(), field: field.into(), has })?;
     Ok(Unit { place: number, text, last: true, ..Unit::default() })
 }

@@ -191,7 +191,8 @@ fn write_shards(
     let documents = documents.into_inner();
     let mut manifest = shared.into_inner();
     if manifest.train.all.tokens == 0 {
-        return Err(CorpusError::Empty(out.display().to_string()));
+        let files: Vec<String> = plan.inputs.iter().map(|input| input.path.display().to_string()).collect();
+        return Err(CorpusError::Empty(files.join(", ")));
     }
     // those that the tokenizer refused before an interruption are in the shards' counts only
     let refused = manifest.train.all.bad + manifest.val.all.bad;

@@ -726,10 +726,10 @@ impl Reading {
 pub fn left_out(empty: u64, bad: u64, complaints: &[String]) -> String {
     let mut said = String::new();
     if empty > 0 {
-        said += &format!("; {} empty ones left out", units::commas(empty));
+        said += &format!("; {} left out", plural(empty as usize, "empty document"));
     }
     if bad > 0 {
-        said += &format!("; {} bad ones left out:", units::commas(bad));
+        said += &format!("; {} left out:", plural(bad as usize, "bad document"));
         complaints.iter().for_each(|c| said += &format!("\n  {c}"));
     }
     said

@@ -177,8 +177,7 @@ impl Refusal {
 
     /// The model's computation may not be changed.
     pub fn interventions_disabled(param: &str) -> Refusal {
-        let message =
-            "this server lets nobody change what its model computes: start it with --allow-interventions to permit it";
+        let message = "this server allows no interventions: start it with --allow-interventions to permit it";
         Refusal::of("interventions_disabled", param, message)
     }
 

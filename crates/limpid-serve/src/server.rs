@@ -131,7 +131,7 @@ pub enum ServeError {
     #[error("the model has no tokenizer, and requests are texts: put its tokenizer.json beside it")]
     NoTokenizer,
     /// Other machines could use the server without a key.
-    #[error("other machines reach the host {0}, so requests need a key: give one, or say that everybody may ask")]
+    #[error("other machines reach the host {0}, so requests need a key: give one, or accept requests from everyone")]
     Exposed(String),
     /// A template that fails.
     #[error("the chat template fails on a message of a user: {0}; give another")]

@@ -16,7 +16,7 @@ const STOPS = [
   { title: "Who wrote it", view: "path", parts: [], says: "The likeliest word against the runner-up, as a sum: each bar is a part of the model, to the right if it wrote for the word, to the left against it. The bars add up to the last line." },
   { title: "Where a head looked", view: "path", parts: ["head"], says: "Of the heads, this one wrote most. The arcs go to the words that it looked at; their weights add up to 1." },
   { title: "What it carried", view: "path", parts: ["head", "token"], says: "From this word it carried a value into the stream of the last one. The column of numbers says which words that makes likelier." },
-  { title: "Back to the input", view: "path", parts: ["head", "token", "embed"], says: "What it carried was written there by earlier parts, and in the end by the word itself: its vector in the token table. Here the way ends." },
+  { title: "Back to the input", view: "path", parts: ["head", "token", "embed"], says: "What it carried was written there by earlier parts, and in the end by the word itself: its vector in the token table. The path ends here." },
   { title: "When it knew", view: "lens", parts: null, says: "The same word after each layer, from left to right: a line marks the layer from which it stays. Now click any word, anywhere, to ask why." },
 ];
 

@@ -13,7 +13,7 @@ use limpid_base::words::system;
 #[non_exhaustive]
 pub enum TokenizerError {
     /// A name that no tokenizer has.
-    #[error("no tokenizer is called {name:?}; {}known names are {}", meant(.nearest), NAMES.join(", "))]
+    #[error("no tokenizer is called {name:?}, and there is no such file; {}known names are {}", meant(.nearest), NAMES.join(", "))]
     Name {
         /// The name asked for.
         name: String,

@@ -98,8 +98,9 @@ impl Learner {
         if recipe.vocab_size < bytes + special || recipe.vocab_size > 1 << 24 {
             let of = if bytes == 256 { "256 bytes" } else { "1 token" };
             return Err(TokenizerError::Learn(format!(
-                "a vocabulary of {} is too small or too large: {of} and {special} special tokens are {}, 16777216 the most",
+                "a vocabulary of {} cannot be learned: it has {of} and {}, so at least {}, and at most 16777216",
                 recipe.vocab_size,
+                limpid_base::plural::plural(special, "special token"),
                 bytes + special
             )));
         }

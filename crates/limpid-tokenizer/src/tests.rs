@@ -205,11 +205,11 @@ fn names_are_known_or_guessed() {
     }
     assert_eq!(
         Tokenizer::named("gtp2").unwrap_err().to_string(),
-        "no tokenizer is called \"gtp2\"; did you mean \"gpt2\"? known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
+        "no tokenizer is called \"gtp2\", and there is no such file; did you mean \"gpt2\"? known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
     );
     assert_eq!(
         Tokenizer::named("zebra").unwrap_err().to_string(),
-        "no tokenizer is called \"zebra\"; known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
+        "no tokenizer is called \"zebra\", and there is no such file; known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
     );
     assert!(matches!(Tokenizer::named("word"), Err(TokenizerError::Untrained { name: "word" })));
     NAMES[2..].iter().for_each(|name| assert!(Tokenizer::named(name).is_ok(), "{name}"));

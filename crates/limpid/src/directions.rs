@@ -105,8 +105,9 @@ impl DirectionQuestion {
         let pairs = self.pairs.len();
         let held_out = (self.held_out * pairs as f64).ceil() as usize;
         if pairs == 0 || held_out >= pairs {
-            let needs = if held_out > 0 { "at least one pair to learn from and one to hold out" } else { "a pair" };
-            return wrong(format!("a direction needs {needs} of prompts; there are {pairs}: give more"));
+            let needs =
+                if held_out > 0 { "two pairs of prompts, one of them to hold out" } else { "one pair of prompts" };
+            return wrong(format!("a direction needs at least {needs}, and {pairs} were given"));
         }
         Ok(held_out)
     }

@@ -195,7 +195,7 @@ mod gpu {
     use super::{Backend, BackendError, BackendOptions, DeviceMemory, Model, SharedWeights, TrainingMemory, backend};
 
     fn missing<T>() -> backend::Result<T> {
-        let what = "it was built without: build it with the feature `gpu`, or run on the cpu".into();
+        let what = "it has no GPU support: build it with the feature `gpu`, or run on the cpu".into();
         Err(BackendError::NotSupported { op: "gpu", what, settings: &["device cpu"] })
     }
 

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Talk to a model that was trained on conversations.
 ///
 /// In a terminal, lines can be edited, Ctrl-C stops an answer, Ctrl-D or /exit ends, and /help lists commands. Through a pipe each line is a
-/// message; the answers are on stdout. The model sees the whole conversation; when its context is full, that is said.
+/// message; the answers are on stdout. The model sees the whole conversation; when its context is full, it says so.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -55,9 +55,9 @@ const HELP: &str = "\
 /system TEXT      the system message; without TEXT there is none
 /temperature X    sampling temperature; 0 takes the likeliest token
 /save FILE        add the conversation to FILE as a line of JSON, as `limpid train --data` reads it
-/exit             ends, as Ctrl-D, q, quit and exit do
+/exit             end the program (so do Ctrl-D, q, quit and exit)
 /help             these lines
-Ctrl-C stops an answer. A message that begins with / is typed with a blank before it.";
+Ctrl-C stops an answer. To send a message that begins with /, type a space before it.";
 
 /// Bytes of a message: more than any context has room for.
 const LONGEST: usize = 16 << 20;

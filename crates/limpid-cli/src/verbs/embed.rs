@@ -1,17 +1,18 @@
 //! `embed`: texts to vectors.
 
 use crate::models::{InterventionOptions, WeightOptions, sharing};
-use crate::options::MachineOptions;
+use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use limpid::{Pooling, normalized};
 use serde_json::json;
+use std::path::Path;
 
 /// Turn texts into embedding vectors: the hidden states before the model's head, pooled and normalised to length 1.
 ///
 /// Prints JSON lines, one for each text: {"tokens": N, "embedding": [...]}. For models that generate and for encoders such as BERT.
 /// A folder of sentence-transformers (modules.json) says how: its pooling, whether vectors have length 1, the prompt and the most
-/// tokens are then done as there; a text that is cut has "cut": N, the tokens left out. Of a GGUF file its pooling_type counts.
+/// tokens are then as it says; a text that is cut has "cut": N, the number of tokens left out. For a GGUF file, its pooling_type decides.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -38,6 +39,9 @@ pub struct Args {
 
 pub fn run(mut args: Args) -> Result<()> {
     let given = args.weights.then(args.text.take(), "embed", "TEXT")?;
+    if args.weights.named()?.is_none() && Path::new(&given).join("config.json").exists() {
+        bail!(Usage(format!("TEXT is missing: {given} is a model, `limpid embed {given} TEXT`")));
+    }
     let lm = args.changes.apply(sharing(args.weights.open(!args.machine.no_verify)?, &args.machine)?)?;
     let stated = if args.pooling.is_none() { lm.sentence_recipe()? } else { None };
     let text = source::prompt(&given)?;

@@ -53,9 +53,9 @@ pub struct Args {
     /// Token ids instead of a prompt: 1,2,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids, conflicts_with = "prompt")]
     tokens: Option<Vec<u32>>,
-    /// Maximum number of tokens to generate
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 200, aliases = ["max-new-tokens", "n-predict"])]
-    max_tokens: usize,
+    /// Maximum number of tokens to generate [default: 200; with --intervene, no more than the context has room for]
+    #[arg(long, short = 'n', value_name = "N", aliases = ["max-new-tokens", "n-predict"])]
+    max_tokens: Option<usize>,
     #[command(flatten)]
     sampling: SamplingOptions,
     /// Samples to generate
@@ -111,11 +111,16 @@ pub fn run(mut args: Args) -> Result<()> {
         bail!(Usage("--receipt needs --device cpu: other devices differ in the last digits".into()));
     }
     let lm = args.changes.apply(on_machine(checkpoint, &args.machine)?)?;
-    let positions = prompt.len().saturating_add(args.max_tokens);
+    if lm.edits().is_some() && args.max_tokens.is_none() {
+        let room = (lm.config().context_length + 1).saturating_sub(prompt.len());
+        options.max_tokens = options.max_tokens.min(room.max(1));
+    }
+    let positions = prompt.len().saturating_add(options.max_tokens);
     let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
     let mut engine = lm.engine(&EngineLimits::new(lm.config(), sequences, positions))?;
     let mut samples = Samples {
         args: &args,
+        max_tokens: options.max_tokens,
         text: if args.no_echo { "" } else { &text },
         in_ids: lm.tokenizer().is_err(),
         ahead: 4 * sequences,
@@ -146,7 +151,7 @@ pub fn run(mut args: Args) -> Result<()> {
 /// How the prompt is to be continued.
 fn options(args: &Args) -> Result<Options> {
     let options = Options {
-        max_tokens: args.max_tokens,
+        max_tokens: args.max_tokens.unwrap_or(200),
         sampler: args.sampling.sampler(),
         stop: args.sampling.stop.clone(),
         skip_special_tokens: args.chat.is_some(),
@@ -164,7 +169,7 @@ fn options(args: &Args) -> Result<Options> {
 /// Refuses a file that is there, or whose folder is not.
 fn check_receipt_place(file: &Path) -> Result<()> {
     if file.symlink_metadata().is_ok() {
-        bail!("--receipt {}: there is such a file: choose another name", file.display());
+        bail!("--receipt {}: this file exists already: choose another name", file.display());
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
@@ -205,7 +210,9 @@ fn prompt(args: &Args, checkpoint: &Checkpoint, options: &mut Options) -> Result
         let context = checkpoint.config.context_length;
         if options.overflow == Overflow::Stop && ids.len() > context {
             let tokens = show::plural(ids.len(), "token");
-            bail!("--chat: the question has {tokens} in its template, and the model's context is {context}: ask less");
+            bail!(
+                "--chat: the question has {tokens} in its template, and the model's context is {context}: ask a shorter question"
+            );
         }
         return Ok((String::new(), ids));
     }
@@ -234,6 +241,7 @@ fn write_receipts(file: &Path, lm: &Lm, prompt: &[u32], options: &Options, made:
 /// Samples that are written side by side and shown one after another.
 struct Samples<'a> {
     args: &'a Args,
+    max_tokens: usize,
     /// What is shown before each.
     text: &'a str,
     /// Whether there are ids to show, and no text.
@@ -255,13 +263,15 @@ struct Samples<'a> {
 impl Samples<'_> {
     fn write(&mut self, engine: &mut Engine, prompt: &[u32], options: &Options, stop: &AtomicBool) -> Result<()> {
         let stopped = || stop.load(Ordering::Relaxed);
-        self.begin()?;
         while self.shown < self.args.num_samples && !(self.shown > 0 && stopped()) {
             while self.submitted < self.args.num_samples && self.written.len() < self.ahead {
                 let options = Options { sample: self.submitted, ..options.clone() };
                 let request =
                     EngineRequest { prompt: prompt.to_vec(), options, log_probs: None, reuse: true, edits: None };
-                let id = engine.submit(request)?;
+                let id = engine.submit(request)?; // or it is refused, before anything is shown
+                if self.submitted == 0 {
+                    self.begin()?;
+                }
                 self.written.push_back(Written { id, parts: vec![], choices: vec![], done: None });
                 self.submitted += 1;
             }
@@ -334,7 +344,7 @@ impl Samples<'_> {
 
     fn end(&mut self, sample: Sample, choices: &[Choice]) -> Result<()> {
         let Sample { tokens, text, finish_reason, .. } = &sample;
-        self.cut |= *finish_reason == FinishReason::Length && tokens.len() < self.args.max_tokens;
+        self.cut |= *finish_reason == FinishReason::Length && tokens.len() < self.max_tokens;
         if self.in_ids && !self.args.json {
             let ids: Vec<String> = tokens.iter().map(u32::to_string).collect();
             show::out(&ids.join(","))?;
@@ -356,7 +366,7 @@ impl Samples<'_> {
         if self.cropped {
             let dropped = if overflow == Overflow::Crop { "the oldest token" } else { "the older half" };
             show::say(format_args!(
-                "note: the model sees at most {context}: whenever they were full, {dropped} was dropped (--overflow stop ends there)"
+                "note: the model sees at most {context}: each time they were full, {dropped} was dropped (--overflow stop ends there)"
             ));
         }
         if overflow == Overflow::Stop && self.cut {

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 /// In a few seconds it prints tables, heat maps, and for each claim whether it holds on this run. Without a name: the lessons, a line each.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Which
+    /// The lesson to run
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Decides initial weights, batches and draws

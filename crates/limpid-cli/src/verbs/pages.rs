@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Print shell completions: where they go is said in `limpid completions --help`
 #[derive(clap::Args, Debug)]
 #[command(after_help = "bash: limpid completions bash > ~/.local/share/bash-completion/completions/limpid\n\
-    zsh:  limpid completions zsh > a folder of $fpath/_limpid\n\
+    zsh:  limpid completions zsh > DIR/_limpid (DIR: a folder in $fpath)\n\
     fish: limpid completions fish > ~/.config/fish/completions/limpid.fish")]
 pub struct Completions {
     /// The shell
@@ -31,8 +31,14 @@ pub fn completions(args: Completions, mut command: Command) -> Result<()> {
     show::out(&String::from_utf8(text)?)
 }
 
+/// A command whose flags all have their help: `-h` leaves some out, a page does not.
+fn whole(command: Command) -> Command {
+    command.mut_args(|arg| arg.hide_short_help(false)).mut_subcommands(whole)
+}
+
 /// Writes the manual.
 pub fn man(args: Man, command: Command) -> Result<()> {
+    let command = whole(command);
     if let Some(folder) = args.folder {
         files::create_folder(&folder).with_context(|| folder.display().to_string())?;
         return clap_mangen::generate_to(command, &folder).with_context(|| folder.display().to_string());

@@ -457,8 +457,10 @@ impl Estimate<'_> {
             commas(kept)
         );
         let clip = if recipe.clip > 0.0 { format!("global norm, to {}", recipe.clip) } else { "none".into() };
-        let accumulated =
-            format!("{} micro-batches, each row weighted by all counted rows of the step", recipe.accumulate);
+        let accumulated = match recipe.accumulate {
+            1 => "none".into(),
+            n => format!("{n} micro-batches, each row weighted by all counted rows of the step"),
+        };
         let rates = self.rates.iter().map(|(s, r)| format!("{r:.2e} at step {s}")).collect::<Vec<_>>().join(", ");
         vec![
             ("rule", rule),
@@ -502,7 +504,7 @@ impl Estimate<'_> {
         let (all, step) = (show::duration(self.seconds), show::duration(self.step_seconds));
         let measured = match &self.measured {
             Ok(m) => format!("now, {} steps of {} x {} tokens", m.steps, m.batch_size, m.context),
-            Err(error) => format!("no, a guess: {error:#}"),
+            Err(error) => format!("no, a guess, as even a small step was refused: {error:#}"),
         };
         vec![
             ("a step", format!("{}FLOP", show::count(self.flops))),

@@ -123,7 +123,11 @@ fn enter(args: &Args) -> Result<()> {
         Some(file) => ["--config", file],
         None => ["--preset", &track.preset],
     };
-    let (config, recipe, precision) = training_args(&words.map(String::from))?.training.raced()?;
+    let training = training_args(&words.map(String::from))?.training;
+    let (config, recipe, precision) = training.raced()?;
+    if let Some(file) = args.recipe.as_ref().filter(|_| !training.recipe.has("steps")) {
+        bail!(Usage(format!("{file} does not say `steps`, on which schedules depend: add it")));
+    }
     let name = args.recipe.as_ref().map_or("default".into(), |file| stem(Path::new(file)));
     let entry = RaceEntry { name, config, recipe, tuning: args.tune };
     let record = trained(&track, entry, precision, &args.on)?;

@@ -20,7 +20,7 @@ struct Answered {
 
 /// Recompute an answer from its receipt and verify that every byte matches.
 ///
-/// Exit 0: the same bytes. Exit 1: others; the first token that differs is named, and what is not as it was. Of an answer of the server
+/// Exit 0: the same bytes. Exit 1: other bytes; it names the first token that differs, and what has changed. For an answer of the server
 /// the whole file is compared: its text, why it ended, how many tokens it counts. The checksums of a model in a receipt find what changed by
 /// accident; they prove nothing against somebody who means to deceive.
 #[derive(clap::Args, Debug)]

@@ -45,7 +45,7 @@ pub struct Args {
     /// log-probability]
     #[arg(long, value_name = "TOKEN", requires = "answer")]
     rather_than: Option<String>,
-    /// Measure something else than an answer: loss (of the clean prompt's tokens, in nats a token) or kl (the KL divergence from the clean
+    /// Measure something other than an answer: loss (of the clean prompt's tokens, in nats a token) or kl (the KL divergence from the clean
     /// run's prediction, in nats)
     #[arg(long, value_name = "NAME", conflicts_with = "answer", value_parser = ["loss", "kl"])]
     metric: Option<String>,
@@ -72,10 +72,10 @@ pub struct Args {
     /// Estimate the grid from gradients (attribution patching) instead of running every cell
     #[arg(long)]
     estimate: bool,
-    /// Run the sweep on every state that the run kept (train --keep), one after another, and print when the strongest cells came about
+    /// Run the sweep on every state that the run kept (train --keep), one after another, and print when the strongest cells first appeared
     #[arg(long, conflicts_with_all = ["plot_out", "adapter"])]
     over_steps: bool,
-    /// Run also a sweep of more than 10,000,000 token-layers
+    /// Also run a sweep of more than 10,000,000 token-layers
     #[arg(long)]
     yes: bool,
     /// Draw the heat map into FILE.svg or FILE.png
@@ -142,8 +142,9 @@ pub fn run(mut args: Args) -> Result<()> {
     let about = wrap(&format!("{estimated}{}", plot.about), 0, width);
     let options = TableOptions { width, ..TableOptions::default() };
     show::painted(&format!("{about}\n{}\n", plot.text(show::paint(), &options)))?;
-    let mut text: String = sweep.peaks.iter().map(|peak| wrap(&sweep.sentence(peak, &words), 0, width)).collect();
-    if let Some(peak) = sweep.peaks.first() {
+    let strong: Vec<_> = sweep.peaks.iter().filter(|peak| peak.recovered >= 0.005).collect(); // or it would be said as 0.00
+    let mut text: String = strong.iter().map(|peak| wrap(&sweep.sentence(peak, &words), 0, width)).collect();
+    if let Some(peak) = strong.first() {
         text += &format!("The first of them alone:\n{}\n", command(&args, peak, (&question, &texts))?);
     }
     show::out(&text)

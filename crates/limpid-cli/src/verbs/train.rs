@@ -138,7 +138,7 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
         show::prose(format_args!("resuming {} after step {}", folder.display(), run.trainer.step));
     } else if speaks {
         if begins_again {
-            show::prose(format_args!("{} was stopped before its first save: it begins again", folder.display()));
+            show::prose(format_args!("{} has no saved state: it begins again", folder.display()));
         }
         if args.tuning.lora.is_none() {
             let rows = plan.base().map_or(vec![], |base| models::along(base, &run.carried, Format::Limpid, true));
@@ -147,7 +147,7 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     }
     let opening = Opening::new(&plan.corpus, &plan.recipe)?;
     let flops = step_flops(&plan.model, &plan.recipe) / size as f64;
-    let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), &stop);
+    let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), run.trainer.step, &stop);
     watch.page = page;
     if plan.resumes() {
         watch.begin_page();
@@ -276,13 +276,14 @@ impl<'a> Watch<'a> {
         folder: &'a Path,
         opening: &'a Opening,
         (roof, flops): (Roof, f64),
+        step: u64,
         stop: &'a Arc<AtomicBool>,
     ) -> Watch<'a> {
         let steps = plan.recipe.steps;
         let watched = args.ui && !args.json;
         let dashboard = watched.then(|| Dashboard::open(folder, steps, plan.entropy_floor(), stop.clone())).flatten();
         let progress = Progress::new(steps, args.json || dashboard.is_some());
-        let shown = Shown { recent: recent(folder), val: None, rate: Rate::new(), roof, flops, steps };
+        let shown = Shown { recent: recent(folder, step), val: None, rate: Rate::new(), roof, flops, steps };
         let sampled_at = Instant::now();
         let sampling = Duration::ZERO;
         Watch { args, plan, folder, opening, stop, progress, dashboard, page: None, shown, sampled_at, sampling }
@@ -515,10 +516,11 @@ struct Shown {
     steps: u64,
 }
 
-/// The last losses of a run that goes on.
-fn recent(folder: &Path) -> VecDeque<f64> {
+/// The last losses up to `step`, after which a run goes on: what the log has beyond it is trained again.
+fn recent(folder: &Path, step: u64) -> VecDeque<f64> {
     let lines = log::read(folder).unwrap_or_default();
-    let losses: Vec<f64> = lines.iter().rev().filter_map(|line| line["train_loss"].as_f64()).take(RECENT).collect();
+    let done = lines.iter().rev().filter(|line| line["step"].as_u64().is_some_and(|at| at <= step));
+    let losses: Vec<f64> = done.filter_map(|line| line["train_loss"].as_f64()).take(RECENT).collect();
     losses.into_iter().rev().collect()
 }
 

@@ -21,7 +21,7 @@ pub struct Args {
     /// s0 (Notations), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme), s4 (llm.c's memory)
     #[arg(value_name = "WALK")]
     name: Option<String>,
-    /// One step: its name, its number, or words of its section: masking, 13, 4.1, "step 7" (a section's whole number with its dot: 5.)
+    /// One step: its name, its number, or words of its section: masking, 13, 4.1, "feed-forward" (a section's whole number with its dot: 5.)
     #[arg(value_name = "STEP", requires = "name")]
     step: Option<String>,
     /// List the steps; without a name, those of all documents

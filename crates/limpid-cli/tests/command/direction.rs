@@ -53,7 +53,7 @@ fn directions_are_shown_kept_and_used() {
         let shown = f.ok(&format!("direction m {SIDES} {more} --out {file}"));
         let command = shown.lines().find_map(|line| line.split_once("generate ")).map(|(_, rest)| rest).unwrap();
         assert!(command.contains(file) && command.starts_with("m --prompt 'The girl was sad'"), "{command}");
-        f.ok(&format!("generate {command} -n 3"));
+        f.ok(&format!("generate {command}"));
         let steps = command.split_once("--intervene ").unwrap().1;
         assert_ne!(
             f.ok(&format!("inspect m --prompt 'The girl' --tensor logits --intervene {steps}")),
@@ -110,7 +110,7 @@ fn what_has_no_direction_is_refused() {
     refuses(1, &format!("{SIDES} --head 1"), &["is not divided into heads"]);
     refuses(1, &format!("{SIDES} --position 99"), &["there is no position 99"]);
     refuses(1, &format!("{SIDES} --held-out 1"), &["less than 1, found 1"]);
-    refuses(1, &format!("{SIDES} --held-out 0.9"), &["a direction needs at least one pair to learn from"]);
+    refuses(1, &format!("{SIDES} --held-out 0.9"), &["a direction needs at least two pairs"]);
     refuses(1, &format!("{SIDES} --site z --out d.gguf"), &["a control vector is added to resid_post"]);
     refuses(1, "--positive same --negative same", &["give the same activations at blocks.0.hook_resid_post"]);
     let step = |step: &str| format!("generate m --prompt a -n 2 --intervene '[{step}]'");

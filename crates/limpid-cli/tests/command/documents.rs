@@ -180,7 +180,7 @@ fn the_commands_of_the_readme_run() {
         if command.contains("inspect --why") {
             // the words that follow, whatever the numbers
             let readme = fs::read_to_string(root("README.md")).unwrap();
-            for words in ["(difference of logits). The largest parts are", "Here the way ends."] {
+            for words in ["(difference of logits). The largest parts are", "The path ends here."] {
                 assert!(readme.contains(words) && seen.replace('\n', " ").contains(words), "{words}\n{seen}");
             }
         }

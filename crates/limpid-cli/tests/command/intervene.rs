@@ -231,4 +231,5 @@ fn what_does_not_fit_is_refused_with_the_mend() {
     f.fails(2, &format!("inspect --preset nano --tokens 1,2 --intervene {same}"), &["it is about a trained model"]);
     let long = "generate --prompt Once -n 100000 --overflow slide-half";
     f.fails(1, &format!("{long} --intervene {same}"), &["a sequence stays within the context", "ask for fewer tokens"]);
+    assert!(f.run(&format!("{long} --intervene {same}")).stdout.is_empty(), "what is refused shows no prompt");
 }

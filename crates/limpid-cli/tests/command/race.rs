@@ -35,6 +35,14 @@ fn a_race_refuses_other_tracks_texts_and_recipes() {
     f.fails(1, "race shakespeare-char --data x.txt", &["x.txt is not the text of shakespeare-char: its SHA-256 is"]);
     f.file("r.toml", "epochs = 2\n");
     f.fails(2, "race stories-nano --recipe r.toml", &["epochs: a race trains a new model"]);
+    f.file("r.toml", "learning_rate = 0.001\n");
+    f.fails(2, "race stories-nano --recipe r.toml", &["r.toml does not say `steps`"]);
+    for given in ["data = \"x.txt\"", "tokenizer = \"char\"", "val_fraction = 0.5"] {
+        f.file("r.toml", format!("steps = 2\n{given}\n"));
+        f.fails(2, "race stories-nano --recipe r.toml", &["the track decides it"]);
+    }
+    f.file("r.toml", "steps = 2\npreset = \"nano\"\nmask = \"bidirectional\"\n");
+    f.fails(1, "race stories-nano --recipe r.toml", &["models that predict the next token"]);
     f.file("r.toml", "stepz = 2\n");
     f.refuses("race stories-nano --recipe r.toml", &["stepz"]);
     f.refuses("race stories-nano --recipe none.toml", &["none.toml"]);

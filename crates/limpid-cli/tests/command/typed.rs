@@ -450,6 +450,67 @@ fn a_text_needs_no_flag() {
     f.fails(1, "train nothing.txt", &["nothing.txt", "no such file or folder"]);
 }
 
+/// What a newcomer gets wrong: each message names what was typed and what would do.
+#[test]
+fn a_near_miss_is_told_apart() {
+    let f = with_model("near");
+    f.file("two.json", "{\n\"text\": \"hello\"\n}\n");
+    f.file("none.txt", "");
+    let text = "--tokenizer char --d-model";
+    for (code, arguments, said) in [
+        (2, "train --resume=", "--resume needs a value"),
+        (1, "train --resume nowhere", "there is no such folder"),
+        (1, "data info builtin:stories", "a built-in text is no file"),
+        (1, "data info two.json", "(the file is an array, or has one object a line)"),
+        (1, "data prepare none.txt --out p", "none.txt is empty"),
+        (1, "tokenize --tokenizer none.json a", "there is no such file"),
+        (1, "train rhyme.txt --n-head 3", "use 2 or 4 heads, or d_model 132"),
+        (1, &format!("train rhyme.txt {text} 33"), "use d_model 36"),
+        (2, "train rhyme.txt --from m --d-model 32", "--d-model is 32, but the model m has 16"),
+        (1, "train rhyme.txt --context 100000", "context is 100000, and the model's context_length 128"),
+        (2, "embed m", "TEXT is missing: m is a model"),
+        (1, "inspect m --tensor nothing*", "`limpid inspect --table` lists all"),
+    ] {
+        f.fails(code, arguments, &[said]);
+    }
+    let message = f.fails(2, "train rhyme.txt --steps 3 --epochs 1", &["cannot be used with"]);
+    assert!(!message.contains("--data takes one name"), "{message}");
+    // a file that an editor marked as UTF-8 is the text alone
+    f.file("marked.txt", "\u{feff}star\n");
+    f.file("plain.txt", "star");
+    assert_eq!(f.ok("tokenize --model m @marked.txt --json"), f.ok("tokenize --model m @plain.txt --json"));
+    // the first look needs no prompt, whichever way one looks
+    for look in ["--next", "--table", "--tensor logits", "--why next"] {
+        assert!(f.both(&format!("inspect m {look}")).1.contains("--prompt TEXT gives another"), "{look}");
+    }
+}
+
+/// The loss that is shown is that of this run, though its log still has the steps of another or of a part that is trained again.
+#[test]
+fn the_loss_that_is_shown_is_the_runs_own() {
+    let f = Folder::new("shown-loss");
+    f.file("rhyme.txt", RHYME.repeat(60));
+    let first = |arguments: &str| {
+        let said = f.both(arguments).1;
+        said.split_once("train loss ")
+            .unwrap_or_else(|| panic!("{said}"))
+            .1
+            .split([',', ' '])
+            .next()
+            .unwrap()
+            .to_string()
+    };
+    let run = format!("train rhyme.txt {TINY} --learning-rate 0.01 --sample 0 --out m");
+    let fresh = first(&format!("{run} --steps 20"));
+    assert_eq!(first(&format!("{run} --steps 20 --force")), fresh);
+    f.ok(&format!("{run} --steps 60 --force --keep 10 --save-every 20"));
+    let said = f.both("train --resume m --resume-step 40").1;
+    let shown = said.lines().rfind(|line| line.starts_with("step 60: train loss ")).unwrap().to_string();
+    let summary: Value = serde_json::from_slice(&f.bytes("m/summary.json")).unwrap();
+    let loss = format!("train loss {:.4}", summary["train_loss"].as_f64().unwrap());
+    assert!(shown.contains(&loss), "{shown}, {loss}");
+}
+
 /// Epochs are steps: those that take every window so often. They stand where steps would, in every layer.
 #[test]
 fn epochs_are_steps() {

@@ -32,7 +32,7 @@ fn a_word_leads_to_its_reason() {
     }
     assert_eq!(steps.last().unwrap()["via"].as_array().unwrap().last().unwrap(), "w");
     let shown = f.ok("inspect --why next");
-    assert!(shown.contains("together") && shown.contains("Here the way ends."), "{shown}");
+    assert!(shown.contains("together") && shown.contains("The path ends here."), "{shown}");
     for width in [40, 50, 60, 70, 80, 100] {
         let shown = f.ok(&format!("inspect --why next --width {width}"));
         let wide = shown.lines().find(|line| line.chars().count() > width);

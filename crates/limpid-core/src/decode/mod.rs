@@ -42,8 +42,8 @@ pub enum DecodeError {
     },
     /// The sequence would be longer than the context.
     #[error(
-        "the context is full: the sequence holds {held} tokens and {more} more would make {}, but the model's position \
-         table ends at context_length {context}; feed at most {} more, or continue in a new sequence with the latest tokens \
+        "the context is full: the sequence holds {held} tokens and {more} more would make {}, but the model's \
+         context_length is {context}; feed at most {} more, or continue in a new sequence with the latest tokens \
          (generating does so by itself when the overflow is `slide-half`)",
         .held + .more, .context - .held
     )]

@@ -414,8 +414,8 @@ impl Model {
         }
         let [batch, context] = mode.shape();
         if context > config.context_length {
-            let expected = "at most the model's context_length, the rows of its position table";
-            return Err(ConfigError::Range { what: "context", found: context.to_string(), expected });
+            let found = format!("{context}, and the model's context_length {}", config.context_length);
+            return Err(ConfigError::Range { what: "context", found, expected: "it must be no larger" });
         }
         let (sizes, most) = match mode {
             // no row keeps its scores, and the cache has a row a position

@@ -44,7 +44,7 @@ async function walk(page, follow) {
     }
     steps++;
   }
-  await expect(page.locator(".path > .lead")).toContainText("Here the way ends.");
+  await expect(page.locator(".path > .lead")).toContainText("The path ends here.");
   return steps;
 }
 

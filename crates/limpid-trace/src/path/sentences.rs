@@ -104,7 +104,7 @@ impl PathStep {
             StepKind::Word => {
                 let place = self.position;
                 format!(
-                    "The word {here} itself, at position {place}, wrote {}{}: its row of the token table. Here the way ends.",
+                    "The word {here} itself, at position {place}, wrote {}{}: its row of the token table. The path ends here.",
                     signed(self.value),
                     self.aim(word)
                 )

@@ -107,7 +107,7 @@ impl Trace<'_> {
             TraceError::Unknown { nearest: Some(near), .. } => {
                 wrong(asked, format!("no tensor matches; did you mean `{near}{suffix}`?"))
             }
-            _ => wrong(asked, "no tensor matches; `limpid inspect` lists all"),
+            _ => wrong(asked, "no tensor matches; `limpid inspect --table` lists all"),
         }
     }
 

@@ -377,8 +377,8 @@ fn questions_without_an_answer_are_refused() {
         lm.directions(&question).unwrap_err().to_string()
     };
     let says = |error: String, said: &str| assert!(error.contains(said), "no `{said}` in {error}");
-    says(ask(&|q| q.pairs.clear()), "a direction needs a pair of prompts; there are 0");
-    says(ask(&|q| q.held_out = 0.6), "at least one pair to learn from and one to hold out");
+    says(ask(&|q| q.pairs.clear()), "a direction needs at least one pair of prompts, and 0 were given");
+    says(ask(&|q| q.held_out = 0.6), "at least two pairs of prompts, one of them to hold out");
     says(ask(&|q| q.held_out = 1.0), "less than 1, found 1");
     says(ask(&|q| q.held_out = f64::NAN), "found NaN");
     says(ask(&|q| q.layers = Some(vec![7])), "there is no layer 7: the model has");

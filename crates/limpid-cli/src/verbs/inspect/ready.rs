@@ -96,7 +96,7 @@ pub fn sequences(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Vec<Vec<
         (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
         (None, []) => {
             match checkpoint.tokenizer.as_ref().and_then(|own| limpid::generate::example(own, &checkpoint.config)) {
-                Some(text) if glances(args) || args.why.is_some() => {
+                Some(text) => {
                     show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
                     Some(vec![prompt_ids(checkpoint, &text)?])
                 }
