@@ -147,8 +147,14 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
         ("sweeps", json!({ "clean": [1, 2], "corrupt": [1, 3], "model": "other" }), "model_not_found"),
         (
             "sweeps",
-            json!({ "clean": vec![1; CONTEXT], "corrupt": vec![2; CONTEXT], "site": "pattern", "by": "pair" }),
+            json!({ "clean": vec![1; CONTEXT / 4], "corrupt": vec![2; CONTEXT / 4], "site": "pattern", "by": "pair" }),
             "sweep_too_large",
+        ),
+        // too many cells to hold, whoever confirms it
+        (
+            "sweeps",
+            json!({ "clean": vec![1; CONTEXT], "corrupt": vec![2; CONTEXT], "site": "pattern", "by": "pair", "confirm": true }),
+            "invalid_value",
         ),
         ("traces/gone/tiles", json!({ "tiles": [] }), "trace_expired"),
         ("traces/gone/nothing", json!({}), "not_found"),
