@@ -581,7 +581,7 @@ mod tests {
     fn what_cannot_be_learned_is_said() {
         let bpe = Learn::Bpe(Split::Gpt4);
         let said = |size, special: &[&str], text| learned(bpe, size, special, text, 1).unwrap_err().to_string();
-        assert!(said(256, &["<a>"], "text").contains("256 bytes and 1 special tokens are 257"));
+        assert!(said(256, &["<a>"], "text").contains("256 bytes and 1 special token, so at least 257"));
         assert!(said(300, &["<a>", "<a>"], "text").contains("\"<a>\" is given twice"));
         assert!(said(300, &["a b"], "text").contains("blanks"));
         assert!(said(300, &[], "").contains("empty"));
