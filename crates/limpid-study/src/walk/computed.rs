@@ -2,7 +2,7 @@
 
 use super::live::Run;
 use super::plain::{concat, diag, matmul, one_hot, segments, stack, wide};
-use super::printed::{Leaf, columns, given, numbers, rows, shapes_of};
+use super::printed::{self, Leaf, numbers, rows, shapes_of};
 use super::{At, Live, Result, Show, WalkError, WalkStep, Worked, worked};
 use limpid_core::backend::{Backend, Reference};
 use limpid_core::config::{Activation, Config, Constants, DropoutScale, Mask, NormKind};
@@ -88,12 +88,17 @@ const COMPUTED: &[(&str, Compute)] = &[
         let small = row(0, 0..4, 4).chain(row(1, 0..4, 4));
         Ok(reals(small.chain(row(0, 0..6, 64)).chain(row(0, 63..64, 64))))
     }),
-    ("s1.positions", |place| table_of(place.live, &At::default(), "hook_pos_embed", 0)),
+    ("s1.lookup", |place| {
+        let (_, table) = worked::looked_up();
+        let [_, columns] = printed::place(place.key);
+        Ok(reals(table.iter().flat_map(|row| columns.iter().map(|c| f64::from(row[*c])))))
+    }),
+    ("s1.positions", |place| place.cells(&At::default(), "hook_pos_embed", 0)),
     ("s1.columns", |place| place.live.run(&At::default(), nearest_columns)),
-    ("s1.embedding", |place| table_of(place.live, &on("printed-embedding"), "hook_embed", 0)),
+    ("s1.embedding", |place| place.cells(&on("second-run"), "hook_embed", 0)),
     ("s1.sums.batch*", |place| {
         let sequence = place.number()?;
-        table_of(place.live, &on("printed-embedding"), "hook_embed_sum", sequence)
+        place.cells(&on("second-run"), "hook_embed_sum", sequence)
     }),
     // ---- attention
     ("s0.heads", |_| {
@@ -112,18 +117,8 @@ const COMPUTED: &[(&str, Compute)] = &[
         let config = place.config()?;
         Ok(reals([config.d_head() as f64, 1.0 / config.score_scale(0)]))
     }),
-    ("s1.attention.rows", |_| {
-        let span = Span { row: 0, rows: 3, past: 0, valid: 3, ..Span::default() };
-        let row = |printed: &Vec<f64>| (0..3).find(|i| span.reach(Mask::Causal, *i) == printed.len());
-        Ok(counts(rows("s1.attention.weights").iter().filter_map(row)))
-    }),
-    ("s1.attention.scores", |place| square(place.live, "hook_raw_scores", |_, tokens| tokens)),
-    // those that are not 0
-    ("s1.attention.weights", |place| square(place.live, "hook_pattern", |row, _| row + 1)),
-    ("s1.attention_ends", |place| {
-        let scores = given(place.key, "scores");
-        Ok(reals(scores.iter().zip(&rows(place.key)).flat_map(|(s, p)| worked::end_weights(s, p))))
-    }),
+    ("s1.attention.scores", |place| place.cells(&on("first-run"), "blocks.0.attn.hook_raw_scores", 0)),
+    ("s1.attention.weights", |place| place.cells(&on("first-run"), "blocks.0.attn.hook_pattern", 0)),
     // ---- norms, activations, dropout, softmax, losses, updates
     ("s0.layer_norm.x", |place| Ok(reals(rows_to_normalise(place.step).0.concat()))),
     ("s0.layer_norm.root", |place| Ok(normalised(place.step, NormKind::Layer))),
@@ -259,6 +254,17 @@ impl Place<'_> {
         Ok(self.live.ready(&At::default())?.config.clone())
     }
 
+    /// The printed cells of a tensor: of one sequence, or of its first head.
+    fn cells(&mut self, at: &At, name: &str, sequence: usize) -> Result<Vec<Leaf>> {
+        let [rows, columns] = printed::place(self.key);
+        self.live.run(at, |run| {
+            let tensor = run.get(name)?;
+            let [high, wide] = [2, 1].map(|back| tensor.shape[tensor.shape.len() - back]);
+            let matrix = &tensor.values[sequence * high * wide..][..high * wide];
+            Ok(reals(rows.iter().flat_map(|row| columns.iter().map(move |c| f64::from(matrix[row * wide + c])))))
+        })
+    }
+
     /// The loss of a model that knows nothing.
     fn first_loss(&mut self) -> Result<Vec<Leaf>> {
         Ok(reals([worked::losses(&vec![0.0; self.config()?.vocab_size])[0]]))
@@ -293,15 +299,6 @@ fn nearest_columns(run: &mut Run) -> Result<Vec<Leaf>> {
     };
     let nearest = |k: usize| (0..width).min_by(|a, b| off(k, *a).total_cmp(&off(k, *b))).unwrap_or(0);
     Ok(counts((0..printed.first().map_or(0, Vec::len)).map(nearest)))
-}
-
-/// A table of the first head; of each row the columns before `end`, which gets the row and how many there are.
-fn square(live: &mut Live, name: &str, end: fn(usize, usize) -> usize) -> Result<Vec<Leaf>> {
-    live.run(&on("printed-scores"), |run| {
-        let own = run.get(&format!("blocks.0.attn.{name}"))?;
-        let t = own.shape[3];
-        Ok(reals((0..t).flat_map(|i| wide(&own.values[i * t..][..end(i, t)]))))
-    })
 }
 
 /// The rows that the step normalises, and their epsilon.
@@ -344,18 +341,6 @@ fn cl100k() -> Result<Tokenizer> {
 
 fn chapter() -> Result<Vec<u32>> {
     Ok(cl100k()?.encode("Chapter 1: Building Rapport and Capturing")?)
-}
-
-/// The printed columns of a (B, 16, 64) tensor, for one sequence.
-fn table_of(live: &mut Live, at: &At, name: &str, sequence: usize) -> Result<Vec<Leaf>> {
-    live.run(at, |run| {
-        let tensor = run.get(name)?;
-        let columns = columns();
-        let (t, width) = (tensor.shape[1], tensor.shape[2]);
-        let own = wide(&tensor.values);
-        let rows = own.chunks_exact(width).skip(sequence * t).take(t);
-        Ok(reals(rows.flat_map(|row| columns.iter().map(|c| row[*c]))))
-    })
 }
 
 /// The causal mask of four words: a number where a key is seen, and one where it is not.

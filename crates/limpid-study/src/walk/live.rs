@@ -2,21 +2,20 @@
 //!
 //! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read from such runs.
 
+use super::notebook::{self, NotebookRun};
 use super::views::{lacks, said};
 use super::{
-    At, Figure, Made, Result, Scene, SceneValues, ShapeRow, Show, Shown, Walk, WalkError, WalkStep, Write, printed,
-    views,
+    At, Figure, Made, Result, Scene, SceneValues, ShapeRow, Show, Shown, Walk, WalkError, WalkStep, Write, views,
 };
 use limpid::generate::GenerateError;
 use limpid::{Error, Lm, Machine, Training};
 use limpid_base::plural::plural;
 use limpid_core::config::{Config, Fields, Mask, Settings};
-use limpid_core::model::tables::sinusoidal;
 use limpid_core::model::{Mode, Model, Param, init};
 use limpid_core::ops::{Batch, IGNORE};
 use limpid_data::toys::Toy;
 use limpid_tokenizer::{Tokenizer, TokenizerError};
-use limpid_trace::names::{self, Derived, Notation};
+use limpid_trace::names::Notation;
 use limpid_trace::view::Labels;
 use limpid_trace::{self, Labelled, Trace, TraceError};
 use limpid_train::{Control, Recipe, RunSettings, TrainEvent, log};
@@ -430,24 +429,34 @@ impl Live {
     /// A model with its initial weights, and those that its scene writes.
     fn written(&mut self, scene: &Scene) -> Result<Ready> {
         let of = self.kept(&scene.of, |live| live.made(&scene.of))?;
-        let config = of.config.over(&[scene.set.settings_of(&of.config)])?;
+        let texts = match self.walk.models.iter().find(|made| made.id == scene.of) {
+            Some(made) if scene.prompts.is_empty() => self.texts(made),
+            _ => scene.prompts.clone(),
+        };
+        let mut config = of.config.over(&[scene.set.settings_of(&of.config)])?;
+        let mut tokenizer = of.tokenizer.clone();
+        if let Some(name) = &scene.tokenizer {
+            let own = Tokenizer::for_texts(name, &|| texts.iter().map(Into::into).collect(), &[], 1)?;
+            config.vocab_size = own.vocab_size();
+            tokenizer = Some(own);
+        }
         let recipe = of.began.unwrap_or_default();
         let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 })?;
         let start = |param: &Param| {
             (param.name.clone(), init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))
         };
         let mut values: BTreeMap<String, Vec<f32>> = model.params.iter().map(start).collect();
-        let mut sequences: Vec<Vec<u32>> = vec![];
+        let ids: Vec<u32> = match &tokenizer {
+            Some(Tokenizer::Dense(dense)) => dense.ids().used().to_vec(),
+            _ => (0..config.vocab_size as u32).collect(),
+        };
         for write in &scene.writes {
-            sequences.extend(write.into(&model, &mut values));
+            if let Some(values) = values.get_mut(&write.parameter) {
+                values.copy_from_slice(&write.drawn(&ids));
+            }
         }
-        // ids stand for rows that are written
-        let tokenizer = of.tokenizer.clone().filter(|_| scene.writes.is_empty());
-        let ready = Ready::new(config, tokenizer, Weights::Written(values));
-        let mut ready = Ready { sequences, began: of.began, ..ready };
-        if !scene.prompts.is_empty() {
-            ready.show(&scene.prompts);
-        }
+        let mut ready = Ready { began: of.began, ..Ready::new(config, tokenizer, Weights::Written(values)) };
+        ready.show(&texts);
         Ok(ready)
     }
 
@@ -671,64 +680,13 @@ impl Made {
 }
 
 impl Write {
-    /// Writes the values into those of the model's parameters; gives the sequences that they are for, if they are for any.
-    fn into(&self, model: &Model, all: &mut BTreeMap<String, Vec<f32>>) -> Vec<Vec<u32>> {
-        let (name, rows) = match names::derivation(model, &self.parameter) {
-            Some(Derived::Part { param, rows }) => (param, rows),
-            _ => (self.parameter.clone(), 0..model.param(&self.parameter).map_or(0, |param| param.region.rows)),
-        };
-        let Some(values) = all.get_mut(&name) else { return vec![] };
-        let wide = model.param(&name).map_or(1, |param| param.region.cols);
-        let values = &mut values[rows.start * wide..rows.end * wide];
-        values.fill(0.0);
+    /// The values, for a model whose tokens have these ids in the article's tokenizer.
+    fn drawn(&self, ids: &[u32]) -> Vec<f32> {
         match self.values {
-            SceneValues::Unit => {
-                (0..rows.len().min(wide)).for_each(|i| values[i * wide + i] = 1.0);
-                vec![]
-            }
-            SceneValues::PrintedScores => {
-                let scores = printed::rows("s1.attention.scores");
-                let root = (wide as f64).sqrt();
-                for (t, row) in scores.iter().enumerate() {
-                    row.iter().enumerate().for_each(|(j, score)| values[j * wide + t] = (root * score) as f32);
-                }
-                vec![(0..scores.len() as u32).collect()]
-            }
-            SceneValues::PrintedRows => {
-                let (table, sequences) = printed_rows(wide);
-                for (row, values) in table.iter().zip(values.chunks_exact_mut(wide)) {
-                    printed::columns().into_iter().zip(row).for_each(|(c, value)| values[c] = *value as f32);
-                }
-                sequences
-            }
+            SceneValues::FirstTable => NotebookRun::First.rows(ids).concat(),
+            SceneValues::SecondTable => NotebookRun::Second.rows(ids).concat(),
+            SceneValues::AttentionWeights => notebook::attention().0,
+            SceneValues::AttentionBiases => notebook::attention().1,
         }
     }
-}
-
-/// The different rows of the token table behind the sums that "Zero-to-Hero" prints, and which of them stands where. Of batch 0 the
-/// embedding is printed; of the others it is the sum less the position's vector.
-fn printed_rows(d_model: usize) -> (Vec<Vec<f64>>, Vec<Vec<u32>>) {
-    /// Two roundings to six decimals, and that of f32.
-    const SAME: f64 = 3e-6;
-    let embedding = printed::rows("s1.embedding");
-    let columns = printed::columns();
-    let mut table: Vec<Vec<f64>> = vec![];
-    let mut sequences = vec![];
-    for b in 0..4 {
-        let mut ids = vec![];
-        for (t, sum) in printed::rows(&format!("s1.sums.batch{b}")).iter().enumerate() {
-            let row: Vec<f64> = match b {
-                0 => embedding[t].clone(),
-                _ => columns.iter().zip(sum).map(|(c, sum)| sum - sinusoidal(t, *c, d_model)).collect(),
-            };
-            let same = |other: &Vec<f64>| other.iter().zip(&row).all(|(a, b)| (a - b).abs() <= SAME);
-            let id = table.iter().position(same).unwrap_or(table.len());
-            if id == table.len() {
-                table.push(row);
-            }
-            ids.push(id as u32);
-        }
-        sequences.push(ids);
-    }
-    (table, sequences)
 }

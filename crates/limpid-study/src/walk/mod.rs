@@ -18,6 +18,7 @@ mod computed;
 pub mod equal;
 mod facts;
 mod live;
+mod notebook;
 pub mod plain;
 pub mod printed;
 #[cfg(test)]
@@ -116,9 +117,11 @@ pub struct Scene {
     /// Settings that differ from that model's.
     #[serde(default)]
     pub set: Set,
-    /// The texts it is shown on; the model's if none are given, and what the written weights are for.
+    /// The texts it is shown on; the walk's for the model if none are given.
     #[serde(default)]
     pub prompts: Vec<String>,
+    /// The tokenizer, where it is not the model's; it may be made of these texts.
+    pub tokenizer: Option<String>,
     /// Parameters that are written.
     #[serde(default)]
     pub writes: Vec<Write>,
@@ -130,22 +133,24 @@ pub struct Scene {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Write {
-    /// Its name; `attn.W_Q` and the like are parts of `attn.qkv.weight`.
+    /// Its name.
     pub parameter: String,
     /// What is written.
     pub values: SceneValues,
 }
 
-/// What a scene writes into a parameter.
+/// What a scene writes into a parameter: what the notebook of "Zero-to-Hero" drew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SceneValues {
-    /// The unit matrix.
-    Unit,
-    /// A row for each different row of the token embedding that "Zero-to-Hero" prints, or that follows from its sums.
-    PrintedRows,
-    /// The matrix that makes queries whose scaled scores are those "Zero-to-Hero" prints, where tokens and keys are unit vectors.
-    PrintedScores,
+    /// The rows of its look-up table that belong to the model's tokens.
+    FirstTable,
+    /// The same of the table that its second run drew.
+    SecondTable,
+    /// The weights of Wq, Wk and Wv.
+    AttentionWeights,
+    /// Their biases.
+    AttentionBiases,
 }
 
 /// Settings by name, each as the text that `--NAME` would be given.

@@ -2,7 +2,7 @@
 //!
 //! A step's [`Printed`] names a place in `printed.json`. [`Live::checks`] computes the numbers that belong there again (`computed`): by the
 //! walk's models and scenes, by its tokenizers and presets, by limpid's own operations; none is read out of the file that it is compared
-//! with. What the file has under `given` a document gives as the input of others; under `shapes` are the tensors whose shapes are printed.
+//! with. Under `rows` and `columns` the file has which of a table are printed, under `shapes` the tensors whose shapes are.
 
 use super::computed::computed;
 use super::{Live, Result, WalkStep};
@@ -31,8 +31,6 @@ pub struct Printed {
 pub enum As {
     /// The document prints it, and it is met.
     Equal,
-    /// The document prints it, and a model was given it: it is shown, not checked.
-    Given,
     /// The document prints another, and this is right.
     Corrected,
     /// The document prints it, and it is wrong: computed as the document has it, it comes out so.
@@ -120,7 +118,6 @@ impl Check {
         let what = &printed.what;
         let met = match printed.stands {
             As::Equal => "as printed",
-            As::Given => "given, so as printed",
             As::Corrected => "computed here; the document prints others",
             As::Wrong => "computed as the document does it, which is wrong",
             As::Constructed => "as worked out by hand",
@@ -130,7 +127,7 @@ impl Check {
             None => match (&live[..], printed.stands) {
                 ([one], As::Equal) => format!("{what}: {one}, as printed"),
                 ([one], As::Corrected) => format!("{what}: {one}; the document prints another"),
-                ([one], As::Wrong | As::Given) => format!("{what}: {one}, {met}"),
+                ([one], As::Wrong) => format!("{what}: {one}, {met}"),
                 ([one], As::Constructed) => format!("{what}: {one}"),
                 (_, As::Equal | As::Constructed) => format!("{what}: {many} of {many} {met}"),
                 _ => format!("{what}: {many}, {met}"),
@@ -191,7 +188,19 @@ pub fn numbers(key: &str) -> Vec<f64> {
 
 /// A table; its rows may differ in length.
 pub fn rows(key: &str) -> Vec<Vec<f64>> {
-    table(golden(key))
+    golden(key).and_then(|value| serde_json::from_value(value.clone()).ok()).unwrap_or_default()
+}
+
+/// Which rows and columns of its tensor a printed table has.
+pub fn place(key: &str) -> [Vec<usize>; 2] {
+    let table = rows(key);
+    let wide = table.first().map_or(0, Vec::len);
+    let list = |name: &str, or: &dyn Fn() -> Vec<usize>| {
+        let own = written(name, key).and_then(|value| serde_json::from_value(value.clone()).ok());
+        own.unwrap_or_else(or)
+    };
+    let columns = || Some(columns()).filter(|own| own.len() == wide).unwrap_or_else(|| (0..wide).collect());
+    [list("rows", &|| (0..table.len()).collect()), list("columns", &columns)]
 }
 
 /// The tensors whose shapes are printed under a key, if it is one of shapes.
@@ -199,21 +208,16 @@ pub(super) fn shapes_of(key: &str) -> Option<&'static Value> {
     all()["shapes"].get(key)
 }
 
-/// What a document gives as the input of the numbers under a key: its part of that name.
-pub fn given(key: &str, part: &str) -> Vec<Vec<f64>> {
-    table(all()["given"][key].get(part))
-}
-
-fn table(value: Option<&Value>) -> Vec<Vec<f64>> {
-    value.and_then(|value| serde_json::from_value(value.clone()).ok()).unwrap_or_default()
-}
-
-/// How far a live number may be from a printed one: half of its last digit, or the rounding of the document's own arithmetic. It is
-/// written for a key or for one that it begins with; else numbers are exact.
+/// How far a live number may be from a printed one: half of its last digit, or the rounding of the document's own arithmetic. Numbers for
+/// which nothing is written are exact.
 pub fn within(key: &str) -> f64 {
-    let own = |end: usize| all()["within"].get(&key[..end]).and_then(Value::as_f64);
+    written("within", key).and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+/// What a part of `printed.json` has for a key, or for the longest that it begins with.
+fn written(part: &str, key: &str) -> Option<&'static Value> {
     let ends = key.match_indices('.').map(|(at, _)| at).chain([key.len()]);
-    ends.filter_map(own).next_back().unwrap_or(0.0)
+    ends.filter_map(|end| all()[part].get(&key[..end])).next_back()
 }
 
 /// Every key under which there are numbers or words: `s1.positions.3.7`.

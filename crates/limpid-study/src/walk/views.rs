@@ -356,62 +356,62 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
     Ok(all)
 }
 
-/// The live numbers at the places where a document prints some, and whether they meet them.
+/// The live numbers where a document prints some, and whether they meet them.
 fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views {
     let tensor = run.get(of)?;
-    let n = tensor.shape.len();
-    let (high, wide) = (tensor.shape[n - 2], tensor.shape[n - 1]);
-    let one = printed::rows(golden);
-    let tables = if one.is_empty() {
-        (0..run.sequences).map(|b| printed::rows(&format!("{golden}.batch{b}"))).collect()
-    } else {
-        vec![one]
+    let keys = match printed::rows(golden).is_empty() {
+        true => (0..run.sequences).map(|b| format!("{golden}.batch{b}")).collect(),
+        false => vec![golden.to_string()],
     };
-    let within = printed::within(golden);
+    let mut met = Met::new(golden);
     let mut all = vec![];
-    let mut cells = 0;
-    let mut met = 0;
-    let mut worst = 0f64;
-    for (b, table) in tables.iter().enumerate() {
-        let most = table.iter().map(Vec::len).max().unwrap_or(0);
-        let columns = if most < wide { printed::columns() } else { (0..wide).collect() };
-        let columns = if columns.len() == most { columns } else { (0..most).collect() };
-        // the live table has the columns that are not printed too
-        let all_columns = wide.max(columns.last().map_or(0, |last| last + 1));
-        let (mut values, mut hidden) = (vec![], vec![]);
-        for (t, row) in table.iter().enumerate() {
-            for c in 0..all_columns {
-                let inside = t < high && c < wide && b * high * wide < tensor.values.len();
-                let live = if inside { tensor.values[(b * high + t) * wide + c] } else { f32::NAN };
-                let want = columns.iter().position(|printed| *printed == c).and_then(|j| row.get(j));
-                if let (Some(want), true) = (want, inside) {
-                    let off = (f64::from(live) - want).abs();
-                    (cells, met, worst) = (cells + 1, met + usize::from(off <= within), worst.max(off));
-                }
-                values.push(live);
-                hidden.push(want.is_none() || !inside);
-            }
-        }
-        if !hidden.contains(&true) {
-            hidden.clear();
-        }
-        let index = if tables.len() > 1 { vec![("batch", b)] } else { vec![] };
-        let axes = [tensor.axes[n - 2], tensor.axes[n - 1]];
-        let size = [table.len(), all_columns];
-        let scale = HeatScale::Signed;
-        let (rows, columns) = (vec![], vec![]);
-        let matrix = Matrix { tensor: of.into(), index, size, axes, rows, columns, values, hidden, scale };
+    for (key, matrix) in keys.iter().zip(tensor.matrices(&run.labels)) {
+        let [high, wide] = matrix.size;
+        let [rows, _] = printed::place(key);
+        met.compare(key, |i, c| (rows[i] < high && c < wide).then(|| matrix.values[rows[i] * wide + c]));
         all.push(Figure { decimals, caption: caption(run, of, true, at), ..View::Matrix(matrix).into() });
     }
-    let text = format!(
-        "{} of {} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}",
-        commas(met as u64),
-        plural(cells, "printed cell")
-    );
     // another model need not meet them
-    let met = met == cells && cells > 0;
-    all.push(if run.other && !met { said(text) } else { verdict(text, met) });
+    all.push(if run.other && !met.all() { said(met.text()) } else { verdict(met.text(), met.all()) });
     Ok(all)
+}
+
+/// How many printed cells are met.
+pub(super) struct Met {
+    within: f64,
+    cells: usize,
+    met: usize,
+    worst: f64,
+}
+
+impl Met {
+    pub fn new(golden: &str) -> Met {
+        Met { within: printed::within(golden), cells: 0, met: 0, worst: 0.0 }
+    }
+
+    /// Compares a printed table with the live cells; `live` gets the number of a printed row, and a column.
+    pub fn compare(&mut self, key: &str, live: impl Fn(usize, usize) -> Option<f32>) {
+        let [_, columns] = printed::place(key);
+        for (i, row) in printed::rows(key).iter().enumerate() {
+            for (c, want) in columns.iter().zip(row) {
+                let Some(live) = live(i, *c) else { continue };
+                let off = (f64::from(live) - want).abs();
+                self.cells += 1;
+                self.met += usize::from(off <= self.within);
+                self.worst = self.worst.max(off);
+            }
+        }
+    }
+
+    pub fn all(&self) -> bool {
+        self.met == self.cells && self.cells > 0
+    }
+
+    pub fn text(&self) -> String {
+        let Met { within, cells, met, worst } = *self;
+        let (met, cells) = (commas(met as u64), plural(cells, "printed cell"));
+        format!("{met} of {cells} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}")
+    }
 }
 
 /// A table of five columns, without the last one where that is empty.

@@ -2,8 +2,9 @@
 //! has them.
 
 use super::live::Run;
+use super::notebook::NotebookRun;
 use super::plain::{concat, diag, one_hot, stack, wide};
-use super::views::{Views, grid, lacks, said, verdict};
+use super::views::{Met, Views, grid, lacks, said, verdict};
 use super::{At, Figure, Live, Result, WalkError, printed};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
@@ -66,10 +67,8 @@ pub enum Worked {
         #[serde(default)]
         targets: bool,
     },
-    /// Printed scores divided once more, and what weights that would give.
-    PrintedDivided { golden: String, by: f64 },
-    /// The last rows of a printed head, of which some columns are printed.
-    PrintedEnds,
+    /// The rows of the look-up table of "Zero-to-Hero" that it prints, drawn again.
+    LookUpTable,
     /// What changes when one token is another.
     Change {
         #[serde(default)]
@@ -117,8 +116,7 @@ pub(super) fn worked(live: &mut Live, work: &Worked, at: &At) -> Views {
             let rows = scores.iter().cloned().chain(printed);
             Ok(rows.map(|row| distribution(&row, labels, *targets)).collect())
         }
-        Worked::PrintedDivided { golden, by } => Ok(divided(golden, *by)),
-        Worked::PrintedEnds => Ok(ends()),
+        Worked::LookUpTable => Ok(look_up_table()),
         Worked::Change { sequence, position, to } => change(live, at, [*sequence, *position], to),
         Worked::Similar { token } => live.run(at, |run| similar(run, token)),
         Worked::Sum { of, sequence, position } => live.run(at, |run| sum(run, of, *sequence, *position)),
@@ -332,54 +330,33 @@ fn multiplied(scores: &[Vec<f64>], whose: &str) -> Vec<Figure> {
     vec![grid(title, ["row", "scores", "scores ⊙ mask", "softmax"], rows), said(note)]
 }
 
-fn divided(key: &str, by: f64) -> Vec<Figure> {
-    let weights = printed::rows("s1.attention.weights");
-    let mut rows = vec![];
-    let (mut as_printed, mut again) = (true, true);
-    for (i, (scores, printed)) in printed::rows(key).iter().zip(&weights).enumerate() {
-        let near = |got: &[f64]| {
-            got.iter().zip(printed).all(|(a, b)| (a - b).abs() <= printed::within("s1.attention.weights"))
-        };
-        let scores = &scores[..printed.len().min(scores.len())]; // a row sees no later column
-        let [own, other] = [1.0, by].map(|by| softmax(&scores.iter().map(|s| s / by).collect::<Vec<f64>>()));
-        as_printed &= near(&own);
-        again &= near(&other);
-        let text = |row: &[f64]| joined(row, |v| format!("{v:.4}"));
-        rows.push(row![i, text(scores), text(printed), text(&own), text(&other)]);
-    }
-    let other = format!("softmax of scores / {by}");
-    let text =
-        format!("the printed weights are the softmax of the scores as they are, and not of the scores over {by}");
-    vec![grid("", ["row", "scores", "weights printed", "softmax", &other], rows), verdict(text, as_printed && !again)]
+/// The printed rows of the article's look-up table, and their ids.
+pub(super) fn looked_up() -> (Vec<usize>, Vec<Vec<f32>>) {
+    let [ids, _] = printed::place(LOOK_UP);
+    let table = NotebookRun::First.rows(&ids.iter().map(|id| *id as u32).collect::<Vec<_>>());
+    (ids, table)
 }
 
-/// Weights of a row of which some scores are printed: the others share what the printed weights leave.
-pub(super) fn end_weights(scores: &[f64], printed: &[f64]) -> Vec<f64> {
-    let (mass, all) = (printed.iter().sum::<f64>(), scores.iter().map(|s| s.exp()).sum::<f64>());
-    let rest = (all * (1.0 - mass) / mass).ln();
-    let row: Vec<f64> = scores.iter().copied().chain([rest]).collect();
-    softmax(&row)[..scores.len()].to_vec()
-}
+/// Its key in `printed.json`.
+const LOOK_UP: &str = "s1.lookup";
 
-fn ends() -> Vec<Figure> {
-    let [columns, scores] = ["columns", "scores"].map(|part| printed::given("s1.attention_ends", part));
-    let weights = printed::rows("s1.attention_ends");
-    let near = |ours: Vec<f64>, printed: &[f64]| {
-        ours.iter().zip(printed).all(|(a, b)| (a - b).abs() <= printed::within("s1.attention_ends"))
+fn look_up_table() -> Vec<Figure> {
+    let (ids, table) = looked_up();
+    let mut met = Met::new(LOOK_UP);
+    met.compare(LOOK_UP, |i, c| Some(table[i][c]));
+    let matrix = Matrix {
+        tensor: "Token Embedding Look-Up Table".into(),
+        index: vec![],
+        size: [table.len(), table[0].len()],
+        axes: ["d_vocab", "d_model"],
+        rows: ids.iter().map(|id| format!("id {id}")).collect(),
+        columns: vec![],
+        values: table.concat(),
+        hidden: vec![],
+        scale: HeatScale::Signed,
     };
-    let mut rows = vec![];
-    let mut holds = true;
-    for (i, ((columns, scores), printed)) in columns.iter().zip(&scores).zip(&weights).enumerate() {
-        let ours = end_weights(scores, printed);
-        let again: Vec<f64> = scores.iter().map(|score| score / 4.0).collect();
-        holds &= near(ours.clone(), printed) && !near(end_weights(&again, printed), printed);
-        for (((column, score), printed), ours) in columns.iter().zip(scores).zip(printed).zip(&ours) {
-            rows.push(row![13 + i, number(*column), number(*score), number(*printed), format!("{ours:.4}")]);
-        }
-    }
-    let headers = ["row", "column", "score", "weight printed", "weight of these scores"];
-    let text = "rows 13 to 15, as far as printed: within rounding these weights are of these scores, and not of the scores over 4; what the columns between share is 1 less the printed weights";
-    vec![grid("", headers, rows), verdict(text, holds)]
+    let caption = "rows 0 to 4 and 100064 to 100068 of 100,069, drawn as the article drew them".into();
+    vec![Figure { decimals: 6, caption, ..View::Matrix(matrix).into() }, verdict(met.text(), met.all())]
 }
 
 // ---- softmax, norms, dropout, steps
