@@ -142,8 +142,8 @@ impl TrainingArgs {
         let mut text = source::source(data, &self.reading, &self.machine);
         text.tokenizer.clone_from(&self.tokenizer);
         text.default_tokenizer = default_tokenizer(data, &self.name()).into();
-        let chosen = ["whole_documents", "cross_documents", "warmup_steps"].into_iter();
-        let chosen = chosen.filter(|name| self.recipe.has(name));
+        let chosen = ["whole_documents", "cross_documents", "warmup_steps", "val_fraction", "eval_every", "patience"];
+        let chosen = chosen.into_iter().filter(|name| self.recipe.has(name) || self.run.has(name));
         let keeps_vocabulary = given.is_some() || self.model.has("vocab_size");
         let machine = self.machine.clone();
         let mut training = match base {
@@ -167,6 +167,8 @@ impl TrainingArgs {
             });
         if let Some(epochs) = self.epochs {
             training = training.epochs(epochs);
+        } else if !self.recipe.has("steps") && self.workflow.is_none() && resumed.is_none() {
+            training = training.fitting_text();
         }
         if let Some(bytes) = self.memory {
             training = training.memory(bytes);
@@ -293,6 +295,38 @@ fn default_tokenizer(data: &str, preset: &str) -> &'static str {
         "gpt2" if data.starts_with("builtin:") => "bpe",
         suits => suits,
     }
+}
+
+/// More passes over a text than this are told.
+const MANY_PASSES: f64 = 10.5;
+
+/// How long the run is, where that follows from the text or is long for it.
+pub fn length(plan: &TrainingPlan) -> Vec<String> {
+    let (name, steps) = (&plan.corpus.about.name, show::plural(plan.recipe.steps, "step"));
+    let passes = plan.passes().unwrap_or_default();
+    let mut said = vec![];
+    if let Some(fitted) = plan.fitted.filter(|fitted| !fitted.judged) {
+        let few = match (fitted.validated, plan.corpus.validation.is_empty()) {
+            (0, true) => "nothing is kept for validation".into(),
+            (n, true) => format!(
+                "{} to validate on would be too few to judge by, so all of the text is trained on (--val-fraction keeps some)",
+                show::plural(n, "token")
+            ),
+            (n, false) => format!("{} to validate on are too few to judge by", show::plural(n, "token")),
+        };
+        said.push(format!("{name}: {few}; the last weights are kept"));
+    }
+    let times = if passes < 10.0 { format!("{passes:.1}") } else { show::commas(passes.round() as u64) };
+    match plan.fitted.filter(|fitted| fitted.shorter) {
+        Some(fitted) if fitted.judged && plan.options.patience > 0 => said.push(format!(
+            "a small text: at most {steps}, which pass over it {times} times (--steps for another number); training ends when {} find no lower loss",
+            show::plural(plan.options.patience, "validation")
+        )),
+        Some(_) => said.push(format!("a small text: {steps}, which pass over it {times} times (--steps for another number)")),
+        None if passes > MANY_PASSES => said.push(format!("{steps} pass over the text {times} times")),
+        None => {}
+    }
+    said
 }
 
 /// FLOPs of a step, forward and backward; the recipe's context is the one trained on.

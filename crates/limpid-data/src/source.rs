@@ -752,6 +752,18 @@ impl Conversations {
         unknown(tokenizer, answers.iter().map(String::as_str))
     }
 
+    /// The markers of another program's template ([`ChatTemplate::markers`]) that no message has in its text.
+    pub fn markers(&self, template: &str) -> Vec<String> {
+        let template = ChatTemplate::new(template, TemplateTokens::default());
+        let mut markers = template.map_or_else(|_| vec![], |template| template.markers());
+        let said = |marker: &String| {
+            let mut messages = self.all.conversations.iter().flat_map(|conversation| &conversation.messages);
+            messages.any(|message| message.content.contains(marker.as_str()))
+        };
+        markers.retain(|marker| !said(marker));
+        markers
+    }
+
     /// The conversations as tokens of the tokenizer that `source` names, written by another program's `template` or by limpid's own.
     ///
     /// # Errors

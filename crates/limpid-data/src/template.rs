@@ -176,6 +176,25 @@ impl ChatTemplate {
         Ok(chat::written(&self.source, bos, messages, add_generation_prompt)?)
     }
 
+    /// What it writes around messages that looks like a special token (`<|im_start|>`, `[INST]`), in the order in which it is written: a
+    /// tokenizer that is learned for it has each as one token.
+    pub fn markers(&self) -> Vec<String> {
+        use Role::{Assistant, System, User};
+        let talks: [&[Role]; 3] = [&[User, Assistant], &[System, User, Assistant], &[User, Assistant, User, Assistant]];
+        let mut found = vec![];
+        for (roles, asks) in talks.into_iter().flat_map(|roles| [(roles, false), (&roles[..roles.len() - 1], true)]) {
+            let message = |role: &Role| Message { role: *role, content: "a".into() };
+            let messages: Vec<Message> = roles.iter().map(message).collect();
+            let Ok(text) = self.render(&messages, asks) else { continue }; // it takes no such messages
+            for marker in marked(&text) {
+                if !found.iter().any(|known| known == marker) {
+                    found.push(marker.to_string());
+                }
+            }
+        }
+        found
+    }
+
     /// The ids of the prompt for an answer to `messages`: those of the rendered text, without any token that the template does not write.
     /// The text of a special token inside a message stays text, so no message can imitate the template. (In transformers it becomes the
     /// token.)
@@ -335,6 +354,20 @@ impl ChatTemplate {
         let more = ends.iter().filter(|id| !known.contains(&Some(**id)));
         more.filter_map(|id| tokenizer.decode(&[*id]).ok()).filter(|text| !text.is_empty()).collect()
     }
+}
+
+/// The pieces of a text that look like special tokens: what stands between angle brackets, and capitals between square ones, without blanks.
+fn marked(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices(['<', '[']).filter_map(|(at, open)| {
+        let close = if open == "<" { '>' } else { ']' };
+        let inside = &text[at + 1..];
+        let inside = &inside[..inside.find(close)?];
+        let fits = |c: char| match open {
+            "<" => !c.is_whitespace() && c != '<',
+            _ => c.is_ascii_uppercase() || matches!(c, '_' | '/'),
+        };
+        (!inside.is_empty() && inside.chars().all(fits)).then(|| &text[at..at + inside.len() + 2])
+    })
 }
 
 /// Refuses messages that contain special tokens.
@@ -630,6 +663,37 @@ mod tests {
             }
         }
         assert!(written > 120 && refused > 15, "{written} written, {refused} refused");
+    }
+
+    /// A tokenizer that is learned from conversations in any public template writes each of its markers as one token.
+    #[test]
+    fn markers_are_single_tokens_of_a_learned_tokenizer() {
+        let told = told();
+        let mut seen = 0;
+        for family in told["templates"].as_array().unwrap() {
+            let template = new(family["template"].as_str().unwrap()).unwrap();
+            let markers = template.markers();
+            for case in family["cases"].as_array().unwrap() {
+                let role = |name: &Value| {
+                    [Role::System, Role::User, Role::Assistant].into_iter().find(|role| *name == role.name()).unwrap()
+                };
+                let messages = case["messages"].as_array().unwrap().iter();
+                let messages: Vec<Message> = messages.map(|m| message(role(&m["role"]), "Who has it?")).collect();
+                let Ok(text) = template.render(&messages, false) else { continue };
+                for kind in ["bpe", "char", "word"] {
+                    let texts = || vec![text.as_str().into()];
+                    let tokenizer = Tokenizer::for_texts(kind, &texts, &markers, 1).unwrap();
+                    let pieces: Vec<String> =
+                        tokenizer.encode(&text).unwrap().iter().map(|id| tokenizer.piece(*id).unwrap()).collect();
+                    for sign in ["<|", "|>", "im_start", "start_of_turn", "start_header_id", "INST", "\u{ff5c}"] {
+                        let torn = |piece: &&String| piece.contains(sign) && !markers.contains(piece);
+                        assert_eq!(pieces.iter().find(torn), None, "{} {kind} {text:?}", family["name"]);
+                        seen += pieces.iter().filter(|piece| piece.contains(sign)).count();
+                    }
+                }
+            }
+        }
+        assert!(seen > 300, "{seen}");
     }
 
     /// The ids and the answers that transformers makes of conversations, by templates that mark answers and by others; what it cannot tell is

@@ -13,26 +13,29 @@ use std::fmt::Write;
 /// The least number of losses that a spike is measured against.
 const HISTORY: usize = 20;
 
-/// The mean and the standard deviation of recent losses; none if there are too few. The deviation is at least a hundredth of the mean, so
-/// that a loss that hardly moves may move a little.
-fn mean_and_deviation(recent: &[f64]) -> Option<(f64, f64)> {
+/// The mean and the standard deviation of recent losses; none if there are too few. A loss is a mean over `targets` tokens, whose own losses
+/// differ by about a nat: so the deviation is at least 1/√targets, also where the recent losses are all near 0 because the text is known by
+/// heart. It is at least a hundredth of the mean, too, so that a loss that hardly moves may move a little.
+fn mean_and_deviation(recent: &[f64], targets: usize) -> Option<(f64, f64)> {
     if recent.len() < HISTORY {
         return None;
     }
     let n = recent.len() as f64;
     let mean = recent.iter().sum::<f64>() / n;
     let deviation = (recent.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / n).sqrt();
-    Some((mean, deviation.max(0.01 * mean.abs()).max(1e-6)))
+    Some((mean, deviation.max(0.01 * mean.abs()).max(1.0 / (targets.max(1) as f64).sqrt())))
 }
 
-/// The mean of the recent losses, and how many standard deviations a loss lies above it; none if there are too few losses.
-pub fn jump(recent: &[f64], loss: f64) -> Option<(f64, f64)> {
-    mean_and_deviation(recent).map(|(mean, deviation)| (mean, (loss - mean) / deviation))
+/// The mean of the recent losses, and how many standard deviations a loss of so many `targets` lies above it; none if there are too few
+/// losses.
+pub fn jump(recent: &[f64], loss: f64, targets: usize) -> Option<(f64, f64)> {
+    mean_and_deviation(recent, targets).map(|(mean, deviation)| (mean, (loss - mean) / deviation))
 }
 
-/// The loss that lies this many standard deviations above the mean of the recent ones; none if there are too few losses.
-pub fn limit(recent: &[f64], deviations: f64) -> Option<f64> {
-    mean_and_deviation(recent).map(|(mean, deviation)| mean + deviations * deviation)
+/// The loss of so many `targets` that lies this many standard deviations above the mean of the recent ones; none if there are too few
+/// losses.
+pub fn limit(recent: &[f64], deviations: f64, targets: usize) -> Option<f64> {
+    mean_and_deviation(recent, targets).map(|(mean, deviation)| mean + deviations * deviation)
 }
 
 /// The mean of the recent losses, if training diverges: if that mean is above one and a half times the first loss, plus one.
@@ -118,20 +121,43 @@ pub fn head(error: &TrainError, trainer: &Trainer, steepest: &[(String, f64)]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::RunOptions;
 
     #[test]
     fn a_jump_is_counted_in_deviations() {
         let recent: Vec<f64> = (0..40).map(|i| 2.0 + if i % 2 == 0 { 0.1 } else { -0.1 }).collect();
-        let (mean, deviations) = jump(&recent, 3.0).unwrap();
+        let many = 1 << 20;
+        let (mean, deviations) = jump(&recent, 3.0, many).unwrap();
         assert!((mean - 2.0).abs() < 1e-12 && (deviations - 10.0).abs() < 1e-9);
-        assert_eq!(jump(&recent[..19], 3.0), None, "too early to tell");
-        let (_, deviations) = jump(&[2.0; 30], 2.2).unwrap();
+        assert_eq!(jump(&recent[..19], 3.0, many), None, "too early to tell");
+        let (_, deviations) = jump(&[2.0; 30], 2.2, many).unwrap();
         assert!((deviations - 10.0).abs() < 1e-9, "a hundredth of the mean at least");
         for sigma in [0.5, 6.0] {
-            let (_, deviations) = jump(&recent, limit(&recent, sigma).unwrap()).unwrap();
+            let (_, deviations) = jump(&recent, limit(&recent, sigma, many).unwrap(), many).unwrap();
             assert!((deviations - sigma).abs() < 1e-9);
         }
-        assert_eq!(limit(&recent[..19], 6.0), None);
+        assert_eq!(limit(&recent[..19], 6.0, many), None);
+    }
+
+    /// What a batch of few tokens may differ by is no spike, however steady the losses were; what no chance explains is one.
+    #[test]
+    fn the_noise_of_a_batch_is_no_spike() {
+        let usual = RunOptions::default().spike_sigma;
+        let is_spike = |level: f64, jump_to: f64, targets| {
+            let recent: Vec<f64> = (0..50).map(|i| level * (1.0 + 0.1 * f64::from(i % 3))).collect();
+            jump(&recent, jump_to, targets).unwrap().1 > usual
+        };
+        for level in [0.0, 1e-7, 1e-5, 1e-4, 1e-3, 5e-3] {
+            for (targets, noise, spike) in
+                [(1, 7.9, 8.2), (100, 0.7, 0.9), (190, 0.5, 0.7), (512, 0.3, 0.5), (6144, 0.09, 0.2)]
+            {
+                assert!(!is_spike(level, noise, targets), "{level} {targets}");
+                assert!(is_spike(level, spike, targets), "{level} {targets}");
+            }
+        }
+        for (level, spike) in [(0.43, 1.2), (2.0, 4.0), (6.0, 12.0)] {
+            assert!(is_spike(level, spike, 512) && !is_spike(level, 1.2 * level, 512), "{level}");
+        }
     }
 
     #[test]

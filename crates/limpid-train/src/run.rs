@@ -191,6 +191,8 @@ pub struct Run<'a> {
     records: Vec<(PathBuf, String)>,
     /// What could not be written, and why.
     missing: BTreeMap<PathBuf, String>,
+    /// Messages for the user from before the run went on.
+    untold: Vec<String>,
     /// The number of steps that moved bytes to a device and from it, and the bytes.
     moved: (u64, [u64; 2]),
     /// One for each parameter that trains, in steps whose layer statistics are logged.
@@ -260,6 +262,7 @@ impl<'a> Run<'a> {
             owed: None,
             records: vec![],
             missing: BTreeMap::new(),
+            untold: vec![],
             moved: (0, [0; 2]),
             changes: vec![],
             rank0_writes: false,
@@ -287,6 +290,7 @@ impl<'a> Run<'a> {
         }
         let start = Instant::now();
         let seconds_before = self.state.seconds;
+        self.tell_untold(tell);
         self.derive(tell);
         // a rollback before the first regular save needs a state, too
         let regular = self.options.divergence == Divergence::Rollback;
@@ -308,6 +312,13 @@ impl<'a> Run<'a> {
             end = self.after_step(&windows, stop, tell)?;
         }
         self.finish(windows, start.elapsed().as_secs_f64() + seconds_before, end, tell)
+    }
+
+    /// Tells what came up before the run went on.
+    fn tell_untold(&mut self, tell: Tell) {
+        for what in std::mem::take(&mut self.untold) {
+            tell(TrainEvent::Notice(what));
+        }
     }
 
     /// Checks settings and texts, and cuts the texts into batches to train on and windows to evaluate on.
@@ -468,7 +479,8 @@ impl<'a> Run<'a> {
     /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation, a save or a look comes first.
     fn step_ahead(&mut self, batches: &Batches, evaluates: bool, rate: f64) -> Result<Option<Step>> {
         let sigma = self.options.spike_sigma;
-        let most = if sigma > 0.0 { limit(&self.state.recent, sigma) } else { None };
+        let spikes = (sigma > 0.0).then(|| limit(&self.state.recent, sigma, self.trainer.targets(batches)));
+        let most = spikes.flatten();
         let step = self.trainer.step + 1;
         let pauses = evaluates && self.is_due(self.options.eval_every, step)
             || self.is_due(self.options.save_every, step)
@@ -479,7 +491,7 @@ impl<'a> Run<'a> {
     /// Whether a step's loss is a spike.
     fn spike(&self, gradient: &Gradient) -> Option<Spike> {
         let loss = gradient.loss?;
-        let (usual, deviations) = jump(&self.state.recent, loss)?;
+        let (usual, deviations) = jump(&self.state.recent, loss, gradient.targets)?;
         (self.options.spike_sigma > 0.0 && deviations > self.options.spike_sigma).then_some((loss, usual, deviations))
     }
 

@@ -63,6 +63,8 @@ pub struct Gradient {
     pub loss: Option<f64>,
     /// Tokens it saw.
     pub tokens: usize,
+    /// Tokens with a target.
+    pub targets: usize,
 }
 
 /// What some of a step's micro-batches came to.
@@ -247,14 +249,14 @@ impl Trainer {
         let own = self.team.micros(self.recipe.accumulate as u64);
         let Computing { count, micros, .. } = self.begin_gradient(batches, own, true)?;
         if count.targets == 0 {
-            return Ok(Gradient { loss: None, tokens: count.tokens });
+            return Ok(Gradient { loss: None, tokens: count.tokens, targets: 0 });
         }
         let sum = self.losses.take_sum(&*self.backend, micros)?;
         let loss = self.team.add_losses(sum)? / count.targets as f64;
         if !loss.is_finite() {
             return Err(self.not_finite(batches));
         }
-        Ok(Gradient { loss: Some(loss), tokens: count.tokens })
+        Ok(Gradient { loss: Some(loss), tokens: count.tokens, targets: count.targets })
     }
 
     /// Runs forward and backward of some of the next step's micro-batches, a branch of their tree. The gradient waits in the backend.
@@ -282,7 +284,7 @@ impl Trainer {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
         batches.check_files()?;
         let data = step + self.skipped;
-        let count = (0..self.recipe.accumulate as u64).map(|micro| batches.count(data, micro)).sum::<TargetCount>();
+        let count = self.count(batches, step);
         if count.targets == 0 {
             return Ok(Computing { micros: 0, count, moved: [0; 2] });
         }
@@ -308,6 +310,16 @@ impl Trainer {
             count,
             moved: std::array::from_fn(|way| moved[way] - moved_before[way]),
         })
+    }
+
+    /// Targets and tokens of all micro-batches of the step after `step` steps.
+    fn count(&self, batches: &Batches, step: u64) -> TargetCount {
+        (0..self.recipe.accumulate as u64).map(|micro| batches.count(step + self.skipped, micro)).sum()
+    }
+
+    /// Tokens with a target in the next step.
+    pub(crate) fn targets(&self, batches: &Batches) -> usize {
+        self.count(batches, self.step).targets
     }
 
     /// Feeds the batch, a micro-batch of a step with so many targets.
@@ -384,7 +396,7 @@ impl Trainer {
         rate: f64,
         watch: &mut [Change],
     ) -> Result<Step> {
-        let Gradient { loss, tokens } = gradient;
+        let Gradient { loss, tokens, .. } = gradient;
         if loss.is_none() {
             return Ok(self.skip_update(tokens, rate));
         }

@@ -66,6 +66,7 @@
 pub mod directions;
 pub mod engine;
 mod error;
+mod fitted;
 pub mod generate;
 mod interventions;
 mod lm;
@@ -79,6 +80,7 @@ pub mod trace;
 mod training;
 
 pub use error::Error;
+pub use fitted::FittedLength;
 pub use interventions::{InterventionError, Interventions};
 pub use lm::{Lm, Pooling, normalized, objective};
 pub use machine::{Device, Machine};

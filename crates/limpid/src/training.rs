@@ -13,6 +13,7 @@ use crate::data::Tokens;
 use crate::data::chat::{MARKERS, is_template, template};
 use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::error::{Error, Result};
+use crate::fitted::{self, FittedLength};
 use crate::memory::{self, Placement, outline, trainable};
 use crate::model::{Mode, Model, Param, Tuning};
 use crate::timelapse::{self, Probe, TimelapseError};
@@ -56,6 +57,7 @@ pub struct Training {
     options: RunOptions,
     source: TextSource,
     epochs: Option<f64>,
+    fits_text: bool,
     base: Option<Lm>,
     tuning: Tuning,
     chat_template: Option<String>,
@@ -118,6 +120,8 @@ pub struct TrainingPlan {
     resumed: Option<PathBuf>,
     resume_step: Option<u64>,
     state: Cell<Option<Resumable>>,
+    /// What the size of the text decided, if it was asked ([`Training::fitting_text`]).
+    pub fitted: Option<FittedLength>,
     /// What a time-lapse looks at, if one is kept.
     probe: Option<Vec<u32>>,
     /// The frames of its time-lapse, if it records one ([`RunOptions::probe`]).
@@ -151,6 +155,7 @@ impl Training {
             options: RunOptions::default(),
             source: TextSource::new("builtin:stories"),
             epochs: None,
+            fits_text: false,
             base: None,
             tuning: Tuning::default(),
             chat_template: None,
@@ -251,8 +256,16 @@ impl Training {
         Training { epochs: Some(epochs), ..self }
     }
 
+    /// As many steps as the text needs, and at most the recipe's. A small text is passed over at most ten times, and training ends when the
+    /// validation loss no longer falls. If validation would predict too few tokens to tell, all of the text is trained on, at most 40
+    /// times, and the last weights are kept. A run has at least 300 steps either way, if its recipe has.
+    pub fn fitting_text(self) -> Training {
+        Training { fits_text: true, ..self }
+    }
+
     /// Settings that stay as they are where something else would change them: `vocab_size` (the tokenizer's is smaller), `warmup_steps`
-    /// (epochs decide the steps), `whole_documents` and `cross_documents` (the text has conversations).
+    /// (epochs or the text decide the steps), `val_fraction`, `eval_every` and `patience` (the text decides the steps), `whole_documents`
+    /// and `cross_documents` (the text has conversations).
     pub fn keeping(self, settings: impl IntoIterator<Item = impl Into<String>>) -> Training {
         Training { keeps: self.keeps.into_iter().chain(settings.into_iter().map(Into::into)).collect(), ..self }
     }
@@ -381,12 +394,12 @@ impl Training {
         let main = self.ranks.rank() == 0;
         let resumed = self.resumed();
         check_start(&mut *self.ranks, resumed.is_some()).map_err(TrainError::from)?;
-        let ReadText { corpus, conversations, chat_template, noted } = self.read(resumed.as_deref())?;
+        let ReadText { corpus, validated, conversations, chat_template, noted } = self.read(resumed.as_deref())?;
         let base = self.base.take().map(|base| with_rows(base, &corpus.tokenizer, &self)).transpose()?;
         let config = self.with_vocabulary(corpus.tokenizer.vocab_size(), base.is_some())?;
         let objective =
             objective(&config, Some(&corpus.tokenizer), (corpus.tokenizer.vocab_size(), config.n_segment > 0))?;
-        let recipe = self.recipe_for(&config, &corpus, conversations.is_some(), objective)?;
+        let (recipe, fitted) = self.recipe_for((&config, &corpus), validated, conversations.is_some(), objective)?;
         let machine = match self.choose_machine {
             Some(choose) => choose(&config, Mode::Train { batch: recipe.batch_size, context: recipe.context }),
             None => self.machine,
@@ -419,6 +432,7 @@ impl Training {
             resumed,
             resume_step: self.resume_step,
             state: Cell::new(self.state),
+            fitted,
             probe: None,
             frames: None,
             preset: self.preset,
@@ -457,7 +471,7 @@ impl Training {
         let masked = self.config.mask != Mask::Causal;
         let mut source = std::mem::replace(&mut self.source, TextSource::new(""));
         (source.val_fraction, source.threads) = (self.recipe.val_fraction, self.machine.threads);
-        let conversations = source.conversations()?;
+        let mut conversations = source.conversations()?;
         if conversations.is_some() && masked {
             return Err(Error::NeedsCausal);
         }
@@ -470,12 +484,13 @@ impl Training {
         let chosen = in_folder(CHAT_TEMPLATE).map(read).transpose()?;
         let chosen = chosen.or_else(|| self.chat_template.clone()).or_else(own);
         let foreign = chosen.as_deref().filter(|text| !is_template(text));
-        let specials: &[&str] = match (&conversations, foreign) {
-            (Some(_), None) => &MARKERS,
-            (None, _) if masked => &["[MASK]"],
-            _ => &[],
+        source.specials = match (&conversations, foreign) {
+            (Some(conversations), Some(template)) => conversations.markers(template),
+            (Some(_), None) => MARKERS.map(String::from).into(),
+            (None, _) if masked => vec!["[MASK]".into()],
+            _ => vec![],
         };
-        source.specials = specials.iter().map(ToString::to_string).collect();
+        source.specials.retain(|special| !self.special_tokens.contains(special));
         source.added.clone_from(&self.special_tokens);
         let of_model = self.base.as_ref().and_then(|base| base.tokenizer().ok().cloned());
         if self.base.is_some() && of_model.is_none() && source.tokenizer.is_none() {
@@ -483,10 +498,21 @@ impl Training {
         }
         let comes_with_model = of_model.is_some();
         source.decided = in_folder("tokenizer.json").map(Tokenizer::load).transpose()?.or(of_model);
-        let mut corpus = match &conversations {
-            Some(conversations) => conversations.corpus(&source, foreign)?,
-            None => source.read()?,
+        let read = |source: &TextSource, conversations: &Option<Conversations>| match conversations {
+            Some(conversations) => conversations.corpus(source, foreign),
+            None => source.read(),
         };
+        let mut corpus = read(&source, &conversations)?;
+        let validated = fitted::validated(&corpus.validation);
+        if self.fits_text
+            && !fitted::judges(validated)
+            && self.recipe.val_fraction > 0.0
+            && !self.is_kept("val_fraction")
+        {
+            (source.val_fraction, self.recipe.val_fraction) = (0.0, 0.0);
+            conversations = source.conversations()?;
+            corpus = read(&source, &conversations)?;
+        }
         if corpus.validation.len() < 2 {
             corpus.validation = Tokens::default();
         }
@@ -505,7 +531,7 @@ impl Training {
         noted.append(&mut self.noted);
         let limpids = || conversations.as_ref().map(|_| template(&corpus.tokenizer));
         let chat_template = foreign.map(String::from).or_else(limpids).or(chosen);
-        Ok(ReadText { corpus, conversations, chat_template, noted })
+        Ok(ReadText { corpus, validated, conversations, chat_template, noted })
     }
 
     /// The configuration with the size of its vocabulary, which a model that has learned keeps.
@@ -522,8 +548,14 @@ impl Training {
         Ok(Config { vocab_size, ..self.config.clone() })
     }
 
-    /// The recipe with what follows from the text.
-    fn recipe_for(&self, config: &Config, corpus: &Corpus, converses: bool, objective: Objective) -> Result<Recipe> {
+    /// The recipe with what follows from the text, of which `validated` tokens are predicted in validation.
+    fn recipe_for(
+        &mut self,
+        (config, corpus): (&Config, &Corpus),
+        validated: usize,
+        converses: bool,
+        objective: Objective,
+    ) -> Result<(Recipe, Option<FittedLength>)> {
         let mut recipe = self.recipe;
         if converses {
             recipe.whole_documents |= !self.is_kept("whole_documents");
@@ -532,22 +564,31 @@ impl Training {
         if recipe.context == 0 {
             recipe.context = config.context_length;
         }
-        let Some(epochs) = self.epochs else { return Ok(recipe) };
-        let windows = recipe.batches(&corpus.train, objective)?.epoch() as f64;
-        let steps = (epochs * windows / (recipe.batch_size * recipe.accumulate) as f64).ceil().max(1.0);
+        let (steps, fitted) = if let Some(epochs) = self.epochs {
+            (fitted::steps(&recipe, &corpus.train, objective, epochs)?, None)
+        } else if self.fits_text {
+            let (judged, keeps) = (fitted::judges(validated), self.keeps.clone());
+            let kept = |setting: &str| keeps.iter().any(|kept| kept == setting);
+            let steps = fitted::fit((&recipe, &mut self.options), &corpus.train, objective, judged, kept)?;
+            (steps, Some(FittedLength { validated, judged, shorter: steps < recipe.steps }))
+        } else {
+            return Ok((recipe, None));
+        };
         let followed = recipe.over(&[vec![("steps", steps.to_string())]])?;
         recipe.steps = followed.steps;
         if !self.is_kept("warmup_steps") {
             recipe.warmup_steps = followed.warmup_steps;
         }
         recipe.check()?;
-        Ok(recipe)
+        Ok((recipe, fitted))
     }
 }
 
 /// What a text came to.
 struct ReadText {
     corpus: Corpus,
+    /// The tokens that its validation text predicts, or would predict if it were large enough to be kept.
+    validated: usize,
     conversations: Option<Conversations>,
     chat_template: Option<String>,
     noted: Vec<(&'static str, String)>,
@@ -574,6 +615,14 @@ impl TrainingPlan {
     /// Whether it goes on with a run that was saved.
     pub fn resumes(&self) -> bool {
         self.resumed.is_some()
+    }
+
+    /// How often the steps pass over the text.
+    ///
+    /// # Errors
+    /// If the text has no window.
+    pub fn passes(&self) -> Result<f64> {
+        fitted::passes(&self.recipe, &self.corpus.train, self.objective)
     }
 
     /// The least loss that any model can reach on the validation text, in nats a token, where that is known.

@@ -3,7 +3,7 @@
 use crate::devices::{DeviceChoice, Traffic, traffic};
 use crate::machine::{READINGS, median, share};
 use crate::show::{self, commas};
-use crate::training::{TooLarge, TrainingArgs, extra_work, keys, recomputes, step_flops, too_large};
+use crate::training::{TooLarge, TrainingArgs, extra_work, keys, length, recomputes, step_flops, too_large};
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::Axis;
@@ -408,7 +408,7 @@ impl Estimate<'_> {
         let Recipe { batch_size, context, accumulate, .. } = recipe;
         let about = [Some(corpus.about.name.clone()), corpus.about.read.clone()];
         let all = self.tokens_per_step.saturating_mul(recipe.steps as usize);
-        let times = self.tokens_per_step as f64 * recipe.steps as f64 / corpus.train.len() as f64;
+        let times = self.plan.passes().unwrap_or_default();
         let frames =
             self.plan.frames.map(|frames| ("time-lapse", format!("{} (--probe)", show::plural(frames, "frame"))));
         let rows = vec![
@@ -421,7 +421,8 @@ impl Estimate<'_> {
             ("a step", format!("{batch_size} x {context} x {accumulate} = {} tokens", commas(self.tokens_per_step))),
             ("all steps", format!("{} tokens, the text {times:.1} times over", commas(all))),
         ];
-        rows.into_iter().chain(frames).collect()
+        let length = length(self.plan).into_iter().map(|said| ("note", said));
+        rows.into_iter().chain(length).chain(frames).collect()
     }
 
     fn parameters(&self) -> Vec<(&'static str, String)> {

@@ -64,6 +64,13 @@ pub fn run(args: Args) -> Result<()> {
         ));
     };
     let mut timelapse = Timelapse::open(&folder)?;
+    if timelapse.unfinished() > 0 {
+        show::say(format_args!(
+            "the last {} of {} are not a whole frame and are left out: a frame is being written, or was cut short",
+            show::plural(timelapse.unfinished() as usize, "byte"),
+            folder.join(FILE).display()
+        ));
+    }
     let path = folder.join("tokenizer.json");
     let tokenizer = if path.exists() { Some(Tokenizer::load(path)?) } else { None };
     timelapse.check_model(tokenizer.as_ref().map(Tokenizer::to_json).as_deref(), None)?;

@@ -7,7 +7,7 @@ use crate::models;
 use crate::options::{Interrupted, Usage};
 use crate::show::{self, Progress};
 use crate::signals::interrupt;
-use crate::training::{TrainingArgs, Workflow, recomputes, step_flops, too_large};
+use crate::training::{TrainingArgs, Workflow, length, recomputes, step_flops, too_large};
 use crate::{find, llmc, ranks, records, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
@@ -243,6 +243,7 @@ fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
     {
         show::prose(chat.say(batches.long(), plan.recipe.context));
     }
+    length(plan).into_iter().for_each(show::prose);
     if let Some(floor) = plan.entropy_floor() {
         show::prose(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }

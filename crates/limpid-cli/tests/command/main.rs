@@ -21,6 +21,7 @@ mod look;
 mod models;
 mod race;
 mod serve;
+mod small;
 mod survives;
 mod sweep;
 mod timelapse;

@@ -47,7 +47,7 @@ impl Run<'_> {
         let stay: Vec<&str> = own.chain([METRICS]).chain(self.carried.written()).collect();
         folder::clear(folder, &stay, self.force)?;
         self.log = Some(Log::open(folder, None)?);
-        self.rewind_observed(0)
+        self.rewind_observed(0, None)
     }
 
     /// Writes the files that the folder begins with.
@@ -282,6 +282,7 @@ impl Run<'_> {
             self.write_weights()?;
         }
         self.state.log = self.log.as_mut().map(Log::mark).transpose()?;
+        self.state.frames = self.observer.as_ref().map(|observer| observer.kept()).or(self.state.frames);
         let (path, back) = (state_path(folder), back_path(folder));
         if !due && self.due && self.options.divergence == Divergence::Rollback {
             at(&back, files::link(&path, &back))?;

@@ -4,6 +4,7 @@
 use super::{Run, Tell, TrainEvent};
 use crate::error::{Result, TrainError};
 use crate::trainer::Trainer;
+use limpid_base::plural::plural;
 use std::error::Error;
 use std::path::Path;
 
@@ -25,6 +26,8 @@ pub trait Observer: Send {
     /// # Errors
     /// If the file cannot be written; what was not written waits for the next call.
     fn write(&mut self, synced: bool) -> Result<(), Box<dyn Error + Send + Sync>>;
+    /// How many looks its file holds.
+    fn kept(&self) -> u64;
     /// Drops what it saw after `step`, where the run now stands, and begins its file if there is none.
     ///
     /// # Errors
@@ -65,9 +68,20 @@ impl Run<'_> {
         }
     }
 
-    /// Has the observer drop what it saw after `step`.
-    pub(super) fn rewind_observed(&mut self, step: u64) -> Result<()> {
-        let observer = self.observer.as_mut().filter(|_| self.folder.is_some());
-        observer.map_or(Ok(()), |observer| observer.rewind(step).map_err(TrainError::Observer))
+    /// Has the observer drop what it saw after `step`. What is then missing of the `expected` looks that its file had is told when the run
+    /// goes on.
+    pub(super) fn rewind_observed(&mut self, step: u64, expected: Option<u64>) -> Result<()> {
+        let Some(observer) = self.observer.as_mut().filter(|_| self.folder.is_some()) else { return Ok(()) };
+        observer.rewind(step).map_err(TrainError::Observer)?;
+        let (kept, expected) = (observer.kept(), expected.unwrap_or(0));
+        if kept < expected {
+            self.untold.push(format!(
+                "{}: {} of the {} up to step {step} are lost, because the file was cut short, changed or removed",
+                observer.path().display(),
+                expected - kept,
+                plural(expected, "frame")
+            ));
+        }
+        Ok(())
     }
 }

@@ -78,7 +78,7 @@ impl Run<'_> {
             at(&back, files::remove(&back))?; // it is later than what is now the last state
         }
         (self.log, self.due, self.lock) = (Some(log), state.due, Some(lock));
-        self.rewind_observed(state.step)?;
+        self.rewind_observed(state.step, state.frames)?;
         self.share(Some((state, store)), kept)?;
         Ok(self.state.step)
     }
@@ -176,7 +176,8 @@ impl Run<'_> {
             if let (Some(log), Some(mark)) = (&mut self.log, &state.log) {
                 log.rewind(mark)?;
             }
-            self.rewind_observed(state.step)?;
+            self.rewind_observed(state.step, state.frames)?;
+            self.tell_untold(tell);
             self.derive(tell);
             kept = if self.owed.take().is_some() { state.weights.clone() } else { self.state.weights.take() };
         }

@@ -54,6 +54,9 @@ pub(super) struct State {
     pub weights: Option<String>,
     /// The position in the log.
     pub log: Option<Mark>,
+    /// How many looks the observer's file holds, if there was an observer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames: Option<u64>,
 }
 
 /// What a run's results depend on, besides its model and recipe. A run resumes only if all of it is the same.

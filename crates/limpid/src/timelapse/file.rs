@@ -8,8 +8,9 @@
 //! | frame | deflated: the values of each channel, one after the other as in the table |
 //!
 //! Checksums are XXH3 (64 bits); that of a frame covers its length, step and tokens too. Frames are only added, in the order of their
-//! steps. A last frame that is cut short or does not fit its checksum was being written, and is ignored. There is no clock in the file,
-//! so a run that was killed and resumed leaves the same bytes; the seconds of a step are in metrics.jsonl.
+//! steps. A last frame that is cut short, does not fit its checksum, or is zeros to the end of the file was being written, and is ignored.
+//! If another frame begins in it, or anything follows the zeros, the file is damaged. There is no clock in the file, so a run that was
+//! killed and resumed leaves the same bytes; the seconds of a step are in metrics.jsonl.
 
 use crate::files::{self, OutputFile};
 use serde::{Deserialize, Serialize};
@@ -156,6 +157,21 @@ pub struct Timelapse {
     frames: Vec<FramePlace>,
     /// Where the last whole frame ends.
     end: u64,
+    /// How many bytes follow.
+    unfinished: u64,
+}
+
+impl FramePlace {
+    /// The place of a frame with this head, which begins at byte `start`.
+    fn of(head: &[u8], start: u64) -> FramePlace {
+        FramePlace {
+            at: start + HEAD as u64,
+            length: u32::from_le_bytes(number(head, 4)),
+            step: u64::from_le_bytes(number(head, 8)),
+            tokens: u64::from_le_bytes(number(head, 16)),
+            sum: u64::from_le_bytes(number(head, 24)),
+        }
+    }
 }
 
 impl Channel {
@@ -293,7 +309,8 @@ impl Timelapse {
         let header: TimelapseHeader =
             serde_json::from_slice(&text).map_err(|error| bad(format!("its header cannot be read: {error}")))?;
         let raw = header.frame_bytes().map_err(bad)?;
-        let mut timelapse = Timelapse { path: path.clone(), file, header, frames: vec![], end: START + header_length };
+        let mut timelapse =
+            Timelapse { path: path.clone(), file, header, frames: vec![], end: START + header_length, unfinished: 0 };
         timelapse.index(length, raw)?;
         Ok(timelapse)
     }
@@ -311,13 +328,7 @@ impl Timelapse {
             let (n, mut head) = (self.frames.len(), [0; HEAD]);
             let read = self.file.seek(SeekFrom::Start(self.end)).and_then(|_| self.file.read_exact(&mut head));
             at_path(&self.path, read)?;
-            let place = FramePlace {
-                at: self.end + HEAD as u64,
-                length: u32::from_le_bytes(number(&head, 4)),
-                step: u64::from_le_bytes(number(&head, 8)),
-                tokens: u64::from_le_bytes(number(&head, 16)),
-                sum: u64::from_le_bytes(number(&head, 24)),
-            };
+            let place = FramePlace::of(&head, self.end);
             let end = place.at + u64::from(place.length);
             if head == [0; HEAD] {
                 break; // room that the file system made for a frame, before its bytes came
@@ -341,7 +352,32 @@ impl Timelapse {
             self.frames.push(place);
             self.end = end;
         }
-        Ok(())
+        self.unfinished = length - self.end;
+        let what = self.damage(longest);
+        at_path(&self.path, what)?.map_or(Ok(()), |what| Err(damaged(self.frames.len(), &self.path, what)))
+    }
+
+    /// What is wrong with the bytes after the last whole frame, if an interrupted write did not leave them.
+    fn damage(&mut self, longest: u64) -> io::Result<Option<&'static str>> {
+        let mut tail = vec![];
+        self.file.seek(SeekFrom::Start(self.end))?;
+        Read::by_ref(&mut self.file).take(self.unfinished.min(HEAD as u64 + longest)).read_to_end(&mut tail)?;
+        if tail.first() == Some(&0) {
+            self.file.seek(SeekFrom::Start(self.end))?;
+            let mut rest = io::BufReader::new(&self.file).take(self.unfinished).bytes();
+            let all = rest.try_fold(true, |all, byte| byte.map(|byte| all && byte == 0))?;
+            return Ok((!all).then_some("it begins with zeros, and something follows them"));
+        }
+        if !FRAME.starts_with(&tail[..tail.len().min(FRAME.len())]) {
+            return Ok(Some("it does not begin as a frame does"));
+        }
+        let begins = |head: &[u8]| head[..4] == FRAME && u64::from(FramePlace::of(head, 0).length) <= longest;
+        Ok(tail.windows(HEAD).skip(1).any(begins).then_some("it is not whole, and another frame follows it"))
+    }
+
+    /// The bytes at the end of the file that are no whole frame: one was being written when it was opened, or was cut short.
+    pub fn unfinished(&self) -> u64 {
+        self.unfinished
     }
 
     /// The deflated bytes of a frame, if they fit its checksum.
@@ -450,6 +486,8 @@ pub(super) struct TimelapseWriter {
     torn: bool,
     /// The last step that has a frame.
     last: Option<u64>,
+    /// The number of frames in the file.
+    kept: u64,
     /// Frames that could not be written yet, as they will stand in the file, with their steps.
     waiting: Vec<(u64, Vec<u8>)>,
 }
@@ -458,7 +496,7 @@ impl TimelapseWriter {
     /// The file that a run has in its folder, or will have there; nothing is written before [`TimelapseWriter::rewind`].
     pub fn new(folder: &Path, header: TimelapseHeader) -> TimelapseWriter {
         let path = folder.join(super::FILE);
-        TimelapseWriter { path, header, file: None, end: 0, torn: true, last: None, waiting: vec![] }
+        TimelapseWriter { path, header, file: None, end: 0, torn: true, last: None, kept: 0, waiting: vec![] }
     }
 
     /// Whether frames can be added to what is there.
@@ -488,24 +526,29 @@ impl TimelapseWriter {
         self.last
     }
 
+    /// The number of frames in the file.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
     /// Drops the frames after `step`; without a file, begins one.
     ///
     /// # Errors
     /// If the file cannot be read or written.
     pub fn rewind(&mut self, step: u64) -> Result<()> {
         self.waiting.retain(|(own, _)| *own <= step);
-        let (end, last) = match Timelapse::open(self.folder()) {
+        let (end, kept, last) = match Timelapse::open(self.folder()) {
             Ok(found) => {
                 let kept = found.frames.partition_point(|frame| frame.step <= step);
                 let end = found.frames.get(kept).map_or(found.end, |next| next.at - HEAD as u64);
-                (end, kept.checked_sub(1).map(|n| found.frames[n].step))
+                (end, kept as u64, kept.checked_sub(1).map(|n| found.frames[n].step))
             }
-            Err(TimelapseError::Missing { .. }) => (self.begin()?, None),
+            Err(TimelapseError::Missing { .. }) => (self.begin()?, 0, None),
             Err(error) => return Err(error),
         };
         let mut file = at_path(&self.path, OutputFile::open(&self.path))?;
         at_path(&self.path, file.rewind(end))?;
-        (self.file, self.end, self.torn) = (Some(file), end, false);
+        (self.file, self.end, self.kept, self.torn) = (Some(file), end, kept, false);
         self.last = self.waiting.last().map(|(step, _)| *step).or(last);
         Ok(())
     }
@@ -556,7 +599,7 @@ impl TimelapseWriter {
             self.torn = true;
             at_path(&path, file.write_all(bytes))?;
             self.torn = false;
-            self.end += bytes.len() as u64;
+            (self.end, self.kept) = (self.end + bytes.len() as u64, self.kept + 1);
             self.waiting.remove(0);
         }
         if synced { at_path(&path, file.sync()) } else { Ok(()) }
@@ -693,10 +736,42 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             if let Ok(frames) = reread(&folder, &bytes) {
-                assert_eq!(frames, [frame(0), frame(1)][..frames.len()], "bit {bit}");
-                assert!(frames.len() < 2, "bit {bit} was not seen");
+                assert_eq!(frames, [frame(0)], "bit {bit} was not seen, or hides a frame before the last");
             }
         }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Zeros over any bytes, and bytes taken out: what is read is the beginning of what was written, without the last frame at most.
+    #[test]
+    fn a_hole_before_a_whole_frame_is_damage() {
+        let folder = folder("holes");
+        let whole = written(&folder, &[0, 1, 4]);
+        let starts: Vec<usize> =
+            Timelapse::open(&folder).unwrap().frames.iter().map(|frame| frame.at as usize - HEAD).collect();
+        let (all, mut refused, mut shorter) = ([frame(0), frame(1), frame(4)], 0, 0);
+        for from in starts[0]..whole.len() {
+            for to in (from + 1..=whole.len())
+                .filter(|to| [1, 4, HEAD].contains(&(to - from)) || starts.contains(to) || *to == whole.len())
+            {
+                let zeroed = [&whole[..from], &vec![0; to - from], &whole[to..]].concat();
+                let cut = [&whole[..from], &whole[to..]].concat();
+                for bytes in [zeroed, cut].into_iter().filter(|bytes| *bytes != whole) {
+                    match reread(&folder, &bytes) {
+                        Err(_) => refused += 1,
+                        Ok(frames) => {
+                            shorter += 1;
+                            let in_the_last = frames == [frame(0), frame(1)] && from >= starts[2];
+                            let to_the_end = to == whole.len() && frames == all[..frames.len()];
+                            let whole_frames =
+                                bytes.len() < whole.len() && starts.contains(&from) && starts.contains(&to);
+                            assert!(in_the_last || to_the_end || whole_frames, "{from}..{to}: {} frames", frames.len());
+                        }
+                    }
+                }
+            }
+        }
+        assert!(refused > 100 && shorter > 100, "{refused} {shorter}");
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -341,6 +341,10 @@ impl Observer for Probe {
         Ok(())
     }
 
+    fn kept(&self) -> u64 {
+        self.writer.as_ref().map_or(0, TimelapseWriter::kept)
+    }
+
     fn write(&mut self, synced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.writer.as_mut().map_or(Ok(()), |writer| writer.write(synced))?)
     }

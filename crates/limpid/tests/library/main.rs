@@ -12,6 +12,7 @@ mod directions;
 mod documents;
 mod exact;
 mod face;
+mod fitted;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod gradients;

@@ -266,6 +266,60 @@ fn what_cannot_be_probed_is_refused_before_anything_is_written() {
     assert_eq!(Timelapse::open(f.at("run")).unwrap().steps(), [5, 6, 8, 9][1..]);
 }
 
+/// A file that lost frames is told when its run goes on, with their number; one that is whole, or has a torn end, says nothing.
+#[test]
+fn lost_frames_are_told() {
+    let f = Folder::new("lost");
+    let stop = |event| {
+        if matches!(event, TrainEvent::Step(step, _) if step.step == 5) { Control::Stop } else { Control::Continue }
+    };
+    training().folder(f.at("run")).run_telling(stop).unwrap();
+    let whole = bytes(&f.at("run"));
+    let heads = whole.windows(4).enumerate().filter(|(_, bytes)| bytes == b"FRAM").map(|(at, _)| at);
+    let starts: Vec<usize> = heads.chain([whole.len()]).collect();
+    assert_eq!(starts.len(), 5, "frames after 0, 1, 2 and 4 steps");
+    let without = |from: usize, to: usize| Some([&whole[..starts[from]], &whole[starts[to]..]].concat());
+    let cases = [
+        (Some(whole.clone()), 0),
+        (Some([&whole[..], &[0; 100]].concat()), 0),
+        (Some([&whole[..], &whole[starts[0]..starts[0] + 50]].concat()), 0),
+        (without(3, 4), 1),
+        (without(2, 4), 2),
+        (without(0, 4), 4),
+        (without(1, 2), 1),
+        (without(0, 3), 3),
+        (Some(whole[..starts[4] - 1].to_vec()), 1),
+        (Some(whole[..starts[2] + 7].to_vec()), 2),
+        (Some([&whole[..starts[3]], &vec![0; starts[4] - starts[3]]].concat()), 1),
+        (None, 4),
+    ];
+    for (n, (file, lost)) in cases.into_iter().enumerate() {
+        let folder = f.at(&format!("case-{n}"));
+        copy_folder(&f.at("run"), &folder);
+        match &file {
+            Some(bytes) => fs::write(folder.join(FILE), bytes).unwrap(),
+            None => fs::remove_file(folder.join(FILE)).unwrap(),
+        }
+        for expected in [lost, 0] {
+            let mut told = vec![];
+            let hear = |event| {
+                if let TrainEvent::Notice(what) = event {
+                    told.push(what);
+                }
+                Control::Continue
+            };
+            training().folder(&folder).resume().run_telling(hear).unwrap();
+            match (expected, &told[..]) {
+                (0, []) => {}
+                (lost, [what]) => assert!(what.contains(&format!("{lost} of the 4 frames")), "case {n}: {what}"),
+                _ => panic!("case {n}: {told:?}"),
+            }
+        }
+        let steps = Timelapse::open(&folder).unwrap().steps();
+        assert_eq!(steps.len(), STEPS.len() - lost, "case {n}: {steps:?}");
+    }
+}
+
 /// A backend that keeps its weights to itself is looked into as well.
 #[test]
 fn the_reference_can_be_watched() {
