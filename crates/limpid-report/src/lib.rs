@@ -342,6 +342,23 @@ mod tests {
         );
     }
 
+    /// Losses that cannot be compared are not: each curve is told alone.
+    #[test]
+    fn losses_in_different_tokens_are_told_one_by_one() {
+        let (run, _) = record("differ");
+        let named = |name: &str, tokenizer| RunRecord { name: name.into(), tokenizer, ..run.clone() };
+        for (tokenizers, compared) in
+            [([Some(1), Some(1)], true), ([None, None], true), ([Some(1), Some(2)], false), ([Some(1), None], false)]
+        {
+            let page = html(&[named("a", tokenizers[0]), named("b", tokenizers[1])]);
+            for title in ["Training loss", "Validation loss"] {
+                let chart = figure(&page, title);
+                assert_eq!(chart.contains("cannot be compared"), !compared, "{title} {tokenizers:?}");
+                assert_eq!(chart.contains("Ends lowest"), compared, "{title} {tokenizers:?}");
+            }
+        }
+    }
+
     #[test]
     fn several_runs_look_the_same_in_every_chart() {
         let (run, _) = record("several");

@@ -173,7 +173,7 @@ fn summary(all: &[HeadScores], tokens: usize) -> String {
     let rest = count(None);
     let habits = match (told.is_empty(), rest) {
         (true, _) if tokens < NAMED_FROM => format!("none can be named: that takes {NAMED_FROM} tokens"),
-        (true, _) => "none has one clear habit".to_string(),
+        (true, _) => "none has a clear habit".to_string(),
         (false, 0) => told.join(", "),
         (false, rest) => {
             format!("{}; {rest} {} no clear habit", told.join(", "), if rest == 1 { "has" } else { "have" })
@@ -224,7 +224,7 @@ mod tests {
             ),
             "{page}"
         );
-        assert!(summary(&looks[2..], 5).contains("Of 1 head, none has one clear habit."));
+        assert!(summary(&looks[2..], 5).contains("Of 1 head, none has a clear habit."));
         // fewer tokens than the library names heads from
         let few = scores_of_weights(&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0], &[1, 2, 3], |t| 0..t + 1);
         assert!(summary(&[few], 3).contains("none can be named: that takes 5 tokens."));

@@ -278,3 +278,5 @@ if (heads) {
     });
   });
 }
+// in the frame of a notebook, the page is as high as what it shows
+if (frameElement) new ResizeObserver(() => { frameElement.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`; }).observe(document.documentElement);

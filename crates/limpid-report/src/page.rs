@@ -277,6 +277,9 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
 /// A plot of a title, a note, whether it is logarithmic, and curves.
 type MakePlot<'a> = dyn Fn(&str, &str, bool, Vec<Curve>) -> CurvePlot + 'a;
 
+/// What is said of losses that are counted in different tokens.
+const CANNOT: &str = "; the tokens differ, so these losses cannot be compared";
+
 /// The losses of several runs; where their tokens differ, validation in bits per byte if that is known.
 fn losses(
     runs: &[RunRecord],
@@ -285,8 +288,16 @@ fn losses(
     plot: &MakePlot,
 ) -> [CurvePlot; 2] {
     let differ = caution(runs).is_some();
-    let alone = if differ { "; the tokens differ, so these losses cannot be compared" } else { "" };
+    let alone = if differ { CANNOT } else { "" };
     let note = format!("nats a token, mean of the steps around{alone}");
+    // curves that cannot be compared are told one by one
+    let plot = |title: &str, note: &str, log: bool, curves: Vec<Curve>| {
+        let mut plot = plot(title, note, log, curves);
+        if note.ends_with(CANNOT) {
+            plot.said = words::each(&plot.curves, "steps");
+        }
+        plot
+    };
     let mut training = plot("Training loss", &note, false, train);
     training.curves.extend(floor.clone());
     let validation = match in_bits(runs, &val).filter(|_| differ) {
