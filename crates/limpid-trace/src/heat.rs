@@ -228,10 +228,10 @@ mod tests {
         let (pattern, scores, labels) = maps();
         let want = "\
 hook_pattern [batch 0, head 0]
-             dog    jumps  \" aro…
+             dog    jumps  \" ar…\"
 dog          ███1.0 ·      ·
 jumps        ▒▒▒.25 ███.75 ·
-\" around th…    .01 ▓▓▓.50 ▒▒▒.49
+\" around t…\"    .01 ▓▓▓.50 ▒▒▒.49
 
 █ 0.75  ▓ 0.5  ▒ 0.25  ░ 0.02 and more; · hidden by the mask; a row is a query, its columns are the keys
 ";
@@ -239,10 +239,10 @@ jumps        ▒▒▒.25 ███.75 ·
         let want = "\
 hook_attn_scores [batch 0, head 0], up
   to 120
-         dog    jumps  \" aro…
+         dog    jumps  \" ar…\"
 dog       -2.00 ·      ·
 jumps    ░░4.00  -1.00 ·
-\" aroun…   0.00 ███120 ?
+\" arou…\"   0.00 ███120 ?
 
 █ 0.75  ▓ 0.5  ▒ 0.25  ░ 0.02 and more
 of the greatest magnitude; · hidden by

@@ -48,14 +48,21 @@ pub(super) fn pad(text: &str, width: usize, left: bool) -> String {
     if left { format!("{text}{space}") } else { format!("{space}{text}") }
 }
 
-/// The first columns of a text, where it has more than `most`.
+/// The first columns of a text, where it has more than `most`; a quoted one keeps its closing quote, if there is room for a letter.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if columns(text) <= most {
         return text.into();
     }
-    let mut shown: String = text.chars().take(most.saturating_sub(1)).collect();
-    shown.push('…');
-    shown
+    let end = if text.starts_with('"') && most > 4 { "…\"" } else { "…" };
+    let mut shown = String::new();
+    for letter in text.chars() {
+        shown.push(letter);
+        if columns(&shown) + columns(end) > most {
+            shown.pop();
+            break;
+        }
+    }
+    shown + end
 }
 
 /// Columns that a word at a row or a column may take, in lines of `width`.
