@@ -150,7 +150,7 @@ pub fn html(
     let mut body = match (run.prompt, run.ids) {
         (Some(text), _) => json!({ "prompt": text }),
         (None, Some(ids)) => json!({ "tokens": ids }),
-        (None, None) => bail!(Usage("--html FILE keeps one run: give --prompt TEXT".into())),
+        (None, None) => json!({ "prompt": models::example(&checkpoint)? }),
     };
     body["last"] = Value::Bool(run.last);
     if let Some(steps) = run.steps {
@@ -166,12 +166,10 @@ pub fn save(
     (body, sweep): (&Value, Option<&Value>),
     machine: &MachineOptions,
 ) -> Result<()> {
-    let name = models::name(dir);
-    let model = served(checkpoint, name.clone(), machine)?;
-    let command = format!("limpid inspect --model {name} --open");
+    let model = served(checkpoint, models::name(dir), machine)?;
     let subject = Subject::from(&model);
     let page = |most: u64| {
-        let saved = saved::page(&subject, (body, sweep), &command, usize::try_from(most).unwrap_or(usize::MAX));
+        let saved = saved::page(&subject, (body, sweep), usize::try_from(most).unwrap_or(usize::MAX));
         saved.map(|page| (page, most))
     };
     let saved = match (most, page(most.unwrap_or(SMALL))) {

@@ -61,23 +61,23 @@ enum Verb {
     Chat(verbs::chat::Args),
     #[command(about = "Turn texts into embedding vectors")]
     Embed(verbs::embed::Args),
-    #[command(about = "Serve a model over HTTP, in OpenAI's protocol, with a page to try it")]
+    #[command(about = "Serve a model over HTTP in OpenAI's protocol, with a page")]
     #[cfg(feature = "serve")]
     Serve(verbs::serve::Args),
-    #[command(about = "Recompute an answer from its receipt and verify that every byte matches")]
+    #[command(about = "Recompute an answer from its receipt and compare every byte")]
     Replay(verbs::replay::Args),
     #[command(about = "Measure loss, perplexity and bits per byte of a text")]
     Eval(verbs::eval::Args),
-    #[command(about = "Look inside a model that runs on a prompt: words, heads, every tensor by name")]
+    #[command(about = "Look inside a model as it runs: words, heads, every tensor")]
     Inspect(verbs::inspect::Args),
-    #[command(about = "Patch activations of one prompt into another over all layers, and see which restore the answer")]
+    #[command(about = "Find the activations that make the difference of two prompts")]
     Sweep(verbs::sweep::Args),
-    #[command(about = "Find the vector that tells two kinds of prompts apart, to steer with it")]
+    #[command(about = "Find a steering vector between two kinds of prompts")]
     Direction(verbs::direction::Args),
     #[command(about = "Read a document about the transformer beside a live model")]
     #[cfg(feature = "study")]
     Walk(verbs::walk::Args),
-    #[command(about = "Run a short experiment that tests a common claim about transformers")]
+    #[command(about = "Run a short experiment that tests a claim about transformers")]
     #[cfg(feature = "study")]
     Lesson(verbs::lesson::Args),
     #[command(about = "Count parameters, memory and FLOPs of a preset or a model")]
@@ -86,7 +86,7 @@ enum Verb {
     Report(verbs::report::Args),
     #[command(about = "Show what a model did inside while it learned (train --probe)")]
     Timelapse(verbs::timelapse::Args),
-    #[command(about = "Estimate memory, time and parameter groups of a training run without running it")]
+    #[command(about = "Estimate memory, time and parameter groups of a training run")]
     Plan(verbs::plan::Args),
     #[command(about = "Check gradients numerically and overfit one batch")]
     Check(verbs::check::Args),
@@ -96,16 +96,54 @@ enum Verb {
     Data(verbs::data::Args),
     #[command(about = "Convert a model for another program and verify the result")]
     Convert(verbs::convert::Args),
-    #[command(about = "Train to a given loss, and verify the records of others by training again")]
+    #[command(about = "Train to a given loss; verify others' records by training again")]
     Race(verbs::race::Args),
-    #[command(about = "Measure training, prefill and decoding against the machine's roofs")]
+    #[command(about = "Measure training and decoding against the machine's limits")]
     Bench(verbs::bench::Args),
-    #[command(about = "Show this machine's instruction sets, threads, memory and roofs")]
+    #[command(about = "Show this machine's instruction sets, threads, memory, limits")]
     Doctor(verbs::doctor::Args),
     /// Print shell completions
     Completions(verbs::pages::Completions),
     /// Print the manual page, or write one for every verb into a folder
     Man(verbs::pages::Man),
+}
+
+/// The verbs as `limpid --help` lists them, by what people come for.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("First", &["train", "generate", "chat", "serve", "report"]),
+    ("Look inside", &["inspect", "sweep", "direction", "timelapse", "walk", "lesson", "params"]),
+    ("Data", &["data", "tokenize", "convert"]),
+    ("More", &["eval", "embed", "plan", "check", "replay", "race", "bench", "doctor", "completions", "man"]),
+];
+
+/// The command with its verbs in groups.
+fn grouped(command: Command) -> Command {
+    let heading = *command.get_styles().get_header();
+    let mut list = String::new();
+    for (group, names) in GROUPS {
+        list += &format!("{heading}{group}:{heading:#}\n");
+        for verb in names.iter().filter_map(|name| command.find_subcommand(name)) {
+            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+            list += &format!("  {:<13}{about}\n", verb.get_name());
+        }
+        list.push('\n');
+    }
+    let options = format!("{heading}Options:{heading:#}\n{{options}}");
+    command
+        .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{options}{{after-help}}"))
+}
+
+/// What `limpid inspect --help` lists besides its own flags: those of a model's hyperparameters.
+const HELP_MODEL: &str = "--help-model";
+
+/// The command as help shows it: without the flags of a model's hyperparameters, unless they are asked for.
+fn with_own_flags(command: Command) -> Command {
+    command.mut_subcommand("inspect", |verb| {
+        verb.mut_args(|arg| {
+            let of_model = arg.get_help_heading() == Some(options::MODEL) && arg.get_id() != "preset";
+            if of_model { arg.hide(true) } else { arg }
+        })
+    })
 }
 
 /// What a value must be that clap could not take, where its own words are a parser's.
@@ -266,7 +304,7 @@ pub fn run(typed: Vec<OsString>) -> u8 {
     }
 }
 
-fn command(typed: Vec<OsString>) -> u8 {
+fn command(mut typed: Vec<OsString>) -> u8 {
     // a panic that the library turns into an error is not printed as well
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -274,7 +312,11 @@ fn command(typed: Vec<OsString>) -> u8 {
             print(panic);
         }
     }));
-    let command = Cli::command();
+    let mut command = grouped(Cli::command());
+    match typed.iter_mut().find(|word| *word == HELP_MODEL) {
+        Some(word) => *word = "--help".into(),
+        None => command = with_own_flags(command),
+    }
     let words: Vec<String> = typed.iter().map(|word| word.to_string_lossy().into()).collect();
     let done = options::arguments(typed, &command).and_then(|(arguments, origins)| {
         let refused = |error| refused(error, &command, &words, &origins);
@@ -311,8 +353,8 @@ fn command(typed: Vec<OsString>) -> u8 {
             Verb::Race(args) => verbs::race::run(args),
             Verb::Bench(args) => verbs::bench::run(args),
             Verb::Doctor(args) => verbs::doctor::run(args),
-            Verb::Completions(args) => verbs::pages::completions(args, command.clone()),
-            Verb::Man(args) => verbs::pages::man(args, command.clone()),
+            Verb::Completions(args) => verbs::pages::completions(args, Cli::command()),
+            Verb::Man(args) => verbs::pages::man(args, Cli::command()),
         }
     });
     match done {
@@ -360,6 +402,22 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_is_in_one_group() {
+        let command = Cli::command();
+        let mut all: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let help = grouped(command.clone()).render_help().to_string();
+        for line in help.lines() {
+            assert!(line.len() <= 80, "{line}");
+        }
+        let of_features = |name: &&str| all.contains(name) || !["serve", "walk", "lesson"].contains(name);
+        listed.retain(of_features);
+        all.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(all, listed);
     }
 
     fn verbs(command: &Command) -> Vec<&Command> {

@@ -14,8 +14,10 @@ mod served {
     use limpid::checkpoint::Checkpoint;
     use limpid::config::Mask;
     use limpid::{Machine, TrainingPlan};
-    use limpid_serve::{Follow, OpenPort, ServeError, ServeOptions, ServedAs, ServedModel, Server};
+    use limpid_serve::{Follow, OpenPort, ServeError, ServeOptions, ServedAs, ServedModel, ServedTraining, Server};
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     /// How often it is looked for a new checkpoint.
@@ -43,7 +45,7 @@ mod served {
         ///
         /// # Errors
         /// If it cannot be opened, or such a model not be served.
-        pub fn open(address: &str, plan: &TrainingPlan, folder: &Path) -> Result<LivePage> {
+        pub fn open(address: &str, plan: &TrainingPlan, folder: &Path, stop: Arc<AtomicBool>) -> Result<LivePage> {
             let Some((host, port)) = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
             else {
                 let example = "an address like 127.0.0.1:8080 or [::1]:0 (the port is 0 to 65535)";
@@ -52,7 +54,9 @@ mod served {
             if plan.config.mask != Mask::Causal {
                 return Err(ServeError::NotCausal).context("--serve");
             }
-            let options = ServeOptions { host: host.into(), port, drain: Duration::ZERO, ..ServeOptions::default() };
+            let training = Some(ServedTraining { steps: plan.recipe.steps, stop });
+            let options =
+                ServeOptions { host: host.into(), port, drain: Duration::ZERO, training, ..ServeOptions::default() };
             let port = OpenPort::open(options).map_err(|error| match error {
                 ServeError::Exposed(host) => Usage(format!(
                     "--serve {address}: other machines reach {host}, and `train` asks for no key; serve the run with \
@@ -62,7 +66,7 @@ mod served {
                 .into(),
                 other => anyhow::Error::from(other).context("--serve"),
             })?;
-            show::say(format_args!("the page of this run is at {}; it ends with the training", port.url()));
+            show::say(format_args!("watch the training at {}; the page ends with it", port.url()));
             // what `limpid serve` answers with: the processor's bits, whatever trains
             let how =
                 ServedAs { id: models::name(folder), machine: Machine::cpu(plan.machine.threads), template: None };
@@ -101,12 +105,14 @@ mod without {
     use anyhow::{Result, bail};
     use limpid::TrainingPlan;
     use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
 
     /// There is none.
     pub struct LivePage;
 
     impl LivePage {
-        pub fn open(_: &str, _: &TrainingPlan, _: &Path) -> Result<LivePage> {
+        pub fn open(_: &str, _: &TrainingPlan, _: &Path, _: Arc<AtomicBool>) -> Result<LivePage> {
             bail!(Usage("--serve: this limpid was built without its server (the feature `serve`)".into()))
         }
 

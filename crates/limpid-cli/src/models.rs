@@ -197,9 +197,7 @@ fn is_text(place: &Path) -> bool {
 /// The newest run under runs/ that has saved a model.
 fn newest_model() -> Result<PathBuf> {
     let Some(folder) = newest_folder(&WEIGHTS) else {
-        bail!(Usage(
-            "no model is named, and there is none under runs/: give MODEL, or train one with `limpid train`".into()
-        ));
+        bail!(Usage("no model is given, and runs/ has none: give MODEL, or train one with `limpid train`".into()));
     };
     show::say(format_args!("{} is the newest run; name a model to take another", folder.display()));
     Ok(folder)
@@ -223,6 +221,16 @@ pub fn adapted(model: &Path, adapter: Option<&Path>, verified: bool) -> Result<C
         Some(adapter) => checkpoint.with_adapter(adapter)?,
         None => checkpoint,
     })
+}
+
+/// The prompt where none is given, which is said.
+pub fn example(checkpoint: &Checkpoint) -> Result<String> {
+    let text = checkpoint.tokenizer.as_ref().and_then(|own| limpid::generate::example(own, &checkpoint.config));
+    let text = text.ok_or_else(|| {
+        Usage("give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into())
+    })?;
+    show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
+    Ok(text)
 }
 
 /// What SentencePiece's own files are called.

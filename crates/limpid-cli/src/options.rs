@@ -159,9 +159,12 @@ fn preset(name: &str) -> Result<String, ConfigError> {
     Config::preset(name).map(|_| name.to_lowercase().replace('_', "-"))
 }
 
+/// Over which help lists the flags of a model's hyperparameters.
+pub const MODEL: &str = "Model";
+
 /// Which model.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Model")]
+#[command(next_help_heading = MODEL)]
 pub struct ModelOptions {
     /// Start from a preset: nano, baby, gpt2, ... (all: limpid params --help)
     #[arg(long, value_name = "NAME", value_parser = preset)]

@@ -171,7 +171,7 @@ impl RaceRecord {
         match value["format"].as_u64() {
             Some(FORMAT) => {}
             Some(other) => bail!("it is a record of format {other}; limpid {VERSION} reads format {FORMAT}"),
-            None => bail!("it is not a record of a race: it has no number `format`"),
+            None => bail!("it is not a record of a race: it has no `format` number"),
         }
         let record: RaceRecord = serde_json::from_value(value).context("it is not a record of a race")?;
         let found = record.hash();

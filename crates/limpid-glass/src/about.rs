@@ -1,6 +1,6 @@
 //! What is known of a model before anything is run.
 
-use crate::{GlassError, Reply, Result, Subject};
+use crate::{GlassError, Reply, Result, Subject, training};
 use limpid::generate::example;
 use limpid_core::config::Mask;
 use limpid_core::model::{Mode, Model, Param};
@@ -35,8 +35,10 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
         "norm_place": c.norm_place.to_string(),
         "final_norm": c.final_norm,
         "activation": c.activation.to_string(),
-        "timelapse": subject.lm.checkpoint().is_some_and(|files| files.path.join(limpid::timelapse::FILE).is_file()),
+        "timelapse": has_timelapse(subject),
+        "training": training::log(subject).is_some(),
         "example": subject.lm.tokenizer().ok().and_then(|tokenizer| example(tokenizer, c)),
+        "place": place(subject),
         "models": subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>(),
         "config": c,
         "params": params,
@@ -47,6 +49,19 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
         "memory": memory,
     })
     .into())
+}
+
+/// Whether a time-lapse was recorded while the model was trained.
+pub fn has_timelapse(subject: &Subject) -> bool {
+    subject.lm.checkpoint().is_some_and(|files| files.path.join(limpid::timelapse::FILE).is_file())
+}
+
+/// The words that name the model in a command: where it is, as it was opened, and its adapter; none of a model that is in no file.
+fn place(subject: &Subject) -> Vec<String> {
+    let Some(files) = subject.lm.checkpoint() else { return vec![] };
+    let adapter = files.adapter.as_ref().filter(|adapter| adapter.path != files.path);
+    let adapter = adapter.into_iter().flat_map(|adapter| ["--adapter".into(), adapter.path.display().to_string()]);
+    std::iter::once(files.path.display().to_string()).chain(adapter).collect()
 }
 
 /// Every symbol of this model with its meaning and its shape, of one block.

@@ -11,6 +11,7 @@ mod read;
 mod stream;
 mod sweep;
 pub mod timelapse;
+mod training;
 mod why;
 
 use asked::{AskedFields, AskedQuery, shown};
@@ -174,6 +175,9 @@ pub enum GlassError {
     /// A time-lapse that cannot be read.
     #[error("the time-lapse cannot be read: {0}")]
     Timelapse(String),
+    /// A log of a training that cannot be read.
+    #[error("the log of the training cannot be read: {0}")]
+    Log(String),
     /// A large sweep that was not confirmed.
     #[error(
         "this sweep has {} cells and runs {} token-layers, more than {}: send `\"confirm\": true`, or take a coarser grid or shorter texts",
@@ -253,7 +257,9 @@ impl GlassError {
             GlassError::Trace(TraceError::Unknown { .. }) => "unknown_tensor",
             GlassError::Trace(TraceError::Batch { .. }) => "index_out_of_range",
             GlassError::Trace(TraceError::NoBackward { .. } | TraceError::NoGradient { .. }) => "not_for_this_model",
-            GlassError::Trace(_) | GlassError::Failed(_) | GlassError::Timelapse(_) => "engine_error",
+            GlassError::Trace(_) | GlassError::Failed(_) | GlassError::Timelapse(_) | GlassError::Log(_) => {
+                "engine_error"
+            }
         }
     }
 }
@@ -409,6 +415,7 @@ impl Glass {
         match parts[..] {
             ["model"] => plain().and_then(|_| about::model(subjects, self.limit)),
             ["timelapse"] => timelapse::answer(subjects, query),
+            ["training"] => training::answer(subjects, query),
             ["traces"] => plain().map(|_| self.list()),
             ["traces", id, question] => read::answer(self, &*self.find(id)?, (question, ""), query, budget),
             ["traces", id, question, name] => read::answer(self, &*self.find(id)?, (question, name), query, budget),

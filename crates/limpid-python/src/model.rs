@@ -473,7 +473,7 @@ impl Lm {
         let page = py.detach(|| {
             let lm = Arc::new(lm.without_interventions());
             let subject = Subject { name: "model".into(), fingerprint: "limpid".into(), step: None, lm };
-            saved::page(&subject, (&body, None), "limpid inspect --model MODEL --open", max_bytes)
+            saved::page(&subject, (&body, None), max_bytes)
         });
         let page = page.map_err(|error: SaveError| raised(error))?;
         Ok(py.import("limpid")?.call_method1("Page", (page.html,))?.unbind())

@@ -48,4 +48,6 @@ pub use follow::Follow;
 pub use listen::ConnectionLimits;
 pub use model::{ServedAs, ServedModel};
 use server::ServerState;
-pub use server::{Listener, OpenPort, PageOptions, ServeError, ServeEvent, ServeOptions, Server, Stopper};
+pub use server::{
+    Listener, OpenPort, PageOptions, ServeError, ServeEvent, ServeOptions, ServedTraining, Server, Stopper,
+};

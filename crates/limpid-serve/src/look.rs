@@ -16,7 +16,7 @@ use hyper::body::Bytes;
 use limpid_base::budget::Budget;
 #[cfg(feature = "study")]
 use limpid_glass::asked::AskedQuery;
-use limpid_glass::{Glass, GlassError, RETRY, Subject, decoded};
+use limpid_glass::{Glass, GlassError, RETRY, Reply, Subject, decoded};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,9 +59,17 @@ pub async fn ask(shared: &ServerState, path: String, query: Vec<(String, String)
         return Ok(whole(JSON, walks::list().to_string()));
     }
     let time = shared.options.look_time;
+    let steps = shared.options.training.as_ref().filter(|_| path == "training").map(|training| training.steps);
     let work = move |gone: &Arc<AtomicBool>| {
         let budget = glass.budget(&subjects).time(time).unless(gone.clone());
-        Ok(looked(glass.ask(&subjects, &path, &query, &Arc::new(budget))?))
+        Ok(match (glass.ask(&subjects, &path, &query, &Arc::new(budget))?, steps) {
+            (Reply::Json(text), Some(steps)) => {
+                let mut answer: Value = serde_json::from_str(&text).map_err(Refusal::engine_error)?;
+                answer["steps"] = steps.into();
+                whole(JSON, answer.to_string())
+            }
+            (reply, _) => looked(reply),
+        })
     };
     on_thread(shared, &shared.looking, work).await
 }
@@ -76,9 +84,26 @@ pub fn forget(shared: &ServerState, path: &str) -> Result<HttpReply> {
     Ok(whole(JSON, "{}"))
 }
 
-/// A run, tiles of one, or a sweep.
+/// Stops the training that runs in this process, after its step.
+fn stop(shared: &ServerState, body: &Bytes) -> Result<HttpReply> {
+    let body = json::object(body)?;
+    let Some(training) = &shared.options.training else {
+        let why = "no training runs in this server's process: stop it where it runs";
+        return Err(Refusal::glass("not_for_this_model", why.into()));
+    };
+    if body.len() != 1 || body.get("stop") != Some(&Value::Bool(true)) {
+        return Err(Refusal::glass("invalid_value", "the body must be {\"stop\": true}".into()));
+    }
+    training.stop.store(true, Ordering::SeqCst);
+    Ok(whole(JSON, "{}"))
+}
+
+/// A run, tiles of one, a sweep, or the end of the training.
 pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Result<HttpReply> {
     let (glass, subjects) = parts(shared)?;
+    if path == "training" {
+        return stop(shared, &body);
+    }
     let id = path.strip_prefix("traces/").and_then(|rest| rest.strip_suffix("/tiles")).map(String::from);
     let kind = match (&id, path.as_str()) {
         (Some(_), _) => "application/vnd.limpid.tiles",

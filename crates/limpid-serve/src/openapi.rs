@@ -325,6 +325,7 @@ fn model() -> Value {
         ("parameters", nullable(integer())),
         ("weights", string()),
         ("continues", continues),
+        ("trains", described(boolean(), "Whether the model is being trained in the server's process.")),
     ]);
     record(&[
         ("id", string()),

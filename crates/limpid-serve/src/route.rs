@@ -138,11 +138,11 @@ fn check_route(shared: &ServerState, route: &Route, request: &Request<Incoming>)
 
 /// What is answered at once.
 fn get(shared: &ServerState, endpoint: Endpoint, rest: &str) -> Result<HttpReply> {
-    let model = shared.model();
+    let (model, trains) = (shared.model(), shared.options.training.is_some());
     Ok(match endpoint {
         Endpoint::Health => health(state(shared)),
-        Endpoint::Models => json(&tokens::models(&model)),
-        Endpoint::Model => json(&tokens::model(&model, &decoded(rest))?),
+        Endpoint::Models => json(&tokens::models(&model, trains)),
+        Endpoint::Model => json(&tokens::model(&model, trains, &decoded(rest))?),
         Endpoint::TokenizerInfo => json(&tokens::tokenizer_info(&model)?),
         Endpoint::Metrics => whole("text/plain; version=0.0.4", measures(shared)),
         Endpoint::OpenApi => whole(JSON, openapi::document(!shared.options.keys.is_empty())),

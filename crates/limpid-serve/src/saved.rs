@@ -251,16 +251,11 @@ fn text(reply: Reply) -> String {
 }
 
 /// The page with the run of a prompt (`body` as in [`Glass::trace`]), and with a sweep if there is one (as in [`Glass::sweep`]), in at most
-/// `most` bytes. `command` is what shows more.
+/// `most` bytes.
 ///
 /// # Errors
 /// If the prompt cannot be run, or the run alone is larger.
-pub fn page(
-    subject: &Subject,
-    (body, sweep): (&Value, Option<&Value>),
-    command: &str,
-    most: usize,
-) -> Result<SavedPage, SaveError> {
+pub fn page(subject: &Subject, (body, sweep): (&Value, Option<&Value>), most: usize) -> Result<SavedPage, SaveError> {
     let html = page_of_a_file()?;
     let room = most.saturating_sub(html.len() + 4096);
     let (glass, subjects) = (Glass::new(usize::MAX), [subject.clone()]);
@@ -282,7 +277,11 @@ pub fn page(
         glass.ask(&subjects, path, &query, &Arc::default())
     };
     let mut about: Value = serde_json::from_str(&text(ask("model", &[])?)).unwrap_or_default();
-    about["saved"] = json!({ "command": command });
+    about["saved"] = true.into();
+    about["training"] = false.into();
+    for word in ["tokens", "last"] {
+        about[word] = body[word].clone();
+    }
     about["example"] = body["prompt"].clone();
     about["steps"] = body["interventions"].clone();
     about["models"] = json!([subject.name]);

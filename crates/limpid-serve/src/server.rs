@@ -18,6 +18,7 @@ use limpid_glass::{self as glass, Glass, Subject};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -65,6 +66,17 @@ pub struct ServeOptions {
     pub against: Vec<Subject>,
     /// The server only shows the inside of the model, which need not be causal, nor have a head or a tokenizer.
     pub look_only: bool,
+    /// The training that runs in this process, whose model is served.
+    pub training: Option<ServedTraining>,
+}
+
+/// A training that runs in the server's process.
+#[derive(Clone, Debug)]
+pub struct ServedTraining {
+    /// How many steps it will take.
+    pub steps: u64,
+    /// Set when somebody stops it in the page.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Default for ServeOptions {
@@ -88,6 +100,7 @@ impl Default for ServeOptions {
             allow_interventions: false,
             against: vec![],
             look_only: false,
+            training: None,
         }
     }
 }

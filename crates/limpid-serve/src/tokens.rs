@@ -104,19 +104,19 @@ fn conversation<'a>(model: &'a ServedModel, fields: &RequestFields) -> Result<(&
 }
 
 /// `GET /v1/models`.
-pub fn models(model: &ServedModel) -> Value {
-    json!({ "object": "list", "data": [card(model)] })
+pub fn models(model: &ServedModel, trains: bool) -> Value {
+    json!({ "object": "list", "data": [card(model, trains)] })
 }
 
 /// `GET /v1/models/{id}`.
 ///
 /// # Errors
 /// If it is not the model that is served.
-pub fn model(model: &ServedModel, id: &str) -> Result<Value> {
-    if id == model.id { Ok(card(model)) } else { Err(Refusal::model_not_found(id, &model.id)) }
+pub fn model(model: &ServedModel, trains: bool, id: &str) -> Result<Value> {
+    if id == model.id { Ok(card(model, trains)) } else { Err(Refusal::model_not_found(id, &model.id)) }
 }
 
-fn card(model: &ServedModel) -> Value {
+fn card(model: &ServedModel, trains: bool) -> Value {
     let config = model.lm.config();
     let parameters = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).map(|model| model.parameter_count());
     json!({
@@ -132,6 +132,7 @@ fn card(model: &ServedModel) -> Value {
             "parameters": parameters.ok(),
             "weights": model.fingerprint,
             "continues": model.continues(),
+            "trains": trains,
         },
     })
 }

@@ -63,10 +63,10 @@ macro_rules! files {
 
 /// The files, by name.
 const FILES: &[(&str, &str)] = files!(
-    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
+    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "command.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
     "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "number-map.js" "numbers.js" "runs.js" "saved.js" "seed-table.js"
     "says.js" "settings.js" "source.js" "strip.js" "text.js" "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js"
-    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js" "view-timelapse.js" "view-walks.js" "view-why.js"
+    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js" "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js"
     "views.js" "words.js"
 );
 

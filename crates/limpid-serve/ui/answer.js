@@ -27,7 +27,7 @@ export function whyAfter(before, own) {
 const PAUSE = 2000;
 
 /** What the reasons of the protocol mean. @type {Record<string, string>} */
-const ENDS = { stop: "ended by itself", length: "cut: no more tokens allowed", stopped: "stopped" };
+const ENDS = { stop: "ended by itself", length: "stopped at the token limit", stopped: "stopped" };
 
 /**
  * What the server or the network said, as they said it.

@@ -34,7 +34,7 @@ function inFigures(model) {
  */
 function ofSaved({ id, step, parameters, context_length, vocab_size }) {
   document.body.classList.add("saved");
-  return { id, step, parameters, context: context_length, vocabulary: vocab_size, chat: false, continues: false };
+  return { id, step, parameters, context: context_length, vocabulary: vocab_size, chat: false, continues: false, trains: false };
 }
 
 function start() {
@@ -50,6 +50,8 @@ function start() {
   let chats = null;
   /** Whether there is anything but looking inside. */
   let continues = true;
+  /** Whether the model is being trained: then the page opens on the training. */
+  let trains = false;
 
   // the address is the state: `#v=complete`; a key in it is taken out at once
   const address = () => new URLSearchParams(location.hash.slice(1));
@@ -73,14 +75,14 @@ function start() {
     },
   };
   const saved = savedGlass();
-  const glass = glassView({ source: saved ?? networkGlass(ask), refused, moved: () => (byId("to-glass", HTMLAnchorElement).href = glass.address()) });
+  const glass = glassView({ source: saved ?? networkGlass(ask), refused, trains: () => trains, moved: () => (byId("to-glass", HTMLAnchorElement).href = glass.address()) });
   const views = { chat: chatView(page), complete: completeView(page), glass };
   startHover(byId("read-out", HTMLElement));
 
   /** @returns {"chat" | "complete" | "glass"} */
   function current() {
     const view = address().get("v");
-    if (!continues || glass.has(view ?? "")) return "glass";
+    if (!continues || glass.has(view ?? "") || (trains && view === null)) return "glass";
     return chats && view !== "complete" ? "chat" : "complete";
   }
 
@@ -120,7 +122,7 @@ function start() {
       const model = saved ? ofSaved(await saved.ask("model")) : await source.model();
       byId("model", HTMLElement).textContent = inFigures(model);
       document.title = `${model.id} · limpid`;
-      ({ chat: chats, continues } = model);
+      ({ chat: chats, continues, trains } = model);
       keyForm.hidden = true;
       show();
       if (matchMedia("(pointer: fine)").matches && current() !== "glass") views[current()].field.focus();

@@ -71,7 +71,7 @@ export function chatView(page) {
       element.append(troubleNote(trouble, again, ...others));
       page.refused(trouble);
     }
-    if (unfit) element.append(troubleNote(new Trouble(`Question and answer are left out of the conversation: ${unfit.message}`), null));
+    if (unfit) element.append(troubleNote(new Trouble(`The question and its answer are left out of the conversation: ${unfit.message}`), null));
     else if (!trouble && (text || finish !== "stopped")) mine.push(...answered.slice(-2));
     else {
       unanswered = [said, element];

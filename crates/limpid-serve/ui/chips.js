@@ -1,7 +1,7 @@
 // The prompt as a row of tokens: shaded, walked with the arrow keys, always in sight. The chosen token is the one that looks;
 // Shift chooses the one that it is compared with.
 import { make, say } from "./dom.js";
-import { readable, spoken } from "./text.js";
+import { readable, softly, spoken } from "./text.js";
 
 /** @typedef {import("./runs.js").Run} Run */
 
@@ -70,7 +70,7 @@ export function tokenChips(label, choose) {
         shown = run;
         spans = run.tokens.map(({ piece, shown: text }, n) => {
           const blank = !/\S/.test(text) ? spoken(piece) : null;
-          const span = make("span", { class: "token", role: "option", "aria-selected": "false", "aria-label": blank, tabindex: n === 0 ? "0" : "-1" });
+          const span = make("span", { class: `token${softly(text)}`, role: "option", "aria-selected": "false", "aria-label": blank, tabindex: n === 0 ? "0" : "-1" });
           span.append(...(text === "" ? [make("bdi", { class: "mark" }, "·")] : readable(text, true)));
           return span;
         });

@@ -50,7 +50,7 @@ export function completeView(page) {
       result.append(troubleNote(trouble, submit));
       page.refused(trouble);
     }
-    const put = button("Put it into the text", () => {
+    const put = button("Add it to the text", () => {
       field.value = prompt + text;
       field.focus();
     }, { class: "quiet" });

@@ -14,7 +14,7 @@ import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
 
 /** @param {number} [high] its height */
 export function curveChart(high = 230) {
-  const canvas = make("canvas", { role: "img", "aria-label": "Curves: on their way" });
+  const canvas = make("canvas", { role: "img", "aria-label": "Curves are loading" });
   const element = make("div", { class: "chart" }, canvas);
   /** @type {Curved | null} */
   let shown = null;
@@ -30,15 +30,16 @@ export function curveChart(high = 230) {
     const ink = inks(element);
     const [x0, x1] = [x[0] ?? 0, x.at(-1) ?? 1];
     const [y0, y1] = [Math.min(0, ...y), Math.max(1e-9, ...y)];
-    const [left, right, foot] = [58, 10, high - 22];
+    // the name of the curve stands above it
+    const [left, right, head, foot] = [58, 10, 20, high - 22];
     const px = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (wide - left - right);
-    const py = (/** @type {number} */ value) => 10 + (foot - 10) * (1 - (value - y0) / (y1 - y0 || 1));
+    const py = (/** @type {number} */ value) => head + (foot - head) * (1 - (value - y0) / (y1 - y0 || 1));
     if (bars) {
       const sum = (/** @type {number[]} */ counts) => Math.max(1, counts.reduce((all, n) => all + n, 0));
       const [own, every] = [bars.counts.map((n) => n / sum(bars.counts)), bars.all.map((n) => n / sum(bars.all))];
       const most = Math.max(...own, ...every);
       const edge = (/** @type {number} */ n) => px(bars.edges[n] ?? 0);
-      const top = (/** @type {number} */ share) => foot - 0.75 * (foot - 10) * (share / most);
+      const top = (/** @type {number} */ share) => foot - 0.75 * (foot - head) * (share / most);
       context.fillStyle = ink("bar");
       own.forEach((share, n) => context.fillRect(edge(n), top(share), Math.max(1, edge(n + 1) - edge(n) - 1), foot - top(share)));
       context.strokeStyle = ink("dim");
@@ -51,7 +52,7 @@ export function curveChart(high = 230) {
     }
     context.fillStyle = ink("line");
     context.fillRect(left, py(0), wide - left - right, 1);
-    if (x0 < 0 && x1 > 0) context.fillRect(px(0), 10, 1, foot - 10);
+    if (x0 < 0 && x1 > 0) context.fillRect(px(0), head, 1, foot - head);
     context.fillStyle = ink("dim");
     context.textAlign = "right";
     for (const value of [y0, 0, y1]) if (value === 0 || Math.abs(py(value) - py(0)) > 12) context.fillText(short(value, 3), left - 6, py(value));

@@ -8,8 +8,11 @@ import { frames } from "./tiles.js";
 /**
  * @typedef {object} GlassSource
  * @property {(path: string) => Promise<any>} ask what stands at a path, like `model` or `traces/ID/tensors`
+ * @property {(question: string) => boolean} [holds] whether it has the answer to a question about the trace, where it has only some
  * @property {(path: string) => Promise<Blob>} file the same, to be kept
  * @property {(id: string, wanted: TileWanted[], onTile: (tile: Tile) => void, signal: AbortSignal) => Promise<void>} tiles of a trace, in order
+ * @property {(path: "training", body: object) => Promise<any>} [send] tells the server something
+ * @property {(prompt: string, tokens: number) => Promise<string>} [sample] what the model writes after a text
  * @property {(path: "traces" | "walks" | "sweeps", body: object, onEvent: (event: any) => void, signal: AbortSignal) => Promise<void>} stream runs a prompt, walks a document, or sweeps
  */
 
@@ -24,6 +27,13 @@ export function networkGlass(ask) {
   return {
     ask: async (path) => (await ask(INSIDE + path, null)).json(),
     file: async (path) => (await ask(INSIDE + path, null)).blob(),
+    send: async (path, body) => (await ask(INSIDE + path, JSON.stringify(body))).json(),
+    async sample(prompt, tokens) {
+      const { data } = await (await ask("/v1/models", null)).json();
+      const { count, max_model_len: room } = await (await ask("/tokenize", JSON.stringify({ prompt, add_special_tokens: true }))).json();
+      const body = { model: data[0].id, prompt, max_tokens: Math.max(1, Math.min(tokens, room - count)), temperature: 0.8, seed: 1 };
+      return (await (await ask("/v1/completions", JSON.stringify(body))).json()).choices[0].text;
+    },
     async tiles(id, wanted, onTile, signal) {
       const response = await ask(`${INSIDE}traces/${id}/tiles`, JSON.stringify({ tiles: wanted }), signal);
       for await (const tile of frames(chunks(response.body))) onTile(tile);

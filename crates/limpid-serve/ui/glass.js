@@ -6,6 +6,7 @@
 import { stateIn, hashOf } from "./address.js";
 import { troubleNote } from "./answer.js";
 import { tokenChips } from "./chips.js";
+import { inspectCommand } from "./command.js";
 import { button, byId, figure, make, plural, say } from "./dom.js";
 import { SEQUENTIAL, SPREADS } from "./colours.js";
 import { runPrompt, surpriseAt } from "./runs.js";
@@ -26,6 +27,7 @@ import { glossed } from "./words.js";
  * @property {string} title
  * @property {string} about the question that it answers
  * @property {(model: any) => string | null} [missing] why this model has no such view
+ * @property {(state: State, glass: Glass) => string[]} [needs] what it asks about a trace in this state
  * @property {(glass: Glass) => Shown} open
  */
 
@@ -51,6 +53,7 @@ import { glossed } from "./words.js";
  * @property {(changes: Partial<State>, how?: "new" | "same") => void} go `new`: the back button comes back to what was before
  * @property {(changes: Partial<State>) => string} link an address for a link
  * @property {(id: string) => boolean} has whether there is a view of this name
+ * @property {(changes: Partial<State>) => boolean} holds whether there is something to see there: a saved page holds some of it
  * @property {() => Run} run
  * @property {() => Run | null} other the run that this one is compared with
  * @property {() => number} q the chosen token
@@ -92,10 +95,7 @@ function stepsIn(text) {
   }
 }
 
-/** A word of a command line. @param {string} text */
-const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-
-/** @param {{source: GlassSource, refused: (trouble: Trouble) => void, moved: () => void}} page */
+/** @param {{source: GlassSource, refused: (trouble: Trouble) => void, moved: () => void, trains: () => boolean}} page */
 export function glassView(page) {
   const { source } = page;
   const form = byId("glass-form", HTMLFormElement);
@@ -112,6 +112,8 @@ export function glassView(page) {
   const facts = byId("glass-facts", HTMLElement);
   const notice = byId("glass-notice", HTMLElement);
   const tabs = byId("glass-tabs", HTMLElement);
+  const [groups, views] = [make("div", { class: "groups", role: "group", "aria-label": "Groups of views" }), make("div", { class: "views", role: "group" })];
+  tabs.append(groups, views);
   const place = byId("glass-view", HTMLElement);
   const numbers = byId("glass-numbers", HTMLElement);
   const lead = byId("glass-lead", HTMLElement);
@@ -305,6 +307,12 @@ export function glassView(page) {
     go,
     link,
     has: (id) => VIEWS.some((view) => view.id === id),
+    holds(changes) {
+      const to = { ...state, ...changes };
+      const view = VIEWS.find(({ id }) => id === to.v);
+      if (!view || !source.holds || !run?.done) return true;
+      return (view.missing?.(model) ?? null) === null && (view.needs?.(to, glass) ?? []).every((question) => source.holds?.(question));
+    },
     run: () => /** @type {Run} */ (run),
     other: () => other,
     q: () => Math.min(state.q ?? Infinity, Math.max(0, (run?.tokens.length ?? 1) - 1)),
@@ -364,21 +372,41 @@ export function glassView(page) {
     },
   };
 
-  /** The tabs by their groups, the chosen one in sight. @param {string} now */
+  /** The groups of views, and below them the views of the one that is open; the chosen one in sight. @param {string} now */
   function showTabs(now) {
-    const laid = `${hashOf(state)} ${tabs.clientWidth}`;
+    const laid = `${hashOf(state)} ${views.clientWidth}`;
     if (tabs.dataset["now"] === laid) return;
     tabs.dataset["now"] = laid;
-    tabs.replaceChildren(...GROUPS.map(({ title: group, views }) => {
-      const one = ({ id = "", title = "", about = "" }, /** @type {string} */ name = title) => make("a", { href: link({ v: id }), "aria-current": id === now && name === title ? "page" : null, title: about }, name);
-      const here = views.some(({ id }) => id === now);
-      // of the other groups the door alone
-      return make("span", { class: "tabs-of", role: "group", "aria-label": group }, ...(here ? [make("span", { class: "group dim", "aria-hidden": "true" }, `${group}:`), ...views.map((view) => one(view))] : [one(/** @type {any} */ (views[0]), `${group} …`)]));
-    }));
-    const chosen = tabs.querySelector("[aria-current]");
-    const right = chosen instanceof HTMLElement ? chosen.offsetLeft - tabs.offsetLeft + chosen.offsetWidth : 0;
+    const here = GROUPS.find((group) => group.views.some(({ id }) => id === now));
+    // a group leads to the first of its views that there is
+    const first = (/** @type {View[]} */ all) => (all.find((view) => (view.missing?.(model) ?? null) === null && glass.holds({ v: view.id })) ?? all[0])?.id ?? "";
+    groups.replaceChildren(...GROUPS.map((group) => make("a", { href: link({ v: first(group.views) }), "aria-current": group === here ? "true" : null }, group.title)));
+    views.setAttribute("aria-label", here?.title ?? "");
+    views.replaceChildren(...(here?.views ?? []).map(({ id, title, about }) => make("a", { href: link({ v: id }), "aria-current": id === now ? "page" : null, title: about }, title)));
+    const chosen = views.querySelector("[aria-current]");
+    const right = chosen instanceof HTMLElement ? chosen.offsetLeft - views.offsetLeft + chosen.offsetWidth : 0;
     // beyond the faded end
-    tabs.scrollLeft = Math.max(0, right - tabs.clientWidth + 64);
+    views.scrollLeft = Math.max(0, right - views.clientWidth + 64);
+  }
+
+  /** Dims what leads to something that a saved page does not hold. */
+  function dim() {
+    const links = [...glassBox.querySelectorAll('a[href^="#"]')].map((link) => /** @type {[Element, Partial<State>]} */ ([link, stateIn(link.getAttribute("href") ?? "")]));
+    const tensor = open?.shown.tensor?.();
+    for (const [link, to] of [...links, ...(tensor ? [/** @type {[Element, Partial<State>]} */ ([whyButton, { v: "why", n: tensor.name, at: tensor.at.join() }])] : [])]) {
+      const held = glass.holds(to);
+      link.classList.toggle("absent", !held);
+      if (held) link.removeAttribute("aria-disabled");
+      else link.setAttribute("aria-disabled", "true");
+      if (!held && link !== whyButton) link.setAttribute("title", "Not in this file");
+    }
+  }
+  if (source.holds) {
+    let dimming = 0;
+    new MutationObserver(() => {
+      cancelAnimationFrame(dimming);
+      dimming = requestAnimationFrame(dim);
+    }).observe(glassBox, { childList: true, subtree: true });
   }
 
   const tour = tourBar(glass);
@@ -444,7 +472,7 @@ export function glassView(page) {
     const own = state.i !== "" && trouble !== null && OF_STEPS.includes(trouble.code ?? "");
     stepsFault.textContent = own ? trouble?.message ?? "" : "";
     stepsField.setAttribute("aria-invalid", `${own}`);
-    const line = ["limpid inspect", model.id, "--prompt", quoted(state.p ?? model.example ?? ""), "--intervene", quoted(state.i)].join(" ");
+    const line = inspectCommand(model, { prompt: state.p ?? model.example, ids: run?.tokens.map(({ id }) => id) ?? [], last: state.last || model.last === true }, state.i);
     byId("glass-steps-line", HTMLElement).replaceChildren(...(state.i === "" || own ? [] : ["In a terminal: ", make("code", {}, line)]));
     return own;
   }
@@ -456,7 +484,7 @@ export function glassView(page) {
     if (trouble && !inPlace) {
       const long = trouble.code === "prompt_too_long" && !state.last;
       const keep = long ? [button(`Keep the last ${figure(model.context_length, 0)} tokens`, () => go({ last: true }, "new"), { class: "quiet" })] : [];
-      const example = trouble.code === "empty_prompt" && model.example ? [button("Take the example", () => go({ p: null }, "new"), { class: "quiet" })] : [];
+      const example = trouble.code === "empty_prompt" && model.example ? [button("Use the example", () => go({ p: null }, "new"), { class: "quiet" })] : [];
       // the server speaks to programs: here a button does it
       const told = trouble.code === "prompt_too_long" ? new Trouble(trouble.message.replace(/: shorten it[^]*$/, ": shorten it, or keep its end.")) : trouble;
       notes.push(troubleNote(told, long || example.length > 0 ? null : again, ...keep, ...example));
@@ -466,8 +494,8 @@ export function glassView(page) {
     if (other && run && other.done && run.done && other.tokens.length !== run.tokens.length) {
       notes.push(make("p", { class: "note" }, `Differences need texts of equal length: this one has ${plural(run.tokens.length, "token")}, the other ${figure(other.tokens.length, 0)}.`));
     } else if (other && !missing) {
-      const from = state.cm && state.c === null ? `the same text by ${state.cm}` : state.c === (state.p ?? model.example) ? "the same text unchanged" : `the other text${state.cm ? ` by ${state.cm}` : ""}`;
-      notes.push(make("p", { class: "note" }, `Pictures show the difference: this text less ${from}. Orange: more here; blue: less.`));
+      const from = state.cm && state.c === null ? `the same text by ${state.cm}` : state.c === (state.p ?? model.example) ? "the same text without the change" : `the other text${state.cm ? ` by ${state.cm}` : ""}`;
+      notes.push(make("p", { class: "note" }, `Pictures show the difference: this run minus ${from}. Orange: more here; blue: less.`));
     }
     // what stands there already stays: a screen reader says it once
     const now = notes.map((note) => note.textContent).join("\n");
@@ -483,6 +511,7 @@ export function glassView(page) {
       trouble = null;
       // a saved page shows its run, which may be a changed one
       if (model.steps && state.i === "") state = { ...state, i: JSON.stringify(model.steps) };
+      if (model.training && page.trains() && state.v === "") state = { ...state, v: "training" };
       if (model.sweep && state.v === "") state = { ...state, v: "sweep", more: model.sweep };
       if (visible) follow();
     } catch (fault) {
@@ -537,7 +566,7 @@ export function glassView(page) {
   /** @param {boolean} to */
   function reveal(to) {
     changeButton.setAttribute("aria-expanded", `${to}`);
-    changeButton.textContent = to ? "Do not change" : "Change";
+    changeButton.textContent = to ? "Undo the change" : "Change";
     change.hidden = !to;
   }
   /** @param {boolean} to */

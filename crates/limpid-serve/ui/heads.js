@@ -10,7 +10,7 @@ import { valuesOfCodes } from "./tiles.js";
 export const SCORES = [
   { key: "previous", name: "previous token", about: "mean weight on the token before" },
   { key: "current", name: "same token", about: "mean weight on the token itself" },
-  { key: "first", name: "first token", about: "mean weight on the first token: often a resting place" },
+  { key: "first", name: "first token", about: "mean weight on the first token, where heads often look when nothing else fits" },
   { key: "duplicate", name: "duplicate", about: "mean weight on earlier tokens that are the same" },
   { key: "induction", name: "induction", about: "mean weight on what followed an earlier token that is the same" },
   { key: "entropy", name: "evenness", about: "entropy divided by that of an even spread: 0 sharp, 1 even" },
@@ -44,8 +44,8 @@ export function noHabit(run) {
   const heads = run.layers.flatMap((layer) => layer?.heads ?? []);
   const even = heads.filter(({ kind }) => kind?.score === "entropy").length;
   const mixed = heads.length - even;
-  const told = [even > 0 && `${plural(even, "head")} ${even === 1 ? "looks" : "look"} at all tokens about equally`, mixed > 0 && `${plural(mixed, "head")} ${mixed === 1 ? "has" : "have"} no single one`];
-  return `No head has one clear habit on this text: ${told.filter((one) => one).join(", ")}.`;
+  const told = [even > 0 && `${plural(even, "head")} ${even === 1 ? "looks" : "look"} at all tokens about equally`, mixed > 0 && `${plural(mixed, "head")} ${mixed === 1 ? "mixes" : "mix"} several habits`];
+  return `No head has a clear habit on this text: ${told.filter((one) => one).join(", ")}.`;
 }
 
 /** How thumbnails and attention weights are coloured: 0 to 1. @param {string} spread */

@@ -110,7 +110,7 @@ function content(token, ways) {
   /** Another word, which can be taken. @param {import("./text.js").Piece} piece @param {number} n */
   const other = (piece, n) => {
     if (!ways || n === at || piece.text === null) return spelled(piece);
-    const take = make("button", { type: "button", class: "quiet take", title: `Take this word, and go on from here (${n + 1})` }, spelled(piece));
+    const take = make("button", { type: "button", class: "quiet take", title: `Continue from here with this word (${n + 1})` }, spelled(piece));
     take.addEventListener("click", () => ways.take(piece));
     return take;
   };
@@ -123,7 +123,7 @@ function content(token, ways) {
   if (known < 1) rows.push(row("all others", Math.log(1 - known), "others"));
   const chosen = at < 0 ? "not among the likeliest" : at === 0 ? "the likeliest" : `number ${at + 1} of the likeliest`;
   const caption = make("caption", {}, `This token is ${chosen}:`);
-  const note = ways ? [make("p", { class: "note" }, `Before temperature and cuts. ${ways.drawn} Click another word to take it and go on.`)] : [];
+  const note = ways ? [make("p", { class: "note" }, `Before temperature and cuts. ${ways.drawn} Click another word to continue with it.`)] : [];
   return [...nodes, make("table", {}, caption, make("tbody", {}, ...rows)), ...note];
 }
 

@@ -71,10 +71,10 @@ export function tokenNumbers(glass, q) {
     ["id", `${token.id}`],
     ["probability", p === null ? null : share100(p)],
     ["surprise", nats === null ? null : `${figure(nats, 3)} nats`],
-    ["less the other’s", nats === null || theirs === null ? null : `${signed(nats - theirs)} nats`],
+    ["minus the other’s", nats === null || theirs === null ? null : `${signed(nats - theirs)} nats`],
     ["rank", before?.rank ? figure(before.rank, 0) : null],
   ]));
-  if (before && glass.model.lm_head) box.append(make("p", {}, make("a", { href: glass.link(whyWord(glass.state(), q - run.ahead, `${token.id}`)) }, run.ahead ? "Why was it expected, or not?" : "Why this filling?")));
+  if (before && glass.model.lm_head) box.append(make("p", {}, make("a", { href: glass.link(whyWord(glass.state(), q - run.ahead, `${token.id}`)) }, "Why this token?")));
   const after = run.predictions[q];
   if (after) {
     const next = aimOf(run, q)?.id;
@@ -82,7 +82,7 @@ export function tokenNumbers(glass, q) {
     box.append(barTable(run.ahead ? "What it expects next" : "What it expects here", rows, 1));
   } else if (!run.trouble) {
     const none = run.done ? "Nothing is predicted here." : awaited(run, "what it expects");
-    box.append(make("p", { class: "note" }, glass.model.lm_head ? none : "This model has no head for tokens: it expects nothing."));
+    box.append(make("p", { class: "note" }, glass.model.lm_head ? none : "This model has no head for tokens, so it predicts nothing."));
   }
   return box;
 }

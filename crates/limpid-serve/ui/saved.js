@@ -1,6 +1,7 @@
 // A saved page: the answers that stand in it, instead of a server. What it does not hold it says, with the command that shows it.
 import { lines } from "./glass-source.js";
 import { localHeat } from "./local-heat.js";
+import { inspectCommand } from "./command.js";
 import { Trouble, chunks } from "./source.js";
 import { frames } from "./tiles.js";
 
@@ -17,7 +18,9 @@ export function savedGlass() {
   const size = new DataView(all.buffer).getUint32(0, true);
   /** @type {Record<string, [number, number]>} */
   const index = JSON.parse(new TextDecoder().decode(all.subarray(4, 4 + size)));
-  let command = "limpid inspect --open";
+  let command = "";
+  /** Under which name a tensor is kept. @type {Map<string, string>} */
+  let kept = new Map();
 
   /**
    * @param {string} key
@@ -77,21 +80,34 @@ export function savedGlass() {
     return { name, axes: about.axes, shape, index, values, stats: null };
   }
 
+  /** Under which name an answer is kept. @param {string} place @param {URLSearchParams} words */
+  function keyOf(place, words) {
+    words.sort();
+    // all frames of a time-lapse are one answer
+    return words.has("from") ? place : `${decodeURIComponent(place)}?${decodeURIComponent(`${words}`)}`;
+  }
+
   return {
+    holds(question) {
+      const [place = "", query = ""] = question.split("?");
+      const [kind, name = ""] = place.split("/");
+      const key = kind === "tiles" ? `tile ${name}` : kind === "tensors" ? `tensor ${kept.get(decodeURIComponent(name)) ?? decodeURIComponent(name)}` : query ? keyOf(place, new URLSearchParams(query)) : place;
+      return Object.hasOwn(index, key);
+    },
     async ask(path) {
       const [place = "", query = ""] = path.split("?");
       if (place === "model") {
-        const model = await json("model");
-        command = model.saved.command;
+        const [model, { tensors, params }] = await Promise.all([json("model"), json("listing")]);
+        kept = new Map([...tensors, ...params].map(({ name, same_as: same }) => [name, same ?? name]));
+        // what was run as ids has no text for the page to begin with
+        command = inspectCommand(model, { prompt: model.example, ids: model.tokens, last: model.last }, model.steps ? JSON.stringify(model.steps) : "", ...(model.example === null ? [] : ["--open"]));
         return model;
       }
       const question = place.replace(/^traces\/[^/]+\//, "");
       if (question === "tensors") return json("listing");
       const words = new URLSearchParams(query);
       if (question.startsWith("tensors/")) return part(decodeURIComponent(question.slice(8)), words);
-      words.sort();
-      // all frames of a time-lapse are one answer
-      const answer = await json(words.has("from") ? question : `${decodeURIComponent(question)}?${decodeURIComponent(`${words}`)}`);
+      const answer = await json(keyOf(question, words));
       if (answer === null) throw missing(question === "path" ? "this step of the path" : `the answer to \`${question}\` here`);
       return answer;
     },
@@ -122,12 +138,12 @@ export function savedGlass() {
       const { example, steps, sweep } = await json("model");
       if (path === "sweeps") {
         const [kept, asked] = [opened("sweep"), /** @type {any} */ ({ by: "head", ...body })];
-        if (!kept || ["clean", "site", "by"].some((name) => asked[name] !== sweep[name])) throw missing(kept ? "another sweep than its own" : "a model that could run a sweep");
+        if (!kept || ["clean", "site", "by"].some((name) => asked[name] !== sweep[name])) throw missing(kept ? "any other sweep" : "a model to run a sweep with");
         for await (const line of lines(chunks(kept))) onEvent(JSON.parse(line));
         return;
       }
       const found = opened("run");
-      if (!found || ("prompt" in body && body.prompt !== example) || JSON.stringify(/** @type {any} */ (body).interventions) !== JSON.stringify(steps ?? undefined)) throw missing("another run than that of its own prompt");
+      if (!found || ("prompt" in body && body.prompt !== (example ?? "")) || JSON.stringify(/** @type {any} */ (body).interventions) !== JSON.stringify(steps ?? undefined)) throw missing("a run of any other prompt");
       for await (const line of lines(chunks(found))) onEvent(JSON.parse(line));
     },
   };

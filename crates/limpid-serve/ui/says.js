@@ -13,23 +13,23 @@ const LEADS = {
     const run = glass.run();
     const worst = run.tokens.map((_, n) => n).reduce((a, b) => ((surpriseAt(run, b) ?? -1) > (surpriseAt(run, a) ?? -1) ? b : a), 0);
     const nats = surpriseAt(run, worst);
-    return nats === null ? null : `The less a token was expected, the taller its bar: the tallest is “${glass.label(worst)}”, which had ${share100(Math.exp(-nats))} (${short(nats, 3)} nats).`;
+    return nats === null ? null : `The taller the bar, the less the model expected the token: the tallest is “${glass.label(worst)}”, with a probability of ${share100(Math.exp(-nats))} (${short(nats, 3)} nats).`;
   },
   heads: (glass) => {
     const heads = glass.run().layers.flatMap((layer, l) => (layer?.heads ?? []).map((scores, h) => ({ name: `L${l}H${h}`, kind: kindOf(scores) })));
     if (heads.length === 0) return null;
     const named = heads.filter(({ kind }) => kind !== null && kind.key !== "entropy");
     const best = named.reduce((/** @type {any} */ a, b) => (a && a.kind.value >= (b.kind?.value ?? 0) ? a : b), null);
-    const clear = best ? `${plural(named.length, "head")} of ${heads.length} ${named.length === 1 ? "has" : "have"} one clear habit on this text, ${best.name} most (${best.kind.name}, ${short(best.kind.value, 2)}).` : noHabit(glass.run());
-    return `${clear} In each picture rows look, columns are looked at; a bright stripe beside the diagonal is a head that looks at the token before.`;
+    const clear = best ? `${plural(named.length, "head")} of ${heads.length} ${named.length === 1 ? "has" : "have"} a clear habit on this text, ${best.name} most (${best.kind.name}, ${short(best.kind.value, 2)}).` : noHabit(glass.run());
+    return `${clear} In each picture a row is the token that looks, a column the token that it looks at; a bright stripe beside the diagonal is a head that looks at the token before.`;
   },
   head: (glass) => {
     const [l, h] = [Math.min(glass.state().l ?? 0, glass.run().depth - 1), Math.min(glass.state().h ?? 0, glass.run().heads - 1)];
     const scores = glass.run().layers[l]?.heads[h];
     if (!scores) return null;
     const kind = kindOf(scores);
-    const habit = kind ? `L${l}H${h} is a head of the kind “${kind.name}” on this text (${short(kind.value, 2)} on average)` : tooShort(glass.run()) ?? `L${l}H${h} has no single habit on this text`;
-    return `${habit}; its largest weight is ${short(scores.max, 2)}. A row is a token that looks, a column one that is looked at: where it looks is not yet what it does.`;
+    const habit = kind ? `L${l}H${h} is a head of the kind “${kind.name}” on this text (${short(kind.value, 2)} on average)` : tooShort(glass.run()) ?? `L${l}H${h} has no clear habit on this text`;
+    return `${habit}; its largest weight is ${short(scores.max, 2)}. A row is the token that looks, a column the token that it looks at. Where a head looks does not say what it does.`;
   },
   mlp: (glass) => {
     const layer = Math.min(glass.state().l ?? 0, glass.run().depth - 1);
@@ -39,15 +39,15 @@ const LEADS = {
   },
   lens: (glass) => {
     const best = glass.run().predictions[glass.q()]?.top[0];
-    return best ? `From left to right what the head would say after each layer; the last column is what it does say: “${onOneLine(piece(best[1]))}” (${share100(best[2])}) ${glass.run().ahead ? "after" : "in place of"} “${glass.label(glass.q())}”. Look for the column from which a row stays the same.` : null;
+    return best ? `Each column is what the model would predict after that layer; the last is what it does predict: “${onOneLine(piece(best[1]))}” (${share100(best[2])}) ${glass.run().ahead ? "after" : "in place of"} “${glass.label(glass.q())}”. Look for the column from which a row stays the same.` : null;
   },
-  sweep: () => "One activation at a time goes from the clean text into this one: 1 means that it brings back all of what the clean text makes the model say, 0 nothing. Look for the layer and the word where it is.",
+  sweep: () => "Each cell puts one activation of the clean text into the run of this text: 1 restores the clean text’s answer completely, 0 not at all. Look for the layers and tokens that matter.",
   gradients: () => null,
-  embed: (glass) => `Each of the ${plural(glass.run().tokens.length, "token")} begins as a vector of ${glass.model.d_model} numbers. Look for rows that are alike: their tokens, or their positions, are alike to the model.`,
-  table: () => "Every number of the run, as it is: choose a tensor, point at a number to see what it is, and press e for the sum behind it.",
-  why: (glass) => `One number of this run as the sum that made it${glass.state().n ? "" : ", here the logit of the likeliest token"}: its terms, the largest first, and where each comes from. Every number leads on to its own sum.`,
+  embed: (glass) => `Each of the ${plural(glass.run().tokens.length, "token")} begins as a vector of ${glass.model.d_model} numbers. Rows that look alike are tokens, or positions, that are alike to the model.`,
+  table: () => "Every number of this run: choose a tensor, point at a number to see what it is, and press e for the sum behind it.",
+  why: (glass) => `One number of this run as the sum that made it${glass.state().n ? "" : ", here the logit of the likeliest token"}: its terms, the largest first, with links to the sums that they come from.`,
   notation: (glass) => `Everything that this model of ${plural(glass.model.n_layer, "layer")} and ${plural(glass.model.params.length, "parameter tensor")} computes, with its symbol, its shape and its formula.`,
-  walks: () => "Five documents on the transformer, step by step on a live model of their kind. Look for the numbers in each step: they are computed now, on this machine.",
+  walks: () => "Five documents about transformers, step by step beside a live model. The numbers in each step are computed now, on this machine.",
 };
 
 /**

@@ -30,7 +30,7 @@ export function settingsForm(form) {
     return input;
   });
   form.append(make("p", { class: "note" }, "At temperature 0 the likeliest token is taken. The same seed gives the same answer, byte for byte."));
-  form.append(make("button", { type: "reset", class: "quiet" }, "Empty the fields"));
+  form.append(make("button", { type: "reset", class: "quiet" }, "Clear the fields"));
   form.addEventListener("input", () => inputs.forEach(({ name, value }) => keep(name, value)));
   form.addEventListener("reset", () => inputs.forEach(({ name }) => keep(name, "")));
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -23,6 +23,7 @@ import { piece } from "./text.js";
  *   id: string, step: number | null, parameters: number | null, context: number | null, vocabulary: number | null,
  *   chat: boolean,
  *   continues: boolean,
+ *   trains: boolean,
  * }} Model
  */
 
@@ -145,6 +146,7 @@ export function networkSource(ask) {
         vocabulary: model.limpid?.vocab_size ?? null,
         chat: typeof tokenizer.chat_template === "string",
         continues,
+        trains: model.limpid?.trains === true,
       };
     },
     async count(prompt) {

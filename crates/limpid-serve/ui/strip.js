@@ -1,7 +1,7 @@
 // A text as a row of tokens, tinted by surprise. To a screen reader it is a list to walk through, beside the plain text.
 import { make } from "./dom.js";
 import { explain, surprise } from "./hover.js";
-import { joiner, readable, spoken } from "./text.js";
+import { joiner, readable, softly, spoken } from "./text.js";
 
 /** @typedef {import("./source.js").Token} Token */
 
@@ -42,7 +42,7 @@ export function tokenStrip(name, branches) {
       for (const token of more) {
         const text = join(token.piece);
         const first = tokens.length === 0;
-        const kind = tokens.length < given ? "token given" : "token";
+        const kind = (tokens.length < given ? "token given" : "token") + softly(text);
         // what has no letters needs a name
         const label = /\S/.test(text) ? null : spoken(token.piece);
         const span = make("span", { class: kind, role: "option", "aria-label": label, tabindex: first ? "0" : "-1" });

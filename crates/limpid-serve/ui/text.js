@@ -39,6 +39,9 @@ export function readable(text, lines) {
   return parts;
 }
 
+/** The class of a token that begins with a blank before a word: where it ends a line, the blank is not painted. @param {string} text */
+export const softly = (text) => (/^ \S/.test(text) ? " soft" : "");
+
 /**
  * A token spelled out, spaces too.
  * @param {Piece} piece

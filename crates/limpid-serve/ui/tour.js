@@ -12,12 +12,12 @@ import { asTrouble } from "./source.js";
  * @type {{title: string, says: string, parts: string[] | null, view: string}[]}
  */
 const STOPS = [
-  { title: "What it expects", view: "map", parts: null, says: "Your model has read the text on the left. The first line says which word it expects, and how surely. Each small picture is a head: rows look, columns are looked at." },
-  { title: "Who wrote it", view: "path", parts: [], says: "The likeliest word against the runner-up, as a sum: each bar is a part of the model, to the right if it wrote for the word, to the left against it. The bars add up to the last line." },
-  { title: "Where a head looked", view: "path", parts: ["head"], says: "Of the heads, this one wrote most. The arcs go to the words that it looked at; their weights add up to 1." },
-  { title: "What it carried", view: "path", parts: ["head", "token"], says: "From this word it carried a value into the stream of the last one. The column of numbers says which words that makes likelier." },
+  { title: "What it expects", view: "map", parts: null, says: "Your model has read the text on the left. The first line says which word it expects, with its probability. Each small picture is a head: a row is the token that looks, a column the token that it looks at." },
+  { title: "Who wrote it", view: "path", parts: [], says: "The likeliest word against the runner-up, as a sum: each bar is a part of the model, to the right if it favours the word, to the left if it favours the runner-up. The bars add up to the last line." },
+  { title: "Where a head looked", view: "path", parts: ["head"], says: "This head wrote the most. The arcs go to the words that it looked at; their weights add up to 1." },
+  { title: "What it carried", view: "path", parts: ["head", "token"], says: "It carried a value from this word to the last one. The numbers on the right say which words that makes likelier." },
   { title: "Back to the input", view: "path", parts: ["head", "token", "embed"], says: "What it carried was written there by earlier parts, and in the end by the word itself: its vector in the token table. The path ends here." },
-  { title: "When it knew", view: "lens", parts: null, says: "The same word after each layer, from left to right: a line marks the layer from which it stays. Now click any word, anywhere, to ask why." },
+  { title: "When it knew", view: "lens", parts: null, says: "The prediction after each layer, from left to right; a line marks the layer from which it stays the same. Now click any word, anywhere, to ask why." },
 ];
 
 /** Where a stop is; null where this text has no such stop, or a saved page does not hold it. @param {Glass} glass @param {number} n @returns {Promise<Partial<State> | null>} */
@@ -113,5 +113,5 @@ export const viewOfTour = {
 function tourView(glass) {
   const bar = tourBar(glass);
   const list = make("ol", { class: "stops" }, ...STOPS.map(({ title, says }, n) => make("li", {}, button(title, () => bar.go(n), { class: "quiet" }), make("p", { class: "note" }, says))));
-  return { element: make("div", {}, make("p", { class: "lead" }, "Six steps on this text, from the word that the model expects to its reason. Begin with the first; a bar above the views leads on."), list), update: () => {} };
+  return { element: make("div", {}, make("p", { class: "lead" }, "Six steps on this text, from the word that the model expects to the reason for it. Start with the first; a bar above the views leads to the next."), list), update: () => {} };
 }

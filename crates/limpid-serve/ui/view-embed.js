@@ -32,7 +32,7 @@ function embedView(glass) {
     choose: (row, col) => glass.go(onPlaces() ? { q: row, more: { ...glass.state().more, d: `${col}` } } : { q: row, k: col }),
     words: (row, col, value) => (onPlaces() ? `position ${row}, dimension ${col}: ${value}` : `${row} ${glass.label(row)} and ${col} ${glass.label(col)}: cosine ${value}`),
   });
-  const canvas = make("canvas", { role: "img", "aria-label": "Curves: on their way" });
+  const canvas = make("canvas", { role: "img", "aria-label": "Curves are loading" });
   const chart = make("div", { class: "chart" }, canvas);
   const field = make("input", { type: "text", inputmode: "numeric", size: "14", "aria-label": "Dimensions of the curves" });
   const curves = make("section", { class: "curves" }, make("div", { class: "tools" }, make("label", {}, "Curves of dimensions ", field)), chart);

@@ -14,7 +14,21 @@ import { textTable } from "./view-walks.js";
 export const viewOfGradients = {
   id: "gradients", title: "Gradients", about: "Where would a small change move this word the most?", open: gradientsView,
   missing: (model) => (model.lm_head ? null : "This model has no head for tokens: there is no logit to follow back."),
+  needs: (state, glass) => [gradientsQuestion(state, glass)],
 };
+
+/**
+ * The word that the path follows here, as the server takes it.
+ * @param {import("./address.js").State} state
+ * @param {Glass} glass
+ */
+function gradientsQuestion(state, glass) {
+  const last = glass.run().tokens.length - 1;
+  const q = Math.min(state.q ?? last, last);
+  const { target, foil } = whyIn(state, q, last);
+  const word = target.startsWith('"') ? `word=${encodeURIComponent(target.slice(1, -1))}` : target && `target=${target}`;
+  return [`gradients?position=${q}`, word, foil && `foil=${foil}`].filter((part) => part).join("&");
+}
 
 /** @param {Glass} glass @returns {import("./glass.js").Shown} */
 function gradientsView(glass) {
@@ -51,12 +65,7 @@ function gradientsView(glass) {
   });
   body.append(make("h2", {}, "The residual stream"), stream.element, make("h2", {}, "The heads"), make("div", { class: "tools" }, make("label", {}, "Heads by ", measure)), heads.element);
 
-  /** The word that the path follows here, as the server takes it. */
-  function question() {
-    const { target, foil } = whyIn(glass.state(), glass.q(), glass.run().tokens.length - 1);
-    const word = target.startsWith('"') ? `word=${encodeURIComponent(target.slice(1, -1))}` : target && `target=${target}`;
-    return [`gradients?position=${glass.q()}`, word, foil && `foil=${foil}`].filter((part) => part).join("&");
-  }
+  const question = () => gradientsQuestion(glass.state(), glass);
 
   async function ask() {
     const key = `${glass.run().id} ${question()}`;

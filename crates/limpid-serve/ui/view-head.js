@@ -10,7 +10,9 @@ import { spelled } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfHead = { id: "head", title: "One head", about: "Where does one head look, and why there?", open: headView };
+export const viewOfHead = { id: "head", title: "One head", about: "Where does one head look, and why there?", open: headView,
+  needs: ({ l, h }) => [`tiles/blocks.${l ?? 0}.attn.hook_pattern 0,${h ?? 0} log8`],
+};
 
 /** From scores to weights. */
 const STAGES = [
@@ -111,7 +113,7 @@ function headView(glass) {
       const rest = sum - top.reduce((all, { value }) => all + value, 0);
       if (Math.abs(rest) > 5e-5) list.push({ name: make("span", {}, `${weights.filter(({ value }) => value !== 0).length - top.length} others`), value: rest, text: short(rest, 4), chosen: false, link: "" });
       if (list.length === 0) parts.push(make("p", { class: "note" }, "No weight of its row differs."));
-      else parts.push(barTable(glass.other() ? "Weights of its row, less the other’s" : "Weights of its row", list, glass.other() ? undefined : 1), make("p", { class: "sum" }, `sum ${sum.toFixed(4)}`));
+      else parts.push(barTable(glass.other() ? "Weights of its row, minus the other’s" : "Weights of its row", list, glass.other() ? undefined : 1), make("p", { class: "sum" }, `sum ${sum.toFixed(4)}`));
     }
     parts.push(headNumbers(glass, layer(), head(), null));
     numbers.replaceChildren(...parts);

@@ -12,6 +12,11 @@ import { piece, spelled, spoken } from "./text.js";
 export const viewOfLens = {
   id: "lens", title: "Lens", about: "What would it say after each layer?", open: lensView,
   missing: (model) => (model.lm_head ? null : "This model has no head for tokens, so no layer can be read as an expectation. Its attention and its tensors are there."),
+  needs(state, glass) {
+    const count = glass.run().tokens.length;
+    const from = Math.floor(Math.min(state.q ?? count - 1, count - 1) / WINDOW) * WINDOW;
+    return [`lens?positions=${from}:${Math.min(count, from + WINDOW)}&k=5`];
+  },
 };
 
 /** Tokens that are asked for at once, and so shown. */

@@ -9,7 +9,9 @@ import { piece, spelled } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfMlp = { id: "mlp", title: "MLP", about: "Which units of a layer respond to a token?", open: mlpView };
+export const viewOfMlp = { id: "mlp", title: "MLP", about: "Which units of a layer respond to a token?", open: mlpView,
+  needs: ({ l, q }, glass) => [`mlp?layer=${Math.min(l ?? 0, glass.run().depth - 1)}&position=${Math.min(q ?? Infinity, glass.run().tokens.length - 1)}`],
+};
 
 /** @param {Glass} glass @returns {import("./glass.js").Shown} */
 function mlpView(glass) {

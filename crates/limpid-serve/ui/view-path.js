@@ -16,6 +16,7 @@ import { glossed } from "./words.js";
 export const viewOfPath = {
   id: "path", title: "Why this word", about: "Which parts of the model wrote this word, where did they look, and what did they carry?", open: pathView,
   missing: (model) => (model.lm_head ? null : "This model has no head for tokens: there is no word to explain. Its attention and its tensors are there."),
+  needs: (state, glass) => [pathQuestion(state, glass)],
 };
 
 /** How many of the likeliest tokens can be chosen. */
@@ -27,19 +28,45 @@ const IN_ROW = 48;
 /** The height of the arcs. */
 const ARCS = 64;
 
+/** A word as it was typed, in the address until it is known which token it means. @param {string} text */
+const typed = (text) => `?${encodeURIComponent(text).replaceAll("~", "%7E")}`;
+
+/** @param {string} word */
+const isTyped = (word) => word.startsWith("?");
+
+/** @param {string} word */
+const textOf = (word) => decodeURIComponent(word.slice(1));
+
+/**
+ * What is asked, as the server takes it; what is usual is left out, so that a saved page has the answer.
+ * @param {import("./address.js").State} state
+ * @param {Glass} glass
+ */
+function pathQuestion(state, glass) {
+  const last = glass.run().tokens.length - 1;
+  const q = Math.min(state.q ?? last, last);
+  const { target: word, foil: less, via } = whyIn(state, q, last);
+  const likeliest = glass.run().predictions[q]?.top[0]?.[0];
+  const usual = word === "" || (word === `${likeliest}` && less === "" && via === "");
+  return [`path?position=${q}`, usual ? "" : word.startsWith('"') ? `word=${encodeURIComponent(word.slice(1, -1))}` : `target=${word}`, less && `foil=${less}`, via && `via=${via}`].filter((part) => part).join("&");
+}
+
 /** @param {Glass} glass @returns {import("./glass.js").Shown} */
 function pathView(glass) {
   const target = make("select", { "aria-label": "Word" });
   const foil = make("select", { "aria-label": "Rather than" });
-  const other = make("input", { type: "text", "aria-label": "Another word", placeholder: "another word", size: "12", autocomplete: "off", spellcheck: "false" });
+  // a saved page has the answers about a few words
+  const written = (/** @type {string} */ label) => make("input", { disabled: glass.model.saved ? "" : null, type: "text", "aria-label": label, placeholder: "another word", size: "12", autocomplete: "off", spellcheck: "false" });
+  const [other, otherFoil] = [written("Another word"), written("Compared word")];
   const crumbs = make("nav", { class: "crumbs", "aria-label": "Path" });
   const sentence = make("p", { class: "lead" });
+  const meant = make("p", { class: "note" });
   const notice = make("div", {});
   const canvas = make("canvas", { "aria-hidden": "true" });
   const words = make("div", { class: "row-of-words" });
   const arcs = make("div", { class: "arcs wide", tabindex: "0", role: "group", "aria-label": "Where the head looked" }, make("div", { class: "arcs-inside" }, canvas, words, make("p", { class: "note" }, "Arc and shade: weight, from 0 to 1")));
   const body = make("div", { class: "stack" });
-  const element = make("div", { class: "path" }, make("div", { class: "tools" }, make("label", {}, "Why ", target), make("label", {}, "rather than ", foil), other), crumbs, notice, sentence, arcs, body);
+  const element = make("div", { class: "path" }, make("div", { class: "tools" }, make("label", {}, "Why ", target), other, make("label", {}, "rather than ", foil), otherFoil), crumbs, notice, meant, sentence, arcs, body);
   const numbers = make("div", { class: "stack" });
   let [asked, offered] = ["", ""];
   /** @type {any} */
@@ -54,8 +81,32 @@ function pathView(glass) {
   target.addEventListener("change", () => glass.go(changes({ target: target.value, foil: "" }), "new"));
   foil.addEventListener("change", () => glass.go(changes({ foil: foil.value }), "new"));
   other.addEventListener("change", () => {
-    if (other.value !== "") glass.go(changes({ target: `"${other.value}"`, foil: "" }), "new");
+    if (other.value !== "") glass.go(changes({ target: typed(other.value), foil: "" }), "new");
   });
+  otherFoil.addEventListener("change", () => {
+    if (otherFoil.value !== "") glass.go(changes({ foil: typed(otherFoil.value) }), "new");
+  });
+
+  /** Which spelling of a typed word was taken, by the token's id. @type {Map<string, (Node | string)[]>} */
+  const readings = new Map();
+
+  /**
+   * The id of the token that a typed word means: with a blank before it or without one, whichever is likelier here.
+   * @param {string} word
+   */
+  async function read(word) {
+    if (!isTyped(word)) return word;
+    const text = textOf(word);
+    const spellings = /^\s/.test(text) ? [text] : [text, ` ${text}`];
+    const asked = await Promise.allSettled(spellings.map((one) => glass.ask(`path?position=${glass.q()}&word=${encodeURIComponent(one)}&foil=none`)));
+    const found = asked.flatMap((one) => (one.status === "fulfilled" ? [one.value] : [])).sort((a, b) => Number(b.value) - Number(a.value));
+    const [best, less] = found;
+    if (!best) throw /** @type {PromiseRejectedResult} */ (asked[0]).reason;
+    const [id, own] = best.target;
+    if (less && less.target[0] !== id) readings.set(`${id}`, ["Read as ", spelled(piece(own)), ", which is likelier here than ", spelled(piece(less.target[1])), ". "]);
+    else if (own !== text) readings.set(`${id}`, ["Read as ", spelled(piece(own)), ": without its blank it is not one token. "]);
+    return `${id}`;
+  }
 
   /** The tokens that can be chosen: the likeliest here, the one that follows, those of the text. @param {any} answer */
   async function offer(answer) {
@@ -68,20 +119,14 @@ function pathView(glass) {
     const all = new Map([...(answer.foil ? [answer.target, answer.foil] : [answer.target]), ...top].map(([id, text]) => [id, onOneLine(piece(text))]));
     const next = aimOf(glass.run(), glass.q());
     for (const token of [...(next ? [next] : []), ...glass.run().tokens.slice(-OFFERED)]) all.set(token.id, token.text);
-    const options = (/** @type {number | null} */ less) => [...all].filter(([id]) => id !== less).map(([id, text]) => make("option", { value: `${id}` }, text));
-    target.replaceChildren(...options(null));
-    foil.replaceChildren(make("option", { value: "none" }, "nothing else"), ...options(answer.target[0]));
+    const option = (/** @type {string} */ id, /** @type {string} */ text, /** @type {any} */ to) => make("option", { value: id, disabled: glass.holds(changes(to)) ? null : "" }, text);
+    target.replaceChildren(...[...all].map(([id, text]) => option(`${id}`, text, { target: `${id}`, foil: "" })));
+    foil.replaceChildren(...[["none", "nothing else"], ...all].filter(([id]) => id !== answer.target[0]).map(([id, text]) => option(`${id}`, `${text}`, { foil: `${id}` })));
     target.value = `${answer.target[0]}`;
     foil.value = answer.foil ? `${answer.foil[0]}` : "none";
   }
 
-  /** What is asked, as the server takes it; what is usual is left out, so that a saved page has the answer. */
-  function question() {
-    const { target: word, foil: less, via } = asks();
-    const likeliest = glass.run().predictions[glass.q()]?.top[0]?.[0];
-    const usual = word === "" || (word === `${likeliest}` && less === "" && via === "");
-    return [`path?position=${glass.q()}`, usual ? "" : word.startsWith('"') ? `word=${encodeURIComponent(word.slice(1, -1))}` : `target=${word}`, less && `foil=${less}`, via && `via=${via}`].filter((part) => part).join("&");
-  }
+  const question = () => pathQuestion(glass.state(), glass);
 
   async function ask() {
     const key = `${glass.run().id} ${glass.other()?.done ? glass.other()?.id : ""} ${question()}`;
@@ -89,20 +134,27 @@ function pathView(glass) {
     asked = key;
     const focused = body.contains(document.activeElement);
     try {
+      const { target: word, foil: less } = asks();
+      if (isTyped(word) || isTyped(less)) {
+        const to = { target: await read(word), foil: await read(less) };
+        if (key === asked) glass.go(changes(to));
+        return;
+      }
       const own = await glass.ask(question());
       const first = own.via === "" && glass.other()?.done;
       const theirs = first ? await glass.askOther(`path?position=${glass.q()}&target=${own.target[0]}&foil=${own.foil ? own.foil[0] : "none"}`).catch(() => null) : null;
       if (key !== asked) return;
       notice.replaceChildren();
       shown = own;
-      other.value = "";
+      other.value = otherFoil.value = "";
+      meant.replaceChildren(...[own.target, own.foil].flatMap((token) => (token && readings.get(`${token[0]}`)) ?? []));
       offer(own);
       fill(own, theirs);
       if (focused) body.querySelector("a")?.focus();
     } catch (fault) {
       if (key !== asked) return;
       shown = null;
-      [sentence, crumbs, body, words].forEach((one) => one.replaceChildren());
+      [meant, sentence, crumbs, body, words].forEach((one) => one.replaceChildren());
       arcs.hidden = true;
       const begin = make("a", { href: glass.link(whyWord(glass.state(), glass.q())) }, "Begin with the likeliest word");
       notice.replaceChildren(troubleNote(asTrouble(fault), () => {
@@ -137,7 +189,7 @@ function pathView(glass) {
     if (kind) sentence.append(make("span", { class: "dim" }, ` On this text it is a head of the kind “${kind.name}” (${short(kind.value, 2)}).`));
     row(own, hops);
     body.replaceChildren(...(own.bars.length > 0 ? [table(own, hops, theirs)] : []), afterwards(own));
-    numbers.replaceChildren(tokenNumbers(glass, own.at), ...lens(own), make("section", {}, make("p", { class: "note" }, own.note), make("p", { class: "note" }, ...glossed("A bar shows what a part wrote on the direct path to the head; what it told later parts is found by following them. Patterns of attention, and means and scales of norms, count as they are in this run."))));
+    numbers.replaceChildren(tokenNumbers(glass, own.at), ...lens(own), make("section", {}, make("p", { class: "note" }, own.note), make("p", { class: "note" }, ...glossed("A bar is what a part wrote directly to the head; follow the other parts to see what it told them. Attention patterns, and means and scales of norms, are those of this run."))));
   }
 
   /** The words of the text with arcs to those that the head looked at. @param {any} own @param {string[]} hops */
@@ -208,7 +260,7 @@ function pathView(glass) {
     rows.push(line(own.additive ? "rounding" : "what is not linear, and rounding", own.remainder, null, "others"), line("together", own.value, null, "total"));
     const unit = hops.some((/** @type {string} */ hop) => hop.startsWith("u")) ? "of what went into the unit" : own.foil ? "of the difference of logits" : "of the logit";
     const headers = [looks ? "token" : "part", ...(looks ? ["weight"] : units ? ["makes likelier"] : []), "", unit];
-    return make("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Parts" }, make("table", { class: "plain-table parts" }, make("thead", {}, make("tr", {}, ...headers.map((word, n) => (word ? make("th", { scope: "col", class: n > 0 && (n === headers.length - 1 || looks) ? "number" : null }, word) : make("td", {}))))), make("tbody", {}, ...rows)));
+    return make("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Parts" }, make("table", { class: `plain-table parts${units ? " worded" : ""}` }, make("thead", {}, make("tr", {}, ...headers.map((word, n) => (word ? make("th", { scope: "col", class: n > 0 && (n === headers.length - 1 || looks) ? "number" : null }, word) : make("td", {}))))), make("tbody", {}, ...rows)));
   }
 
   /** @param {any} own */
@@ -243,7 +295,7 @@ function pathView(glass) {
     update() {
       const { target: word } = asks();
       if (glass.run().done) ask();
-      else body.replaceChildren(make("p", { class: "hint" }, awaited(glass.run(), word.startsWith('"') ? `the path of “${spoken(piece(word.slice(1, -1)))}”` : "the path")));
+      else body.replaceChildren(make("p", { class: "hint" }, awaited(glass.run(), /^["?]/.test(word) ? `the path of “${spoken(piece(isTyped(word) ? textOf(word) : word.slice(1, -1)))}”` : "the path")));
     },
     close: () => watcher.disconnect(),
     keys: {

@@ -1,9 +1,9 @@
-// A sweep: which activations of another text, put into the run of this one, bring back what that text makes the model say.
+// A sweep: which activations of another text, put into the run of this one, bring back the word that the other text leads to.
 import { troubleNote } from "./answer.js";
 import { button, figure, make, plural, say, short } from "./dom.js";
 import { numberMap } from "./number-map.js";
 import { tokenNumbers } from "./numbers.js";
-import { runPrompt } from "./runs.js";
+import { onOneLine, runPrompt } from "./runs.js";
 import { Trouble, asTrouble } from "./source.js";
 import { piece, spelled } from "./text.js";
 import { textTable } from "./view-walks.js";
@@ -14,6 +14,7 @@ import { textTable } from "./view-walks.js";
 export const viewOfSweep = {
   id: "sweep", title: "Sweep", about: "Which activations make the difference between this text and another?", open: sweepView,
   missing: (model) => (model.lm_head ? null : "This model has no head for tokens: there is no answer that a patch could bring back."),
+  needs: () => ["sweep"],
 };
 
 /** What can be patched, in words. */
@@ -24,6 +25,9 @@ const SITES = [
 
 /** Cells of which a table is made. */
 const WRITTEN = 10_000;
+
+/** A difference of both ends that is smaller than this, beside the larger of them or 1, is not divided by. */
+const NOISE = 1e-3;
 
 /** Milliseconds without a letter after which a text is read. */
 const READING = 300;
@@ -54,12 +58,12 @@ function sweepView(glass) {
     made.addEventListener("change", () => set({ [name]: made.value }));
     return made;
   };
-  const clean = make("textarea", { id: "sweep-clean", rows: "2", dir: "auto", placeholder: "A text of equally many tokens, of which the model says something else" });
+  const clean = make("textarea", { id: "sweep-clean", rows: "2", dir: "auto", placeholder: "A text with the same number of tokens that leads to another word" });
   const site = select("site", "Patch", SITES);
   const by = select("by", "Grid", [["head", ""], ["position", ""]]);
   const metric = select("metric", "Measure", [["", "an answer"], ["loss", "the loss"], ["kl", "KL from the clean run"]]);
-  const answer = input("answer", "Answer", "the clean text’s likeliest");
-  const foil = input("foil", "Rather than", "this text’s likeliest");
+  const answer = input("answer", "Answer", "likeliest after the clean text");
+  const foil = input("foil", "Rather than", "likeliest after this text");
   const to = input("to", "By paths to", "all paths: no tensor");
   const heads = input("toh", "Heads of that tensor", "all");
   const estimate = make("input", { type: "checkbox" });
@@ -69,7 +73,7 @@ function sweepView(glass) {
   const less = make("label", {}, "rather than ", foil);
   const pair = make("div", { class: "pair" });
   const form = make("form", { class: "sweep-form" },
-    make("label", { for: "sweep-clean" }, "Clean text, of which activations are put into the run of the page’s text"), clean, pair,
+    make("label", { for: "sweep-clean" }, "Clean text: its activations are put into the run of the text on this page"), clean, pair,
     make("div", { class: "tools" }, make("label", {}, "Patch ", site), make("label", {}, "Grid ", by), make("label", {}, "Measure ", metric), words, less, make("label", {}, "by paths to ", to), make("label", {}, "heads ", heads), make("label", {}, estimate, " estimate from gradients"), go));
   const notice = make("div", {});
   const line = make("p", { class: "note", role: "status" });
@@ -78,7 +82,7 @@ function sweepView(glass) {
   const table = make("details", {}, make("summary", {}, "As a table"));
   const numbers = make("div", { class: "stack" });
   const map = numberMap(glass.dark, {
-    label: "What each patch restores: Enter puts it into the run", at,
+    label: "What each patch restores: Enter applies it to the run", at,
     choose: (row, col) => set({ cell: `${row}.${col}` }),
     words: (row, col, value) => sentence(row, col, value),
     open: () => change(...at()),
@@ -182,7 +186,7 @@ function sweepView(glass) {
     if (text === "" || (tokens.length === 0 && !trouble)) return pair.replaceChildren();
     if (trouble) return pair.replaceChildren(make("p", { class: "fault" }, trouble.message));
     const row = (/** @type {string} */ name, /** @type {any[]} */ mine, /** @type {any[]} */ theirs) => make("div", { class: "pair-line" }, make("span", { class: "dim" }, `${name}, ${plural(mine.length, "token")}: `), ...mine.flatMap((token, n) => [make(token.id === theirs[n]?.id ? "span" : "mark", {}, spelled(token.piece)), " "]));
-    const fault = tokens.length === own.length ? "" : `The clean text has ${plural(tokens.length, "token")}, this one ${figure(own.length, 0)}: word them with equally many, since a patch goes from a position to the same position.`;
+    const fault = tokens.length === own.length ? "" : `The clean text has ${plural(tokens.length, "token")}, this one ${figure(own.length, 0)}: both need the same number, because a patch keeps its position.`;
     pair.replaceChildren(row("clean", tokens, own), row("this text", own, tokens), ...(fault ? [make("p", { class: "fault", role: "alert" }, fault)] : []));
   }
 
@@ -195,6 +199,24 @@ function sweepView(glass) {
     ...(to.value ? { to: to.value, to_head: (heads.value.match(/\d+/g) ?? []).map(Number) } : {}), ...(estimate.checked ? { estimate: true } : {}), ...(confirm ? { confirm } : {}),
   });
 
+  /** Refuses to choose an answer where both texts lead to the same word. @param {AbortSignal} signal */
+  async function needsAnswer(signal) {
+    if (metric.value || answer.value || glass.model.saved) return;
+    const tokens = glass.run().tokens;
+    const masked = tokens.findIndex(({ piece: own }) => own.text === "[MASK]");
+    const at = glass.model.causal || masked < 0 ? tokens.length - 1 : masked;
+    const best = async (/** @type {any} */ body) => {
+      const { run, ended } = runPrompt(glass.source, body, () => {}, signal);
+      await ended;
+      if (run.trouble) throw run.trouble;
+      return run.predictions[at]?.top[0];
+    };
+    const [theirs, own] = await Promise.all([best({ prompt: clean.value }), best({ tokens: tokens.map(({ id }) => id) })]);
+    if (!theirs || theirs[0] !== own?.[0]) return;
+    answer.focus();
+    throw new Trouble(`Both texts lead to the same word, “${onOneLine(piece(theirs[1]))}”, so there is no usual answer. Write under “Answer” the word that the clean text should lead to.`);
+  }
+
   async function sweep(confirm = false) {
     SWEPT.sweep?.flight?.abort();
     const flight = new AbortController();
@@ -203,6 +225,7 @@ function sweepView(glass) {
     SWEPT.sweep = mine;
     show();
     try {
+      await needsAnswer(flight.signal);
       await glass.source.stream("sweeps", body(confirm), (event) => {
         if (event.event === "start") mine.start = event;
         else if (event.event === "metric") mine.measured = event;
@@ -254,7 +277,7 @@ function sweepView(glass) {
     const large = trouble?.code === "sweep_too_large";
     const told = large && trouble ? new Trouble(trouble.message.replace(/: send.*$/, ".")) : trouble;
     if (notice.textContent === "" || !told || !notice.textContent?.includes(told.message)) {
-      notice.replaceChildren(...(told ? [troubleNote(told, null, ...(large ? [button("Run it all the same", () => sweep(true), { class: "quiet" })] : []))] : []));
+      notice.replaceChildren(...(told ? [troubleNote(told, null, ...(large ? [button("Run it anyway", () => sweep(true), { class: "quiet" })] : []))] : []));
     }
     results.hidden = !one?.start;
     if (one?.start) draw(one);
@@ -266,7 +289,10 @@ function sweepView(glass) {
     const computed = one.rows.filter((row) => row).length;
     const ends = done ? ` Clean ${short(done.clean, 5)}, this text ${short(done.corrupt, 5)}.` : ` Layer ${computed} of ${start.shape[0]}${one.flight ? " …" : ": stopped."}`;
     const of = measured?.answer ? [" of ", spelled(piece(measured.answer[1])), ...(measured.foil ? [" over ", spelled(piece(measured.foil[1]))] : [])] : [];
-    line.replaceChildren(`${plural(start.cells, "cell")}, ${start.estimate ? "estimated from gradients" : `at most ${figure(start.token_layers, 0)} token-layers`}. ${start.to ? `By paths to ${start.to}. ` : ""}Measured: ${measured?.metric ?? "…"}`, ...of, `.${ends}`);
+    const alike = done !== null && Math.abs(done.clean - done.corrupt) <= NOISE * Math.max(1, Math.abs(done.clean), Math.abs(done.corrupt));
+    [map.element, cell, peaks, table].forEach((part) => (part.hidden = alike));
+    line.replaceChildren(`${plural(start.cells, "cell")}, ${start.estimate ? "estimated from gradients" : `at most ${figure(start.token_layers, 0)} token-layers`}. ${start.to ? `By paths to ${start.to}. ` : ""}Measured: ${measured?.metric ?? "…"}`, ...of, `.${ends}${alike ? " The two are alike, so there is no difference that a patch could restore: choose another answer, or texts that differ more." : ""}`);
+    if (alike) return;
     const values = [];
     const hidden = [];
     for (let row = 0; row < lay.rows; row++) {
@@ -282,7 +308,7 @@ function sweepView(glass) {
     const heads = lay.rows / start.shape[0];
     map.show({
       identity: `${one.key} ${start.site} ${start.axes} ${one.clean} ${JSON.stringify(measured)} ${start.estimate} ${computed}`, rows: lay.rows, cols: lay.cols, values, hidden, signed: true, most, palette: "diverging",
-      what: "part of the difference that comes back", axes: [both ? "layer.head" : "layer", lay.positions ? (start.axes.includes("query_pos") ? "query" : "position") : "head"],
+      what: "share of the difference that is restored", axes: [both ? "layer.head" : "layer", lay.positions ? (start.axes.includes("query_pos") ? "query" : "position") : "head"],
       rowLabel: (n) => (both ? `${Math.floor(n / heads)}.${n % heads}` : `${n}`), colLabel: (n) => (lay.positions ? glass.label(n) : `${n}`),
     });
     if (SWEPT.inMap) {
@@ -294,11 +320,11 @@ function sweepView(glass) {
     const [row, col] = at();
     const { layer, n } = lay.place(row, col);
     const value = one.rows[layer]?.recovered[n];
-    cell.replaceChildren(...(value === undefined || start.to ? [] : [button("Put this cell into the run", () => change(row, col), { class: "quiet", title: "Enter, or a click on the cell" })]));
+    cell.replaceChildren(...(value === undefined || start.to ? [] : [button("Apply this cell to the run", () => change(row, col), { class: "quiet", title: "Enter, or a click on the cell" })]));
     const key = JSON.stringify([done, glass.state().i]);
     if (laid !== key) {
       laid = key;
-      peaks.replaceChildren(...(done ? [make("h2", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Put it into the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Put it into the run: ${peak.sentence}` }))))] : []));
+      peaks.replaceChildren(...(done ? [make("h2", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Apply it to the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Apply it to the run: ${peak.sentence}` }))))] : []));
       numbers.replaceChildren(make("p", { class: "note" }, glass.state().i ? "The run is changed by the steps beside the text." : "The run of the page’s text, unchanged."), tokenNumbers(glass, start.position));
     }
     table.hidden = !done;

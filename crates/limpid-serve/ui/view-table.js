@@ -8,7 +8,9 @@ import { Trouble, asTrouble } from "./source.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfTable = { id: "table", title: "Table", about: "What are the numbers of a tensor?", open: tableView };
+export const viewOfTable = { id: "table", title: "Table", about: "What are the numbers of a tensor?", open: tableView,
+  needs: ({ n }) => (n ? [`tensors/${encodeURIComponent(n)}`] : []),
+};
 
 /** Sizes of a cell, of the labels, and of what is asked for at once. */
 const SIZES = { row: 24, column: 88, label: 104, head: 26, rows: 32, cols: 16 };

@@ -210,8 +210,8 @@ function textView(glass) {
       if (before && before.logprob !== null && token) {
         const logit = before.logit === null ? "" : `= ${short(before.lse, 6)} − ${short(before.logit, 6)} `;
         sum.append(
-          make("p", { class: "equation" }, make("span", {}, "−ln p "), make("span", { title: "log of the sum of all exp(logit), less this token’s logit" }, logit), make("strong", {}, `= ${short(-before.logprob, 6)} nats`)),
-          make("p", { class: "note" }, "logsumexp of all logits, less the logit of this token"),
+          make("p", { class: "equation" }, make("span", {}, "−ln p "), make("span", { title: "log of the sum of all exp(logit), minus this token’s logit" }, logit), make("strong", {}, `= ${short(-before.logprob, 6)} nats`)),
+          make("p", { class: "note" }, "logsumexp of all logits, minus the logit of this token"),
         );
       }
       const here = token && expected(run.ahead ? `Before token ${q}: what was likely` : `In place of token ${q}: what is likely`, q - run.ahead, token.id);

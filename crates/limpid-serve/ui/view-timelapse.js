@@ -149,7 +149,8 @@ function timelapseView(glass) {
     const name = (words[score.selectedIndex]?.name ?? "") + (other ? `, less that of step ${other.step}` : "");
     const loss = (/** @type {Frame} */ of) => mean(of.values["loss"] ?? []);
     const place = every.map((head) => value(frame, head));
-    const most = frames.reduce((all, of) => every.reduce((top, head) => Math.max(top, Math.abs(value(of, head)) || 0), all), 1e-9);
+    // a score ends at 1, so that a small one is not bright; a distance has no end
+    const most = score.value !== "distance" ? 1 : frames.reduce((all, of) => every.reduce((top, head) => Math.max(top, Math.abs(value(of, head)) || 0), all), 1e-9);
 
     slider.max = `${last}`;
     slider.value = `${n}`;
@@ -160,7 +161,7 @@ function timelapseView(glass) {
     });
     curve(track, "loss of the probe", frames.map(loss));
     curve(course, `layer ${l}, head ${h}: ${name}`, frames.map((of) => value(of, l * heads + h)));
-    line.textContent = `Step ${figure(frame.step, 0)} of ${figure(frames[last]?.step ?? 0, 0)}: loss of the probe ${short(loss(frame), 4)}${other ? `; at step ${figure(other.step, 0)} it was ${short(loss(other), 4)}` : ""}.`;
+    line.textContent = `Step ${figure(frame.step, 0)}, frame ${figure(n + 1, 0)} of ${figure(last + 1, 0)}: loss of the probe ${short(loss(frame), 4)}${other ? `; at step ${figure(other.step, 0)} it was ${short(loss(other), 4)}` : ""}.`;
     map.show({
       identity: `${n} ${last} ${name}`, rows: depth, cols: heads, values: place, hidden: place.map((one) => Number.isNaN(one)), signed: other !== undefined, most, palette: glass.look().palette,
       what: name, axes: ["layer", "head"], rowLabel: String, colLabel: String,

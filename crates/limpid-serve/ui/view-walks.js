@@ -155,9 +155,9 @@ function walksView(glass) {
     /** @type {(HTMLElement | string)[]} */
     const all = [make("h3", {}, ...prose(step.section)), make("p", { class: "lead" }, ...prose(step.title))];
     if (n === 0 && walked) {
-      all.push(make("p", {}, walked.about), make("p", { class: "note" }, onOwn() ? "" : "The walk trains its model in memory. The same in a folder:"), ...(onOwn() ? [] : walked.commands.map(command)));
+      all.push(make("p", {}, walked.about), make("p", { class: "note" }, onOwn() ? "" : "The walk trains its model in memory. To train the same model in a folder:"), ...(onOwn() ? [] : walked.commands.map(command)));
     }
-    if (onOwn()) all.push(make("p", { class: "note" }, "The text here is about the walk’s own model and texts: numbers and words in sentences are not yours."));
+    if (onOwn()) all.push(make("p", { class: "note" }, "The sentences describe the walk’s own model and texts: their numbers and words are not those of your model."));
     if (n === 0) walked?.differences.forEach((line) => all.push(labelled("Differs", line)));
     if (step.formula) all.push(make("p", { class: "formula" }, ...formulaOf(step.formula)));
     if (shapes.length > 0) {

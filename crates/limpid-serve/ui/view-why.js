@@ -10,7 +10,9 @@ import { formulaOf, readable } from "./text.js";
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./glass.js").View} */
-export const viewOfWhy = { id: "why", title: "Arithmetic", about: "What is the sum behind a number?", open: whyView };
+export const viewOfWhy = { id: "why", title: "Arithmetic", about: "What is the sum behind a number?", open: whyView,
+  needs: ({ n, at }) => (n && at ? [`explain/${encodeURIComponent(n)}?at=${at}`] : []),
+};
 
 /** Terms that are shown at first. */
 const FIRST_TERMS = 16;

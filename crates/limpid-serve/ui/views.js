@@ -12,13 +12,15 @@ import { viewOfSweep } from "./view-sweep.js";
 import { viewOfTable } from "./view-table.js";
 import { viewOfText } from "./view-text.js";
 import { viewOfTimelapse } from "./view-timelapse.js";
+import { viewOfTraining } from "./view-training.js";
 import { viewOfTour } from "./tour.js";
 import { viewOfWalks } from "./view-walks.js";
 import { viewOfWhy } from "./view-why.js";
 
 /** @type {{title: string, views: import("./glass.js").View[]}[]} */
 export const GROUPS = [
-  { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens, viewOfTimelapse] },
+  { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens] },
+  { title: "Training", views: [viewOfTraining, viewOfTimelapse] },
   { title: "Reach in", views: [viewOfSweep, viewOfGradients] },
   { title: "Numbers", views: [viewOfTable, viewOfWhy, viewOfEmbed, viewOfNotation] },
   { title: "Learn", views: [viewOfTour, viewOfWalks] },

@@ -351,8 +351,8 @@ impl SweepQuestion {
         }
         if clean != corrupt {
             return wrong(format!(
-                "the clean prompt has {} and the corrupt one {corrupt}: a patch goes from a position to the same position, so word them \
-                 with equally many tokens",
+                "the clean prompt has {} and the corrupt one {corrupt}: a patch keeps its position, so both need the same number of \
+                 tokens",
                 plural(clean, "token")
             ));
         }

@@ -45,6 +45,7 @@ use std::path::{Path, PathBuf};
 /// Shows how surprised it was by each token, what it would have said after each block, and what its heads attend to; every tensor with its
 /// symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture (--plot).
 #[derive(clap::Args, Debug)]
+#[command(after_help = "The flags of a model's hyperparameters, for --preset: limpid inspect --help-model")]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 #[command(group(clap::ArgGroup::new("asked").args(["why", "answer"])))]
 #[command(group(clap::ArgGroup::new("measured").args(["intervene", "backward"]).multiple(true)))]

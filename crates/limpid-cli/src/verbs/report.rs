@@ -32,9 +32,7 @@ pub struct Args {
 pub fn run(mut args: Args) -> Result<()> {
     if args.runs.is_empty() {
         let Some(newest) = newest_folder(&["metrics.jsonl"]) else {
-            bail!(Usage(
-                "no run is named, and there is none under runs/: give its folder, or train with `limpid train`".into()
-            ));
+            bail!(Usage("no run is given, and runs/ has none: give its folder, or train with `limpid train`".into()));
         };
         show::say(format_args!("{} is the newest run; name folders to take others", newest.display()));
         args.runs.push(newest);

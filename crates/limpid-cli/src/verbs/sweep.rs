@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Find out where a model keeps what makes the difference between two prompts: run the corrupt prompt once for each layer and position (or
 /// head), each time with one activation of the clean prompt in its place, and show how much of the clean run's answer comes back.
 ///
-/// 1 means that the patch restores all of the difference, 0 that it restores nothing. Both prompts need equally many tokens. Each cell is a
+/// 1 means that the patch restores all of the difference, 0 that it restores nothing. Both prompts need the same number of tokens. Each cell is a
 /// run with one step of `inspect --intervene`, to the last bit.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -35,7 +35,7 @@ pub struct Args {
     /// The prompt that activations are taken from: text, @FILE, or - for standard input
     #[arg(long, value_name = "TEXT")]
     clean: String,
-    /// The prompt that is run with them: as many tokens
+    /// The prompt whose run they are put into; it needs the same number of tokens
     #[arg(long, value_name = "TEXT")]
     corrupt: String,
     /// The token that the clean prompt should lead to: its text, or its id if no token has that text

@@ -116,7 +116,9 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     if args.lr_find {
         return find::run(&plan, args.json);
     }
-    let page = serve.filter(|_| main).map(|address| LivePage::open(address, &plan, &folder)).transpose()?;
+    let stop = interrupt()?;
+    let page =
+        serve.filter(|_| main).map(|address| LivePage::open(address, &plan, &folder, stop.clone())).transpose()?;
     let speaks = main && !args.json;
     if speaks {
         describe(args, &plan, size);
@@ -126,7 +128,6 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     if main {
         roof.measure(READINGS / 3); // and more at every validation
     }
-    let stop = interrupt()?;
     let begins_again = args.resume.is_some() && folder::look(&folder) == FolderContents::Begun;
     let mut run = plan.start().map_err(source::of_library)?;
     run.saves_first = serve.is_some();
@@ -550,8 +551,9 @@ impl Shown {
         let numbers = self.now(step).numbers(step).into_iter();
         let said = |(name, value): (&str, String)| match name {
             "lr" | "grad norm" if !line => None,
+            "of roof" => None, // the dashboard shows it
             "val loss" if !line && self.val.is_none() => None,
-            "tok/s" | "of roof" | "left" | "all-reduce" => Some(format!("{value:>6} {name}")),
+            "tok/s" | "left" | "all-reduce" => Some(format!("{value:>6} {name}")),
             _ => Some(format!("{name} {value:<6}")),
         };
         let said: Vec<String> = numbers.filter_map(said).collect();

@@ -198,12 +198,39 @@ fn a_run_serves_its_page_while_it_trains() {
     let taken = format!("--serve {}", live.address);
     f.fails(1, &run("taken", 5, &taken), &["--serve", "cannot be opened"]);
     assert!(!f.0.join("taken").exists());
-    live.signal("-INT");
+    // its log, from its beginning or from where an answer ended; a place beyond its end is its beginning
+    let log = |from: u64| live.ask(&format!("GET /inspect/v1/training?from={from}"), "").1;
+    let whole = log(0);
+    assert_eq!((&whole["from"], &whole["steps"], &whole["timelapse"]), (&json!(0), &json!(1_000_000), &json!(true)));
+    let rows = whole["rows"].as_array().unwrap();
+    let written = fs::read_to_string(f.0.join("live/metrics.jsonl")).unwrap();
+    for (row, line) in rows.iter().zip(written.lines()) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        for key in ["step", "train_loss", "val_loss", "tokens", "seconds"] {
+            assert_eq!(row.get(key), line.get(key), "{key}");
+        }
+    }
+    let next = whole["next"].as_u64().unwrap();
+    assert_eq!(written[..next as usize].lines().count(), rows.len());
+    let rest = log(next);
+    assert_eq!(rest["from"], next);
+    assert_eq!(log(1 << 40)["from"], 0);
+    // it ends where its page says so, and at nothing else
+    for (body, status) in
+        [("{}", 400), (r#"{"stop":false}"#, 400), (r#"{"stop":true,"more":1}"#, 400), (r#"{"stop":true}"#, 200)]
+    {
+        assert_eq!(live.ask("POST /inspect/v1/training", body).0, status, "{body}");
+    }
     assert_eq!(live.end().0, Some(130));
+    // a server that trains nothing stops nothing
+    let idle = Serving::run(f.command("serve --model live --port 0"));
+    assert_eq!(idle.ask("POST /inspect/v1/training", r#"{"stop":true}"#).0, 400);
+    assert_eq!(idle.ask("GET /inspect/v1/training", "").1["steps"], Value::Null);
+    drop(idle);
     // the same bytes as without a page; a run is resumed with one
     f.ok(&run("plain", 60, ""));
     let (_, said) = f.both(&run("served", 60, "--serve 127.0.0.1:0"));
-    assert!(said.contains("the page of this run is at http://127.0.0.1:"), "{said}");
+    assert!(said.contains("watch the training at http://127.0.0.1:"), "{said}");
     for file in ["model.safetensors", "timelapse.lpt"] {
         assert!(
             fs::read(f.0.join("plain").join(file)).unwrap() == fs::read(f.0.join("served").join(file)).unwrap(),

@@ -131,7 +131,7 @@ fn what_cannot_be_swept_is_refused_with_the_mend() {
         (2, sweep("--answer ',' --estimate --to blocks.1.attn.hook_q"), "cannot be used with"),
         (2, sweep("--answer ',' --to-head 1"), "--to"),
         (1, sweep("--metric kl").replace(CORRUPT, CLEAN), "both prompts give the same KL divergence"),
-        (1, sweep("--metric kl").replace(CORRUPT, "Once"), "word them with equally many tokens"),
+        (1, sweep("--metric kl").replace(CORRUPT, "Once"), "both need the same number of tokens"),
     ] {
         f.fails(code, &command, &[says]);
     }

@@ -637,3 +637,32 @@ fn all_walks_are_listed() {
         assert!(list.iter().all(|step| own.contains(step["id"].as_str().unwrap())), "{name}");
     }
 }
+
+/// `inspect --help` lists the flags of a model's hyperparameters only where they are asked for; pages and completions list them always.
+#[test]
+fn flags_of_a_model_are_listed_where_they_are_asked_for() {
+    let f = Folder::new("help-model");
+    let heading = |help: &str, name: &str| {
+        let part =
+            help.split(&format!("\n{name}:\n")).nth(1).unwrap_or_default().split("\n\n\n").next().unwrap().to_string();
+        let lines = part.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+        let flags = lines.filter_map(|line| line.trim_start().strip_prefix("--"));
+        flags.map(|flag| flag.split([' ', '[']).next().unwrap().to_string()).collect::<Vec<String>>()
+    };
+    let all = heading(&f.ok("params --help"), "Model");
+    assert!(all.len() > 40 && all.contains(&"n-layer".into()), "{all:?}");
+    let [short, asked] = ["inspect --help", "inspect --help-model"].map(|words| f.ok(words));
+    assert_eq!(heading(&short, "Model"), ["preset"]);
+    assert_eq!(heading(&asked, "Model"), all);
+    assert!(short.contains("limpid inspect --help-model"), "{short}");
+    // its own flags stand in both
+    assert_eq!(heading(&short, "Options"), heading(&asked, "Options"));
+    f.ok("man pages");
+    let page = fs::read_to_string(f.0.join("pages/limpid-inspect.1")).unwrap().replace("\\-", "-");
+    let completions = f.ok("completions bash");
+    for flag in &all {
+        assert!(page.contains(&format!("--{flag}")) && completions.contains(&format!("--{flag}")), "{flag}");
+    }
+    // a hidden flag works as before
+    f.fails(2, "inspect --n-layer x", &["--n-layer"]);
+}

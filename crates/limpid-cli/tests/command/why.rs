@@ -82,9 +82,9 @@ fn what_cannot_be_explained_is_said() {
 fn the_newest_run_is_the_model_where_none_is_named() {
     let f = Folder::new("newest-none");
     for verb in ["inspect --why next", "generate --prompt Once", "eval --prompt a --continuation b", "serve", "chat"] {
-        f.fails(2, verb, &["no model is named, and there is none under runs/", "limpid train"]);
+        f.fails(2, verb, &["no model is given, and runs/ has none", "limpid train"]);
     }
-    f.fails(2, "report", &["no run is named, and there is none under runs/"]);
+    f.fails(2, "report", &["no run is given, and runs/ has none"]);
     let (f, _) = trained("newest");
     let verbs = ["inspect", "generate --prompt Once -n 2", "eval --prompt Once --continuation ' upon'", "report"];
     for verb in verbs {

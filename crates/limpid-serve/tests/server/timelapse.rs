@@ -75,9 +75,9 @@ fn a_page_reads_frames_as_they_come() {
     // the saved page has them where there is room
     let subject = Subject::from(&open());
     let body: Value = json!({ "prompt": "to be" });
-    let large = saved::page(&subject, (&body, None), "", 4 << 20).unwrap();
+    let large = saved::page(&subject, (&body, None), 4 << 20).unwrap();
     let subject = Subject::from(&ServedModel::new(Checkpoint::open(&train("plain", 1)).unwrap(), &how()).unwrap());
-    let plain = saved::page(&subject, (&body, None), "", 4 << 20).unwrap();
+    let plain = saved::page(&subject, (&body, None), 4 << 20).unwrap();
     assert_eq!(index(&large.html).iter().filter(|key| key.starts_with("timelapse")).count(), 6);
     assert_eq!(index(&plain.html).iter().filter(|key| key.starts_with("timelapse")).count(), 0);
     fs::remove_dir_all(run).unwrap();

@@ -424,10 +424,10 @@ test("steps change the run in every view, and what is wrong with them is said be
   const changed = await trace(page);
   expect(changed).not.toBe(plain);
   await expect(page.locator("#glass-steps-line code")).toHaveText(`limpid inspect base --prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
-  // beside the same text unchanged: what is before the place is the same
+  // beside the same text without the change: what is before the place is the same
   await page.getByRole("button", { name: "Compare" }).click();
   await run.click();
-  await expect(page.locator("#glass-notice")).toContainText("this text less the same text unchanged");
+  await expect(page.locator("#glass-notice")).toContainText("this run minus the same text without the change");
   const less = await json(page, `traces/${changed}/tensors/blocks.1.hook_resid_pre?other=${plain}`);
   const rows = [2, 3].map((row) => less.values.slice(row * less.shape[2], (row + 1) * less.shape[2]).some((value) => value !== 0));
   expect(rows).toEqual([false, true]);
@@ -437,7 +437,7 @@ test("steps change the run in every view, and what is wrong with them is said be
     await expect(page.locator("#glass-view .trouble"), view).toHaveCount(0);
   }
   expect(await trace(page)).toBe(changed);
-  await page.getByRole("button", { name: "Do not change" }).click();
+  await page.getByRole("button", { name: "Undo the change" }).click();
   await expect.poll(() => trace(page)).toBe(plain);
   // a server that does not allow it
   await page.goto(`${at("BASE")}/#v=map&i=${encodeURIComponent(zero)}&p=${encodeURIComponent(text)}`);
@@ -483,7 +483,7 @@ test("no text at all leads to the example", async ({ page, expected }) => {
   expected.push("400");
   await page.goto(`${at("BASE")}/#v=text&p=`);
   await expect(page.locator("#glass-notice")).toContainText("empty_prompt");
-  await page.getByRole("button", { name: "Take the example" }).click();
+  await page.getByRole("button", { name: "Use the example" }).click();
   await complete(page);
   await expect(page.locator("#glass-notice")).toHaveText("");
 });
@@ -549,7 +549,7 @@ test("text that means harm is only shown", async ({ page }) => {
   expect(await marks.count()).toBeGreaterThan(0);
   for (const view of VIEWS) {
     await page.evaluate((view) => (location.hash = location.hash.replace(/v=\w+/, `v=${view}`)), view);
-    await expect(page.locator("#glass-tabs [aria-current]")).toHaveCount(1);
+    await expect(page.locator("#glass-tabs [aria-current=page]")).toHaveCount(1);
     expect(await page.locator("#glass img, #glass script").count(), view).toBe(0);
   }
 });

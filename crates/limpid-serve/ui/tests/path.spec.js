@@ -119,6 +119,49 @@ test("a word that is no token, and a way that is none, say so in place", async (
   await expect(page.locator(".path .trouble")).toContainText("the path has no `h99.0` there");
 });
 
+test("a typed word is read with or without its blank, whichever is likelier, on both sides", async ({ page, expected }) => {
+  expected.push("400"); // a spelling that is no token
+  await page.goto(`${at("BASE")}/#v=path`);
+  await complete(page);
+  await expect(page.locator(".parts a").first()).toBeVisible();
+  // the tokens of both spellings with their logits, without the page's own rule
+  const words = await page.evaluate(async () => {
+    const post = async (path, body) => (await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
+    const id = document.querySelector("#glass").dataset.trace;
+    const q = document.querySelectorAll("#glass-chips .token").length - 1;
+    const { values } = await (await fetch(`/inspect/v1/traces/${id}/tensors/logits?at=0,${q},*`)).json();
+    const all = [];
+    for (const word of "a he she her it in on is or at to and was the they big old little girl boy said park once upon time day".split(" ")) {
+      const spellings = [];
+      for (const text of [word, ` ${word}`]) {
+        const { tokens } = await post("/tokenize", { prompt: text, add_special_tokens: false });
+        if (tokens.length === 1) spellings.push({ id: tokens[0], text, logit: values[tokens[0]] });
+      }
+      if (spellings.length > 0) all.push({ word, spellings: spellings.sort((a, b) => b.logit - a.logit) });
+    }
+    return all;
+  });
+  expect(words.filter(({ spellings }) => spellings.length === 2).length).toBeGreaterThan(3);
+  expect(words.some(({ spellings }) => spellings.length === 1)).toBe(true);
+  const shown = (text) => text.replaceAll(" ", "␣");
+  for (const [field, select] of [["Another word", page.getByLabel("Word", { exact: true })], ["Compared word", page.getByLabel("Rather than")]]) {
+    for (const { word, spellings: [best, less] } of words.slice(field === "Another word" ? 0 : 12, -1)) {
+      await page.getByLabel(field).fill(word);
+      await page.keyboard.press("Enter");
+      await expect(select, word).toHaveValue(`${best.id}`);
+      const note = page.locator(".path > .note").first();
+      if (less) await expect(note, word).toContainText(`Read as ${shown(best.text)}, which is likelier here than ${shown(less.text)}.`);
+      else if (best.text !== word) await expect(note, word).toContainText(`Read as ${shown(best.text)}: without its blank it is not one token.`);
+      await expect(page.getByLabel(field)).toHaveValue("");
+    }
+  }
+  // with a blank it is meant with one
+  const both = words.find(({ spellings }) => spellings.length === 2);
+  await page.getByLabel("Another word").fill(` ${both.word}`);
+  await page.keyboard.press("Enter");
+  await expect(page.getByLabel("Word", { exact: true })).toHaveValue(`${both.spellings.find(({ text }) => text.startsWith(" ")).id}`);
+});
+
 test("a word clicked while the run streams says that the run is not at its end", async ({ page, expected }) => {
   expected.push("400");
   // the run stands still after its first layer, until it may go on
@@ -347,16 +390,15 @@ test("tabs are grouped, no two called alike, and the chosen one is in sight on a
   await complete(page);
   const names = await page.locator("#glass-tabs a").allTextContents();
   expect(new Set(names).size).toBe(names.length);
-  expect(await page.locator(".tabs-of").evaluateAll((all) => all.map((one) => one.getAttribute("aria-label")))).toEqual(["Look", "Reach in", "Numbers", "Learn"]);
-  const order = await page.locator("#glass-tabs a").evaluateAll((all) => all.map((one) => one.offsetLeft));
-  expect(order).toEqual([...order].sort((a, b) => a - b));
-  await expect(page.locator("#glass-tabs [aria-current]")).toBeInViewport();
+  await expect(page.locator(".groups a")).toHaveText(["Look", "Training", "Reach in", "Numbers", "Learn"]);
+  for (const group of await page.locator(".groups a").all()) await expect(group).toBeInViewport();
+  await expect(page.locator("#glass-tabs [aria-current=page]")).toBeInViewport();
   // all of it, before the faded end, whatever stands beside the tabs
   await page.goto(`${at("BASE")}/#v=lens`);
   await page.reload();
   await complete(page);
   await expect(page.locator("#glass-why")).toBeVisible();
-  const ends = () => page.evaluate(() => ["#glass-tabs [aria-current]", "#glass-tabs"].map((one) => document.querySelector(one).getBoundingClientRect().right));
+  const ends = () => page.evaluate(() => [".views [aria-current]", ".views"].map((one) => document.querySelector(one).getBoundingClientRect().right));
   await expect.poll(async () => (await ends()).reduce((chosen, all) => all - chosen)).toBeGreaterThan(32);
 });
 
@@ -368,6 +410,16 @@ test("on a phone no column of a step is cut, and a table ends at a whole column"
   await expect(page.locator(".arcs canvas")).toBeVisible();
   await expect(page.locator(".row-of-words .from"), "the word that looks").toBeInViewport({ ratio: 0.98 }); // but for a part of a pixel
   expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth)).toBeLessThanOrEqual(0);
+  // nor of the steps that have words beside each part
+  await page.goto(`${at("BASE")}/#v=path`);
+  await page.reload();
+  await complete(page);
+  for (const hop of ["m", "u"]) {
+    await page.locator(`.parts a[data-hop^="${hop}"]`).first().click();
+    if (hop === "m") await expect(page.locator(".parts.worded")).toBeVisible();
+    else await expect(page.locator(".path > .lead")).toContainText("went into unit");
+    expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth), hop).toBeLessThanOrEqual(0);
+  }
   await page.setViewportSize({ width: 1200, height: 900 });
   await page.evaluate(() => (location.hash = "v=table"));
   await expect(page.locator(".sheet [role='gridcell']").first()).toHaveText(/\d/);

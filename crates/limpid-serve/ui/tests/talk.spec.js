@@ -77,7 +77,7 @@ test("a model without a chat template continues texts, and the page says why", a
   const { choices: [{ text }] } = await post(page, "/v1/completions", { prompt: "The cat", max_tokens: 9, seed: 1 });
   await page.locator(".token.given").first().focus();
   await expect(page.locator("#read-out")).toContainText("nothing comes before it");
-  await page.getByRole("button", { name: "Put it into the text" }).click();
+  await page.getByRole("button", { name: "Add it to the text" }).click();
   await expect(page.locator("#complete-text")).toHaveValue(`The cat${text}`);
 
   // without the prompt's own tokens: the same answer
@@ -86,7 +86,7 @@ test("a model without a chat template continues texts, and the page says why", a
   await page.locator("#complete-go").click();
   await ended(page);
   await expect(page.locator(".token")).toHaveCount(9);
-  await page.getByRole("button", { name: "Put it into the text" }).click();
+  await page.getByRole("button", { name: "Add it to the text" }).click();
   await expect(page.locator("#complete-text")).toHaveValue(`The cat${text}`);
 });
 
@@ -96,7 +96,7 @@ test("an empty field of max tokens means what fits", async ({ page }) => {
   await page.locator("#complete-go").click();
   await ended(page);
   await expect(page.locator(".trouble")).toHaveCount(1); // the hidden form of the key
-  await expect(page.locator(".facts").last()).toContainText(/ended by itself|cut: no more tokens allowed/);
+  await expect(page.locator(".facts").last()).toContainText(/ended by itself|stopped at the token limit/);
 });
 
 test("a part of a character, and the first token of a text, are not asked about", async ({ page }) => {

@@ -32,13 +32,13 @@ async function holds(page, words, expected) {
 test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   await page.goto(viewAt());
-  await expect(line(page)).toContainText("Step 20 of 20");
+  await expect(line(page)).toContainText("Step 20, frame");
   const all = await framesOf(page);
   expect(all.steps).toEqual(Array.from({ length: 21 }, (_, n) => n));
   const slider = page.getByRole("slider");
   const box = await slider.boundingBox();
   await slider.click({ position: { x: box.width / 2, y: 40 } });
-  await expect(line(page)).toContainText("Step 10 of 20");
+  await expect(line(page)).toContainText("Step 10, frame");
   await page.locator(".timelapse summary").click();
   await page.getByLabel("Heads by").selectOption("previous");
   await expect(page).toHaveURL(/frame=10/);
@@ -69,7 +69,7 @@ test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) =>
   expect(await barriers(page)).toEqual([]);
   // the address holds all of it
   await page.reload();
-  await expect(line(page)).toContainText("Step 10 of 20");
+  await expect(line(page)).toContainText("Step 10, frame");
   await expect(line(page)).toContainText("at step 0 it was");
   await expect(page.getByLabel("Heads by")).toHaveValue("previous");
 });
@@ -90,14 +90,14 @@ test("a time-lapse is scrubbed and played by keys", async ({ page }) => {
   await page.getByRole("button", { name: "Play" }).focus();
   await page.keyboard.press("Enter");
   await expect(page.getByRole("button", { name: "Pause" })).toBeFocused();
-  await expect(line(page)).toContainText(/Step [3-9] of 20/);
+  await expect(line(page)).toContainText(/Step [3-9], frame/);
   await page.keyboard.press("Enter");
   await expect(page.getByRole("button", { name: "Play" })).toBeFocused();
   const stopped = /Step (\d+)/.exec(await line(page).textContent())[1];
   await expect(page).toHaveURL(new RegExp(`frame=${stopped}(&|$)`));
   await expect(page.locator("#spoken")).toContainText(`step ${stopped}, loss`);
   await page.keyboard.press("Enter");
-  await expect(line(page)).toContainText("Step 20 of 20");
+  await expect(line(page)).toContainText("Step 20, frame");
   await expect(page.getByRole("button", { name: "Play" })).toBeFocused();
   // heads
   await page.locator(".timelapse .live-cell").focus();
@@ -115,14 +115,14 @@ test("a time-lapse grows while the run trains", async ({ page }) => {
     await route.fulfill({ response, json: { ...all, steps: all.steps.slice(0, most), frames: all.frames.slice(0, Math.max(0, most - all.from)) } });
   });
   await page.goto(viewAt());
-  await expect(line(page)).toContainText("Step 3 of 3");
+  await expect(line(page)).toContainText("Step 3, frame");
   await page.getByRole("slider").focus();
   most = 9;
   // the last frame is followed, another one stays
-  await expect(line(page)).toContainText("Step 8 of 8");
+  await expect(line(page)).toContainText("Step 8, frame");
   await page.keyboard.press("Home");
   most = 21;
-  await expect(line(page)).toContainText("Step 0 of 20");
+  await expect(line(page)).toContainText("Step 0, frame");
   expect(asked.slice(0, 2)).toEqual(["0", "4"]);
   // nothing is asked for where it is not looked at
   await page.evaluate(() => (location.hash = location.hash.replace("v=timelapse", "v=lens")));
@@ -152,7 +152,7 @@ test("a training serves its page, whose time-lapse grows while it trains", async
     await page.keyboard.press("Home");
     const then = await frames();
     await expect.poll(frames).toBeGreaterThan(then);
-    await expect(line(page)).toContainText("Step 0 of");
+    await expect(line(page)).toContainText("Step 0, frame");
     expect(await barriers(page)).toEqual([]);
   } finally {
     await page.goto("about:blank");
@@ -169,7 +169,7 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
   try {
     await page.goto(viewAt({}, "OWN"));
     const slider = page.getByRole("slider");
-    await expect(line(page)).toContainText("Step 200 of 200");
+    await expect(line(page)).toContainText("Step 200, frame");
     await expect(slider).toHaveAttribute("max", "200");
     const all = await framesOf(page);
     expect(all.steps).toEqual(Array.from({ length: 201 }, (_, n) => n));
@@ -182,11 +182,11 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
     await slider.focus();
     for (const n of [0, 1, 77, 128, 199]) {
       await slider.fill(`${n}`);
-      await expect(line(page)).toContainText(`Step ${n} of 200`);
+      await expect(line(page)).toContainText(`Step ${n}, frame`);
       near(await said(), loss(n));
     }
     await page.keyboard.press("ArrowLeft");
-    await expect(line(page)).toContainText("Step 198 of 200");
+    await expect(line(page)).toContainText("Step 198, frame");
     await page.getByLabel("Compare with step").fill("0");
     await page.getByLabel("Compare with step").press("Enter");
     await expect(line(page)).toContainText(`at step 0 it was ${Number(loss(0).toPrecision(4))}`);
@@ -196,7 +196,7 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
     await holds(page, "Step 198: induction on repeats, less that of step 0", now.map((one, n) => one - before[n]));
     // it plays to the end, step by step, and stops there
     await page.getByRole("button", { name: "Play" }).click();
-    await expect(line(page)).toContainText("Step 200 of 200");
+    await expect(line(page)).toContainText("Step 200, frame");
     await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
     await expect(page).not.toHaveURL(/frame=/);
   } finally {
@@ -211,15 +211,15 @@ test("a saved file has the time-lapse, without asking anybody", async ({ page },
   expect(status, stderr).toBe(0);
   await page.goto(viewAt({ frame: "7", score: "first" }));
   await page.locator(".timelapse summary").click();
-  await expect(line(page)).toContainText("Step 7 of 20");
+  await expect(line(page)).toContainText("Step 7, frame");
   const own = await written(page, "Step 7: first token");
   await page.goto(`${pathToFileURL(file)}#v=timelapse&frame=7&score=first`);
-  await expect(line(page)).toContainText("Step 7 of 20");
+  await expect(line(page)).toContainText("Step 7, frame");
   await page.locator(".timelapse summary").click();
   expect(await written(page, "Step 7: first token")).toEqual(own);
   await page.getByRole("slider").focus();
   await page.keyboard.press("End");
-  await expect(line(page)).toContainText("Step 20 of 20");
+  await expect(line(page)).toContainText("Step 20, frame");
   await expect(page.locator("#glass-numbers canvas")).toHaveCSS("height", "192px");
   await expect(page.locator("#glass .trouble")).toHaveCount(0);
 });

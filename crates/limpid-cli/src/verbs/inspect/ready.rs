@@ -94,17 +94,7 @@ pub fn sequences(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Vec<Vec<
         (Some(sequences), _) => Some(sequences.clone()),
         (None, []) if args.data.is_some() => None,
         (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
-        (None, []) => {
-            match checkpoint.tokenizer.as_ref().and_then(|own| limpid::generate::example(own, &checkpoint.config)) {
-                Some(text) => {
-                    show::say(format_args!("the prompt is {text:?}; --prompt TEXT gives another"));
-                    Some(vec![prompt_ids(checkpoint, &text)?])
-                }
-                _ => bail!(Usage(
-                    "give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()
-                )),
-            }
-        }
+        (None, []) => Some(vec![prompt_ids(checkpoint, &models::example(checkpoint)?)?]),
         (None, _) => {
             let ids = |text: String| prompt_ids(checkpoint, &text);
             Some(prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?)
