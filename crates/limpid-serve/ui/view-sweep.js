@@ -54,7 +54,7 @@ function sweepView(glass) {
     return made;
   };
   const input = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ placeholder) => {
-    const made = make("input", { type: "text", "aria-label": label, placeholder, size: "18", autocomplete: "off", spellcheck: "false" });
+    const made = make("input", { type: "text", "aria-label": label, placeholder, size: "22", autocomplete: "off", spellcheck: "false" });
     made.addEventListener("change", () => set({ [name]: made.value }));
     return made;
   };

@@ -186,9 +186,9 @@ pub struct Args {
     #[command(flatten)]
     changes: InterventionOptions,
     #[command(flatten)]
-    preset: ModelOptions,
-    #[command(flatten)]
     reading: TextOptions,
+    #[command(flatten)]
+    preset: ModelOptions,
     #[command(flatten)]
     machine: MachineOptions,
 }

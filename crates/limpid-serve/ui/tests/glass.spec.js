@@ -9,7 +9,7 @@ import { BINARY } from "./servers.js";
 /** Every view, and what is there when it has drawn what it shows. */
 const READY = {
   map: ".ladder", text: ".text .bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: ".mlp tbody tr", lens: ".lens-table tbody tr", path: ".parts tbody tr", embed: ".curves canvas[aria-label*=Dimension]",
-  sweep: ".sweep-form button", gradients: ".gradients h2, .gradients .hint", timelapse: ".timelapse tbody tr, #glass-view .hint",
+  sweep: ".sweep-form button", gradients: ".gradients h2, .gradients .hint", timelapse: ".timelapse tbody tr, #glass-view .hint", training: ".training canvas[aria-label*=loss], #glass-view .hint",
   table: ".sheet [role='gridcell']", why: ".sums", notation: "[aria-label='Symbols'] tbody tr", tour: ".stops button", walks: ".lesson h3",
 };
 const VIEWS = Object.keys(READY);
@@ -350,7 +350,7 @@ test("two texts are compared everywhere, by their difference", async ({ page }) 
   await page.keyboard.press("c");
   await page.locator("#glass-other-prompt").fill("The dog sat on the mat");
   await page.keyboard.press("Enter");
-  await expect(page.locator("#glass-notice")).toContainText("this text less the other text");
+  await expect(page.locator("#glass-notice")).toContainText("this run minus the other text");
   expect(await state(page)).toMatchObject({ c: "The dog sat on the mat" });
   await painted(page);
   const other = await page.locator("#glass").getAttribute("data-other");
@@ -423,7 +423,7 @@ test("steps change the run in every view, and what is wrong with them is said be
   expect(await state(page)).toMatchObject({ i: zero });
   const changed = await trace(page);
   expect(changed).not.toBe(plain);
-  await expect(page.locator("#glass-steps-line code")).toHaveText(`limpid inspect base --prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
+  await expect(page.locator("#glass-steps-line code")).toHaveText(`limpid inspect --model ${process.env.LIMPID_FOLDER} --prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
   // beside the same text without the change: what is before the place is the same
   await page.getByRole("button", { name: "Compare" }).click();
   await run.click();

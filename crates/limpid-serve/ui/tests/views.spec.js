@@ -129,7 +129,7 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
   await expect(page.locator(".contents [aria-current]")).toContainText("Multi-Head Attention");
   await page.locator("#walks-own").check();
   expect(await state(page)).toMatchObject({ own: "1" });
-  await expect(page.locator(".lesson")).toContainText("numbers and words in sentences are not yours", { timeout: 120_000 });
+  await expect(page.locator(".lesson")).toContainText("their numbers and words are not those of your model", { timeout: 120_000 });
   await page.locator("h1").click();
   await page.keyboard.press("b");
   await expect(page.locator("figure:has(.heat)")).toHaveCount(2);
