@@ -26,8 +26,8 @@ const SITES = [
 /** Cells of which a table is made. */
 const WRITTEN = 10_000;
 
-/** A difference of both ends that is smaller than this, beside the larger of them or 1, is not divided by. */
-const NOISE = 1e-3;
+/** How far rounding may move the ends of a sweep, beside the larger of them or 1: a smaller difference is not divided by. */
+const NOISE = 1e-5;
 
 /** Milliseconds without a letter after which a text is read. */
 const READING = 300;
@@ -324,7 +324,7 @@ function sweepView(glass) {
     const key = JSON.stringify([done, glass.state().i]);
     if (laid !== key) {
       laid = key;
-      peaks.replaceChildren(...(done ? [make("h2", {}, "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Apply it to the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Apply it to the run: ${peak.sentence}` }))))] : []));
+      peaks.replaceChildren(...(done ? [...(done.note ? [make("p", {}, done.note)] : []), make("h2", {}, done.note ? "The largest changes" : "What restores the most"), make("ul", { class: "plain" }, ...done.peaks.map((/** @type {any} */ peak) => make("li", {}, `${peak.sentence} `, button("Apply it to the run", () => put(peak.interventions), { class: "quiet", "aria-label": `Apply it to the run: ${peak.sentence}` }))))] : []));
       numbers.replaceChildren(make("p", { class: "note" }, glass.state().i ? "The run is changed by the steps beside the text." : "The run of the page’s text, unchanged."), tokenNumbers(glass, start.position));
     }
     table.hidden = !done;

@@ -87,8 +87,11 @@ function trainingView(glass) {
       // its server ends with a training
       const over = told?.steps && trouble.status === null;
       stop.hidden = true;
-      if (over) return notice.replaceChildren(troubleNote(new Trouble(`The training has ended, and its page with it. The model and its report.html are in ${glass.model.place?.[0] ?? "the run’s folder"}.`), null));
-      return notice.replaceChildren(troubleNote(trouble, read));
+      if (!over) return notice.replaceChildren(troubleNote(trouble, read));
+      // one word about it is enough
+      timelapse?.close?.();
+      inside.querySelectorAll(".trouble").forEach((one) => one.remove());
+      return notice.replaceChildren(troubleNote(new Trouble(`The training has ended, and its page with it. The model and its report.html are in ${glass.model.place?.[0] ?? "the run’s folder"}.`), null));
     }
     clock = setTimeout(read, ASK_AGAIN);
   }

@@ -426,7 +426,7 @@ fn runs_are_reported_side_by_side() {
     fs::write(f.0.join("two/metrics.jsonl"), "").unwrap();
     f.fails(1, "report two", &["no step yet"]);
     f.fails(1, "report one/state", &["not a run's folder"]);
-    f.fails(2, "report", &["no run is named", "limpid train"]);
+    f.fails(2, "report", &["no run is given", "limpid train"]);
 }
 
 /// Several processes do together what they know to do together, and else nothing: process 0 says so.

@@ -95,7 +95,7 @@ fn no_flag_is_dropped() {
     }
     assert!(!folder().join("page.html").exists() && !folder().join("x.npz").exists());
     for flags in ["--next", "--params", "--listing", "--prompt star"] {
-        fails(2, &format!("inspect --plot gelu {flags}"), "no model is named");
+        fails(2, &format!("inspect --plot gelu {flags}"), "no model is given");
     }
 }
 

@@ -47,13 +47,13 @@ fn lm_eval_needs_no_tokenizer_of_its_own() {
 #[test]
 fn the_model_says_what_it_is() {
     let model = gpt2();
-    let list = tokens::models(&model);
-    let card = tokens::model(&model, "M").unwrap();
+    let list = tokens::models(&model, false);
+    let card = tokens::model(&model, false, "M").unwrap();
     assert_eq!((&list["object"], &list["data"]), (&json!("list"), &json!([card])));
     assert_eq!((&card["id"], &card["object"], &card["max_model_len"]), (&json!("M"), &json!("model"), &json!(CONTEXT)));
     assert_eq!(card["limpid"]["vocab_size"], model.lm.config().vocab_size);
     assert!(card["limpid"]["parameters"].as_u64().unwrap() > 800_000);
-    let refusal = tokens::model(&model, "../M").unwrap_err();
+    let refusal = tokens::model(&model, false, "../M").unwrap_err();
     assert_eq!((refusal.code, refusal.message.contains("`M`")), ("model_not_found", true));
 }
 
