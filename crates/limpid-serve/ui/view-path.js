@@ -6,7 +6,7 @@ import { kindOf } from "./heads.js";
 import { troubleNote } from "./answer.js";
 import { barTable, signed, signedBar, tokenNumbers } from "./numbers.js";
 import { aimOf, awaited, onOneLine } from "./runs.js";
-import { asTrouble } from "./source.js";
+import { Trouble, asTrouble } from "./source.js";
 import { piece, spelled, spoken } from "./text.js";
 import { glossed } from "./words.js";
 
@@ -137,6 +137,7 @@ function pathView(glass) {
       const { target: word, foil: less } = asks();
       if (isTyped(word) || isTyped(less)) {
         const to = { target: await read(word), foil: await read(less) };
+        if (to.foil !== "" && to.foil === to.target) throw new Trouble("This is the same token on both sides: type another word to compare with.");
         if (key === asked) glass.go(changes(to));
         return;
       }

@@ -330,6 +330,21 @@ impl SummaryRow {
 mod tests {
     use super::*;
 
+    /// A label is never wider than its place, and a quotation is closed.
+    #[test]
+    fn a_cut_word_fits_and_stays_quoted() {
+        for word in [" upon", " around the corner", " 世界世界世界世界", "\n\n\n\n\n\n", " \"quoted\" twice", " é🙂é🙂é🙂é🙂", "plain words here", "世界世界世界世界"] {
+            let word = super::super::view::label(word);
+            for most in 5..24 {
+                let shown = cut(&word, most);
+                assert!(columns(&shown) <= most, "{shown} in {most}");
+                assert_eq!(shown.starts_with('"'), word.starts_with('"'));
+                assert_eq!(shown.ends_with('"'), word.ends_with('"'), "{shown}");
+                assert_eq!(shown == word, columns(&word) <= most, "{shown} of {word}");
+            }
+        }
+    }
+
     #[test]
     fn numbers_are_short_and_counts_have_commas() {
         assert_eq!([0.0, -0.5, 1e-9, 123456.0].map(short), ["0", "-0.5000", "1.00e-9", "1.23e5"]);
