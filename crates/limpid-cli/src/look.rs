@@ -2,9 +2,8 @@
 
 use crate::options::Usage;
 use crate::show;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use limpid::config::Mask;
-use limpid::data::check_ids;
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::palette::Palette;
 use limpid::trace::picture::TensorPlot;
@@ -17,31 +16,7 @@ pub fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {
 
 /// The token of that text or, if there is none, of that number.
 pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
-    if let Some(id) = tokenizer.and_then(|tokenizer| tokenizer.token(token)) {
-        return Ok(id);
-    }
-    match token.parse() {
-        Ok(id) => {
-            check_ids(&[id], vocab_size)?;
-            Ok(id)
-        }
-        Err(_) => match tokenizer {
-            None => bail!("{flag} {token}: without a tokenizer, give a token's id"),
-            Some(_) if token.is_empty() => bail!("{flag}: the text is empty: give a token's text or id"),
-            Some(tokenizer) => {
-                let spaced = format!(" {token}");
-                if tokenizer.token(&spaced).is_some() {
-                    bail!("{flag}: {token:?} is not one token of this model; {spaced:?} is: write its space too");
-                }
-                let ids = tokenizer.encode(token).unwrap_or_default();
-                let pieces: Vec<String> = ids.iter().take(6).map(|id| piece(Some(tokenizer), *id)).collect();
-                bail!(
-                    "{flag}: {token:?} is not one token of this model; it would be {}: give one of them, with its space",
-                    pieces.join(" + ")
-                )
-            }
-        },
-    }
+    limpid::token_named(token, tokenizer, vocab_size).map_err(|error| anyhow!("{flag}: {error}"))
 }
 
 /// The tokens that --answer and --rather-than name.

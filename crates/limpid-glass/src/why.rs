@@ -108,10 +108,10 @@ pub fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Res
     Ok(PathQuestion { row, target: target as u32, foil })
 }
 
-/// The token that has this text.
+/// The token that has this text, or this number.
 pub fn one_token(subject: &Subject, name: &'static str, word: &str) -> Result<usize> {
     let tokenizer = subject.lm.tokenizer().map_err(|error| GlassError::Prompt(error.into()))?;
-    if let Some(id) = tokenizer.token(word) {
+    if let Ok(id) = limpid::token_named(word, Some(tokenizer), subject.lm.config().vocab_size) {
         return Ok(id as usize);
     }
     let ids = tokenizer.encode(word).map_err(|error| GlassError::Prompt(Box::new(limpid::Error::from(error))))?;

@@ -88,7 +88,7 @@ fn options(given: Option<&Bound<PyDict>>) -> PyResult<Options> {
             "sample" => options.sample = read(&name, &value)?,
             "stop" => {
                 let one = value.extract::<String>().map(|text| vec![text]);
-                options.stop = one.or_else(|_| read(&name, &value))?;
+                options.stop = one.or_else(|_| read::<Several<String>>(&name, &value).map(|all| all.0))?;
             }
             "overflow" => {
                 let how: String = read(&name, &value)?;
@@ -122,15 +122,39 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
         }
         // bytes are a list of numbers too, but nobody means them as ids
         let bytes = given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyByteArray>();
-        let ids = if bytes { Err(PyTypeError::new_err("bytes")) } else { given.extract::<Vec<u32>>() };
-        ids.map(Prompt::Ids).map_err(|why| {
+        let ids = if bytes { Err(PyTypeError::new_err("bytes")) } else { given.extract::<Several<u32>>() };
+        ids.map(|Several(ids)| Prompt::Ids(ids)).map_err(|why| {
             let text = format!("expected a text, or a list of token ids, found {}", shown(&given));
-            if why.is_instance_of::<PyOverflowError>(given.py()) {
-                PyOverflowError::new_err(text)
-            } else {
-                PyTypeError::new_err(text)
-            }
+            let is = |kind: bool, error: fn(String) -> PyErr| kind.then(|| error(text.clone()));
+            is(why.is_instance_of::<PyOverflowError>(given.py()), PyOverflowError::new_err)
+                .or_else(|| is(why.is_instance_of::<PyTypeError>(given.py()), PyTypeError::new_err))
+                .unwrap_or(why)
         })
+    }
+}
+
+/// A list, or what is read like one: as many as it gives, at most `MOST`, whatever length it claims.
+struct Several<T, const MOST: usize = { 1 << 20 }>(Vec<T>);
+
+impl<'a, 'py, T, const MOST: usize> FromPyObject<'a, 'py> for Several<T, MOST>
+where
+    T: for<'b> FromPyObject<'b, 'py>,
+{
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Several<T, MOST>> {
+        if given.is_instance_of::<PyString>() || given.is_instance_of::<PyDict>() || !given.hasattr("__getitem__")? {
+            return Err(PyTypeError::new_err(format!("expected a list, found {}", shown(&given))));
+        }
+        let mut all = vec![];
+        for one in given.try_iter()? {
+            if all.len() == MOST {
+                let most = limpid_base::units::commas(MOST);
+                return Err(PyValueError::new_err(format!("{} has more than {most} values", shown(&given))));
+            }
+            all.push(one?.extract().map_err(Into::into)?);
+        }
+        Ok(Several(all))
     }
 }
 
@@ -164,16 +188,8 @@ impl Token {
             Token::Id(id) => return Ok(id),
             Token::Text(text) => text,
         };
-        let tokenizer = lm.tokenizer().map_err(raised)?;
-        let ids = tokenizer.encode_ordinary(&text).map_err(raised)?;
-        match (tokenizer.token(&text), &ids[..]) {
-            (Some(id), _) => Ok(id),
-            (None, [id]) => Ok(*id),
-            _ => {
-                let text = format!("{name}: {text:?} is {} tokens: name one, by its text or its id", ids.len());
-                Err(PyValueError::new_err(text))
-            }
-        }
+        let found = limpid::token_named(&text, lm.tokenizer().ok(), lm.config().vocab_size);
+        found.map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
     }
 }
 
@@ -377,7 +393,7 @@ impl Lm {
         &self,
         py: Python<'py>,
         prompt: Prompt,
-        names: Vec<String>,
+        names: Several<String>,
         answer: Option<Token>,
         rather_than: Option<Token>,
         position: i64,
@@ -385,9 +401,9 @@ impl Lm {
         let lm = self.get()?;
         let metric = metric(&lm, answer, rather_than, "loss")?;
         let ids = prompt.ids(&lm)?;
-        let found = self.run(py, |lm| lm.metric_gradients(&ids, (metric, position), &names))?;
+        let found = self.run(py, |lm| lm.metric_gradients(&ids, (metric, position), &names.0))?;
         let all = PyDict::new(py);
-        for (name, slopes) in names.into_iter().zip(found) {
+        for (name, slopes) in names.0.into_iter().zip(found) {
             all.set_item(name, Py::new(py, Tensor::from(Arc::new(slopes)))?)?;
         }
         Ok(all)
@@ -432,7 +448,7 @@ impl Lm {
         metric: &str,
         position: i64,
         to: Option<String>,
-        to_heads: Option<Vec<usize>>,
+        to_heads: Option<Several<usize>>,
         estimate: bool,
         confirm: bool,
     ) -> PyResult<Sweep> {
@@ -446,7 +462,7 @@ impl Lm {
             by,
             metric: self::metric(&lm, answer, rather_than, metric)?,
             position,
-            to: to.map(|tensor| SweepReceiver { tensor, heads: to_heads }),
+            to: to.map(|tensor| SweepReceiver { tensor, heads: to_heads.map(|Several(heads)| heads) }),
             confirmed: confirm,
         };
         let done = py.detach(|| {
@@ -623,10 +639,10 @@ impl Parameters {
     /// The tensor of that name, or `default` if there is none.
     #[pyo3(signature = (name, default = None))]
     fn get(&self, py: Python, name: &str, default: Option<Py<PyAny>>) -> PyResult<Option<Py<PyAny>>> {
-        if !self.__contains__(&name.into_pyobject(py)?.into_any()) {
-            return Ok(default);
+        match self.__getitem__(py, name) {
+            Err(error) if error.is_instance_of::<PyKeyError>(py) => Ok(default),
+            found => Ok(Some(Py::new(py, found?)?.into_any())),
         }
-        Ok(Some(Py::new(py, self.__getitem__(py, name)?)?.into_any()))
     }
 
     fn __getitem__(&self, py: Python, name: &str) -> PyResult<Tensor> {
@@ -640,8 +656,10 @@ impl Parameters {
         }
     }
 
-    fn __contains__(&self, name: &Bound<PyAny>) -> bool {
-        name.extract::<String>().is_ok_and(|name| self.shapes.iter().any(|(own, _)| *own == name))
+    /// Also of a part that has a name of its own, `blocks.0.attn.W_K`, which is in no list.
+    fn __contains__(&self, name: &Bound<PyAny>) -> PyResult<bool> {
+        let Ok(name) = name.extract::<String>() else { return Ok(false) };
+        Ok(self.shapes.iter().any(|(own, _)| *own == name) || self.lm.with(|lm| lm.parameter(&name).is_ok())?)
     }
 
     fn __iter__(&self, py: Python) -> PyResult<Py<PyAny>> {
@@ -693,8 +711,8 @@ impl Tokenizer {
     }
 
     /// The text of ids.
-    fn decode(&self, ids: Vec<u32>) -> PyResult<String> {
-        self.tokenizer.decode(&ids).map_err(raised)
+    fn decode(&self, ids: Several<u32, { 1 << 26 }>) -> PyResult<String> {
+        self.tokenizer.decode(&ids.0).map_err(raised)
     }
 
     /// The tokens of a text: of each its id, its text, and where it begins and ends, in characters. Two tokens that share a character both have
@@ -702,20 +720,20 @@ impl Tokenizer {
     fn tokens(&self, text: &str) -> PyResult<Vec<PlacedToken>> {
         let ids = self.tokenizer.encode(text).map_err(raised)?;
         let bytes: Vec<Vec<u8>> = ids.iter().map(|id| self.tokenizer.piece_bytes(*id).unwrap_or_default()).collect();
-        let same = bytes.concat() == text.as_bytes();
-        let before = |byte: usize| text.char_indices().take_while(|(at, _)| *at < byte).count();
-        let mut end = 0;
-        let token = |(id, bytes): (u32, Vec<u8>)| {
-            let from = end;
-            end += bytes.len();
-            let first = if text.is_char_boundary(from) { before(from) } else { before(from) - 1 };
-            let place = if same { (Some(first), Some(before(end))) } else { (None, None) };
-            Ok((id, self.tokenizer.piece(id).map_err(raised)?, place.0, place.1))
-        };
-        if !same {
-            return ids.iter().map(|id| Ok((*id, self.tokenizer.piece(*id).map_err(raised)?, None, None))).collect();
+        let pieces = self.tokenizer.pieces(&ids).map_err(raised)?.into_iter();
+        if bytes.concat() != text.as_bytes() {
+            return Ok(ids.into_iter().zip(pieces).map(|(id, piece)| (id, piece, None, None)).collect());
         }
-        ids.into_iter().zip(bytes).map(token).collect()
+        // a character begins with a byte that does not continue one
+        let begins = |bytes: &[u8]| bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
+        let mut end = 0;
+        let token = |((id, piece), bytes): ((u32, String), Vec<u8>)| {
+            let shares = bytes.first().is_some_and(|first| begins(&[*first]) == 0);
+            let begin = end - usize::from(shares);
+            end += begins(&bytes);
+            (id, piece, Some(begin), Some(end))
+        };
+        Ok(ids.into_iter().zip(pieces).zip(bytes).map(token).collect())
     }
 
     fn __len__(&self) -> usize {

@@ -7,10 +7,12 @@ use limpid::trace::Labelled;
 use limpid::trace::picture::png::base64;
 use limpid::trace::picture::{PlotPart, TensorPlot};
 use limpid::trace::view::Labels;
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::call::PyCallArgs;
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::pyclass::CompareOp;
+use pyo3::types::{PyDict, PyTuple};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 use std::{ptr, slice};
@@ -48,7 +50,7 @@ impl Values {
 }
 
 /// A tensor that cannot be changed, its numbers row by row. `numpy.asarray(t)` and `torch.from_dlpack(t)` read it without a copy; `t[...]`
-/// indexes it as NumPy does.
+/// indexes it as NumPy does, and arithmetic, comparisons and methods (`t.mean()`) are NumPy's.
 #[pyclass(frozen, module = "limpid")]
 pub struct Tensor {
     /// Its name in the model.
@@ -85,9 +87,20 @@ impl Tensor {
         Tensor::new(name.into(), axes, shape, Values::I64(values.collect()))
     }
 
-    fn numpy(slf: &Bound<Tensor>) -> PyResult<Py<PyAny>> {
-        let numpy = slf.py().import("numpy")?;
-        Ok(numpy.call_method1("asarray", (slf,))?.unbind())
+    fn numpy<'py>(slf: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("numpy")?.call_method1("asarray", (slf,))
+    }
+
+    /// A method of NumPy's arrays.
+    fn through<'py>(slf: &Bound<'py, Tensor>, method: &str, values: impl PyCallArgs<'py>) -> PyResult<Py<PyAny>> {
+        Ok(Tensor::numpy(slf)?.call_method1(method, values)?.unbind())
+    }
+
+    /// Why NumPy cannot read it, if it cannot.
+    fn unread(&self) -> Option<String> {
+        let (name, .., format) = self.values.kind();
+        let text = || format!("NumPy has no {name}: read it with torch.from_dlpack, or take the float32 tensor");
+        format.is_none().then(text)
     }
 }
 
@@ -160,7 +173,135 @@ impl Tensor {
 
     /// A view as NumPy makes it: `t[0, -1]`, `t[..., :3]`.
     fn __getitem__(slf: &Bound<Tensor>, index: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
-        Ok(Tensor::numpy(slf)?.bind(slf.py()).get_item(index)?.unbind())
+        Ok(Tensor::numpy(slf)?.get_item(index)?.unbind())
+    }
+
+    /// For NumPy, which asks this way where the buffer refuses.
+    #[pyo3(signature = (dtype = None, *, copy = None))]
+    fn __array__(slf: &Bound<Tensor>, dtype: Option<&Bound<PyAny>>, copy: Option<bool>) -> PyResult<Py<PyAny>> {
+        if let Some(why) = slf.get().unread() {
+            return Err(PyTypeError::new_err(why));
+        }
+        let py = slf.py();
+        let view = py.get_type::<pyo3::types::PyMemoryView>().call1((slf,))?;
+        let how = PyDict::new(py);
+        how.set_item("dtype", dtype)?;
+        if copy == Some(true) {
+            return Ok(py.import("numpy")?.call_method("array", (view,), Some(&how))?.unbind());
+        }
+        Ok(py.import("numpy")?.call_method("asarray", (view,), Some(&how))?.unbind())
+    }
+
+    /// Everything else that NumPy's arrays have: `t.mean()`, `t.max(-1)`, `t.T`.
+    fn __getattr__(slf: &Bound<Tensor>, name: &str) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        if name.starts_with('_') || !py.import("numpy")?.getattr("ndarray")?.hasattr(name)? {
+            return Err(PyAttributeError::new_err(format!("a Tensor has no `{name}`, and neither has NumPy's array")));
+        }
+        Ok(Tensor::numpy(slf)?.getattr(name)?.unbind())
+    }
+
+    /// Number by number, as NumPy compares.
+    fn __richcmp__(slf: &Bound<Tensor>, other: &Bound<PyAny>, how: CompareOp) -> PyResult<Py<PyAny>> {
+        Ok(Tensor::numpy(slf)?.rich_compare(other, how)?.unbind())
+    }
+
+    fn __bool__(slf: &Bound<Tensor>) -> PyResult<bool> {
+        Tensor::numpy(slf)?.is_truthy()
+    }
+
+    fn __contains__(slf: &Bound<Tensor>, value: &Bound<PyAny>) -> PyResult<bool> {
+        Tensor::numpy(slf)?.contains(value)
+    }
+
+    fn __add__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__add__", (other,))
+    }
+
+    fn __radd__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__radd__", (other,))
+    }
+
+    fn __sub__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__sub__", (other,))
+    }
+
+    fn __rsub__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__rsub__", (other,))
+    }
+
+    fn __mul__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__mul__", (other,))
+    }
+
+    fn __rmul__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__rmul__", (other,))
+    }
+
+    fn __truediv__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__truediv__", (other,))
+    }
+
+    fn __rtruediv__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__rtruediv__", (other,))
+    }
+
+    fn __floordiv__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__floordiv__", (other,))
+    }
+
+    fn __rfloordiv__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__rfloordiv__", (other,))
+    }
+
+    fn __mod__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__mod__", (other,))
+    }
+
+    fn __rmod__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__rmod__", (other,))
+    }
+
+    fn __matmul__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__matmul__", (other,))
+    }
+
+    fn __rmatmul__(slf: &Bound<Tensor>, other: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__rmatmul__", (other,))
+    }
+
+    fn __pow__(slf: &Bound<Tensor>, other: &Bound<PyAny>, modulo: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        if !modulo.is_none() {
+            return Err(PyTypeError::new_err("a tensor has no power modulo a number"));
+        }
+        Tensor::through(slf, "__pow__", (other,))
+    }
+
+    fn __rpow__(slf: &Bound<Tensor>, other: &Bound<PyAny>, modulo: &Bound<PyAny>) -> PyResult<Py<PyAny>> {
+        if !modulo.is_none() {
+            return Err(PyTypeError::new_err("a tensor has no power modulo a number"));
+        }
+        Tensor::through(slf, "__rpow__", (other,))
+    }
+
+    fn __neg__(slf: &Bound<Tensor>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__neg__", ())
+    }
+
+    fn __pos__(slf: &Bound<Tensor>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__pos__", ())
+    }
+
+    fn __abs__(slf: &Bound<Tensor>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__abs__", ())
+    }
+
+    fn __float__(slf: &Bound<Tensor>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__float__", ())
+    }
+
+    fn __int__(slf: &Bound<Tensor>) -> PyResult<Py<PyAny>> {
+        Tensor::through(slf, "__int__", ())
     }
 
     fn __repr__(&self) -> String {
@@ -226,10 +367,9 @@ impl Tensor {
     /// As Python calls it: `view` points to a buffer to be filled.
     unsafe fn __getbuffer__(slf: Bound<Tensor>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let tensor = slf.get();
-        let (name, wide, _, format) = tensor.values.kind();
+        let (_, wide, _, format) = tensor.values.kind();
         let Some(format) = format else {
-            let text = format!("NumPy has no {name}: read it with torch.from_dlpack, or take the float32 tensor");
-            return Err(PyBufferError::new_err(text));
+            return Err(PyBufferError::new_err(tensor.unread().unwrap_or_default()));
         };
         if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
             return Err(PyBufferError::new_err("a Tensor cannot be changed: copy it first, as numpy.array(t) does"));

@@ -80,8 +80,10 @@ impl Trace {
         }
     }
 
-    fn __contains__(&self, name: &Bound<PyAny>) -> bool {
-        name.extract::<String>().is_ok_and(|name| self.names.contains(&name))
+    /// Also of what is in no list: parameters, and what is derived.
+    fn __contains__(&self, py: Python, name: &Bound<PyAny>) -> PyResult<bool> {
+        let Ok(name) = name.extract::<String>() else { return Ok(false) };
+        Ok(self.names.contains(&name) || self.on_run(py, |run| run.get(&name))?.is_ok())
     }
 
     fn __iter__(slf: &Bound<Trace>) -> PyResult<Py<PyAny>> {

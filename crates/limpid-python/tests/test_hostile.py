@@ -34,6 +34,19 @@ class Liar:
         return 3
 
 
+class Claims:
+    """A list that says that it is as long as it is not."""
+
+    def __init__(self, values, length):
+        self.values, self.length = values, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, at):
+        return self.values[at]
+
+
 def generate(**settings):
     return lambda lm: lm.generate(PROMPT, **{"max_tokens": 2, **settings})
 
@@ -66,6 +79,12 @@ CALLS = [
     ((T, UnicodeEncodeError), "", lambda lm: lm.generate("\ud800")),
     ((T, RuntimeError), "", lambda lm: lm.generate([Liar()])),
     (T, "", lambda lm: lm.generate(PROMPT, PROMPT)),
+    ((V, T), "1,048,576", lambda lm: lm.generate(range(10**8))),
+    ((V, T), "1,048,576", lambda lm: lm.trace(range(10**30))),
+    ((V, T), "1,048,576", lambda lm: lm.sweep(PROMPT, PROMPT, to="blocks.1.attn.hook_q", to_heads=range(10**8))),
+    (V, "1,048,576", lambda lm: lm.intervene([{"ablate": Z, "pos": range(10**8)}])),
+    (V, "1,048,576", lambda lm: lm.intervene([{"ablate": Z, "pos": np.zeros(10**8, np.int8)}])),
+    (V, "1,048,576", lambda lm: lm.intervene([{"ablate": Z, "pos": range(10**30)}])),
     # how text is chosen
     (T, "temprature.*temperature", generate(temprature=1)),
     (T, "max_tokens", generate(max_tokens="3")),
@@ -220,6 +239,18 @@ def test_closed_things(run):
     with pytest.raises(limpid.LimpidError, match="closed"):
         trace["logits"]
     lm.close()
+
+
+def test_a_list_is_as_long_as_what_it_gives(lm):
+    ids = lm.tokenizer.encode(PROMPT)
+    want, names = lm.generate(ids, max_tokens=3).tokens, [Z]
+    for length in (0, 1, 2**31, 2**62):
+        claimed = Claims(ids, length)
+        assert lm.generate(claimed, max_tokens=3).tokens == want and lm.trace(claimed).tokens == ids
+        assert lm.tokenizer.decode(claimed) == PROMPT and list(lm.gradients(claimed, Claims(names, length))) == names
+        assert lm.generate(ids, max_tokens=3, stop=Claims(["zzz"], length)).tokens == want
+    steps = [{"ablate": Z, "pos": [0, 1, 2]}]
+    assert lm.intervene([{"ablate": Z, "pos": range(3)}]).interventions == lm.intervene(steps).interventions
 
 
 def test_arrays_of_other_kinds_are_prompts_where_they_are_ids(lm):

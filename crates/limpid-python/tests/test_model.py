@@ -100,7 +100,24 @@ def test_parameters(run, lm):
     assert np.array_equal(np.asarray(lm.trace(PROMPT)["hook_embed"])[0], embed[ids])
     with pytest.raises(KeyError):
         lm.parameters["embed.weigh"]
-    assert lm.parameters.get("no") is None and "embed.weight" in lm.parameters
+    assert lm.parameters.get("no") is None and "embed.weight" in lm.parameters and 3 not in lm.parameters
+
+
+def test_parts_of_parameters_have_names_of_their_own(lm):
+    """docs/names.md: they are in no list, and are read like any other."""
+    trace, parameters = lm.trace(PROMPT), lm.parameters
+    for block in range(2):
+        fused = np.asarray(parameters[f"blocks.{block}.attn.qkv.weight"]).reshape(3, 4, 8, 32)
+        for at, letter in enumerate("QKV"):
+            name = f"blocks.{block}.attn.W_{letter}"
+            part = parameters[name]
+            assert part.axes == ("head", "d_model", "d_head") and np.array_equal(part, fused[at].transpose(0, 2, 1))
+            assert np.array_equal(part, trace[name]) and np.array_equal(part, parameters.get(name))
+            assert name in parameters and name in trace and name not in list(parameters)
+    for name in ("blocks.2.attn.W_K", "blocks.0.attn.W_k", "W_K", "blocks.0.attn.hook_z", ""):
+        assert name not in parameters and parameters.get(name) is None
+        with pytest.raises(KeyError):
+            parameters[name]
 
 
 def test_interventions_change_one_model_and_not_the_other(lm):
@@ -163,6 +180,41 @@ def test_tokens_have_places(lm):
     assert lm.tokenizer.decode(lm.tokenizer.encode(PROMPT)) == PROMPT
 
 
+def test_places_in_a_long_text(lm):
+    """A long text takes no longer for each token than a short one: the place of a token follows from that of the one before."""
+    for unit in ["a", "é", "🙂", " b", "日本 x\n", "e\u0301"]:
+        text = unit * (60_000 // len(unit))
+        tokens = lm.tokenizer.tokens(text)
+        assert [id for id, *_ in tokens] == lm.tokenizer.encode(text)
+        first, *_, last = tokens
+        assert first[2] == 0 and last[3] == len(text)
+        # a token begins where the last one ended, or in its last character
+        assert all(after[2] in (before[3], before[3] - 1) for before, after in zip(tokens, tokens[1:]))
+        middle = tokens[len(tokens) // 2]
+        assert middle[1] in text[middle[2] : middle[3]] or "\\x" in middle[1]
+
+
+def test_an_answer_is_one_token_by_its_text_or_its_number(tmp_path):
+    """The command's rule: a text that is one token, or else a number; the unknown token stands for no other text."""
+    lm = limpid.train(out=tmp_path / "words", **{**SETTINGS, "tokenizer": "word"}).lm
+    clean, corrupt = "Once upon a time", "Once upon a girl"
+    ((unknown, mark, *_),) = lm.tokenizer.tokens("xyzzy")
+
+    def measured(answer, **more):
+        return lm.sweep(clean, corrupt, answer=answer, **more).clean
+
+    for id in range(0, lm.tokenizer.vocab_size, 7):
+        word = lm.tokenizer.decode([id])
+        if lm.tokenizer.encode(word) == [id] and id != unknown:
+            assert measured(word) == measured(id)
+    assert measured("27") == measured(27) and measured(mark) == measured(unknown)
+    for wrong in ("xyzzy", "nope", "Once upon", "", " ", "-1", "1.5", str(lm.tokenizer.vocab_size)):
+        for call in (lambda: measured(wrong), lambda: measured(3, rather_than=wrong),
+                     lambda: lm.gradients(clean, ["blocks.0.attn.hook_z"], answer=wrong)):
+            with pytest.raises(ValueError, match="answer|rather_than"):
+                call()
+
+
 def test_saved_models_are_the_same(lm, tmp_path):
     want = lm.generate(PROMPT, max_tokens=8, temperature=0).text
     for format, name in [("limpid", "a"), ("hf", "b"), ("gguf", "c.gguf")]:
@@ -170,6 +222,16 @@ def test_saved_models_are_the_same(lm, tmp_path):
         assert limpid.open(tmp_path / name).generate(PROMPT, max_tokens=8, temperature=0).text == want
     lm.save(tmp_path / "d.gguf", "gguf", "q8_0")
     assert (tmp_path / "d.gguf").stat().st_size < (tmp_path / "c.gguf").stat().st_size
+
+
+def test_a_changed_model_is_not_saved_as_if_it_were_not(lm, tmp_path):
+    changed = lm.intervene([{"ablate": "blocks.0.attn.hook_z", "head": [1]}])
+    for format, dtype in [("limpid", None), ("hf", None), ("gguf", "q8_0"), ("llmc", None)]:
+        with pytest.raises(limpid.LimpidError, match="interventions"):
+            changed.save(tmp_path / format, format, dtype)
+    assert not list(tmp_path.iterdir())
+    changed.without_interventions().save(tmp_path / "plain")
+    assert limpid.open(tmp_path / "plain").score(PROMPT, " girl") == lm.score(PROMPT, " girl")
 
 
 def test_machines_agree(run, lm):

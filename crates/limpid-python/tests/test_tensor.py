@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import operator
 import sys
 
 import limpid
@@ -119,6 +120,45 @@ def test_bfloat16_is_rounded_to_the_nearest_even(lm):
         memoryview(half)
     with pytest.raises(TypeError, match="bfloat16"):
         half.bfloat16()
+
+
+def test_arithmetic_and_comparisons_are_numpys(lm):
+    trace = lm.trace(PROMPT)
+    tensor, other = trace["blocks.0.hook_resid_post"], trace["blocks.1.hook_resid_post"]
+    a, b = np.asarray(tensor), np.asarray(other)
+    two = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne", "lt", "le", "gt", "ge"]
+    for name in two:
+        with np.errstate(all="ignore"):
+            call = getattr(operator, name)
+            for mine, theirs in [((tensor, 2), (a, 2)), ((3.5, tensor), (3.5, a)), ((tensor, other), (a, b)), ((tensor, b), (a, b)),
+                                 ((a, other), (a, b)), ((tensor, b[0, 0]), (a, b[0, 0])), ((tensor, None), (a, None))]:
+                if theirs[1] is None and name not in ("eq", "ne"):
+                    continue
+                found, want = call(*mine), call(*theirs)
+                assert type(found) is type(want) and found.dtype == want.dtype and np.array_equal(found, want, equal_nan=True), name
+    weight = lm.parameters["blocks.0.attn.out.weight"]
+    w = np.asarray(weight)
+    assert np.array_equal(tensor @ weight, a @ w) and np.array_equal(w @ weight, w @ w) and np.array_equal(weight @ w, w @ w)
+    for call in (operator.neg, operator.pos, abs, np.exp, lambda t: t.mean(), lambda t: t.mean(-1), lambda t: t.sum(0), lambda t: t.max(),
+                 lambda t: t.std(axis=1), lambda t: t.argmax(-1), lambda t: t.T, lambda t: t.reshape(-1), lambda t: t.astype(np.float64),
+                 lambda t: np.mean(t), lambda t: np.concatenate([t, t]), lambda t: t.clip(0, 1), lambda t: t[0, 0, 0] in t):
+        assert np.array_equal(call(tensor), call(a))
+    one = tensor[0, 0, :1]
+    assert float(one[0]) == float(a[0, 0, 0]) and (tensor == tensor).all() and not (tensor == other).all()
+    for refused in (lambda: bool(tensor), lambda: float(tensor), lambda: hash(tensor), lambda: tensor + "x", lambda: pow(tensor, 2, 3)):
+        with pytest.raises((ValueError, TypeError)):
+            refused()
+    for name in ("meen", "_private", "__array_interface__"):
+        assert not hasattr(tensor, name)
+
+
+def test_numpy_is_told_that_it_has_no_bfloat16(lm):
+    half = lm.parameters["embed.weight"].bfloat16()
+    for read in (np.asarray, np.array, np.mean, lambda t: t + 1, lambda t: 1 + t, lambda t: t == t, lambda t: t.mean(), lambda t: t[0],
+                 lambda t: np.stack([t, t]), lambda t: np.zeros(3) * t):
+        with pytest.raises(TypeError, match="torch.from_dlpack"):
+            read(half)
+    assert not hasattr(half, "meen")
 
 
 def test_ids_are_int64(run):

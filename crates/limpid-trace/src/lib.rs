@@ -632,17 +632,9 @@ impl<'a> Trace<'a> {
                 Labelled { name: name.into(), ..scaled }
             }
             Derived::Part { param, rows } => {
-                let d = self.model.config.heads().features(&rows);
                 let param = self.model.param(&param).ok_or_else(|| self.unknown(name))?;
                 let region = if is_gradient { param.region.grad() } else { param.region };
-                let (wide, heads) = (if param.is_matrix() { region.cols } else { 1 }, rows.len() / d);
-                let values = self.param(name, param, region)?.values[rows.start * wide..rows.end * wide].to_vec();
-                let of = |axes, shape| Labelled { name: name.into(), axes, shape, values };
-                if param.is_matrix() {
-                    of(vec!["head", "d_head", "d_model"], vec![heads, d, wide]).permuted(&[0, 2, 1])
-                } else {
-                    of(vec!["head", "d_head"], vec![heads, d])
-                }
+                parameter_part(&self.model.config, name, (param, rows), self.backend.read(region)?)
             }
         })
     }
@@ -769,6 +761,24 @@ pub fn parameter(config: &Config, name: &str, param: &Param, stored: Vec<f32>) -
         None => stored,
     };
     Labelled { name: name.into(), axes: names::axes(name, config), shape: param.shape(), values }
+}
+
+/// Rows of a parameter's stored values that make queries, keys or values ([`names::Derived::Part`]): (in, out), head by head.
+pub fn parameter_part(
+    config: &Config,
+    name: &str,
+    (param, rows): (&Param, std::ops::Range<usize>),
+    stored: Vec<f32>,
+) -> Labelled {
+    let d = config.heads().features(&rows);
+    let (wide, heads) = (if param.is_matrix() { param.region.cols } else { 1 }, rows.len() / d);
+    let values = parameter(config, name, param, stored).values[rows.start * wide..rows.end * wide].to_vec();
+    let of = |axes, shape| Labelled { name: name.into(), axes, shape, values };
+    if param.is_matrix() {
+        of(vec!["head", "d_head", "d_model"], vec![heads, d, wide]).permuted(&[0, 2, 1])
+    } else {
+        of(vec!["head", "d_head"], vec![heads, d])
+    }
 }
 
 /// That a model built for [`Mode::Inspect`] has no tensor of that name, and which is nearest.

@@ -46,6 +46,15 @@ pub enum Error {
     /// Gradients of a run that is changed.
     #[error("gradients are those of the model as it is: they are not computed of a run with interventions")]
     EditedGradients,
+    /// Saving a model whose runs are changed.
+    #[error(
+        "interventions change this model's runs, and no file of a model holds them: save the model without them, and keep the steps \
+         beside it"
+    )]
+    EditedModel,
+    /// A text that names no token.
+    #[error(transparent)]
+    TokenName(#[from] crate::TokenNameError),
     /// What a model did while it learned.
     #[error(transparent)]
     Timelapse(#[from] timelapse::TimelapseError),

@@ -76,6 +76,7 @@ pub mod receipt;
 mod stream;
 pub mod sweep;
 pub mod timelapse;
+mod token_name;
 pub mod trace;
 mod training;
 
@@ -85,6 +86,7 @@ pub use interventions::{InterventionError, Interventions};
 pub use lm::{Lm, Pooling, normalized, objective};
 pub use machine::{Device, Machine};
 pub use stream::SampleStream;
+pub use token_name::{TokenNameError, token_named};
 pub use training::{Trained, Training, TrainingPlan};
 
 use limpid_base::{files, units};

@@ -16,6 +16,7 @@ use crate::interventions::{Interventions, Resolver};
 use crate::matrix::Precision;
 use crate::memory::{self, Placement};
 use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
+use crate::names::{self, Derived};
 use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
@@ -829,15 +830,22 @@ impl Lm {
         Ok(model.params.iter().map(|param| (param.name.clone(), param.shape())).collect())
     }
 
-    /// The values of one parameter, with the names of its axes.
+    /// The values of one parameter, with the names of its axes; also of a part of one that has a name of its own, `blocks.0.attn.W_K`.
     ///
     /// # Errors
     /// If there is no such parameter, or as [`Lm::values`].
     pub fn parameter(&self, name: &str) -> Result<Labelled> {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
-        let param = model.param(name).ok_or_else(|| trace::unknown(&model, name))?;
-        let stored = self.values(&model, param)?.into_owned();
-        Ok(trace::parameter(&self.config, name, param, stored))
+        let stored = |param| Ok::<_, Error>(self.values(&model, param)?.into_owned());
+        if let Some(param) = model.param(name) {
+            return Ok(trace::parameter(&self.config, name, param, stored(param)?));
+        }
+        let part = match names::derivation(&model, name) {
+            Some(Derived::Part { param, rows }) => model.param(&param).map(|param| (param, rows)),
+            _ => None,
+        };
+        let (param, rows) = part.ok_or_else(|| trace::unknown(&model, name))?;
+        Ok(trace::parameter_part(&self.config, name, (param, rows), stored(param)?))
     }
 
     /// Writes the weights into any backend that was made for `model`, which was built of this configuration.
@@ -863,7 +871,7 @@ impl Lm {
     /// ```
     ///
     /// # Errors
-    /// As [`checkpoint::save`].
+    /// As [`checkpoint::save`], and if interventions change the model's runs: no file of a model holds them.
     pub fn save(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
         let own = self.checkpoint().map_or(Dtype::F32, Checkpoint::dtype);
         self.write(path.as_ref(), format, &own.in_format(format), true)
@@ -872,12 +880,15 @@ impl Lm {
     /// [`Lm::save`] with matrices stored as `dtype`.
     ///
     /// # Errors
-    /// As [`checkpoint::save`].
+    /// As [`Lm::save`].
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, dtype: &Dtype) -> Result<()> {
         self.write(path.as_ref(), format, dtype, false)
     }
 
     fn write(&self, path: &Path, format: Format, dtype: &Dtype, keep_types: bool) -> Result<()> {
+        if !self.interventions.is_empty() {
+            return Err(Error::EditedModel);
+        }
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let values = |param: &Param| match &*self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.values(&model, param)?.into_owned()),

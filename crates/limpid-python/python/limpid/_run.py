@@ -6,6 +6,7 @@ import difflib
 import html
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -118,8 +119,15 @@ def _words(function: str, data: Any, settings: dict[str, Any]) -> list[str]:
     return words
 
 
+_MOST = 1 << 20
+
+
 def _plain(value: Any) -> Any:
-    """An array as lists, for JSON."""
+    """An array as lists, a range as a list, for JSON."""
+    if value[_MOST:] if isinstance(value, range) else math.prod(getattr(value, "shape", ())) > _MOST:
+        raise ValueError(f"a step of an intervention holds at most {_MOST:,} numbers, found {value!r:.77}")
+    if isinstance(value, range):
+        return list(value)
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a step of an intervention holds numbers, texts, lists and dictionaries, found {value!r}")

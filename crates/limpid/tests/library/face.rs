@@ -32,6 +32,7 @@ use limpid::generate::{FinishReason, Options, Sampler};
 use limpid::memory;
 use limpid::model::{Lora, MemoryPart, Mode, Model, Tuning};
 use limpid::ops::IGNORE;
+use limpid::tokenizer::Tokenizer;
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{Control, Ranks, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
 use limpid::{Device, Error, Lm, Machine, Pooling, Trained, Training, normalized, trace};
@@ -512,4 +513,49 @@ fn the_examples_do_what_they_say() {
         }
     }
     assert!(same >= 8 * lm.config().n_layer, "only {same} of {} ops were compared", seen.len());
+}
+
+/// `--answer king`, `"answer": "king"` and `answer="king"` mean the token of that text, or else of that number; never one of another text.
+#[test]
+fn a_token_is_named_by_its_text_or_its_number() {
+    let text = "the cat sat on 7 mats, and the king sat by the cat";
+    let tokenizers = ["word", "char", "bpe", "cl100k_base:dense", "gpt2"]
+        .map(|name| Tokenizer::for_texts(name, &|| vec![text.into()], &[], 1).unwrap());
+    let mut spaced = 0;
+    for tokenizer in &tokenizers {
+        let named = |text: &str| limpid::token_named(text, Some(tokenizer), tokenizer.vocab_size());
+        let refused = |text: &str| named(text).unwrap_err().to_string();
+        let encoded = |text: &str| tokenizer.encode(text).unwrap_or_default();
+        for id in 0..tokenizer.vocab_size().min(2000) as u32 {
+            let piece = tokenizer.piece(id).unwrap();
+            if encoded(&piece) == [id] {
+                assert_eq!(named(&piece).unwrap(), id, "{piece:?}");
+            }
+            if let Some(word) = piece.strip_prefix(' ')
+                && word.parse::<u32>().is_err()
+                && tokenizer.token(word).is_none()
+                && tokenizer.token(&piece) == Some(id)
+                && !word.is_empty()
+            {
+                assert!(refused(word).contains(&format!("{piece:?} is: write its space too")), "{}", refused(word));
+                spaced += 1;
+            }
+        }
+        for number in (0..tokenizer.vocab_size().min(30) as u32).step_by(3) {
+            let text = number.to_string();
+            let own = tokenizer.token(&text).inspect(|id| assert_eq!(encoded(&text), [*id]));
+            assert_eq!(named(&text).unwrap(), own.unwrap_or(number));
+        }
+        let beyond = (tokenizer.vocab_size() + 100_000).to_string();
+        assert!(refused(&beyond).contains(&beyond));
+        for wrong in ["xyzzyqux", "the cat sat", "1.5e", "no such word", "-1x"] {
+            assert!(refused(wrong).contains(&format!("{wrong:?} is not one token")), "{}", refused(wrong));
+        }
+        assert!(refused("").contains("empty") || tokenizer.token("").is_some());
+    }
+    assert!(spaced > 10, "{spaced}");
+    assert_eq!(limpid::token_named("5", None, 6).unwrap(), 5);
+    for (text, says) in [("6", "6"), ("cat", "without a tokenizer"), ("", "without a tokenizer")] {
+        assert!(limpid::token_named(text, None, 6).unwrap_err().to_string().contains(says), "{text:?}");
+    }
 }
