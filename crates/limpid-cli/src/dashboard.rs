@@ -110,13 +110,17 @@ mod drawn {
 
     impl Dashboard {
         /// Takes the terminal over, if there is one that is large enough. `q` and Ctrl-C set `asked`. Curves begin with
-        /// what the run's folder tells.
-        pub fn open(folder: &Path, steps: u64, floor: Option<f64>, asked: Arc<AtomicBool>) -> Option<Dashboard> {
+        /// what the run's folder tells; `title` stands at the foot.
+        pub fn open(
+            (folder, title): (&Path, String),
+            steps: u64,
+            floor: Option<f64>,
+            asked: Arc<AtomicBool>,
+        ) -> Option<Dashboard> {
             let (columns, rows) = terminal::size().ok()?;
             if !stderr().is_terminal() || columns < TINY.0 || rows < TINY.1 {
                 return None;
             }
-            let title = folder.display().to_string();
             let mut screen = Screen { title, steps, floor, every: 1, ..Screen::default() };
             for line in log::read(folder).unwrap_or_default() {
                 let step = line["step"].as_u64().unwrap_or_default();
@@ -567,7 +571,7 @@ mod none {
 
     impl Dashboard {
         /// None.
-        pub fn open(_: &Path, _: u64, _: Option<f64>, _: Arc<AtomicBool>) -> Option<Dashboard> {
+        pub fn open(_: (&Path, String), _: u64, _: Option<f64>, _: Arc<AtomicBool>) -> Option<Dashboard> {
             None
         }
         /// Nobody is told.

@@ -35,6 +35,7 @@ mod served {
     /// The server of a run, which ends when this is dropped.
     pub struct LivePage {
         folder: PathBuf,
+        url: String,
         how: ServedAs,
         port: Option<OpenPort>,
         server: Option<Server>,
@@ -66,11 +67,17 @@ mod served {
                 .into(),
                 other => anyhow::Error::from(other).context("--serve"),
             })?;
-            show::say(format_args!("watch the training at {}; the page ends with it", port.url()));
+            let url = port.url();
+            show::say(format_args!("watch the training at {url}; the page ends with it"));
             // what `limpid serve` answers with: the processor's bits, whatever trains
             let how =
                 ServedAs { id: models::name(folder), machine: Machine::cpu(plan.machine.threads), template: None };
-            Ok(LivePage { folder: folder.into(), how, port: Some(port), server: None })
+            Ok(LivePage { folder: folder.into(), url, how, port: Some(port), server: None })
+        }
+
+        /// Where it is.
+        pub fn url(&self) -> &str {
+            &self.url
         }
 
         /// Serves the model in the folder, unless one is served. Returns why not, if it cannot be.
@@ -114,6 +121,10 @@ mod without {
     impl LivePage {
         pub fn open(_: &str, _: &TrainingPlan, _: &Path, _: Arc<AtomicBool>) -> Result<LivePage> {
             bail!(Usage("--serve: this limpid was built without its server (the feature `serve`)".into()))
+        }
+
+        pub fn url(&self) -> &str {
+            ""
         }
 
         pub fn begin(&mut self) -> Option<String> {

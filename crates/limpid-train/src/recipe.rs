@@ -148,7 +148,7 @@ settings! {
         /// What to do when the loss spikes or is not finite: report it and continue if possible, stop, or roll back to the last saved
         /// state and skip the data that led there.
         divergence: Divergence = Divergence::Note, Setting::of("KIND").also(&["on-divergence"]);
-        /// Record in timelapse.lpt what the model does inside while it learns: about 200 frames that take at most 1 % of the time, for
+        /// Record in timelapse.lpt what the model does inside while it learns: up to 200 frames, as many as take 1 % of the time, for
         /// `limpid timelapse` and the page (docs/inside.md).
         probe: bool = false, Setting::of("BOOL").common();
         /// Steps between the frames of --probe after the first ones; 0 for as many frames as fit in 1 % of the time.

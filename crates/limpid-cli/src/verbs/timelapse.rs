@@ -179,7 +179,9 @@ impl Read {
         let (first, last) = (&self.frames[0], &self.frames[self.frames.len() - 1]);
         let header = self.timelapse.header();
         let frames = show::plural(self.frames.len(), "frame");
-        let mut text = format!("{frames}, after {} to {} steps, of the probe\n", first.step, last.step);
+        let unseen = self.timelapse.run_steps().filter(|steps| *steps != last.step);
+        let of = unseen.map_or(String::new(), |steps| format!(" of {steps}"));
+        let mut text = format!("{frames}, after {} to {}{of} steps, of the probe\n", first.step, last.step);
         text += &format!("  {:?}\n\n", self.text(&header.probe));
         let losses: Vec<f32> = self.frames.iter().map(|frame| self.loss(frame)).collect();
         let (low, high) = losses.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));

@@ -148,8 +148,7 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     }
     let opening = Opening::new(&plan.corpus, &plan.recipe)?;
     let flops = step_flops(&plan.model, &plan.recipe) / size as f64;
-    let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), run.trainer.step, &stop);
-    watch.page = page;
+    let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), run.trainer.step, (page, &stop));
     if plan.resumes() {
         watch.begin_page();
     }
@@ -248,6 +247,14 @@ fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
     if let Some(floor) = plan.entropy_floor() {
         show::prose(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
+    if let Some(frames) = plan.frames {
+        let most = if plan.options.probe_every > 0 {
+            ""
+        } else {
+            ", as many as take 1 % of the time (--probe-every N for more)"
+        };
+        show::prose(format!("time-lapse: {}{most}", show::plural(frames, "frame")));
+    }
     if let Some(budget) = plan.memory {
         let again = recomputes(&plan.model, &plan.recipe);
         let within = show::bytes(budget);
@@ -279,16 +286,20 @@ impl<'a> Watch<'a> {
         opening: &'a Opening,
         (roof, flops): (Roof, f64),
         step: u64,
-        stop: &'a Arc<AtomicBool>,
+        (page, stop): (Option<LivePage>, &'a Arc<AtomicBool>),
     ) -> Watch<'a> {
         let steps = plan.recipe.steps;
         let watched = args.ui && !args.json;
-        let dashboard = watched.then(|| Dashboard::open(folder, steps, plan.entropy_floor(), stop.clone())).flatten();
+        // the address first: a narrow terminal cuts the end of the line
+        let served = page.as_ref().map_or(String::new(), |page| format!("{}   ", page.url()));
+        let title = format!("{served}{}", folder.display());
+        let floor = plan.entropy_floor();
+        let dashboard = watched.then(|| Dashboard::open((folder, title), steps, floor, stop.clone())).flatten();
         let progress = Progress::new(steps, args.json || dashboard.is_some());
         let shown = Shown { recent: recent(folder, step), val: None, rate: Rate::new(), roof, flops, steps };
         let sampled_at = Instant::now();
         let sampling = Duration::ZERO;
-        Watch { args, plan, folder, opening, stop, progress, dashboard, page: None, shown, sampled_at, sampling }
+        Watch { args, plan, folder, opening, stop, progress, dashboard, page, shown, sampled_at, sampling }
     }
 
     fn hear(&mut self, event: TrainEvent) -> Control {

@@ -815,7 +815,11 @@ fn looking_at_a_run_changes_no_bit() {
     );
     f.ok(&format!("{train} --out plain"));
     let mut script = Command::new("script");
-    script.args(["-qec", &format!("stty cols 120 rows 40; {LIMPID} {train} --out seen --ui"), "/dev/null"]);
+    script.args([
+        "-qec",
+        &format!("stty cols 120 rows 40; {LIMPID} {train} --out seen --ui --serve 127.0.0.1:0"),
+        "/dev/null",
+    ]);
     script.current_dir(&f.0).env("TERM", "xterm-256color").stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut child) = script.spawn() else {
         return println!("left out: there is no `script`, which makes a terminal");
@@ -823,7 +827,10 @@ fn looking_at_a_run_changes_no_bit() {
     let typed = child.stdin.take(); // open, or the terminal would be gone
     let out = child.wait_with_output().unwrap();
     drop(typed);
-    assert!(out.status.success() && text(&out.stdout).contains("save and stop"), "{}", text(&out.stdout));
+    let shown = text(&out.stdout);
+    let drawn = shown.split("\x1b[?1049h").nth(1).unwrap_or_default(); // after the screen was taken over
+    let told = ["save and stop", "http://127.0.0.1:"];
+    assert!(out.status.success() && told.iter().all(|told| drawn.contains(told)), "{shown}");
     let log = |run: &str| -> Vec<serde_json::Value> {
         let lines = text(&f.bytes(&format!("{run}/metrics.jsonl")));
         let untimed = |line: &str| {

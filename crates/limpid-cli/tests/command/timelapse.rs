@@ -18,7 +18,7 @@ fn frames_are_shown_and_told() {
     assert!(f.ok(&format!("{planned} --probe --probe-every 3")).contains("6 frames (--probe)"));
     assert!(f.json(&format!("{planned} --json"))["timelapse_frames"].is_null());
     let (_, said) = f.both(&format!("{RUN} --probe --probe-every 3 --probe-text 'to be or not'"));
-    assert!(said.contains("limpid timelapse run"), "{said}");
+    assert!(said.contains("limpid timelapse run") && said.contains("time-lapse: 6 frames"), "{said}");
     let shown = f.ok("timelapse run");
     let told = ["6 frames, after 0 to 8 steps", "to be or not", "h0.0", "h1.1", "over the frames", "after step"];
     assert!(told.iter().all(|word| shown.contains(word)), "{shown}");
@@ -33,6 +33,14 @@ fn frames_are_shown_and_told() {
     assert_eq!(steps, [0, 1, 2, 3, 6, 8]);
     assert_eq!(json["frames"].as_array().unwrap().len(), steps.len());
     assert!(f.json("timelapse run --step 8 --json")["frames"][0]["values"]["patterns"].is_string());
+    assert_eq!(json["run_steps"], 8);
+    // the last frame has not come yet, and the one before is being written
+    let whole = f.bytes("run/timelapse.lpt");
+    let last = whole.windows(4).rposition(|bytes| bytes == b"FRAM").unwrap();
+    f.file("run/timelapse.lpt", &whole[..last + 9]);
+    let (shown, said) = f.both("timelapse run");
+    assert!(shown.contains("5 frames, after 0 to 6 of 8 steps") && said.contains("the last 9 bytes"), "{shown}{said}");
+    f.file("run/timelapse.lpt", &whole);
     f.fails(1, "timelapse .", &["timelapse.lpt", "--probe"]);
     f.fails(2, "timelapse run --score sharpness", &["sharpness", "repeated"]);
     // beside a model with other tokens its numbers would be other words

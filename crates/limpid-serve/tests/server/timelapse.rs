@@ -33,7 +33,7 @@ fn a_page_reads_frames_as_they_come() {
     let open = || ServedModel::new(Checkpoint::open(&run).unwrap(), &how()).unwrap();
     let server = start(open(), options(), None);
     let told = server.get(AT).json();
-    assert_eq!(told["steps"], json!([0, 1, 2, 3]));
+    assert_eq!((&told["steps"], &told["run_steps"]), (&json!([0, 1, 2, 3]), &json!(4)));
     assert_eq!(told["frames"].as_array().unwrap().len(), 4);
     assert_eq!(told["tokens"][0], json!([Lm::open(&run).unwrap().encode("o").unwrap()[0], "o"]));
     fs::write(run.join(FILE), &whole).unwrap();

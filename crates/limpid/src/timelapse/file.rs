@@ -13,6 +13,7 @@
 //! killed and resumed leaves the same bytes; the seconds of a step are in metrics.jsonl.
 
 use crate::files::{self, OutputFile};
+use crate::train::Run;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -414,6 +415,11 @@ impl Timelapse {
     /// The steps of the frames, in order.
     pub fn steps(&self) -> Vec<u64> {
         self.frames.iter().map(|frame| frame.step).collect()
+    }
+
+    /// The steps of the whole run, of which the last frame may not have come yet; none if the file has no run's state beside it.
+    pub fn run_steps(&self) -> Option<u64> {
+        Run::settings(self.path.parent()?, None).map(|chosen| chosen.recipe.steps)
     }
 
     /// Reads a frame, counted from 0.

@@ -26,6 +26,8 @@ struct Told<'a> {
     channels: &'a [Channel],
     /// The steps of all frames.
     steps: Vec<u64>,
+    /// The steps of the whole run.
+    run_steps: Option<u64>,
     /// The number of the first frame below.
     from: usize,
     frames: Vec<ToldFrame<'a>>,
@@ -103,6 +105,7 @@ impl Timelapse {
             side: SIDE,
             channels: &header.channels,
             steps: self.steps(),
+            run_steps: self.run_steps(),
             from: frames.start,
             frames: told,
             texts: ids.into_iter().map(|id| (id, piece(id))).collect(),
