@@ -1,19 +1,22 @@
 //! LoRA adapters in files, as PEFT stores them: `adapter_config.json` describes the adapter, and `adapter_model.safetensors` holds two
-//! matrices for each product, under HuggingFace's names (ours, if HuggingFace has no such model). Some of our products are several
-//! modules there, such as Llama's queries, keys and values: the file then repeats A for each module and splits B among them.
+//! matrices for each module, under the names that the base model has in transformers (ours, if transformers has no such model). Some of
+//! our products are several modules there, such as Llama's queries, keys and values: the file then repeats A for each module and splits
+//! B among them. Some modules are several products here, such as Phi-3's `gate_up_proj`: the file then stacks their As, and B is block
+//! diagonal, so the module's rank and alpha are as many times the adapter's.
 //!
 //! An opened adapter is a layer over a [`Checkpoint`](super::Checkpoint): its weights are w + alpha / r B A, summed in f64 and rounded
-//! once. A run's folder also has `base.json`, which names the model that the adapter was trained on.
+//! once. A run's folder also has `base.json`, which says which model the adapter was trained on and whose names it has.
 
-use super::dialect::{Link, TensorLayout, huggingface, outline};
+use super::dialect::{Link, TensorLayout, huggingface, outline, together};
 use super::store::{Dtype, MakeValues, OutputTensor, Store, bad, refuse};
-use super::{CheckpointError, Dialect, Result, read_json, safetensors_file};
+use super::{Checkpoint, CheckpointError, Dialect, Result, read_json, safetensors_file};
 use limpid_core::backend::Backend;
 use limpid_core::model::{Lora, Model, Param};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 pub(super) const CONFIG: &str = "adapter_config.json";
 pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
@@ -24,9 +27,57 @@ const PREFIX: &str = "base_model.model.";
 pub struct Base {
     /// Where it was.
     pub path: PathBuf,
-    /// [`Checkpoint::fingerprint`](super::Checkpoint::fingerprint)
+    /// [`Checkpoint::fingerprint`]
     pub fingerprint: String,
+    /// [`Checkpoint::weights_sum`]; older adapters have none.
+    #[serde(default)]
+    pub weights: Option<String>,
+    /// How its matrices are stored. Those that are stored otherwise now have other values, and are not compared.
+    #[serde(default)]
+    pub stored: String,
+    /// Whose names the adapter has: those of a `model_type` of HuggingFace's, or `limpid`'s. Older adapters do not say.
+    #[serde(default)]
+    pub names: Option<String>,
 }
+
+impl Base {
+    /// What an adapter says of the model that it is trained on, which is at `path`.
+    ///
+    /// # Errors
+    /// If a tensor has a type that limpid cannot read.
+    pub fn new(path: PathBuf, model: &Checkpoint) -> Result<Base> {
+        let (fingerprint, weights) = (model.fingerprint()?, Some(model.weights_sum()?));
+        let names = match model.dialect_of_adapters() {
+            Dialect::HuggingFace(family) => family.kind(),
+            _ => OWN_NAMES,
+        };
+        Ok(Base { path, fingerprint, weights, stored: model.stored_types(), names: Some(names.into()) })
+    }
+
+    /// Whether `model` is this one, as far as it can be told.
+    ///
+    /// # Errors
+    /// As [`Base::new`].
+    pub fn is(&self, model: &Checkpoint) -> Result<bool> {
+        let same = model.fingerprint()? == self.fingerprint;
+        Ok(same
+            && match &self.weights {
+                Some(weights) if self.stored == model.stored_types() => *weights == model.weights_sum()?,
+                _ => true,
+            })
+    }
+
+    /// Whose names the adapter has, which was trained on `model`.
+    fn dialect(&self, model: &Model) -> Dialect {
+        match self.names.as_deref() {
+            None => earlier_dialect(model),
+            Some(kind) => huggingface::named(kind).map_or(Dialect::Own, Dialect::HuggingFace),
+        }
+    }
+}
+
+/// What `base.json` calls limpid's own names.
+const OWN_NAMES: &str = "limpid";
 
 /// An adapter in its files, fitted to a model.
 pub struct Adapter {
@@ -35,35 +86,49 @@ pub struct Adapter {
     /// Rank, scale, and the products it is for by our names.
     pub lora: Lora,
     store: Store,
-    parts: Vec<AdaptedRows>,
+    modules: Vec<AdaptedModule>,
 }
 
-/// What it adds to some rows of a matrix.
-struct AdaptedRows {
-    link: Link,
+/// What it adds to a module of theirs: to rows of one product of ours, or of several.
+struct AdaptedModule {
+    links: Vec<Link>,
     /// Names of both tensors.
     names: [String; 2],
+    rank: usize,
+    scale: f64,
 }
 
 /// Whether a folder holds an adapter and no model.
 pub fn is_one(folder: &Path) -> bool {
-    folder.join(CONFIG).exists()
+    is_in(folder)
         && !["model.safetensors", "model.safetensors.index.json"].map(|n| folder.join(n).exists()).contains(&true)
 }
 
-/// The model that the adapter in `folder` names as its base, if any: its path, and its fingerprint if limpid wrote the adapter.
+/// Whether a folder holds an adapter, whatever else it holds.
+pub(super) fn is_in(folder: &Path) -> bool {
+    folder.join(CONFIG).exists()
+}
+
+/// What limpid wrote of the model that the adapter in `folder` was trained on; nothing of another program's adapter.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn base(folder: &Path) -> Result<Option<Base>> {
+    let path = folder.join("base.json");
+    path.exists().then(|| read_json(&path, "it cannot be read")).transpose()
+}
+
+/// Where the model is that the adapter in `folder` names as its base, if it names any.
 ///
 /// # Errors
 /// If its files cannot be read.
-pub fn base(folder: &Path) -> Result<Option<(PathBuf, Option<String>)>> {
-    let path = folder.join("base.json");
-    if path.exists() {
-        let base: Base = read_json(&path, "it cannot be read")?;
-        return Ok(Some((base.path, Some(base.fingerprint))));
+pub(super) fn base_path(folder: &Path) -> Result<Option<PathBuf>> {
+    if let Some(base) = base(folder)? {
+        return Ok(Some(base.path));
     }
     let config = read_config(folder)?;
     let name = config.get("base_model_name_or_path").and_then(Value::as_str).filter(|name| !name.is_empty());
-    Ok(name.map(|name| (name.into(), None)))
+    Ok(name.map(PathBuf::from))
 }
 
 fn read_config(folder: &Path) -> Result<Map<String, Value>> {
@@ -109,7 +174,33 @@ const IDLE: &[&str] = &[
     "peft_type", "r", "lora_alpha", "lora_dropout", "bias", "init_lora_weights", "target_modules", "task_type",
     "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "revision", "auto_mapping", "peft_version",
     "layers_to_transform", "layers_pattern", "exclude_modules", "megatron_core", "qalora_group_size", "runtime_config",
+    RANKS, ALPHAS,
 ];
+
+/// Where PEFT keeps the ranks and alphas of modules that have others than the adapter as a whole.
+const RANKS: &str = "rank_pattern";
+const ALPHAS: &str = "alpha_pattern";
+
+/// What one of PEFT's patterns says of a module: a key stands for the modules of this name, and for those whose names end in it.
+fn patterned<'a>(
+    path: &Path,
+    config: &'a Map<String, Value>,
+    pattern: &str,
+    module: &str,
+) -> Result<Option<&'a Value>> {
+    let plain = |key: &&String| key.chars().all(|c| c.is_alphanumeric() || "._-".contains(c));
+    let all = || config.get(pattern).and_then(Value::as_object).into_iter().flatten();
+    if let Some(key) = all().map(|(key, _)| key).find(|key| !plain(key)) {
+        return refuse(path, format!("`{pattern}` has {key:?}: limpid reads names of modules and their ends only"));
+    }
+    let ends = |key: &str| module.strip_suffix(key).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let mut found = all().filter(|(key, _)| ends(key)).map(|(_, value)| value);
+    let first = found.next();
+    if found.any(|other| Some(other) != first) {
+        return refuse(path, format!("several keys of `{pattern}` are for `{module}`: keep one of them"));
+    }
+    Ok(first)
+}
 
 /// Reads rank, alpha and dropout; refuses everything beyond plain LoRA.
 fn settings(path: &Path, config: &Map<String, Value>) -> Result<(usize, f64, f64)> {
@@ -155,6 +246,12 @@ fn turned(link: Link) -> Link {
     Link { turn, ..link }
 }
 
+/// A module's name from that of one of its two tensors.
+fn module_of(tensor: &str) -> Option<&str> {
+    let name = tensor.strip_prefix(PREFIX)?.strip_suffix(".weight")?;
+    name.strip_suffix(".lora_A").or(name.strip_suffix(".lora_B"))
+}
+
 impl Adapter {
     /// Opens the adapter in the folder `path` for `model`, of which `like` says how messages name it.
     ///
@@ -162,13 +259,19 @@ impl Adapter {
     /// If a file is missing or damaged, if the adapter is more than plain LoRA, or if it was made for another model; the error names
     /// the modules of both.
     pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
-        Adapter::open_in(dialect(model), path, model, like, true)
+        Adapter::open_in(&[], path, model, like, true)
     }
 
-    /// The same, of a model in files of which the names of one dialect are known: of several that have the modules it is meant.
-    pub(super) fn open_in(own: Dialect, path: &Path, model: &Model, like: &Path, verified: bool) -> Result<Adapter> {
-        let config_path = path.join(CONFIG);
-        let (rank, alpha, dropout) = settings(&config_path, &read_config(path)?)?;
+    /// The same. Where several dialects have all its modules, it is limpid's word for whose they are that counts, then the first of `likely`.
+    pub(super) fn open_in(
+        likely: &[Dialect],
+        path: &Path,
+        model: &Model,
+        like: &Path,
+        verified: bool,
+    ) -> Result<Adapter> {
+        let (config_path, config) = (path.join(CONFIG), read_config(path)?);
+        let (rank, alpha, dropout) = settings(&config_path, &config)?;
         if !path.join(WEIGHTS).exists() && path.join("adapter_model.bin").exists() {
             return Err(safetensors_file::pickle(&path.join("adapter_model.bin")));
         }
@@ -176,78 +279,69 @@ impl Adapter {
         let store = if verified { store } else { store.unverified() };
         let other =
             |what: String| bad(path, format!("{what}: the adapter was made for another model than {}", like.display()));
-        let mut modules: Vec<&str> = vec![];
+        let mut names: Vec<&str> = vec![];
         for name in store.names() {
-            let module = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(".weight"));
-            let module = module.and_then(|m| m.strip_suffix(".lora_A").or(m.strip_suffix(".lora_B")));
-            match module {
-                Some(module) if !modules.contains(&module) => modules.push(module),
+            match module_of(name) {
+                Some(module) if !names.contains(&module) => names.push(module),
                 Some(_) => {}
                 None => return refuse(store.path(), format!("`{name}` is not a matrix of a plain LoRA adapter")),
             }
         }
-        let families = huggingface::ALL.iter().map(Dialect::HuggingFace);
-        let dialects = [own, Dialect::Own].into_iter().chain(families);
-        let find = |dialect: Dialect, links: &[Link], module: &str| {
-            let name = match dialect {
-                Dialect::HuggingFace(family) => family.tidy(&format!("{module}.weight"), &model.config)?,
-                _ => format!("{module}.weight"),
-            };
-            let held: Vec<Link> = links.iter().filter(|link| link.name == name).cloned().collect();
-            (!held.is_empty()).then_some(held)
-        };
-        let all = dialects.map(|dialect| (dialect, dialect.links(model)));
-        let found = |(dialect, links): &(Dialect, Vec<Link>)| {
-            modules.iter().filter(|module| find(*dialect, links, module).is_some()).count()
-        };
-        let spoken = all.reduce(|best, next| if found(&next) > found(&best) { next } else { best });
-        let (dialect, links) = spoken.expect("there are dialects");
-        let mut parts = vec![];
-        for module in modules {
-            let Some(links) = find(dialect, &links, module) else {
+        let said = base(path)?.map(|base| base.dialect(model));
+        let (dialect, links) = spoken(said.into_iter().chain(likely.iter().copied()), model, &names);
+        let mut modules = vec![];
+        for module in names {
+            let Some(links) = held(dialect, model, &links, module) else {
                 return Err(other(format!("it adapts `{module}`, which that model does not have ({})", model.config)));
             };
-            for link in links.into_iter().map(turned) {
-                let param = model.param(&link.param).expect("links are of the model's parameters");
-                let names = pair(module);
-                for (name, wanted) in names.iter().zip([[rank, param.region.cols], [link.their_rows(), rank]]) {
-                    let Some(found) = store.get(name) else {
-                        return Err(CheckpointError::Missing { path: store.path().into(), tensor: name.clone() });
-                    };
-                    if found.shape != wanted {
-                        return Err(other(format!(
-                            "`{name}` is {:?}, and for `{}` it must be {wanted:?}",
-                            found.shape, param.name
-                        )));
-                    }
-                    found.values()?; // a type that is not read
-                }
-                parts.push(AdaptedRows { link, names });
+            let links: Vec<Link> = links.into_iter().map(turned).collect();
+            let param = model.param(&links[0].param).expect("links are of the model's parameters");
+            let asked =
+                patterned(&config_path, &config, RANKS, module)?.map(|rank| rank.as_u64().unwrap_or(0) as usize);
+            let scaled =
+                patterned(&config_path, &config, ALPHAS, module)?.map(|alpha| alpha.as_f64().unwrap_or(f64::NAN));
+            let (rank, alpha) = (asked.unwrap_or(rank), scaled.unwrap_or(alpha));
+            if !(1..=1 << 16).contains(&rank) || !alpha.is_finite() {
+                return refuse(&config_path, format!("`{RANKS}` or `{ALPHAS}` has no number for `{module}`"));
             }
+            let names = pair(module);
+            for (name, wanted) in names.iter().zip([[rank, param.region.cols], [links[0].their_rows(), rank]]) {
+                let Some(found) = store.get(name) else {
+                    return Err(CheckpointError::Missing { path: store.path().into(), tensor: name.clone() });
+                };
+                if found.shape != wanted {
+                    return Err(other(format!(
+                        "`{name}` is {:?}, and for `{}` it must be {wanted:?}",
+                        found.shape, param.name
+                    )));
+                }
+                found.values()?; // a type that is not read
+            }
+            modules.push(AdaptedModule { links, names, rank, scale: alpha / rank as f64 });
         }
         let mut targets: Vec<String> = vec![];
-        for part in &parts {
-            let target = part.link.param.trim_end_matches(".weight").to_string();
+        for link in modules.iter().flat_map(|module| &module.links) {
+            let target = link.param.trim_end_matches(".weight").to_string();
             if !targets.contains(&target) {
                 targets.push(target);
             }
         }
-        Ok(Adapter { path: path.into(), lora: Lora { rank, alpha, dropout, targets }, store, parts })
+        Ok(Adapter { path: path.into(), lora: Lora { rank, alpha, dropout, targets }, store, modules })
     }
 
     pub(super) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Both matrices of a part: A (r, in), B (rows, r) with our order of rows.
-    fn matrices(&self, part: &AdaptedRows) -> Result<[Cow<'_, [f32]>; 2]> {
-        let [a, b] = part.names.each_ref().map(|name| self.store.get(name).expect("checked when it was opened"));
-        Ok([a.values()?, part.link.ours(b.values()?, self.lora.rank)])
+    /// Both matrices of a module: A (r, in), B (rows, r) in their order of rows.
+    fn matrices(&self, module: &AdaptedModule) -> Result<[Cow<'_, [f32]>; 2]> {
+        let [a, b] = module.names.each_ref().map(|name| self.store.get(name).expect("checked when it was opened"));
+        Ok([a.values()?, b.values()?])
     }
 
     /// Whether it adds to a parameter.
     pub fn adapts(&self, param: &Param) -> bool {
-        self.parts.iter().any(|part| part.link.param == param.name)
+        self.modules.iter().flat_map(|module| &module.links).any(|link| link.param == param.name)
     }
 
     /// The values of a parameter with what is added to it.
@@ -255,12 +349,15 @@ impl Adapter {
     /// # Errors
     /// If a tensor cannot be read, or a finite weight becomes infinite or NaN.
     pub fn merge<'a>(&self, param: &Param, values: Cow<'a, [f32]>) -> Result<Cow<'a, [f32]>> {
-        let (cols, rank, scale) = (param.region.cols, self.lora.rank, self.lora.scale());
+        let cols = param.region.cols;
         let mut values = values;
-        for part in self.parts.iter().filter(|part| part.link.param == param.name) {
-            let [a, b] = self.matrices(part)?;
-            let rows = part.link.rows.start * cols..part.link.rows.end * cols;
-            add(&param.name, &mut values.to_mut()[rows], [&a, &b], (cols, rank), scale)?;
+        for module in &self.modules {
+            for link in module.links.iter().filter(|link| link.param == param.name) {
+                let [a, b] = self.matrices(module)?;
+                let b = link.ours(b, module.rank);
+                let rows = link.rows.start * cols..link.rows.end * cols;
+                add(&param.name, &mut values.to_mut()[rows], [&a, &b], (cols, module.rank), module.scale)?;
+            }
         }
         Ok(values)
     }
@@ -268,30 +365,95 @@ impl Adapter {
     /// Writes both matrices of every product into a backend made for `model`, which has an adapter of these targets.
     ///
     /// # Errors
-    /// If the adapter has a different A for modules that are one product here; the backend is then unchanged.
+    /// If a module has another rank or scale than the model's adapter, or a different A than another module that is the same product
+    /// here; the backend is then unchanged.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
-        let mut writes = vec![];
-        for target in &self.lora.targets {
-            let weight = model.param(&format!("{target}.weight"));
-            let Some([to_a, to_b]) = weight.and_then(|weight| model.adapter(weight)) else {
-                return refuse(&self.path, format!("it adapts {target}, which the model's own adapter does not"));
-            };
-            let (mut first, mut all) = (None, vec![0f32; to_b.region.len()]);
-            for part in self.parts.iter().filter(|part| part.link.param.trim_end_matches(".weight") == target) {
-                let [a, b] = self.matrices(part)?;
-                all[part.link.rows.start * self.lora.rank..part.link.rows.end * self.lora.rank].copy_from_slice(&b);
-                if *first.get_or_insert_with(|| a.clone()) != a {
-                    let what = format!(
-                        "the modules that are {target} here each have their own A: the adapter can be merged, but not trained further"
-                    );
-                    return refuse(&self.path, what);
+        let only_merged = |what: String| {
+            refuse(&self.path, format!("{what}: the adapter can be merged (`convert`), but not trained further"))
+        };
+        let Some(lora) = &model.tuning.lora else {
+            return only_merged("the model is trained without an adapter".into());
+        };
+        let mut products: Vec<LoadedProduct> = vec![];
+        for module in &self.modules {
+            let [a, b] = self.matrices(module)?;
+            let own = |link: &Link| model.param(&link.param).and_then(|weight| model.adapter(weight));
+            let mut adapted: Vec<&str> =
+                module.links.iter().filter(|link| own(link).is_some()).map(|link| &*link.param).collect();
+            adapted.dedup();
+            // of stacked products each has ranks of its own; one that has no adapter has rows of zeros
+            let stacked = adapted.len() > 1 && module.rank == adapted.len() * lora.rank;
+            if !(stacked || module.rank == lora.rank) || module.scale != self.lora.scale() {
+                let (name, rank, scale) = (&module.links[0].name, module.rank, module.scale);
+                return only_merged(format!(
+                    "`{name}` has rank {rank} and scale {scale}, not those of the model's adapter"
+                ));
+            }
+            for link in &module.links {
+                let b = link.ours(b.clone(), module.rank);
+                let place = adapted.iter().position(|name| *name == link.param);
+                let first = if stacked { place.unwrap_or(0) * lora.rank } else { 0 };
+                let ranks = first..first + lora.rank;
+                let is_own = |i: usize| place.is_some() && ranks.contains(&(i % module.rank));
+                if b.iter().enumerate().any(|(i, value)| !is_own(i) && *value != 0.0) {
+                    return only_merged(format!(
+                        "`{}` adds to {} what the model's adapter cannot",
+                        link.name, link.param
+                    ));
+                }
+                let Some([_, to_b]) = own(link) else { continue };
+                let a = &a[ranks.start * a.len() / module.rank..ranks.end * a.len() / module.rank];
+                let all = match products.iter_mut().find(|product| product.param == link.param) {
+                    Some(product) if product.a != a => {
+                        return only_merged(format!("the modules that are {} here each have their own A", link.param));
+                    }
+                    Some(product) => &mut product.b,
+                    None => {
+                        let (param, a, b) = (link.param.clone(), a.to_vec(), vec![0f32; to_b.region.len()]);
+                        products.push(LoadedProduct { param, a, b });
+                        &mut products.last_mut().expect("it was pushed").b
+                    }
+                };
+                for (row, values) in link.rows.clone().zip(b.chunks_exact(module.rank)) {
+                    all[row * lora.rank..][..lora.rank].copy_from_slice(&values[ranks.clone()]);
                 }
             }
-            writes.push((to_a.region, first.expect("a target has parts").into_owned()));
-            writes.push((to_b.region, all));
         }
-        Ok(writes.into_iter().try_for_each(|(region, values)| backend.write(region, &values))?)
+        for LoadedProduct { param, a, b } in products {
+            let [to_a, to_b] = model.param(&param).and_then(|weight| model.adapter(weight)).expect("as above");
+            backend.write(to_a.region, &a)?;
+            backend.write(to_b.region, &b)?;
+        }
+        Ok(())
     }
+}
+
+/// Both matrices of one of our products.
+struct LoadedProduct {
+    param: String,
+    a: Vec<f32>,
+    b: Vec<f32>,
+}
+
+/// The links of a module in a dialect, if the model has it there.
+fn held(dialect: Dialect, model: &Model, links: &[Link], module: &str) -> Option<Vec<Link>> {
+    let name = match dialect {
+        Dialect::HuggingFace(family) => family.tidy(&format!("{module}.weight"), &model.config)?,
+        _ => format!("{module}.weight"),
+    };
+    let held: Vec<Link> = links.iter().filter(|link| link.name == name).cloned().collect();
+    (!held.is_empty()).then_some(held)
+}
+
+/// The dialect in which a model has most of the modules, and its links: of several the first of `likely`, then ours, then that of the first
+/// family.
+fn spoken(likely: impl Iterator<Item = Dialect>, model: &Model, modules: &[&str]) -> (Dialect, Vec<Link>) {
+    let families = huggingface::ALL.iter().map(Dialect::HuggingFace);
+    let all = likely.chain([Dialect::Own]).chain(families).map(|dialect| (dialect, dialect.links(model)));
+    let found = |(dialect, links): &(Dialect, Vec<Link>)| {
+        modules.iter().filter(|module| held(*dialect, model, links, module).is_some()).count()
+    };
+    all.reduce(|best, next| if found(&next) > found(&best) { next } else { best }).expect("there are dialects")
 }
 
 /// Adds to rows of the parameter `name` what A (r, in) and B (rows, r) make of them.
@@ -329,58 +491,113 @@ pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> Result<Vec
     Ok(values)
 }
 
-/// Who names the products of a model's adapter: the family that it can be written as, or we; we, too, where a module there is
-/// several products here, which have each an A of their own.
-fn dialect(model: &Model) -> Dialect {
+/// Whose names the adapters had that do not say it: those of the family nearest to the model, if no module there is part of one of our
+/// products or several of them, else ours.
+fn earlier_dialect(model: &Model) -> Dialect {
     let one = |family: &&huggingface::Family| family.links(model).iter().all(|link| link.within.is_none());
     let family = huggingface::express(&model.config, None).ok().map(|(family, ..)| family).filter(one);
     family.map_or(Dialect::Own, Dialect::HuggingFace)
 }
 
-/// Every adapted product, or part of one: its link and its module's name there.
-fn modules(model: &Model) -> Vec<(Link, String)> {
-    let dialect = dialect(model);
-    let adapted = |link: &Link| model.param(&link.param).and_then(|weight| model.adapter(weight)).is_some();
-    let named = |link: Link| {
+/// A module that is written: its name there, and which rows of which products it holds, each beside its own A and B.
+struct WrittenModule<'m> {
+    name: String,
+    links: Vec<Link>,
+    products: Vec<[&'m Param; 2]>,
+}
+
+/// Every module that a model's adapter adapts.
+fn written(model: &Model, dialect: Dialect) -> Vec<WrittenModule<'_>> {
+    let mut all: Vec<WrittenModule> = vec![];
+    for link in dialect.links(model) {
+        let Some(product) = model.param(&link.param).and_then(|weight| model.adapter(weight)) else { continue };
         let full = match dialect {
             Dialect::HuggingFace(family) => family.full(&link.name, &model.config),
             _ => link.name.clone(),
         };
-        (turned(link), full.trim_end_matches(".weight").to_string())
-    };
-    dialect.links(model).into_iter().filter(adapted).map(named).collect()
+        let name = full.trim_end_matches(".weight").to_string();
+        let at = all.iter().position(|module| module.name == name).unwrap_or_else(|| {
+            all.push(WrittenModule { name, links: vec![], products: vec![] });
+            all.len() - 1
+        });
+        let module = &mut all[at];
+        if module.links.last().is_none_or(|last| last.param != link.param) {
+            module.products.push(product);
+        }
+        module.links.push(turned(link));
+    }
+    all
+}
+
+impl WrittenModule<'_> {
+    /// A (r, in) of each product below that of the one before it.
+    fn a(&self, backend: &dyn Backend) -> Result<Vec<f32>> {
+        let parts = self.products.iter().map(|[a, _]| backend.read(a.region)).collect::<Result<Vec<_>, _>>()?;
+        Ok(parts.concat())
+    }
+
+    /// B (rows, r) of each product beside that of the one before it, zeros where its rows are another's.
+    fn b(&self, backend: &dyn Backend) -> Result<Vec<f32>> {
+        let rank = self.products[0][1].region.cols;
+        let (rows, all) = (self.links[0].their_rows(), self.products.len() * rank);
+        let (mut stacked, mut links) = (vec![0f32; rows * all], &self.links[..]);
+        for (i, [_, b]) in self.products.iter().enumerate() {
+            let own = links.iter().take_while(|link| link.param == links[0].param).count();
+            let held: Vec<(Link, Param)> = links[..own].iter().map(|link| (link.clone(), (*b).clone())).collect();
+            links = &links[own..];
+            let theirs = together(&held, &|b| Ok(backend.read(b.region)?))?;
+            for (row, values) in theirs.chunks_exact(rank).enumerate() {
+                stacked[row * all + i * rank..][..rank].copy_from_slice(values);
+            }
+        }
+        Ok(stacked)
+    }
 }
 
 /// What an adapter's folder begins with: the names and texts of `adapter_config.json` and `base.json`.
 pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
     let Some(lora) = &model.tuning.lora else { return vec![] };
-    let dialect = dialect(model);
+    let dialect = base.dialect(model);
     let transposed = matches!(dialect, Dialect::HuggingFace(family) if family.transposed());
     let causal = model.config.mask == limpid_core::config::Mask::Causal;
-    let targets: Vec<String> = modules(model).into_iter().map(|(_, name)| name).collect();
-    let config = json!({
+    let modules = written(model, dialect);
+    let targets: Vec<&str> = modules.iter().map(|module| &*module.name).collect();
+    let mut config = json!({
         "peft_type": "LORA", "task_type": if causal { json!("CAUSAL_LM") } else { Value::Null },
         "base_model_name_or_path": base.path, "r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout,
         "target_modules": targets, "fan_in_fan_out": transposed, "bias": "none", "inference_mode": true,
         "init_lora_weights": true,
     });
+    for module in modules.iter().filter(|module| module.products.len() > 1) {
+        let times = module.products.len();
+        config[RANKS][&module.name] = json!(times * lora.rank);
+        config[ALPHAS][&module.name] = json!(times as f64 * lora.alpha);
+    }
     let base = serde_json::to_string_pretty(base).expect("a base is JSON");
     vec![(CONFIG.into(), format!("{config:#}\n")), ("base.json".into(), format!("{base}\n"))]
 }
 
-/// The matrices of a model's adapter, as they are written.
-pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<OutputTensor<'a>> {
+/// The matrices of a model's adapter, as they are written to `folder`, which [`describe`] began.
+pub(super) fn tensors<'a>(folder: &Path, model: &'a Model, backend: &'a dyn Backend) -> Result<Vec<OutputTensor<'a>>> {
+    let dialect = base(folder)?.map_or_else(|| earlier_dialect(model), |base| base.dialect(model));
     let mut outs = vec![];
-    for (link, module) in modules(model) {
-        let weight = model.param(&link.param).expect("links are of the model's parameters");
-        let [a, b] = model.adapter(weight).expect("modules are adapted");
-        let [a_name, b_name] = pair(&module);
-        let out = |name, shape, values: MakeValues<'a>| OutputTensor::new(name, Dtype::F32, shape, vec![values]);
-        outs.push(out(a_name, a.shape(), Box::new(move || Ok(backend.read(a.region)?))));
-        let shape = vec![link.rows.len(), b.region.cols];
-        outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.region)?)))));
+    for module in written(model, dialect) {
+        let ([a_name, b_name], [a, b]) = (pair(&module.name), module.products[0]);
+        let rank = module.products.len() * b.region.cols;
+        let shapes = [vec![rank, a.region.cols], vec![module.links[0].their_rows(), rank]];
+        let module = Rc::new(module);
+        let makes: [MakeValues; 2] = [
+            Box::new({
+                let module = module.clone();
+                move || module.a(backend)
+            }),
+            Box::new(move || module.b(backend)),
+        ];
+        for ((name, shape), make) in [a_name, b_name].into_iter().zip(shapes).zip(makes) {
+            outs.push(OutputTensor::new(name, Dtype::F32, shape, vec![make]));
+        }
     }
-    outs
+    Ok(outs)
 }
 
 /// Reads an adapter into a model that has one.

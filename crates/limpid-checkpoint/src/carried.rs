@@ -3,7 +3,7 @@
 
 use super::{Format, LARGEST_JSON, Result, at, read_json, refuse, replace};
 use limpid_base::files;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,15 @@ const TOKENIZERS: &[&str] = &[
 ];
 /// Further chat templates, by name.
 pub(super) const TEMPLATES: &str = "additional_chat_templates";
+/// The key of the tokens that end a text or a turn: one, or a list.
+pub(super) const EOS: &str = "eos_token_id";
 /// More than any file that is taken along has.
 const LARGEST: u64 = 256 << 20;
+
+/// Ids as config.json and generation_config.json have them: one, or a list.
+pub(super) fn ids(all: &[u32]) -> Value {
+    if let [one] = all { json!(one) } else { json!(all) }
+}
 
 /// Whether it is of the tokenizer: another tokenizer makes it wrong.
 fn is_tokenizers(name: &str) -> bool {
@@ -66,6 +73,8 @@ pub struct Carried {
     other: Vec<String>,
     /// Keys of HuggingFace's config.json that limpid has no use for, and that change no number.
     pub ignored: Vec<String>,
+    /// The tokens that end a text or a turn, where these are not those that the files name.
+    ends: Vec<u32>,
 }
 
 impl Carried {
@@ -96,7 +105,7 @@ impl Carried {
             None if stored.exists() => Some(at(&stored, files::read_text(&stored, LARGEST_JSON))?),
             None => None,
         };
-        Ok(Carried { folder: folder.into(), names, origin, tokenizer: true, other, ignored: vec![] })
+        Ok(Carried { folder: folder.into(), names, origin, tokenizer: true, other, ignored: vec![], ends: vec![] })
     }
 
     /// The same for another tokenizer, or none: without the files that speak of the old one.
@@ -105,7 +114,27 @@ impl Carried {
         let (left, names): (Vec<String>, Vec<String>) =
             self.names.into_iter().partition(|name| is_tokenizers(name) || name.starts_with(TEMPLATES));
         self.other.extend(left);
-        Carried { names, tokenizer: false, ..self }
+        Carried { names, tokenizer: false, ends: vec![], ..self }
+    }
+
+    /// The same for a model whose texts and turns end with these tokens, whatever the files name.
+    #[must_use]
+    pub fn with_ends(mut self, ends: Vec<u32>) -> Carried {
+        if let Some(origin) = self.origin.as_mut() {
+            let mut config: Map<String, Value> = serde_json::from_str(origin).unwrap_or_default();
+            config.insert(EOS.into(), ids(&ends));
+            *origin = format!("{:#}\n", Value::from(config));
+        }
+        if !self.names.iter().any(|name| name == GENERATION) {
+            self.names.push(GENERATION.into());
+            self.names.sort();
+        }
+        Carried { ends, ..self }
+    }
+
+    /// What [`Carried::with_ends`] was given; else nothing.
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
     }
 
     /// What goes along into such a model as it is, and what of the folder is left behind.
@@ -113,9 +142,17 @@ impl Carried {
         if format.is_folder() {
             return [self.names.clone(), self.other.clone()];
         }
-        // one file has the tokenizer in it, or none
-        let left = self.names.iter().filter(|name| !TOKENIZERS.contains(&name.as_str()));
+        // one file has the tokenizer in it, or none, and the tokens that end a text
+        let read = |name: &String| TOKENIZERS.contains(&name.as_str()) || name == GENERATION && self.names_ends_alone();
+        let left = self.names.iter().filter(|name| !read(name));
         [vec![], left.chain(&self.other).cloned().chain(self.more_templates()).collect()]
+    }
+
+    /// Whether generation_config.json names the tokens that end a text or a turn, and nothing else.
+    fn names_ends_alone(&self) -> bool {
+        let path = self.folder.join(GENERATION);
+        let said = json_if_there(&path).ok().and_then(|said| said.as_object().cloned()).unwrap_or_default();
+        said.keys().all(|key| key == EOS)
     }
 
     /// What tokenizer_config.json says; null if there is none.
@@ -172,7 +209,16 @@ impl Carried {
     pub(super) fn put(&self, to: &Path) -> Result<()> {
         for name in &self.names {
             let (from, to) = (self.folder.join(name), to.join(name));
-            let bytes = at(&from, files::read_small(&from, LARGEST))?;
+            let bytes = if name == GENERATION && !self.ends.is_empty() {
+                let mut config: Map<String, Value> = match from.exists() {
+                    true => read_json(&from, "it is not an object in JSON")?,
+                    false => Map::new(),
+                };
+                config.insert(EOS.into(), ids(&self.ends));
+                format!("{:#}\n", Value::from(config)).into_bytes()
+            } else {
+                at(&from, files::read_small(&from, LARGEST))?
+            };
             if let Some(inner) = to.parent() {
                 at(inner, files::create_folder(inner))?;
             }

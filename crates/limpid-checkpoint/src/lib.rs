@@ -317,7 +317,7 @@ pub fn save_weights(folder: &Path, model: &Model, backend: &dyn Backend, step: u
     let read = |region| backend.read(region);
     let tensors = match model.tuning.lora {
         None => stored(model, &read, MemorySpace::Param, ""),
-        Some(_) => adapter::tensors(model, backend),
+        Some(_) => adapter::tensors(folder, model, backend)?,
     };
     let mut facts = format_pt();
     facts.insert("step".into(), step.to_string());
@@ -444,8 +444,8 @@ pub struct Checkpoint {
     pub left_out: Vec<String>,
     /// What its folder has beside all this, which goes along when the model is written.
     pub carried: Carried,
-    /// The adapter that is merged into its weights.
-    pub adapter: Option<Adapter>,
+    /// The adapters that are merged into its weights.
+    pub adapters: Vec<Adapter>,
     /// What a GGUF file says beside its tokenizer's tables: of its author, its license, how it was made.
     pub metadata: gguf::Metadata,
     /// Its keys that change no number and that limpid writes to GGUF only.
@@ -506,11 +506,12 @@ impl Checkpoint {
         let model = opened.outline()?;
         opened.linked(&opened.dialect.links(&model), &model).check()?;
         let store = if verified { opened.store } else { opened.store.unverified() };
-        Ok(Checkpoint { store, verified, ..opened })
+        let opened = Checkpoint { store, verified, ..opened };
+        if about.is_dir() && adapter::is_in(path) { opened.with_adapter(path) } else { Ok(opened) }
     }
 
     fn open_adapter(path: &Path, verified: bool) -> Result<Checkpoint> {
-        let Some((base, _)) = adapter::base(path)? else {
+        let Some(base) = adapter::base_path(path)? else {
             let what = "it does not say which model it is for: open that model, with this as its adapter";
             return refuse(&path.join(adapter::CONFIG), what);
         };
@@ -524,26 +525,47 @@ impl Checkpoint {
         Checkpoint::open_as(&base, verified)?.with_adapter(path)
     }
 
-    /// The same model with the adapter in the folder `path`, merged.
+    /// The same model with the adapter in the folder `path`, merged after those that it has already.
     ///
     /// # Errors
-    /// As [`Adapter::open`], or if the adapter was trained on other weights.
+    /// As [`Adapter::open`], if the adapter was trained on other weights, or if it is merged already.
     pub fn with_adapter(self, path: &Path) -> Result<Checkpoint> {
-        if let Some((base, Some(made_for))) = adapter::base(path)?
-            && self.fingerprint()? != made_for
+        let place = |path: &Path| path.canonicalize().unwrap_or(path.into());
+        if self.adapters.iter().any(|adapter| place(&adapter.path) == place(path)) {
+            return refuse(path, "this adapter is merged into the model already: give it once");
+        }
+        if let Some(base) = adapter::base(path)?
+            && !base.is(&self)?
         {
-            let (own, base) = (self.path.display(), base.display());
+            let (own, base) = (self.path.display(), base.path.display());
             let what = format!("the adapter was made for the model {base}, and {own} is another, or has changed since");
             return refuse(path, what);
         }
         let model = self.outline()?;
-        let adapter = Some(Adapter::open_in(self.dialect, path, &model, &self.path, self.verified)?);
+        let likely = [self.dialect, self.dialect_of_adapters()];
+        let adapter = Adapter::open_in(&likely, path, &model, &self.path, self.verified)?;
         let tokenizer = match self.tokenizer {
             None if path.is_dir() => Tokenizer::open(path)?,
             own => own,
         };
         let chat_template = chat_template(path)?.or(self.chat_template);
-        Ok(Checkpoint { adapter, tokenizer, chat_template, ..self })
+        let adapters = self.adapters.into_iter().chain([adapter]).collect();
+        // an adapter of conversations ends its turns
+        let taught = if path.join(GENERATION).exists() { ends(path)? } else { vec![] };
+        let (ends, carried) = match taught.is_empty() {
+            true => (self.ends, self.carried),
+            false => (taught.clone(), self.carried.with_ends(taught)),
+        };
+        Ok(Checkpoint { adapters, tokenizer, chat_template, ends, carried, ..self })
+    }
+
+    /// Whose names an adapter of this model has: those of the family as which transformers opens it, or ours where there is none.
+    fn dialect_of_adapters(&self) -> Dialect {
+        if let Dialect::HuggingFace(_) = self.dialect {
+            return self.dialect;
+        }
+        let origin = self.carried.origin().map(|(text, _)| text);
+        huggingface::express(&self.config, origin).map_or(Dialect::Own, |(family, ..)| Dialect::HuggingFace(family))
     }
 
     /// The same with a tokenizer that has more tokens. Their rows, in the token table and in the head, are the mean of all others' (Hewitt 2021):
@@ -583,8 +605,8 @@ impl Checkpoint {
         dialect::outline(&self.config).map_err(|source| CheckpointError::Config { path: self.path.clone(), source })
     }
 
-    /// Identifies this model in every format: a checksum of its sizes, and of the gains and biases that are not all 0 or all 1. (These
-    /// are few, every format keeps them exactly, and any training changes them.)
+    /// Identifies this model in every format and type: a checksum of its sizes, and of the gains and biases that are not all 0 or all 1.
+    /// (These are few, and every format keeps them exactly.) Some models have none: [`Checkpoint::weights_sum`] is of the others.
     ///
     /// # Errors
     /// If a tensor has a type that limpid cannot read.
@@ -595,12 +617,40 @@ impl Checkpoint {
             [c.vocab_size, c.context_length, c.d_model, c.n_layer, c.d_ff, c.heads().n_head, c.heads().n_kv_head];
         sizes.iter().for_each(|n| hash.update(&(*n as u64).to_le_bytes()));
         for param in model.params.iter().filter(|p| !p.is_matrix()) {
-            let values = self.values(&model, param)?;
+            let values = self.values_of_base(&model, param)?;
             if !values.iter().all(|v| *v == 0.0) && !values.iter().all(|v| *v == 1.0) {
                 values.iter().for_each(|v| hash.update(&v.to_le_bytes()));
             }
         }
         Ok(format!("{:016x}", hash.digest()))
+    }
+
+    /// A checksum of all matrices, without what adapters add to them: the same in every format that keeps their values. It leaves out those
+    /// that change nothing, which a format may add.
+    ///
+    /// # Errors
+    /// If a tensor has a type that limpid cannot read.
+    pub fn weights_sum(&self) -> Result<String> {
+        let model = self.outline()?;
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        for param in model.params.iter().filter(|p| p.is_matrix()) {
+            let values = self.values_of_base(&model, param)?;
+            if dialect::changes_nothing(param, &values) {
+                continue;
+            }
+            match bytemuck::try_cast_slice(&values) {
+                Ok(bytes) if cfg!(target_endian = "little") => hash.update(bytes),
+                _ => values.iter().for_each(|v| hash.update(&v.to_le_bytes())),
+            }
+        }
+        Ok(format!("{:016x}", hash.digest()))
+    }
+
+    /// The types in which its matrices are stored, which decide what their values are.
+    fn stored_types(&self) -> String {
+        let tensors = self.names.values().filter_map(|name| self.store.get(name));
+        let types = tensors.filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.dtype.to_string());
+        types.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
     }
 
     /// A configuration and its weights, with nothing beside them.
@@ -619,7 +669,7 @@ impl Checkpoint {
             chat_template: None,
             left_out: vec![],
             carried: Carried::default(),
-            adapter: None,
+            adapters: vec![],
             metadata: gguf::Metadata::default(),
             unused: vec![],
             added: 0..0,
@@ -736,7 +786,7 @@ impl Checkpoint {
             return self.store.check();
         }
         self.linked(&self.dialect.links(model), model).load(backend, MemorySpace::Param)?;
-        for param in model.params.iter().filter(|p| self.adapter.as_ref().is_some_and(|a| a.adapts(p))) {
+        for param in model.params.iter().filter(|p| self.is_adapted(p)) {
             backend.write(param.region, &self.values(model, param)?)?;
         }
         Ok(())
@@ -750,11 +800,19 @@ impl Checkpoint {
         if let Some(values) = self.with_added_rows(model, param)? {
             return Ok(values.into());
         }
-        let values = self.linked(&self.dialect.links(model), model).values(param)?;
-        match &self.adapter {
-            Some(adapter) => adapter.merge(param, values),
-            None => Ok(values),
-        }
+        self.adapters
+            .iter()
+            .try_fold(self.values_of_base(model, param)?, |values, adapter| adapter.merge(param, values))
+    }
+
+    /// The values of one parameter without what adapters add to them.
+    fn values_of_base(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
+        self.linked(&self.dialect.links(model), model).values(param)
+    }
+
+    /// Whether an adapter adds to a parameter.
+    pub fn is_adapted(&self, param: &Param) -> bool {
+        self.adapters.iter().any(|adapter| adapter.adapts(param))
     }
 
     /// The tokens that end a text or a turn by generation_config.json, or else config.json, of a folder; of a file none.
@@ -802,9 +860,8 @@ impl Checkpoint {
 
     /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see [`ModelData::rows`].
     pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<StoredRows<'_>> {
-        let adapted = self.adapter.as_ref().is_some_and(|adapter| adapter.adapts(param));
         let found = self.linked(&self.dialect.links(model), model).rows_as_stored(param, rows);
-        found.ok().flatten().filter(|_| !adapted)
+        found.ok().flatten().filter(|_| !self.is_adapted(param))
     }
 
     /// How its matrices are stored: as the token table is, but f32 for a mixture with blocks, which one type cannot hold.
@@ -828,7 +885,7 @@ impl Checkpoint {
     /// If a single bit was changed.
     pub fn check_sum(&self) -> Result<()> {
         self.store.check()?;
-        self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.store().check())
+        self.adapters.iter().try_for_each(|adapter| adapter.store().check())
     }
 
     /// The first NaN or infinity: its tensor, and the index in it.
@@ -853,7 +910,7 @@ fn ends(folder: &Path) -> Result<Vec<u32>> {
             continue;
         }
         let config: serde_json::Map<String, serde_json::Value> = read_json(&path, "it is not an object in JSON")?;
-        let said = config.get("eos_token_id").unwrap_or(&serde_json::Value::Null);
+        let said = config.get(carried::EOS).unwrap_or(&serde_json::Value::Null);
         let all = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
         // a number below 0 stands for none; what else is in a config.json is not said for this alone
         let wrong =
@@ -1089,11 +1146,25 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> R
     at(path, done).map_err(CheckpointError::inner)
 }
 
-/// The generation_config.json of a model with this tokenizer, if the model's files named the tokens that end its texts and turns.
-pub fn generation_config(tokenizer: &Tokenizer) -> Option<String> {
-    let (end, more) = (tokenizer.end_of_text(), tokenizer.more_ends());
-    let all: Vec<u32> = end.into_iter().chain(more.iter().copied().filter(|id| Some(*id) != end)).collect();
-    (!more.is_empty()).then(|| format!("{:#}\n", serde_json::json!({ "eos_token_id": all })))
+/// The generation_config.json of a model with this tokenizer, if more than one token ends its texts and turns.
+pub fn generation_config(tokenizer: &Tokenizer, chat_template: Option<&str>) -> Option<String> {
+    let all = ends_of(tokenizer, chat_template);
+    let named = !tokenizer.more_ends().is_empty();
+    (named || all.len() > 1).then(|| format!("{:#}\n", serde_json::json!({ carried::EOS: all })))
+}
+
+/// The tokens that end a text or a turn: the tokenizer's own, the end of a text first, and the end of a turn that the template writes.
+fn ends_of(tokenizer: &Tokenizer, chat_template: Option<&str>) -> Vec<u32> {
+    let writes =
+        |id: &u32| chat_template.is_some_and(|text| tokenizer.decode(&[*id]).is_ok_and(|end| text.contains(&end)));
+    let turn = tokenizer.end_of_turn().filter(writes);
+    let mut all: Vec<u32> = vec![];
+    for id in tokenizer.end_of_text().into_iter().chain(tokenizer.more_ends()).chain(turn) {
+        if !all.contains(&id) {
+            all.push(id);
+        }
+    }
+    all
 }
 
 #[cfg(test)]

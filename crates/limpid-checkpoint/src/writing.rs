@@ -6,7 +6,7 @@ use super::dialect::{self, Link, TensorLayout, regained};
 use super::store::{Dtype, MakeValues, OutputTensor, refuse};
 use super::{
     CHAT_TEMPLATE, Carried, CheckpointError, Format, GENERATION, LARGEST_JSON, ModelData, Result, StoredRows, at,
-    chat_template, format_pt, generation_config, gguf, llmc, replace, safetensors_file, write_text,
+    chat_template, ends_of, format_pt, generation_config, gguf, llmc, replace, safetensors_file, write_text,
 };
 use limpid_core::config::Config;
 use limpid_core::model::{Model, Param, ParamRole};
@@ -142,7 +142,8 @@ impl<'d> Writing<'_, 'd> {
         safetensors_file::write_sharded(path, tensors, format_pt(), source.shard_bytes)?;
         // what the model came with is right for its own tokenizer
         let tokenizer = Some(source.tokenizer).filter(|_| !keys.came || !origin.is_some_and(|(_, own)| own));
-        write_text(&path.join("config.json"), &huggingface::write(family, &config, keys, tokenizer, dtype))?;
+        let text = huggingface::write(family, &config, keys, tokenizer, &ends(source), dtype);
+        write_text(&path.join("config.json"), &text)?;
         if let Some(tokenizer) = source.tokenizer {
             tokenizer.export(path, config.context_length)?;
         }
@@ -200,6 +201,9 @@ impl<'d> Writing<'_, 'd> {
         if let Some(template) = source.chat_template {
             metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
         }
+        if !came || source.carried.is_some_and(|carried| !carried.ends().is_empty()) {
+            dialect::gguf::put_ends(&mut metadata, &ends(source));
+        }
         if let Some(pooling) = source.carried.and_then(Carried::pooling) {
             dialect::gguf::put_pooling(&mut metadata, kind, &pooling);
         }
@@ -239,9 +243,18 @@ impl<'d> Writing<'_, 'd> {
     }
 }
 
-/// Writes to the folder which tokens end a text or a turn, if the tokenizer knows and no carried file says so.
+/// The tokens that end a text or a turn, the end of a text first.
+fn ends(source: &ModelData) -> Vec<u32> {
+    match source.carried.map(Carried::ends) {
+        Some(said) if !said.is_empty() => said.to_vec(),
+        _ => source.tokenizer.map(|tokenizer| ends_of(tokenizer, source.chat_template)).unwrap_or_default(),
+    }
+}
+
+/// Writes to the folder which tokens end a text or a turn, if the tokenizer or the template knows and no carried file says so.
 fn write_ends(folder: &Path, source: &ModelData) -> Result<()> {
-    match source.tokenizer.and_then(generation_config).filter(|_| !folder.join(GENERATION).exists()) {
+    let text = source.tokenizer.and_then(|tokenizer| generation_config(tokenizer, source.chat_template));
+    match text.filter(|_| !folder.join(GENERATION).exists()) {
         Some(text) => write_text(&folder.join(GENERATION), &text),
         None => Ok(()),
     }

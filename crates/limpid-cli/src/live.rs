@@ -24,10 +24,10 @@ mod served {
     const EVERY: Duration = Duration::from_secs(1);
 
     /// A run whose new checkpoints are served.
-    pub fn followed(path: PathBuf, adapter: Option<PathBuf>, verified: bool, how: ServedAs) -> Follow {
+    pub fn followed(path: PathBuf, adapters: Vec<PathBuf>, verified: bool, how: ServedAs) -> Follow {
         let model = path.clone();
         let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> {
-            Ok(models::adapted(&model, adapter.as_deref(), verified)?)
+            Ok(models::adapted(&model, &adapters, verified)?)
         };
         Follow { path, open: Box::new(open), how, every: EVERY }
     }
@@ -85,7 +85,7 @@ mod served {
             let port = self.port.take()?;
             let serve = || -> Result<Server> {
                 let model = ServedModel::new(models::checkpoint(&self.folder, true)?, &self.how)?;
-                let follow = followed(self.folder.clone(), None, true, self.how.clone());
+                let follow = followed(self.folder.clone(), vec![], true, self.how.clone());
                 Ok(port.serve(model, Some(follow), Box::new(|_| {}))?)
             };
             match serve() {

@@ -78,7 +78,7 @@ const STEADY: f64 = 2.0;
 /// Measures a server, and the same requests on the engine alone.
 pub fn run(args: &LoadArgs) -> Result<()> {
     models::shares(&args.machine)?;
-    let checkpoint = models::adapted(&args.model, None, !args.machine.no_verify)?;
+    let checkpoint = models::adapted(&args.model, &[], !args.machine.no_verify)?;
     models::suits(&checkpoint, &args.machine)?;
     let machine = Machine { cache: args.kv_cache_dtype, ..args.machine.machine() };
     let how = ServedAs { id: "model".into(), machine, template: None };

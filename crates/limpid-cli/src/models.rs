@@ -73,9 +73,9 @@ pub struct WeightOptions {
     /// The same as MODEL
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
+    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's (repeatable: their sum is added)
     #[arg(long, value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
+    pub adapter: Vec<PathBuf>,
 }
 
 impl WeightOptions {
@@ -95,8 +95,8 @@ impl WeightOptions {
     /// The model as it was named, in a command that is printed.
     pub fn words(&self) -> Result<String> {
         let model = self.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
-        let adapter = self.adapter.as_ref().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
-        Ok(model + &adapter.unwrap_or_default())
+        let adapters = self.adapter.iter().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
+        Ok(model + &adapters.collect::<String>())
     }
 
     /// What a verb takes beside the model, which stands before it: see [`after_model`].
@@ -113,10 +113,10 @@ impl WeightOptions {
         bail!("{error}; a text is given with {flag}: `limpid {verb} {flag} {from}{}`", show::quoted(place))
     }
 
-    /// Opens it, with the adapter if one is given.
+    /// Opens it, with the adapters that are given.
     pub fn open(&mut self, verified: bool) -> Result<Checkpoint> {
-        let adapter = self.adapter.clone();
-        adapted(self.path()?, adapter.as_deref(), verified)
+        let adapters = self.adapter.clone();
+        adapted(self.path()?, &adapters, verified)
     }
 }
 
@@ -214,13 +214,10 @@ pub fn newest_folder(files: &[&str]) -> Option<PathBuf> {
     runs.max().map(|(_, folder)| folder)
 }
 
-/// Opens a model, with an adapter if one is given.
-pub fn adapted(model: &Path, adapter: Option<&Path>, verified: bool) -> Result<Checkpoint> {
-    let checkpoint = checkpoint(model, verified)?;
-    Ok(match adapter {
-        Some(adapter) => checkpoint.with_adapter(adapter)?,
-        None => checkpoint,
-    })
+/// Opens a model with these adapters.
+pub fn adapted(model: &Path, adapters: &[PathBuf], verified: bool) -> Result<Checkpoint> {
+    let merge = |checkpoint: Checkpoint, adapter: &PathBuf| checkpoint.with_adapter(adapter);
+    Ok(adapters.iter().try_fold(checkpoint(model, verified)?, merge)?)
 }
 
 /// The prompt where none is given, which is said.

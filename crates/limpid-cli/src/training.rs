@@ -263,7 +263,7 @@ impl TrainingArgs {
         }
         let base = models::checkpoint(Path::new(from), !self.machine.no_verify).context("--from")?;
         models::needs_head(&base)?;
-        if base.adapter.is_some() && self.tuning.lora.is_some() {
+        if !base.adapters.is_empty() && self.tuning.lora.is_some() {
             bail!(
                 "{from} is an adapter itself: merge it first, with limpid convert {} MERGED --to limpid",
                 show::quoted(from)

@@ -47,11 +47,11 @@ impl Placement {
         }
         let mut types: HashMap<String, Vec<Dtype>> = HashMap::new();
         checkpoint.stored(model).into_iter().for_each(|(name, _, dtype)| types.entry(name).or_default().push(dtype));
-        let (stays, merged) = (Cpu::quantised(model, self.machine.precision), checkpoint.adapter.as_ref());
+        let stays = Cpu::quantised(model, self.machine.precision);
         let codes = |param: &Param| {
             let blocks = |dtype: &Dtype| if let Dtype::Blocks(quant) = dtype { Some(*quant) } else { None };
             let quants = types.get(&param.name)?.iter().map(blocks).collect::<Option<Vec<_>>>()?;
-            let whole = stays.contains(&param.region) && merged.is_none_or(|adapter| !adapter.adapts(param));
+            let whole = stays.contains(&param.region) && !checkpoint.is_adapted(param);
             Some([4 * param.region.len(), Codes::of(quants).filter(|_| whole)?.bytes_of(param.region.len())])
         };
         let add = |[a, b]: [usize; 2], [c, d]: [usize; 2]| [a + c, b + d];

@@ -26,7 +26,7 @@ use crate::train::{
 use crate::{Lm, Machine, files, objective};
 use serde_json::{Value, json};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A training that has not begun: of a new model, or of one that goes on learning.
@@ -455,7 +455,7 @@ impl Training {
         }
         match self.base.as_ref().and_then(Lm::checkpoint) {
             None => Err(Error::Adapter("save the model, and open the saved one")),
-            Some(files) if files.adapter.is_some() => {
+            Some(files) if !files.adapters.is_empty() => {
                 Err(Error::Adapter("the model is an adapter itself: save it whole first"))
             }
             Some(_) => Ok(()),
@@ -606,6 +606,22 @@ fn with_rows(base: Lm, tokenizer: &Tokenizer, training: &Training) -> Result<Lm>
     Ok(base.into_checkpoint().ok_or(Error::NoRows)?.with_more_tokens(tokenizer.clone()).into())
 }
 
+/// The special tokens that end what is learned of conversations: the last of an answer, or the last but one before a blank.
+fn ends_of_answers(tokens: &Tokens, tokenizer: &Tokenizer) -> BTreeSet<u32> {
+    let specials: BTreeSet<u32> = tokenizer.specials().into_iter().map(|(_, id)| id).collect();
+    let is_blank = |id: u32| tokenizer.decode(&[id]).is_ok_and(|text| text.trim().is_empty());
+    let mut ends = BTreeSet::new();
+    for document in (0..tokens.documents()).map(|i| tokens.document(i)) {
+        let is_last = |at: &usize| tokens.counted(*at) && (at + 1 == document.end || !tokens.counted(at + 1));
+        for at in document.clone().filter(is_last) {
+            let before = || (at > document.start && is_blank(tokens.id(at))).then(|| tokens.id(at - 1));
+            let last = Some(tokens.id(at)).filter(|id| specials.contains(id)).or_else(before);
+            ends.extend(last.filter(|id| specials.contains(id)));
+        }
+    }
+    ends
+}
+
 impl TrainingPlan {
     /// The model that it begins from, if there is one.
     pub fn base(&self) -> Option<&Checkpoint> {
@@ -695,10 +711,10 @@ impl TrainingPlan {
     /// Refuses to go on with an adapter whose model is not what it was.
     fn check_base(&self, folder: &Path) -> Result<()> {
         if let (Some(base), Some(_)) = (self.base(), &self.model.tuning.lora)
-            && let Some((model, Some(made_for))) = adapter::base(folder)?
-            && base.fingerprint()? != made_for
+            && let Some(made_for) = adapter::base(folder)?
+            && !made_for.is(base)?
         {
-            return Err(Error::OtherBase { folder: folder.into(), model });
+            return Err(Error::OtherBase { folder: folder.into(), model: made_for.path });
         }
         Ok(())
     }
@@ -709,7 +725,29 @@ impl TrainingPlan {
         let whole = self.base().filter(|_| self.model.tuning.lora.is_none());
         let carried = whole.map(|from| from.carried.clone()).unwrap_or_default();
         let own = self.base().is_some_and(|from| from.tokenizer.is_some());
-        if own { carried } else { carried.without_tokenizer() }
+        let carried = if own { carried } else { carried.without_tokenizer() };
+        match self.taught_ends() {
+            Some(ends) => carried.with_ends(ends),
+            None => carried,
+        }
+    }
+
+    /// The tokens that end a text or a turn, if conversations teach one that neither the base model's files nor the tokenizer name.
+    fn taught_ends(&self) -> Option<Vec<u32>> {
+        self.conversations.as_ref()?;
+        let tokenizer = &self.corpus.tokenizer;
+        let of_base = self.base().filter(|from| from.tokenizer.is_some()).map(Checkpoint::end_tokens);
+        let mut ends = of_base.unwrap_or_default();
+        if ends.is_empty() {
+            ends.extend(tokenizer.end_of_text());
+        }
+        let known = ends.len();
+        for id in ends_of_answers(&self.corpus.train, tokenizer).into_iter().chain(tokenizer.more_ends()) {
+            if !ends.contains(&id) {
+                ends.push(id);
+            }
+        }
+        (ends.len() > known).then_some(ends)
     }
 
     /// The files that a run begins its folder with, beside those of every run: limpid.toml, which says what it was started with, and what
@@ -718,13 +756,14 @@ impl TrainingPlan {
         let path = self.base().map(|files| absolute(&files.path.display().to_string()));
         let mut files = vec![];
         if let (Some(path), Some(from)) = (&path, self.base()) {
-            files =
-                adapter::describe(&self.model, &adapter::Base { path: path.into(), fingerprint: from.fingerprint()? });
+            if self.model.tuning.lora.is_some() {
+                files = adapter::describe(&self.model, &adapter::Base::new(path.into(), from)?);
+            }
         }
         files.extend(self.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
         let whole = self.base().is_some() && self.model.tuning.lora.is_none();
         if whole && !self.carried().written().any(|name| name == GENERATION) {
-            files.extend(generation_config(&self.corpus.tokenizer).map(|text| (GENERATION.into(), text)));
+            files.extend(generation_config(&self.corpus.tokenizer, None).map(|text| (GENERATION.into(), text)));
         }
         let rest = [
             ("preset", self.preset.clone()),

@@ -426,6 +426,15 @@ pub(super) fn neutral(param: &Param, config: &Config) -> Vec<f32> {
     }
 }
 
+/// Whether a matrix has the values of one that a format has and the model lacked ([`neutral`]).
+pub(super) fn changes_nothing(param: &Param, values: &[f32]) -> bool {
+    use limpid_core::config::Positions::{None, Sinusoidal, SinusoidalOneBased};
+    let usual = Config::default();
+    let all = if param.role == ParamRole::Position { &[None, Sinusoidal, SinusoidalOneBased][..] } else { &[] };
+    values.iter().all(|v| *v == 0.0)
+        || all.iter().any(|positions| neutral(param, &Config { positions: *positions, ..usual.clone() }) == values)
+}
+
 /// A model made to know its parameters, none of which gets memory.
 pub(super) fn outline(config: &Config) -> Result<Model, limpid_core::config::ConfigError> {
     Model::new(config, Mode::Inspect { batch: 1, context: 1 })

@@ -172,7 +172,7 @@ fn decoder(args: &InferenceArgs) -> Result<(Decoder, Vec<usize>)> {
     let machine = &args.machine;
     let each = if machine.precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
     if let Some(path) = &args.path {
-        let checkpoint = models::adapted(path, None, !machine.no_verify)?;
+        let checkpoint = models::adapted(path, &[], !machine.no_verify)?;
         args.model.config_of(&path.display().to_string(), &checkpoint.config)?;
         let model = Model::new(&checkpoint.config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 })?;
         let bytes = |param: &Param| -> usize {

@@ -34,9 +34,9 @@ pub struct Args {
     src: PathBuf,
     /// Where to: a folder, or a file for gguf and llmc
     dst: PathBuf,
-    /// A LoRA adapter to merge into it: a folder of limpid's or PEFT's
+    /// A LoRA adapter to merge into it: a folder of limpid's or PEFT's (repeatable: their sum is added)
     #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    adapter: Vec<PathBuf>,
     /// Require that SRC has this format: limpid, hf, gguf, llmc
     #[arg(long, value_name = "FORMAT")]
     from: Option<Format>,
@@ -72,7 +72,7 @@ fn shard_size(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let source = crate::models::adapted(&args.src, args.adapter.as_deref(), !args.no_verify)?;
+    let source = crate::models::adapted(&args.src, &args.adapter, !args.no_verify)?;
     let conversion = Conversion::decide(&args, &source)?;
     let start = Instant::now();
     conversion.write()?;
@@ -289,8 +289,8 @@ fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
     let dst = args.dst.display();
     let is = if format.is_folder() { "a folder" } else { "one file" };
     let place = resolved(&args.dst)?;
-    let adapter = source.adapter.as_ref().map(|adapter| &*adapter.path);
-    for used in [Some(&*args.src), Some(&*source.path), adapter].into_iter().flatten() {
+    let adapters = source.adapters.iter().map(|adapter| &*adapter.path);
+    for used in [&*args.src, &*source.path].into_iter().chain(adapters) {
         let shown = used.display();
         let Ok(used) = used.canonicalize() else { continue };
         let part = place.file_name().is_some_and(|name| is_part(&name.display().to_string()));

@@ -136,8 +136,8 @@ pub fn run(mut args: Args) -> Result<()> {
         options.engine.cache_bytes = whole(options.engine.sequences).min(UNKNOWN_MEMORY);
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
-    let (adapter, verified) = (args.weights.adapter.clone(), !args.machine.no_verify);
-    let follow = args.follow.then(|| live::followed(path, adapter, verified, how.clone()));
+    let (adapters, verified) = (args.weights.adapter.clone(), !args.machine.no_verify);
+    let follow = args.follow.then(|| live::followed(path, adapters, verified, how.clone()));
     let model = ServedModel::new(checkpoint, &how)?;
     options.against = glass::others(&args.against, &how.id, &args.machine)?;
     let fingerprint = model.fingerprint.clone();

@@ -2,9 +2,10 @@
 //! refused.
 
 use crate::common::{Folder, block, root};
-use limpid::checkpoint::{Checkpoint, safetensors_file};
+use limpid::checkpoint::{Checkpoint, gguf, safetensors_file};
 use limpid::config::Config;
 use limpid::model::{Lora, Tuning};
+use limpid::tokenizer::Tokenizer;
 use limpid::train::{Control, Run, RunSettings, TrainEvent};
 use limpid::{Lm, Training};
 use serde_json::Value;
@@ -320,4 +321,71 @@ fn conversations_are_trained_in_the_template_of_the_model() {
     f.both(&format!("train --from hf --data chat.jsonl --chat-template chatml.jinja {specials} --batch-size 2 --steps 2 --val-fraction 0 --sample 0 --out of-hf"));
     f.both("generate --model of-hf --chat 'a cat' --max-tokens 4");
     f.both("convert of-hf back --to hf");
+}
+
+/// A template that nobody else has.
+const OWN_TURNS: &str = "{% for m in messages %}<|say|>{{ m.role }}: {{ m.content }}<|fin|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|say|>assistant: {% endif %}";
+
+/// The special token that ends answers in training ends them in other programs too: beside the end of the text it stands in
+/// generation_config.json, config.json and GGUF, of models and of adapters, whatever their template, and whatever else the model's files say.
+#[test]
+fn what_ends_an_answer_is_named_in_all_that_is_written() {
+    let f = Folder::new("ends");
+    fs::write(f.0.join("text.txt"), format!("{TEXT}user assistant: \n").repeat(40)).unwrap();
+    fs::write(f.0.join("chat.jsonl"), TALKS).unwrap();
+    fs::write(f.0.join("chatml.jinja"), CHATML).unwrap();
+    fs::write(f.0.join("own.jinja"), OWN_TURNS).unwrap();
+    let short = "--val-fraction 0 --batch-size 2 --steps 2 --sample 0 --threads 1 --preflight false --json";
+    let small = format!("--d-model 16 --n-head 2 --n-layer 2 --context-length 64 {short}");
+    let specials = "--add-special-tokens '<|im_start|>,<|im_end|>,<|say|>,<|fin|>'";
+    f.both(&format!("train --data text.txt --tokenizer char {small} --out base"));
+    f.both(&format!("train --from base --data text.txt {specials} {short} --out wide"));
+    f.both("convert wide hf --to hf");
+    let read = |path: &str| -> Value { serde_json::from_slice(&f.bytes(path)).unwrap() };
+    let id = |folder: &str, token: &str| {
+        let tokenizer = Tokenizer::load(f.0.join(folder).join("tokenizer.json")).unwrap();
+        tokenizer.special(token).unwrap_or_else(|| panic!("{folder} has no {token}"))
+    };
+    // what else the model's files say stays
+    let said = |path: &str, key: &str, value: Value| {
+        let mut file = if f.0.join(path).exists() { read(path) } else { Value::Object(Default::default()) };
+        file[key] = value;
+        fs::write(f.0.join(path), file.to_string()).unwrap();
+    };
+    let end = id("wide", "<|endoftext|>");
+    said("hf/generation_config.json", "eos_token_id", end.into());
+    said("hf/generation_config.json", "temperature", 0.5.into());
+    assert_eq!(read("hf/config.json")["eos_token_id"], end);
+    for (name, how, folder, token) in [
+        ("scratch", format!("--tokenizer char {small}"), "scratch", "<|end|>"),
+        ("chatml", format!("--from wide --chat-template chatml.jinja {short}"), "wide", "<|im_end|>"),
+        ("own", format!("--from wide --chat-template own.jinja {short}"), "wide", "<|fin|>"),
+        ("lora", format!("--from wide --chat-template own.jinja --lora 2 {short}"), "wide", "<|fin|>"),
+        ("of-hf", format!("--from hf --chat-template chatml.jinja {short}"), "wide", "<|im_end|>"),
+        ("hf-lora", format!("--from hf --chat-template chatml.jinja --lora 2 {short}"), "wide", "<|im_end|>"),
+    ] {
+        f.both(&format!("train --data chat.jsonl {how} --out {name}"));
+        let (end, turn) = (id(folder, "<|endoftext|>"), id(folder, token));
+        let both = serde_json::json!([end, turn]);
+        f.both(&format!("convert {name} {name}-hf --to hf --verify"));
+        f.both(&format!("convert {name} {name}.gguf"));
+        f.both(&format!("convert {name}-hf {name}-back --to limpid"));
+        f.both(&format!("convert {name}-back {name}-again --to hf"));
+        for file in ["/generation_config.json", "-hf/generation_config.json", "-hf/config.json", "-again/config.json"] {
+            let found = read(&format!("{name}{file}"));
+            assert_eq!(found["eos_token_id"], both, "{name}{file}: {found}");
+            if file.contains("-hf/gen") && how.contains("--from hf") {
+                assert_eq!(found["temperature"], 0.5, "{name}{file}: {found}");
+            }
+        }
+        let (metadata, _) = gguf::open(&f.0.join(format!("{name}.gguf"))).unwrap();
+        let key = |place: &str| metadata.u64(&format!("tokenizer.ggml.{place}_token_id")).ok();
+        assert_eq!([key("eos"), key("eot")], [end, turn].map(|id| Some(u64::from(id))), "{name}");
+        // and what stops limpid stops what it wrote
+        let ends = |path: &str| Checkpoint::open(&f.0.join(path)).unwrap().tokenizer.unwrap().more_ends();
+        assert!(ends(&format!("{name}-hf")).contains(&turn) && ends(&format!("{name}.gguf")).contains(&turn), "{name}");
+    }
+    // a text teaches no turns
+    assert!(!f.0.join("wide/generation_config.json").exists() && read("hf/config.json")["eos_token_id"] == end);
 }

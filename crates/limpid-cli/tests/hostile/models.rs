@@ -231,7 +231,7 @@ fn look(whole: &Whole) -> Result<Seen, String> {
     };
     let (tokenizer, ids) = opened.tokenizer.as_ref().map(said).transpose()?.unwrap_or_default();
     let mut config: Value = serde_json::from_str(&opened.config.to_json()).expect("a configuration is JSON");
-    if let Some(adapter) = &opened.adapter {
+    if let Some(adapter) = opened.adapters.first() {
         config["lora"] = format!("{:?}", adapter.lora).into();
     }
     Ok(Seen { config, tokenizer, ids, logits: logits.iter().map(|v| v.to_bits()).collect() })

@@ -8,7 +8,7 @@ use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::adapter::{self, Base};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{self, Checkpoint, Format, ModelData, safetensors_file, save};
-use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
+use limpid::config::{Activation, Config, NormKind, NormPlace, Positions, QkNorm};
 use limpid::data::Tokens;
 use limpid::matrix::Precision;
 use limpid::memory::{self, Placement};
@@ -72,6 +72,10 @@ fn begin(folder: &Path, model: &Model, base: &Base) {
     adapter::describe(model, base).iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
 }
 
+fn made_for(base: &Checkpoint) -> Base {
+    Base::new(base.path.clone(), base).unwrap()
+}
+
 /// A random model in a folder.
 fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
     let values = |param: &limpid::model::Param| values(&param.name, param.region.len(), seed);
@@ -119,8 +123,7 @@ fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
             let base = base(&folder.0.join("base"), config, 1);
             let run = folder.0.join("run");
             let (model, mut cpu) = adapted(&base, &lora(targets), score);
-            let fingerprint = base.fingerprint().unwrap();
-            begin(&run, &model, &Base { path: base.path.clone(), fingerprint });
+            begin(&run, &model, &made_for(&base));
             checkpoint::save_weights(&run, &model, &cpu, 1).unwrap();
             let unmerged = losses(&model, &mut cpu);
 
@@ -233,8 +236,7 @@ fn an_adapter_of_another_model_is_refused_with_both_named() {
     let score = Mode::Score { batch: 2, context: TOKENS };
     let own = base(&path("own"), &config, 1);
     let (model, cpu) = adapted(&own, &lora(&["attention"]), score);
-    let made_for = Base { path: own.path.clone(), fingerprint: own.fingerprint().unwrap() };
-    begin(&path("run"), &model, &made_for);
+    begin(&path("run"), &model, &made_for(&own));
     checkpoint::save_weights(&path("run"), &model, &cpu, 1).unwrap();
     let refused = |base: Checkpoint| base.with_adapter(&path("run")).err().expect("refused").to_string();
     let has =
@@ -269,8 +271,6 @@ fn an_adapter_of_another_model_is_refused_with_both_named() {
         ("use_dora", "true"),
         ("modules_to_save", "[\"lm_head\"]"),
         ("bias", "\"all\""),
-        ("rank_pattern", "{\"c_attn\": 4}"),
-        ("alpha_pattern", "{\"c_attn\": 4}"),
         ("init_lora_weights", "\"pissa\""),
         ("peft_type", "\"IA3\""),
         ("something_new", "3"),
@@ -283,6 +283,247 @@ fn an_adapter_of_another_model_is_refused_with_both_named() {
             Checkpoint::open(&path("moved")).unwrap().with_adapter(&path("run")).err().expect(key).to_string();
         has(&message, &["adapter_config.json", &format!("`{key}` is "), "plain LoRA only"]);
     }
+    // patterns that are no names, that two keys answer, that have no number, or another than the tensors
+    for (key, value, says) in [
+        ("rank_pattern", r#"{"h.*c_attn": 3}"#, "names of modules and their ends only"),
+        ("alpha_pattern", r#"{"c_attn": 3, "0.attn.c_attn": 4}"#, "several keys of `alpha_pattern`"),
+        ("alpha_pattern", r#"{"c_attn": "much"}"#, "has no number"),
+        ("rank_pattern", r#"{"c_attn": 0}"#, "has no number"),
+        ("rank_pattern", r#"{"c_attn": 4}"#, "it must be [4, 24]"),
+    ] {
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        config[key] = serde_json::from_str(value).unwrap();
+        fs::write(&file, config.to_string()).unwrap();
+        has(&refused(Checkpoint::open(&path("moved")).unwrap()), &[says]);
+    }
+}
+
+/// What a model computes for some tokens: logits, or the hidden states of one without a head.
+fn outputs(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
+    let ids = common::ids("tokens", TOKENS, model.config.vocab_size);
+    cpu.feed(&Batch::of_sequences(ids, vec![0; TOKENS], TOKENS)).unwrap();
+    cpu.forward(model.ops()).unwrap();
+    cpu.read(model.logits().unwrap_or_else(|| model.ops().last().unwrap().output())).unwrap()
+}
+
+/// The same of a model in files.
+fn outputs_of(files: &Checkpoint) -> Vec<f32> {
+    let model = Model::new(&files.config, Mode::Inspect { batch: 1, context: TOKENS }).unwrap();
+    let mut cpu = Cpu::new(&model, 2);
+    files.load(&model, &mut cpu).unwrap();
+    outputs(&model, &mut cpu)
+}
+
+/// What PEFT does, which knows nothing but names: adds alpha / r B A to the base's own tensor of every target, and writes the result, with
+/// the base's other files, to `to`.
+fn add_as_peft_does(base: &Checkpoint, adapter: &Path, to: &Path) {
+    let config: Value =
+        serde_json::from_str(&fs::read_to_string(adapter.join("adapter_config.json")).unwrap()).unwrap();
+    let matrices = safetensors_file::open(&adapter.join("adapter_model.safetensors")).unwrap();
+    let get = |name: String| matrices.get(&name).unwrap_or_else(|| panic!("no {name}"));
+    let store = base.store();
+    let mut all: Vec<(String, Vec<usize>, Vec<f32>)> = store
+        .names()
+        .map(|name| store.get(name).unwrap())
+        .filter(|tensor| !matches!(tensor.dtype, Dtype::Other(_))) // index tables
+        .map(|tensor| (tensor.name.into(), tensor.shape.to_vec(), tensor.values().unwrap().into_owned()))
+        .collect();
+    let targets = config["target_modules"].as_array().unwrap();
+    assert_eq!(matrices.names().count(), 2 * targets.len(), "no matrix is left over");
+    for target in targets {
+        let target = target.as_str().unwrap();
+        // files of a model without its head, or compiled, have other prefixes than the model in memory
+        let own = format!("{target}.weight");
+        let ends = |long: &str, short: &str| long == short || long.ends_with(&format!(".{short}"));
+        let mut found = all.iter_mut().filter(|(name, ..)| ends(name, &own) || ends(&own, name));
+        let (Some((_, shape, values)), None) = (found.next(), found.next()) else {
+            panic!("{}: {target} is not one of its modules", base.path.display())
+        };
+        let [a, b] = ["A", "B"].map(|part| get(format!("base_model.model.{target}.lora_{part}.weight")));
+        let number = |key: &str, pattern: &str| config[pattern].get(target).unwrap_or(&config[key]).as_f64().unwrap();
+        let (rank, alpha) = (number("r", "rank_pattern") as usize, number("lora_alpha", "alpha_pattern"));
+        let transposed = config["fan_in_fan_out"] == true;
+        let [outs, ins] = if transposed { [shape[1], shape[0]] } else { [shape[0], shape[1]] };
+        assert_eq!((a.shape, b.shape), (&[rank, ins][..], &[outs, rank][..]), "{}: {target}", base.path.display());
+        let (a, b) = (a.values().unwrap(), b.values().unwrap());
+        for (i, j) in (0..outs).flat_map(|i| (0..ins).map(move |j| (i, j))) {
+            let sum: f64 = (0..rank).map(|k| f64::from(b[i * rank + k]) * f64::from(a[k * ins + j])).sum();
+            let at = if transposed { j * outs + i } else { i * ins + j };
+            values[at] = (f64::from(values[at]) + alpha / rank as f64 * sum) as f32;
+        }
+    }
+    fs::create_dir_all(to).unwrap();
+    fs::copy(base.path.join("config.json"), to.join("config.json")).unwrap();
+    let arrays: Vec<checkpoint::NamedArray> =
+        all.iter().map(|(name, shape, values)| checkpoint::NamedArray { name, axes: &[], shape, values }).collect();
+    checkpoint::write_arrays(&to.join("model.safetensors"), &arrays).unwrap();
+}
+
+/// Adapters that limpid trains on a model of any family have the names, shapes and order of rows of the model's own modules, also where one
+/// module is several products here.
+#[test]
+fn adapters_of_every_family_fit_the_modules_of_their_base() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf");
+    let mut compared = 0;
+    for entry in fs::read_dir(fixtures).unwrap() {
+        let place = entry.unwrap().path();
+        let base = Checkpoint::open(&place).unwrap();
+        let plain = outputs_of(&base);
+        for targets in [&["attention", "feed-forward"][..], &["*.mlp.in"]] {
+            let folder = Folder::new("family");
+            let (run, sum) = (folder.0.join("run"), folder.0.join("sum"));
+            let (model, mut cpu) = adapted(&base, &lora(targets), Mode::Inspect { batch: 1, context: TOKENS });
+            begin(&run, &model, &made_for(&base));
+            checkpoint::save_weights(&run, &model, &cpu, 1).unwrap();
+            add_as_peft_does(&base, &run, &sum);
+            let want = common::wide(&outputs(&model, &mut cpu));
+            assert!(plain.iter().zip(&want).any(|(a, b)| (f64::from(*a) - b).abs() > 1e-3), "{}", place.display());
+            for files in [&sum, &run] {
+                let found = outputs_of(&Checkpoint::open(files).unwrap());
+                common::assert_close(&format!("{}: {files:?}", place.display()), &common::wide(&found), &want, 1e-4);
+            }
+            // and what is read to be trained further is what was written
+            let mut other = Cpu::new(&model, 2);
+            base.load(&model, &mut other).unwrap();
+            checkpoint::load_weights(&run, &model, &mut other).unwrap();
+            for param in model.params.iter().filter(|p| p.is_adapter()) {
+                assert_eq!(other.read(param.region).unwrap(), cpu.read(param.region).unwrap(), "{}", param.name);
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared > 200, "{compared}");
+}
+
+/// An adapter opens with the model that it was trained on, in any format and type, and with no other: not of another seed, with another
+/// single weight, or with the adapter merged already. Models without gains and biases have nothing but matrices.
+#[test]
+fn an_adapter_is_for_the_values_of_its_base() {
+    let [gpt2, llama, odd] = configs();
+    let bare = |config: Config| Config {
+        norm_gain: false,
+        norm_offset: false,
+        attention_bias: false,
+        attention_out_bias: Some(false),
+        ffn_bias: false,
+        ..config
+    };
+    let nanochat = Config { qk_norm: QkNorm::HeadPlain, ffn_gated: false, ..bare(llama.clone()) };
+    let olmo = Config { norm: NormKind::Layer, ..bare(llama.clone()) };
+    for (i, config) in [bare(gpt2.clone()), nanochat, olmo, gpt2, llama, odd].into_iter().enumerate() {
+        let folder = Folder::new(&format!("values{i}"));
+        let path = |name: &str| folder.0.join(name);
+        let own = base(&path("own"), &config, 1);
+        let (model, cpu) = adapted(&own, &lora(&["attention"]), Mode::Score { batch: 2, context: TOKENS });
+        begin(&path("run"), &model, &made_for(&own));
+        checkpoint::save_weights(&path("run"), &model, &cpu, 1).unwrap();
+        let outline = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        let with = |name: &str| Checkpoint::open(&path(name)).unwrap().with_adapter(&path("run"));
+        let write = |name: &str, format, dtype: Dtype, from: &Checkpoint, changed: Option<&str>| {
+            let values = |param: &limpid::model::Param| {
+                let mut values = from.values(&outline, param).unwrap().into_owned();
+                let at = values.len() / 2;
+                values[at] += if changed == Some(&*param.name) { 0.01 } else { 0.0 };
+                values
+            };
+            save(&path(name), format, &dtype, &ModelData::new(&config, &values))
+        };
+        write("copy", Format::Limpid, Dtype::F32, &own, None).unwrap();
+        let merged = with("own").unwrap();
+        assert!(with("copy").is_ok(), "{config}");
+        let formats = [("hf", Format::HuggingFace, Dtype::F32), ("f32.gguf", Format::Gguf, Dtype::F32)];
+        for (name, format, dtype) in formats.into_iter().chain([("f16.gguf", Format::Gguf, Dtype::F16)]) {
+            if write(name, format, dtype, &own, None).is_ok() {
+                with(name).unwrap_or_else(|e| panic!("{config}: {name}: {e}"));
+            }
+        }
+        let refused = |name: &str| {
+            let error = with(name).err().unwrap_or_else(|| panic!("{config}: {name} passes")).to_string();
+            assert!(error.contains("was made for the model") && error.contains("is another"), "{error}");
+        };
+        base(&path("seed"), &config, 2);
+        refused("seed");
+        write("merged", Format::Limpid, Dtype::F32, &merged, None).unwrap();
+        refused("merged");
+        for param in &outline.params {
+            write("changed", Format::Limpid, Dtype::F32, &own, Some(&param.name)).unwrap();
+            refused("changed");
+        }
+        // older adapters say less, and are held to that
+        let mut said: Value = serde_json::from_str(&fs::read_to_string(path("run/base.json")).unwrap()).unwrap();
+        said.as_object_mut().unwrap().retain(|key, _| ["path", "fingerprint"].contains(&key.as_str()));
+        fs::write(path("run/base.json"), said.to_string()).unwrap();
+        with("own").unwrap_or_else(|e| panic!("{config}: {e}"));
+        let vectors = outline.params.iter().any(|param| !param.is_matrix());
+        assert_eq!(with("seed").is_err(), vectors, "{config}");
+    }
+}
+
+/// Several adapters of a model add up, as in llama.cpp and PEFT; the same one twice is a mistake.
+#[test]
+fn adapters_of_one_base_add_up() {
+    let [config, ..] = configs();
+    let folder = Folder::new("several");
+    let path = |name: &str| folder.0.join(name);
+    let own = base(&path("own"), &config, 1);
+    let mut sum: Vec<(String, Vec<f64>)> = vec![];
+    let outline = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+    for (name, targets) in [("a", &["attention"][..]), ("b", &["attention", "feed-forward"])] {
+        let (model, mut cpu) = adapted(&own, &lora(targets), Mode::Inspect { batch: 1, context: TOKENS });
+        for param in model.params.iter().filter(|p| p.is_adapter()) {
+            cpu.write(param.region, &values(&format!("{name}{}", param.name), param.region.len(), 4)).unwrap();
+        }
+        begin(&path(name), &model, &made_for(&own));
+        checkpoint::save_weights(&path(name), &model, &cpu, 1).unwrap();
+        let alone = Checkpoint::open(&path(name)).unwrap();
+        for param in &outline.params {
+            let (with, without) = (alone.values(&outline, param).unwrap(), own.values(&outline, param).unwrap());
+            let added = with.iter().zip(without.iter()).map(|(a, b)| f64::from(*a) - f64::from(*b));
+            match sum.iter_mut().find(|(of, _)| *of == param.name) {
+                Some((_, sum)) => sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added),
+                None => sum.push((param.name.clone(), added.collect())),
+            }
+        }
+    }
+    let both =
+        Checkpoint::open(&path("own")).unwrap().with_adapter(&path("a")).unwrap().with_adapter(&path("b")).unwrap();
+    for (param, (name, sum)) in outline.params.iter().zip(&sum) {
+        let (with, without) = (both.values(&outline, param).unwrap(), own.values(&outline, param).unwrap());
+        let want: Vec<f64> = without.iter().zip(sum).map(|(w, added)| f64::from(*w) + added).collect();
+        common::assert_close(name, &common::wide(&with), &want, 1e-6);
+    }
+    let error = both.with_adapter(&path("a/../a")).err().unwrap().to_string();
+    assert!(error.contains("merged into the model already"), "{error}");
+}
+
+/// An adapter in the folder of a whole model is part of it, as in transformers, whatever base it names.
+#[test]
+fn an_adapter_beside_a_model_is_merged() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let mut opened = 0;
+    for entry in fs::read_dir(fixtures.join("peft")).unwrap() {
+        let (case, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
+        let folder = Folder::new("beside");
+        let copy = |from: &Path| {
+            for file in fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {
+                fs::copy(&file, folder.0.join(file.file_name().unwrap())).unwrap();
+            }
+        };
+        copy(&fixtures.join("hf").join(&name));
+        let alone = outputs_of(&Checkpoint::open(&folder.0).unwrap());
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            fs::copy(case.join(file), folder.0.join(file)).unwrap();
+        }
+        let beside = outputs_of(&Checkpoint::open(&folder.0).unwrap());
+        assert_eq!(beside, outputs_of(&Checkpoint::open(&case).unwrap()), "{name:?}");
+        assert_ne!(beside, alone, "{name:?}");
+        // an adapter whose weights are not there is not passed over
+        fs::remove_file(folder.0.join("adapter_model.safetensors")).unwrap();
+        let error = Checkpoint::open(&folder.0).err().unwrap().to_string();
+        assert!(error.contains("adapter_model.safetensors"), "{error}");
+        opened += 1;
+    }
+    assert!(opened >= 5, "{opened}");
 }
 
 /// Adapters and frozen models that stop and go on end in the bytes of those that did not.
@@ -308,8 +549,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             if resume {
                 assert_eq!(run.resume(None).unwrap(), 4);
             } else {
-                let made_for = Base { path: base.path.clone(), fingerprint: base.fingerprint().unwrap() };
-                run.files = adapter::describe(&run.trainer.model, &made_for);
+                run.files = adapter::describe(&run.trainer.model, &made_for(&base));
             }
             run.go(&mut |event| match event {
                 TrainEvent::Step(step, _) if step.step == stop => Control::Stop,

@@ -11,6 +11,7 @@ mod keys;
 pub use families::ALL;
 pub(super) use families::{BERTS, COHERES, GATED_RMS, LLAMAS};
 
+use super::super::carried::{EOS, ids};
 use super::{Complaints, Dtype, Link, TensorLayout, Within, common, extent, plain, setting};
 use keys::{Answer, Key, Keys, refuse};
 use limpid_core::config::{
@@ -83,7 +84,7 @@ impl Family {
     }
 
     /// Its `model_type`.
-    fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         self.names[1]
     }
 
@@ -436,6 +437,11 @@ fn is_wider(name: &str, ours: &Config, theirs: &Config) -> bool {
     }
 }
 
+/// The family of a `model_type`.
+pub fn named(kind: &str) -> Option<&'static Family> {
+    ALL.iter().find(|family| family.kind() == kind)
+}
+
 /// Models that limpid cannot open, and why; some of the names are llama.cpp's.
 #[rustfmt::skip]
 const OTHERS: &[(&[&str], &str)] = &[
@@ -483,7 +489,7 @@ pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
     if let Some(why) = why_not(kind) {
         return refuse(format!("limpid does not support model_type `{kind}`: {why}"));
     }
-    let Some(family) = ALL.iter().find(|family| family.kind() == kind) else {
+    let Some(family) = named(kind) else {
         // a program wrote it: it is a name that limpid does not know, not one that was mistyped
         let mut all: Vec<&str> = ALL.iter().map(Family::kind).collect();
         all.sort_unstable();
@@ -549,12 +555,13 @@ pub(super) fn nearest(c: &Config, families: &'static [Family]) -> (&'static Fami
 }
 
 /// The text of config.json for what [`express`] gave, with weights of that type; with the special tokens of a tokenizer, or of
-/// none, if `tokenizer` is given.
+/// none, if `tokenizer` is given, and with all tokens that end a text or a turn.
 pub fn write(
     family: &Family,
     c: &Config,
     keys: ConfigKeys,
     tokenizer: Option<Option<&Tokenizer>>,
+    ends: &[u32],
     dtype: &Dtype,
 ) -> String {
     let mut map = keys.map;
@@ -580,6 +587,9 @@ pub fn write(
         {
             // null, too: else some families have the one of their own vocabulary
             map.insert(key.into(), json!(roles.iter().find(|(name, _)| *name == role).map(|(_, id)| id)));
+        }
+        if ends.len() > 1 {
+            map.insert(EOS.into(), ids(ends));
         }
     }
     serde_json::to_string_pretty(&map).expect("a value is JSON") + "\n"
@@ -614,7 +624,7 @@ mod tests {
             let store = crate::open_weights(&folder).unwrap();
             let config = family.fit(config, |name| store.names().any(|n| n.ends_with(name))).unwrap();
             let keys = ConfigKeys { map: family.write(&config), came: false };
-            let (again, text) = (Family { ..*family }, write(family, &config, keys, Some(None), &Dtype::F32));
+            let (again, text) = (Family { ..*family }, write(family, &config, keys, Some(None), &[], &Dtype::F32));
             let (_, back, _) = read(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
             let back = Config { lm_head: config.lm_head, ..back };
             assert_eq!(canonical(&back), config, "{name}: {text}");
@@ -713,7 +723,7 @@ mod tests {
         let (family, mut config, _) = read(&text).unwrap();
         config.dropout.attention = 0.25;
         let keys = ConfigKeys { map: family.write(&config), came: false };
-        let (_, back, _) = read(&write(family, &config, keys, None, &Dtype::F32)).unwrap();
+        let (_, back, _) = read(&write(family, &config, keys, None, &[], &Dtype::F32)).unwrap();
         assert_eq!(back.dropout.attention, 0.25);
     }
 

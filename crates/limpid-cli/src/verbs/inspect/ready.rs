@@ -102,9 +102,9 @@ pub fn sequences(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Vec<Vec<
     })
 }
 
-/// The model in `dir`, with the adapter if one is given.
+/// The model in `dir`, with the adapters that are given.
 pub fn open(args: &Args, dir: &Path) -> Result<Checkpoint> {
-    models::adapted(dir, args.weights.adapter.as_deref(), !args.machine.no_verify)
+    models::adapted(dir, &args.weights.adapter, !args.machine.no_verify)
 }
 
 /// The texts of `--prompt`.
