@@ -31,8 +31,8 @@ pub struct Base {
     pub fingerprint: String,
     /// [`Checkpoint::weights_sum`]; older adapters have none.
     #[serde(default)]
-    pub weights: Option<String>,
-    /// How its matrices are stored. Those that are stored otherwise now have other values, and are not compared.
+    pub weights: Option<[String; 2]>,
+    /// How its matrices are stored. Where they are stored otherwise now, their values are others, but few have another sign.
     #[serde(default)]
     pub stored: String,
     /// Whose names the adapter has: those of a `model_type` of HuggingFace's, or `limpid`'s. Older adapters do not say.
@@ -59,12 +59,13 @@ impl Base {
     /// # Errors
     /// As [`Base::new`].
     pub fn is(&self, model: &Checkpoint) -> Result<bool> {
-        let same = model.fingerprint()? == self.fingerprint;
-        Ok(same
-            && match &self.weights {
-                Some(weights) if self.stored == model.stored_types() => *weights == model.weights_sum()?,
-                _ => true,
-            })
+        if model.fingerprint()? != self.fingerprint {
+            return Ok(false);
+        }
+        let Some([sum, signs]) = &self.weights else { return Ok(true) };
+        let [own_sum, own_signs] = model.weights_sum()?;
+        let same_types = self.stored == model.stored_types();
+        Ok(*sum == own_sum || !same_types && have_like_signs(signs, &own_signs))
     }
 
     /// Whose names the adapter has, which was trained on `model`.
@@ -74,6 +75,13 @@ impl Base {
             Some(kind) => huggingface::named(kind).map_or(Dialect::Own, Dialect::HuggingFace),
         }
     }
+}
+
+/// Whether three of four signs are the same: of unrelated matrices half are, of a quantised one and its original nearly all.
+fn have_like_signs(a: &str, b: &str) -> bool {
+    let others = |(a, b): (char, char)| Some((a.to_digit(16)? ^ b.to_digit(16)?).count_ones() as usize);
+    let differ: Option<usize> = a.chars().zip(b.chars()).map(others).sum();
+    a.len() == b.len() && differ.is_some_and(|differ| differ < a.len())
 }
 
 /// What `base.json` calls limpid's own names.

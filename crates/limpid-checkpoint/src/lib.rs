@@ -625,14 +625,14 @@ impl Checkpoint {
         Ok(format!("{:016x}", hash.digest()))
     }
 
-    /// A checksum of all matrices, without what adapters add to them: the same in every format that keeps their values. It leaves out those
-    /// that change nothing, which a format may add.
+    /// Identifies the matrices, without what adapters add to them: a checksum of all values, and the signs of 64 of each in hexadecimal
+    /// digits, which rounding hardly changes. Those that change nothing, which a format may add, are left out.
     ///
     /// # Errors
     /// If a tensor has a type that limpid cannot read.
-    pub fn weights_sum(&self) -> Result<String> {
+    pub fn weights_sum(&self) -> Result<[String; 2]> {
         let model = self.outline()?;
-        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        let (mut hash, mut signs) = (xxhash_rust::xxh3::Xxh3::new(), String::new());
         for param in model.params.iter().filter(|p| p.is_matrix()) {
             let values = self.values_of_base(&model, param)?;
             if dialect::changes_nothing(param, &values) {
@@ -642,8 +642,10 @@ impl Checkpoint {
                 Ok(bytes) if cfg!(target_endian = "little") => hash.update(bytes),
                 _ => values.iter().for_each(|v| hash.update(&v.to_le_bytes())),
             }
+            let negative = |i: usize| u64::from(values[i * values.len() / 64] < 0.0);
+            signs += &format!("{:016x}", (0..64).fold(0, |bits, i| bits << 1 | negative(i)));
         }
-        Ok(format!("{:016x}", hash.digest()))
+        Ok([format!("{:016x}", hash.digest()), signs])
     }
 
     /// The types in which its matrices are stored, which decide what their values are.

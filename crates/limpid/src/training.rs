@@ -398,7 +398,7 @@ impl Training {
         let base = self.base.take().map(|base| with_rows(base, &corpus.tokenizer, &self)).transpose()?;
         let config = self.with_vocabulary(corpus.tokenizer.vocab_size(), base.is_some())?;
         let objective =
-            objective(&config, Some(&corpus.tokenizer), (corpus.tokenizer.vocab_size(), config.n_segment > 0))?;
+            objective(&config, Some(&corpus.tokenizer), (corpus.tokenizer.vocab_size(), config.n_segment > 1))?;
         let (recipe, fitted) = self.recipe_for((&config, &corpus), validated, conversations.is_some(), objective)?;
         let machine = match self.choose_machine {
             Some(choose) => choose(&config, Mode::Train { batch: recipe.batch_size, context: recipe.context }),

@@ -323,6 +323,19 @@ fn conversations_are_trained_in_the_template_of_the_model() {
     f.both("convert of-hf back --to hf");
 }
 
+/// Encoders with one kind of segment learn too.
+#[test]
+fn an_encoder_with_one_segment_is_trained() {
+    let f = Folder::new("segment");
+    fs::write(f.0.join("text.txt"), "a cat and a hat, a bat and a rat. ".repeat(40)).unwrap();
+    for name in ["bert-mlm", "roberta", "camembert", "xlm-roberta"] {
+        let from = root(&format!("crates/limpid/fixtures/hf/{name}")).display().to_string();
+        f.both(&format!(
+            "train --from {from} --data text.txt --context 8 --steps 4 --sample 0 --preflight false --out {name}"
+        ));
+    }
+}
+
 /// A template that nobody else has.
 const OWN_TURNS: &str = "{% for m in messages %}<|say|>{{ m.role }}: {{ m.content }}<|fin|>\n{% endfor %}\
     {% if add_generation_prompt %}<|say|>assistant: {% endif %}";
@@ -339,7 +352,7 @@ fn what_ends_an_answer_is_named_in_all_that_is_written() {
     let short = "--val-fraction 0 --batch-size 2 --steps 2 --sample 0 --threads 1 --preflight false --json";
     let small = format!("--d-model 16 --n-head 2 --n-layer 2 --context-length 64 {short}");
     let specials = "--add-special-tokens '<|im_start|>,<|im_end|>,<|say|>,<|fin|>'";
-    f.both(&format!("train --data text.txt --tokenizer char {small} --out base"));
+    f.both(&format!("train --data text.txt {small} --out base"));
     f.both(&format!("train --from base --data text.txt {specials} {short} --out wide"));
     f.both("convert wide hf --to hf");
     let read = |path: &str| -> Value { serde_json::from_slice(&f.bytes(path)).unwrap() };
@@ -358,7 +371,7 @@ fn what_ends_an_answer_is_named_in_all_that_is_written() {
     said("hf/generation_config.json", "temperature", 0.5.into());
     assert_eq!(read("hf/config.json")["eos_token_id"], end);
     for (name, how, folder, token) in [
-        ("scratch", format!("--tokenizer char {small}"), "scratch", "<|end|>"),
+        ("scratch", small.clone(), "scratch", "<|end|>"),
         ("chatml", format!("--from wide --chat-template chatml.jinja {short}"), "wide", "<|im_end|>"),
         ("own", format!("--from wide --chat-template own.jinja {short}"), "wide", "<|fin|>"),
         ("lora", format!("--from wide --chat-template own.jinja --lora 2 {short}"), "wide", "<|fin|>"),

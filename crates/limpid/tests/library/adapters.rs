@@ -437,6 +437,21 @@ fn an_adapter_is_for_the_values_of_its_base() {
                 with(name).unwrap_or_else(|e| panic!("{config}: {name}: {e}"));
             }
         }
+        // blocks of four bits are a rounded copy; those of another model are not
+        let wide = Config { d_model: 64, d_ff: 96, ..config.clone() };
+        let rounded = |seed: u64| {
+            let (own, file) = (base(&path("wide"), &wide, seed), path("blocks.gguf"));
+            let outline = Model::new(&wide, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+            let values = |param: &limpid::model::Param| own.values(&outline, param).unwrap().into_owned();
+            let written = save(&file, Format::Gguf, &Dtype::Blocks(Quant::Q4_0), &ModelData::new(&wide, &values));
+            written.ok().map(|()| Checkpoint::open(&file).unwrap())
+        };
+        let wide_base = made_for(&base(&path("wide"), &wide, 1));
+        for (seed, is) in [(1, true), (2, false)] {
+            if let Some(found) = rounded(seed) {
+                assert_eq!(wide_base.is(&found).unwrap(), is, "{wide}: seed {seed}");
+            }
+        }
         let refused = |name: &str| {
             let error = with(name).err().unwrap_or_else(|| panic!("{config}: {name} passes")).to_string();
             assert!(error.contains("was made for the model") && error.contains("is another"), "{error}");

@@ -165,7 +165,7 @@ fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Resu
     let recipe = recipe(dir)?.unwrap_or_default();
     let context = if recipe.context == 0 { config.context_length } else { recipe.context.min(config.context_length) };
     let objective =
-        limpid::objective(config, checkpoint.tokenizer.as_ref(), (config.vocab_size, config.n_segment > 0))?;
+        limpid::objective(config, checkpoint.tokenizer.as_ref(), (config.vocab_size, config.n_segment > 1))?;
     Ok(Windows::of_documents("text", &ids, context, objective, recipe.documents())?.first(args.batch_size.into()))
 }
 
