@@ -142,17 +142,9 @@ impl Carried {
         if format.is_folder() {
             return [self.names.clone(), self.other.clone()];
         }
-        // one file has the tokenizer in it, or none, and the tokens that end a text
-        let read = |name: &String| TOKENIZERS.contains(&name.as_str()) || name == GENERATION && self.names_ends_alone();
-        let left = self.names.iter().filter(|name| !read(name));
+        // one file has the tokenizer in it, or none
+        let left = self.names.iter().filter(|name| !TOKENIZERS.contains(&name.as_str()));
         [vec![], left.chain(&self.other).cloned().chain(self.more_templates()).collect()]
-    }
-
-    /// Whether generation_config.json names the tokens that end a text or a turn, and nothing else.
-    fn names_ends_alone(&self) -> bool {
-        let path = self.folder.join(GENERATION);
-        let said = json_if_there(&path).ok().and_then(|said| said.as_object().cloned()).unwrap_or_default();
-        said.keys().all(|key| key == EOS)
     }
 
     /// What tokenizer_config.json says; null if there is none.

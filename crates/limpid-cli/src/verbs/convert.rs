@@ -365,7 +365,11 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
     let written = Checkpoint::open(dst).with_context(|| "what was written cannot be opened again")?;
     let (ours, theirs) = (outline(&source.config)?, outline(&written.config)?);
     let (texts, composed, mut wrong) = match (tokenizer, &written.tokenizer) {
-        (Some(before), Some(after)) => same_ids(before, after, written.format.is_folder()),
+        (Some(before), Some(after)) => {
+            // an adapter may have been taught another end of its turns
+            let taught = if source.adapters.is_empty() { vec![] } else { source.end_tokens() };
+            same_ids((before, &taught), after, written.format.is_folder())
+        }
         (Some(_), None) => (0, 0, Some("the tokenizer was not written".into())),
         (None, _) => (0, 0, None),
     };
@@ -442,10 +446,10 @@ const TEXTS: &[&str] = &[
 ];
 
 /// How many texts with ids were compared, how many of them after NFC, and the first difference: of their ids as text and as a prompt, of the text of these ids, and of
-/// the tokens that begin and end texts; in a file, which names one, that one. A text that the first tokenizer has no ids for must
+/// the tokens that begin and end texts, `taught` ones too; in a file, which names one, that one. A text that the first tokenizer has no ids for must
 /// have none by the other. What the first brings to NFC is given so to that in a file, which leaves texts as they are; texts before
 /// which a file puts a blank and the first does not are left out.
-fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, usize, Option<String>) {
+fn same_ids((before, taught): (&Tokenizer, &[u32]), after: &Tokenizer, folder: bool) -> (usize, usize, Option<String>) {
     type Encode = fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>;
     let ways: [Encode; 3] = [Tokenizer::encode, Tokenizer::encode_for_model, Tokenizer::encode_ordinary];
     let mut texts: Vec<String> = TEXTS.iter().map(|text| text.to_string()).collect();
@@ -476,8 +480,10 @@ fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, usiz
             }
         }
     }
-    let ends = |t: &Tokenizer| -> BTreeSet<u32> { t.more_ends().into_iter().chain(t.end_of_text()).collect() };
-    let (was, is) = ((ends(before), before.bos()), (ends(after), after.bos()));
+    let ends = |t: &Tokenizer, more: &[u32]| -> BTreeSet<u32> {
+        t.more_ends().into_iter().chain(t.end_of_text()).chain(more.iter().copied()).collect()
+    };
+    let (was, is) = ((ends(before, taught), before.bos()), (ends(after, &[]), after.bos()));
     // llama.cpp knows more ends by their texts
     let same = was.1 == is.1 && if folder { was.0 == is.0 } else { was.0.is_subset(&is.0) };
     let known = texts.iter().filter(|text| before.encode(text).is_ok()).count();

@@ -328,17 +328,17 @@ fn conversations_are_trained_in_the_template_of_the_model() {
 fn an_encoder_with_one_segment_is_trained() {
     let f = Folder::new("segment");
     fs::write(f.0.join("text.txt"), "a cat and a hat, a bat and a rat. ".repeat(40)).unwrap();
-    for name in ["bert-mlm", "roberta", "camembert", "xlm-roberta"] {
+    for name in ["roberta", "camembert", "xlm-roberta"] {
         let from = root(&format!("crates/limpid/fixtures/hf/{name}")).display().to_string();
         f.both(&format!(
-            "train --from {from} --data text.txt --context 8 --steps 4 --sample 0 --preflight false --out {name}"
+            "train --from {from} --data text.txt --tokenizer char --context 8 --steps 4 --sample 0 --preflight false --out {name}"
         ));
     }
 }
 
 /// A template that nobody else has.
-const OWN_TURNS: &str = "{% for m in messages %}<|say|>{{ m.role }}: {{ m.content }}<|fin|>\n{% endfor %}\
-    {% if add_generation_prompt %}<|say|>assistant: {% endif %}";
+const OWN_TURNS: &str = "{% for m in messages %}{{ '<|say|>' + m.role + '\\n' + m.content + '<|fin|>\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|say|>assistant\\n' }}{% endif %}";
 
 /// The special token that ends answers in training ends them in other programs too: beside the end of the text it stands in
 /// generation_config.json, config.json and GGUF, of models and of adapters, whatever their template, and whatever else the model's files say.

@@ -474,6 +474,34 @@ fn an_adapter_is_for_the_values_of_its_base() {
     }
 }
 
+/// A model that came from a family keeps its names and its order of features in limpid's own format, also where other families have the same
+/// names: its adapters fit the model that it came from.
+#[test]
+fn adapters_of_a_converted_model_fit_its_original() {
+    for name in ["ernie4-5", "helium", "nanochat", "phi3", "glm4", "pythia", "roberta", "opt", "llama-gqa"] {
+        let folder = Folder::new("original");
+        let original = Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf").join(name)).unwrap();
+        let outline = Model::new(&original.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        let values = |param: &limpid::model::Param| original.values(&outline, param).unwrap().into_owned();
+        let source = ModelData { carried: Some(&original.carried), ..ModelData::new(&original.config, &values) };
+        save(&folder.0.join("own"), Format::Limpid, &Dtype::F32, &source).unwrap();
+        let own = Checkpoint::open(&folder.0.join("own")).unwrap();
+        let (made_for, run) = (made_for(&own), folder.0.join("run"));
+        let config: Value =
+            serde_json::from_str(&fs::read_to_string(original.path.join("config.json")).unwrap()).unwrap();
+        assert_eq!(made_for.names.as_deref(), config["model_type"].as_str(), "{name}");
+        let everywhere = lora(&["attention", "feed-forward"]);
+        let (model, mut cpu) = adapted(&own, &everywhere, Mode::Inspect { batch: 1, context: TOKENS });
+        begin(&run, &model, &made_for);
+        checkpoint::save_weights(&run, &model, &cpu, 1).unwrap();
+        add_as_peft_does(&original, &run, &folder.0.join("sum"));
+        let want = common::wide(&outputs(&model, &mut cpu));
+        for files in [Checkpoint::open(&folder.0.join("sum")).unwrap(), original.with_adapter(&run).unwrap()] {
+            common::assert_close(name, &common::wide(&outputs_of(&files)), &want, 1e-4);
+        }
+    }
+}
+
 /// Several adapters of a model add up, as in llama.cpp and PEFT; the same one twice is a mistake.
 #[test]
 fn adapters_of_one_base_add_up() {
