@@ -56,12 +56,12 @@ pub fn has_timelapse(subject: &Subject) -> bool {
     subject.lm.checkpoint().is_some_and(|files| files.path.join(limpid::timelapse::FILE).is_file())
 }
 
-/// The words that name the model in a command: where it is, as it was opened, and its adapter; none of a model that is in no file.
+/// The words that name the model in a command: where it is, as it was opened, and its adapters; none of a model that is in no file.
 fn place(subject: &Subject) -> Vec<String> {
     let Some(files) = subject.lm.checkpoint() else { return vec![] };
-    let adapter = files.adapter.as_ref().filter(|adapter| adapter.path != files.path);
-    let adapter = adapter.into_iter().flat_map(|adapter| ["--adapter".into(), adapter.path.display().to_string()]);
-    std::iter::once(files.path.display().to_string()).chain(adapter).collect()
+    let adapters = files.adapters.iter().filter(|adapter| adapter.path != files.path);
+    let adapters = adapters.flat_map(|adapter| ["--adapter".into(), adapter.path.display().to_string()]);
+    std::iter::once(files.path.display().to_string()).chain(adapters).collect()
 }
 
 /// Every symbol of this model with its meaning and its shape, of one block.

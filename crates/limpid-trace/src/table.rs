@@ -333,7 +333,16 @@ mod tests {
     /// A label is never wider than its place, and a quotation is closed.
     #[test]
     fn a_cut_word_fits_and_stays_quoted() {
-        for word in [" upon", " around the corner", " 世界世界世界世界", "\n\n\n\n\n\n", " \"quoted\" twice", " é🙂é🙂é🙂é🙂", "plain words here", "世界世界世界世界"] {
+        for word in [
+            " upon",
+            " around the corner",
+            " 世界世界世界世界",
+            "\n\n\n\n\n\n",
+            " \"quoted\" twice",
+            " é🙂é🙂é🙂é🙂",
+            "plain words here",
+            "世界世界世界世界",
+        ] {
             let word = super::super::view::label(word);
             for most in 5..24 {
                 let shown = cut(&word, most);
