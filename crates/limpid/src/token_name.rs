@@ -37,10 +37,10 @@ pub enum TokenNameError {
 }
 
 fn would_be(pieces: &[String]) -> String {
-    match pieces.is_empty() {
-        true => String::new(), // the tokenizer cannot write it at all
-        false => format!("; it would be {}: give one of them, with its space", pieces.join(" + ")),
+    if pieces.is_empty() {
+        return String::new(); // the tokenizer cannot write it at all
     }
+    format!("; it would be {}: give one of them, with its space", pieces.join(" + "))
 }
 
 /// The token of that text or, if there is none, of that number.

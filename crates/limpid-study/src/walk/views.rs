@@ -359,10 +359,8 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
 /// The live numbers where a document prints some, and whether they meet them.
 fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views {
     let tensor = run.get(of)?;
-    let keys = match printed::rows(golden).is_empty() {
-        true => (0..run.sequences).map(|b| format!("{golden}.batch{b}")).collect(),
-        false => vec![golden.to_string()],
-    };
+    let batches = || (0..run.sequences).map(|b| format!("{golden}.batch{b}")).collect();
+    let keys = if printed::rows(golden).is_empty() { batches() } else { vec![golden.to_string()] };
     let mut met = Met::new(golden);
     let mut all = vec![];
     for (key, matrix) in keys.iter().zip(tensor.matrices(&run.labels)) {
