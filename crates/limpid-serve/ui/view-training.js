@@ -55,13 +55,13 @@ function trainingView(glass) {
 
   /** @param {any} row */
   function hear(row) {
-    // a run that went back trains these steps again
-    losses = losses.filter(([step]) => step < row.step || typeof row.train_loss !== "number");
-    if (typeof row.train_loss === "number") {
-      losses.push([row.step, row.train_loss]);
-      last = row;
+    for (const [all, value] of /** @type {[[number, number][], any][]} */ ([[losses, row.train_loss], [validated, row.val_loss]])) {
+      if (typeof value !== "number") continue;
+      // a run that went back trains these steps again
+      while ((all.at(-1)?.[0] ?? -1) >= row.step) all.pop();
+      all.push([row.step, value]);
     }
-    if (typeof row.val_loss === "number") validated = [...validated.filter(([step]) => step < row.step), [row.step, row.val_loss]];
+    if (typeof row.train_loss === "number") last = row;
     if (typeof row.sample === "string") sample(row.step, row.prompt ?? "", row.sample);
   }
 

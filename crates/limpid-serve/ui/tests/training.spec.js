@@ -51,3 +51,26 @@ test("a finished run's curve is that of its log", async ({ page }) => {
   await page.goto(`${at("BASE")}/`);
   await expect(page.locator("#complete-text")).toBeVisible();
 });
+
+test("a run that goes back is drawn as it went, and a log that is shorter is read anew", async ({ page }) => {
+  const row = (step) => ({ step, train_loss: 5 - step / 10, tokens: 10 * step, seconds: step });
+  const answers = [
+    { from: 0, next: 100, rows: [1, 2, 3, 4, 5].map(row) },
+    { from: 100, next: 200, rows: [{ step: 5, val_loss: 4 }, { ...row(3), train_loss: 1 }, { ...row(4), train_loss: 1.5 }] },
+    { from: 0, next: 20, rows: [7, 8].map(row) },
+  ];
+  const asked = [];
+  await page.route("**/inspect/v1/training?*", async (route) => {
+    asked.push(Number(new URL(route.request().url()).searchParams.get("from")));
+    const answer = answers.shift() ?? { from: 20, next: 20, rows: [] };
+    await route.fulfill({ json: { more: false, step: 8, timelapse: false, ...answer } });
+  });
+  await page.goto(`${at("BASE")}/#v=training`);
+  const curve = page.locator(".training canvas").first();
+  await expect(curve).toHaveAttribute("aria-label", "training loss, nats a token: from 4.9 at step 1 to 4.5 at step 5");
+  await expect(curve).toHaveAttribute("aria-label", "training loss, nats a token: from 4.9 at step 1 to 1.5 at step 4");
+  await expect(page.locator(".training .lead")).toContainText("lowest validation loss 4, after step 5");
+  await expect(curve).toHaveAttribute("aria-label", "training loss, nats a token: from 4.3 at step 7 to 4.2 at step 8");
+  await expect(page.locator(".training .lead")).not.toContainText("validation");
+  expect(asked.slice(0, 3)).toEqual([0, 100, 200]);
+});
