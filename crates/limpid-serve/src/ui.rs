@@ -103,7 +103,7 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
     let (style, mut script) = (format!("\n{}", dense_style(&read("style.css")?)), "\n".to_string());
     bundle("app.js", &read, &mut vec![], &mut vec![], &mut script)?;
     let mut html = without_indents(&read("index.html")?);
-    let palettes = json!(Palette::ALL.iter().map(|palette| [palette.name(), palette.hex()]).collect::<Vec<_>>());
+    let palettes = json!(Palette::ALL.iter().map(|one| [one.name().to_string(), colours(*one)]).collect::<Vec<_>>());
     for (line, inline) in [
         (STYLE, format!("<style>{style}</style>")),
         (PALETTES, PALETTES.replace("></", &format!(">{palettes}</"))),
@@ -121,6 +121,11 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
     Ok(Page { html, csp })
 }
 
+/// The 256 colours of a palette, three bytes each, in base64.
+fn colours(palette: Palette) -> String {
+    BASE64_STANDARD.encode((0..=255).flat_map(|entry| palette.colour(entry)).collect::<Vec<u8>>())
+}
+
 /// A text whose lines begin at the left: a browser does not mind.
 fn without_indents(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
@@ -136,7 +141,10 @@ fn dense_style(text: &str) -> String {
         let signs = [(" {", "{"), ("{ ", "{"), ("; ", ";"), (" }", "}"), (";}", "}"), (": ", ":"), (", ", ",")];
         let own = if line.contains('"') { [].iter() } else { signs.iter() };
         all += &own.fold(line.to_string(), |line, (spaced, dense)| line.replace(spaced, dense));
-        all.push('\n');
+        // a rule may follow another on its line
+        if !all.ends_with(['}', ';', '{']) {
+            all.push('\n');
+        }
     }
     all
 }
@@ -186,8 +194,8 @@ fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
-/// Adds a module to one script, after those that it imports, without the words `import` and `export`, and without indents, comments
-/// and most spaces, which are a third of it. `open` are the files on the way to it, `done` those that are in the script.
+/// Adds a module to one script, after those that it imports, without the words `import` and `export`, and without indents, comments,
+/// most spaces and the ends of lines that are inside of something, which are a third of it. `open` are the files on the way to it, `done` those that are in the script.
 fn bundle(
     name: &str,
     read: Reader<'_>,
@@ -223,14 +231,34 @@ fn bundle(
             let from = imported(&statement).ok_or(UiError::Import { file: name.into(), found: statement.clone() })?;
             bundle(from, read, open, done, script)?;
         } else if !bare.is_empty() && !bare.starts_with("//") {
-            own += &dense(line.strip_prefix("export ").unwrap_or(bare));
-            own.push('\n');
+            let inside = bare.len() < line.len();
+            let code = dense(before_comment(line.strip_prefix("export ").unwrap_or(bare)));
+            // a block's last statement needs no sign after it
+            if code.starts_with('}') && own.ends_with(';') {
+                own.pop();
+            }
+            if !inside {
+                own += &code;
+                own.push('\n');
+            } else if let Some(rest) = code.strip_prefix("const ") {
+                own += &format!("let {rest}");
+            } else {
+                own += &code.replacen("for(const ", "for(let ", 1);
+            }
         }
     }
     script.push_str(&own);
     open.pop();
     done.push(name.into());
     Ok(())
+}
+
+/// A statement without the comment after it.
+fn before_comment(line: &str) -> &str {
+    match line.rsplit_once("; // ") {
+        Some((code, comment)) if !comment.contains(['"', '`']) => &line[..=code.len()],
+        _ => line,
+    }
 }
 
 /// The file that a statement imports from.
@@ -423,6 +451,27 @@ mod tests {
         }
     }
 
+    /// Lines inside of something are joined, which changes nothing where they end or go on with a sign.
+    #[test]
+    fn lines_are_joined_at_signs_only() {
+        let signs = |text: &str, all: &str, at: fn(&str) -> Option<char>| at(text).is_some_and(|c| all.contains(c));
+        for (file, text) in embedded().iter().filter(|(name, _)| name.ends_with(".js")) {
+            let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with(['*', '/'])).collect();
+            for pair in code.windows(2).filter(|pair| pair[0].starts_with(' ') && !pair[1].is_empty()) {
+                let (line, next) = (before_comment(pair[0]), pair[1].trim_start());
+                let ends = signs(line, ";{},([>:?=&|+", |line| line.chars().last());
+                assert!(ends || signs(next, ".)]}?:&|+", |line| line.chars().next()), "{file}: {line}");
+            }
+        }
+        let read = |name: &str| {
+            assert_eq!(name, "a.js");
+            Ok("// A module.\nexport function f(a) {\n  // a comment\n  const b = a; // and one\n  for (const c of b) {\n    g(c, \n      \"; // text\");\n  }\n}\nconst d = 1;\n".to_string())
+        };
+        let mut script = String::new();
+        bundle("a.js", &read, &mut vec![], &mut vec![], &mut script).unwrap();
+        assert_eq!(script, "function f(a){\nlet b=a;for(let c of b){g(c,\"; // text\")}}\nconst d=1;\n");
+    }
+
     #[test]
     fn spaces_and_types_are_left_out_and_texts_stay() {
         for (line, expected) in [
@@ -439,7 +488,7 @@ mod tests {
             assert_eq!(dense(line), expected);
         }
         let style = "/* all */\n\na :hover > b {\n  width: calc(1px + 2px); }\n[a=\"b, c\"] { color: red; }\n";
-        assert_eq!(dense_style(style), "a :hover > b{\nwidth:calc(1px + 2px)}\n[a=\"b, c\"] { color: red; }\n");
+        assert_eq!(dense_style(style), "a :hover > b{width:calc(1px + 2px)}[a=\"b, c\"] { color: red; }");
     }
 
     #[test]
@@ -447,10 +496,9 @@ mod tests {
         let html = page(None).unwrap().html;
         let (_, rest) = html.split_once("id=\"palettes\">").unwrap();
         let written: Vec<(String, String)> = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
-        for (palette, (name, hex)) in Palette::ALL.iter().zip(written) {
-            let colours: String =
-                (0..=255).flat_map(|entry| palette.colour(entry)).map(|v| format!("{v:02x}")).collect();
-            assert_eq!((name.as_str(), hex), (palette.name(), colours));
+        for (palette, (name, colours)) in Palette::ALL.iter().zip(written) {
+            let own: Vec<u8> = (0..=255).flat_map(|entry| palette.colour(entry)).collect();
+            assert_eq!((name.as_str(), BASE64_STANDARD.decode(colours).unwrap()), (palette.name(), own));
         }
     }
 

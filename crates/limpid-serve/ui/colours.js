@@ -20,13 +20,13 @@ const NOT_FINITE = [214, 0, 160];
 
 /**
  * Every palette by name: 256 colours, three bytes each. limpid writes its own tables into the page.
- * @param {string} json the palettes as names and hexadecimal digits
+ * @param {string} json the palettes as names and base64
  * @returns {Map<string, Uint8Array>}
  */
 export function palettesIn(json) {
   /** @type {[string, string][]} */
   const written = JSON.parse(json);
-  return new Map(written.map(([name, hex]) => [name, Uint8Array.from({ length: 768 }, (_, n) => parseInt(hex.slice(2 * n, 2 * n + 2), 16))]));
+  return new Map(written.map(([name, colours]) => [name, Uint8Array.from(atob(colours), (byte) => byte.charCodeAt(0))]));
 }
 
 /** @type {Map<string, Uint8Array> | null} */
