@@ -136,7 +136,7 @@ function trainingView(glass) {
     numbers.replaceChildren(
       make("h2", {}, "So far"),
       factList([
-        ["step", figure(step, 0)], ["steps in all", told.steps ? figure(told.steps, 0) : null], ["newest checkpoint", told.step === null ? null : `step ${figure(told.step, 0)}`],
+        ["newest checkpoint", told.step === null ? null : `step ${figure(told.step, 0)}`],
         ["tokens", last?.tokens === undefined ? null : figure(last.tokens, 0)], ["tokens a second", rate === null ? null : figure(rate, 0)], ["seconds left, about", left === null ? null : figure(left, 0)],
       ]),
       ...(timelapse?.numbers ? [timelapse.numbers] : []),
