@@ -13,8 +13,7 @@ import { textTable } from "./view-walks.js";
 /** @type {import("./glass.js").View} */
 export const viewOfSweep = {
   id: "sweep", title: "Sweep", about: "Which activations make the difference between this text and another?", open: sweepView,
-  missing: (model) => (model.lm_head ? null : "This model has no head for tokens: there is no answer that a patch could bring back."),
-  needs: () => ["sweep"],
+  missing: (model) => (!model.lm_head ? "This model has no head for tokens: there is no answer that a patch could bring back." : model.saved && !model.sweep ? "This file does not hold a sweep." : null),
 };
 
 /** What can be patched, in words. */
