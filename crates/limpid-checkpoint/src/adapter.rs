@@ -7,11 +7,14 @@
 //! An opened adapter is a layer over a [`Checkpoint`](super::Checkpoint): its weights are w + alpha / r B A, summed in f64 and rounded
 //! once. A run's folder also has `base.json`, which says which model the adapter was trained on and whose names it has.
 
-use super::dialect::{Link, TensorLayout, huggingface, outline, together};
+use super::dialect::{self, Link, TensorLayout, huggingface, outline, together};
 use super::store::{Dtype, MakeValues, OutputTensor, Store, bad, refuse};
-use super::{Checkpoint, CheckpointError, Dialect, Result, read_json, safetensors_file};
+use super::{
+    Checkpoint, CheckpointError, Dialect, GENERATION, Result, chat_template, ends, read_json, safetensors_file,
+};
 use limpid_core::backend::Backend;
 use limpid_core::model::{Lora, Model, Param};
+use limpid_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -252,6 +255,117 @@ fn pair(module: &str) -> [String; 2] {
 fn turned(link: Link) -> Link {
     let turn = if link.turn == TensorLayout::Transposed { TensorLayout::Same } else { link.turn };
     Link { turn, ..link }
+}
+
+impl Checkpoint {
+    /// Opens the model that the adapter in the folder `path` names, with the adapter.
+    pub(super) fn open_adapter(path: &Path, verified: bool) -> Result<Checkpoint> {
+        let Some(base) = base_path(path)? else {
+            let what = "it does not say which model it is for: open that model, with this as its adapter";
+            return refuse(&path.join(CONFIG), what);
+        };
+        let base = if base.exists() { base } else { path.join(base) };
+        if !base.exists() {
+            return Err(CheckpointError::NoBase { path: path.into(), base });
+        }
+        if is_one(&base) {
+            return refuse(path, format!("it is an adapter of {}, which is an adapter itself", base.display()));
+        }
+        Checkpoint::open_as(&base, verified)?.with_adapter(path)
+    }
+
+    /// The same model with the adapter in the folder `path`, merged after those that it has already.
+    ///
+    /// # Errors
+    /// As [`Adapter::open`], if the adapter was trained on other weights, or if it is merged already.
+    pub fn with_adapter(self, path: &Path) -> Result<Checkpoint> {
+        let place = |path: &Path| path.canonicalize().unwrap_or(path.into());
+        if self.adapters.iter().any(|adapter| place(&adapter.path) == place(path)) {
+            return refuse(path, "this adapter is merged into the model already: give it once");
+        }
+        if let Some(base) = base(path)?
+            && !base.is(&self)?
+        {
+            let (own, base) = (self.path.display(), base.path.display());
+            let what = format!("the adapter was made for the model {base}, and {own} is another, or has changed since");
+            return refuse(path, what);
+        }
+        let model = self.outline()?;
+        let likely = [self.dialect, self.dialect_of_adapters()];
+        let adapter = Adapter::open_in(&likely, path, &model, &self.path, self.verified)?;
+        let tokenizer = match self.tokenizer {
+            None if path.is_dir() => Tokenizer::open(path)?,
+            own => own,
+        };
+        let chat_template = chat_template(path)?.or(self.chat_template);
+        let adapters = self.adapters.into_iter().chain([adapter]).collect();
+        // an adapter of conversations ends its turns
+        let taught = if path != self.path && path.join(GENERATION).exists() { ends(path)? } else { vec![] };
+        let (ends, carried) = match taught.is_empty() {
+            true => (self.ends, self.carried),
+            false => (taught.clone(), self.carried.with_ends(taught)),
+        };
+        Ok(Checkpoint { adapters, tokenizer, chat_template, ends, carried, ..self })
+    }
+
+    /// Whose names an adapter of this model has: those of the family as which transformers opens it, or ours where there is none.
+    fn dialect_of_adapters(&self) -> Dialect {
+        if let Dialect::HuggingFace(_) = self.dialect {
+            return self.dialect;
+        }
+        let origin = self.carried.origin().map(|(text, _)| text);
+        huggingface::express(&self.config, origin).map_or(Dialect::Own, |(family, ..)| Dialect::HuggingFace(family))
+    }
+
+    /// Identifies this model in every format and type: a checksum of its sizes, and of the gains and biases that are not all 0 or all 1.
+    /// (These are few, and every format keeps them exactly.) Some models have none: [`Checkpoint::weights_sum`] is of the others.
+    ///
+    /// # Errors
+    /// If a tensor has a type that limpid cannot read.
+    pub fn fingerprint(&self) -> Result<String> {
+        let (model, c) = (self.outline()?, &self.config);
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        let sizes =
+            [c.vocab_size, c.context_length, c.d_model, c.n_layer, c.d_ff, c.heads().n_head, c.heads().n_kv_head];
+        sizes.iter().for_each(|n| hash.update(&(*n as u64).to_le_bytes()));
+        for param in model.params.iter().filter(|p| !p.is_matrix()) {
+            let values = self.values_of_base(&model, param)?;
+            if !values.iter().all(|v| *v == 0.0) && !values.iter().all(|v| *v == 1.0) {
+                values.iter().for_each(|v| hash.update(&v.to_le_bytes()));
+            }
+        }
+        Ok(format!("{:016x}", hash.digest()))
+    }
+
+    /// Identifies the matrices, without what adapters add to them: a checksum of all values, and the signs of 64 of each in hexadecimal
+    /// digits, which rounding hardly changes. Those that change nothing, which a format may add, are left out.
+    ///
+    /// # Errors
+    /// If a tensor has a type that limpid cannot read.
+    pub fn weights_sum(&self) -> Result<[String; 2]> {
+        let model = self.outline()?;
+        let (mut hash, mut signs) = (xxhash_rust::xxh3::Xxh3::new(), String::new());
+        for param in model.params.iter().filter(|p| p.is_matrix()) {
+            let values = self.values_of_base(&model, param)?;
+            if dialect::changes_nothing(param, &values) {
+                continue;
+            }
+            match bytemuck::try_cast_slice(&values) {
+                Ok(bytes) if cfg!(target_endian = "little") => hash.update(bytes),
+                _ => values.iter().for_each(|v| hash.update(&v.to_le_bytes())),
+            }
+            let negative = |i: usize| u64::from(values[i * values.len() / 64] < 0.0);
+            signs += &format!("{:016x}", (0..64).fold(0, |bits, i| bits << 1 | negative(i)));
+        }
+        Ok([format!("{:016x}", hash.digest()), signs])
+    }
+
+    /// The types in which its matrices are stored, which decide what their values are.
+    fn stored_types(&self) -> String {
+        let tensors = self.names.values().filter_map(|name| self.store.get(name));
+        let types = tensors.filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.dtype.to_string());
+        types.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// A module's name from that of one of its two tensors.

@@ -202,7 +202,7 @@ impl<'d> Writing<'_, 'd> {
             metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
         }
         if !came || source.carried.is_some_and(|carried| !carried.ends().is_empty()) {
-            dialect::gguf::put_ends(&mut metadata, &ends(source));
+            put_ends(&mut metadata, &ends(source));
         }
         if let Some(pooling) = source.carried.and_then(Carried::pooling) {
             dialect::gguf::put_pooling(&mut metadata, kind, &pooling);
@@ -248,6 +248,24 @@ fn ends(source: &ModelData) -> Vec<u32> {
     match source.carried.map(Carried::ends) {
         Some(said) if !said.is_empty() => said.to_vec(),
         _ => source.tokenizer.map(|tokenizer| ends_of(tokenizer, source.chat_template)).unwrap_or_default(),
+    }
+}
+
+/// Writes the tokens that end a text or a turn and that nothing in the file names yet, as far as there are places for them: llama.cpp also
+/// knows the usual ones by their texts.
+fn put_ends(m: &mut gguf::Metadata, ends: &[u32]) {
+    const PLACES: [&str; 3] = ["eos", "eot", "eom"];
+    if m.get("tokenizer.ggml.tokens").is_none() {
+        return;
+    }
+    let keys = PLACES.map(|place| format!("tokenizer.ggml.{place}_token_id"));
+    for end in ends {
+        let named = |key: &String| m.u64(key).is_ok_and(|id| id == u64::from(*end));
+        if !keys.iter().any(named)
+            && let Some(free) = keys.iter().find(|key| m.get(key).is_none())
+        {
+            m.set(free.clone(), gguf::GgufValue::U32(*end));
+        }
     }
 }
 

@@ -995,24 +995,6 @@ pub(crate) fn put_roles(m: &mut Metadata, id: &dyn Fn(&str) -> Option<u32>) {
     }
 }
 
-/// Writes the tokens that end a text or a turn and that nothing in the file names yet, as far as there are places for them: llama.cpp also
-/// knows the usual ones by their texts.
-pub(crate) fn put_ends(m: &mut Metadata, ends: &[u32]) {
-    const PLACES: [&str; 3] = ["eos", "eot", "eom"];
-    if m.get("tokenizer.ggml.tokens").is_none() {
-        return;
-    }
-    let keys = PLACES.map(|place| format!("tokenizer.ggml.{place}_token_id"));
-    for end in ends {
-        let named = |key: &String| m.u64(key).is_ok_and(|id| id == u64::from(*end));
-        if !keys.iter().any(named)
-            && let Some(free) = keys.iter().find(|key| m.get(key).is_none())
-        {
-            m.set(free.clone(), GgufValue::U32(*end));
-        }
-    }
-}
-
 /// Whether a tensor is F32 whatever matrices are.
 pub(crate) fn is_f32(name: &str, shape: &[usize]) -> bool {
     shape.len() < 2 || ["position_embd.weight", "token_types.weight"].contains(&name)
