@@ -54,7 +54,7 @@ settings! {
     /// What decides the numbers of a training. By default nanoGPT's recipe for characters on a CPU: the preset `nanogpt-cpu`'s.
     #[derive(Clone, Copy, PartialEq, Debug)]
     pub struct Recipe {
-        /// Updates.
+        /// Updates; if none are given, a small text decides (docs/training.md).
         steps: u64 = 2000, Setting::of("N").size().common()
             .also(&["max-iters", "max-steps", "num-iterations", "num-steps"]);
         /// Sequences of a micro-batch.

@@ -64,6 +64,7 @@ pub fn run(mut args: Args) -> Result<()> {
         ),
         _ => bail!(Usage(format!("name a preset or a model's folder or file; presets: {}", PRESETS.join(", ")))),
     };
+    let presets = model.is_none() && !args.asked.has("vocab_size");
     let config = args.asked.over(&config)?;
     let model = counted(&config)?;
     let (total, groups) = (model.parameter_count(), model.groups());
@@ -96,6 +97,9 @@ pub fn run(mut args: Args) -> Result<()> {
         ("to train, before activations", format!("{training} (weights, gradients, two moments)")),
         ("training FLOPs a token", format!("{} (in a context of {context})", show::count(flops))),
     ];
+    let vocabulary = "the preset's own; `train` takes its tokenizer's, and so has other numbers (--vocab-size)";
+    let vocabulary = format!("{}, {vocabulary}", show::commas(config.vocab_size));
+    let facts: Vec<_> = facts.into_iter().chain(presets.then_some(("vocabulary", vocabulary))).collect();
     let mut text = format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts));
     if args.variants {
         let line = |v: &Variant| {

@@ -56,6 +56,16 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
     worst
 }
 
+/// What README says of the sample is so.
+#[test]
+fn the_readme_counts_the_axes() {
+    let axes = axes_of(&configs()[0]).len();
+    assert!(
+        include_str!("../../../../README.md").contains(&format!("every pair of choices on {axes} axes.")),
+        "{axes}"
+    );
+}
+
 #[test]
 fn every_pair_of_choices_has_the_right_gradient() {
     let configs = configs();
