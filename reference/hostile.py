@@ -1,6 +1,7 @@
-"""Requests that are odd, too large or none, and random questions about the inside of the model, sent to a server of limpid.
+"""Requests that are odd, too large or none, random questions about the inside of the model, and steps that cost as much as they may, sent to a
+server of limpid. Meanwhile a plain request comes every 100 ms: the longest that one waited is told, and the bytes of its answer must stay.
 
-    limpid serve --model runs/stories &
+    limpid serve --model runs/stories --allow-interventions &
     python3 reference/hostile.py http://127.0.0.1:8080 --requests 5000
 
 Each answer must come within 10 s and be no fault of the server (a status of 500, or bytes that are no HTTP); a request that is cut off may stay
@@ -159,6 +160,38 @@ def question(draw, names, ids):
     return f"traces/{trace}/{kind}" + (f"?{text}" if text else ""), None
 
 
+def steps(draw):
+    """Interventions as many, as long and as costly as they may be, or a little more; some lists name a number twice."""
+    layer = draw.randrange(2)
+    pattern = f"blocks.{layer}.attn.hook_pattern"
+    site = f"blocks.{layer}.hook_resid_{draw.choice(['pre', 'mid', 'post'])}"
+    keys = list(range(draw.choice([2, 8, 400, 50_000])))
+    draw.shuffle(keys)
+    one = draw.choice([
+        {"scale": pattern, "by": 1.01, "key": [0] * draw.choice([2, 100_000])},
+        {"scale": pattern, "by": 1.01, "key": keys},
+        {"scale": pattern, "by": 0.99},
+        {"set": pattern, "row": {str(key): 0.1 for key in keys[:20_000]}},
+        {"set": pattern, "pos": draw.choice([0, -1]), "row": {"0": 1.0}},
+        {"ablate": f"blocks.{layer}.mlp.hook_post"},
+        {"scale": f"blocks.{layer}.attn.hook_z", "by": draw.choice([0.5, -1, 1e30])},
+        {"steer": site, "by": 0.01, "add": {"vector": [0.5] * draw.choice([1, 64, 128, 40_000])}},
+        {"scale": site, "by": 1.001, "pos": keys},
+        {"patch": site, "pos": keys, "from": {"prompt": "to be"}, "from_pos": 0},
+        {"freeze_attention": "all", "from": {"prompt": draw.choice(["to be", "a" * 200])}},
+    ])
+    return [one] * draw.choice([1, 1, 2, 64, 255, 256, 257])
+
+
+def costly(draw, server):
+    """A request whose steps cost much: an answer, or a look inside."""
+    prompt = draw.choice(["to be", "that is", "a" * 200])
+    if draw.random() < 0.3:
+        return server.post("/inspect/v1/traces", {"prompt": prompt, "interventions": steps(draw)})
+    body = {"prompt": prompt, "max_tokens": draw.choice([1, 4, 30]), "n": draw.choice([1, 1, 2, 16]), "ignore_eos": True, "limpid": {"interventions": steps(draw)}}
+    return server.post("/v1/completions", body)
+
+
 def odd(draw, server):
     """A request that is none, or almost one, and whether an answer must come."""
     good = server.post("/tokenize", {"prompt": "to"})
@@ -209,6 +242,7 @@ def main():
     ask.add_argument("--requests", type=int, default=2000)
     ask.add_argument("--clients", type=int, default=4)
     ask.add_argument("--seed", type=int, default=1)
+    ask.add_argument("--steps", type=float, default=0.1, help="share of requests with costly steps")
     ask.add_argument("--key")
     args = ask.parse_args()
     server = Server(args.url, args.key)
@@ -236,7 +270,9 @@ def main():
                 return
             draw = random.Random(args.seed * 1_000_003 + n)
             kind, due = draw.random(), True
-            if kind < 0.4:
+            if draw.random() < args.steps:
+                data = costly(draw, server)
+            elif kind < 0.4:
                 path, body = question(draw, names, ids)
                 path = "/inspect/v1/" + path
                 data = server.get(path) if body is None else server.post(path, body)
@@ -259,9 +295,35 @@ def main():
                 if due and not gone and (done is None or done[0] < 200 or done[0] == 500):
                     faults.append((n, data[:300], done and (done[0], done[1][:300])))
 
+    waits, done, plain = [], threading.Event(), server.post("/v1/completions", {"prompt": "to be", "max_tokens": 4, "temperature": 0, "ignore_eos": True})
+    text = lambda answer: answer and answer[0] == 200 and json.loads(answer[1])["choices"]
+    want = text(server.send(plain))
+
+    def ask_plainly(n):
+        began = time.monotonic()
+        try:
+            answer = server.send(plain)
+        except OSError as error:
+            answer = (-1, str(error).encode())
+        with lock:
+            waits.append(time.monotonic() - began)
+            if answer is None or answer[0] != 429 and text(answer) != want:  # the queue may be full of others
+                faults.append((f"plain {n}", plain[:300], answer and (answer[0], answer[1][:300])))
+
+    def every_100_ms():
+        asked = []
+        while not done.wait(0.1):
+            asked.append(threading.Thread(target=ask_plainly, args=(len(asked),)))
+            asked[-1].start()
+        [thread.join() for thread in asked]
+
     threads = [threading.Thread(target=client) for _ in range(args.clients)]
+    beside = threading.Thread(target=every_100_ms)
+    beside.start()
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
+    done.set()
+    beside.join()
     for n, data, done in faults[:20]:
         print(f"request {n}: {data!r}\n  was answered with {done!r}", file=sys.stderr)
     try:
@@ -271,6 +333,9 @@ def main():
     after = memory(server.port)
     held = ", ".join(f"{count} of {status}" for status, count in sorted(statuses.items()))
     print(f"{args.requests} requests: {len(faults)} faults; answers: {held}; the slowest took {slowest:.2f} s")
+    if waits:
+        late = sorted(waits)
+        print(f"{len(late)} plain requests beside them: the median took {late[len(late) // 2]:.3f} s, 99 % at most {late[len(late) * 99 // 100]:.3f} s, the slowest {late[-1]:.3f} s")
     if before and after:
         print(f"memory of the server: {before / 1e6:.0f} MB before, {after / 1e6:.0f} MB after")
     if faults or not well or well[0] != 200:

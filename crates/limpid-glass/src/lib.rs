@@ -257,6 +257,7 @@ impl GlassError {
             GlassError::Trace(TraceError::Unknown { .. }) => "unknown_tensor",
             GlassError::Trace(TraceError::Batch { .. }) => "index_out_of_range",
             GlassError::Trace(TraceError::NoBackward { .. } | TraceError::NoGradient { .. }) => "not_for_this_model",
+            GlassError::Trace(TraceError::Edit(_)) => "invalid_value",
             GlassError::Trace(_) | GlassError::Failed(_) | GlassError::Timelapse(_) | GlassError::Log(_) => {
                 "engine_error"
             }

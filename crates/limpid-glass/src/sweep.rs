@@ -101,17 +101,21 @@ fn question(subject: &Subject, body: &AskedFields) -> Result<(SweepQuestion, Opt
     Ok((question, metric))
 }
 
-/// The likeliest token of the clean run against that of the corrupt one; if they are the same, against the corrupt run's next.
+/// The likeliest token of the clean run against that of the corrupt one, which must be another.
 fn usual_metric(subject: &Subject, question: &SweepQuestion) -> Result<SweepMetric> {
     let row = question.row()?;
-    let best = |ids: &[u32]| -> Result<Vec<u32>> {
-        let all = subject.lm.trace_layers(ids, 0)?.predictions(row..row + 1, 2)?;
-        Ok(all.iter().flat_map(|one| one.top.iter().map(|best| best.id)).collect())
+    let best = |ids: &[u32]| -> Result<Option<u32>> {
+        let all = subject.lm.trace_layers(ids, 0)?.predictions(row..row + 1, 1)?;
+        Ok(all.first().and_then(|one| one.top.first()).map(|best| best.id))
     };
-    let (clean, corrupt) = (best(&question.clean)?, best(&question.corrupt)?);
-    let answer = clean.first().copied().unwrap_or(0);
-    let foil = corrupt.into_iter().find(|id| *id != answer);
-    Ok(SweepMetric::of(answer, foil))
+    match (best(&question.clean)?, best(&question.corrupt)?) {
+        (Some(answer), Some(foil)) if answer != foil => Ok(SweepMetric::of(answer, Some(foil))),
+        (both, _) => {
+            let word = both.map_or(String::new(), |id| format!("“{}”", stream::piece(subject, id)));
+            let expected = format!("the token to measure, because both texts expect the same next one, {word}");
+            Err(wrong("answer", &expected, &Value::Null))
+        }
+    }
 }
 
 impl Glass {
@@ -195,7 +199,10 @@ fn ended(sweep: &Sweep, words: &[String], (question, body): (&SweepQuestion, &As
         })
     };
     let peaks: Vec<Value> = sweep.peaks.iter().map(peak).collect();
-    json!({ "event": "done", "clean": number(sweep.clean), "corrupt": number(sweep.corrupt), "peaks": peaks })
+    json!({
+        "event": "done", "clean": number(sweep.clean), "corrupt": number(sweep.corrupt), "peaks": peaks,
+        "note": sweep.nothing_restored(),
+    })
 }
 
 /// How a word's logit, or its difference from another's, depends on the residual stream at each token and on each head: norms of gradients, and

@@ -93,6 +93,9 @@ pub fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Res
     let row = query.number("position", n - 1, n)?;
     let best = trace.predictions(row..row + 1, 2)?;
     let best: Vec<u32> = best.iter().flat_map(|prediction| &prediction.top).map(|best| best.id).collect();
+    if best.is_empty() {
+        trace.check_finite(f64::NAN)?;
+    }
     let usual = |place: usize| best.get(place).map_or(0, |id| *id as usize);
     let target = match query.text("word") {
         Some(word) if query.text("target").is_some() => {
@@ -103,6 +106,7 @@ pub fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Res
     };
     let foil = match query.text("foil") {
         Some("none") => None,
+        None if best.is_empty() => None,
         _ => Some(query.number("foil", if usual(0) == target { usual(1) } else { usual(0) }, v)? as u32),
     };
     Ok(PathQuestion { row, target: target as u32, foil })

@@ -6,7 +6,7 @@
 //! infinity, which JSON lacks, becomes -9999.
 
 use crate::ServedModel;
-use crate::openai::{AnswerSpec, tokenizer};
+use crate::openai::{AnswerSpec, fault, tokenizer};
 use crate::refusal::{Refusal, Result};
 use limpid::engine::{EngineEvent, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Sample};
@@ -137,6 +137,9 @@ impl Answer {
             }
             EngineEvent::Failed(GenerateError::NoCache { positions, room }) => {
                 return self.fail(&Refusal::kv_full(positions as u64, room as u64));
+            }
+            EngineEvent::Failed(GenerateError::Edit(error)) => {
+                return self.fail(&fault("limpid.interventions", &error));
             }
             EngineEvent::Failed(error) => return self.fail(&Refusal::engine_error(error)),
         };

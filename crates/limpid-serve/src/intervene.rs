@@ -46,9 +46,13 @@ pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) ->
         let budget = Arc::new(glass.budget(&[subject]).time(time).unless(gone.clone()));
         let edits = Arc::new(model.lm.resolve(&given, &budget).map_err(refused)?);
         let held = glass.reserve(edits.bytes(), &budget)?;
-        ask.requests.iter_mut().for_each(|request| request.edits = Some(edits.clone()));
-        for same in ask.requests.chunk_by(|a, b| a.prompt == b.prompt) {
-            same[0].check_edits(model.lm.config()).map_err(|error| fault(PARAM, &error))?;
+        // once for all answers to a prompt, and here: it may take long
+        for same in
+            ask.requests.chunk_by_mut(|a, b| (&a.prompt, a.options.max_tokens) == (&b.prompt, b.options.max_tokens))
+        {
+            budget.take_steps(1).map_err(|why| GlassError::Spent { what: "the interventions".into(), why })?;
+            let placed = same[0].place(&edits, model.lm.config()).map_err(|error| fault(PARAM, &error))?;
+            same.iter_mut().for_each(|request| request.edits = Some(placed.clone()));
         }
         Ok((ask, Some(held)))
     })

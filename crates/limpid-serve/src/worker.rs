@@ -232,7 +232,7 @@ pub fn run(shared: &ServerState) {
             counts.blocks += one.blocks;
             counts.held += one.held;
             counts.idle += one.idle;
-            counts.rows = one.rows;
+            (counts.rows, counts.work) = (one.rows, one.work);
         }
         queue.state().counts = counts;
     }
@@ -295,10 +295,10 @@ impl Served {
         match done {
             Ok(Ok(_)) => {
                 let seconds = began.elapsed();
-                let rows = engine.counts().rows;
+                let EngineCounts { rows, work, .. } = engine.counts();
                 metrics.observe("limpid_turn_seconds", seconds.as_secs_f64());
                 metrics.observe("limpid_turn_rows", rows as f64);
-                self.rows = prompt_rows(self.rows, rows, seconds, shared.options.turn)
+                self.rows = prompt_rows(self.rows, work, seconds, shared.options.turn)
                     .clamp(LEAST_ROWS.min(shared.options.engine.prompt_rows), shared.options.engine.prompt_rows);
                 engine.set_prompt_rows(self.rows);
             }

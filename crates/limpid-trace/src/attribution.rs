@@ -4,11 +4,13 @@
 //! The list of ops is read backwards from the head. What the head reads is a direction d: its row for the target, minus that for the foil. A
 //! sum passes d on to both of its terms. A norm, with its mean and scale taken as they are in this run, is linear: it passes on
 //! d gain / scale, less its mean, and its offset has a part of its own. A product ends the way: what it wrote, times d, is a bar. So the bars
-//! add up to the logit, but for rounding. What is not linear ends the way too, and the note says so.
+//! add up to the logit, but for rounding. What is not linear ends the way too, and the note says so. Of a changed run the parts are what ran: what
+//! a step of the interventions set or added is a part of its own, and what it cut off has none.
 //!
 //! The way can begin elsewhere: `path` follows a head to the values that it read, and a unit to what made it respond.
 
 use super::TraceError;
+use super::edits::EditedRow;
 use super::explain::Cell;
 use super::layers::LayerTrace;
 use super::view::number;
@@ -72,6 +74,11 @@ pub enum ModelPart {
         /// The block.
         block: usize,
     },
+    /// A step of the interventions, with what it set or added.
+    Edit {
+        /// Its number, from 1.
+        step: usize,
+    },
     /// A bias, an offset, the position, an adapter.
     Other,
 }
@@ -104,9 +111,9 @@ pub struct Attribution {
     pub bars: Vec<AttributionBar>,
     /// The sum of those that are not among them.
     pub rest: f64,
-    /// The value minus all parts: rounding.
+    /// The value minus all parts: rounding, if `additive`.
     pub remainder: f64,
-    /// Whether every write of the run has a bar. The note says why not.
+    /// Whether the parts add up to the value but for rounding. The note says why not.
     pub additive: bool,
     /// How it is to be read.
     pub note: String,
@@ -126,11 +133,17 @@ pub fn attribute(
     let value = logit(trace, row, (target, foil))?;
     let mut way = Way::new(trace, row, unit);
     let additive = way.begin_at_head(target as usize, foil.map(|id| id as usize))?;
-    let mut bars = way.sorted();
+    let (mut bars, size) = (way.sorted(), way.size);
     let remainder = value - bars.iter().map(|bar| bar.value).sum::<f64>();
     let rest = bars.drain(most.min(bars.len())..).map(|bar| bar.value).sum();
-    let note = note(&trace.names().config);
-    Ok(Attribution { target, foil, value, bars, rest, remainder, additive, note: note.into() })
+    let rounds = is_rounding(remainder, size);
+    let note = note(trace, rounds || !additive);
+    Ok(Attribution { target, foil, value, bars, rest, remainder, additive: additive && rounds, note })
+}
+
+/// Whether numbers whose products add up to `size` in absolute value may miss their sum by so much in f32.
+pub(super) fn is_rounding(remainder: f64, size: f64) -> bool {
+    remainder.abs() <= 1e-4 * size
 }
 
 /// The logit of a token at a row, less that of another.
@@ -142,11 +155,24 @@ pub(super) fn logit(trace: &mut LayerTrace, row: usize, (target, foil): (u32, Op
     }
     let logits = trace.stored_row("logits", row)?;
     let logit = |id: u32| f64::from(logits[id as usize]);
-    Ok(logit(target) - foil.map_or(0.0, logit))
+    let value = logit(target) - foil.map_or(0.0, logit);
+    trace.check_finite(value)?;
+    Ok(value)
 }
 
-/// How the parts of a logit of such a model are to be read.
-pub(super) fn note(config: &Config) -> &'static str {
+/// How the parts of a logit are to be read; and whether they add up.
+pub(super) fn note(trace: &LayerTrace, adds_up: bool) -> String {
+    let mut note = of_model(&trace.names().config).to_string();
+    if trace.is_edited() {
+        note += " This is the changed run: what a step set or added is a part of its own, and what a step cut off has no part.";
+    }
+    if !adds_up {
+        note += " The parts miss the value by more than rounding explains.";
+    }
+    note
+}
+
+fn of_model(config: &Config) -> &'static str {
     if config.head_transform {
         "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart after them."
     } else if config.logits_softcap > 0.0 {
@@ -180,6 +206,10 @@ pub(super) struct Way<'a> {
     row: usize,
     unit: AttributionUnit,
     bars: Vec<AttributionBar>,
+    /// The absolute values of all products that were added up.
+    pub(super) size: f64,
+    /// A tensor whose edits have parts already, where the way begins behind them.
+    pub(super) told: Option<Region>,
     /// In which direction a tensor is read.
     directions: HashMap<Region, Vec<f64>>,
     /// Attention (of all heads), feed-forward networks, the stream.
@@ -190,9 +220,19 @@ pub(super) fn dot(a: &[f64], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * f64::from(*b)).sum()
 }
 
+/// One number times another, element by element.
+pub(super) fn times(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|v| f64::from(*v)).collect()
+}
+
 impl<'a> Way<'a> {
     pub(super) fn new(trace: &'a mut LayerTrace, row: usize, unit: AttributionUnit) -> Way<'a> {
-        Way { row, unit, bars: vec![], directions: HashMap::new(), openings: vec![], trace }
+        let (bars, openings) = (vec![], vec![]);
+        Way { row, unit, bars, size: 0.0, told: None, directions: HashMap::new(), openings, trace }
     }
 
     /// What there is, the largest first.
@@ -217,6 +257,7 @@ impl<'a> Way<'a> {
         if let Some(b) = b {
             let bias = self.trace.table_rows(b, 0..1)?;
             let value = f64::from(bias[target]) - foil.map_or(0.0, |foil| f64::from(bias[foil]));
+            self.size += value.abs();
             let cell = Cell { name: self.trace.names().name_of(b), at: vec![target] };
             self.bar("head bias", ModelPart::Other, value, cell);
         }
@@ -252,7 +293,9 @@ impl<'a> Way<'a> {
         let place = self.trace.names().config.norm_place;
         let (post, mut additive) = (place.is_post(), place != NormPlace::PostAttention);
         for (i, op) in ops.into_iter().enumerate().rev() {
-            let Some(direction) = self.directions.remove(&op.output()) else { continue };
+            let Some(behind) = self.directions.remove(&op.output()) else { continue };
+            // as what the op itself wrote is read, behind its edits
+            let direction = self.edited(op.output(), &behind);
             match op {
                 Op::Linear { x, w, b, .. } if i >= reads => self.project((x, w, b), &direction)?,
                 Op::Rotate { x, .. } | Op::QkNorm { x, .. } if i >= reads => self.pass(x, direction),
@@ -260,12 +303,12 @@ impl<'a> Way<'a> {
                 _ if post && before.contains(&i) => {
                     let (block, y) = (told.unwrap_or(0), op.output());
                     let part = ModelPart::Stream { block };
-                    self.whole(y, (format!("stream before block {block}"), part), &direction)?;
+                    self.whole(y, (format!("stream before block {block}"), part), &behind)?;
                     self.openings.push((part, Opening { x: y, w: None, y, direction }));
                     additive = false;
                 }
                 Op::Activate { y, .. } => {
-                    self.whole(y, ("head's dense layer".into(), ModelPart::Other), &direction)?;
+                    self.whole(y, ("head's dense layer".into(), ModelPart::Other), &behind)?;
                     additive = false;
                 }
                 Op::Norm { kind, x, gain, offset, less_one, scale, .. } => {
@@ -286,7 +329,7 @@ impl<'a> Way<'a> {
                     let factors = kept(Draws::new(drop, self.trace.batch().seed), self.row, y.cols);
                     self.pass(x, direction.iter().zip(factors).map(|(d, factor)| d * factor).collect());
                 }
-                Op::Linear { x, w, b, y } => self.product((x, w, b, y), &direction)?,
+                Op::Linear { x, w, b, y } => self.product((x, w, b, y), (&direction, &behind))?,
                 Op::Embed { segments, token, position, .. } => {
                     for (region, name, part) in
                         [(token, "embed", ModelPart::Embed), (position, "pos_embed", ModelPart::Other)]
@@ -299,13 +342,14 @@ impl<'a> Way<'a> {
                         let segment = self.trace.batch().segments.get(self.row).map_or(0, |id| *id as usize);
                         let values = self.trace.table_rows(table, segment..segment + 1)?;
                         let cell = Cell { name: self.trace.names().name_of(table), at: vec![segment, 0] };
-                        self.bar("segment_embed", ModelPart::Other, dot(&direction, &values), cell);
+                        let value = self.sum(&direction, &wide(&values));
+                        self.bar("segment_embed", ModelPart::Other, value, cell);
                     }
                 }
                 // no model has another on the way
                 other => {
                     let y = other.output();
-                    self.whole(y, (self.trace.names().name_of(y), ModelPart::Other), &direction)?;
+                    self.whole(y, (self.trace.names().name_of(y), ModelPart::Other), &behind)?;
                     additive = false;
                 }
             }
@@ -324,31 +368,75 @@ impl<'a> Way<'a> {
         self.bars.push(AttributionBar { name: name.into(), part, value, at: Some(at) });
     }
 
+    /// What a direction reads of some numbers. What it does not read may be infinite.
+    fn sum(&mut self, direction: &[f64], values: &[f64]) -> f64 {
+        let products = direction.iter().zip(values).filter(|(d, _)| **d != 0.0).map(|(d, v)| d * v);
+        products.fold(0.0, |sum, product| {
+            self.size += product.abs();
+            sum + product
+        })
+    }
+
+    /// In which direction that is read which an op wrote, where its output is read in the direction `behind`, with its edits. What these put
+    /// in is told in bars, one for each step; their sum is what a reader of the output gets besides.
+    fn edited(&mut self, y: Region, behind: &[f64]) -> Vec<f64> {
+        let edited = self.trace.edited_row(y, self.row).filter(|_| self.told != Some(y));
+        let Some(edited) = edited else { return behind.to_vec() };
+        self.given(y, &edited, behind);
+        times(behind, &edited.kept)
+    }
+
+    /// Bars for what steps put into a tensor; their sum.
+    fn given(&mut self, y: Region, edited: &EditedRow, behind: &[f64]) -> f64 {
+        let mut all = 0.0;
+        for (by, given) in &edited.given {
+            let value = self.sum(behind, given);
+            let (part, verb) = (ModelPart::Edit { step: by.step }, if by.sets { "set" } else { "added" });
+            let name = format!("{verb} by step {}", by.step);
+            match self.bars.iter_mut().find(|bar| bar.name == name) {
+                Some(bar) => bar.value += value,
+                None => {
+                    let cell = self.cell(&self.trace.names().name_of(y), 0);
+                    self.bar(&name, part, value, cell);
+                }
+            }
+            all += value;
+        }
+        all
+    }
+
+    /// A row of a tensor as far as the op that writes it wrote it.
+    pub(super) fn own_row(&mut self, region: Region) -> Result<Vec<f64>, TraceError> {
+        let values = self.trace.stored_row(&self.trace.names().name_of(region), self.row)?;
+        let edited = self.trace.edited_row(region, self.row).filter(|_| self.told != Some(region));
+        Ok(edited.map_or_else(|| wide(&values), |edited| edited.own(&values)))
+    }
+
     /// The cell of a column of a tensor, at this row.
     fn cell(&self, name: &str, col: usize) -> Cell {
         let length = self.trace.batch().spans[0].rows;
         Cell { name: name.into(), at: vec![self.row / length, self.row % length, col] }
     }
 
-    /// A tensor as one bar.
+    /// What an op wrote as one bar.
     fn whole(
         &mut self,
         region: Region,
         (label, part): (String, ModelPart),
         direction: &[f64],
     ) -> Result<(), TraceError> {
-        let name = self.trace.names().name_of(region);
-        let values = self.trace.stored_row(&name, self.row)?;
-        let cell = self.cell(&name, 0);
-        self.bar(&label, part, dot(direction, &values), cell);
+        let values = self.own_row(region)?;
+        let value = self.sum(direction, &values);
+        let cell = self.cell(&self.trace.names().name_of(region), 0);
+        self.bar(&label, part, value, cell);
         Ok(())
     }
 
-    /// What a product wrote, by heads or units where they are asked for.
+    /// What a product wrote, by heads or units where they are asked for; what steps put into that which it multiplies has bars of its own.
     fn product(
         &mut self,
         (x, w, b, y): (Region, Region, Option<Region>, Region),
-        direction: &[f64],
+        (direction, behind): (&[f64], &[f64]),
     ) -> Result<(), TraceError> {
         let from = self.trace.names().name_of(x);
         let (d, fine) = (self.trace.names().config.d_value(), self.unit);
@@ -367,8 +455,18 @@ impl<'a> Way<'a> {
         if whole != ModelPart::Other {
             self.openings.push((whole, Opening { x, w: Some(w), y, direction: direction.to_vec() }));
         }
-        let Some(wide) = wide else { return self.whole(y, (format!("L{block} {what}"), whole), direction) };
-        let (values, read) = (self.trace.stored_row(&from, self.row)?, self.read_through(w, direction)?);
+        let edited = self.trace.edited_row(x, self.row);
+        if wide.is_none() && edited.is_none() {
+            return self.whole(y, (format!("L{block} {what}"), whole), behind);
+        }
+        let read = self.read_through(w, direction)?;
+        let given = edited.map_or(0.0, |edited| self.given(x, &edited, &read));
+        let Some(wide) = wide else {
+            self.whole(y, (format!("L{block} {what}"), whole), behind)?;
+            self.bars.last_mut().into_iter().for_each(|bar| bar.value -= given);
+            return Ok(());
+        };
+        let values = self.own_row(x)?;
         let parts = read.chunks(wide).zip(values.chunks(wide)).enumerate();
         for (n, (read, values)) in parts {
             let mut at = self.cell(&from, n);
@@ -379,7 +477,8 @@ impl<'a> Way<'a> {
                     (format!("L{block}H{n}"), ModelPart::Head { block, head: n })
                 }
             };
-            self.bar(&name, part, dot(read, values), at);
+            let value = self.sum(read, values);
+            self.bar(&name, part, value, at);
         }
         self.bias(b, &format!("L{block} {what} bias"), direction)
     }
@@ -398,7 +497,8 @@ impl<'a> Way<'a> {
         let Some(bias) = bias else { return Ok(()) };
         let values = self.trace.table_rows(bias, 0..1)?;
         let cell = Cell { name: self.trace.names().name_of(bias), at: vec![0] };
-        self.bar(label, ModelPart::Other, dot(direction, &values), cell);
+        let value = self.sum(direction, &wide(&values));
+        self.bar(label, ModelPart::Other, value, cell);
         Ok(())
     }
 
@@ -474,7 +574,11 @@ pub(super) fn direct_way(
             _ => {}
         }
     }
-    let mut at = HashMap::from([(from, vectors)]);
+    let edited = |trace: &LayerTrace, y: Region, vectors: Vec<Vec<f64>>| match trace.edited_row(y, row) {
+        Some(edited) => scaled(vectors, |i| edited.kept[i]),
+        None => vectors,
+    };
+    let mut at = HashMap::from([(from, edited(trace, from, vectors))]);
     for op in ops.into_iter().filter(|op| matches!(op, Op::Classify { .. }) || ways.contains(&op.output())) {
         let next = match op {
             Op::Add { a, b, scale, .. } => {
@@ -501,7 +605,7 @@ pub(super) fn direct_way(
             _ => None,
         };
         if let Some(vectors) = next {
-            at.insert(op.output(), vectors);
+            at.insert(op.output(), edited(trace, op.output(), vectors));
         }
     }
     Ok(None)

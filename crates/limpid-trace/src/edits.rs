@@ -2,22 +2,22 @@
 //!
 //! An [`Edit`] changes some columns of what one op writes, or attention weights, at some positions of a sequence. [`Edits`] are a list of them,
 //! checked against a model. [`Edits::on`] applies them to a prompt: it resolves the positions and checks that each step changes something.
-//! [`EditedBackend`] wraps another backend: it stops after each edited op, changes what the op wrote, and continues. Ops and kernels are unaware
-//! of edits, and sequences without edits run unchanged beside the others in one batch.
-//!
-//! Attention weights are never in memory while a model runs. So an edit of weights adds Σ Δp v to the head's output, where the weights p come
-//! from a [`Sheet`]: weights that stay the same change no bit.
+//! [`EditedBackend`] wraps another backend and makes the changes (`backend.rs`). Ops and kernels are unaware of edits, and sequences without
+//! edits run unchanged beside the others in one batch.
 
-use crate::names;
-use crate::sheet::{AttentionHead, Sheet};
+mod backend;
+mod rows;
+
+pub use backend::{EditedBackend, EditedSequences};
+pub use rows::Rows;
+
+use crate::names::{self, Derived};
 use crate::{Labelled, TraceError, unknown};
 use limpid_base::plural::plural;
-use limpid_core::backend::{Backend, Result as BackendResult, Wrapper};
-use limpid_core::kernels::attend::Stage;
 use limpid_core::model::{Axes, Model};
-use limpid_core::ops::{Batch, Op, Ops, Region, Scoring, Span};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use limpid_core::ops::{Op, Scoring, Span};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Why a run cannot be changed so. Steps are counted from 1.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,18 @@ pub enum EditError {
         /// Why.
         what: String,
     },
+    /// A changed run that is NaN or infinite, though the model's weights are finite.
+    #[error(
+        "step {step} is too large: it changes `{name}` by numbers up to {most:e}, and the changed run is NaN or infinite; take smaller numbers"
+    )]
+    TooLarge {
+        /// The step with the largest numbers.
+        step: usize,
+        /// The tensor.
+        name: String,
+        /// The largest.
+        most: f32,
+    },
     /// Two steps that set the same numbers.
     #[error("steps {first} and {second} both set `{name}` at position {position}: leave one out")]
     Contradiction {
@@ -97,29 +109,39 @@ pub enum ColumnChange {
     Add(Arc<[f32]>),
     /// Values take their place.
     Set(Arc<[f32]>),
-    /// Values take their place, others at each position.
-    SetAt(Arc<BTreeMap<usize, Vec<f32>>>),
+    /// Rows of a run of equally many tokens take their place, each at its own position.
+    SetFrom(Arc<[Arc<[f32]>]>),
+    /// Rows take their place, one at each of the listed positions, in the order of the list.
+    SetEach(Arc<[Arc<[f32]>]>),
 }
 
 /// How weights of attention change in the row of a query. A row need not add up to 1 afterwards.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WeightChange {
-    /// Times a factor, those of all keys or of some.
-    Scale(f32, Option<Vec<usize>>),
-    /// Keys get these weights, all others none.
-    Set(Vec<(usize, f32)>),
+    /// Times a factor, those of all keys or of some, each named once.
+    Scale(f32, Option<Arc<[usize]>>),
+    /// Keys get these weights, each named once; all others none.
+    Set(Arc<[(usize, f32)]>),
     /// The rows of another run, [batch head query_pos key_pos], take their place.
     From(Arc<Labelled>),
 }
 
 /// A change of attention weights, and the positions of its queries.
-pub type PlacedWeights = (BTreeSet<usize>, WeightChange);
+pub type PlacedWeights = (Rows, WeightChange);
 
 /// What of an op's output changes.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
-    Columns { columns: Vec<usize>, change: ColumnChange },
-    Weights { heads: Vec<usize>, scoring: Scoring, change: WeightChange },
+    Columns { columns: Arc<[usize]>, change: ColumnChange },
+    Weights { heads: Arc<[usize]>, pattern: Pattern, change: WeightChange },
+}
+
+/// Weights of attention: of how many heads, which keys a query sees, and how many numbers a query, and what it reads, have together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pattern {
+    n_head: usize,
+    scoring: Scoring,
+    wide: usize,
 }
 
 /// One change of a run.
@@ -138,13 +160,15 @@ pub struct EditSite {
     step: usize,
     /// Its name.
     pub name: String,
+    /// What an op writes, if the tensor is that times a factor: its name, and the factor.
+    stretched: Option<(String, f32)>,
     op: usize,
     /// The columns of the op's output, in the order in which they are shown.
     columns: Vec<usize>,
     /// How many columns a head has, if it is divided into heads.
     d_head: Option<usize>,
-    /// Whether it is the weights of attention: of how many heads, and which keys a query sees.
-    pattern: Option<(usize, Scoring)>,
+    /// Whether it is the weights of attention.
+    pattern: Option<Pattern>,
 }
 
 impl EditSite {
@@ -155,6 +179,10 @@ impl EditSite {
     pub fn find(named: &Model, name: &str, step: usize) -> Result<EditSite, EditError> {
         let site = |error: TraceError| EditError::Site { step, error: error.into() };
         let Some(tensor) = named.tensor(name) else {
+            if let Some(Derived::Scaled { of, factor }) = names::derivation(named, name) {
+                let own = EditSite::find(named, &of, step)?;
+                return Ok(EditSite { name: name.into(), stretched: Some((of, factor)), ..own });
+            }
             if name != "input" && named.param(name).is_none() && names::derivation(named, name).is_none() {
                 return Err(site(unknown(named, name)));
             }
@@ -167,8 +195,17 @@ impl EditSite {
             _ => None,
         };
         if let Some((op, scoring)) = ops.iter().enumerate().find_map(|(op, one)| Some((op, attends(one)?))) {
-            let (columns, pattern) = (vec![], Some((named.config.n_head, scoring)));
-            return Ok(EditSite { step, name: name.into(), op, columns, d_head: None, pattern });
+            let (heads, columns) = (named.config.heads(), vec![]);
+            let pattern = Pattern { n_head: heads.n_head, scoring, wide: heads.d_head + heads.d_value };
+            return Ok(EditSite {
+                step,
+                name: name.into(),
+                stretched: None,
+                op,
+                columns,
+                d_head: None,
+                pattern: Some(pattern),
+            });
         }
         let not_written = |why| EditError::NotWritten { step, name: name.into(), why, instead: near(named, name) };
         let op = ops.iter().rposition(|op| op.output() == tensor.region);
@@ -183,12 +220,23 @@ impl EditSite {
             _ => None,
         };
         let columns = (0..tensor.cols.len()).map(stored).collect();
-        Ok(EditSite { step, name: name.into(), op, columns, d_head, pattern: None })
+        Ok(EditSite { step, name: name.into(), stretched: None, op, columns, d_head, pattern: None })
     }
 
     /// The op that writes it, by its place in the list.
     pub(crate) fn op(&self) -> usize {
         self.op
+    }
+
+    /// The tensor whose values a change puts in: its own, or what a factor stretches to it.
+    pub fn tensor(&self) -> &str {
+        self.stretched.as_ref().map_or(&self.name, |(of, _)| of)
+    }
+
+    /// Numbers of it as a change puts them in: those of [`EditSite::tensor`].
+    pub fn unstretched(&self, values: impl IntoIterator<Item = f32>) -> Vec<f32> {
+        let factor = self.stretched.as_ref().map_or(1.0, |(_, factor)| *factor);
+        values.into_iter().map(|v| v / factor).collect()
     }
 
     /// Whether it is the weights of attention.
@@ -226,7 +274,7 @@ impl EditSite {
         }
     }
 
-    /// A change of some columns, numbered as they are shown.
+    /// A change of some columns, numbered as they are shown, by numbers of [`EditSite::tensor`].
     ///
     /// # Errors
     /// If there are not as many values as columns.
@@ -235,7 +283,9 @@ impl EditSite {
         let wide = match &change {
             ColumnChange::Scale(_) => shown.len(),
             ColumnChange::Add(values) | ColumnChange::Set(values) => values.len(),
-            ColumnChange::SetAt(rows) => rows.values().next().map_or(shown.len(), Vec::len),
+            ColumnChange::SetFrom(rows) | ColumnChange::SetEach(rows) => {
+                rows.first().map_or(shown.len(), |row| row.len())
+            }
         };
         if wide != shown.len() {
             let what = format!("`{name}` has {} here and {} were given", plural(shown.len(), "number"), wide);
@@ -256,12 +306,15 @@ impl EditSite {
         change: WeightChange,
     ) -> Result<Edit, EditError> {
         let (step, name) = (self.step, self.name.clone());
-        let Some((n_head, scoring)) = self.pattern else {
+        let Some(pattern) = self.pattern else {
             return Err(EditError::Misfit { step, what: format!("`{name}` has no weights of keys") });
         };
-        let heads = heads.map_or_else(|| (0..n_head).collect(), <[usize]>::to_vec);
-        inside(step, &name, "head", &heads, n_head)?;
-        Ok(Edit { step, name, op: self.op, positions, part: Part::Weights { heads, scoring, change } })
+        let mut heads = heads.map_or_else(|| (0..pattern.n_head).collect(), <[usize]>::to_vec);
+        inside(step, &name, "head", &heads, pattern.n_head)?;
+        heads.sort_unstable();
+        let change = change.sorted().map_err(|what| EditError::Misfit { step, what })?;
+        let part = Part::Weights { heads: heads.into(), pattern, change };
+        Ok(Edit { step, name, op: self.op, positions, part })
     }
 }
 
@@ -274,10 +327,36 @@ fn inside(step: usize, name: &str, what: &str, numbers: &[usize], count: usize) 
     if let Some(n) = numbers.iter().find(|n| **n >= count) {
         return misfit(format!("`{name}` has no {what} {n}: there are {count}, counted from 0"));
     }
+    once(what, numbers.iter().copied()).or_else(misfit)
+}
+
+/// That a list names each number once.
+fn once(what: &str, numbers: impl IntoIterator<Item = usize>) -> Result<(), String> {
     let mut known = BTreeSet::new();
-    match numbers.iter().find(|n| !known.insert(**n)) {
-        Some(n) => misfit(format!("`{what}` names {n} twice")),
+    match numbers.into_iter().find(|n| !known.insert(*n)) {
+        Some(n) => Err(format!("`{what}` names {n} twice")),
         None => Ok(()),
+    }
+}
+
+impl WeightChange {
+    /// The same with its keys in ascending order.
+    fn sorted(self) -> Result<WeightChange, String> {
+        match self {
+            WeightChange::Scale(factor, Some(keys)) => {
+                once("key", keys.iter().copied())?;
+                let mut keys = keys.to_vec();
+                keys.sort_unstable();
+                Ok(WeightChange::Scale(factor, Some(keys.into())))
+            }
+            WeightChange::Set(row) => {
+                once("row", row.iter().map(|(key, _)| *key))?;
+                let mut row = row.to_vec();
+                row.sort_unstable_by_key(|(key, _)| *key);
+                Ok(WeightChange::Set(row.into()))
+            }
+            other => Ok(other),
+        }
     }
 }
 
@@ -311,31 +390,33 @@ impl Edits {
         self.0.iter()
     }
 
-    /// What they make of the weights of a head in a sequence: of the op `at`.
-    pub(crate) fn of_head(&self, at: usize, head: usize, tokens: &[u32]) -> Arc<[PlacedWeights]> {
-        let weights = |edit: &Edit| match &edit.part {
-            Part::Weights { heads, change, .. } if edit.op == at && heads.contains(&head) => {
-                Some((edit.where_it_fits(tokens)?, change.clone()))
-            }
-            _ => None,
-        };
-        self.0.iter().filter_map(weights).collect()
-    }
-
-    /// Bytes of the numbers that they put into runs.
+    /// Bytes of the numbers that they put into runs, and of where these go.
     pub fn bytes(&self) -> usize {
+        let rows = |rows: &[Arc<[f32]>]| rows.iter().map(|row| row.len()).sum::<usize>();
         let numbers = |edit: &Edit| match &edit.part {
-            Part::Columns { change: ColumnChange::Add(values) | ColumnChange::Set(values), .. } => values.len(),
-            Part::Columns { change: ColumnChange::SetAt(rows), .. } => rows.values().map(Vec::len).sum(),
-            Part::Weights { change: WeightChange::From(pattern), .. } => pattern.values.len(),
-            _ => 0,
+            Part::Columns { columns, change } => match change {
+                ColumnChange::Scale(_) => 2 * columns.len(),
+                ColumnChange::Add(values) | ColumnChange::Set(values) => values.len() + 2 * columns.len(),
+                ColumnChange::SetFrom(all) | ColumnChange::SetEach(all) => rows(all) + 2 * columns.len(),
+            },
+            Part::Weights { change, .. } => match change {
+                WeightChange::Scale(_, keys) => 2 * keys.as_ref().map_or(0, |keys| keys.len()),
+                WeightChange::Set(row) => 4 * row.len(),
+                WeightChange::From(pattern) => pattern.values.len(),
+            },
         };
         self.0.iter().map(numbers).sum::<usize>() * size_of::<f32>()
     }
 
+    /// Which of them makes a run overflow whose model is sound: the one with the largest numbers.
+    pub fn too_large(&self) -> Option<EditError> {
+        too_large(self.0.iter())
+    }
+
     /// Those of them that change something of a sequence.
-    fn where_they_fit(&self, tokens: &[u32]) -> PlacedEdits {
-        PlacedEdits(self.0.iter().filter_map(|edit| Some((edit.where_it_fits(tokens)?, edit.clone()))).collect())
+    pub(crate) fn where_they_fit(&self, tokens: &[u32]) -> PlacedEdits {
+        let placed = self.0.iter().filter_map(|edit| edit.place(tokens, tokens.len()).ok());
+        PlacedEdits::new(placed, tokens.len())
     }
 
     /// The edits of a sequence that begins with `prompt` and comes to have `positions` positions.
@@ -343,32 +424,29 @@ impl Edits {
     /// # Errors
     /// If a position is not in it, a step changes nothing there, or two set the same.
     pub fn on(&self, prompt: &[u32], positions: usize) -> Result<PlacedEdits, EditError> {
-        let mut placed = vec![];
-        for edit in &self.0 {
-            placed.push((edit.place(prompt, positions)?, edit.clone()));
-        }
-        let mut setting: Vec<(SetBits, &BTreeSet<usize>, &Edit)> = vec![];
-        for (rows, edit) in &placed {
-            let Some(bits) = edit.set_bits() else { continue };
-            for (_, others, other) in setting.iter().filter(|(of, ..)| of.meet(&bits)) {
-                if let Some(position) = rows.intersection(others).next() {
-                    let (first, second, name) = (other.step, edit.step, edit.name.clone());
-                    return Err(EditError::Contradiction { first, second, name, position: *position });
+        let placed = self.0.iter().map(|edit| edit.place(prompt, positions)).collect::<Result<Vec<_>, _>>()?;
+        let mut setting: Vec<(SetBits, &PlacedEdit)> = vec![];
+        for own in &placed {
+            let Some(bits) = own.edit.set_bits() else { continue };
+            for (_, other) in setting.iter().filter(|(of, _)| of.meet(&bits)) {
+                if let Some(position) = own.rows.common(&other.rows) {
+                    let (first, second, name) = (other.edit.step, own.edit.step, own.edit.name.clone());
+                    return Err(EditError::Contradiction { first, second, name, position });
                 }
             }
-            setting.push((bits, rows, edit));
+            setting.push((bits, own));
         }
-        Ok(PlacedEdits(placed))
+        Ok(PlacedEdits::new(placed, positions))
     }
 }
 
 impl EditPositions {
-    fn on(&self, edit: &Edit, prompt: &[u32], all: usize) -> Result<BTreeSet<usize>, EditError> {
+    fn on(&self, edit: &Edit, prompt: &[u32], all: usize) -> Result<Rows, EditError> {
         let (step, held) = (edit.step, prompt.len());
-        let found: BTreeSet<usize> = match self {
-            EditPositions::All => (0..all).collect(),
-            EditPositions::Prompt => (0..held).collect(),
-            EditPositions::Generated => (held..all).collect(),
+        let found: Rows = match self {
+            EditPositions::All => (0..all).into(),
+            EditPositions::Prompt => (0..held).into(),
+            EditPositions::Generated => (held..all).into(),
             EditPositions::Token(ids) => {
                 let starts = |at: &usize| prompt[*at..].starts_with(ids);
                 (0..held).filter(starts).flat_map(|at| at..at + ids.len()).collect()
@@ -382,12 +460,16 @@ impl EditPositions {
                         EditError::Misfit { step, what }
                     })
                 };
-                listed.iter().map(of).collect::<Result<_, _>>()?
+                let places = listed.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+                once("pos", places.iter().copied()).map_err(|what| EditError::Misfit { step, what })?;
+                places.into_iter().collect()
             }
         };
         if found.is_empty() {
             let what = match self {
-                EditPositions::Generated => "nothing after the prompt is run: generate at least 2 tokens".to_string(),
+                EditPositions::Generated => {
+                    "nothing after the prompt is run: at least 2 tokens must follow it".to_string()
+                }
                 EditPositions::Token(_) => format!("the prompt ({}) does not have that token", plural(held, "token")),
                 _ => "there are no positions".into(),
             };
@@ -403,22 +485,42 @@ pub fn position_in(at: i64, tokens: usize) -> Option<usize> {
 }
 
 impl Edit {
-    /// Its positions in a sequence that begins with `prompt` and comes to have so many.
-    fn place(&self, prompt: &[u32], positions: usize) -> Result<BTreeSet<usize>, EditError> {
+    /// It in a sequence that begins with `prompt` and comes to have so many positions.
+    fn place(&self, prompt: &[u32], positions: usize) -> Result<PlacedEdit, EditError> {
         let rows = self.positions.on(self, prompt, positions)?;
         self.check(&rows, prompt.len())?;
-        Ok(rows)
+        let mut places = BTreeMap::new();
+        if let (Part::Columns { change: ColumnChange::SetEach(_), .. }, EditPositions::These(listed)) =
+            (&self.part, &self.positions)
+        {
+            places = listed.iter().filter_map(|at| position_in(*at, prompt.len())).zip(0..).collect();
+        }
+        Ok(PlacedEdit { rows, places, edit: self.clone() })
     }
 
-    /// Its positions in a sequence, if it changes something there.
-    fn where_it_fits(&self, tokens: &[u32]) -> Option<BTreeSet<usize>> {
-        self.place(tokens, tokens.len()).ok()
+    /// The largest of its numbers, by magnitude.
+    fn most(&self) -> f32 {
+        let of = |values: &[f32]| values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        match &self.part {
+            Part::Columns { change, .. } => match change {
+                ColumnChange::Scale(factor) => factor.abs(),
+                ColumnChange::Add(values) | ColumnChange::Set(values) => of(values),
+                ColumnChange::SetFrom(rows) | ColumnChange::SetEach(rows) => {
+                    rows.iter().fold(0.0, |most, row| most.max(of(row)))
+                }
+            },
+            Part::Weights { change, .. } => match change {
+                WeightChange::Scale(factor, _) => factor.abs(),
+                WeightChange::Set(row) => row.iter().fold(0.0, |most, (_, weight)| most.max(weight.abs())),
+                WeightChange::From(pattern) => of(&pattern.values),
+            },
+        }
     }
 
     /// What it sets of a row; none if it changes what is there.
     fn set_bits(&self) -> Option<SetBits> {
         let (of_weights, numbers) = match &self.part {
-            Part::Columns { columns, change: ColumnChange::Set(_) | ColumnChange::SetAt(_) } => (false, columns),
+            Part::Columns { columns, change } if change.sets() => (false, columns),
             Part::Weights { heads, change: WeightChange::Set(_) | WeightChange::From(_), .. } => (true, heads),
             _ => return None,
         };
@@ -427,58 +529,82 @@ impl Edit {
         Some(SetBits { op: self.op, of_weights, bits })
     }
 
-    /// That it has values for these positions.
-    fn check(&self, rows: &BTreeSet<usize>, prompt: usize) -> Result<(), EditError> {
-        let step = self.step;
-        let sees = |scoring: &Scoring, row: usize| {
+    /// That it has values for these positions, which sees the keys that it is about.
+    fn check(&self, rows: &Rows, prompt: usize) -> Result<(), EditError> {
+        let (step, name) = (self.step, &self.name);
+        let misfit = |what| Err(EditError::Misfit { step, what });
+        let sees = |pattern: &Pattern, row: usize| {
             let all = prompt.max(row + 1);
-            scoring.sees(&Span { row: 0, rows: all, past: 0, table: 0, valid: all }, row)
-        };
-        let missing = |have: usize, at: usize| {
-            let what = format!(
-                "`{}` is patched at position {at} from a run of {}, and the prompt has {prompt}: {}",
-                self.name,
-                plural(have, "token"),
-                if at < prompt {
-                    "give `pos` and `from_pos`, or a source of the same length"
-                } else {
-                    "what follows the prompt has no counterpart, so give \"pos\": \"prompt\""
-                }
-            );
-            Err(EditError::Misfit { step, what })
+            pattern.scoring.sees(&Span { row: 0, rows: all, past: 0, table: 0, valid: all }, row)
         };
         match &self.part {
-            Part::Columns { change: ColumnChange::SetAt(values), .. } => {
-                match rows.iter().find(|at| !values.contains_key(at)) {
-                    Some(at) => missing(values.len(), *at),
-                    None => Ok(()),
-                }
-            }
+            Part::Columns { change: ColumnChange::SetFrom(source), .. } => self.fits_source(source.len(), rows, prompt),
+            Part::Columns { change: ColumnChange::SetEach(values), .. } => match &self.positions {
+                EditPositions::These(listed) if listed.len() == values.len() => Ok(()),
+                _ => misfit(format!("`{name}` is set to {} rows, one for each listed position", values.len())),
+            },
             Part::Weights { change: WeightChange::From(pattern), .. } => {
-                let have = pattern.shape[2];
-                match rows.iter().find(|at| **at >= have) {
-                    Some(at) => missing(have, *at),
+                self.fits_source(pattern.shape[2], rows, prompt)
+            }
+            Part::Weights { change: WeightChange::Set(weights), pattern, .. } => {
+                let hidden = |row: &usize| {
+                    let (seen, ends) = (sees(pattern, *row), [weights.first(), weights.last()]);
+                    ends.into_iter().flatten().map(|(key, _)| *key).find(|key| !seen.contains(key))
+                };
+                match rows.iter().find_map(|row| Some((row, hidden(&row)?))) {
+                    Some((row, key)) => misfit(format!("`{name}` at position {row} does not see the key at {key}")),
                     None => Ok(()),
                 }
             }
-            Part::Weights { change: WeightChange::Set(weights), scoring, .. } => {
-                let hidden = |row: &usize| weights.iter().find(|(key, _)| !sees(scoring, *row).contains(key));
-                match rows.iter().find_map(|row| Some((row, hidden(row)?.0))) {
-                    Some((row, key)) => {
-                        let what = format!("`{}` at position {row} does not see the key at {key}", self.name);
-                        Err(EditError::Misfit { step, what })
-                    }
-                    None => Ok(()),
-                }
-            }
-            Part::Weights { change: WeightChange::Scale(_, Some(keys)), scoring, .. } => {
-                let seen = |row: &usize| keys.iter().any(|key| sees(scoring, *row).contains(key));
-                if rows.iter().any(seen) {
+            Part::Weights { change: WeightChange::Scale(_, Some(keys)), pattern, .. } => {
+                if rows.iter().any(|row| !part(keys, |key| *key, sees(pattern, row)).is_empty()) {
                     return Ok(());
                 }
-                Err(EditError::NoEffect { step, what: format!("no position of `{}` sees these keys", self.name) })
+                Err(EditError::NoEffect { step, what: format!("no position of `{name}` sees these keys") })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// That a run of so many tokens has what is put into these positions: a patch goes from each position to the same one.
+    fn fits_source(&self, tokens: usize, rows: &Rows, prompt: usize) -> Result<(), EditError> {
+        let (step, name) = (self.step, &self.name);
+        let what = match rows.last() {
+            Some(at) if at >= prompt => format!(
+                "`{name}` is patched at position {at} from a run of {}, and the prompt has {prompt}: what follows the prompt has no \
+                 counterpart, so give \"pos\": \"prompt\"",
+                plural(tokens, "token")
+            ),
+            _ if tokens != prompt => format!(
+                "`{name}` is patched from a run of {}, and the prompt has {prompt}: give a source of the same length, or `pos` and \
+                 `from_pos`",
+                plural(tokens, "token")
+            ),
+            _ => return Ok(()),
+        };
+        Err(EditError::Misfit { step, what })
+    }
+}
+
+/// The elements of a sorted list whose key is in a range.
+fn part<T>(sorted: &[T], key: impl Fn(&T) -> usize, range: std::ops::Range<usize>) -> &[T] {
+    let first = sorted.partition_point(|one| key(one) < range.start);
+    let len = sorted[first..].partition_point(|one| key(one) < range.end);
+    &sorted[first..first + len]
+}
+
+impl ColumnChange {
+    /// Whether nothing stays of what was there.
+    fn sets(&self) -> bool {
+        !matches!(self, ColumnChange::Scale(_) | ColumnChange::Add(_))
+    }
+
+    /// The number that a column gets, or that is added to it; `place` is that of a row among several.
+    fn number(&self, place: usize, column: usize) -> f32 {
+        match self {
+            ColumnChange::Scale(factor) => *factor,
+            ColumnChange::Add(values) | ColumnChange::Set(values) => values[column],
+            ColumnChange::SetFrom(rows) | ColumnChange::SetEach(rows) => rows[place][column],
         }
     }
 }
@@ -497,289 +623,194 @@ impl SetBits {
     }
 }
 
-/// Edits of one sequence, in their order.
+/// An edit of one sequence.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PlacedEdits(Vec<(BTreeSet<usize>, Edit)>);
+struct PlacedEdit {
+    rows: Rows,
+    /// The place of each position in the list, of a change that has a row for each.
+    places: BTreeMap<usize, usize>,
+    edit: Edit,
+}
+
+impl PlacedEdit {
+    /// What becomes of columns of what an op wrote at a position.
+    fn columns(&self, position: usize) -> Option<(&[usize], &ColumnChange, usize)> {
+        let place = self.places.get(&position).copied().unwrap_or(position);
+        match &self.edit.part {
+            Part::Columns { columns, change } if self.rows.contains(position) => Some((columns, change, place)),
+            _ => None,
+        }
+    }
+}
+
+/// Edits of one sequence, in their order, by the op whose output they change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PlacedEdits {
+    by_op: BTreeMap<usize, Vec<PlacedEdit>>,
+    positions: usize,
+}
 
 impl PlacedEdits {
-    fn at(&self, op: usize) -> impl Iterator<Item = (&BTreeSet<usize>, &Edit)> {
-        self.0.iter().filter(move |(_, edit)| edit.op == op).map(|(rows, edit)| (rows, edit))
-    }
-    /// Whether attention weights change. The backend then keeps keys and values of the whole sequence.
-    fn weighs(&self) -> bool {
-        self.0.iter().any(|(_, edit)| matches!(edit.part, Part::Weights { .. }))
-    }
-}
-
-/// Which sequences of an [`EditedBackend`] are edited, and how. Clones share one list.
-///
-/// With a KV cache, a sequence is identified by its first block, which it must not share; without one, by its place in the batch.
-#[derive(Clone, Default)]
-pub struct EditedSequences(Arc<Mutex<HashMap<u32, Arc<PlacedEdits>>>>);
-
-impl EditedSequences {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<PlacedEdits>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-    /// From the next run on the sequence is edited so.
-    pub fn insert(&self, sequence: u32, edits: Arc<PlacedEdits>) {
-        self.lock().insert(sequence, edits);
-    }
-    /// From the next run on the sequence is as the model makes it.
-    pub fn remove(&self, sequence: u32) {
-        self.lock().remove(&sequence);
-    }
-}
-
-/// Which sequences a backend changes.
-enum Edited {
-    Some(EditedSequences),
-    /// All; and the steps that have changed one.
-    Every {
-        edits: Arc<Edits>,
-        steps: BTreeSet<usize>,
-    },
-}
-
-/// A backend around another one that edits some or all sequences.
-pub struct EditedBackend {
-    inner: Box<dyn Backend>,
-    edited: Edited,
-    /// Rows of the batch.
-    rows: usize,
-    /// The edited sequences of the batch.
-    active: Vec<(u32, Span, Arc<PlacedEdits>)>,
-    /// Queries, keys and values so far of sequences whose weights of attention are edited, by sequence and op.
-    held: HashMap<(u32, usize), Vec<f32>>,
-}
-
-impl EditedBackend {
-    /// A backend around another one that changes the sequences of a list.
-    pub fn new(inner: Box<dyn Backend>, edited: EditedSequences) -> EditedBackend {
-        EditedBackend { inner, edited: Edited::Some(edited), rows: 0, active: vec![], held: HashMap::new() }
+    fn new(placed: impl IntoIterator<Item = PlacedEdit>, positions: usize) -> PlacedEdits {
+        let mut by_op: BTreeMap<usize, Vec<PlacedEdit>> = BTreeMap::new();
+        placed.into_iter().for_each(|one| by_op.entry(one.edit.op).or_default().push(one));
+        PlacedEdits { by_op, positions }
     }
 
-    /// A backend around another one without a KV cache, for a batch whose sequences are all to be changed; that one itself if nothing is.
-    ///
-    /// # Errors
-    /// As [`Edits::on`], of any sequence.
-    pub fn around(
-        inner: Box<dyn Backend>,
-        edits: Option<&Arc<Edits>>,
-        batch: &Batch,
-    ) -> Result<Box<dyn Backend>, EditError> {
-        let Some(edits) = edits else { return Ok(inner) };
-        for span in &batch.spans {
-            edits.on(&batch.tokens[span.row..span.row + span.rows], span.rows)?;
-        }
-        Ok(Box::new(EditedBackend::every(inner, edits.clone())))
+    /// How many positions the sequence may come to have.
+    pub fn positions(&self) -> usize {
+        self.positions
     }
 
-    /// A backend around another one without a KV cache that changes every sequence, as far as its tokens have what a step is about.
-    pub fn every(inner: Box<dyn Backend>, edits: Arc<Edits>) -> EditedBackend {
-        let edited = Edited::Every { edits, steps: BTreeSet::new() };
-        EditedBackend { inner, edited, rows: 0, active: vec![], held: HashMap::new() }
+    fn at(&self, op: usize) -> &[PlacedEdit] {
+        self.by_op.get(&op).map_or(&[], Vec::as_slice)
     }
 
-    /// That every step has changed something so far, where every sequence is changed.
-    ///
-    /// # Errors
-    /// Names the first that has not.
-    pub fn check_effect(&self) -> Result<(), EditError> {
-        let Edited::Every { edits, steps } = &self.edited else { return Ok(()) };
-        match edits.0.iter().find(|edit| !steps.contains(&edit.step)) {
-            Some(Edit { step, .. }) => {
-                Err(EditError::NoEffect { step: *step, what: "no sequence has such a position".into() })
+    /// As [`Edits::too_large`].
+    pub fn too_large(&self) -> Option<EditError> {
+        too_large(self.by_op.values().flatten().map(|placed| &placed.edit))
+    }
+
+    fn steps(&self) -> impl Iterator<Item = usize> + '_ {
+        self.by_op.values().flatten().map(|placed| placed.edit.step)
+    }
+
+    /// Those of an op's attention weights. Whoever applies them needs queries, keys and values of the whole sequence.
+    fn weights(&self, op: usize) -> impl Iterator<Item = (&Rows, &[usize], &WeightChange)> {
+        self.at(op).iter().filter_map(|placed| match &placed.edit.part {
+            Part::Weights { heads, change, .. } => Some((&placed.rows, &heads[..], change)),
+            Part::Columns { .. } => None,
+        })
+    }
+
+    /// What they make of the weights of a head: of the op `at`.
+    pub(crate) fn of_head(&self, at: usize, head: usize) -> Arc<[PlacedWeights]> {
+        let mine = self.weights(at).filter(|(_, heads, _)| heads.binary_search(&head).is_ok());
+        mine.map(|(rows, _, change)| (rows.clone(), change.clone())).collect()
+    }
+
+    /// What they make of a row of an op's output, if anything: a linear function of what the op wrote.
+    pub(crate) fn of_row(&self, op: usize, position: usize, cols: usize) -> Option<EditedRow> {
+        let mut row = EditedRow { kept: vec![1.0; cols], given: BTreeMap::new() };
+        let mut any = false;
+        for placed in self.at(op) {
+            let Some((columns, change, place)) = placed.columns(position) else { continue };
+            any = true;
+            let is_scale = matches!(change, ColumnChange::Scale(_));
+            let key = GivenBy { step: placed.edit.step, sets: change.sets() };
+            for (n, at) in columns.iter().enumerate() {
+                let number = f64::from(change.number(place, n));
+                let factor = if is_scale { number } else { f64::from(u8::from(!change.sets())) };
+                row.kept[*at] *= factor;
+                row.given.values_mut().for_each(|given| given[*at] *= factor);
+                if !is_scale {
+                    row.given.entry(key).or_insert_with(|| vec![0.0; cols])[*at] += number;
+                }
             }
-            None => Ok(()),
         }
+        any.then_some(row)
     }
 
-    /// Changes what an op has written.
-    fn apply(&mut self, at: usize, op: &Op) -> BackendResult<()> {
-        let whole = |region: Region| Region { rows: self.rows, ..region };
-        let weighed = self.active.iter().any(|(_, _, edits)| edits.weighs());
-        let attention = match *op {
-            Op::Attend { qkv, lse, .. } if weighed => {
-                Some([self.inner.read(whole(qkv))?, self.inner.read(whole(lse))?])
-            }
-            _ => None,
+    /// What they do to one number of an op's output, or of its attention weights, each with its step.
+    pub(crate) fn of_number(&self, op: usize, position: usize, at: EditedNumber) -> Vec<(usize, NumberChange)> {
+        let one = |placed: &PlacedEdit| {
+            let change = match (&placed.edit.part, at) {
+                (Part::Columns { .. }, EditedNumber::Column(col)) => {
+                    let (columns, change, place) = placed.columns(position)?;
+                    let number = change.number(place, columns.iter().position(|own| *own == col)?);
+                    match change {
+                        ColumnChange::Scale(_) => NumberChange::Times(number),
+                        ColumnChange::Add(_) => NumberChange::Plus(number),
+                        _ => NumberChange::Set(number),
+                    }
+                }
+                (Part::Weights { heads, change, .. }, EditedNumber::Weight { head, key }) => {
+                    if !placed.rows.contains(position) || heads.binary_search(&head).is_err() {
+                        return None;
+                    }
+                    let mut number = [1.0];
+                    change.apply((position, head), key, &mut number);
+                    match change {
+                        WeightChange::Scale(_, Some(keys)) if keys.binary_search(&key).is_err() => return None,
+                        WeightChange::Scale(..) => NumberChange::Times(number[0]),
+                        _ => NumberChange::Set(number[0]),
+                    }
+                }
+                _ => return None,
+            };
+            Some((placed.edit.step, change))
         };
-        if let (Some([rows, _]), Op::Attend { qkv, cache: Some(_), .. }) = (&attention, op) {
-            for (key, span, _) in self.active.iter().filter(|(_, _, edits)| edits.weighs()) {
-                let held = self.held.entry((*key, at)).or_default();
-                held.truncate(span.past * qkv.cols);
-                held.extend(&rows[span.row * qkv.cols..(span.row + span.rows) * qkv.cols]);
-            }
-        }
-        let mut out = None;
-        for (key, span, edits) in &self.active {
-            let own = attention.as_ref().filter(|_| edits.weighs());
-            let own = own.and_then(|[rows, sums]| {
-                let begun = self.held.get(&(*key, at)).map_or(&rows[..], Vec::as_slice);
-                attended(op, *span, begun, sums)
-            });
-            for (positions, edit) in edits.at(at) {
-                for position in positions.range(span.past..span.past + span.rows) {
-                    let (values, shown) = match &mut out {
-                        Some(read) => read,
-                        None => out.insert((self.inner.read(whole(op.output()))?, BTreeMap::new())),
-                    };
-                    let row = span.row + position - span.past;
-                    let values = &mut values[row * op.output().cols..][..op.output().cols];
-                    match (&edit.part, &own) {
-                        (Part::Columns { columns, change }, _) => change.apply(*position, columns, values),
-                        (Part::Weights { heads, change, .. }, Some(own)) => {
-                            for head in heads {
-                                let query = AttentionHead { head: *head, ..own.clone() };
-                                let before = shown.remove(&(row, *head));
-                                shown.insert((row, *head), weigh(query, *position, before, change, values));
-                            }
-                        }
-                        (Part::Weights { .. }, None) => {}
+        self.at(op).iter().filter_map(one).collect()
+    }
+
+    /// How many rows of the model a row of this sequence is worth, its changes counted: 1, if these cost little.
+    pub fn weight(&self, model: &Model) -> usize {
+        let product = |op: &Op| match op {
+            Op::Linear { w, .. } => w.rows * w.cols,
+            _ => 0,
+        };
+        let plain = model.ops().iter().map(product).sum::<usize>().max(1);
+        let of_op = |placed: &Vec<PlacedEdit>| {
+            let (mut cost, mut heads, mut wide) = (0, 0, 0);
+            for one in placed {
+                match &one.edit.part {
+                    Part::Columns { columns, .. } => cost += columns.len(),
+                    Part::Weights { heads: own, pattern, .. } => {
+                        cost += own.len() * self.positions;
+                        (heads, wide) = (pattern.n_head.min(heads + own.len()), pattern.wide);
                     }
                 }
             }
-        }
-        let Some((values, shown)) = out else { return Ok(()) };
-        self.inner.write(whole(op.output()), &values)?;
-        match *op {
-            Op::Attend { pattern: Some(pattern), heads, .. } if !shown.is_empty() => {
-                let (room, mut all) = (pattern.cols / heads.n_head, self.inner.read(whole(pattern))?);
-                for ((row, head), weights) in shown {
-                    all[row * pattern.cols + head * room..][..weights.len()].copy_from_slice(&weights);
-                }
-                self.inner.write(whole(pattern), &all)
-            }
-            _ => Ok(()),
-        }
+            cost + heads * wide * self.positions
+        };
+        1 + self.by_op.values().map(of_op).sum::<usize>().saturating_mul(SLOWER) / plain
     }
 }
 
-/// What attention of a sequence is computed from, from its beginning, as if all of it ran now. `rows` are queries, keys and values of the
-/// batch or, with a cache, of the sequence so far; `sums` the batch's logs of sums of exponentials.
-fn attended(op: &Op, span: Span, rows: &[f32], sums: &[f32]) -> Option<AttentionHead> {
-    let Op::Attend { qkv, cache, lse, heads, scoring, .. } = *op else { return None };
-    let (all, own) = (span.past + span.rows, span.row * lse.cols..(span.row + span.rows) * lse.cols);
-    let first = if cache.is_some() { 0 } else { span.row };
-    let rows = rows[first * qkv.cols..(first + all) * qkv.cols].to_vec();
-    let sums = [vec![0.0; span.past * lse.cols], sums[own].to_vec()].concat();
-    let tensor = |values| Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values });
-    let span = Span { row: 0, rows: all, past: 0, table: 0, valid: span.valid };
-    Some(AttentionHead { qkv: tensor(rows), lse: tensor(sums), heads, head: 0, span, scoring, changes: [].into() })
+/// How many times as long an operation of an edit takes as one of a product, which has vectors of f32.
+const SLOWER: usize = 16;
+
+fn too_large<'a>(edits: impl Iterator<Item = &'a Edit>) -> Option<EditError> {
+    let largest = edits.max_by(|a, b| a.most().total_cmp(&b.most()))?;
+    Some(EditError::TooLarge { step: largest.step, name: largest.name.clone(), most: largest.most() })
 }
 
-/// Changes the weights of one query of a head: adds to the row of the op's output what that is worth, and returns the weights. `before` are
-/// the weights if an earlier step changed them.
-fn weigh(
-    of: AttentionHead,
-    position: usize,
-    before: Option<Vec<f32>>,
-    change: &WeightChange,
-    out: &mut [f32],
-) -> Vec<f32> {
-    let AttentionHead { qkv, heads, head, span, .. } = of.clone();
-    let weights =
-        before.unwrap_or_else(|| Sheet::scores(of, Stage::Weights).band(position..position + 1, 0..span.rows));
-    let mut changed = weights.clone();
-    change.apply((position, head), 0, &mut changed);
-    let values = heads.of_head(head)[2].clone();
-    let cols = qkv.values.len() / span.rows;
-    for (i, z) in out[head * values.len()..(head + 1) * values.len()].iter_mut().enumerate() {
-        let value = qkv.values.chunks_exact(cols).map(|row| f64::from(row[values.start + i]));
-        let each = changed.iter().zip(&weights).zip(value).filter(|((new, old), _)| new != old);
-        let worth: f64 = each.map(|((new, old), v)| (f64::from(*new) - f64::from(*old)) * v).sum();
-        if worth != 0.0 {
-            *z = (f64::from(*z) + worth) as f32;
-        }
-    }
-    changed
+/// A number that may be changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EditedNumber {
+    /// A column of what the op wrote.
+    Column(usize),
+    /// A weight of attention, of the query at the position.
+    Weight { head: usize, key: usize },
 }
 
-impl ColumnChange {
-    fn apply(&self, position: usize, columns: &[usize], row: &mut [f32]) {
-        let each = columns.iter().copied();
-        match self {
-            ColumnChange::Scale(factor) => each.for_each(|at| row[at] *= factor),
-            ColumnChange::Add(values) => each.zip(values.iter()).for_each(|(at, v)| row[at] += v),
-            ColumnChange::Set(values) => each.zip(values.iter()).for_each(|(at, v)| row[at] = *v),
-            ColumnChange::SetAt(rows) => {
-                let values = rows.get(&position).map_or(&[][..], Vec::as_slice);
-                each.zip(values).for_each(|(at, v)| row[at] = *v);
-            }
-        }
-    }
+/// What a step does to a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum NumberChange {
+    Times(f32),
+    Plus(f32),
+    Set(f32),
 }
 
-impl WeightChange {
-    /// Changes weights of a query: those of the keys from `first` on.
-    pub(crate) fn apply(&self, (query, head): (usize, usize), first: usize, weights: &mut [f32]) {
-        for (key, weight) in (first..).zip(weights) {
-            match self {
-                WeightChange::Scale(factor, keys) => {
-                    if keys.as_ref().is_none_or(|keys| keys.contains(&key)) {
-                        *weight *= factor;
-                    }
-                }
-                WeightChange::Set(row) => *weight = row.iter().find(|(own, _)| *own == key).map_or(0.0, |own| own.1),
-                WeightChange::From(pattern) => {
-                    let (n_head, keys) = (pattern.shape[1], pattern.shape[3]);
-                    let row = &pattern.values[((head % n_head) * pattern.shape[2] + query) * keys..][..keys];
-                    *weight = row.get(key).copied().unwrap_or(0.0);
-                }
-            }
-        }
-    }
+/// A step that gave numbers to a row: in place of the op's, or added to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GivenBy {
+    pub step: usize,
+    pub sets: bool,
 }
 
-impl Wrapper for EditedBackend {
-    fn inner(&self) -> &dyn Backend {
-        &*self.inner
-    }
-    fn inner_mut(&mut self) -> &mut dyn Backend {
-        &mut *self.inner
-    }
-    fn feed(&mut self, batch: &Batch) -> BackendResult<()> {
-        (self.rows, self.active) = (batch.tokens.len(), vec![]);
-        let spans = batch.spans.iter().enumerate();
-        match &mut self.edited {
-            Edited::Every { edits, steps } => {
-                for (n, span) in spans {
-                    let placed = edits.where_they_fit(&batch.tokens[span.row..span.row + span.rows]);
-                    steps.extend(placed.0.iter().map(|(_, edit)| edit.step));
-                    self.active.push((n as u32, *span, Arc::new(placed)));
-                }
-            }
-            Edited::Some(edited) => {
-                let edited = edited.lock();
-                for (n, span) in spans.filter(|_| !edited.is_empty()) {
-                    let key = batch.blocks.get(span.table).copied().unwrap_or(n as u32);
-                    if let Some(edits) = edited.get(&key) {
-                        self.active.push((key, *span, edits.clone()));
-                    }
-                }
-                self.held.retain(|(key, _), _| edited.contains_key(key));
-            }
-        }
-        self.inner.feed(batch)
-    }
-    fn forward(&mut self, ops: Ops) -> BackendResult<()> {
-        let mut edited: Vec<usize> = vec![];
-        for (_, _, edits) in &self.active {
-            let weighs = edits.weighs();
-            edited.extend(edits.0.iter().map(|(_, edit)| edit.op));
-            let attends = |(i, op): (usize, &Op)| matches!(op, Op::Attend { .. }).then_some(ops.start() + i);
-            edited.extend(ops.iter().enumerate().filter_map(attends).filter(|_| weighs));
-        }
-        edited.sort_unstable();
-        edited.dedup();
-        let mut done = 0;
-        for at in edited {
-            let Some(end) = at.checked_sub(ops.start()).filter(|end| (done..ops.len()).contains(end)) else { continue };
-            self.inner.forward(ops.part(done..=end))?;
-            self.apply(at, &ops.as_slice()[end])?;
-            done = end + 1;
-        }
-        if done == 0 { self.inner.forward(ops) } else { self.inner.forward(ops.part(done..)) }
+/// A row of an op's output with edits: `kept` times what the op wrote, and what each step gave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EditedRow {
+    pub kept: Vec<f64>,
+    pub given: BTreeMap<GivenBy, Vec<f64>>,
+}
+
+impl EditedRow {
+    /// What is left of the op's own write in a row that the run has.
+    pub fn own(&self, row: &[f32]) -> Vec<f64> {
+        let given = |i: usize| self.given.values().map(|given| given[i]).sum::<f64>();
+        let own = |(i, v): (usize, &f32)| if self.kept[i] == 0.0 { 0.0 } else { f64::from(*v) - given(i) };
+        row.iter().enumerate().map(own).collect()
     }
 }

@@ -6,6 +6,7 @@
 //! called rounding. Read `layers` for where operands come from.
 
 use super::curve::ActivationCurve;
+use super::edits::{EditedNumber, NumberChange};
 use super::layers::LayerTrace;
 use super::table::short;
 use super::view::number;
@@ -19,6 +20,7 @@ use limpid_core::kernels::{activate, norm};
 use limpid_core::model::{Axes, Component, ParamRole};
 use limpid_core::ops::{Op, Region, Target};
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 
 /// The most terms that an explanation shows, all parts together.
 pub const TERMS: usize = 64;
@@ -142,7 +144,7 @@ pub struct SumStep {
     /// What is done.
     pub operation: Operation,
     /// With what: `the gain`; empty for a function of one number.
-    pub label: &'static str,
+    pub label: Cow<'static, str>,
     /// That number.
     pub by: Option<Operand>,
     /// What comes out.
@@ -162,7 +164,7 @@ pub struct Explanation {
     /// Its value.
     #[serde(serialize_with = "number")]
     pub value: f32,
-    /// The op that made it: `linear`; `parameter` or `input` for what no op makes.
+    /// The op that made it: `linear`; `parameter` or `input` for what no op makes, `intervention` for what a step set.
     pub op: &'static str,
     /// How the whole tensor is computed, in symbols.
     pub formula: Option<String>,
@@ -213,7 +215,7 @@ pub fn explain(trace: &mut LayerTrace, name: &str, at: &[usize]) -> Result<Expla
     let length = trace.batch().spans[0].rows;
     let mut explainer = Explainer { row: b * length + pos, b, pos, trace };
     let (value, op, draft) = explainer.draft(name, at)?;
-    Ok(draft.finish(cell, value, op, formula))
+    Ok(draft.finish(cell, value, op, formula.filter(|_| op != SET)))
 }
 
 /// An explanation before it is added up.
@@ -244,12 +246,35 @@ impl Draft {
     }
 
     /// A step with a second number; `at` is where the model has its result.
-    fn step_to(mut self, operation: Operation, label: &'static str, by: Option<Operand>, at: Option<Cell>) -> Draft {
-        self.steps.push(SumStep { operation, label, by, result: 0.0, at });
+    fn step_to(
+        mut self,
+        operation: Operation,
+        label: impl Into<Cow<'static, str>>,
+        by: Option<Operand>,
+        at: Option<Cell>,
+    ) -> Draft {
+        self.steps.push(SumStep { operation, label: label.into(), by, result: 0.0, at });
         self
     }
 
-    fn step(self, operation: Operation, label: &'static str, by: Operand) -> Draft {
+    /// The same after what steps of the interventions did to the number. What a step set is not computed at all.
+    fn changed(mut self, changes: &[(usize, NumberChange)]) -> Draft {
+        for (step, change) in changes {
+            self = match change {
+                NumberChange::Times(by) => {
+                    self.step(Operation::Times, format!("the factor of step {step}"), constant(*by))
+                }
+                NumberChange::Plus(by) => self.step(Operation::Plus, format!("what step {step} adds"), constant(*by)),
+                NumberChange::Set(to) => {
+                    let what = format!("Step {step} of the interventions set this number, whatever was computed.");
+                    Draft::new(what).term(format!("set by step {step}"), constant(*to), None)
+                }
+            };
+        }
+        self
+    }
+
+    fn step(self, operation: Operation, label: impl Into<Cow<'static, str>>, by: Operand) -> Draft {
         self.step_to(operation, label, Some(by), None)
     }
 
@@ -387,7 +412,14 @@ impl Explainer<'_> {
         if let (Axes::Scores, Op::Attend { .. }) = (tensor.axes, op) {
             let [head, query, key] = [at[1], at[2], at[3]];
             let value = self.score(name, head, query, key..key + 1)?[0];
-            return Ok((value, op.name(), self.attend(op, tensor.region, (head, query), key)?));
+            let draft = self.attend(op, tensor.region, (head, query), key)?;
+            let changes = match op {
+                Op::Attend { pattern, .. } if pattern == Some(tensor.region) => {
+                    self.trace.changes_of(self.trace.maker(tensor.region), self.row, EditedNumber::Weight { head, key })
+                }
+                _ => vec![],
+            };
+            return Ok((value, changed_op(op, &changes), draft.changed(&changes)));
         }
         let col = match tensor.axes {
             Axes::Heads => at[1] * self.trace.names().config.d_head() + at[3],
@@ -398,6 +430,10 @@ impl Explainer<'_> {
         let col = tensor.order.map_or(col, |order| order.stored(col));
         let value = self.trace.stored_row(name, self.row)?[col];
         let (region, col) = (tensor.region, tensor.cols.start + col);
+        let changes = match op.output() == region {
+            true => self.trace.changes_of(self.trace.writer(region), self.row, EditedNumber::Column(col)),
+            false => vec![],
+        };
         let draft = match op {
             Op::Embed { .. } => self.embed(op, region, col)?,
             Op::Norm { .. } => self.norm(op, Some(region), col)?,
@@ -448,7 +484,7 @@ impl Explainer<'_> {
             }
             Op::Classify { .. } => self.loss()?,
         };
-        Ok((value, op.name(), draft))
+        Ok((value, changed_op(op, &changes), draft.changed(&changes)))
     }
 
     fn derived(
@@ -914,6 +950,15 @@ impl Explainer<'_> {
         Ok(sum.part("minus the wanted logits", wanted.into_iter().map(one).collect()))
     }
 }
+
+/// What made a number: the op, unless a step set it.
+fn changed_op(op: Op, changes: &[(usize, NumberChange)]) -> &'static str {
+    let set = changes.iter().any(|(_, change)| matches!(change, NumberChange::Set(_)));
+    if set { SET } else { op.name() }
+}
+
+/// In the place of an op: a step of the interventions set the number.
+const SET: &str = "intervention";
 
 fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)

@@ -48,7 +48,11 @@ impl Matrix {
         let (by, side, range) = ([tall.by[0], map.by[1]], widest(&sides), self.range(self.terminal_palette()));
         let mut text = self.title();
         if paint == Paint::Shades && self.scale != HeatScale::Unit {
-            text += &format!(", up to {}", number(range.0.abs().max(range.1)));
+            let (low, high) = if signed { self.range(Palette::Ink) } else { range };
+            text += &match low.abs().max(high) {
+                most if signed && most > high => format!(", from {} to {}", number(low), number(high)),
+                most => format!(", up to {}", number(most)),
+            };
         }
         text = wrap(&text, 2, options.width);
         if paint != Paint::Shades {

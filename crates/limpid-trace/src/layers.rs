@@ -7,7 +7,7 @@
 //!
 //! So a trace of T tokens takes memory for T, not for T squared, and opening a block costs what the block costs.
 
-use super::edits::{EditedBackend, Edits};
+use super::edits::{EditedBackend, EditedNumber, EditedRow, Edits, NumberChange, PlacedEdits};
 use super::sheet::{AttentionHead, Sheet, float_bytes};
 use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, shape, unknown};
 use crate::names::{self, Derived};
@@ -17,7 +17,7 @@ use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::classify::Row;
 use limpid_core::model::{Axes, Component, Mode, Model, Module};
 use limpid_core::numeric::simd::Level;
-use limpid_core::ops::{ActiveRows, Batch, Op, Region, Terms};
+use limpid_core::ops::{ActiveRows, Batch, Op, Region, Span, Terms};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,8 +36,9 @@ pub struct LayerTrace {
     named: Model,
     backend: Box<dyn Backend>,
     batch: Batch,
-    /// What changes the run.
+    /// What changes the run, and what that is for each sequence.
     edits: Option<Arc<Edits>>,
+    placed: Vec<PlacedEdits>,
     length: usize,
     /// How many blocks have run.
     ran: usize,
@@ -102,7 +103,9 @@ impl LayerTrace {
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..model.blocks[0].start))?;
         let (seen_bytes, budget, seen) = (seen, Arc::default(), vec![]);
-        Ok(LayerTrace { model, named, backend, batch, edits, length, ran: 0, held: None, seen, seen_bytes, budget })
+        let placed = placed(edits.as_deref(), &batch);
+        let (ran, held) = (0, None);
+        Ok(LayerTrace { model, named, backend, batch, edits, placed, length, ran, held, seen, seen_bytes, budget })
     }
 
     /// From now on this is what may be spent: bytes of tensors that are computed again, and a step for every row that a block or the head
@@ -139,7 +142,7 @@ impl LayerTrace {
         fits(&self.model, &batch, false)?;
         let name = self.stream(block);
         let before = self.model.tensor(&name).ok_or_else(|| unknown(&self.named, &name))?.region;
-        self.batch = batch;
+        (self.placed, self.batch) = (placed(self.edits.as_deref(), &batch), batch);
         self.backend.feed(&self.batch)?;
         self.backend.write(before.for_batch(&self.batch), stream)?;
         (self.ran, self.held) = (block, None);
@@ -250,8 +253,7 @@ impl LayerTrace {
         let lse = Module::block(block).part(Component::Attention).named("hook_lse");
         let (at, qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
         let (qkv, lse, span) = (self.stored(&qkv)?, self.get(&lse)?, self.batch.spans[sequence]);
-        let tokens = &self.batch.tokens[span.row..span.row + span.rows];
-        let changes = self.edits.as_ref().map_or([].into(), |edits| edits.of_head(at, head, tokens));
+        let changes = self.placed.get(sequence).map_or([].into(), |edits| edits.of_head(at, head));
         Ok(AttentionHead { qkv, lse, heads, head, span, scoring, changes })
     }
 
@@ -285,6 +287,40 @@ impl LayerTrace {
         let tensor = self.stored(name)?;
         let wide = tensor.values.len() / self.batch.tokens.len();
         Ok(tensor.values[row * wide..][..wide].to_vec())
+    }
+
+    /// Whether something changes the run.
+    pub(super) fn is_edited(&self) -> bool {
+        self.edits.is_some()
+    }
+
+    /// That a number of the run is finite, if the run is changed: an overflow is then a step's.
+    ///
+    /// # Errors
+    /// [`EditError::TooLarge`](super::edits::EditError::TooLarge).
+    pub fn check_finite(&self, v: f64) -> Result<(), TraceError> {
+        match self.edits.as_ref().filter(|_| !v.is_finite()).and_then(|edits| edits.too_large()) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The edits of the sequence that has a row of the batch, and the row's position in it.
+    fn edits_at(&self, row: usize) -> Option<(&PlacedEdits, usize)> {
+        let mut all = self.batch.spans.iter().zip(&self.placed);
+        let (span, edits) = all.find(|(span, _)| (span.row..span.row + span.rows).contains(&row))?;
+        Some((edits, row - span.row))
+    }
+
+    /// What edits make of a row of the batch of a tensor that an op writes, if anything.
+    pub(super) fn edited_row(&self, tensor: Region, row: usize) -> Option<EditedRow> {
+        let (edits, position) = self.edits_at(row)?;
+        edits.of_row(self.writer(tensor), position, tensor.cols)
+    }
+
+    /// What edits do to a number of what the op `at` writes, in their order, each with its step.
+    pub(super) fn changes_of(&self, at: usize, row: usize, number: EditedNumber) -> Vec<(usize, NumberChange)> {
+        self.edits_at(row).map_or(vec![], |(edits, position)| edits.of_number(at, position, number))
     }
 
     /// That rows of the batch are there.
@@ -340,7 +376,9 @@ impl LayerTrace {
     }
 
     fn run(&mut self, block: usize) -> Result<(), TraceError> {
-        self.take(&Module::block(block).name(), [self.batch.tokens.len(), 0])?;
+        let rows = |(span, edits): (&Span, &PlacedEdits)| span.rows * (edits.weight(&self.model) - 1);
+        let more: usize = self.batch.spans.iter().zip(&self.placed).map(rows).sum();
+        self.take(&Module::block(block).name(), [self.batch.tokens.len() + more, 0])?;
         self.held = None;
         self.backend.forward(self.model.program.forward(self.model.blocks[block].clone()))?;
         self.held = Some(block);
@@ -399,6 +437,11 @@ impl LayerTrace {
     pub(super) fn maker(&self, region: Region) -> usize {
         let writes = |op: &Op| op.output() == region || { *op }.operands().any(|(_, operand)| *operand == region);
         self.named.ops().iter().position(writes).unwrap_or(0)
+    }
+
+    /// The op whose output a region is: the one whose edits change it.
+    pub(super) fn writer(&self, region: Region) -> usize {
+        self.named.ops().iter().rposition(|op| op.output() == region).unwrap_or(usize::MAX)
     }
 
     fn compute(&mut self, name: &str) -> Result<Labelled, TraceError> {
@@ -538,6 +581,12 @@ impl LayerTrace {
         })?;
         Ok(all)
     }
+}
+
+/// The edits of each sequence of a batch, if there are any.
+fn placed(edits: Option<&Edits>, batch: &Batch) -> Vec<PlacedEdits> {
+    let own = |span: &Span| Some(edits?.where_they_fit(&batch.tokens[span.row..span.row + span.rows]));
+    batch.spans.iter().filter_map(own).collect()
 }
 
 /// The tensor of whose rows `cos(NAME)` are the cosines.

@@ -790,7 +790,12 @@ pub fn unknown(model: &Model, name: &str) -> TraceError {
     all.extend(derived.iter().map(|(name, _)| name.as_str()));
     // the name may be the end of a full name; that is more likely than a typing error
     let ends = |known: &&str| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.'));
-    let near = all.iter().copied().find(ends).or_else(|| nearest(base, all.iter().copied()));
+    // a block that was typed stays, if the model has it
+    let block =
+        base.strip_prefix("blocks.").and_then(|rest| rest.find('.')).map_or("", |n| &base[.."blocks.".len() + n + 1]);
+    let beside = || all.iter().copied().filter(|known| known.starts_with(block));
+    let near = all.iter().copied().find(ends).or_else(|| nearest(base, beside()));
+    let near = near.or_else(|| nearest(base, all.iter().copied()));
     let near = near.map(|near| near.to_string() + &name[base.len()..]);
     TraceError::Unknown { name: name.into(), known: names::describe(base), nearest: near }
 }

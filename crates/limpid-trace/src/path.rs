@@ -9,7 +9,9 @@
 
 mod sentences;
 
-use super::attribution::{AttributionBar, AttributionUnit, ModelPart, Opening, Way, direct_way, dot, logit, note};
+use super::attribution::{
+    AttributionBar, AttributionUnit, ModelPart, Opening, Way, direct_way, dot, is_rounding, logit, note, times,
+};
 use super::explain::Cell;
 use super::layers::LayerTrace;
 use super::ranking::greatest;
@@ -60,7 +62,7 @@ impl Hop {
             ModelPart::Unit { unit, .. } => Hop::Unit(unit),
             ModelPart::Stream { block } => Hop::Stream(block),
             ModelPart::Embed => Hop::Word,
-            ModelPart::Attention { .. } | ModelPart::Other => return None,
+            ModelPart::Attention { .. } | ModelPart::Edit { .. } | ModelPart::Other => return None,
         })
     }
 }
@@ -205,7 +207,7 @@ pub struct PathStep {
     pub rest: PathRest,
     /// The number less all of its parts: rounding, unless `additive` is false.
     pub remainder: f64,
-    /// Whether every part has a bar down to the embedding. The note says why not.
+    /// Whether every part has a bar down to the embedding, and they add up. The note says why not.
     pub additive: bool,
     /// Of a head its weights on all tokens of the sequence.
     pub weights: Vec<f32>,
@@ -220,7 +222,7 @@ pub struct PathStep {
     /// The number's own cell, or one that it is made of.
     pub at: Cell,
     /// How the parts are to be read.
-    pub note: &'static str,
+    pub note: String,
 }
 
 /// Tokens of a list of words.
@@ -265,7 +267,8 @@ pub fn largest(trace: &mut LayerTrace, asked: PathQuestion) -> Result<Vec<Hop>, 
     let (mut way, mut here) = PathWay::begin(trace, asked, 0)?;
     let mut hops = vec![];
     loop {
-        let ways = here.step.bars.iter().filter_map(|bar| Some((Hop::into(bar.part)?, bar.value.abs())));
+        let wrote = here.step.bars.iter().filter(|bar| bar.value != 0.0);
+        let ways = wrote.filter_map(|bar| Some((Hop::into(bar.part)?, bar.value.abs())));
         let longest = |hop: &Hop| (!hops.is_empty() || *hop != Hop::Word) && hops.len() < DEEPEST;
         let next = ways.filter(|(hop, _)| longest(hop)).max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((hop, _)) = next else { return Ok(hops) };
@@ -280,6 +283,8 @@ const DEEPEST: usize = 12;
 /// A step with what is needed to go on.
 struct Standing {
     step: PathStep,
+    /// The absolute values of the products that its parts are sums of.
+    size: f64,
     row: usize,
     openings: Vec<(ModelPart, Opening)>,
     /// Of a head or a feed-forward network in which direction its input is read, and where its output lies.
@@ -309,11 +314,11 @@ impl<'a> PathWay<'a> {
         let span = span.unwrap_or(trace.batch().spans[0]);
         let mut way = Way::new(trace, row, AttributionUnit::Head);
         let additive = way.begin_at_head(target as usize, foil.map(|id| id as usize))?;
-        let (bars, openings) = (way.sorted(), way.openings);
+        let (bars, openings, size) = (way.sorted(), way.openings, way.size);
         let own = PathWay { trace, asked, span, most };
         let at = Cell { name: "logits".into(), at: vec![own.sequence(), row - own.span.row, target as usize] };
         let step = own.step((StepKind::Logit, None), row, (value, bars, additive), at);
-        Ok((own, Standing { step, row, openings, read: None, wrote: None }))
+        Ok((own, Standing { step, size, row, openings, read: None, wrote: None }))
     }
 
     fn sequence(&self) -> usize {
@@ -345,7 +350,7 @@ impl<'a> PathWay<'a> {
             after: None,
             gated: self.trace.names().config.ffn_gated,
             at,
-            note: note(&self.trace.names().config),
+            note: String::new(),
         }
     }
 
@@ -359,9 +364,13 @@ impl<'a> PathWay<'a> {
                 _ => step.words = words.into_iter().next().unwrap_or_default(),
             }
         }
+        let mut adds_up = true;
         if !step.bars.is_empty() {
             step.remainder = step.value - step.bars.iter().map(|bar| bar.value).sum::<f64>();
+            let rounds = is_rounding(step.remainder, here.size);
+            (adds_up, step.additive) = (rounds || !step.additive, step.additive && rounds);
         }
+        step.note = note(self.trace, adds_up);
         // tokens are sorted by their weight: that with the largest part is shown with them
         let largest =
             (0..step.bars.len()).max_by(|a, b| step.bars[*a].value.abs().total_cmp(&step.bars[*b].value.abs()));
@@ -403,7 +412,7 @@ impl<'a> PathWay<'a> {
                 let at = bar.at.clone().unwrap_or(here.step.at.clone());
                 let kind = (StepKind::Word, here.step.toward);
                 let step = self.step(kind, here.row, (bar.value, vec![], here.step.additive), at);
-                Ok(Standing { step, row: here.row, openings: vec![], read: None, wrote: None })
+                Ok(Standing { step, size: 0.0, row: here.row, openings: vec![], read: None, wrote: None })
             }
         }
     }
@@ -421,7 +430,8 @@ impl<'a> PathWay<'a> {
     fn head(&mut self, here: Standing, (block, head): (usize, usize), value: f64) -> Result<Standing, TraceError> {
         let (read, x, y) = self.read(&here, ModelPart::Attention { block })?;
         let wide = self.trace.names().config.d_value();
-        let read = read[head * wide..(head + 1) * wide].to_vec();
+        let kept = self.trace.edited_row(x, here.row).map(|edited| edited.kept);
+        let read = kept.map_or_else(|| read.clone(), |kept| times(&read, &kept))[head * wide..][..wide].to_vec();
         let own = self.trace.head(block, self.sequence(), head)?;
         let (query, keys) = (here.row - self.span.row, self.span.rows);
         let weights = Sheet::scores(own.clone(), Stage::Weights).band(query..query + 1, 0..keys);
@@ -450,7 +460,8 @@ impl<'a> PathWay<'a> {
         let kind = (StepKind::Head { block, head }, here.step.toward);
         let mut step = self.step(kind, here.row, (value, vec![], here.step.additive), at);
         (step.bars, step.weights) = (bars, weights);
-        Ok(Standing { step, row: here.row, openings: vec![], read: Some((read, x, y)), wrote: None })
+        let size = sizes(&step);
+        Ok(Standing { step, size, row: here.row, openings: vec![], read: Some((read, x, y)), wrote: None })
     }
 
     /// What dropout multiplies a weight with, by its key.
@@ -464,7 +475,7 @@ impl<'a> PathWay<'a> {
         move |key| draws.map_or(1.0, |draws| f64::from(draws.factor(weight_index(row, head, n_head, key))))
     }
 
-    fn carried(&mut self, here: Standing, position: usize, value: f64) -> Result<Standing, TraceError> {
+    fn carried(&mut self, here: Standing, position: usize, bar: f64) -> Result<Standing, TraceError> {
         let (StepKind::Head { block, head }, Some((read, z, y))) = (here.step.kind, here.read) else {
             return Err(TraceError::Batch { what: "only a head looks at tokens".into() });
         };
@@ -480,10 +491,10 @@ impl<'a> PathWay<'a> {
         };
         let w = ops.iter().find_map(product).ok_or_else(|| unknown(self.trace.names(), "hook_z"))?;
         let weights = self.trace.table_rows(w, 0..w.rows)?;
-        let vector = weights.chunks_exact(w.cols).map(|weights| {
-            let mine = weights[head * wide..].iter().zip(&own.qkv.values[row * cols..][values.clone()]);
-            factor * mine.map(|(w, v)| f64::from(*w) * f64::from(*v)).sum::<f64>()
-        });
+        let kept = self.trace.edited_row(z, here.row).map(|edited| edited.kept[head * wide..][..wide].to_vec());
+        let value: Vec<f64> = own.qkv.values[row * cols..][values.clone()].iter().map(|v| f64::from(*v)).collect();
+        let value = kept.map_or_else(|| value.clone(), |kept| times(&value, &kept));
+        let vector = weights.chunks_exact(w.cols).map(|weights| factor * dot(&value, &weights[head * wide..]));
         let vector: Vec<f64> = vector.collect();
         // and back through the matrix of values
         let qkv = self.trace.names().ops()[self.trace.names().blocks[block].clone()].iter().find_map(|op| match *op {
@@ -496,12 +507,8 @@ impl<'a> PathWay<'a> {
         let group = own.heads.group();
         let name = Module::block(block).part(Component::Attention).named("hook_v");
         let at = Cell { name, at: vec![self.sequence(), head / group, position, 0] };
-        let mut next = self.written(
-            (StepKind::Carried { block, head }, here.step.toward),
-            row,
-            (value, qkv, direction, true),
-            at,
-        )?;
+        let mut next =
+            self.written((StepKind::Carried { block, head }, here.step.toward), row, (bar, qkv, direction, true), at)?;
         next.wrote = Some((y, here.row, vec![vector]));
         Ok(next)
     }
@@ -515,21 +522,24 @@ impl<'a> PathWay<'a> {
         at: Cell,
     ) -> Result<Standing, TraceError> {
         let mut way = Way::new(self.trace, row, AttributionUnit::Head);
+        if matches!(kind.0, StepKind::Stream { .. }) {
+            way.told = Some(region);
+        }
         let additive = way.begin_at(region, direction, inside)?;
-        let (bars, openings) = (way.sorted(), way.openings);
+        let (bars, openings, size) = (way.sorted(), way.openings, way.size);
         let step = self.step(kind, row, (value, bars, additive), at);
-        Ok(Standing { step, row, openings, read: None, wrote: None })
+        Ok(Standing { step, size, row, openings, read: None, wrote: None })
     }
 
     fn network(&mut self, here: Standing, block: usize, value: f64) -> Result<Standing, TraceError> {
         let (read, x, y) = self.read(&here, ModelPart::Mlp { block })?;
         let name = self.trace.names().name_of(x);
-        let post = self.trace.stored_row(&name, here.row)?;
+        let post = Way::new(self.trace, here.row, AttributionUnit::Head).own_row(x)?;
         let place = [self.sequence(), here.row - self.span.row];
-        let bar = |(unit, (read, post)): (usize, (&f64, &f32))| AttributionBar {
+        let bar = |(unit, (read, post)): (usize, (&f64, &f64))| AttributionBar {
             name: format!("unit {unit}"),
             part: ModelPart::Unit { block, unit },
-            value: read * f64::from(*post),
+            value: if *read == 0.0 { 0.0 } else { read * post },
             at: Some(Cell { name: name.clone(), at: [&place[..], &[unit]].concat() }),
         };
         let mut bars: Vec<PathBar> = read.iter().zip(&post).enumerate().map(bar).map(PathBar::from).collect();
@@ -547,11 +557,12 @@ impl<'a> PathWay<'a> {
         let kind = (StepKind::Mlp { block }, here.step.toward);
         let mut step = self.step(kind, here.row, (value, vec![], here.step.additive), at);
         (step.bars, step.units) = (bars, post.len());
-        Ok(Standing { step, row: here.row, openings: vec![], read: Some((read, x, y)), wrote })
+        let size = sizes(&step);
+        Ok(Standing { step, size, row: here.row, openings: vec![], read: Some((read, x, y)), wrote })
     }
 
     /// What some units write.
-    fn writes(&self, (x, y): (Region, Region), units: &[usize], post: &[f32]) -> Result<Vec<Vec<f64>>, TraceError> {
+    fn writes(&self, (x, y): (Region, Region), units: &[usize], post: &[f64]) -> Result<Vec<Vec<f64>>, TraceError> {
         let product = |op: &Op| match *op {
             Op::Linear { x: from, w, y: own, .. } if from == x && own == y => Some(w),
             _ => None,
@@ -561,7 +572,7 @@ impl<'a> PathWay<'a> {
         let weights = self.trace.table_rows(w, 0..w.rows)?;
         let write = |unit: &usize| {
             let column = weights.iter().skip(*unit).step_by(w.cols);
-            column.map(|w| f64::from(*w) * f64::from(post[*unit])).collect()
+            column.map(|w| f64::from(*w) * post[*unit]).collect()
         };
         Ok(units.iter().map(write).collect())
     }
@@ -571,7 +582,8 @@ impl<'a> PathWay<'a> {
             return Err(TraceError::Batch { what: "only an MLP has units".into() });
         };
         let post = self.trace.stored_row(&self.trace.names().name_of(x), here.row)?;
-        let wrote = Some((y, here.row, self.writes((x, y), &[unit], &post)?));
+        let own = Way::new(self.trace, here.row, AttributionUnit::Head).own_row(x)?;
+        let wrote = Some((y, here.row, self.writes((x, y), &[unit], &own)?));
         let name = Module::block(block).part(Component::FeedForward).named("hook_pre");
         let pre = self.trace.names().tensor(&name).ok_or_else(|| unknown(self.trace.names(), &name))?.region;
         let value = self.trace.stored_row(&name, here.row)?[unit];
@@ -594,6 +606,11 @@ impl<'a> PathWay<'a> {
     }
 }
 
+/// The absolute values of a step's parts.
+fn sizes(step: &PathStep) -> f64 {
+    step.bars.iter().map(|bar| bar.value.abs()).sum()
+}
+
 fn unit_of(part: ModelPart) -> Option<usize> {
     match part {
         ModelPart::Unit { unit, .. } => Some(unit),
@@ -612,6 +629,9 @@ fn words(
     if let Some(vectors) = direct_way(trace, from, vectors, row)? {
         let vectors: Vec<f32> = vectors.into_iter().flatten().map(|v| v as f32).collect();
         trace.read_by_head(&vectors, |n, raised| {
+            if raised.iter().all(|v| *v == 0.0) {
+                return; // a step cut it off
+            }
             let lowered: Vec<f32> = raised.iter().map(|v| -v).collect();
             let of = |order: Vec<usize>| order.into_iter().map(|id| (id as u32, raised[id])).collect();
             all[n] = LensWords { raised: of(greatest(raised, WORDS)), lowered: of(greatest(&lowered, WORDS)) };

@@ -32,7 +32,7 @@ pub struct TargetFacts {
 /// A distribution over the vocabulary, in short.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// The likeliest tokens, of equal ones the first id first.
+    /// The likeliest tokens, of equal ones the first id first; none if a logit is NaN or infinite.
     pub top: Vec<NextToken>,
     /// -sum p ln p, in nats.
     pub entropy: f64,
@@ -77,7 +77,8 @@ impl Prediction {
         let loss = Level::best().run(Row { logits, target: aim, terms: Terms::default(), weight: None });
         let candidate = |id: usize| NextToken { id: id as u32, p: logits[id], logit: before[id] };
         let mut top: Vec<usize> = vec![];
-        for id in 0..before.len() {
+        let sound = before.iter().all(|v| !v.is_nan() && *v < f32::INFINITY);
+        for id in 0..if sound { before.len() } else { 0 } {
             let last = top.last().map_or(f32::NEG_INFINITY, |last| before[*last]);
             if top.len() < most || before[id] > last {
                 let at = top.partition_point(|other| before[*other] >= before[id]);

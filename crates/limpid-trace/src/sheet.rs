@@ -240,7 +240,7 @@ impl Sheet {
                 }
                 if *stage == Stage::Weights {
                     for (row, query) in to_rows.chunks_exact_mut(cols.len()).zip(rows) {
-                        let mine = head.changes.iter().filter(|(positions, _)| positions.contains(&query));
+                        let mine = head.changes.iter().filter(|(positions, _)| positions.contains(query));
                         mine.for_each(|(_, change)| change.apply((query, head.head), cols.start, row));
                     }
                 }

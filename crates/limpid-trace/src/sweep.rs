@@ -73,6 +73,19 @@ pub enum SweepError {
         /// Its value.
         value: f64,
     },
+    /// Two runs with less between them than rounding may make.
+    #[error(
+        "the prompts' {metric} is {clean} and {corrupt}: no more apart than f32 rounds, so there is nothing to restore: change the answer, the \
+         corrupt prompt, or the position"
+    )]
+    Noise {
+        /// What was measured.
+        metric: &'static str,
+        /// Of the clean run.
+        clean: f64,
+        /// Of the corrupt run.
+        corrupt: f64,
+    },
     /// The caller wanted no more rows.
     #[error("stopped before the end")]
     Stopped,
@@ -402,7 +415,7 @@ impl SweepQuestion {
         let receiver = find(named, &to.tensor)?;
         match &to.heads {
             heads if receiver.is_pattern() => {
-                _ = receiver.edit_weights(heads.as_deref(), EditPositions::All, WeightChange::Set(vec![]))?
+                _ = receiver.edit_weights(heads.as_deref(), EditPositions::All, WeightChange::Set([].into()))?
             }
             heads => _ = receiver.shown(heads.as_deref(), None)?,
         }
@@ -562,12 +575,15 @@ pub struct Sweep {
     pub metric: Labelled,
     /// What part of the difference each patch restores: (metric - corrupt) / (clean - corrupt).
     pub recovered: Labelled,
-    /// The cells that restore the most, the first one first.
+    /// The cells that restore the most, the first one first; where none restores anything, those that lead furthest away.
     pub peaks: Vec<SweepPeak>,
 }
 
 /// How many of these are named.
 const PEAKS: usize = 3;
+
+/// A part of the difference that is said as 0.00.
+const NOTHING: f64 = 0.005;
 
 /// What writes to the residual stream in every layer.
 const BRANCHES: [SweepSite; 2] = [SweepSite::AttnOut, SweepSite::MlpOut];
@@ -635,10 +651,24 @@ impl Gauge {
                 return Err(SweepError::NotFinite { run, value });
             }
         }
-        if ends[0] == ends[1] {
-            return Err(SweepError::Same { metric: self.metric.name(), value: ends[0] });
+        let ([a, b], metric) = (ends, self.metric.name());
+        if a == b {
+            return Err(SweepError::Same { metric, value: a });
+        }
+        if (a - b).abs() <= self.noise(clean)?.max(self.noise(corrupt)?) {
+            return Err(SweepError::Noise { metric, clean: a, corrupt: b });
         }
         Ok(ends)
+    }
+
+    /// How far rounding may move the metric of a run: as far as it moves the largest logits, and a divergence by the square of that.
+    fn noise(&self, run: &mut LayerTrace) -> Result<f64, TraceError> {
+        let (last, c) = (run.last()?, run.names().config.d_model);
+        let rows: Vec<f32> = self.rows().iter().flat_map(|row| last.values[row * c..(row + 1) * c].to_vec()).collect();
+        let mut largest = 0.0f32;
+        run.logits(&rows, |_, logits| largest = logits.iter().fold(largest, |most, v| most.max(v.abs())))?;
+        let moved = 16.0 * f64::from(f32::EPSILON) * f64::from(largest);
+        Ok(if self.metric == SweepMetric::Divergence { moved * moved } else { moved })
     }
 }
 
@@ -753,8 +783,8 @@ fn patch(site: &EditSite, heads: Option<&[usize]>, at: Range<usize>, from: &Arc<
         return site.edit_weights(heads, positions, WeightChange::From(from.clone()));
     }
     let (shown, wide) = (site.shown(heads, None)?, site.width());
-    let row = |at: usize| (at, shown.iter().map(|i| from.values[at * wide + i]).collect());
-    site.edit(&shown, positions, ColumnChange::SetAt(Arc::new(at.map(row).collect())))
+    let row = |at: usize| shown.iter().map(|i| from.values[at * wide + i]).collect();
+    site.edit(&shown, positions, ColumnChange::SetEach(at.map(row).collect()))
 }
 
 /// So many copies of a sequence.
@@ -924,11 +954,13 @@ struct Findings<'a> {
     ends: [f64; 2],
     metric: Vec<f64>,
     peaks: Vec<SweepPeak>,
+    /// Those that lead furthest away from the clean run.
+    lowest: Vec<SweepPeak>,
 }
 
 impl<'a> Findings<'a> {
     fn new(question: &'a SweepQuestion, to: Option<&'a EditSite>, ends: [f64; 2]) -> Findings<'a> {
-        Findings { question, to, ends, metric: vec![], peaks: vec![] }
+        Findings { question, to, ends, metric: vec![], peaks: vec![], lowest: vec![] }
     }
 
     fn recovered(&self, metric: f64) -> f64 {
@@ -947,13 +979,15 @@ impl<'a> Findings<'a> {
         // a layer without a path to the receiver restores nothing, and no run could show it
         let found = if values.reaches(self.to) { &row.recovered[..] } else { &[] };
         for (n, recovered) in found.iter().copied().enumerate() {
-            let last = self.peaks.last().map_or(f64::NEG_INFINITY, |peak| peak.recovered);
-            if recovered.is_finite() && (self.peaks.len() < PEAKS || recovered > last) {
-                let at = self.peaks.partition_point(|peak| peak.recovered >= recovered);
-                let intervention = self.question.intervention(&cells[n], values);
-                // the place in the row, until the grid's shape is known
-                self.peaks.insert(at, SweepPeak { index: vec![row.layer, n], recovered, intervention });
-                self.peaks.truncate(PEAKS);
+            for (peaks, sign) in [(&mut self.peaks, 1.0), (&mut self.lowest, -1.0)] {
+                let last = peaks.last().map_or(f64::NEG_INFINITY, |peak| sign * peak.recovered);
+                if recovered.is_finite() && (peaks.len() < PEAKS || sign * recovered > last) {
+                    let at = peaks.partition_point(|peak| sign * peak.recovered >= sign * recovered);
+                    let intervention = self.question.intervention(&cells[n], values);
+                    // the place in the row, until the grid's shape is known
+                    peaks.insert(at, SweepPeak { index: vec![row.layer, n], recovered, intervention });
+                    peaks.truncate(PEAKS);
+                }
             }
         }
         self.metric.extend_from_slice(&row.metric);
@@ -968,6 +1002,9 @@ impl<'a> Findings<'a> {
             shape: shape.clone(),
             values,
         };
+        let first = |peaks: &[SweepPeak]| peaks.first().map_or(0.0, |peak| peak.recovered);
+        let leads_away = first(&self.peaks) < NOTHING && first(&self.lowest) <= -NOTHING;
+        let peaks = if leads_away { &self.lowest } else { &self.peaks };
         let recovered = self.metric.iter().map(|metric| self.recovered(*metric) as f32).collect();
         let metric = self.metric.iter().map(|metric| *metric as f32).collect();
         let place = |peak: &SweepPeak| {
@@ -980,7 +1017,7 @@ impl<'a> Findings<'a> {
             corrupt: self.ends[1],
             metric: of(self.question.metric.name(), metric),
             recovered: of("recovered fraction", recovered),
-            peaks: self.peaks.iter().map(place).collect(),
+            peaks: peaks.iter().map(place).collect(),
         }
     }
 }
@@ -1032,6 +1069,22 @@ impl Sweep {
         TensorPlot { title: self.recovered.name.clone(), about, parts }
     }
 
+    /// Those peaks whose part is not said as 0.00.
+    pub fn strong(&self) -> impl Iterator<Item = &SweepPeak> {
+        self.peaks.iter().filter(|peak| peak.recovered.abs() >= NOTHING)
+    }
+
+    /// What is to be said of the grid before its peaks, where no cell restores anything.
+    pub fn nothing_restored(&self) -> Option<&'static str> {
+        match self.strong().next() {
+            Some(peak) if peak.recovered > 0.0 => None,
+            Some(_) => {
+                Some("No cell restores any of the difference: patches lead away from the clean run, or change nothing.")
+            }
+            None => Some("No cell changes the metric by 0.5 % of the difference."),
+        }
+    }
+
     /// What a peak is, in a sentence; `words` are the corrupt prompt's tokens.
     pub fn sentence(&self, peak: &SweepPeak, words: &[String]) -> String {
         let mut places = vec![];
@@ -1044,7 +1097,11 @@ impl Sweep {
                 other => places.push(format!("{other} {at}")),
             }
         }
-        let text = format!("{} restores {:.2} of the difference.", places.join(", "), peak.recovered);
+        let (places, size) = (places.join(", "), peak.recovered.abs());
+        let text = match peak.recovered {
+            v if v <= -NOTHING => format!("{places} leads away from the clean run, by {size:.2} of the difference."),
+            _ => format!("{places} restores {:.2} of the difference.", peak.recovered),
+        };
         text[..1].to_uppercase() + &text[1..]
     }
 }

@@ -14,7 +14,7 @@ use limpid_base::budget::Budget;
 use limpid_base::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -122,6 +122,7 @@ impl Step {
         let own = match &self.what {
             What::Change { how: How::Scale { keys, .. }, .. } => count(keys),
             What::Freeze { layers, .. } | What::ControlVector { layers, .. } => count(layers),
+            What::Change { how: How::SetRow { row }, .. } => row.len(),
             What::Change { how: How::Patch { from_positions, .. }, .. } => from_positions.as_ref().map_or(0, Vec::len),
             _ => 0,
         };
@@ -360,6 +361,7 @@ impl<'a> Fields<'a> {
                 _ => None,
             };
             let layers = self.needed(self.kind, "\"all\" or {\"layer\": [numbers]}", layers)?;
+            let layers = layers.map(|layers| self.once("layer", layers)).transpose()?;
             return Ok(What::Freeze { layers, from: self.source("from")? });
         }
         if self.kind == "control_vector" {
@@ -407,7 +409,17 @@ impl<'a> Fields<'a> {
     }
 
     fn numbers(&self, key: &str) -> Read<Option<Vec<usize>>> {
-        self.optional(key, "a whole number, a list of them, or a range such as \"2..5\"", whole_numbers)
+        let found = self.optional(key, "a whole number, a list of them, or a range such as \"2..5\"", whole_numbers)?;
+        found.map(|numbers| self.once(key, numbers)).transpose()
+    }
+
+    /// A list that names each number once.
+    fn once<T: Ord + Copy + fmt::Display>(&self, key: &str, numbers: Vec<T>) -> Read<Vec<T>> {
+        let mut known = BTreeSet::new();
+        match numbers.iter().find(|n| !known.insert(**n)) {
+            Some(n) => Err(InterventionError::Step { step: self.number, what: format!("`{key}` names {n} twice") }),
+            None => Ok(numbers),
+        }
     }
 
     fn positions(&self) -> Read<Option<Positions>> {
@@ -480,7 +492,8 @@ impl<'a> Fields<'a> {
         self.needed(self.kind, expected, |value| match value {
             Value::String(file) if !file.is_empty() => Some(LayerVectors::File(file.into())),
             Value::Object(layers) if !layers.is_empty() => {
-                layers.iter().map(vector).collect::<Option<_>>().map(LayerVectors::These)
+                let read: BTreeMap<usize, Vec<f32>> = layers.iter().map(vector).collect::<Option<_>>()?;
+                (read.len() == layers.len()).then_some(LayerVectors::These(read)) // "1" and "01"
             }
             _ => None,
         })
@@ -489,7 +502,9 @@ impl<'a> Fields<'a> {
     fn row(&self) -> Read<Vec<(usize, f32)>> {
         let weight = |(key, value): (&String, &Value)| Some((key.parse().ok()?, finite(value)?));
         let expected = "a weight for each key, such as {\"0\": 0.5, \"2\": 0.5}";
-        self.needed("row", expected, |row| row.as_object().filter(|row| !row.is_empty())?.iter().map(weight).collect())
+        let read = |row: &Value| row.as_object().filter(|row| !row.is_empty())?.iter().map(weight).collect();
+        let row: Vec<(usize, f32)> = self.needed("row", expected, read)?;
+        self.once("row", row.iter().map(|(key, _)| *key).collect()).map(|_| row) // "0" and "00"
     }
 }
 
@@ -594,36 +609,34 @@ impl Resolver {
             How::Zero => ColumnChange::Set(vec![0.0; shown.len()].into()),
             How::Scale { keys: Some(_), .. } => return Err(wrong(format!("`{name}` has no keys: leave `key` out"))),
             How::Scale { by, .. } => ColumnChange::Scale(*by),
-            How::Set { value, .. } if value.len() == 1 => ColumnChange::Set(vec![value[0]; shown.len()].into()),
-            How::Set { value, .. } => ColumnChange::Set(value.clone().into()),
+            How::Set { value, .. } if value.len() == 1 => {
+                ColumnChange::Set(site.unstretched(vec![value[0]; shown.len()]).into())
+            }
+            How::Set { value, .. } => ColumnChange::Set(site.unstretched(value.iter().copied()).into()),
             How::Mean { of, .. } => {
-                let rows = self.rows((number, of), (name, &shown))?;
+                let rows = self.rows((number, of), (site.tensor(), &shown))?;
                 let mean = |i: usize| rows.iter().map(|row| f64::from(row[i])).sum::<f64>() / rows.len() as f64;
                 ColumnChange::Set((0..shown.len()).map(|i| mean(i) as f32).collect())
             }
             How::Steer { by, add, .. } => {
-                let vector = self.direction((number, add), (name, &shown))?;
+                let vector = self.direction((number, add), (&site, &shown))?;
                 ColumnChange::Add(vector.into_iter().map(|v| v * by).collect())
             }
             How::Patch { from, from_positions: None, .. } => {
-                let rows = self.rows((number, from), (name, &shown))?;
-                ColumnChange::SetAt(Arc::new(rows.into_iter().enumerate().collect::<BTreeMap<_, _>>()))
+                ColumnChange::SetFrom(self.rows((number, from), (site.tensor(), &shown))?.into())
             }
             How::Patch { from, from_positions: Some(sources), .. } => {
-                let rows = self.rows((number, from), (name, &shown))?;
-                let EditPositions::These(targets) = positions else {
+                let rows = self.rows((number, from), (site.tensor(), &shown))?;
+                let EditPositions::These(targets) = &positions else {
                     return Err(wrong("`from_pos` needs `pos` to be a number or a list of as many".into()));
                 };
                 if sources.len() != targets.len() && sources.len() != 1 {
                     let counts = format!("{} and {}", sources.len(), targets.len());
                     return Err(wrong(format!("`from_pos` and `pos` have {counts} positions: give as many of both")));
                 }
-                let pairs = targets.iter().zip(sources.iter().cycle());
-                let each = pairs.map(|(target, source)| {
-                    let values = row_at(&rows, *source, number)?.clone().into();
-                    Ok(site.edit(&shown, EditPositions::These(vec![*target]), ColumnChange::Set(values))?)
-                });
-                return each.collect();
+                let each = targets.iter().zip(sources.iter().cycle());
+                let each = each.map(|(_, source)| row_at(&rows, *source, number).cloned());
+                ColumnChange::SetEach(each.collect::<Result<_>>()?)
             }
             How::SetRow { .. } => return Err(wrong(format!("`{name}` has no keys: give `value` in place of `row`"))),
         };
@@ -638,8 +651,8 @@ impl Resolver {
         }
         let change = match how {
             How::Zero => WeightChange::Scale(0.0, None),
-            How::Scale { by, keys, .. } => WeightChange::Scale(*by, keys.clone()),
-            How::SetRow { row, .. } => WeightChange::Set(row.clone()),
+            How::Scale { by, keys, .. } => WeightChange::Scale(*by, keys.as_deref().map(Arc::from)),
+            How::SetRow { row, .. } => WeightChange::Set(row.as_slice().into()),
             How::Patch { from, from_positions: None, .. } => {
                 WeightChange::From(self.tensor((step.number, from), &site.name)?)
             }
@@ -725,16 +738,22 @@ impl Resolver {
     }
 
     /// Some columns of it, position by position.
-    fn rows(&mut self, source: (usize, &Source), (name, shown): (&str, &[usize])) -> Result<Vec<Vec<f32>>> {
+    fn rows(&mut self, source: (usize, &Source), (name, shown): (&str, &[usize])) -> Result<Vec<Arc<[f32]>>> {
         let tensor = self.tensor(source, name)?;
         let (tokens, wide) = (tensor.shape[1], tensor.values.len() / tensor.shape[1].max(1));
         let row = |at: usize| shown.iter().map(|i| tensor.values[at * wide + i]).collect();
         Ok((0..tokens).map(row).collect())
     }
 
-    fn direction(&mut self, (step, add): (usize, &Direction), of: (&str, &[usize])) -> Result<Vec<f32>> {
+    /// What is added to some columns of a site.
+    fn direction(
+        &mut self,
+        (step, add): (usize, &Direction),
+        (site, shown): (&EditSite, &[usize]),
+    ) -> Result<Vec<f32>> {
+        let of = (site.tensor(), shown);
         match add {
-            Direction::Vector(vector) => Ok(vector.clone()),
+            Direction::Vector(vector) => Ok(site.unstretched(vector.iter().copied())),
             Direction::File { path, .. } => {
                 let (path, instead) = (path.clone(), "{\"vector\": [numbers]}");
                 Err(InterventionError::NoFiles { step, path, instead }.into())
@@ -742,14 +761,14 @@ impl Resolver {
             Direction::Difference { of: [a, b], position } => {
                 let [a, b] = [self.rows((step, a), of)?, self.rows((step, b), of)?];
                 let [a, b] = [row_at(&a, *position, step)?, row_at(&b, *position, step)?];
-                Ok(a.iter().zip(b).map(|(a, b)| a - b).collect())
+                Ok(a.iter().zip(b.iter()).map(|(a, b)| a - b).collect())
             }
         }
     }
 }
 
 /// The row of a position; negative ones are counted from the end.
-fn row_at(rows: &[Vec<f32>], at: i64, step: usize) -> Result<&Vec<f32>> {
+fn row_at(rows: &[Arc<[f32]>], at: i64, step: usize) -> Result<&Arc<[f32]>> {
     position_in(at, rows.len()).and_then(|place| rows.get(place)).ok_or_else(|| {
         let what = format!("the source has {} tokens and no position {at}", rows.len());
         InterventionError::Step { step, what }.into()

@@ -650,7 +650,10 @@ impl Lm {
         if vector.iter().all(|v| v.is_finite()) {
             Ok(vector)
         } else {
-            Err(Error::NotFinite { weight: self.damaged(&model)? })
+            match (self.damaged(&model)?, self.edits.as_ref().and_then(|edits| edits.too_large())) {
+                (None, Some(error)) => Err(error.into()),
+                (weight, _) => Err(Error::NotFinite { weight }),
+            }
         }
     }
 

@@ -182,15 +182,28 @@ fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
     };
     let (model, prompt, steps) = (args.weights.words()?, show::quoted(prompt), show::quoted(steps));
     let program = show::program();
+    let left_out = match left_out(found, out) {
+        true => {
+            "Layer 0 is not in it: llama.cpp's control vectors have no place for that layer. FILE.json or FILE.safetensors holds all.\n"
+        }
+        false => "",
+    };
     Ok(format!(
-        "Written to {}. To steer with it:\n{program} generate{model} --prompt {prompt} --intervene {steps}\n",
+        "Written to {}.\n{left_out}To steer with it:\n{program} generate{model} --prompt {prompt} --intervene {steps}\n",
         out.display()
     ))
 }
 
+/// Whether a file lacks the direction of layer 0, which was found.
+fn left_out(found: &Directions, out: &Path) -> bool {
+    out.extension().is_some_and(|end| end == "gguf") && found.layers.iter().any(|one| one.layer == 0 && one.norm > 0.0)
+}
+
 /// The steps that use a file: in one layer, in the middle. None if the file is a list of steps.
 fn steps(found: &Directions, out: &Path) -> Option<Value> {
-    let written: Vec<&LayerDirection> = found.layers.iter().filter(|layer| layer.norm > 0.0).collect();
+    let lacks = left_out(found, out);
+    let given = found.layers.iter().filter(|one| one.norm > 0.0 && !(lacks && one.layer == 0));
+    let written: Vec<&LayerDirection> = given.collect();
     let middle = written[written.len() / 2];
     match out.extension()?.to_str()? {
         "gguf" => Some(json!([{ "control_vector": out, "by": 1, "layer": middle.layer }])),
@@ -218,6 +231,9 @@ fn as_json(args: &Args, found: &Directions) -> Value {
     }
     if let Some(out) = &args.out {
         all["out"] = json!(out);
+        if left_out(found, out) {
+            all["left_out"] = json!([0]);
+        }
     }
     all
 }

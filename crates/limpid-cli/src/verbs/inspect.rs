@@ -23,7 +23,7 @@ use limpid::model::{Mode, Model, Module, Param};
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::diagram::Diagram;
-use limpid::trace::edits::EditedBackend;
+use limpid::trace::edits::{EditedBackend, Edits};
 use limpid::trace::glance::glance;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::masked::MaskTable;
@@ -283,7 +283,7 @@ pub fn run(mut args: Args) -> Result<()> {
     if draws(&args) && !(args.json && outs.is_empty()) {
         pictures(&args, &outs, seen.plots, seen.diagrams)?;
     }
-    sound_rows(&trace, &seen.rows)
+    sound_rows(&trace, &seen.rows, edits.as_deref())
 }
 
 /// Runs the model, with the mask of --mask-file if one is given.
@@ -306,15 +306,15 @@ fn traced<'a>(args: &Args, model: &'a Model, backend: &'a mut dyn Backend, batch
 }
 
 /// Refuses a run with a NaN or an infinity in one of its rows.
-fn sound_rows(trace: &Trace, rows: &[SummaryRow]) -> Result<()> {
+fn sound_rows(trace: &Trace, rows: &[SummaryRow], edits: Option<&Edits>) -> Result<()> {
     let broken = |row: &SummaryRow| row.nan + row.infinite > 0;
     let first = rows.iter().find(|row| broken(row)).map(|row| row.name.as_str());
-    sound(first, &trace.model().params, |name| Ok(broken(&trace.row(name)?)))
+    sound((first, edits), &trace.model().params, |name| Ok(broken(&trace.row(name)?)))
 }
 
-/// Refuses a run with a NaN or an infinity in `first`, if there is one: names the parameter at fault, or else `first`.
+/// Refuses a run with a NaN or an infinity in `first`, if there is one: names the parameter at fault, or the step, or else `first`.
 fn sound(
-    first: Option<&str>,
+    (first, edits): (Option<&str>, Option<&Edits>),
     params: &[Param],
     mut broken: impl FnMut(&str) -> Result<bool, TraceError>,
 ) -> Result<()> {
@@ -323,6 +323,9 @@ fn sound(
         if broken(name)? {
             bail!("the weights are damaged: `{name}` has NaN or infinite values");
         }
+    }
+    if let Some(error) = edits.and_then(Edits::too_large) {
+        bail!("`{first}` has NaN or infinite values: {error}");
     }
     bail!("`{first}` has NaN or infinite values, though the weights have none: the weights are too large")
 }
@@ -555,7 +558,7 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
     let causal = model.config.mask == Mask::Causal;
     let head = model.config.lm_head;
     let sequences = batch.spans.len();
-    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
+    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits.clone()), SEEN)?;
     let mut text = String::new();
     let mut numbers = true;
     let prose = |text: &str| wrap(text, 0, width);
@@ -583,7 +586,7 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
     let broken = |tensor: &Labelled| tensor.values.iter().any(|v| !v.is_finite());
     let (last, params) = (trace.last()?, trace.names().params.clone());
     let first = if numbers { Some(&*last.name).filter(|_| broken(&last)) } else { Some("loss") };
-    sound(first, &params, |name| Ok(broken(&*trace.get(name)?)))
+    sound((first, edits.as_deref()), &params, |name| Ok(broken(&*trace.get(name)?)))
 }
 
 /// Bytes that tensors may take which are looked at.

@@ -142,9 +142,10 @@ pub fn run(mut args: Args) -> Result<()> {
     let about = wrap(&format!("{estimated}{}", plot.about), 0, width);
     let options = TableOptions { width, ..TableOptions::default() };
     show::painted(&format!("{about}\n{}\n", plot.text(show::paint(), &options)))?;
-    let strong: Vec<_> = sweep.peaks.iter().filter(|peak| peak.recovered >= 0.005).collect(); // or it would be said as 0.00
-    let mut text: String = strong.iter().map(|peak| wrap(&sweep.sentence(peak, &words), 0, width)).collect();
-    if let Some(peak) = strong.first() {
+    let sentences = sweep.strong().map(|peak| sweep.sentence(peak, &words));
+    let said = sweep.nothing_restored().map(String::from).into_iter().chain(sentences);
+    let mut text: String = said.map(|sentence| wrap(&sentence, 0, width)).collect();
+    if let Some(peak) = sweep.strong().next() {
         text += &format!("The first of them alone:\n{}\n", command(&args, peak, (&question, &texts))?);
     }
     show::out(&text)

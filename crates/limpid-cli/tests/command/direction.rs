@@ -51,6 +51,8 @@ fn directions_are_shown_kept_and_used() {
         ("z.gguf", "--layer 3"),
     ] {
         let shown = f.ok(&format!("direction m {SIDES} {more} --out {file}"));
+        let says = shown.contains("Layer 0 is not in it") && shown.contains("FILE.json");
+        assert_eq!(says, file == "d.gguf", "{shown}");
         let command = shown.lines().find_map(|line| line.split_once("generate ")).map(|(_, rest)| rest).unwrap();
         assert!(command.contains(file) && command.starts_with("m --prompt 'The girl was sad'"), "{command}");
         f.ok(&format!("generate {command}"));
@@ -64,7 +66,7 @@ fn directions_are_shown_kept_and_used() {
     let found = f.json(&format!("direction m {SIDES} --method probe --held-out 0.5 --out j.gguf --json"));
     assert_eq!((&found["pairs"], &found["held_out"], &found["chance"]), (&2.into(), &2.into(), &0.5.into()));
     let layers = found["layers"].as_array().unwrap();
-    assert_eq!(layers.len(), 4);
+    assert_eq!((layers.len(), &found["left_out"]), (4, &serde_json::json!([0])));
     for layer in layers {
         let vector: Vec<f64> = serde_json::from_value(layer["vector"].clone()).unwrap();
         let length = vector.iter().map(|v| v * v).sum::<f64>().sqrt();

@@ -209,6 +209,24 @@ fn what_does_not_fit_is_refused_with_the_mend() {
         &["at position 1 does not see the key at 2"],
     );
     refuses(1, r#"{"freeze_attention": {"layer": [4]}, "from": {"prompt": "Once upon a time"}}"#, &["no layer 4"]);
+    refuses(1, r#"{"ablate": "blocks.1.attn.hook_Z"}"#, &["did you mean `blocks.1.attn.hook_z`?"]);
+    refuses(1, r#"{"ablate": "blocks.1.hook_mlp_oot"}"#, &["did you mean `blocks.1.hook_mlp_out`?"]);
+    // a run that a step makes infinite predicts nothing, whoever asks
+    let scale = |by: &str| format!(r#"{{"scale": "blocks.1.hook_mlp_out", "by": {by}}}"#);
+    let steps = quoted(&format!("{}, {}", scale("1e20"), scale("3e30")));
+    for verb in [
+        "inspect --prompt 'Once upon'",
+        "inspect --prompt 'Once upon' --why next",
+        "inspect --prompt 'Once upon' --tensor logits",
+        "generate --prompt 'Once upon' -n 2",
+        "eval --prompt 'Once upon' --continuation ' a time'",
+    ] {
+        f.fails(
+            1,
+            &format!("{verb} --intervene {steps}"),
+            &["step 2 is too large: it changes `blocks.1.hook_mlp_out`"],
+        );
+    }
     for (steps, says) in [
         (r#"{"ablat": "blocks.0.hook_mlp_out"}"#, "did you mean `ablate`?"),
         (r#"{"ablate": "blocks.0.hook_mlp_out", "by": 2}"#, "`by` does not belong to `ablate`"),

@@ -22,7 +22,7 @@ fn body(interventions: &Value) -> Value {
 }
 
 /// Steps of every kind; `n` makes them others.
-fn steps(n: usize) -> Value {
+fn steps(n: usize, prompt: &str) -> Value {
     let factor = 1.0 + n as f64 / 8.0;
     match n % 8 {
         0 => json!([{ "ablate": "blocks.0.attn.hook_z", "head": n / 8 % 2 }]),
@@ -39,17 +39,17 @@ fn steps(n: usize) -> Value {
             { "set": "blocks.0.hook_attn_out", "value": factor, "pos": [0, -1] },
             { "scale": "blocks.0.hook_resid_mid", "by": -factor }
         ] }),
-        _ => json!([{ "freeze_attention": "all", "from": { "prompt": "to be or not to be, that is the question." } }]),
+        _ => json!([{ "freeze_attention": "all", "from": { "prompt": prompt.chars().rev().collect::<String>() } }]),
     }
 }
 
 #[test]
 fn only_a_server_that_allows_it_changes_its_model() {
     let server = serve(options());
-    let chat = json!({ "messages": [{ "role": "user", "content": "a" }], "limpid": { "interventions": steps(0) } });
-    let trace = json!({ "prompt": "to be", "interventions": steps(0) });
+    let chat = json!({ "messages": [{ "role": "user", "content": "a" }], "limpid": { "interventions": steps(0, "to be or") } });
+    let trace = json!({ "prompt": "to be", "interventions": steps(0, "to be or") });
     for (path, body, param) in
-        [(COMPLETIONS, body(&steps(0)), "limpid.interventions"), (TRACES, trace, "interventions")]
+        [(COMPLETIONS, body(&steps(0, "to be or")), "limpid.interventions"), (TRACES, trace, "interventions")]
     {
         let reply = server.post(path, &body);
         assert_eq!((reply.status, reply.code()), (403, "interventions_disabled".into()), "{path}");
@@ -61,7 +61,7 @@ fn only_a_server_that_allows_it_changes_its_model() {
     let none = json!({ "prompt": "to be", "max_tokens": 2, "limpid": { "interventions": null } });
     assert_eq!(server.post(COMPLETIONS, &none).status, 200, "null is left out");
     let closed = serve(ServeOptions { inspect: None, ..allowed() });
-    assert_eq!(closed.post(COMPLETIONS, &body(&steps(0))).code(), "inspect_disabled");
+    assert_eq!(closed.post(COMPLETIONS, &body(&steps(0, "to be or"))).code(), "inspect_disabled");
 }
 
 /// Each is refused before anything of it runs, whole and as a stream, and as a look inside.
@@ -171,6 +171,25 @@ fn what_does_not_fit_is_refused_with_the_librarys_words() {
     server.lives();
 }
 
+/// A step that makes the run overflow is named, and is no fault of the server or of the weights.
+#[test]
+fn a_step_that_overflows_is_named() {
+    let server = serve(allowed());
+    for site in ["hook_resid_pre", "hook_resid_post", "hook_attn_out", "hook_mlp_out", "mlp.hook_post", "attn.hook_z"] {
+        let scale = |by: f64| json!({ "scale": format!("blocks.1.{site}"), "by": by });
+        let steps = json!([scale(1e20), scale(3e30), scale(1e20)]);
+        let said = server.post(COMPLETIONS, &body(&steps));
+        assert_eq!((said.status, said.code()), (400, "invalid_value".into()), "{site}: {}", said.text());
+        assert!(said.text().contains("step 2 is too large") && said.text().contains(site), "{}", said.text());
+        let first = server.post(TRACES, &json!({ "prompt": "to be or", "interventions": steps })).text();
+        let id = serde_json::from_str::<Value>(first.lines().next().unwrap()).unwrap()["id"].clone();
+        let path = server.get(&format!("{TRACES}/{}/path", id.as_str().unwrap()));
+        assert_eq!((path.status, path.code()), (400, "invalid_value".into()), "{site}: {}", path.text());
+        assert!(path.text().contains("step 2 is too large"), "{}", path.text());
+    }
+    server.lives();
+}
+
 /// Runs that activations are taken from have the bounds of looks, and their numbers those of traces.
 #[test]
 fn sources_have_their_bounds() {
@@ -239,12 +258,12 @@ fn a_steered_request_changes_no_bit_of_its_neighbours() {
                 body["logprobs"] = 3.into();
             }
             if n % 2 == 0 {
-                body["limpid"] = json!({ "interventions": steps(n / 2) });
+                body["limpid"] = json!({ "interventions": steps(n / 2, prompt) });
             }
             body
         })
         .filter(|body| {
-            // a frozen pattern is as long as its source
+            // long enough for the positions of all steps
             body["prompt"].as_str().unwrap().len() >= 4
         })
         .collect();
@@ -268,7 +287,7 @@ fn a_steered_request_changes_no_bit_of_its_neighbours() {
     // beside the library, and beside themselves without a change
     let lm = Lm::open(folder()).unwrap();
     let mut differ = 0;
-    for (n, given) in (0..16).map(|n| (n, steps(n))) {
+    for (n, given) in (0..16).map(|n| (n, steps(n, "to be or"))) {
         let asked = |limpid: Value| json!({ "prompt": "to be or", "max_tokens": 30, "seed": n, "limpid": limpid });
         let answer = |limpid| told(&server, &asked(limpid))[&0][0]["text"].as_str().unwrap().to_string();
         let sampler = Sampler { seed: n as u64, ..Sampler::default() };
@@ -294,7 +313,7 @@ fn a_receipt_has_the_interventions() {
     let read = |receipt: &Value| serde_json::from_value::<Receipt>(receipt.clone()).unwrap();
     let vector = |by: f64| (0..lm.config().d_model).map(|i| by * ((i % 3) as f64 + 0.25)).collect::<Vec<f64>>();
     let control = json!([{ "control_vector": { "0": vector(0.5), "1": vector(-2.0) }, "by": 2, "pos": "all" }]);
-    for (n, given) in (0..8).map(steps).chain([control]).enumerate() {
+    for (n, given) in (0..8).map(|n| steps(n, "to be or")).chain([control]).enumerate() {
         let receipt = asked(n, given.clone());
         assert_eq!(receipt["request"]["interventions"], json!([given]));
         assert_eq!(replay(&lm, &read(&receipt)).unwrap(), Replay::Same, "{receipt}");
@@ -314,8 +333,10 @@ fn a_receipt_has_the_interventions() {
 fn a_long_source_holds_up_no_engine() {
     let server = serve(ServeOptions { look_time: PATIENCE, ..allowed() });
     let freeze = json!([{ "freeze_attention": "all", "from": { "tokens": vec![1; 1500] } }]);
+    let mut asked = body(&freeze);
+    asked["prompt"] = vec![2; 1500].into();
     let mut long = server.connect();
-    long.send(common::post(COMPLETIONS, &body(&freeze)));
+    long.send(common::post(COMPLETIONS, &asked));
     server.until("a run of the source", |server| server.metric("limpid_looking") == 1.0);
     server.lives();
     assert_eq!(long.reply(false).unwrap().status, 200);

@@ -65,10 +65,25 @@ fn rows_are_those_of_the_library() {
             [&written(&json!(sweep.clean)), &written(&json!(sweep.corrupt))]
         );
     }
-    // what is not said is the likeliest of each run
-    let all = events(&server.post(SWEEPS, &json!({ "clean": "to be or not", "corrupt": "to be or nqt" })).text());
-    let best = lm.trace_layers(&clean, 0).unwrap().predictions(11..12, 1).unwrap()[0].top[0].id;
-    assert_eq!(all[1]["answer"][0], best);
+    // what is not said is the likeliest of each run; where that is the same token, it must be said
+    let best = |text: &str| {
+        let ids = lm.encode(text).unwrap();
+        lm.trace_layers(&ids, 0).unwrap().predictions(ids.len() - 1..ids.len(), 1).unwrap()[0].top[0].id
+    };
+    let (mut same, mut others) = (0, 0);
+    for corrupt in ["to be or nqt", "to be or nob", "to be or no ", "to be or be ", "to be or not", "that is the "] {
+        let all = events(&server.post(SWEEPS, &json!({ "clean": "to be or not", "corrupt": corrupt })).text());
+        let [answer, foil] = ["to be or not", corrupt].map(best);
+        if answer != foil {
+            assert_eq!([&all[1]["answer"][0], &all[1]["foil"][0]], [&json!(answer), &json!(foil)], "{corrupt}");
+            others += 1;
+        } else {
+            let said = all[1]["error"]["message"].as_str().unwrap();
+            assert!(said.contains("`answer` must be the token to measure"), "{all:?}");
+            same += 1;
+        }
+    }
+    assert!(same > 0 && others > 0, "{same} {others}");
     // an estimate has as many numbers
     let asked =
         json!({ "clean": "to be or not", "corrupt": "to be or nqt", "answer": "t", "foil": "o", "estimate": true });

@@ -38,19 +38,18 @@ pub struct EngineRequest {
     /// Whether it uses keys and values that earlier prompts with the same beginning left in the cache, and leaves its
     /// own. The answer is the same. A sequence that may slide shares nothing.
     pub reuse: bool,
-    /// What changes its runs; the answer of such a request shares nothing with others.
-    pub edits: Option<Arc<Edits>>,
+    /// What changes its runs ([`EngineRequest::place`]); the answer of such a request shares nothing with others.
+    pub edits: Option<Arc<PlacedEdits>>,
 }
 
 impl EngineRequest {
-    /// That its edits fit its prompt, of which nothing must be dropped, and what may follow.
+    /// What edits are for this request: its prompt, of which nothing must be dropped, and what may follow.
     ///
     /// # Errors
     /// As [`Edits::on`].
-    pub fn check_edits(&self, config: &Config) -> Result<(), EditError> {
-        let Some(edits) = &self.edits else { return Ok(()) };
+    pub fn place(&self, edits: &Edits, config: &Config) -> Result<Arc<PlacedEdits>, EditError> {
         let (run, positions) = extent(self.prompt.len(), self.options.max_tokens, config.context_length);
-        edits.on(&self.prompt[..run], positions).map(drop)
+        edits.on(&self.prompt[..run], positions).map(Arc::new)
     }
 }
 
@@ -204,6 +203,8 @@ pub struct EngineCounts {
     pub idle: usize,
     /// Rows of the last run.
     pub rows: usize,
+    /// The same, rows of edited sequences counted by what they cost ([`PlacedEdits::weight`]).
+    pub work: usize,
 }
 
 impl EngineCounts {
@@ -220,6 +221,8 @@ struct Request {
     log_probs: Option<LogProbs>,
     reuse: bool,
     edits: Option<Arc<PlacedEdits>>,
+    /// How many rows one of its rows is worth.
+    weight: usize,
     /// The tokens of the sequence: what is seen of the prompt, and what followed.
     tokens: Vec<u32>,
     /// How many of them are to be run; the last of a prompt that nothing follows is not.
@@ -244,11 +247,12 @@ impl Request {
         &self.tokens[..self.logits_from.min(self.run - 1)]
     }
     fn waits(&self, ready: bool) -> WaitingRequest<'_> {
-        let Request { logits_from, positions, reuse, .. } = *self;
-        WaitingRequest { tokens: &self.tokens[..self.run], logits_from, positions, shares: reuse, ready }
+        let Request { logits_from, positions, reuse, weight, .. } = *self;
+        WaitingRequest { tokens: &self.tokens[..self.run], logits_from, positions, shares: reuse, weight, ready }
     }
     fn progress(&self) -> SequenceProgress {
-        SequenceProgress { held: self.held, known: self.run, logits_from: self.logits_from }
+        let Request { held, run, logits_from, weight, .. } = *self;
+        SequenceProgress { held, known: run, logits_from, weight }
     }
     /// What follows from the last rows, which gave `logits`: `held` of the sequence's positions are in the cache now.
     fn advance(&mut self, logits: &[&[f32]], context: usize, tell: Tell) -> Result<(), End> {
@@ -337,6 +341,7 @@ pub struct Engine {
     waiting: VecDeque<Request>,
     running: Vec<Request>,
     rows: usize,
+    work: usize,
 }
 
 impl Engine {
@@ -349,7 +354,8 @@ impl Engine {
         let (silent, waiting, running) = (vec![], VecDeque::new(), vec![]);
         let edited = EditedSequences::default();
         let decoder = decoder.wrapped(|backend| Box::new(EditedBackend::new(backend, edited.clone())));
-        Engine { decoder, tokenizer, limits, edits: None, edited, requests: 0, silent, waiting, running, rows: 0 }
+        let (edits, requests, rows, work) = (None, 0, 0, 0);
+        Engine { decoder, tokenizer, limits, edits, edited, requests, silent, waiting, running, rows, work }
     }
 
     /// The same with every request changed that has no edits of its own.
@@ -361,6 +367,14 @@ impl Engine {
     /// The model and its backend.
     pub fn decoder(&mut self) -> &mut Decoder {
         &mut self.decoder
+    }
+
+    /// What its edits of every request are for a prompt that comes to have so many positions.
+    ///
+    /// # Errors
+    /// As [`Edits::on`].
+    pub(crate) fn place(&self, prompt: &[u32], positions: usize) -> Result<Option<Arc<PlacedEdits>>, EditError> {
+        self.edits.as_ref().map(|edits| edits.on(prompt, positions).map(Arc::new)).transpose()
     }
 
     /// Takes a request. All that can be checked is checked now.
@@ -400,12 +414,18 @@ impl Engine {
             let room = self.decoder.pool().capacity() * BLOCK;
             return Err(GenerateError::NoCache { positions, room });
         }
-        let edits = edits.or_else(|| self.edits.clone());
         let may_slide = slides && run.saturating_add(more) > context;
-        if edits.is_some() && may_slide {
+        if (edits.is_some() || self.edits.is_some()) && may_slide {
             return Err(GenerateError::EditedSlides { positions: run.saturating_add(more), context });
         }
-        let edits = edits.map(|edits| edits.on(&prompt[..run], positions)).transpose()?;
+        let edits = match edits {
+            Some(placed) => {
+                assert_eq!(placed.positions(), positions, "the edits were placed for another request");
+                Some(placed)
+            }
+            None => self.place(&prompt[..run], positions)?,
+        };
+        let weight = edits.as_ref().map_or(1, |edits| edits.weight(self.decoder.model()));
         let scored = log_probs.and_then(|wanted| wanted.prompt_from).map(|from| from.max(1));
         let from = scored.filter(|from| *from < prompt.len()).map(|from| from - 1);
         let request = Request {
@@ -413,7 +433,8 @@ impl Engine {
             writer,
             log_probs,
             reuse: reuse && edits.is_none() && !may_slide,
-            edits: edits.map(Arc::new),
+            edits,
+            weight,
             logits_from: from.unwrap_or(usize::MAX).min(run.saturating_sub(1)),
             tokens: prompt,
             run: if silent == 1 && from.is_none() { 0 } else { run },
@@ -448,23 +469,22 @@ impl Engine {
     pub fn round(&mut self, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) -> Result<bool, BackendError> {
         self.answer_at_once(tell);
         let progress: Vec<SequenceProgress> = self.running.iter().map(Request::progress).collect();
+        let next = self.next();
         let turn = {
-            // of those that wait only the first can be admitted
-            let free = self.limits.sequences - self.running.len();
+            let next: Vec<&Request> = next.iter().map(|at| &self.waiting[*at]).collect();
             let pool = self.decoder.pool();
-            let found: Vec<usize> =
-                self.waiting.iter().take(free).map(|request| pool.found(request.prefix())).collect();
-            let (running, waiting) = (&self.running, &self.waiting);
-            let before = |n: usize| waiting.iter().zip(&found).take(n).map(|(request, found)| (request, *found));
+            let found: Vec<usize> = next.iter().map(|request| pool.found(request.prefix())).collect();
+            let running = &self.running;
+            let before = |n: usize| next.iter().zip(&found).take(n).map(|(request, found)| (*request, *found));
             let ready = |n: usize, request: &Request| {
                 let mut others = running.iter().map(|other| (other, other.held)).chain(before(n));
                 !request.reuse || !others.any(|(other, held)| request.gains_by(found[n], other, held))
             };
-            let waits = waiting.iter().take(free).enumerate().map(|(n, request)| request.waits(ready(n, request)));
+            let waits = next.iter().enumerate().map(|(n, request)| request.waits(ready(n, request)));
             turn(self.decoder.pool(), &progress, waits, &self.limits)
         };
-        for table in turn.admitted {
-            let mut request = self.waiting.pop_front().expect("only those that wait are admitted");
+        for (before, (at, table)) in turn.admitted.into_iter().enumerate() {
+            let mut request = self.waiting.remove(next[at] - before).expect("only those that wait are admitted");
             if let (Some(edits), Some(first)) = (&request.edits, table.blocks().first()) {
                 self.edited.insert(*first, edits.clone());
             }
@@ -472,6 +492,7 @@ impl Engine {
             self.running.push(request);
         }
         self.rows = turn.rows.iter().map(|given| given.rows).sum();
+        self.work = turn.rows.iter().map(|given| given.rows * self.running[given.sequence].weight).sum();
         if turn.rows.is_empty() {
             return Ok(self.is_busy());
         }
@@ -506,6 +527,27 @@ impl Engine {
         Ok(self.is_busy())
     }
 
+    /// The places of those that wait and may be admitted next, as many as there is room for. Costly edits wait for other costly edits:
+    /// what a row of each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. Others overtake
+    /// them meanwhile.
+    fn next(&self) -> Vec<usize> {
+        let more = |request: &Request| request.weight - 1;
+        let mut taken: usize = self.running.iter().map(more).sum();
+        let (mut next, mut full) = (vec![], false);
+        for (at, request) in self.waiting.iter().enumerate() {
+            if next.len() == self.limits.sequences - self.running.len() {
+                break;
+            }
+            let costly = more(request) > 0;
+            full |= costly && taken > 0 && taken + more(request) > self.limits.prompt_rows / 2;
+            if !(costly && full) {
+                taken += more(request);
+                next.push(at);
+            }
+        }
+        next
+    }
+
     /// Changes how many rows of prompts a run may have, at most [`EngineLimits::prompt_rows`]: fewer make a run shorter.
     /// No answer changes.
     pub fn set_prompt_rows(&mut self, rows: usize) {
@@ -518,7 +560,7 @@ impl Engine {
         let (blocks, held, idle) = (pool.capacity(), pool.held(), pool.idle());
         let waiting_tokens = self.waiting.iter().map(|request| request.run).sum();
         let (running, waiting) = (self.running.len(), self.waiting.len() + self.silent.len());
-        EngineCounts { running, waiting, waiting_tokens, blocks, held, idle, rows: self.rows }
+        EngineCounts { running, waiting, waiting_tokens, blocks, held, idle, rows: self.rows, work: self.work }
     }
 
     /// Whether a request runs or waits.
@@ -536,8 +578,12 @@ impl Engine {
     }
 
     fn end(&mut self, request: Request, end: End, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) {
-        let id = request.id;
+        let (id, edits) = (request.id, request.edits.clone());
         let writer = self.release(request);
+        let end = match (end, edits.and_then(|edits| edits.too_large())) {
+            (End::Failed(GenerateError::Decode(DecodeError::Logit { .. })), Some(error)) => End::Failed(error.into()),
+            (end, _) => end,
+        };
         let last = match end {
             End::Finished(reason) => EngineEvent::Done(writer.into_sample(reason)),
             End::Failed(error) => EngineEvent::Failed(error),

@@ -4,6 +4,8 @@
 //! * The other rows, up to a limit, are prompts: the oldest first, and as many as fit. So at most one prompt is left
 //!   unfinished, the last one that was admitted, and it advances in every turn. Neither those who read nor those who
 //!   write ever wait for the others.
+//! * Rows of sequences with costly edits count as several. What they count beyond one, and their prompts, have at most half of what prompts
+//!   have, but for one row: so they take longer, and nobody waits longer for them. They are overtaken by others, and wait for each other.
 //! * Requests are admitted in the order they came, each when the KV cache has blocks for all positions it can come to
 //!   need. So one that was admitted is never interrupted. None overtakes: one that waits for memory is not starved by
 //!   smaller ones.
@@ -19,7 +21,7 @@ pub struct TurnLimits {
     pub rows: usize,
     /// Rows of one run whose logits are computed.
     pub outputs: usize,
-    /// Rows of prompts in one run, at least 1: a prompt longer than this comes in pieces, so that the others wait for a
+    /// Rows of prompts in one run, at least 1, costly ones counted as several: a prompt longer than this comes in pieces, so that the others wait for a
     /// piece at most.
     pub prompt_rows: usize,
     /// Sequences that run side by side, at most `rows` and at most `outputs`.
@@ -35,6 +37,8 @@ pub struct SequenceProgress {
     pub known: usize,
     /// The first position whose logits are wanted: the prompt's last, or an earlier one if it is scored.
     pub logits_from: usize,
+    /// How many rows one of its rows is worth: 1, or more if edits change it.
+    pub weight: usize,
 }
 
 /// A request that does not run yet.
@@ -48,6 +52,8 @@ pub struct WaitingRequest<'a> {
     pub positions: usize,
     /// Whether it shares blocks with sequences of the same beginning.
     pub shares: bool,
+    /// How many rows one of its rows is worth.
+    pub weight: usize,
     /// Whether it may run. One that begins with a prompt that is being run now had better wait for it.
     pub ready: bool,
 }
@@ -67,28 +73,57 @@ pub struct TurnRows {
 #[derive(Debug, Default)]
 #[must_use = "the admitted hold blocks"]
 pub struct Turn {
-    /// The blocks of the first waiting requests, which run from now on.
-    pub admitted: Vec<BlockTable>,
+    /// The waiting requests that run from now on, by their places, and their blocks.
+    pub admitted: Vec<(usize, BlockTable)>,
     /// The rows of every sequence that has some: first those with one, then prompts.
     pub rows: Vec<TurnRows>,
 }
 
-/// What is left of a turn for prompts.
+/// What is left of a turn.
 struct Left {
     rows: usize,
     outputs: usize,
 }
 
+/// What is left for prompts of one kind: plain ones, or those with costly edits.
+struct Share {
+    work: usize,
+    begun: bool,
+}
+
+impl Share {
+    fn new(work: usize) -> Share {
+        Share { work, begun: false }
+    }
+
+    /// How many rows worth `weight` there is room for: at least one for the first prompt, however much it is worth.
+    fn rows(&self, weight: usize) -> usize {
+        let least = usize::from(!self.begun && self.work > 0);
+        (self.work / weight).max(least)
+    }
+}
+
 impl Left {
     /// As many of a sequence's tokens as there is room for.
-    fn give(&mut self, sequence: usize, progress: SequenceProgress) -> TurnRows {
-        let SequenceProgress { held, known, logits_from } = progress;
+    fn give(&mut self, sequence: usize, progress: SequenceProgress, most: usize) -> TurnRows {
+        let SequenceProgress { held, known, logits_from, .. } = progress;
         let silent = logits_from.saturating_sub(held);
-        let rows = (known - held).min(self.rows).min(silent + self.outputs);
+        let rows = (known - held).min(most).min(self.rows).min(silent + self.outputs);
         let outputs = rows.saturating_sub(silent);
         self.rows -= rows;
         self.outputs -= outputs;
         TurnRows { sequence, rows, outputs }
+    }
+
+    /// The same of a prompt, from the share of its kind.
+    fn prompt(&mut self, sequence: usize, progress: SequenceProgress, share: &mut Share) -> TurnRows {
+        let given = self.give(sequence, progress, share.rows(progress.weight));
+        share.begun |= given.rows > 0;
+        share.work = share.work.saturating_sub(given.rows * progress.weight);
+        if progress.weight > 1 && given.rows < progress.known - progress.held {
+            share.work = 0; // what is left is too little for a row
+        }
+        given
     }
 }
 
@@ -106,24 +141,38 @@ pub fn turn<'a>(
     let TurnLimits { rows, outputs, prompt_rows, sequences } = *limits;
     assert!(prompt_rows > 0 && running.len() <= sequences && sequences <= rows.min(outputs), "{limits:?}");
     let (mut left, mut turn) = (Left { rows, outputs }, Turn::default());
+    let waiting: Vec<WaitingRequest> = waiting.into_iter().collect();
     let all = || running.iter().copied().enumerate();
     let one = |progress: &SequenceProgress| progress.known == progress.held + 1;
-    turn.rows.extend(all().filter(|(_, p)| one(p)).map(|(sequence, p)| left.give(sequence, p)));
-    left.rows = left.rows.min(prompt_rows);
-    turn.rows.extend(all().filter(|(_, p)| !one(p)).map(|(sequence, p)| left.give(sequence, p)));
+    turn.rows.extend(all().filter(|(_, p)| one(p)).map(|(sequence, p)| left.give(sequence, p, 1)));
+    // what a costly row is worth more than a plain one, and costly prompts, have half of what prompts have
+    let half = prompt_rows / 2;
+    let more: usize = running.iter().filter(|p| one(p)).map(|p| p.weight - 1).sum();
+    let costly = running.iter().any(|p| p.weight > 1) || waiting.iter().any(|request| request.weight > 1);
+    let mut shares = [
+        Share::new(if costly { prompt_rows - half } else { prompt_rows }),
+        Share::new(half.saturating_sub(more).max(1)),
+    ];
+    for (sequence, p) in all().filter(|(_, p)| !one(p)) {
+        turn.rows.push(left.prompt(sequence, p, &mut shares[usize::from(p.weight > 1)]));
+    }
     turn.rows.retain(|given| given.rows > 0); // several whose contexts were full may have to run half of them again
-    for request in waiting {
+    for (at, request) in waiting.into_iter().enumerate() {
         let sequence = running.len() + turn.admitted.len();
         if !request.ready || sequence == sequences || left.rows == 0 || left.outputs == 0 {
             break;
         }
-        let WaitingRequest { tokens, logits_from, positions, shares, .. } = request;
+        let WaitingRequest { tokens, logits_from, positions, shares: reuses, weight, .. } = request;
+        let share = &mut shares[usize::from(weight > 1)];
+        if share.rows(weight) == 0 {
+            if weight > 1 { continue } else { break }
+        }
         // rows that give logits are run, and so is the last one in any case
         let silent = logits_from.min(tokens.len() - 1);
-        let Some(table) = pool.reserve(shares.then_some(&tokens[..silent]), positions) else { break };
-        let progress = SequenceProgress { held: table.found(), known: tokens.len(), logits_from };
-        turn.admitted.push(table);
-        turn.rows.push(left.give(sequence, progress));
+        let Some(table) = pool.reserve(reuses.then_some(&tokens[..silent]), positions) else { break };
+        let progress = SequenceProgress { held: table.found(), known: tokens.len(), logits_from, weight };
+        turn.admitted.push((at, table));
+        turn.rows.push(left.prompt(sequence, progress, share));
     }
     turn
 }
@@ -145,14 +194,15 @@ mod tests {
     #[test]
     fn writers_have_a_row_each_and_prompts_share_the_rest() {
         let mut pool = BlockPool::new(64);
-        let writer = |held| SequenceProgress { held, known: held + 1, logits_from: 0 };
-        let running = [writer(9), SequenceProgress { held: 16, known: 26, logits_from: 25 }, writer(70)];
+        let writer = |held| SequenceProgress { held, known: held + 1, logits_from: 0, weight: 1 };
+        let running = [writer(9), SequenceProgress { held: 16, known: 26, logits_from: 25, weight: 1 }, writer(70)];
         let prompt: Vec<u32> = (0..100).collect();
         let asks = |length: usize| WaitingRequest {
             tokens: &prompt[..length],
             logits_from: length - 1,
             positions: length + 5,
             shares: true,
+            weight: 1,
             ready: true,
         };
         let turn = turn(&mut pool, &running, [asks(12), asks(50), asks(2)], &LIMITS);
@@ -160,21 +210,58 @@ mod tests {
         // 10 of the prompt that runs, 12 of the first that waits, and 10 are left for the second
         assert_eq!(rows, [(0, 1, 1), (2, 1, 1), (1, 10, 1), (3, 12, 1), (4, 10, 0)]);
         assert_eq!(turn.admitted.len(), 2, "the third waits until the second is through");
-        turn.admitted.into_iter().for_each(|table| pool.release(table));
+        turn.admitted.into_iter().for_each(|(_, table)| pool.release(table));
+    }
+
+    /// Whatever those with costly edits take, prompts without have half of the rows in every turn, and each of the others advances.
+    #[test]
+    fn costly_rows_have_half_of_the_prompts() {
+        let prompt: Vec<u32> = (0..100).collect();
+        let half = LIMITS.prompt_rows - LIMITS.prompt_rows / 2;
+        for weight in [2, 5, 16, 17, 33, 1000] {
+            let mut pool = BlockPool::new(64);
+            let asks = |weight| WaitingRequest {
+                tokens: &prompt,
+                logits_from: 99,
+                positions: 110,
+                shares: false,
+                weight,
+                ready: true,
+            };
+            let sequence = |held, known| SequenceProgress { held, known, logits_from: known - 1, weight };
+            for running in [vec![], vec![sequence(7, 8)], vec![sequence(9, 50)], vec![sequence(7, 8), sequence(9, 50)]]
+            {
+                let turn = turn(&mut pool, &running, [asks(weight), asks(weight), asks(1), asks(weight)], &LIMITS);
+                let plain = turn.admitted.iter().position(|(at, _)| *at == 2).unwrap();
+                assert_eq!(given(&turn, running.len() + plain), Some((half, 0)), "{running:?} of {weight}");
+                let costly = turn.rows.iter().filter(|rows| rows.sequence != running.len() + plain);
+                assert!(running.iter().enumerate().all(|(n, _)| given(&turn, n).is_some()), "each advances");
+                let rows: Vec<usize> = costly.map(|rows| rows.rows).collect();
+                let price = rows.iter().sum::<usize>() * (weight - 1);
+                assert!(price <= (LIMITS.prompt_rows / 2).max(weight * rows.len()), "{rows:?} of {weight}");
+                turn.admitted.into_iter().for_each(|(_, table)| pool.release(table));
+            }
+        }
     }
 
     #[test]
     fn nobody_overtakes() {
         let prompt: Vec<u32> = (0..100).collect();
-        let asks =
-            |positions, ready| WaitingRequest { tokens: &prompt[..4], logits_from: 3, positions, shares: true, ready };
+        let asks = |positions, ready| WaitingRequest {
+            tokens: &prompt[..4],
+            logits_from: 3,
+            positions,
+            shares: true,
+            weight: 1,
+            ready,
+        };
         let admitted = |blocks: usize, running: usize, waiting: &[WaitingRequest]| {
             let mut pool = BlockPool::new(blocks);
-            let running = vec![SequenceProgress { held: 5, known: 6, logits_from: 0 }; running];
+            let running = vec![SequenceProgress { held: 5, known: 6, logits_from: 0, weight: 1 }; running];
             let turn = turn(&mut pool, &running, waiting.iter().copied(), &LIMITS);
             let count = turn.admitted.len();
             assert_eq!(turn.rows.len(), running.len() + count);
-            turn.admitted.into_iter().for_each(|table| pool.release(table));
+            turn.admitted.into_iter().for_each(|(_, table)| pool.release(table));
             count
         };
         let (small, large) = (asks(10, true), asks(3 * BLOCK, true));
@@ -194,14 +281,20 @@ mod tests {
         pool.register(&mut table, &tokens);
         pool.release(table);
         for (logits_from, found) in [(0, 0), (BLOCK - 1, 0), (BLOCK, 1), (3 * BLOCK - 1, 2)] {
-            let ask =
-                WaitingRequest { tokens: &tokens, logits_from, positions: tokens.len(), shares: true, ready: true };
+            let ask = WaitingRequest {
+                tokens: &tokens,
+                logits_from,
+                positions: tokens.len(),
+                shares: true,
+                weight: 1,
+                ready: true,
+            };
             let first = turn(&mut pool, &[], [ask], &LIMITS);
-            let table = first.admitted.into_iter().next().unwrap();
+            let (_, table) = first.admitted.into_iter().next().unwrap();
             assert_eq!(table.found(), found * BLOCK);
             let (mut held, mut outputs) = (table.found() + first.rows[0].rows, first.rows[0].outputs);
             while held < tokens.len() {
-                let progress = SequenceProgress { held, known: tokens.len(), logits_from };
+                let progress = SequenceProgress { held, known: tokens.len(), logits_from, weight: 1 };
                 let next = turn(&mut pool, &[progress], [], &LIMITS);
                 let (rows, more) = given(&next, 0).unwrap();
                 assert!(rows > 0 && rows <= LIMITS.prompt_rows && more <= LIMITS.outputs);
@@ -221,6 +314,7 @@ mod tests {
         max_tokens: usize,
         logits_from: usize,
         shares: bool,
+        weight: usize,
         held: usize,
         outputs: usize,
         table: Option<BlockTable>,
@@ -236,12 +330,24 @@ mod tests {
             self.prompt + self.max_tokens.saturating_sub(1)
         }
         fn waits(&self) -> WaitingRequest<'_> {
-            let Asker { tokens, logits_from, shares, .. } = self;
+            let Asker { tokens, logits_from, shares, weight, .. } = self;
             let positions = self.positions();
-            WaitingRequest { tokens, logits_from: *logits_from, positions, shares: *shares, ready: true }
+            WaitingRequest {
+                tokens,
+                logits_from: *logits_from,
+                positions,
+                shares: *shares,
+                weight: *weight,
+                ready: true,
+            }
         }
         fn progress(&self) -> SequenceProgress {
-            SequenceProgress { held: self.held, known: self.tokens.len(), logits_from: self.logits_from }
+            SequenceProgress {
+                held: self.held,
+                known: self.tokens.len(),
+                logits_from: self.logits_from,
+                weight: self.weight,
+            }
         }
         /// Compares the cache with what this sequence alone would have put there.
         fn check(&self, cache: &[u64]) {
@@ -286,6 +392,7 @@ mod tests {
                     max_tokens,
                     logits_from: if scored { draw(prompt as u64) } else { prompt - 1 },
                     shares: draw(10) > 0,
+                    weight: if draw(6) == 0 { 1 + draw(50) } else { 1 },
                     held: 0,
                     outputs: 0,
                     table: None,
@@ -305,8 +412,8 @@ mod tests {
 
             let progress: Vec<SequenceProgress> = running.iter().map(Asker::progress).collect();
             let decided = turn(&mut pool, &progress, waiting.iter().map(Asker::waits), &LIMITS);
-            for table in decided.admitted {
-                let mut asker = waiting.pop_front().unwrap();
+            for (before, (at, table)) in decided.admitted.into_iter().enumerate() {
+                let mut asker = waiting.remove(at - before).unwrap();
                 asker.held = table.found();
                 found += table.found() / BLOCK;
                 assert!(table.positions() >= asker.positions() && asker.held <= asker.logits_from);
@@ -318,10 +425,11 @@ mod tests {
             let unused = LIMITS.prompt_rows.saturating_sub(decided.rows.iter().map(|r| r.rows).sum());
             short_of_memory += usize::from(unused > 0 && !waiting.is_empty() && running.len() < LIMITS.sequences);
 
-            // everybody who runs advances, once
-            assert_eq!(decided.rows.len(), running.len());
+            // everybody who runs advances, once; but a prompt waits for another's logits
+            let outputs: usize = decided.rows.iter().map(|r| r.outputs).sum();
+            assert!(decided.rows.len() == running.len() || outputs == LIMITS.outputs);
             let mut advanced = vec![false; running.len()];
-            let (mut rows, mut outputs, mut of_prompts) = (0, 0, 0);
+            let (mut rows, mut outputs, mut of_prompts, mut work, mut least) = (0, 0, 0, 0, 0);
             for given in &decided.rows {
                 let asker = &mut running[given.sequence];
                 assert!(given.rows > 0 && !std::mem::replace(&mut advanced[given.sequence], true));
@@ -329,6 +437,8 @@ mod tests {
                 assert!(given.rows <= missing && given.outputs <= given.rows);
                 (rows, outputs) = (rows + given.rows, outputs + given.outputs);
                 of_prompts += if missing > 1 { given.rows } else { 0 };
+                work += given.rows * asker.weight;
+                least += asker.weight - 1;
                 let blocks = asker.table.as_ref().unwrap().blocks();
                 for position in asker.held..asker.held + given.rows {
                     cache[blocks[position / BLOCK] as usize * BLOCK + position % BLOCK] = asker.states[position];
@@ -337,8 +447,12 @@ mod tests {
                 asker.outputs += given.outputs;
             }
             assert!(rows <= LIMITS.rows && outputs <= LIMITS.outputs && of_prompts <= LIMITS.prompt_rows);
-            let unfinished = running.iter().filter(|a| a.held < a.tokens.len()).count();
-            assert!(unfinished <= 1, "{unfinished} prompts are unfinished");
+            assert!(work <= LIMITS.rows + least, "{work} rows' worth, {least} of them the price of a row each");
+            for costly in [false, true] {
+                let of_kind = running.iter().filter(|a| (a.weight > 1) == costly);
+                let unfinished = of_kind.filter(|a| a.held < a.tokens.len()).count();
+                assert!(unfinished <= 1, "{unfinished} prompts are unfinished");
+            }
 
             // blocks that were written belong to one sequence alone
             if now % 16 == 0 {

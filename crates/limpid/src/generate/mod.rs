@@ -178,8 +178,9 @@ pub fn score(engine: &mut Engine, prompt: &[u32], continuation: &[u32]) -> Resul
     }
     let log_probs = Some(LogProbs { top: 0, prompt_from: Some(prompt.len()) });
     let options = Options { max_tokens: 0, overflow: Overflow::Stop, ..Options::default() };
-    let request =
-        EngineRequest { prompt: [prompt, continuation].concat(), options, log_probs, reuse: true, edits: None };
+    // to edits the continuation is what is generated, of which the last token is not run
+    let edits = engine.place(prompt, (prompt.len() + continuation.len()).saturating_sub(1))?;
+    let request = EngineRequest { prompt: [prompt, continuation].concat(), options, log_probs, reuse: true, edits };
     let mut found = vec![];
     alone(engine, request, &mut |event| {
         if let EngineEvent::Prompt { log_probs, .. } = event {

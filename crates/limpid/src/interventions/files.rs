@@ -64,7 +64,13 @@ pub(super) fn chosen<'a>(
         Some(layers) => {
             let one = |layer: &usize| {
                 let vector = directions.get(layer).map(|vector| (*layer, vector));
-                vector.ok_or_else(|| format!("the control vector has no direction of layer {layer}: {}", has()))
+                let lost = match layer {
+                    0 => {
+                        "; llama.cpp's files have no place for layer 0: `limpid direction` writes it into a .json or .safetensors file"
+                    }
+                    _ => "",
+                };
+                vector.ok_or_else(|| format!("the control vector has no direction of layer {layer}: {}{lost}", has()))
             };
             layers.iter().map(one).collect::<Result<_, _>>()?
         }

@@ -15,7 +15,7 @@ use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid::trace::{Labelled, Trace};
 use limpid::{Interventions, Lm};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,9 +58,8 @@ fn all(site: &EditSite) -> Vec<usize> {
 }
 
 /// Rows of a tensor, position by position.
-fn rows(tensor: &Labelled) -> impl Iterator<Item = (usize, Vec<f32>)> {
-    let wide = tensor.values.len() / CONTEXT;
-    tensor.values.chunks_exact(wide).map(<[f32]>::to_vec).enumerate()
+fn rows(tensor: &Labelled) -> impl Iterator<Item = Arc<[f32]>> {
+    tensor.values.chunks_exact(tensor.values.len() / CONTEXT).map(Arc::from)
 }
 
 /// The tensors of a model that can be changed.
@@ -76,7 +75,7 @@ fn what_changes_nothing_changes_no_bit() {
         let model = Model::new(config, Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
         let batch = batch(config, seed);
         let plain = tensors(&model, seed, &batch, None);
-        let own = |site: &EditSite| plain.iter().find(|tensor| tensor.name == site.name).unwrap();
+        let own = |site: &EditSite| plain.iter().find(|tensor| tensor.name == site.tensor()).unwrap();
         let mut edits: Vec<Edit> = vec![];
         for site in sites(&model) {
             let at = || EditPositions::All;
@@ -85,7 +84,7 @@ fn what_changes_nothing_changes_no_bit() {
                 edits.push(site.edit_weights(None, at(), WeightChange::From(Arc::new(own(&site).clone()))).unwrap());
             } else {
                 edits.push(site.edit(&all(&site), at(), ColumnChange::Scale(1.0)).unwrap());
-                let same = ColumnChange::SetAt(Arc::new(rows(own(&site)).collect()));
+                let same = ColumnChange::SetFrom(rows(own(&site)).collect());
                 // a second name of one tensor would set it twice
                 let edit = site.edit(&all(&site), at(), same).unwrap();
                 let alone: Edits = edits.iter().chain([&edit]).cloned().collect();
@@ -112,13 +111,16 @@ pub fn random_edits(named: &Model, tokens: usize, below: &mut dyn FnMut(usize) -
         let positions = match below(4) {
             0 => EditPositions::All,
             1 => EditPositions::Prompt,
-            _ => EditPositions::These((0..1 + below(3)).map(|_| below(tokens) as i64).collect()),
+            _ => {
+                let each: BTreeSet<i64> = (0..1 + below(3)).map(|_| below(tokens) as i64).collect();
+                EditPositions::These(each.into_iter().collect())
+            }
         };
         let value = |n: usize| n as f32 / 8.0 - 1.0;
         let edit = if site.is_pattern() {
             let change = match below(3) {
-                0 => WeightChange::Scale(value(below(16)), Some(vec![0, below(tokens)])),
-                1 => WeightChange::Set(vec![(0, value(below(16)))]),
+                0 => WeightChange::Scale(value(below(16)), Some([0, 1 + below(tokens)].into())),
+                1 => WeightChange::Set([(0, value(below(16)))].into()),
                 _ => WeightChange::Scale(0.0, None),
             };
             site.edit_weights(Some(&[below(named.config.n_head)]), positions, change)

@@ -5,6 +5,7 @@
 
 mod adapters;
 mod by_layers;
+mod changed;
 mod common;
 mod containers;
 mod decode;

@@ -110,6 +110,14 @@ pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Res
         if other.config().lm_head { Ok(trace.predictions(0..ids.len(), CANDIDATES)?) } else { Ok(vec![]) }
     };
     let [plain, changed] = [predicted(&mut a)?, predicted(&mut b)?];
+    let broken = |all: &[Prediction]| all.iter().any(|one| one.top.is_empty());
+    match other.edits().and_then(|edits| edits.too_large()) {
+        _ if broken(&plain) => {
+            bail!("the logits of the run are NaN or infinite: `limpid params --check` finds a damaged weight")
+        }
+        Some(error) if broken(&changed) => bail!(error),
+        _ => {}
+    }
     let tokenizer = other.tokenizer().ok();
     let answer = Answer::new(args, (&without, tokenizer), [&mut a, &mut b])?;
     let written = args.write.map(|n| -> Result<_> { Ok([written(&without, ids, n)?, written(&other, ids, n)?]) });

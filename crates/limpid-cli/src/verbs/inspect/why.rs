@@ -19,6 +19,7 @@ const HALF: usize = 12;
 
 pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let Ready { model, backend, batch, edits, tokenizer } = ready;
+    let too_large = edits.as_ref().and_then(|edits| edits.too_large());
     let config = model.config.clone();
     if !config.lm_head {
         bail!("--why: {}", ConfigError::NoHead);
@@ -30,9 +31,12 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let row = position(args.position, &batch.tokens, (config.mask, tokenizer))?;
     let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
     let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
+    if let Some(error) = too_large.filter(|_| likeliest.is_empty()) {
+        bail!(error);
+    }
     let id = |flag, token: &str| token_id((flag, token), tokenizer, config.vocab_size);
     let target = match args.why.as_deref() {
-        None | Some("next") => likeliest[0],
+        None | Some("next") => likeliest.first().copied().unwrap_or(0),
         Some(token) => id("--why", token)?,
     };
     let foil = match args.rather_than.as_deref() {
@@ -71,7 +75,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
             &wrap(&format!("{}.{via} {}", n + 1, figures_kept(&step.sentence(&word))), 0, width).replace('\u{a0}', " ");
         text += &format!("{}\n", bars(step, &|id| piece(tokenizer, id), width));
     }
-    text += &wrap(steps[0].note, 0, width);
+    text += &wrap(&steps[0].note, 0, width);
     text += &wrap(
         "Patterns of attention, means and scales of norms count as they are in this run. --via takes another path, --open shows all of them.",
         0,
@@ -115,7 +119,8 @@ fn bars(step: &PathStep, word: &dyn Fn(u32) -> String, width: usize) -> String {
     if step.rest.count > 0 {
         lines.push((show::plural(step.rest.count, "other part"), step.rest.value, String::new()));
     }
-    lines.push(("rounding".into(), step.remainder, String::new()));
+    let left = if step.additive { "rounding" } else { "not told apart" };
+    lines.push((left.into(), step.remainder, String::new()));
     // the numbers and the hop stay on the line
     let room = if width == 0 { usize::MAX } else { width.saturating_sub(22).max(8) };
     for (name, ..) in lines.iter_mut().filter(|(name, ..)| columns(name) > room) {
@@ -146,5 +151,6 @@ fn as_json(step: &PathStep, via: &[Hop], word: &dyn Fn(u32) -> String) -> serde_
         "via": via.iter().map(Hop::to_string).collect::<Vec<_>>(), "sentence": step.sentence(word), "position": step.position,
         "value": step.value, "bars": step.bars.iter().map(bar).collect::<Vec<_>>(),
         "rest": { "count": step.rest.count, "value": step.rest.value }, "remainder": step.remainder,
+        "additive": step.additive,
     })
 }
