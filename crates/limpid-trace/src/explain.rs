@@ -391,7 +391,7 @@ struct Explainer<'a> {
 
 impl Explainer<'_> {
     fn draft(&mut self, name: &str, at: &[usize]) -> Result<(f32, &'static str, Draft), TraceError> {
-        let (b, pos) = (self.b, self.pos);
+        let pos = self.pos;
         if name == "input" {
             let id = self.trace.batch().tokens[self.row];
             let what = format!("The id of the token at position {pos}, from the tokenizer; it is not computed.");
@@ -430,11 +430,16 @@ impl Explainer<'_> {
         let col = tensor.order.map_or(col, |order| order.stored(col));
         let value = self.trace.stored_row(name, self.row)?[col];
         let (region, col) = (tensor.region, tensor.cols.start + col);
-        let changes = match op.output() == region {
-            true => self.trace.changes_of(self.trace.writer(region), self.row, EditedNumber::Column(col)),
-            false => vec![],
-        };
-        let draft = match op {
+        let writer = self.trace.writer(region); // none of what lies beside an op's output
+        let changes = self.trace.changes_of(writer, self.row, EditedNumber::Column(col));
+        let draft = self.computed(op, region, col)?;
+        Ok((value, changed_op(op, &changes), draft.changed(&changes)))
+    }
+
+    /// What an op computes in a column of one of the tensors that it writes.
+    fn computed(&mut self, op: Op, region: Region, col: usize) -> Result<Draft, TraceError> {
+        let (b, pos) = (self.b, self.pos);
+        Ok(match op {
             Op::Embed { .. } => self.embed(op, region, col)?,
             Op::Norm { .. } => self.norm(op, Some(region), col)?,
             Op::Linear { x, w, b, .. } => self.linear(x, w, b, col)?,
@@ -483,8 +488,7 @@ impl Explainer<'_> {
                 draft.step(Operation::Minus, LOG_SUM, constant(lse(&logits))).apply(Operation::Exp)
             }
             Op::Classify { .. } => self.loss()?,
-        };
-        Ok((value, changed_op(op, &changes), draft.changed(&changes)))
+        })
     }
 
     fn derived(

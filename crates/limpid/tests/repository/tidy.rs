@@ -453,7 +453,6 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-core/backend/reference.rs: backward_op", 129),
     ("limpid-core/backend/reference.rs: forward_op", 92),
     ("limpid-trace/diagram.rs", 826),
-    ("limpid-trace/explain.rs: draft", 85),
     ("limpid-trace/names.rs: right_side", 111),
     ("limpid-trace/picture/draw.rs: draw", 103),
 ];
