@@ -32,7 +32,7 @@ pub struct TargetFacts {
 /// A distribution over the vocabulary, in short.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// The likeliest tokens, of equal ones the first id first; none if a logit is NaN or infinite.
+    /// The likeliest tokens, of equal ones the first id first; what runs predict has none if a logit is NaN or infinite.
     pub top: Vec<NextToken>,
     /// -sum p ln p, in nats.
     pub entropy: f64,
@@ -77,8 +77,7 @@ impl Prediction {
         let loss = Level::best().run(Row { logits, target: aim, terms: Terms::default(), weight: None });
         let candidate = |id: usize| NextToken { id: id as u32, p: logits[id], logit: before[id] };
         let mut top: Vec<usize> = vec![];
-        let sound = before.iter().all(|v| !v.is_nan() && *v < f32::INFINITY);
-        for id in 0..if sound { before.len() } else { 0 } {
+        for id in 0..before.len() {
             let last = top.last().map_or(f32::NEG_INFINITY, |last| before[*last]);
             if top.len() < most || before[id] > last {
                 let at = top.partition_point(|other| before[*other] >= before[id]);
@@ -118,7 +117,12 @@ impl LayerTrace {
         let mut all = vec![];
         self.logits(&last.values[rows.start * c..rows.end * c], |row, logits| {
             let target = targets.get(rows.start + row).copied().filter(|id| *id != IGNORE);
-            all.push(Prediction::new(logits, target, most));
+            let sound = logits.iter().all(|v| !v.is_nan() && *v < f32::INFINITY);
+            let mut one = Prediction::new(logits, target, most);
+            if !sound {
+                one.top.clear();
+            }
+            all.push(one);
         })?;
         Ok(all)
     }
