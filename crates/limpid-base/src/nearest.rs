@@ -26,7 +26,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         let known = letters(candidate)?;
         let slips = distance(&typed, &known);
         let begins = typed.len() >= 3 && known.starts_with(&typed) && 2 * typed.len() >= known.len();
-        (slips <= typed.len().max(known.len()) / 3 || begins).then_some((if begins { 1 } else { slips }, candidate))
+        (slips <= typed.len().max(known.len()) / 3 || begins)
+            .then_some((if begins { slips.min(1) } else { slips }, candidate))
     });
     near.min_by_key(|&(slips, _)| slips).map(|(_, candidate)| candidate)
 }
