@@ -8,6 +8,7 @@ llama.cpp that it needs (g++, a minute), writes a GGUF file for each case below,
 crates/limpid-checkpoint/fixtures/gguf_vocab.json.
 """
 
+import io
 import json
 import pathlib
 import random
@@ -16,6 +17,7 @@ import sys
 import tempfile
 
 import gguf
+import sentencepiece
 
 HERE = pathlib.Path(__file__).parent
 OUT = HERE.parent / "crates/limpid-checkpoint/fixtures/gguf_vocab.json"
@@ -68,6 +70,72 @@ def bpe(extra=(), letters=True, merges=("h e", "l l", "he ll", "hell o", "Ġ w")
     return {"model": "gpt2", "tokens": [row[0] for row in rows], "token_type": [row[1] for row in rows], "merges": list(merges)} | keys
 
 
+def marked(extra=(), merges=("h e", "l l", "he ll", "hell o", "▁ w", "▁ ▁", "\n \n", "\n\n \n\n", "\n\n \n"), **keys):
+    """Gemma 4's table: special tokens, bytes, letters, the tokens of merges, then `extra`: (token, type)."""
+    rows = [(token, CONTROL) for token in ("<pad>", "<eos>", "<bos>", "<unk>")] + [(f"<0x{b:02X}>", BYTE) for b in range(256)]
+    rows += [(letter, NORMAL) for letter in "helowrd▁\n\t.é"] + [(merge.replace(" ", ""), NORMAL) for merge in merges] + list(extra)
+    keys = {"bos_token_id": 2, "eos_token_id": 1, "unknown_token_id": 3, "scores": [0.0] * len(rows)} | keys
+    return {"model": "gemma4", "tokens": [row[0] for row in rows], "token_type": [row[1] for row in rows], "merges": list(merges)} | keys
+
+
+def field(message, number):
+    """The bytes of a field of a protobuf message."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        tag = varint()
+        size = {0: 0, 1: 8, 2: None, 5: 4}[tag & 7]
+        if size == 0:
+            varint()
+        size = varint() if size is None else size
+        if tag >> 3 == number:
+            return message[at : at + size]
+        at += size
+
+
+def charsmap(rules):
+    """SentencePiece's map of characters for pairs of texts."""
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+        codes = ["\t".join(" ".join(f"{ord(letter):X}" for letter in text) for text in rule) for rule in rules]
+        file.write("\n".join(codes) + "\n")
+        file.flush()
+        model = io.BytesIO()
+        options = dict(vocab_size=20, model_type="unigram", normalization_rule_tsv=file.name, hard_vocab_limit=False, minloglevel=2)
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(["hello world he lo wor ld"] * 50), model_writer=model, **options)
+    return list(field(field(model.getvalue(), 3), 2))
+
+
+MAP = [("\t", " "), ("\n", " "), ("\u00a0", " "), ("\uff21", "A"), ("e\u0301", "é"), ("\ufb01", "fi"), ("\u338f", "kg"), ("\u200b", "")]
+PIECES = {"▁": -2.0, "▁he": -4.0, "llo": -4.5, "▁hello": -7.0, "▁w": -4.0, "or": -4.2, "ld": -4.1, "▁world": -8.5, "<|x|>": -3.0} | {
+    letter: -5.0 - i / 8 for i, letter in enumerate("helowrdéAfikg.")
+}
+
+
+def ugm(pieces=PIECES, extra=(), mapped=True, **keys):
+    """Unigram's table: special tokens, pieces with their scores, then `extra`: (token, type, score)."""
+    rows = [("<pad>", CONTROL, 0.0), ("</s>", CONTROL, 0.0), ("<unk>", UNKNOWN, 0.0)]
+    rows += [(piece, NORMAL, score) for piece, score in pieces.items()] + list(extra)
+    found = {"model": "t5", "tokens": [row[0] for row in rows], "token_type": [row[1] for row in rows], "scores": [row[2] for row in rows]}
+    return found | ({"precompiled_charsmap": charsmap(MAP)} if mapped else {}) | {"add_space_prefix": True, "remove_extra_whitespaces": True} | keys
+
+
+def unigrams(seed):
+    """Unigram's table of few letters, one of which has no token, with equal scores among others."""
+    draw = random.Random(seed)
+    letters = "ab▁é"
+    pieces = {"".join(draw.choices(letters, k=draw.randint(2, 4))): float(draw.choice([-1, -2, -2.5, -4])) for _ in range(14)}
+    return pieces | {letter: -3.0 - draw.random() for letter in letters if draw.random() < 0.75 or letter == "a"}
+
+
 def wpm(count, **keys):
     tokens = ["[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁hello", "▁wor", "ld"][:count]
     types = [CONTROL if token[0] == "[" else NORMAL for token in tokens]
@@ -89,6 +157,9 @@ def drawn(seed):
 
 TEXTS = ["hello world", " hello  world", "", "hello</s>world<s>", "wörld", "lllll hehe"]
 DRAWN = ["abba", "a b ab", "éaébb aab", "aaaaaaa", "bababab", "  b  a ", "ab</s>ba"]
+MARKED = [*TEXTS, "he\n\n\nhe\n\n\n\n\n\nhe \n he", "\t\t wörld…🙂", "  he   hello\n", "ル hello.hello", "<bos>he<eos>\n\n<unk>"]
+SPACED = [*TEXTS, "he\tllo\n\nworld \n", "caf\u00e9 cafe\u0301 \uff21\ufb01 5\u338f", "   ", "a\u00a0b\u200bc", "😀😀 hello 😀world", "he<unk>he  <pad> ld", "world</s> world", "<|x|>"]
+MARKS = [*TEXTS, "he\u0301llo n\u0303", "हिन्दी में", "  \u0301he'LL 12", "สวัสดี กำลัง\n\n he", "a\u0301\u0302b .\u0301. \u20dd"]
 CASES = {
     "spm": (spm(WORDS, bos_token_id=1, eos_token_id=2), TEXTS),
     "spm-without-ids": (spm(WORDS), TEXTS),
@@ -113,7 +184,18 @@ CASES = {
     "bpe-unknown": (bpe(pre="nobodys"), TEXTS),
     "wpm-without-ids": (wpm(107), ["hello world", "Wor ld x"]),
     "wpm-other-ids": (wpm(107, bos_token_id=5, seperator_token_id=6, unknown_token_id=7, eos_token_id=8), ["hello world", "Wor ld x"]),
-} | {f"spm-drawn-{seed}": (drawn(seed), DRAWN) for seed in range(8)}
+    "bpe-marks": (bpe([("<|endoftext|>", CONTROL)], pre="qwen35", eos_token_id=261, merges=("h e", "l l", "he ll", "Ì ģ", "à ¤", "Ġ à¤", "Ġ w")), MARKS),
+    "gemma4": (marked(add_bos_token=True, add_space_prefix=False), MARKED),
+    "gemma4-without-bos": (marked(add_bos_token=False, pre="default"), MARKED),
+    "gemma4-turns": (marked([("<turn|>", CONTROL), ("<|tool_response>", USER), ("</s>", NORMAL), ("[multimodal]", USER)]), [*MARKED, "he<turn|>\n</s>[multimodal]he"]),
+    "ugm": (ugm(), SPACED),
+    "ugm-named": (ugm(extra=[("<s>", CONTROL, 0.0), ("<mask>", USER, 0.0), ("[PAD]", UNUSED, -10000.0)], bos_token_id=26, eos_token_id=1, unknown_token_id=2, add_bos_token=True, add_eos_token=False), [*SPACED, "<s>he <mask> [PAD]"]),
+    "ugm-plain": (ugm(mapped=False), SPACED),
+    "ugm-blanks": (ugm(remove_extra_whitespaces=False), [text for text in SPACED if text.strip()]),
+    "ugm-no-prefix": (ugm(add_space_prefix=False, remove_extra_whitespaces=False), SPACED),
+} | {f"spm-drawn-{seed}": (drawn(seed), DRAWN) for seed in range(8)} | {
+    f"ugm-drawn-{seed}": (ugm(unigrams(seed), mapped=seed % 2 == 0, remove_extra_whitespaces=seed % 3 > 0), DRAWN[:-1]) for seed in range(6)
+}
 
 
 def write(path, keys):
@@ -127,6 +209,8 @@ def write(path, keys):
                 writer.add_uint32(key, value)
             case str():
                 writer.add_string(key, value)
+            case _ if key == "tokenizer.ggml.precompiled_charsmap":
+                writer.add_precompiled_charsmap(bytes(value))
             case _:
                 writer.add_array(key, value)
     writer.write_header_to_file()

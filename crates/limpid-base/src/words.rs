@@ -27,6 +27,28 @@ pub fn system(error: &io::Error) -> String {
     number.and_then(|number| text.strip_suffix(&number).map(String::from)).unwrap_or(text)
 }
 
+/// What a parser of JSON met at `line` and `column` of `text` that other programs write and JSON does not have: a number that is not finite,
+/// or half of a surrogate pair. `said` is the parser's own message.
+pub fn not_json(text: &str, line: usize, column: usize, said: &str) -> Option<String> {
+    let row = text.split('\n').nth(line.saturating_sub(1))?.as_bytes();
+    let place = format!("at line {line} column {column}");
+    let at = |start: usize| row.get(start..).unwrap_or_default();
+    let infinite = |start: usize| ["NaN", "Infinity"].into_iter().find(|word| at(start).starts_with(word.as_bytes()));
+    if let Some(word) = (column.saturating_sub(2)..=column).find_map(infinite) {
+        return Some(format!("it has {word} {place}, which JSON does not have: write a number, or null"));
+    }
+    if !said.contains("surrogate") && !said.contains("hex escape") {
+        return None;
+    }
+    let half =
+        |start: &usize| matches!(at(*start), [b'\\', b'u', b'd' | b'D', b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F', ..]);
+    let start = (column.saturating_sub(14)..column).rev().find(half)?;
+    let shown = String::from_utf8_lossy(&at(start)[..row.len().min(start + 6) - start]).into_owned();
+    Some(format!(
+        "it has {shown} {place}, half of a surrogate pair, which is no character: write both halves, or leave it out"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

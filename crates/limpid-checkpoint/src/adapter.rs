@@ -142,8 +142,16 @@ pub(super) fn base_path(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(name.map(PathBuf::from))
 }
 
+/// What can be read of an adapter.
+pub(crate) const PEFT_ALONE: &str = "limpid reads adapters in PEFT's format alone, a folder with adapter_config.json and \
+    adapter_model.safetensors: give the folder that the file was made from";
+
 fn read_config(folder: &Path) -> Result<Map<String, Value>> {
     let path = folder.join(CONFIG);
+    if folder.is_file() {
+        let kind = if super::is_gguf(folder) { "a GGUF file" } else { "a file" };
+        return refuse(folder, format!("it is {kind}. {PEFT_ALONE}"));
+    }
     if !path.exists() {
         return Err(CheckpointError::NotAModel { path: folder.into(), missing: CONFIG });
     }

@@ -1,7 +1,7 @@
 //! What a model's folder has beside what limpid computes with: files that limpid knows by name and copies unchanged ([`Carried`]), and
 //! what some of them say of texts as vectors ([`SentenceRecipe`]).
 
-use super::{Format, LARGEST_JSON, Result, at, read_json, refuse, replace};
+use super::{CHAT_TEMPLATE, Format, LARGEST_JSON, Result, at, read_json, refuse, replace};
 use limpid_base::files;
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -301,6 +301,75 @@ impl SentenceRecipe {
             lowercase: about["do_lower_case"] == true,
             prompt: prompt.into(),
         }))
+    }
+}
+
+/// The tokens that end a text or a turn, by the first of a folder's files that names any.
+pub(super) fn ends(folder: &Path) -> Result<Vec<u32>> {
+    for name in [GENERATION, "config.json", ORIGIN] {
+        let path = folder.join(name);
+        if !path.exists() {
+            continue;
+        }
+        let config: Map<String, Value> = read_json(&path, "it is not an object in JSON")?;
+        let said = config.get(EOS).unwrap_or(&Value::Null);
+        let all = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
+        // a number below 0 stands for none; what else is in a config.json is not said for this alone
+        let wrong = |id: &&Value| name == GENERATION && !id.is_null() && !id.is_u64() && !id.is_i64();
+        if let Some(other) = all.iter().find(wrong) {
+            let what = format!("`eos_token_id` is or has {other}: it must be the id of a token, or a list of ids");
+            return refuse(&path, what);
+        }
+        let ids: Vec<u32> = all.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect();
+        if !ids.is_empty() {
+            return Ok(ids);
+        }
+    }
+    Ok(vec![])
+}
+
+/// What a folder says of how conversations are written: a file of templates goes before tokenizer_config.json, and of several by name the
+/// one that is called `default` counts. chat_template.json, which transformers has for models that see pictures, is looked at last.
+pub(super) fn chat_template(folder: &Path) -> Result<Option<String>> {
+    let more = folder.join(TEMPLATES);
+    let names: std::io::Result<Vec<_>> = if more.exists() {
+        at(&more, fs::read_dir(&more))?.map(|entry| Ok(entry?.file_name())).collect()
+    } else {
+        Ok(vec![])
+    };
+    let others = at(&more, names)?.iter().any(|name| Path::new(name).extension().is_some_and(|end| end == "jinja"));
+    let files = [more.join("default.jinja"), folder.join(CHAT_TEMPLATE)];
+    if let Some(file) = files.iter().find(|file| file.exists()) {
+        return at(file, files::read_text(file, LARGEST_JSON)).map(Some);
+    }
+    if others {
+        return Ok(None);
+    }
+    for name in ["tokenizer_config.json", "chat_template.json"] {
+        let path = folder.join(name);
+        if path.exists()
+            && let Some(template) = listed_template(&path)?
+        {
+            return Ok(Some(template));
+        }
+    }
+    Ok(None)
+}
+
+/// The chat template in a file of settings.
+fn listed_template(path: &Path) -> Result<Option<String>> {
+    let config: Map<String, Value> = read_json(path, "it is not an object in JSON")?;
+    let template = match config.get("chat_template").unwrap_or(&Value::Null) {
+        Value::Array(all) => {
+            all.iter().rfind(|one| one["name"] == "default").map_or(&Value::Null, |one| &one["template"])
+        }
+        Value::Object(all) => all.get("default").unwrap_or(&Value::Null),
+        one => one,
+    };
+    match template {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text.clone())),
+        other => refuse(path, format!("`chat_template` is {other}: it must be a text, or several by name")),
     }
 }
 

@@ -361,6 +361,18 @@ impl Metadata {
         })
     }
 
+    /// Bytes, signed or not.
+    ///
+    /// # Errors
+    /// As [`Metadata::str`].
+    pub fn bytes(&self, key: &str) -> Result<Vec<u8>> {
+        self.typed(key, "an array of bytes", |v| match v {
+            GgufValue::Array(Array::U8(bytes)) => Some(bytes.clone()),
+            GgufValue::Array(Array::I8(bytes)) => Some(bytes.iter().map(|byte| *byte as u8).collect()),
+            _ => None,
+        })
+    }
+
     /// Refuses another file of the same model that says otherwise of what both say.
     fn agrees(&self, other: &Metadata, path: &Path) -> Result<()> {
         let differs = |(key, value): &(&String, &GgufValue)| {

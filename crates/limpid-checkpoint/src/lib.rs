@@ -21,12 +21,13 @@ mod writing;
 pub use adapter::Adapter;
 pub use arrays::{NamedArray, write_arrays};
 pub use carried::{Carried, GENERATION, ORIGIN, SentenceRecipe};
+use carried::{chat_template, ends};
 pub use control_vector::ControlVector;
 use dialect::huggingface::{self, Family};
 pub use dialect::regained;
 use dialect::{Link, Linked, Names, TensorLayout};
 use limpid_base::files;
-use limpid_base::words::system;
+use limpid_base::words::{not_json, system};
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
 use limpid_core::model::{Model, Param};
@@ -115,7 +116,7 @@ pub enum CheckpointError {
         scale: f64,
     },
     /// A tensor the model needs.
-    #[error("{} has no tensor `{tensor}`, which this config.json asks for: the two files belong to different models", .path.display())]
+    #[error("{} has no tensor `{tensor}`, which {} asks for{}", .path.display(), config_of(.path).0, config_of(.path).1)]
     Missing {
         /// The file.
         path: PathBuf,
@@ -123,7 +124,7 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// A tensor of another shape.
-    #[error("{}: `{tensor}` is {found:?}, but config.json makes it {wanted:?}: the two files belong to different models", .path.display())]
+    #[error("{}: `{tensor}` is {found:?}, but {} makes it {wanted:?}{}", .path.display(), config_of(.path).0, config_of(.path).1)]
     Shape {
         /// The file.
         path: PathBuf,
@@ -164,6 +165,20 @@ pub enum CheckpointError {
     /// The backend that holds the values.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+/// Where the configuration of weights in this file is, and what is wrong where they disagree.
+fn config_of(weights: &Path) -> (&'static str, &'static str) {
+    let ends = |end: &str| weights.extension().is_some_and(|own| own == end);
+    let name = weights.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match () {
+        () if ends("gguf") => {
+            ("its own metadata", ": it was not written whole, or is not a model of this architecture")
+        }
+        () if ends("bin") => ("its header", ": it was not written whole"),
+        () if name == adapter::WEIGHTS => ("its adapter_config.json", ": the two files belong to different adapters"),
+        () => ("its config.json", ": the two files belong to different models"),
+    }
 }
 
 impl CheckpointError {
@@ -233,7 +248,10 @@ pub fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
 /// Reads a file of JSON; `wrong` is what is said of one that is none, or another.
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path, wrong: &str) -> Result<T> {
     let text = at(path, files::read_text(path, LARGEST_JSON))?;
-    serde_json::from_str(&text).map_err(|error| bad(path, format!("{wrong}: {error}")))
+    serde_json::from_str(&text).map_err(|error| {
+        let said = error.to_string();
+        bad(path, format!("{wrong}: {}", not_json(&text, error.line(), error.column(), &said).unwrap_or(said)))
+    })
 }
 
 /// Replaces `path` by what `write` produces: whole, or not at all.
@@ -623,11 +641,12 @@ impl Checkpoint {
         let n = at(path, files::open_regular(path).and_then(|mut f| f.read(&mut first)))?;
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
+            dialect::gguf::is_model(&metadata, &store)?;
             let dialect::gguf::GgufModel { kind, config, fused, unused } = dialect::gguf::read(&metadata, &store)?;
             let names = dialect::names(&store, |name| dialect::gguf::holds(name, &config).then(|| name.into()))?;
-            let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
-            let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
-            let metadata = metadata.without(dialect::gguf::is_tokens);
+            let tokenizer = dialect::gguf_vocabulary::read_tokenizer(&metadata, path)?;
+            let chat_template = metadata.maybe(dialect::gguf::CHAT_TEMPLATE, gguf::Metadata::str)?.map(String::from);
+            let metadata = metadata.without(dialect::gguf_vocabulary::is_tokens);
             let whose = (Format::Gguf, Dialect::Gguf(kind, fused));
             let bare = Checkpoint::bare(path.into(), whose, config, store, names);
             return Ok(Checkpoint { tokenizer, chat_template, metadata, unused, ..bare });
@@ -738,6 +757,22 @@ impl Checkpoint {
         own.map(|(_, rows, dtype)| (rows, dtype)).collect()
     }
 
+    /// Tensors with more rows than the configuration has tokens: the rows that they have, and those that are read. (llm.c's files pad their
+    /// table always, and say so.)
+    ///
+    /// # Errors
+    /// If the configuration is not that of a model.
+    pub fn padded(&self) -> Result<Vec<(String, usize, usize)>> {
+        let model = self.outline()?;
+        let more = |link: &Link| {
+            let stored = self.store.get(self.names.get(&link.name)?)?;
+            let (has, read) = (*stored.shape.first()?, *link.shape(model.param(&link.param)?).first()?);
+            (link.padded && has > read).then(|| (stored.name.to_string(), has, read))
+        };
+        let links = if self.format == Format::Llmc { vec![] } else { self.dialect.links(&model) };
+        Ok(links.iter().filter_map(more).collect())
+    }
+
     /// Whether any of its tensors has blocks.
     pub fn is_quantised(&self) -> bool {
         self.store.names().filter_map(|name| self.store.get(name)).any(|t| matches!(t.dtype, Dtype::Blocks(_)))
@@ -796,61 +831,20 @@ impl Checkpoint {
     }
 }
 
-/// The tokens that end a text or a turn, by the first of a folder's files that names any.
-fn ends(folder: &Path) -> Result<Vec<u32>> {
-    for name in [carried::GENERATION, "config.json", ORIGIN] {
-        let path = folder.join(name);
-        if !path.exists() {
-            continue;
-        }
-        let config: serde_json::Map<String, serde_json::Value> = read_json(&path, "it is not an object in JSON")?;
-        let said = config.get(carried::EOS).unwrap_or(&serde_json::Value::Null);
-        let all = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
-        // a number below 0 stands for none; what else is in a config.json is not said for this alone
-        let wrong =
-            |id: &&serde_json::Value| name == carried::GENERATION && !id.is_null() && !id.is_u64() && !id.is_i64();
-        if let Some(other) = all.iter().find(wrong) {
-            let what = format!("`eos_token_id` is or has {other}: it must be the id of a token, or a list of ids");
-            return refuse(&path, what);
-        }
-        let ids: Vec<u32> = all.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect();
-        if !ids.is_empty() {
-            return Ok(ids);
-        }
-    }
-    Ok(vec![])
+/// The tokenizer in a GGUF file, of one without weights too.
+///
+/// # Errors
+/// If it is not a GGUF file, has no tokenizer, or has one that is not read.
+pub fn gguf_tokenizer(path: &Path) -> Result<Tokenizer> {
+    let (metadata, _) = gguf::open(path)?;
+    dialect::gguf_vocabulary::read_tokenizer(&metadata, path)?
+        .ok_or_else(|| bad(path, "it has no tokenizer (`tokenizer.ggml.model`)"))
 }
 
-/// What a folder says of how conversations are written: a file of templates goes before tokenizer_config.json, and of several by name the
-/// one that is called `default` counts. chat_template.json, which transformers has for models that see pictures, is looked at last.
-fn chat_template(folder: &Path) -> Result<Option<String>> {
-    let more = folder.join(carried::TEMPLATES);
-    let others = fs::read_dir(&more)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| Path::new(&entry.file_name()).extension().is_some_and(|end| end == "jinja"));
-    let files = [more.join("default.jinja"), folder.join(CHAT_TEMPLATE)];
-    if let Some(file) = files.iter().find(|file| file.exists()) {
-        return at(file, files::read_text(file, LARGEST_JSON)).map(Some);
-    }
-    if others {
-        return Ok(None);
-    }
-    // tokenizer_config.json was checked with the tokenizer
-    let template = |name: &str| {
-        let config = files::read_text(&folder.join(name), LARGEST_JSON).unwrap_or_default();
-        let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
-        let template = match &config["chat_template"] {
-            serde_json::Value::Array(all) => {
-                all.iter().rfind(|one| one["name"] == "default").map(|one| &one["template"])
-            }
-            several @ serde_json::Value::Object(_) => several.get("default"),
-            one => Some(one),
-        };
-        template.and_then(serde_json::Value::as_str).map(String::from)
-    };
-    Ok(template("tokenizer_config.json").or_else(|| template("chat_template.json")))
+/// Whether a file begins as GGUF files do.
+pub fn is_gguf(path: &Path) -> bool {
+    let mut first = [0; 4];
+    files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok()) && first == *b"GGUF"
 }
 
 /// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that the index
@@ -1079,15 +1073,38 @@ mod tests {
             for (name, text) in files.as_object().unwrap() {
                 fs::write(folder.join(name), text.as_str().unwrap()).unwrap();
             }
-            chat_template(&folder).unwrap()
+            chat_template(&folder).map_err(|error| error.to_string())
         };
         for case in cases {
-            assert_eq!(taken(&case["files"]).as_deref(), case["taken"].as_str(), "{case}");
+            assert_eq!(taken(&case["files"]).unwrap().as_deref(), case["taken"].as_str(), "{case}");
         }
         // of a model that sees pictures: looked at last
         let beside = |config: &str| serde_json::json!({"chat_template.json": "{\"chat_template\": \"a\"}", "tokenizer_config.json": config});
-        assert_eq!(taken(&beside("{}")).as_deref(), Some("a"));
-        assert_eq!(taken(&beside("{\"chat_template\": \"b\"}")).as_deref(), Some("b"));
+        assert_eq!(taken(&beside("{}")).unwrap().as_deref(), Some("a"));
+        assert_eq!(taken(&beside("{\"chat_template\": \"b\"}")).unwrap().as_deref(), Some("b"));
+        // a file that cannot be read is no model without a template
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+        for (wrong, said) in [
+            ("", "it is not an object in JSON"),
+            ("{\"chat_template\": \"a\"", "EOF"),
+            ("[\"a\"]", "invalid type: sequence"),
+            ("{\"chat_template\": 5}", "`chat_template` is 5"),
+            ("{\"chat_template\": true}", "`chat_template` is true"),
+            ("{\"chat_template\": {\"default\": [1]}}", "`chat_template` is [1]"),
+            ("{\"chat_template\": [{\"name\": \"default\", \"template\": {}}]}", "`chat_template` is {}"),
+            ("{\"x\": NaN}", "it has NaN at line 1 column 7"),
+            (pointer, "git lfs pull"),
+        ] {
+            for name in ["chat_template.json", "tokenizer_config.json"] {
+                let error = taken(&serde_json::json!({ name: wrong })).unwrap_err();
+                assert!(error.contains(said) && error.contains(name), "{name} with {wrong}: {error}");
+            }
+        }
+        for none in
+            ["{}", "{\"chat_template\": null}", "{\"chat_template\": []}", "{\"chat_template\": {\"rag\": \"x\"}}"]
+        {
+            assert_eq!(taken(&serde_json::json!({ "chat_template.json": none })).unwrap(), None, "{none}");
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 

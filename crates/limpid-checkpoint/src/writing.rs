@@ -181,7 +181,7 @@ impl<'d> Writing<'_, 'd> {
             let roles = tokenizer.roles();
             let named = |role: &str| tokenizer.special(&source.carried?.in_role(role)?);
             let known = |role: &str| roles.iter().find(|(own, _)| *own == role).map(|(_, id)| *id);
-            dialect::gguf::put_roles(&mut own, &|role| named(role).or_else(|| known(role)));
+            dialect::gguf_vocabulary::put_roles(&mut own, &|role| named(role).or_else(|| known(role)));
         }
         let mut metadata = match source.metadata {
             Some(came) => dialect::gguf::taken_over(came, kind, source.keep_types),

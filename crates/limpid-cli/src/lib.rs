@@ -214,6 +214,8 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     let file = !word.starts_with('-') && Path::new(&word).exists();
     let tip: String = if file && takes("data") {
         one_text.into()
+    } else if ["--port", "--host"].contains(&word.as_str()) && takes("serve") {
+        "--serve takes both: --serve 127.0.0.1:8080".into()
     } else {
         near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
         return error.into();

@@ -136,7 +136,16 @@ impl InterventionOptions {
         let text = match given.as_str() {
             json if json.trim_start().starts_with(['[', '{']) => json.into(),
             "-" => prompt(given)?,
-            file => read_file(Path::new(file.strip_prefix('@').unwrap_or(file)))?,
+            file => {
+                let path = Path::new(file.strip_prefix('@').unwrap_or(file));
+                if !path.exists() && file.contains(char::is_whitespace) {
+                    bail!(Usage(format!(
+                        "--intervene {file:?}: expected steps in JSON, such as '[{{\"ablate\": \"blocks.1.attn.hook_z\", \"head\": 0}}]', or a \
+                         file with them"
+                    )));
+                }
+                read_file(path)?
+            }
         };
         text.parse().map(Some).context("--intervene")
     }

@@ -218,6 +218,19 @@ pub fn found<L: AsRef<str>>(as_json: bool, facts: &impl serde::Serialize, rows: 
     if as_json { json(facts) } else { out(&pairs(rows)) }
 }
 
+/// Tables with rows that are not read, as JSON.
+pub fn padded(tables: &[(String, usize, usize)]) -> serde_json::Value {
+    let one =
+        |(name, rows, read): &(String, usize, usize)| serde_json::json!({ "tensor": name, "rows": rows, "read": read });
+    tables.iter().map(one).collect()
+}
+
+/// What is said of a table with rows that no token has: its name, its rows, and those that are read.
+pub fn padding((name, rows, read): &(String, usize, usize)) -> String {
+    let [rows, read] = [*rows, *read].map(commas);
+    format!("`{name}` has {rows} rows, more than vocab_size: the rows after the first {read} are not read")
+}
+
 /// Rows of label and value, labels padded; a value that is longer than a line goes on below itself, if there is room for words.
 pub fn pairs<L: AsRef<str>>(rows: &[(L, String)]) -> String {
     let width = rows.iter().map(|(label, _)| label.as_ref().chars().count()).max().unwrap_or(0);

@@ -15,6 +15,7 @@
 
 use super::quote::Quote;
 use super::{CorpusError, Place, Tokens};
+use limpid_base::words::not_json;
 use limpid_tokenizer::{TextPart, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -365,9 +366,15 @@ fn encode(parts: &[TextPart], tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_
 
 /// The keys of an object's form.
 fn form(object: &Map<String, Value>) -> Option<&'static [&'static str]> {
-    const FORMS: [&[&str]; 4] =
-        [&["messages"], &["conversations"], &["prompt", "completion"], &["instruction", "output"]];
     FORMS.into_iter().find(|keys| keys.iter().all(|key| object.contains_key(*key)))
+}
+
+/// The keys of each form of a conversation.
+const FORMS: [&[&str]; 4] = [&["messages"], &["conversations"], &["prompt", "completion"], &["instruction", "output"]];
+
+/// Whether an object with these keys is a conversation.
+pub(super) fn has_form(has: &dyn Fn(&str) -> bool) -> bool {
+    FORMS.iter().any(|keys| keys.iter().all(|key| has(key)))
 }
 
 /// Keys, of a conversation and of a message, whose content the model would have to read or write besides the messages' own.
@@ -408,7 +415,10 @@ fn parse(item: &str) -> Result<(Vec<Message>, Vec<bool>), Fault> {
     if item.len() > LONGEST {
         return Err(Fault::Long);
     }
-    let value: Value = serde_json::from_str(item).map_err(|e| Fault::Json(e.to_string()))?;
+    let value: Value = serde_json::from_str(item).map_err(|e| {
+        let said = e.to_string();
+        Fault::Json(not_json(item, e.line(), e.column(), &said).unwrap_or(said))
+    })?;
     let object = value.as_object().ok_or_else(|| Fault::Form(kind(&value)))?;
     let text = |key: &str| match &object[key] {
         Value::String(text) => Ok(text.clone()),

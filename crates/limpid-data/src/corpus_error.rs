@@ -1,5 +1,6 @@
 //! Why a corpus cannot be read, prepared or opened. Each error names the place and what may help.
 
+use super::chat::has_form as is_chat;
 use limpid_base::words::system;
 use std::fmt;
 use std::io;
@@ -112,8 +113,18 @@ pub enum CorpusError {
         /// What the parser said.
         why: String,
     },
+    /// A document whose text is not a text.
+    #[error("{place} {}", not_text(.field, .kind))]
+    Kind {
+        /// Which.
+        place: Place,
+        /// The field asked for; empty if the document has no fields.
+        field: String,
+        /// What is there: `a list`, `a number`.
+        kind: &'static str,
+    },
     /// A document without the text.
-    #[error("{place} has no text in the field `{field}`; {}: name the field of the text", names(.has))]
+    #[error("{place} has no text in the field `{field}`; {}", names(.has))]
     Field {
         /// Which.
         place: Place,
@@ -123,7 +134,7 @@ pub enum CorpusError {
         has: Vec<String>,
     },
     /// A parquet file without the column.
-    #[error("{} has no column `{column}` of text; {}: name the column of the text", .path.display(), names(.has))]
+    #[error("{} has no column `{column}` of text; {}", .path.display(), names(.has))]
     Column {
         /// The file.
         path: PathBuf,
@@ -176,21 +187,35 @@ pub enum CorpusError {
     Stopped,
 }
 
+fn not_text(field: &str, kind: &str) -> String {
+    if field.is_empty() {
+        return format!("is {kind}: expected a text, or an object with a field of text");
+    }
+    format!("has {kind} in the field `{field}`, which should be a text: name another field, or write its text as one")
+}
+
+/// What a document has, and what to do.
 fn names(has: &[String]) -> String {
+    let name = "name the field of the text";
     match has {
-        [] => "it has none".into(),
-        [first @ .., _] if has.len() > 8 => format!("it has {} ...", first[..8].join(", ")),
-        _ => format!("it has {}", has.join(", ")),
+        [] => "it has none: write it as {\"text\": ...}".into(),
+        _ if is_chat(&|key| has.iter().any(|own| own == key)) => {
+            "it is a conversation: training and evaluation read such files as they are, without naming a field".into()
+        }
+        [first @ .., _] if has.len() > 8 => format!("it has {} ...: {name}", first[..8].join(", ")),
+        _ => format!("it has {}: {name}", has.join(", ")),
     }
 }
 
 impl CorpusError {
     /// The settings that may help, by name.
     pub fn settings(&self) -> &'static [&'static str] {
-        use CorpusError::{Busy, Changed, Column, Encode, Field, Json, NotUtf8, Thread, Tokenizer, TooLong, Zero};
+        use CorpusError::{
+            Busy, Changed, Column, Encode, Field, Json, Kind, NotUtf8, Thread, Tokenizer, TooLong, Zero,
+        };
         match self {
             NotUtf8 { .. } | Zero { .. } | TooLong { .. } | Json { .. } => &["skip_bad"],
-            Field { .. } | Column { .. } => &["field"],
+            Field { .. } | Kind { .. } | Column { .. } => &["field"],
             Busy(_) => &["out"],
             Changed { .. } => &["no_verify"],
             Thread(_) => &["threads"],
@@ -201,7 +226,7 @@ impl CorpusError {
 
     /// Whether it is of one document or file, which can be left out.
     pub(super) fn skippable(&self) -> bool {
-        use CorpusError::{Binary, Column, Encode, Field, Format, Json, NotUtf8, TooLong, Zero};
+        use CorpusError::{Binary, Column, Encode, Field, Format, Json, Kind, NotUtf8, TooLong, Zero};
         matches!(
             self,
             NotUtf8 { .. }
@@ -210,6 +235,7 @@ impl CorpusError {
                 | TooLong { .. }
                 | Json { .. }
                 | Field { .. }
+                | Kind { .. }
                 | Column { .. }
                 | Format { .. }
                 | Encode { .. }

@@ -133,7 +133,7 @@ fn padding_is_nothing_and_null_is_empty() {
         );
     }
     // a row that is null, and one that has no such field, are no texts
-    is_bad(&f, "m.jsonl", b"{\"text\":\"a\"}\nnull\n{\"text\":\"b\"}", "line 2 has no text", 2);
+    is_bad(&f, "m.jsonl", b"{\"text\":\"a\"}\nnull\n{\"text\":\"b\"}", "line 2 is null: expected a text", 2);
     is_bad(&f, "o.jsonl", b"{\"text\":\"a\"}\n{\"id\":null}\n{\"text\":\"b\"}", "it has id", 2);
 }
 
@@ -167,7 +167,7 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
         ),
         ("g.jsonl", b"{\"text\":\"a\"}\n{\"text\":\"\xE9\"}\n{\"text\":\"b\"}", "line 2 is not UTF-8", 2),
         ("h.jsonl", b"{\"text\":\"a\"}\n{\"text\":\"b\"", "line 2 is not JSON: EOF", 1),
-        ("i.json", b"[{\"text\":\"a\"}, {\"text\": 5}, \"c\"]", "item 2 has no text", 2),
+        ("i.json", b"[{\"text\":\"a\"}, {\"text\": 5}, \"c\"]", "item 2 has a number in the field `text`", 2),
         ("j.json", b"[{\"text\":\"a\"}, ", "cut short", 1),
         ("k.txt.gz", &gzip(b"some text that is long enough")[..20], "cut short or damaged", 0),
         ("l.txt.zst", &zstd(&[b'x'; 500])[..8], "cut short or damaged", 0),
@@ -300,7 +300,7 @@ fn lines_are_only_so_long() {
     let (texts, _, read) = documents(&f.file("f.jsonl", fields), "text", true);
     assert!(texts == ["a", "c"] || texts == ["c"], "{texts:?}");
     assert!(
-        read.complaints.last().unwrap().contains("line 2 has no text in the field `text`"),
+        read.complaints.last().unwrap().contains("line 2 has an object in the field `text`"),
         "{:?}",
         read.complaints
     );

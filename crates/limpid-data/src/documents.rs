@@ -10,6 +10,8 @@ use super::corpus_error::{CorpusError, Place, at, bad};
 use super::lines::read_whole_line;
 use super::manifest::{file_hash, hex};
 use super::parquet::Rows;
+use limpid_base::files;
+use limpid_base::words::not_json;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeSet;
@@ -385,6 +387,8 @@ impl Reader {
         raw.lock().source = Some(match (path == Path::new("-"), stdin) {
             (true, Some(read)) => Box::new(io::Cursor::new(read)),
             (true, None) => Box::new(io::stdin()),
+            // a pipe may be read, too
+            (false, _) if path.is_file() => Box::new(at(path, files::open_regular(path))?),
             (false, _) => Box::new(at(path, std::fs::File::open(path))?),
         });
         let mut source: TextSource = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
@@ -538,18 +542,43 @@ fn json(input: &Input, field: Option<&str>, number: u64, bytes: &[u8]) -> Result
     let found = found.map_err(|e| {
         let form =
             if input.kind == TextFormat::Json { " (the file is an array, or has one object a line)" } else { "" };
-        CorpusError::Json { place: place(), why: e.to_string().replace("line 1 column", "column") + form }
+        let said = e.to_string();
+        let why = not_json(text, e.line(), e.column(), &said).unwrap_or(said);
+        CorpusError::Json { place: place(), why: why.replace("line 1 column", "column") + form }
     })?;
-    let text = found.map_err(|has| CorpusError::Field { place: place(), field: field.into(), has })?;
+    let lacks = |Other { kind, field: is, has }: Other| match is {
+        Some(kind) => CorpusError::Kind { place: place(), field: field.into(), kind },
+        None if kind != OBJECT => CorpusError::Kind { place: place(), field: String::new(), kind },
+        None => CorpusError::Field { place: place(), field: field.into(), has },
+    };
+    let text = found.map_err(lacks)?;
     Ok(Unit { place: number, text, last: true, ..Unit::default() })
 }
 
-/// Reads the text of a field from a JSON value, or the value itself if it is a text, and holds nothing else of it. Without such a text,
-/// the result is some of the fields that the value has. Without a field to look for, only a text will do.
+/// Reads the text of a field from a JSON value, or the value itself if it is a text, and holds nothing else of it. Without a field to look
+/// for, only a text will do.
 struct Field<'a>(Option<&'a str>);
 
+/// A value that has no text.
+struct Other {
+    /// What it is.
+    kind: &'static str,
+    /// What its field is that should be the text, if it has it.
+    field: Option<&'static str>,
+    /// Some of the fields that it has.
+    has: Vec<String>,
+}
+
+const OBJECT: &str = "an object";
+
+impl Other {
+    fn new(kind: &'static str) -> Other {
+        Other { kind, field: None, has: vec![] }
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for Field<'_> {
-    type Value = Result<String, Vec<String>>;
+    type Value = Result<String, Other>;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
         from.deserialize_any(self)
@@ -557,7 +586,7 @@ impl<'de> DeserializeSeed<'de> for Field<'_> {
 }
 
 impl<'de> Visitor<'de> for Field<'_> {
-    type Value = Result<String, Vec<String>>;
+    type Value = Result<String, Other>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an object or a text")
@@ -568,36 +597,36 @@ impl<'de> Visitor<'de> for Field<'_> {
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(Err(vec![]))
+        Ok(Err(Other::new("true or false")))
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(Err(vec![]))
+        Ok(Err(Other::new("a number")))
     }
 
     fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(Err(vec![]))
+        Ok(Err(Other::new("a number")))
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(Err(vec![]))
+        Ok(Err(Other::new("a number")))
     }
 
     /// A field that is null is an empty text, as a null in a parquet column is.
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(if self.0.is_none() { Ok(String::new()) } else { Err(vec![]) })
+        Ok(if self.0.is_none() { Ok(String::new()) } else { Err(Other::new("null")) })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Err(vec![]))
+        Ok(Err(Other::new("a list")))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
-        let (mut text, mut has) = (None, BTreeSet::new());
+        let (mut found, mut has) = (None, BTreeSet::new());
         while let Some(name) = fields.next_key::<String>()? {
             if self.0 == Some(&name) {
-                text = fields.next_value_seed(Field(None))?.ok();
+                found = Some(fields.next_value_seed(Field(None))?);
             } else {
                 fields.next_value::<IgnoredAny>()?;
                 if has.len() < 9 {
@@ -605,7 +634,10 @@ impl<'de> Visitor<'de> for Field<'_> {
                 }
             }
         }
-        Ok(text.ok_or_else(|| has.into_iter().collect()))
+        Ok(match found {
+            Some(found) => found.map_err(|other| Other { field: Some(other.kind), ..Other::new(OBJECT) }),
+            None => Err(Other { has: has.into_iter().collect(), ..Other::new(OBJECT) }),
+        })
     }
 }
 

@@ -287,25 +287,40 @@ impl TextSource {
     /// # Errors
     /// If they cannot be read.
     pub fn conversations(&self) -> Result<Option<Conversations>> {
+        let (mut all, mut held) = (vec![], 0);
+        let keep = &mut |conversation, bytes| {
+            all.push(conversation);
+            held += bytes as u64;
+            if held > HELD { Err(SourceError::Large { name: self.name.clone() }) } else { Ok(()) }
+        };
+        let Some(chat) = self.each_conversation(keep)? else { return Ok(None) };
+        let all = with_name(&self.name, Chat { conversations: all, ..chat }.some())?;
+        let train = (all.conversations.len() as f64 * (1.0 - self.val_fraction)).ceil() as usize;
+        Ok(Some(Conversations { name: self.name.clone(), all, train }))
+    }
+
+    /// Gives `each` one conversation after the other, with the bytes of its JSON, if files (or standard input) begin with one and no field is
+    /// named. What is returned says what was skipped.
+    ///
+    /// # Errors
+    /// If one cannot be read, or `each` fails.
+    pub fn each_conversation(&self, each: &mut dyn FnMut(Conversation, usize) -> Result<()>) -> Result<Option<Chat>> {
         let documents = self.text.is_some() || self.field.is_some() || self.name.starts_with("builtin:");
         if documents || Manifest::exists(Path::new(&self.name)) || !shard_files(&self.name).is_empty() {
             return Ok(None);
         }
         let Some(inputs) = self.chat_files()? else { return Ok(None) };
-        let (mut chat, mut held) = (Chat::default(), 0);
+        let mut chat = Chat::default();
         for unit in DocumentReader::items(inputs.clone(), false).with_stdin(self.stdin()?) {
+            let mut bytes = 0;
             let read = unit.map_err(chat::ChatError::from).and_then(|unit| {
-                held += unit.bytes as u64;
+                bytes = unit.bytes;
                 chat.push(DocumentReader::place(&inputs, &unit), &unit.text)
             });
             read.or_else(|error| chat.skip(error, self.skip_bad))?;
-            if held > HELD {
-                return Err(SourceError::Large { name: self.name.clone() });
-            }
+            chat.conversations.drain(..).try_for_each(|conversation| each(conversation, bytes))?;
         }
-        let all = with_name(&self.name, chat.some())?;
-        let train = (all.conversations.len() as f64 * (1.0 - self.val_fraction)).ceil() as usize;
-        Ok(Some(Conversations { name: self.name.clone(), all, train }))
+        Ok(Some(chat))
     }
 
     /// The files, if their first items are conversations. The first file of data decides for all.

@@ -15,6 +15,10 @@ use std::sync::Arc;
 
 #[cfg(feature = "templates")]
 mod held;
+#[cfg(feature = "templates")]
+mod json;
+#[cfg(feature = "templates")]
+mod python;
 
 /// Why a template writes nothing.
 #[derive(Debug, thiserror::Error)]
@@ -386,20 +390,15 @@ fn plain(messages: &[Message], tokenizer: &Tokenizer) -> Result<(), TemplateErro
 mod jinja {
     use super::held::{self, said};
     use super::{Message, STEPS, TemplateError, TemplateTokens};
+    use super::{json, python};
     use chrono::DateTime;
-    use limpid_base::budget::{Budget, Spent};
     use limpid_base::contain::contain;
     use minijinja::machinery;
     use minijinja::syntax::SyntaxConfig;
-    use minijinja::value::Kwargs;
-    use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, context};
-    use minijinja_contrib::pycompat::unknown_method_callback;
-    use serde::Serialize;
-    use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
+    use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context};
     use std::borrow::Cow;
     use std::collections::BTreeMap;
     use std::fmt::Write as _;
-    use std::io;
 
     const NAME: &str = "chat_template";
 
@@ -414,44 +413,14 @@ mod jinja {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         jinja.set_syntax(syntax.map_err(wrong)?);
         jinja.set_auto_escape_callback(|_| AutoEscape::None);
-        jinja.set_unknown_method_callback(method);
+        jinja.set_unknown_method_callback(python::method);
         jinja.set_fuel(Some(STEPS));
         jinja.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Raised(message)))
         });
-        jinja.add_filter("tojson", tojson);
+        python::add(&mut jinja);
+        jinja.add_filter("tojson", json::tojson);
         held::read(jinja, NAME, plain(source)).map_err(TemplateError::Syntax)
-    }
-
-    /// The methods that strings and lists have in Python. Each is paid for before it runs.
-    fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-        let bytes = match (value.as_str(), name, args) {
-            (Some(between), "join", [list]) => {
-                let between = between.len() as u64;
-                held::measure(state, list)?.saturating_add(between.saturating_mul(list.len().unwrap_or(0) as u64))
-            }
-            (Some(format), "format", _) => widths(format),
-            (Some(text), "replace", [old, new, ..]) => match (old.as_str(), new.as_str()) {
-                (Some(old), Some(new)) => (text.matches(old).count() as u64).saturating_mul(new.len() as u64),
-                _ => 0,
-            },
-            (Some(text), "split", _) => {
-                let at = args.first().and_then(Value::as_str);
-                48 * at.map_or_else(|| text.split_whitespace().count(), |at| text.matches(at).count()) as u64
-            }
-            (Some(text), "splitlines", _) => 48 * text.lines().count() as u64,
-            _ => 0,
-        };
-        state.consume_fuel(bytes / 64)?;
-        unknown_method_callback(state, value, name, args)
-    }
-
-    /// The sum of all widths in a format: the numbers behind the colons in its braces.
-    fn widths(format: &str) -> u64 {
-        let braces = format.split('{').skip(1).filter_map(|part| part.split('}').next()?.split_once(':'));
-        let numbers = braces.flat_map(|(_, spec)| spec.split(|c: char| !c.is_ascii_digit()));
-        let long = |digits: &str| if digits.is_empty() { 0 } else { digits.parse::<u64>().unwrap_or(u64::MAX) };
-        numbers.map(long).fold(0, u64::saturating_add)
     }
 
     pub fn render(
@@ -543,68 +512,6 @@ mod jinja {
         }
         text
     }
-
-    /// `tojson` of transformers: Python's `json.dumps(.., ensure_ascii=False)`.
-    fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<String, Error> {
-        let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}"));
-        if options.get::<Option<bool>>("ensure_ascii")? == Some(true) {
-            return Err(wrong("ensure_ascii is not supported"));
-        }
-        let indent: Option<usize> = options.get("indent")?;
-        options.assert_all_used()?;
-        held::measure(state, value)?;
-        let mut bytes = Paid { bytes: vec![], budget: Budget::default().bytes(STEPS * 64), spent: None };
-        let done = match indent {
-            Some(n @ 0..=16) => {
-                let indent = " ".repeat(n);
-                let mut json = Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(indent.as_bytes()));
-                value.serialize(&mut json)
-            }
-            Some(_) => return Err(wrong("indent is more than 16")),
-            None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
-        };
-        if bytes.spent.is_some() {
-            return Err(Error::from(ErrorKind::OutOfFuel));
-        }
-        done.map_err(|error| wrong(&error.to_string()))?;
-        String::from_utf8(bytes.bytes).map_err(|error| wrong(&error.to_string()))
-    }
-
-    /// Bytes within a budget.
-    struct Paid {
-        bytes: Vec<u8>,
-        budget: Budget,
-        spent: Option<Spent>,
-    }
-
-    impl io::Write for Paid {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.budget.take_bytes(bytes.len() as u64).map_err(|spent| {
-                self.spent = Some(spent);
-                io::Error::other(spent)
-            })?;
-            self.bytes.write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// JSON in a line, with Python's spaces.
-    struct Spaced;
-
-    impl Formatter for Spaced {
-        fn begin_array_value<W: ?Sized + io::Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
-            if first { Ok(()) } else { to.write_all(b", ") }
-        }
-        fn begin_object_key<W: ?Sized + io::Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
-            self.begin_array_value(to, first)
-        }
-        fn begin_object_value<W: ?Sized + io::Write>(&mut self, to: &mut W) -> io::Result<()> {
-            CompactFormatter.begin_object_value(to).and_then(|()| to.write_all(b" "))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -694,6 +601,106 @@ mod tests {
             }
         }
         assert!(seen > 300, "{seen}");
+    }
+
+    /// What Jinja2 makes of its tests, filters, operators and Python's methods on values of every kind (reference/jinja.py).
+    #[test]
+    fn values_of_every_kind_give_what_jinja2_gives() {
+        let told: Value = serde_json::from_str(include_str!("../fixtures/chat/jinja.json")).unwrap();
+        let messages: Vec<Message> = told["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| {
+                let role = if m["role"] == "user" { Role::User } else { Role::Assistant };
+                message(role, m["content"].as_str().unwrap())
+            })
+            .collect();
+        let (mut equal, mut refused, mut otherwise, mut wrong) = (0, 0, [0; OTHERWISE.len()], vec![]);
+        for used in told["uses"].as_array().unwrap() {
+            let using = used[0].as_str().unwrap();
+            for (value, want) in told["values"].as_array().unwrap().iter().zip(used[1].as_array().unwrap()) {
+                let value = value.as_str().unwrap();
+                let ours = new(&in_place(using, value)).and_then(|template| template.render(&messages, true));
+                let known = OTHERWISE
+                    .iter()
+                    .position(|(part, of)| using.contains(part) && (of.is_empty() || of.contains(&value)));
+                match (want, ours) {
+                    (Value::String(want), Ok(ours)) if want.replace("Undefined", "undefined") == ours => equal += 1,
+                    (Value::Null, Err(_)) => refused += 1,
+                    // Jinja2 refuses: limpid has an order of all values, and takes none for an empty list
+                    (Value::Null | Value::Bool(_), _) => {}
+                    (want, ours) => match known {
+                        Some(at) => otherwise[at] += 1,
+                        None => wrong.push(format!("{using} of {value}: Jinja2 {want}, limpid {ours:?}")),
+                    },
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{} of {equal}:\n{}", wrong.len(), wrong.join("\n"));
+        assert!(equal > 7_000 && refused > 1_500, "{equal} equal, {refused} refused by both");
+        for (known, used) in OTHERWISE.iter().zip(otherwise) {
+            assert!(used > 0, "{known:?} is as in Jinja2");
+        }
+    }
+
+    /// What limpid's templates do otherwise: a part of its use, and of which value, or all.
+    const OTHERWISE: &[(&str, &[&str])] = &[
+        // a range is written as its list and has no methods, a large number is written without a power of ten
+        ("", &["range(3)", "range(0)", "1e20"]),
+        // these go over nothing that has no items, false or not
+        ("| select", &["false", "0", "(-0.0)"]),
+        ("| reject", &["false", "0", "(-0.0)"]),
+        ("| map(", &["false", "0", "(-0.0)"]),
+        // for people, or of no use in a text
+        ("| pprint", &[]),
+        ("| wordwrap(", &[]),
+        (".encode()", &[]),
+        (".bit_length()", &[]),
+        (".is_integer()", &[]),
+        // what the language has not
+        ("{{ -X }}", &["true", "false"]),
+        ("{{ +X }}", &[]),
+        ("{{ varargs }}", &[]),
+        ("dict(X)", &[]),
+        ("'%d' | format(X)", &["2.5", "1.0", "(-0.0)"]),
+        ("{% set a, b = X %}", &["'12'"]),
+        ("X == []", &["()"]),
+        // a part of what has no parts is undefined there
+        ("X[1:", UNCUT),
+        ("X[:", UNCUT),
+    ];
+    const UNCUT: &[&str] = &[
+        "none",
+        "true",
+        "false",
+        "0",
+        "1",
+        "(-7)",
+        "2.5",
+        "1.0",
+        "(-0.0)",
+        "{}",
+        "{'a': 1, 'B': none}",
+        "{'b': [1, 'x'], 'role': 'a'}",
+        "{1: 2}",
+        "messages[0]",
+        "tools",
+    ];
+
+    /// A source with a value in the place of each X that stands alone.
+    fn in_place(source: &str, value: &str) -> String {
+        let word = |c: char| c.is_alphanumeric() || c == '_' || c == '\'';
+        let (mut text, mut from) = (String::new(), 0);
+        for (at, _) in source.match_indices('X') {
+            if source[..at].ends_with(word) || source[at + 1..].starts_with(word) {
+                continue;
+            }
+            text += &source[from..at];
+            text += value;
+            from = at + 1;
+        }
+        text + &source[from..]
     }
 
     /// The ids and the answers that transformers makes of conversations, by templates that mark answers and by others; what it cannot tell is
@@ -791,8 +798,9 @@ mod tests {
             (&format!("{{{{ {deep} }}}}"), "is not understood"),
             ("{{ no_such() }}", "failed: unknown function"),
             ("{{ messages[7].content.strip() }}", "failed: undefined value"),
-            ("{{ messages | tojson(ensure_ascii=true) }}", "ensure_ascii is not supported"),
-            ("{{ messages | tojson(sort_keys=true) }}", "sort_keys"),
+            ("{{ messages | tojson(indent=99) }}", "indent is more than 16"),
+            ("{{ messages | tojson(skipkeys=true) }}", "skipkeys"),
+            ("{% for m in none %}{% endfor %}", "none is not iterable"),
             ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "does not end"),
             ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "does not end"),
             (

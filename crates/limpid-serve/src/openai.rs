@@ -408,11 +408,16 @@ fn part_text(place: &str, part: &Value) -> Result<String> {
     text.as_str().map(String::from).ok_or_else(wrong)
 }
 
+/// The template at this moment, for those that write the date.
+pub fn dated(template: &ChatTemplate) -> ChatTemplate {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    template.at(now.cast_signed())
+}
+
 /// The ids that an answer to a conversation comes after. What is wrong is wrong with the messages: the template was tried when the
 /// server began.
 pub(crate) fn chat_ids(model: &ServedModel, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let ids = model.lm.chat_ids(&template.at(now as i64), messages).map_err(|error| match error {
+    let ids = model.lm.chat_ids(&dated(template), messages).map_err(|error| match error {
         limpid::Error::Template(error) => template_fault(&error),
         other => fault("messages", &other),
     })?;

@@ -4,7 +4,7 @@
 
 use crate::ServedModel;
 use crate::answer::name;
-use crate::openai::{chat_ids, encode, ids, messages, read, template_fault, tokenizer};
+use crate::openai::{chat_ids, dated, encode, ids, messages, read, template_fault, tokenizer};
 use crate::parameters::{APPLY_TEMPLATE, DETOKENIZE, RequestFields, TOKENIZE};
 use crate::refusal::{Refusal, Result};
 use limpid::data::chat::Message;
@@ -94,7 +94,7 @@ pub fn tokenizer_info(model: &ServedModel) -> Result<Value> {
 pub fn apply_template(model: &ServedModel, body: &[u8]) -> Result<Value> {
     let fields = read(model, &APPLY_TEMPLATE, body)?;
     let (template, messages) = conversation(model, &fields)?;
-    let prompt = template.render(&messages, fields.flag("add_generation_prompt"));
+    let prompt = dated(template).render(&messages, fields.flag("add_generation_prompt"));
     Ok(json!({ "prompt": prompt.map_err(|error| template_fault(&error))? }))
 }
 

@@ -16,7 +16,7 @@ use tokenizers::{
 use super::{
     TokenizerError,
     engine::{Cut, Cutting, Engine, Expression, Steps, Swap, Whole},
-    spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
+    spec::{Added, Merge, Model, Spec, Vocab, not_supported, part, shown, steps},
     table::GPT2,
 };
 
@@ -25,13 +25,17 @@ fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, Tok
     let long = |text: &str| text.len() > 4096;
     let pattern = &value["pattern"];
     if [&pattern["Regex"], &pattern["String"]].iter().any(|text| text.as_str().is_some_and(long)) {
-        return Err(part(name, "a pattern of at most 4,096 bytes", "a longer one"));
+        return Err(not_supported(name, "a longer pattern", "patterns of at most 4,096 bytes"));
     }
     serde_json::from_value(value.clone())
         .map_err(|error| part(name, "what this step needs", format!("{}: {error}", shown(value))))
 }
 
 const NORMALIZER: &str = "the normalizer";
+const NORMALIZERS: &str = "NFC, NFD, NFKC, NFKD, Nmt, Lowercase, StripAccents, ByteLevel, BertNormalizer, Strip, Replace, Prepend and \
+    Precompiled";
+const PRE_TOKENIZERS: &str = "ByteLevel, Split, Digits, Metaspace, Punctuation, CharDelimiterSplit, BertPreTokenizer, Whitespace, \
+    WhitespaceSplit and UnicodeScripts";
 const PRE_TOKENIZER: &str = "the pre_tokenizer";
 
 fn expression(name: &'static str, pattern: &str) -> Result<Expression, TokenizerError> {
@@ -71,12 +75,16 @@ fn normalizer(value: &Value) -> Result<Option<Changes>, TokenizerError> {
                 serde_json::from_str::<norm::Precompiled>(&value.to_string())
                     .map_err(|error| part(NORMALIZER, "what this step needs", error.to_string()))?,
             ),
-            _ => return Err(part(NORMALIZER, "steps of HuggingFace's that limpid can check", kind)),
+            _ => return Err(not_supported(NORMALIZER, format!("the step {kind:?}"), NORMALIZERS)),
         });
     }
     // Each step may make a text longer by as much as it puts in.
     if growth > 4096 {
-        return Err(part(NORMALIZER, "replacements of a few letters", "long ones, one upon the other"));
+        return Err(not_supported(
+            NORMALIZER,
+            "long replacements, one upon the other",
+            "replacements of a few letters",
+        ));
     }
     Ok((!list.is_empty()).then(|| Steps(list.into())))
 }
@@ -126,7 +134,7 @@ fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, TokenizerError
     const NAME: &str = PRE_TOKENIZER;
     let all = steps(NAME, value)?;
     if all.iter().filter(|(kind, _)| *kind == "ByteLevel").count() > 1 {
-        return Err(part(NAME, "bytes made letters once", "several ByteLevel steps"));
+        return Err(not_supported(NAME, "several ByteLevel steps", "one"));
     }
     let cut = |pattern, behavior, invert, blank| {
         Ok::<_, TokenizerError>(Box::new(Cut { pattern: expression(NAME, pattern)?, behavior, invert, blank }))
@@ -157,7 +165,7 @@ fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, TokenizerError
             "Whitespace" => Box::new(pre::whitespace::Whitespace {}),
             "WhitespaceSplit" => Box::new(pre::whitespace::WhitespaceSplit),
             "UnicodeScripts" => Box::new(pre::unicode_scripts::UnicodeScripts::new()),
-            _ => return Err(part(NAME, "a step that HuggingFace's crate has and limpid reads", kind)),
+            _ => return Err(not_supported(NAME, format!("the step {kind:?}"), PRE_TOKENIZERS)),
         };
         list.push(next);
     }
@@ -172,7 +180,7 @@ impl Spec {
 
     fn build_unguarded(self) -> Result<Engine, TokenizerError> {
         if self.version != "1.0" {
-            return Err(part("the version", "1.0", self.version));
+            return Err(not_supported("the tokenizer.json", format!("version {:?}", self.version), "1.0"));
         }
         let (normalizer, pre_tokenizer) = (normalizer(&self.normalizer)?, pre_tokenizer(&self.pre_tokenizer)?);
         let added = self.added_tokens;
@@ -256,7 +264,7 @@ fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
         "WordPiece" => {
             let longest = model.max_input_chars_per_word.unwrap_or(100);
             if longest > 500 {
-                return Err(part("max_input_chars_per_word", "at most 500", longest.to_string()));
+                return Err(not_supported("max_input_chars_per_word", longest.to_string(), "at most 500"));
             }
             let builder = WordPiece::builder()
                 .vocab(vocab)
@@ -270,6 +278,8 @@ fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
             Ok(WordLevel::builder().vocab(vocab).unk_token(unknown).build().map_err(refused)?.into())
         }
         "Unigram" => Err(needs("tokens with scores")),
-        other => Err(part("the model", "a BPE, WordPiece, WordLevel or Unigram model", other)),
+        other => {
+            Err(not_supported("the model", format!("the type {other:?}"), "BPE, WordPiece, WordLevel and Unigram"))
+        }
     }
 }

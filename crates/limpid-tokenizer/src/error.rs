@@ -138,6 +138,9 @@ pub enum TokenizerError {
          AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     )]
     SentencePiece,
+    /// A GGUF file in the place of a tokenizer's.
+    #[error("it is a GGUF file: export its tokenizer as a tokenizer.json first, and give that")]
+    Gguf,
     /// A class of transformers that reads vocab.json and merges.txt in a way of its own.
     #[error(
         "it is the vocabulary of a {0}, which limpid cannot read without a tokenizer.json (it can for GPT-2, CodeGen, \
@@ -162,6 +165,16 @@ pub enum TokenizerError {
         expected: &'static str,
         /// What it is.
         found: String,
+    },
+    /// A step or a setting that limpid does not have.
+    #[error("{part} has {found}, which limpid does not support; it supports {known}")]
+    NotSupported {
+        /// Which part.
+        part: String,
+        /// What it has.
+        found: String,
+        /// What limpid supports there.
+        known: &'static str,
     },
     /// A pre-tokenizer, by llama.cpp's name, that limpid does not know.
     #[error(

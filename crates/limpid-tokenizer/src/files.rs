@@ -66,6 +66,7 @@ impl Tokenizer {
         let ends = |end: &str| path.extension().is_some_and(|own| own == end);
         let by_content = || match &bytes[..] {
             _ if bytes.starts_with(&LLMC[0].to_le_bytes()) => llm_c(&bytes),
+            _ if bytes.starts_with(b"GGUF") => Err(TokenizerError::Gguf),
             _ if is_tiktoken(&bytes) => tiktoken(&bytes, split, special),
             _ if bytes.trim_ascii_start().starts_with(b"{") => super::json::read(utf8(bytes.clone())?),
             // a list of pieces, each of which begins with its text

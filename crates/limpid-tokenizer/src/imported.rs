@@ -12,7 +12,7 @@ use super::{
     engine::Engines,
     pairs::Pairs,
     scored::{SCORED, Scored},
-    spec::{Added, Merge, Spec, part, shown, steps},
+    spec::{Added, Merge, Spec, not_supported, part, shown, steps},
     table,
 };
 use serde_json::{Value, json};
@@ -305,7 +305,9 @@ fn decoder(value: &Value) -> Result<Decoder, TokenizerError> {
     const NAME: &str = "the decoder";
     let list = steps(NAME, value)?;
     let string = |value: &Value| value.as_str().map(str::to_string);
-    let unknown = || part(NAME, "one of a language model's (ByteLevel, Metaspace, WordPiece ...)", shown(value));
+    const KNOWN: &str =
+        "ByteLevel, WordPiece, BPEDecoder, Metaspace, or Replace, ByteFallback, Fuse and Strip of blanks";
+    let unknown = || not_supported(NAME, shown(value), KNOWN);
     let (mut replace, mut bytes, mut strip) = (Vec::new(), false, 0);
     for &(kind, step) in &list {
         match kind {
@@ -401,11 +403,14 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerEr
                     }
                     let all = left.len() + right.len() + before.len() + after.len();
                     if all > 1024 {
-                        return Err(part(NAME, "at most 1,024 ids around a sequence", format!("{all} or more")));
+                        return Err(not_supported(NAME, format!("{all} ids or more around a text"), "at most 1,024"));
                     }
                 }
             }
-            _ => return Err(wrong(step)),
+            _ => {
+                const KNOWN: &str = "ByteLevel, BertProcessing, RobertaProcessing and TemplateProcessing";
+                return Err(not_supported(NAME, format!("the step {kind:?}"), KNOWN));
+            }
         }
         before.splice(0..0, left);
         after.extend(right);

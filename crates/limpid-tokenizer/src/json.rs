@@ -7,6 +7,7 @@
 
 use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
 
+use limpid_base::words::not_json;
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{IgnoredAny, MapAccess, Visitor},
@@ -220,7 +221,10 @@ pub(super) fn read_changed(
 }
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, TokenizerError> {
-    serde_json::from_str(text).map_err(|error| TokenizerError::Json(error.to_string()))
+    serde_json::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        TokenizerError::Json(not_json(text, error.line(), error.column(), &said).unwrap_or(said))
+    })
 }
 
 /// What a file without a model holds instead.
@@ -328,7 +332,10 @@ mod tests {
             ("{\"limpid_encoding\": 3}", "invalid type: integer"),
             ("{\"limpid_encoding\": \"char\"}", "no vocabulary until it is trained"),
             ("{\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}", "its vocabulary is empty"),
-            ("{\"model\": {\"type\": \"RNN\", \"vocab\": {\"a\": 0}}}", "found RNN"),
+            (
+                "{\"model\": {\"type\": \"RNN\", \"vocab\": {\"a\": 0}}}",
+                "has the type \"RNN\", which limpid does not support",
+            ),
             ("{\"model\": {\"type\": \"WordLevel\", \"vocab\": [3]}}", "not a tokenizer.json: invalid type"),
             (&file("{}", "[]"), "its vocabulary is empty"),
             (&file("[\"a\"]", "[]"), "expected an object of tokens and their ids"),

@@ -87,8 +87,11 @@ impl Learner {
     pub fn new(recipe: LearnerOptions) -> Result<Learner, TokenizerError> {
         for (i, token) in recipe.special.iter().enumerate() {
             let wrong = |why| Err(TokenizerError::Learn(format!("the special token {token:?} {why}")));
-            if token.is_empty() || token.contains(char::is_whitespace) {
-                return wrong("is empty or has blanks in it");
+            if token.is_empty() || token.trim() != token {
+                return wrong("is empty, or begins or ends with a blank");
+            }
+            if matches!(recipe.learn, Learn::WordPiece { .. }) && token.contains(['\n', '\r']) {
+                return wrong("has a line end in it, and BERT's vocabulary has one token a line");
             }
             if recipe.special[..i].contains(token) {
                 return wrong("is given twice");
@@ -113,6 +116,7 @@ impl Learner {
     /// If BERT's rules cannot cut one.
     pub fn add<T: AsRef<str>>(&mut self, texts: &[T], threads: usize) -> Result<(), TokenizerError> {
         let mut places = vec![];
+        let seam = |text: &str, range| seam_beside(text, range, &self.recipe.special);
         for part in texts.iter().flat_map(|text| parts(text.as_ref(), PART, seam)) {
             places.push((self.read, part));
             self.read += part.len() as u64;
@@ -358,7 +362,22 @@ impl Tokenizer {
     }
 }
 
-/// The last place in `range` between a letter and a blank: no piece of any kind goes over it, nor a special token.
+/// The last [`seam`] in `range` that is not inside one of the `special` tokens, which may have blanks in them.
+fn seam_beside(text: &str, mut range: Range<usize>, special: &[String]) -> Option<usize> {
+    let covers = |token: &String, at: usize| {
+        (1..token.len()).any(|before| {
+            at.checked_sub(before).is_some_and(|from| text.as_bytes()[from..].starts_with(token.as_bytes()))
+        })
+    };
+    loop {
+        range.end = seam(text, range.clone())?;
+        if !special.iter().any(|token| covers(token, range.end)) {
+            return Some(range.end);
+        }
+    }
+}
+
+/// The last place in `range` between a letter and a blank: no piece of any kind goes over it.
 pub(super) fn seam(text: &str, range: Range<usize>) -> Option<usize> {
     let mut blank = None;
     for (at, c) in text.get(..range.end)?.char_indices().rev() {
@@ -534,6 +553,32 @@ mod tests {
         }
     }
 
+    /// A special token may have blanks in it: it is one token wherever it stands, and no part of a text is cut inside of it.
+    #[test]
+    fn special_tokens_may_have_blanks_in_them() {
+        let kinds = [Learn::Bpe(Split::Gpt2), Learn::Bpe(Split::Gpt4o), Learn::WordPiece { lowercase: false }];
+        let kinds = kinds.into_iter().chain([TokenizerKind::Char, TokenizerKind::Word].map(Learn::Plain));
+        for learn in kinds {
+            for special in ["old tree", "a  b c", "<|the end|>", "tree. Old", "t o", "zwei\tTabs"] {
+                let all: &[&str] = &["[UNK]", "[CLS]", "[SEP]", special];
+                let text = format!("the {special} and a tree{special}x, old {special}\n{special}");
+                let found = learned(learn, 400, all, &text, 1).unwrap();
+                let again = Tokenizer::from_json(&found.to_json()).unwrap();
+                let id = found.special(special).unwrap();
+                for tokenizer in [&found, &again] {
+                    let ids = tokenizer.encode(&text).unwrap();
+                    assert_eq!(ids.iter().filter(|own| **own == id).count(), 4, "{learn:?} {special:?}");
+                    assert_eq!(tokenizer.decode(&[id]).unwrap(), special, "{learn:?}");
+                    assert!(!tokenizer.encode_ordinary(&text).unwrap().contains(&id), "{learn:?} {special:?}");
+                }
+            }
+        }
+        // several parts; where one was cut inside of the token, its words would be tokens
+        let text = "old tree ".repeat(2 * PART / 9) + "leaf";
+        let word = learned(Learn::Plain(TokenizerKind::Word), 99, &["old tree"], &text, 2).unwrap();
+        assert_eq!(word.vocab_size(), 2, "old tree, leaf");
+    }
+
     #[test]
     fn the_most_frequent_pair_comes_first_and_ties_go_by_id() {
         let found = learned(Learn::Bpe(Split::Gpt2), 259, &[], "ab ab cd cd ab", 1).unwrap();
@@ -583,7 +628,11 @@ mod tests {
         let said = |size, special: &[&str], text| learned(bpe, size, special, text, 1).unwrap_err().to_string();
         assert!(said(256, &["<a>"], "text").contains("256 bytes and 1 special token, so at least 257"));
         assert!(said(300, &["<a>", "<a>"], "text").contains("\"<a>\" is given twice"));
-        assert!(said(300, &["a b"], "text").contains("blanks"));
+        for special in ["", " ", " a", "a ", "a\n", "\u{2003}a b"] {
+            assert!(said(300, &[special], "text").contains("begins or ends with a blank"), "{special:?}");
+        }
+        let pieces = learned(Learn::WordPiece { lowercase: true }, 300, &["a\nb"], "text", 1);
+        assert!(pieces.unwrap_err().to_string().contains("one token a line"));
         assert!(said(300, &[], "").contains("empty"));
     }
 }

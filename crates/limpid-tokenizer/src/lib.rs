@@ -13,6 +13,7 @@
 //! that are not byte-level byte pairs, and learns word pieces. What needs one that is off is an error that names it.
 
 mod beside;
+mod blank_marks;
 mod bpe;
 #[cfg(feature = "huggingface")]
 mod build;

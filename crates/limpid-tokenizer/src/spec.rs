@@ -189,6 +189,11 @@ pub(super) fn part(part: &str, expected: &'static str, found: impl Into<String>)
     TokenizerError::Part { part: part.into(), expected, found: found.into() }
 }
 
+/// A part of a tokenizer file that limpid does not have.
+pub(super) fn not_supported(part: &str, found: impl Into<String>, known: &'static str) -> TokenizerError {
+    TokenizerError::NotSupported { part: part.into(), found: found.into(), known }
+}
+
 /// The steps of a normalizer, pre_tokenizer, post_processor or decoder: none, one, or a sequence's.
 pub(super) fn steps<'a>(name: &'static str, value: &'a Value) -> Result<Vec<(&'a str, &'a Value)>, TokenizerError> {
     let inner = ["normalizers", "pretokenizers", "processors", "decoders"].iter().find_map(|key| value.get(key));
@@ -198,7 +203,10 @@ pub(super) fn steps<'a>(name: &'static str, value: &'a Value) -> Result<Vec<(&'a
             let nested: Result<Vec<_>, TokenizerError> = list.iter().map(|step| steps(name, step)).collect();
             Ok(nested?.concat())
         }
-        (_, Some("Sequence"), _) => Err(part(name, "a sequence of at most 32 steps", "another")),
+        (_, Some("Sequence"), Some(list)) => {
+            Err(not_supported(name, format!("a sequence of {} steps", list.len()), "at most 32"))
+        }
+        (_, Some("Sequence"), None) => Err(part(name, "a sequence with a list of steps", shown(value))),
         (_, Some(kind), _) => Ok(vec![(kind, value)]),
         (_, None, _) => Err(part(name, "an object with a type", shown(value))),
     }

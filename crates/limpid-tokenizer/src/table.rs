@@ -1,9 +1,11 @@
 //! A tokenizer as GGUF files store it: a table of tokens with their types, and the name of a pre-tokenizer.
 //!
-//! limpid reads three of llama.cpp's models. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
+//! limpid reads five of llama.cpp's models. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
 //! regular expression that goes by name ([`splitting`] knows the names, checked against llama.cpp's own ids). `llama` is
 //! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first (`scored`). `bert` is WordPiece: a
-//! token that begins a word has `▁` before it, and one that goes on has nothing, where BERT's own list has nothing and `##`.
+//! token that begins a word has `▁` before it, and one that goes on has nothing, where BERT's own list has nothing and `##`. `gemma4` is
+//! byte pairs with merges whose blanks are `▁`, within a line or a run of newlines. `t5` is SentencePiece's Unigram, behind its map of
+//! characters.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -13,7 +15,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    Encoding, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters,
+    Encoding, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, blank_marks, byte_letters,
     imported::{ImportedTokenizer, Told},
     scored::{self, SCORED},
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
@@ -23,18 +25,19 @@ use super::{
 /// What `tokenizer.ggml.*` holds in a GGUF file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// `gpt2` (byte-level byte pairs), `llama` (SentencePiece's byte pairs with bytes for what it lacks) or `bert` (WordPiece).
+    /// `gpt2` (byte-level byte pairs), `llama` (SentencePiece's byte pairs with bytes for what it lacks), `bert` (WordPiece), `gemma4`
+    /// (byte pairs with `▁` for a blank, and bytes for what they lack) or `t5` (Unigram).
     pub model: &'static str,
-    /// How text is cut, for `gpt2`: `gpt-2`, `llama-bpe`, `dbrx`, `smollm`, `qwen2`, `gpt-4o`, `deepseek-llm`, `deepseek-coder`, `falcon`,
+    /// How text is cut, for `gpt2`: `gpt-2`, `llama-bpe`, `dbrx`, `smollm`, `qwen2`, `qwen35`, `gpt-4o`, `deepseek-llm`, `deepseek-coder`, `falcon`,
     /// `default`, or another name that llama.cpp has for one of them.
     pub pre: String,
-    /// The tokens by id: in GPT-2's letters for `gpt2`, with `▁` for a blank for `llama`, special ones as they are.
+    /// The tokens by id: in GPT-2's letters for `gpt2`, with `▁` for a blank for the others, special ones as they are.
     pub tokens: Vec<String>,
     /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Vec<i32>,
-    /// For `llama`: the higher, the sooner two parts become this token.
+    /// For `llama`: the higher, the sooner two parts become this token. For `t5`: the logarithm of its probability.
     pub scores: Option<Vec<f32>>,
-    /// For `gpt2`: two tokens with a blank between, the first to be joined first.
+    /// For `gpt2` and `gemma4`: two tokens with a blank between, the first to be joined first.
     pub merges: Vec<String>,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -42,11 +45,11 @@ pub struct Table {
     pub eos: Option<u32>,
     /// Whether the model expects `bos` before every text.
     pub add_bos: bool,
-    /// For `llama`: whether a text is taken as if it began with a blank.
+    /// For `llama` and `t5`: whether a text is taken as if it began with a blank.
     pub add_space_prefix: bool,
     /// The token that the model expects after every text.
     pub after: Option<u32>,
-    /// For `bert`: the token for a word that cannot be put together.
+    /// For `bert` and `t5`: the token for what cannot be put together.
     pub unknown: Option<u32>,
     /// Tokens that end a generation besides, by their part in it: [`END_ROLES`].
     pub ends: [Option<u32>; END_ROLES.len()],
@@ -54,6 +57,10 @@ pub struct Table {
     pub lowercase: bool,
     /// See `lowercase`.
     pub strip_accents: bool,
+    /// For `t5`: whether several blanks are one, and none ends a text.
+    pub merge_spaces: bool,
+    /// For `t5`: SentencePiece's map of characters, as it writes it; empty for none.
+    pub charsmap: Vec<u8>,
     /// Whether text is brought to NFC first, for which GGUF has no key: llama.cpp leaves texts as they are.
     pub nfc: bool,
     /// Whether a blank goes before a text that begins with none, and before no other part, for which GGUF has no key: llama.cpp puts one
@@ -123,17 +130,19 @@ impl Table {
     }
 }
 
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
+pub(super) const NORMAL: i32 = 1;
+pub(super) const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER: i32 = 4;
-const UNUSED: i32 = 5;
+pub(super) const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
 pub(super) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Marks are parts of words.
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// OpenAI's own for cl100k_base today: blanks that end a text are one piece, newlines among them. In a form that HuggingFace's
@@ -154,7 +163,7 @@ const ALIKE: [(&str, &str); 2] = [
 ];
 
 /// The ways to cut text that are read: the name that is written, and others that a file may have.
-const PRES: [(&str, &[&str]); 10] = [
+const PRES: [(&str, &[&str]); 11] = [
     ("default", &[]),
     ("deepseek-llm", &[]),
     ("deepseek-coder", &[]),
@@ -182,6 +191,7 @@ const PRES: [(&str, &[&str]); 10] = [
     ("llama-bpe", &["llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"]),
     ("dbrx", &["smaug-bpe"]),
     ("qwen2", &["deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open"]),
+    ("qwen35", &[]),
     ("smollm", &["starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"]),
     ("gpt-4o", &["llama4", "kanana2", "talkie", "minimax-m2"]),
 ];
@@ -216,6 +226,7 @@ pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
         "llama-bpe" => return Some(cutting(Split::Llama3)),
         "qwen2" => return Some(cutting(Split::Qwen2)),
         "gpt-4o" => return Some(cutting(Split::Gpt4o)),
+        "qwen35" => vec![regex_step(QWEN35)],
         "smollm" => vec![json!({ "type": "Digits", "individual_digits": true }), byte_level(true)],
         "default" => [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"].map(regex_step).to_vec(),
         "deepseek-llm" => [r"[\r\n]", CASED, MARKS, r"\s+\z", HAN, r"\p{N}+"].map(regex_step).to_vec(),
@@ -239,7 +250,7 @@ pub(super) fn cutting(split: Split) -> Value {
     json!({ "type": "Sequence", "pretokenizers": [regex_step(regex), byte_level(false)] })
 }
 
-fn regex_step(regex: &str) -> Value {
+pub(super) fn regex_step(regex: &str) -> Value {
     json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false })
 }
 
@@ -318,7 +329,7 @@ pub(crate) const LEARNED: &str = "a model trained with the tokenizer bpe has one
 pub(super) const DENSE: &str =
     "it is dense: it numbers only some ids of another tokenizer, which other programs do not support";
 
-fn cannot(why: impl Into<String>) -> TokenizerError {
+pub(super) fn cannot(why: impl Into<String>) -> TokenizerError {
     TokenizerError::Table(why.into())
 }
 
@@ -364,12 +375,14 @@ impl Tokenizer {
                 spec.model.r#type = Some("WordPiece".into());
                 spec
             }
-            other => return Err(part("tokenizer.ggml.model", "gpt2, llama or bert", other)),
+            "gemma4" => blank_marks::pairs(&table)?,
+            "t5" => blank_marks::unigram(&table)?,
+            other => return Err(part("tokenizer.ggml.model", "gpt2, llama, bert, gemma4 or t5", other)),
         };
         let named = |id: u32| (id, table.tokens[id as usize].as_str());
         spec.post_processor = framed(table.bos.filter(|_| table.add_bos).map(named), table.after.map(named));
         spec.added_tokens = added;
-        if table.model != "llama" {
+        if !["llama", "t5"].contains(&table.model) {
             // An unused id has no token, but if it is the last, a token keeps the place.
             let last = table.tokens.len() - 1;
             let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
@@ -420,6 +433,8 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
                 "BPE" if after.is_some() && after != eos => {
                     return Err(cannot("it puts a token after every text that does not end one"));
                 }
+                "Unigram" if spec.pre_tokenizer.is_null() => blank_marks::read_unigram(&spec)?,
+                "BPE" if blank_marks::cuts_at_line_ends(&spec) => blank_marks::read_pairs(&spec)?,
                 "BPE" if marked() || spec.pre_tokenizer["type"] == "Metaspace" => marks(&spec)?,
                 "BPE" => letters(&spec)?,
                 other => return Err(cannot(format!("it is a {other} model, not byte pairs; {LEARNED}"))),
@@ -430,7 +445,7 @@ fn without_ends(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
 }
 
 /// The kind of every token, and names for ids that have none.
-fn kinds(spec: &Spec) -> Result<(Vec<String>, Vec<i32>), TokenizerError> {
+pub(super) fn kinds(spec: &Spec) -> Result<(Vec<String>, Vec<i32>), TokenizerError> {
     let tokens = spec.tokens()?;
     let mut types: Vec<i32> = tokens.iter().map(|t| if t.is_some() { NORMAL } else { UNUSED }).collect();
     for added in &spec.added_tokens {
@@ -452,7 +467,7 @@ fn letters(spec: &Spec) -> Result<Table, TokenizerError> {
     let mut pre = splitting(&spec.pre_tokenizer).ok_or_else(|| {
         cannot(format!("llama.cpp has no name for its pre_tokenizer, {}", shown(&spec.pre_tokenizer)))
     })?;
-    if !(spec.normalizer.is_null() || (pre == "qwen2" && spec.normalizer["type"] == "NFC")) {
+    if !(spec.normalizer.is_null() || (["qwen2", "qwen35"].contains(&pre) && spec.normalizer["type"] == "NFC")) {
         return Err(cannot(format!("GGUF has no place for its normalizer, {}", shown(&spec.normalizer))));
     }
     let model = &spec.model;
@@ -567,19 +582,30 @@ fn marks(spec: &Spec) -> Result<Table, TokenizerError> {
     Ok(Table { model: "llama", pre, tokens, types, scores, add_space_prefix, blank_once, ..Table::default() })
 }
 
-/// A model of tokens with scores, as it stands there.
-fn scores(spec: &Spec) -> Result<Table, TokenizerError> {
-    let (tokens, mut types) = kinds(spec)?;
-    for (kind, token) in types.iter_mut().zip(&tokens) {
-        if *kind == NORMAL && byte(token).is_some() {
-            *kind = BYTE;
-        }
-    }
+/// The scores of a list of tokens, then 0 for those that were added.
+pub(super) fn listed_scores(spec: &Spec, size: usize) -> Vec<f32> {
     let mut scores: Vec<f32> = match &spec.model.vocab {
         Vocab::Scores(list) => list.iter().map(|(_, score)| *score as f32).collect(),
         Vocab::Ids(_) => vec![],
     };
-    scores.resize(tokens.len(), 0.0); // added ones have none
+    scores.resize(size, 0.0);
+    scores
+}
+
+/// Marks the tokens that stand for one byte.
+pub(super) fn mark_bytes(tokens: &[String], types: &mut [i32]) {
+    for (kind, token) in types.iter_mut().zip(tokens) {
+        if *kind == NORMAL && byte(token).is_some() {
+            *kind = BYTE;
+        }
+    }
+}
+
+/// A model of tokens with scores, as it stands there.
+fn scores(spec: &Spec) -> Result<Table, TokenizerError> {
+    let (tokens, mut types) = kinds(spec)?;
+    mark_bytes(&tokens, &mut types);
+    let scores = listed_scores(spec, tokens.len());
     let add_space_prefix =
         steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(kind, _)| *kind == "Prepend"));
     let (pre, scores) = ("default".into(), Some(scores));
@@ -632,18 +658,22 @@ impl Table {
 
 /// Byte pairs with merges, as GPT-2 has them; the vocabulary is still missing.
 fn byte_pair_spec(table: &Table) -> Result<Spec, TokenizerError> {
-    let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
-    let merges = table.merges.iter().map(merge).collect::<Result<_, _>>()?;
-    let (r#type, merges) = (Some("BPE".into()), Some(merges));
     let ignore_merges = Table::begins_texts(&table.pre).then_some(true);
     let unknown = || TokenizerError::Pre { found: table.pre.clone(), known: known_pres() };
     let pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
-    let model = Model { r#type, merges, ignore_merges, ..Model::default() };
+    let model = Model { ignore_merges, ..merged_model(table)? };
     Ok(Spec { pre_tokenizer, decoder: byte_level(true), ..Spec::new(model) })
 }
 
-/// Tokens joined by their scores, as SentencePiece has them.
-fn scored_spec(table: &Table) -> Result<Spec, TokenizerError> {
+/// Byte pairs with the merges of a table.
+pub(super) fn merged_model(table: &Table) -> Result<Model, TokenizerError> {
+    let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
+    let merges = table.merges.iter().map(merge).collect::<Result<_, _>>()?;
+    Ok(Model { r#type: Some("BPE".into()), merges: Some(merges), ..Model::default() })
+}
+
+/// The tokens of a table with their scores.
+pub(super) fn scored_tokens(table: &Table) -> Result<Vec<(String, f64)>, TokenizerError> {
     let scores = table.scores.clone().unwrap_or_else(|| vec![0.0; table.tokens.len()]);
     if let Some((token, score)) = table.tokens.iter().zip(&scores).find(|(t, s)| t.len() > 1024 || s.is_nan()) {
         let found = format!("a score of {score} and {} bytes", token.len());
@@ -651,10 +681,15 @@ fn scored_spec(table: &Table) -> Result<Spec, TokenizerError> {
     }
     // JSON has no infinity
     let score = |score: f32| f64::from(score.clamp(f32::MIN, f32::MAX));
+    Ok(table.tokens.iter().cloned().zip(scores.into_iter().map(score)).collect())
+}
+
+/// Tokens joined by their scores, as SentencePiece has them.
+fn scored_spec(table: &Table) -> Result<Spec, TokenizerError> {
     let unknown = table.types.iter().position(|&kind| kind == UNKNOWN);
     let mut spec = Spec::new(Model {
         r#type: Some(SCORED.into()),
-        vocab: Vocab::Scores(table.tokens.iter().cloned().zip(scores.into_iter().map(score)).collect()),
+        vocab: Vocab::Scores(scored_tokens(table)?),
         unk_token: unknown.map(|id| table.tokens[id].clone()),
         ..Model::default()
     });

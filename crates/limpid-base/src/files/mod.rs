@@ -35,13 +35,32 @@ pub fn read_small(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// Opens a regular file for reading: a named pipe would wait for ever, and a device may have no end.
 ///
 /// # Errors
-/// The file system's error; or what it is, if it is not regular.
+/// The file system's error; or what it is, if it is not regular or a pointer of Git LFS.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     regular(&fs::metadata(path)?)?; // before it is opened: opening a pipe waits for a writer
-    let file = File::open(path)?;
-    regular(&file.metadata()?)?;
+    let mut file = File::open(path)?;
+    let about = file.metadata()?;
+    regular(&about)?;
+    if about.len() <= LONGEST_POINTER {
+        let (mut first, mut read) = ([0; POINTER.len()], 0);
+        while read < first.len() {
+            match file.read(&mut first[read..])? {
+                0 => break,
+                n => read += n,
+            }
+        }
+        file.rewind()?;
+        if first == *POINTER {
+            let why = "it is a Git LFS pointer, which stands for a file that was not downloaded: run `git lfs pull` in its repository";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+    }
     Ok(file)
 }
+
+/// What Git LFS puts in the place of a file that it keeps elsewhere begins so, and is no longer than this.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v";
+const LONGEST_POINTER: u64 = 1024;
 
 fn regular(about: &fs::Metadata) -> io::Result<()> {
     if about.is_file() {
@@ -373,6 +392,21 @@ mod tests {
             fs::write(&path, vec![b'x'; bytes]).unwrap();
             let read = read_small(&path, limit);
             assert_eq!(read.as_ref().ok().map(Vec::len), fits.then_some(bytes), "{bytes} {limit}: {read:?}");
+        }
+        // Git LFS's pointer, of either version; a text that speaks of one, and a longer file that begins so, are what they are
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
+        for (text, is_pointer) in [
+            (pointer.to_string(), true),
+            (pointer.replace("v1", "v2"), true),
+            (format!("See {pointer}"), false),
+            (pointer.repeat(20), false),
+            (pointer[..39].into(), false),
+        ] {
+            fs::write(&path, &text).unwrap();
+            match read_small(&path, 1 << 20) {
+                Ok(bytes) => assert!(!is_pointer && bytes == text.as_bytes(), "{text}"),
+                Err(error) => assert!(is_pointer && error.to_string().contains("git lfs pull"), "{text}: {error}"),
+            }
         }
         fs::write(&path, b"ab\xFFc").unwrap();
         assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8 text: byte 2 is 0xFF");

@@ -7,7 +7,7 @@
 //! models were trained with, where llama.cpp itself computes the tanh form.
 
 use super::huggingface::{BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, canonical, links as row_links, why_not};
-use super::{Complaints, Link, common, plain, setting};
+use super::{Complaints, Link, common, gguf_vocabulary, plain, setting};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, refuse};
 use crate::{CheckpointError, Result, SentenceRecipe};
@@ -17,7 +17,7 @@ use limpid_core::config::{
 };
 use limpid_core::model::Model;
 use limpid_core::numeric::blocks::Quant;
-use limpid_tokenizer::{END_ROLES, Table, Tokenizer, TokenizerError};
+use limpid_tokenizer::Tokenizer;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::path::Path;
@@ -808,84 +808,28 @@ pub(crate) fn factors(scaling: RotaryScaling, base: f64, d_head: usize) -> Vec<f
 /// How conversations are written, in Jinja.
 pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// The ids that llama.cpp takes of a kind of vocabulary where a file names none.
-struct UsualIds {
-    model: &'static str,
-    bos: Option<u32>,
-    eos: Option<u32>,
-    unknown: Option<u32>,
-    sep: Option<u32>,
-}
-const USUAL_IDS: [UsualIds; 3] = [
-    UsualIds { model: "llama", bos: Some(1), eos: Some(2), unknown: Some(0), sep: None },
-    UsualIds { model: "gpt2", bos: Some(11), eos: Some(11), unknown: None, sep: None },
-    UsualIds { model: "bert", bos: Some(101), eos: None, unknown: Some(100), sep: Some(102) },
-];
-
-/// The tokenizer inside, if there is one.
-pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let model = match m.maybe(&key("model"), Metadata::str)? {
-        None | Some("none" | "no_vocab") => return Ok(None),
-        Some("gpt2") => "gpt2",
-        Some("llama") => "llama",
-        Some("bert") => "bert",
-        Some(other) => {
-            let what = format!(
-                "its tokenizer is of the kind `{other}`; limpid reads gpt2, llama and bert: give it a tokenizer of its own"
-            );
-            return refuse(path, what);
+/// Checks that a file holds a model.
+///
+/// # Errors
+/// What it holds instead.
+pub(crate) fn is_model(m: &Metadata, store: &Store) -> Result<()> {
+    match m.maybe("general.type", Metadata::str)? {
+        None | Some("model") => {}
+        Some("adapter") => {
+            return refuse(store.path(), format!("it is a LoRA adapter. {}", crate::adapter::PEFT_ALONE));
         }
-    };
-    let tokens = m.strings(&key("tokens"))?.to_vec();
-    // an id that no token has counts as none
-    let known = |id: u32| Some(id).filter(|id| (*id as usize) < tokens.len());
-    let id = |name: &str| -> Result<Option<u32>> {
-        let id = m.maybe(&key(&format!("{name}_token_id")), Metadata::u64)?;
-        Ok(id.and_then(|id| u32::try_from(id).ok()).and_then(known))
-    };
-    let flag = |name: &str, usual| -> Result<bool> { Ok(m.maybe(&key(name), Metadata::bool)?.unwrap_or(usual)) };
-    let (spm, bert) = (model == "llama", model == "bert");
-    let pre = m.maybe(&key("pre"), Metadata::str)?.unwrap_or("default").to_string();
-    let usual = USUAL_IDS.iter().find(|usual| usual.model == model).expect("each kind that is read has a row");
-    let or = |id: Option<u32>, usual: Option<u32>| id.or(usual.and_then(known));
-    // older files name what begins a text as BERT does
-    let (bos, eos) = (id("bos")?.or(id("cls")?.filter(|_| bert)), or(id("eos")?, usual.eos));
-    let after = match (flag("add_sep_token", bert)?, flag("add_eos_token", false)?) {
-        (true, _) => or(id("seperator")?, usual.sep),
-        (false, true) => eos,
-        _ => None,
-    };
-    let lowercase = flag("normalizer.lowercase", true)?;
-    let mut ends = END_ROLES.map(|_| None);
-    for (end, role) in ends.iter_mut().zip(END_ROLES) {
-        *end = id(role)?;
+        Some(other) => {
+            return refuse(
+                store.path(),
+                format!("it holds no model: its `general.type` is `{other}`, where a model's is `model`"),
+            );
+        }
     }
-    let table = Table {
-        types: m.maybe(&key("token_type"), Metadata::i32s)?.map_or(vec![1; tokens.len()], <[i32]>::to_vec),
-        scores: match m.get(&key("scores")) {
-            Some(GgufValue::Array(Array::F32(scores))) => Some(scores.clone()),
-            Some(GgufValue::Array(Array::I32(scores))) => Some(scores.iter().map(|score| *score as f32).collect()),
-            _ => None,
-        },
-        merges: m.maybe(&key("merges"), Metadata::strings)?.unwrap_or_default().to_vec(),
-        add_bos: flag("add_bos_token", spm || bert || Table::begins_texts(&pre))?,
-        add_space_prefix: flag("add_space_prefix", spm)?,
-        unknown: or(id("unknown")?, usual.unknown),
-        strip_accents: flag("normalizer.strip_accents", lowercase)?,
-        nfc: false,
-        blank_once: false,
-        bos: or(bos, usual.bos),
-        tokens,
-        eos,
-        after,
-        ends,
-        pre,
-        lowercase,
-        model,
-    };
-    let of_file = |fault: TokenizerError| TokenizerError::File { path: path.into(), fault: fault.into() };
-    Ok(Some(Tokenizer::from_table(table).map_err(of_file)?))
+    if store.names().next().is_none() {
+        let holds = if m.get("tokenizer.ggml.tokens").is_some() { "a vocabulary and no weights" } else { "no weights" };
+        return refuse(store.path(), format!("it holds {holds}: it can be used as a tokenizer, but not as a model"));
+    }
+    Ok(())
 }
 
 /// The architecture that says a model (of several the one that it came in, else the first), its metadata with the tokenizer's, and
@@ -908,7 +852,7 @@ pub(crate) fn express(
     let (kind, (mut m, config, not, _)) = nearest.expect("GPT-2's keys hold every number");
     not.check(&format!("GGUF's {}", kind.name))?;
     match tokenizer {
-        Some(tokenizer) => write_tokenizer(&mut m, tokenizer.table()?, c.vocab_size),
+        Some(tokenizer) => gguf_vocabulary::write_tokenizer(&mut m, tokenizer.table()?, c.vocab_size),
         None => m.set("tokenizer.ggml.model", "none".to_string()),
     }
     Ok((kind, m, config))
@@ -932,67 +876,6 @@ pub(crate) fn taken_over(m: &Metadata, kind: &Architecture, same: bool) -> Metad
         }
     }
     to
-}
-
-/// Whether a key is one of the tokenizer's large tables, which a tokenizer keeps in a form of its own.
-pub(crate) fn is_tokens(key: &str) -> bool {
-    const TABLES: [&str; 4] = ["tokens", "scores", "token_type", "merges"];
-    key.strip_prefix("tokenizer.ggml.").is_some_and(|name| TABLES.contains(&name))
-}
-
-fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
-    // rows of the table that no token has
-    for i in t.tokens.len()..vocab_size {
-        t.tokens.push(format!("[PAD{i}]"));
-        t.types.push(5);
-        if let Some(scores) = &mut t.scores {
-            scores.push(0.0);
-        }
-    }
-    let mut put = |name: &str, value: GgufValue| m.set(format!("tokenizer.ggml.{name}"), value);
-    put("model", GgufValue::String(t.model.into()));
-    put("pre", GgufValue::String(t.pre));
-    put("tokens", t.tokens.into());
-    put("token_type", t.types.into());
-    match t.scores {
-        Some(scores) => put("scores", scores.into()),
-        None if t.model == "gpt2" => put("merges", t.merges.into()),
-        None => {}
-    }
-    let bert = t.model == "bert";
-    if bert {
-        put("normalizer.lowercase", GgufValue::Bool(t.lowercase));
-        put("normalizer.strip_accents", GgufValue::Bool(t.strip_accents));
-    }
-    let sep = t.after.filter(|_| bert);
-    put("add_eos_token", GgufValue::Bool(t.after.is_some() && !bert));
-    put("add_sep_token", GgufValue::Bool(sep.is_some()));
-    let unknown = t.unknown.filter(|_| bert);
-    for (name, id) in [
-        ("bos_token_id", t.bos),
-        ("eos_token_id", t.eos),
-        ("cls_token_id", t.bos.filter(|_| bert)),
-        ("seperator_token_id", sep),
-        ("unknown_token_id", unknown),
-        ("eot_token_id", t.ends[0]),
-        ("eom_token_id", t.ends[1]),
-    ] {
-        if let Some(id) = id {
-            put(name, GgufValue::U32(id));
-        }
-    }
-    put("add_bos_token", GgufValue::Bool(t.add_bos));
-    put("add_space_prefix", GgufValue::Bool(t.add_space_prefix));
-}
-
-/// Writes the tokens that have a role which ids of texts do not show.
-pub(crate) fn put_roles(m: &mut Metadata, id: &dyn Fn(&str) -> Option<u32>) {
-    for (name, role) in [("unknown", "unk_token"), ("padding", "pad_token"), ("mask", "mask_token")] {
-        let key = format!("tokenizer.ggml.{name}_token_id");
-        if let Some(id) = id(role).filter(|_| m.get(&key).is_none()) {
-            m.set(key, id);
-        }
-    }
 }
 
 /// Whether a tensor is F32 whatever matrices are.
@@ -1026,76 +909,6 @@ pub(crate) fn file_type(dtype: &Dtype) -> u32 {
 mod tests {
     use super::*;
     use std::path::PathBuf;
-
-    /// A key's value as reference/gguf_vocab.py gives it to a file.
-    fn value(json: &serde_json::Value) -> GgufValue {
-        use serde_json::Value;
-        match json {
-            Value::Bool(on) => (*on).into(),
-            Value::Number(n) => (n.as_u64().unwrap() as u32).into(),
-            Value::String(text) => text.clone().into(),
-            Value::Array(list) if list[0].is_string() => {
-                list.iter().map(|text| text.as_str().unwrap().to_string()).collect::<Vec<_>>().into()
-            }
-            Value::Array(list) if list[0].is_i64() => {
-                list.iter().map(|n| n.as_i64().unwrap() as i32).collect::<Vec<_>>().into()
-            }
-            Value::Array(list) => list.iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>().into(),
-            other => panic!("{other}"),
-        }
-    }
-
-    /// Vocabularies of GGUF files give the ids that llama.cpp gives, end where it ends, and are refused where it refuses them
-    /// (reference/gguf_vocab.py).
-    #[test]
-    fn vocabularies_are_what_llama_cpp_makes_of_them() {
-        let told: serde_json::Value = serde_json::from_str(include_str!("../../fixtures/gguf_vocab.json")).unwrap();
-        let mut compared = 0;
-        for case in told.as_array().unwrap() {
-            let (name, says) = (&case["name"], &case["llama.cpp"]);
-            let mut m = Metadata::default();
-            for (key, given) in case["keys"].as_object().unwrap() {
-                m.set(format!("tokenizer.ggml.{key}"), value(given));
-            }
-            let read = read_tokenizer(&m, Path::new("x.gguf"));
-            if let Some(why) = says["refused"].as_str() {
-                let error = read.unwrap_err().to_string();
-                assert!(error.contains("`tokenizer.ggml.pre` is \"nobodys\"") && why.contains("nobodys"), "{error}");
-                assert!(
-                    error.contains("falcon-h1") && !error.contains("damaged") && !error.contains("fetch"),
-                    "{error}"
-                );
-                continue;
-            }
-            let tokenizer = read.unwrap().unwrap();
-            let ids = |list: &serde_json::Value| -> Vec<u32> {
-                list.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-            };
-            let mut ends: Vec<u32> = tokenizer.more_ends().into_iter().chain(tokenizer.end_of_text()).collect();
-            ends.sort_unstable();
-            ends.dedup();
-            assert_eq!(ends, ids(&says["ends"]), "{name}");
-            assert_eq!(
-                tokenizer.bos().map(i64::from),
-                says["bos"].as_i64().filter(|_| says["add_bos"] == true),
-                "{name}"
-            );
-            // what is written of it is read as the same, by limpid and in the table of another file
-            let again = Tokenizer::from_table(tokenizer.table().unwrap()).unwrap();
-            let saved = Tokenizer::from_json(&tokenizer.to_json()).unwrap();
-            for text in says["texts"].as_array().unwrap() {
-                let (whole, plain) = (ids(&text["whole"]), ids(&text["plain"]));
-                let text = text["text"].as_str().unwrap();
-                for tokenizer in [&tokenizer, &again] {
-                    assert_eq!(tokenizer.encode_for_model(text).unwrap(), whole, "{name}: {text:?}");
-                    assert_eq!(tokenizer.encode_ordinary(text).unwrap(), plain, "{name}: {text:?}");
-                }
-                assert_eq!(saved.encode_ordinary(text).unwrap(), plain, "{name}: {text:?}");
-                compared += 1;
-            }
-        }
-        assert!(compared > 150, "{compared}");
-    }
 
     /// A size that stands there once for each block is that size, where llama.cpp reads it so; sizes that differ are refused by name.
     #[test]

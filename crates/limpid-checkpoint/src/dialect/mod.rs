@@ -3,6 +3,7 @@
 //! configuration: `huggingface` (a table of families), `gguf`, `llmc`.
 
 pub mod gguf;
+pub mod gguf_vocabulary;
 pub mod huggingface;
 pub mod llmc;
 

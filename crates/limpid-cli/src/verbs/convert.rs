@@ -108,6 +108,8 @@ struct Outcome {
     types: Vec<String>,
     /// Why the tokenizer was not written.
     unfit: Option<TokenizerError>,
+    /// Tables with rows that are not read, if that is asked for.
+    padded: Vec<(String, usize, usize)>,
     proof: Option<Proof>,
 }
 
@@ -179,12 +181,13 @@ impl Conversion<'_> {
         let tokenizer = self.tokenizer.as_ref();
         let unfit = tokenizer.filter(|_| *format == Format::Llmc).and_then(|t| t.to_llmc().err());
         let written = tokenizer.filter(|_| unfit.is_none());
+        let padded = if args.verify { source.padded()? } else { vec![] };
         let proof = if args.verify { Some(verify(source, &args.dst, written)?) } else { None };
         // rows that are no blocks of what is asked for become others; tables of positions are F32 beside any type
         let as_they_were = args.dtype.is_none() && source.format == Format::Gguf || self.dtype == Dtype::F32;
         let mut types = if *format == Format::Gguf { types(&args.dst)? } else { vec![self.dtype.to_string()] };
         types.retain(|name| as_they_were || *name != Dtype::F32.to_string());
-        Ok(Outcome { seconds, types, unfit, proof })
+        Ok(Outcome { seconds, types, unfit, proof, padded })
     }
 
     /// Rows of the vocabulary that no token has.
@@ -200,7 +203,7 @@ impl Conversion<'_> {
             "from": source.format, "to": format, "dtype": outcome.types.join(", "),
             "parameters": self.model.parameter_count(),
             "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
-            "metadata_left_out": unsaid, "rows_without_token": self.rows_without_token(), "seconds": outcome.seconds,
+            "padded": show::padded(&outcome.padded), "metadata_left_out": unsaid, "rows_without_token": self.rows_without_token(), "seconds": outcome.seconds,
             "verified": proof.map(|p| p.wrong.is_none()),
             "logits_differ_by": proof.map(|p| p.apart),
             "texts_compared": proof.map(|p| p.texts), "of_these_after_nfc": proof.map(|p| p.composed),
@@ -216,6 +219,9 @@ impl Conversion<'_> {
             ("read", format!("{} ({}): {}", args.src.display(), source.format, source.config)),
             ("wrote", format!("{} ({format}, {types}) in {time}", args.dst.display())),
         ];
+        for padded in &outcome.padded {
+            rows.push(("left out", show::padding(padded)));
+        }
         if !source.left_out.is_empty() {
             rows.push(("left out", format!("{}: limpid computes nothing with them", list(&source.left_out))));
         }

@@ -6,6 +6,7 @@ use crate::show::{self, Progress};
 use crate::signals::interrupt;
 use crate::source;
 use anyhow::{Result, bail};
+use limpid::data::source::TextSource;
 use limpid::data::{self, CorpusError, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
 use limpid::numeric::random;
 use limpid::tokenizer::Tokenizer;
@@ -184,7 +185,81 @@ fn info(args: &Info) -> Result<()> {
     if args.check {
         bail!("{} has no manifest.json, so there are no checksums to verify", args.data);
     }
-    if files.is_empty() { documents(args) } else { shards(args, &files) }
+    if !files.is_empty() {
+        return shards(args, &files);
+    }
+    if conversations(args)? { Ok(()) } else { documents(args) }
+}
+
+/// Describes files of conversations; says whether they are some. Standard input is described as documents: it can be read once.
+fn conversations(args: &Info) -> Result<bool> {
+    let DataOptions { field, skip_bad, .. } = args.reading.clone();
+    if args.data == "-" {
+        return Ok(false);
+    }
+    let mut source = TextSource::new(&args.data);
+    (source.field, source.skip_bad) = (field, skip_bad);
+    let (mut n, mut messages, mut answers, mut bytes, mut longest) = (0u64, 0, 0, 0, 0);
+    let mut kept = Sample::new(args);
+    let chat = source.each_conversation(&mut |conversation, _| {
+        let text = conversation.text();
+        kept.add(n, || format!("{}: {}", conversation.place, beginning(&text)));
+        messages += conversation.messages.len();
+        answers += conversation.learned.iter().filter(|learned| **learned).count();
+        (n, bytes, longest) = (n + 1, bytes + text.len() as u64, longest.max(text.len() as u64));
+        Ok(())
+    });
+    let Some(chat) = source::worded(chat)? else { return Ok(false) };
+    let facts = json!({
+        "conversations": n, "messages": messages, "answers": answers, "bytes": bytes, "bad": chat.skipped,
+        "longest_conversation_bytes": longest,
+    });
+    let mut rows = vec![
+        ("conversations", show::commas(n)),
+        ("messages", format!("{}, of which {} are answers to learn", show::commas(messages), show::commas(answers))),
+        ("text", format!("{} with markers", show::bytes(bytes))),
+        ("longest conversation", show::bytes(longest)),
+    ];
+    rows.extend(chat.first_skipped.map(|why| ("left out", format!("{} bad; the first: {why}", chat.skipped))));
+    print(args, facts, &rows, &kept.samples())?;
+    Ok(true)
+}
+
+/// A sample of fixed size from a stream of unknown length: each item has the same chance.
+struct Sample<'a> {
+    args: &'a Info,
+    kept: Vec<(u64, String)>,
+}
+
+impl Sample<'_> {
+    fn new(args: &Info) -> Sample<'_> {
+        Sample { args, kept: vec![] }
+    }
+
+    /// Takes item number `n`, perhaps.
+    fn add(&mut self, n: u64, shown: impl FnOnce() -> String) {
+        let Sample { args, kept } = self;
+        if args.sample == 0 {
+            return;
+        }
+        let place = random::below(args.seed, random::site("sample"), n, n + 1) as usize;
+        if kept.len() < args.sample {
+            kept.push((n, shown()));
+        } else if place < args.sample {
+            kept[place] = (n, shown());
+        }
+    }
+
+    /// What was taken, in its order.
+    fn samples(mut self) -> Vec<String> {
+        self.kept.sort();
+        self.kept.into_iter().map(|kept| kept.1).collect()
+    }
+}
+
+/// The beginning of a text.
+fn beginning(text: &str) -> String {
+    text.chars().take(SHOWN.1).collect::<String>().trim_end().into()
 }
 
 fn prepared(args: &Info, folder: &Path) -> Result<()> {
@@ -298,22 +373,13 @@ fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
 fn documents(args: &Info) -> Result<()> {
     let mut read = source::documents(std::slice::from_ref(&args.data), &args.reading)?;
     let (mut documents, mut bytes, mut longest, mut here) = (0u64, 0u64, 0u64, 0u64);
-    // a sample of fixed size from a stream of unknown length: each has the same chance
-    let mut kept: Vec<(u64, String)> = vec![];
+    let mut kept = Sample::new(args);
     let mut begins = true;
     while let Some(unit) = read.documents.next() {
         let unit = unit?;
-        if begins && args.sample > 0 {
-            let place = random::below(args.seed, random::site("sample"), documents, documents + 1) as usize;
-            let shown = || {
-                let name = DocumentReader::place(read.documents.inputs(), &unit);
-                format!("{name}: {}", unit.text.chars().take(SHOWN.1).collect::<String>().trim_end())
-            };
-            if kept.len() < args.sample {
-                kept.push((documents, shown()));
-            } else if place < args.sample {
-                kept[place] = (documents, shown());
-            }
+        if begins {
+            let place = || DocumentReader::place(read.documents.inputs(), &unit);
+            kept.add(documents, || format!("{}: {}", place(), beginning(&unit.text)));
         }
         (bytes, here) = (bytes + unit.bytes as u64, here + unit.bytes as u64);
         begins = unit.last;
@@ -321,8 +387,6 @@ fn documents(args: &Info) -> Result<()> {
             (documents, longest, here) = (documents + 1, longest.max(here), 0);
         }
     }
-    kept.sort();
-    let samples: Vec<String> = kept.into_iter().map(|k| k.1).collect();
     let DocumentReader { empty, bad, .. } = read.documents;
     let facts = json!({
         "documents": documents, "bytes": bytes, "empty": empty, "bad": bad, "longest_document_bytes": longest,
@@ -334,5 +398,5 @@ fn documents(args: &Info) -> Result<()> {
         ("longest document", show::bytes(longest)),
         ("files", said),
     ];
-    print(args, facts, &rows, &samples)
+    print(args, facts, &rows, &kept.samples())
 }

@@ -44,15 +44,10 @@ pub fn run(mut args: Args) -> Result<()> {
     let preset = args.name.as_deref().map(Config::preset);
     let named = args.name.as_deref().map(Path::new);
     let model = args.model.as_deref().or(named.filter(|path| matches!(preset, Some(Err(_))) && path.exists()));
-    let (what, config) = match (model, &args.name, preset) {
+    let (what, config, padded) = match (model, &args.name, preset) {
         (Some(dir), ..) => {
-            let checkpoint = models::checkpoint(dir, true)?;
-            if args.check
-                && let Some((tensor, at)) = checkpoint.not_finite()?
-            {
-                bail!("{}: `{tensor}` is not finite at element {at}: it cannot be computed with", dir.display());
-            }
-            (dir.display().to_string(), checkpoint.config)
+            let (config, padded) = opened(dir, args.check)?;
+            (dir.display().to_string(), config, padded)
         }
         (None, Some(_), Some(Ok(_))) if args.check => {
             let why = "--check looks at the values of a model, and a preset has none: give a model's folder or file";
@@ -61,6 +56,7 @@ pub fn run(mut args: Args) -> Result<()> {
         (None, Some(name), Some(preset)) => (
             name.clone(),
             preset.with_context(|| format!("there is no file or folder {name} here, and no preset of that name"))?,
+            vec![],
         ),
         _ => bail!(Usage(format!("name a preset or a model's folder or file; presets: {}", PRESETS.join(", ")))),
     };
@@ -79,6 +75,11 @@ pub fn run(mut args: Args) -> Result<()> {
             "total": total, "groups": groups, "bytes_f32": 4 * total, "training_bytes_f32": 16 * total,
             "training_flops_per_token": flops, "config": config,
         });
+        if args.check {
+            let rows =
+                |(name, has, read): &(String, usize, usize)| json!({ "tensor": name, "rows": has, "read": read });
+            all["padded"] = padded.iter().map(rows).collect();
+        }
         if args.variants {
             all["variants"] = json!(variants);
         }
@@ -101,6 +102,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let vocabulary = format!("{}, {vocabulary}", show::commas(config.vocab_size));
     let facts: Vec<_> = facts.into_iter().chain(presets.then_some(("vocabulary", vocabulary))).collect();
     let mut text = format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts));
+    text.extend(padded.iter().map(|padded| format!("\n{}\n", show::padding(padded))));
     if args.variants {
         let line = |v: &Variant| {
             let sign = if v.total < total { '-' } else { '+' };
@@ -120,6 +122,19 @@ pub fn run(mut args: Args) -> Result<()> {
         text += &format!("\n{}", show::columns(&["tensor", "symbol", "axes", "shape", "parameters", "from"], &lines));
     }
     show::out(&text)
+}
+
+/// A model's configuration and, if its values are checked, its tables with rows that are not read.
+fn opened(dir: &Path, check: bool) -> Result<(Config, Vec<(String, usize, usize)>)> {
+    let checkpoint = models::checkpoint(dir, true)?;
+    if !check {
+        return Ok((checkpoint.config, vec![]));
+    }
+    if let Some((tensor, at)) = checkpoint.not_finite()? {
+        bail!("{}: `{tensor}` is not finite at element {at}: it cannot be computed with", dir.display());
+    }
+    let padded = checkpoint.padded()?;
+    Ok((checkpoint.config, padded))
 }
 
 fn counted(config: &Config) -> Result<Model> {

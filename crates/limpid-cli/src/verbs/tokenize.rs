@@ -4,6 +4,7 @@ use crate::options::Usage;
 use crate::tokenizers::{FORMATS, format, split, write};
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
+use limpid::checkpoint;
 use limpid::data::LONGEST;
 use limpid::tokenizer::{Order, Split, Statistics, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
 use limpid::trace::{Labelled, table};
@@ -25,7 +26,7 @@ pub struct Args {
     /// Text, @FILE, or - for standard input; with --decode, ids like 1,2,3
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// gpt2, cl100k_base, o200k_base, a tokenizer.json, char or word (learned from the text itself), or the words of a document's
+    /// gpt2, cl100k_base, o200k_base, a tokenizer.json, a GGUF file, char or word (learned from the text itself), or the words of a document's
     /// example: s0, s0-three, s3 [default: gpt2]
     #[arg(long, value_name = "NAME|FILE")]
     tokenizer: Option<String>,
@@ -193,6 +194,7 @@ fn tokenizer(args: &Args, text: Option<&str>) -> Result<Tokenizer> {
             };
             Tokenizer::train(kind, text, order, &[])?
         }
+        (None, file) if checkpoint::is_gguf(Path::new(file)) => checkpoint::gguf_tokenizer(Path::new(file))?,
         (None, file) if Path::new(file).is_file() || file.ends_with(".tiktoken") => {
             Tokenizer::load_with(Path::new(file), args.split, &args.special)?
         }

@@ -24,6 +24,7 @@ mod serve;
 mod small;
 mod survives;
 mod sweep;
+mod taken;
 mod timelapse;
 mod tune;
 mod tutorial;

@@ -8,6 +8,7 @@
 //! bounds that. A step may read a text of many megabytes, so there is a clock too: these checks ask it, and so does a check before each
 //! other instruction that reads texts.
 
+use super::python;
 use limpid_base::budget::{Budget, Spent};
 use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -66,7 +67,7 @@ pub fn add_tests(jinja: &mut Environment) {
     );
 }
 
-fn is_namespace(value: &Value) -> bool {
+pub fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
@@ -245,6 +246,13 @@ pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
             1 => ahead.extend(test(HELD)),
             _ => ahead.extend(test(HELD).into_iter().chain([I::Swap]).chain(test(HELD)).chain([I::Swap])),
         }
+        if let I::PushLoop(_) = instruction {
+            ahead.push(I::ApplyFilter(python::LOOP, Some(1), !0));
+        }
+        let instruction = match instruction {
+            I::Rem => &I::ApplyFilter(python::REMAINDER, Some(2), !0),
+            other => other,
+        };
         if matches!(instruction, I::SetAttr(_)) {
             ahead.extend([I::Swap].into_iter().chain(test(APART)).chain([I::Swap]));
         }

@@ -481,7 +481,11 @@ pub(super) fn why_not(kind: &str) -> Option<&'static str> {
 /// # Errors
 /// If the model is of another family, or has something that limpid does not support; the error names the key.
 pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
-    let value: Value = serde_json::from_str(text).map_err(|e| ConfigError::File(format!("it is not JSON: {e}")))?;
+    let value: Value = serde_json::from_str(text).map_err(|e| {
+        let said = e.to_string();
+        let why = limpid_base::words::not_json(text, e.line(), e.column(), &said).unwrap_or(said);
+        ConfigError::File(format!("it is not JSON: {why}"))
+    })?;
     let Some(map) = value.as_object() else { return refuse("it is not a JSON object") };
     let Some(kind) = map.get("model_type").and_then(Value::as_str) else {
         return refuse("it has no model_type, so nothing says what kind of model it is");
