@@ -16,6 +16,8 @@ const STEPS: u64 = 400;
 const SENTENCES: u64 = 20_000;
 /// Sentences that are looked at.
 const LOOKS: u64 = 32;
+/// Heads that are few: a third of them.
+const FEW: usize = 4;
 
 const NOUNS: [&str; 12] =
     ["dog", "cat", "bird", "horse", "boy", "girl", "farmer", "teacher", "doctor", "friend", "king", "cow"];
@@ -177,49 +179,63 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
 
     let mut order: Vec<usize> = (0..heads.values.len()).collect();
     order.sort_by(|a, b| heads.values[*b].abs().total_cmp(&heads.values[*a].abs()));
-    let [carriers, idle] = [[order[0], order[1]], [order[order.len() - 2], order[order.len() - 1]]];
-    let names = |heads: [usize; 2]| heads.map(|i| format!("{}.{}", i / n, i % n)).join(" and ");
-    let silenced = |heads: [usize; 2]| {
-        let step = |i| json!({ "ablate": format!("blocks.{}.attn.hook_z", i / n), "head": i % n });
-        let lm = lm.intervene(&Interventions::new(heads.map(step).into_iter().collect())?)?;
-        right(&pairs, |pair| verbs(&lm, &pair.tokens))
-    };
-    let patched = |pos: usize| {
+    // each head of these from the sentence whose subject has the other number
+    let turned = |heads: &[usize]| {
         right(&pairs, |pair| {
-            let from = json!({ "tokens": if pos == 1 { &pair.other } else { &pair.distractor } });
+            let from = json!({ "tokens": &pair.other });
+            let step =
+                |i: &usize| json!({ "patch": format!("blocks.{}.attn.hook_z", i / n), "head": i % n, "from": from });
+            verbs(&lm.intervene(&Interventions::new(heads.iter().map(step).collect())?)?, &pair.tokens)
+        })
+    };
+    let patched = |pos: &[usize]| {
+        right(&pairs, |pair| {
+            let from = json!({ "tokens": if pos[0] == 1 { &pair.other } else { &pair.distractor } });
             let step = json!([{ "patch": "blocks.1.hook_resid_pre", "pos": pos, "from": from }]);
             verbs(&lm.intervene(&Interventions::new(step)?)?, &pair.tokens)
         })
     };
     let plain = right(&pairs, |pair| verbs(&lm, &pair.tokens))?;
-    let (without, control) = (silenced(carriers)?, silenced(idle)?);
-    let (subject, distractor) = (patched(1)?, patched(tokens - 1)?);
+    let strongest = |count: usize| turned(&order[..count]);
+    let weakest = |count: usize| turned(&order[order.len() - count..]);
+    let (few, rest) = (strongest(FEW)?, weakest(FEW)?);
+    let (subject, distractor) = (patched(&[1, 2])?, patched(&[tokens - 1])?);
+    let name = |i: &usize| format!("{}.{}", i / n, i % n);
     let rows = [
         ("as trained".to_string(), plain),
-        (format!("heads {} silenced", names(carriers)), without),
-        (format!("heads {} silenced instead", names(idle)), control),
-        ("before block 1, the subject patched from its other number".into(), subject),
-        ("before block 1, the second noun patched from its other number".into(), distractor),
+        (format!("the strongest head patched, {}", name(&order[0])), strongest(1)?),
+        (format!("the strongest two, with {}", name(&order[1])), strongest(2)?),
+        (format!("the strongest {FEW} of {}", order.len()), few),
+        (format!("the weakest {FEW}"), rest),
+        ("before block 1, the subject and the word after it patched".into(), subject),
+        ("before block 1, the second noun patched".into(), distractor),
     ];
     let row = |(what, right): &(String, f64)| row![what, format!("{:.0} %", 100.0 * right)];
-    class.table("Verbs that agree with the subject", ["", "right"], rows.iter().map(row));
+    class.table(
+        "Verbs that agree with the subject, patched from its other number",
+        ["", "right"],
+        rows.iter().map(row),
+    );
 
     class.claim("The verb agrees with the subject, not with the noun before it");
     class.at_least("right", plain, 0.95);
-    class.claim("At first the number is at the subject's position, at the end at the last one, and never elsewhere");
-    let at = |layer: usize, pos: usize| f64::from(values[layer * tokens + pos]);
-    class.at_least("the subject before block 1 restores", at(1, 1), 0.8);
-    class.at_least("the last position after block 2's attention", at(3, tokens - 1), 0.8);
-    let elsewhere = (0..places.len()).flat_map(|layer| [0, 2, 3].map(|pos| at(layer, pos).abs())).fold(0.0, f64::max);
-    class.at_most("any other position", elsewhere, 0.15);
     class.claim(
-        "Few heads carry it: the strongest alone restores much, and without the strongest two the verb is a guess",
+        "The number stands at the subject, at the word after it or at the last position, in shares that add up to 1; on the articles never",
     );
-    class.at_least("the strongest restores", f64::from(heads.values[order[0]]), 0.5);
-    class.at_most("right without two", without, 0.75);
-    class.at_least("right without two that carry nothing", control, 0.9);
+    let at = |layer: usize, pos: usize| f64::from(values[layer * tokens + pos]);
+    let layers = || 0..places.len();
+    let sums = || layers().map(|layer| at(layer, 1) + at(layer, 2) + at(layer, tokens - 1));
+    class.at_least("the least sum of the three", sums().fold(f64::INFINITY, f64::min), 0.75);
+    class.at_most("the greatest", sums().fold(0.0, f64::max), 1.25);
+    let articles = layers().flat_map(|layer| [0, 3].map(|pos| at(layer, pos).abs())).fold(0.0, f64::max);
+    class.at_most("the articles", articles, 0.15);
+    class.claim(
+        "A third of the heads carry it: the strongest four, patched together, turn the verb round, and the weakest four do nothing",
+    );
+    class.at_most("right with the strongest four patched", few, 0.1);
+    class.at_least("right with the weakest four patched", rest, 0.9);
     class.claim("The subject's number, patched, turns the verb round; that of the second noun does not");
-    class.at_most("right with the subject patched", subject, 0.1);
+    class.at_most("right with the subject and the word after it patched", subject, 0.1);
     class.at_least("with the second noun patched", distractor, 0.9);
     Ok(())
 }
