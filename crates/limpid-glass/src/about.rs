@@ -4,8 +4,7 @@ use crate::{GlassError, Reply, Result, Subject, training};
 use limpid::generate::example;
 use limpid_core::config::Mask;
 use limpid_core::model::{Mode, Model, Param};
-use limpid_trace::letter;
-use limpid_trace::names;
+use limpid_trace::names::{self, Notation};
 use serde_json::{Value, json};
 
 /// The first of several models, and the names of all.
@@ -71,9 +70,9 @@ fn notation(model: &Model) -> Vec<Value> {
     let line = |name: String| {
         let (entry, _) = names::lookup(&name).filter(|(_, block)| block.is_none_or(|block| block == 0))?;
         let symbol = names::symbol(&name, &model.config)?;
-        let letters: Vec<&str> = names::axes(&name, &model.config).into_iter().map(letter).collect();
+        let letters = Notation::Limpid.letters(&name, &names::axes(&name, &model.config), &model.config);
         seen.insert(symbol.clone())
-            .then(|| json!({ "symbol": symbol, "name": name, "meaning": entry.about, "letters": letters.join(" ") }))
+            .then(|| json!({ "symbol": symbol, "name": name, "meaning": entry.about, "letters": letters }))
     };
     all.filter_map(line).collect()
 }

@@ -12,7 +12,7 @@ use limpid_trace::predict::NextToken;
 use limpid_trace::sheet::Sheet;
 use limpid_trace::tiles::{Code, DEEPEST, Extent, Tile, TilePool};
 use limpid_trace::view::numbers;
-use limpid_trace::{Labelled, TraceError, index_of, letter};
+use limpid_trace::{Labelled, TraceError, index_of};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ fn listing(opened: &Opened, budget: &Arc<Budget>) -> Result<Reply> {
     let mut first = HashMap::new();
     let mut line = |name: &str| -> Result<Value> {
         let (axes, shape) = trace.shape(name)?;
-        let letters: Vec<&str> = axes.iter().map(|axis| letter(axis)).collect();
+        let letters = Notation::Limpid.letters(name, &axes, &model.config);
         let place = model.tensor(name).map(|tensor| (tensor.region.space, tensor.region.at, tensor.cols.clone()));
         let same_as = place.and_then(|place| match first.get(&place) {
             Some(earlier) => Some(String::clone(earlier)),
@@ -94,7 +94,7 @@ fn listing(opened: &Opened, budget: &Arc<Budget>) -> Result<Reply> {
             "symbol": names::symbol(name, &model.config),
             "formula": names::formula(&model, name),
             "axes": axes,
-            "letters": letters.join(" "),
+            "letters": letters,
             "shape": shape,
             "layer": names::lookup(name).and_then(|(_, block)| block),
             "about": names::describe(name),

@@ -126,7 +126,7 @@ function notationView(glass) {
     const ofLayer = (/** @type {string} */ name) => name.replace(/^blocks\.\d+/, `blocks.${layer()}`);
     const head = (/** @type {string[]} */ words) => make("thead", {}, make("tr", {}, ...words.map((word) => make("th", { scope: "col" }, word))));
     const m = glass.model;
-    letters.textContent = `B = 1 text, T = ${glass.run().tokens.length} tokens, C = ${m.d_model} wide${m.d_embed ? `, E = ${m.d_embed} wide the tables` : ""}, H = ${m.n_head} heads, D = ${m.d_head} a head, F = ${m.d_ff} inside the MLP, V = ${figure(m.vocab_size, 0)} tokens known${m.n_kv_head && m.n_kv_head !== m.n_head ? `, ${m.n_kv_head} heads of keys and values` : ""}`;
+    letters.textContent = `B = 1 text, T = ${glass.run().tokens.length} tokens, C = ${m.d_model} wide${m.d_embed ? `, E = ${m.d_embed} wide the tables` : ""}, H = ${m.n_head} heads, D = ${m.d_head} a head${m.config.d_v && m.config.d_v !== m.d_head ? `, D_v = ${m.config.d_v} a value` : ""}, F = ${m.d_ff} inside the MLP, V = ${figure(m.vocab_size, 0)} tokens known${m.n_kv_head && m.n_kv_head !== m.n_head ? `, K = ${m.n_kv_head} heads of keys and values` : ""}`;
     symbols.replaceChildren(make("table", { class: "plain-table" }, head(["symbol", "what it is", "shape"]), make("tbody", {}, ...m.notation.map((/** @type {any} */ one) => {
       const name = ofLayer(one.name);
       const entry = entries.get(name);

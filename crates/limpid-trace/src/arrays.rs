@@ -61,10 +61,10 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
             tensor.axes.pop();
             tensor.shape.pop();
         }
-        if tensor.axes.ends_with(&["head", "d_head"]) {
+        if matches!(tensor.axes[..], [.., "head", "d_head" | "d_v"]) {
             let wide = tensor.shape.split_off(tensor.shape.len() - 2).iter().product();
             tensor.axes.truncate(tensor.axes.len() - 2);
-            tensor.axes.push("d_model");
+            tensor.axes.push(if wide == trace.model().config.d_model { "d_model" } else { "features" });
             tensor.shape.push(wide);
         }
         // two names of one tensor: the stream between two blocks

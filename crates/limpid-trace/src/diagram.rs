@@ -10,7 +10,7 @@ use crate::names::{self, Notation, makes};
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
-use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, axis};
+use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, axis};
 use limpid_core::model::{Mode, Model, Module};
 use limpid_core::ops::{Access, IGNORE, Op, Region, Scoring};
 
@@ -163,23 +163,28 @@ impl<'a> Drawing<'a> {
     /// Title above, letters below.
     fn finish(mut self, diagram: Diagram) -> String {
         let c = self.c;
+        let kv = c.heads().n_kv_head;
         let axes = [
-            ("batch", "batch", self.b),
-            ("pos", "tokens", self.t),
-            ("d_model", "d_model", c.d_model),
-            ("head", "heads", c.n_head),
-            ("d_head", "d_head", c.d_head()),
-            ("d_ff", "d_ff", c.d_ff),
-            ("d_vocab", "vocabulary", c.vocab_size),
-            ("n_layer", "blocks", c.n_layer),
+            Some(("batch", "batch", self.b)),
+            Some(("pos", "tokens", self.t)),
+            (c.positions == Positions::Learned).then_some(("n_ctx", "context", c.context_length)),
+            Some(("d_model", "d_model", c.d_model)),
+            c.d_embed.map(|wide| ("d_embed", "d_embed", wide)),
+            Some(("head", "heads", c.n_head)),
+            (kv != c.n_head).then_some(("kv_head", "heads of keys and values", kv)),
+            Some(("d_head", "d_head", c.d_head())),
+            (c.d_value() != c.d_head()).then_some(("d_v", "features of a value", c.d_value())),
+            Some(("d_ff", "d_ff", c.d_ff)),
+            Some(("d_vocab", "vocabulary", c.vocab_size)),
+            Some(("n_layer", "blocks", c.n_layer)),
         ];
         let entry = |(axis, word, n): (&'static str, &str, usize)| {
-            let letter = self.letters(&[axis]);
+            let letter = self.notation.letter_in(axis, c);
             // a letter that is a word says what it is
             let word = if letter.len() > SHORT || letter == word { String::new() } else { format!(" {word}") };
             format!("{letter}{word} {}", commas(n as u64))
         };
-        let legend = axes.map(entry);
+        let legend = axes.into_iter().flatten().map(entry).collect::<Vec<_>>();
         let (mut x, mut y) = (0.0, self.size[1] + 30.0);
         let wide = self.size[0].max(420.0);
         for text in legend {
@@ -312,16 +317,21 @@ impl<'a> Drawing<'a> {
         self.call(name) + turned
     }
 
-    /// Letters of axes: `B,T,C`.
-    fn letters(&self, axes: &[&str]) -> String {
-        self.notation.letters(axes, self.c).replace(' ', ",")
+    /// Letters of a tensor's axes: `B,T,C`.
+    fn letters(&self, name: &str, axes: &[&str]) -> String {
+        self.notation.letters(name, axes, self.c).replace(' ', ",")
     }
 
-    /// Letters and sizes: `(B,T,C) = (1, 4, 6)`.
-    fn shape_of(&self, shape: Shape) -> String {
+    /// Letters and sizes of a tensor: `(B,T,C) = (1, 4, 6)`.
+    fn shape_of(&self, name: &str, shape: Shape) -> String {
         let axes: Vec<&str> = shape.iter().map(|(axis, _)| *axis).collect();
         let sizes: Vec<String> = shape.iter().map(|(_, n)| commas(*n as u64)).collect();
-        format!("({}) = ({})", self.letters(&axes), sizes.join(", "))
+        format!("({}) = ({})", self.letters(name, &axes), sizes.join(", "))
+    }
+
+    /// A value's features.
+    fn value(&self) -> (&'static str, usize) {
+        (names::value_axis(self.c), self.c.d_value())
     }
 
     /// That of a tensor or a parameter, its axes in the order of the notation.
@@ -334,7 +344,7 @@ impl<'a> Drawing<'a> {
         // what these call it is the heads side by side
         let joined = matches!(self.notation, Notation::S0 | Notation::S2 | Notation::S3 | Notation::Llmc);
         if joined && name.ends_with("hook_z") {
-            (axes, sizes) = (vec!["batch", "pos", "d_model"], vec![self.b, self.t, sizes[2] * sizes[3]]);
+            (axes, sizes) = (vec!["batch", "pos", "features"], vec![self.b, self.t, sizes[2] * sizes[3]]);
         }
         if axes.len() != sizes.len() {
             return format!("({})", sizes.iter().map(|n| commas(*n as u64)).collect::<Vec<_>>().join(", "));
@@ -342,7 +352,7 @@ impl<'a> Drawing<'a> {
         let order = self.notation.order(name, &axes);
         // an axis of one has a letter in no notation but limpid's
         let kept = |i: &usize| self.notation == Notation::Limpid || axes[*i] != "1";
-        self.shape_of(&order.into_iter().filter(kept).map(|i| (axes[i], sizes[i])).collect::<Vec<_>>())
+        self.shape_of(name, &order.into_iter().filter(kept).map(|i| (axes[i], sizes[i])).collect::<Vec<_>>())
     }
 
     /// What attention's last product gives, which may not yet be what is added to the stream.
@@ -357,7 +367,8 @@ impl<'a> Drawing<'a> {
 
     /// That of a tensor of attention with a shape of its own: of one head.
     fn row_of(&self, name: &str, shape: Shape) -> Row {
-        [self.symbol(&format!("blocks.0.attn.{name}")), name.into(), self.shape_of(shape)]
+        let tensor = format!("blocks.0.attn.{name}");
+        [self.symbol(&tensor), name.into(), self.shape_of(&tensor, shape)]
     }
 
     /// Parameters that an op reads.
@@ -475,20 +486,20 @@ impl<'a> Drawing<'a> {
 
     /// One head: queries, keys, values; scores, mask, weights; the weighted sum.
     fn head(&mut self) {
-        let (t, d, v, c) = (self.t, self.c.d_head(), self.c.d_value(), self.c.d_model);
+        let (t, d, c) = (self.t, self.c.d_head(), self.c.d_model);
         let (w, gap) = (270.0, 20.0);
         let at = |i: usize| i as f64 * (w + gap);
         let [tokens, model, head] = [("pos", t), ("d_model", c), ("d_head", d)];
         let whole = 3.0 * w + 2.0 * gap;
         let x = first_read(self.c);
-        let x_row = [self.symbol(x), x.replace("blocks.0.", ""), self.shape_of(&[tokens, model])];
+        let x_row = [self.symbol(x), x.replace("blocks.0.", ""), self.shape_of(x, &[tokens, model])];
         let mut y = self.node([0.0, 0.0, whole], PLAIN, "what the head reads, of one sequence", "", &[x_row]);
         let (weights, rows) = (["W_Q", "W_K", "W_V"], ["hook_q", "hook_k", "hook_v"]);
         let names = ["query: what it looks for", "key: its label for others", "value: what it passes on"];
         let top = y + GAP;
         for i in 0..3 {
             self.arrow(&[[at(i) + w / 2.0, y], [at(i) + w / 2.0, top]]);
-            let head = if i == 2 { (head.0, v) } else { head };
+            let head = if i == 2 { self.value() } else { head };
             let made = [self.row_of(weights[i], &[model, head]), self.row_of(rows[i], &[tokens, head])];
             self.node([at(i), top, w], MAPS, names[i], "", &made);
         }
@@ -514,7 +525,7 @@ impl<'a> Drawing<'a> {
         self.arrow(&[[pair / 2.0, y], [pair / 2.0, end]]);
         let values = at(2) + w / 2.0;
         self.arrow(&[[values, top + 68.0], [values, end]]);
-        let z = [self.of_a_head("z"), "hook_z".into(), self.shape_of(&[tokens, (head.0, v)])];
+        let z = [self.of_a_head("z"), "hook_z".into(), self.shape_of("", &[tokens, self.value()])];
         let title = format!("weights times {}", self.of_a_head("v"));
         self.node([0.0, end, whole], MIXES, &title, "each token's sum of what it looks at", &[z]);
     }
@@ -526,11 +537,12 @@ impl<'a> Drawing<'a> {
         let row = [self.row(x)];
         let y = self.node([0.0, 0.0, w], PLAIN, "every head reads all of it", "", &row);
         let (gap, top) = (16.0, y + GAP);
-        let (t, d) = (commas(self.t as u64), c.d_head());
+        let (t, d) = (commas(self.t as u64), c.d_value());
         let [q, k, v, weights, z] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
         let lines = [format!("{q}, {k}, {v}"), self.computed("blocks.0.attn.hook_unscaled_scores"), weights, z];
-        let shapes =
-            [format!("({t}, {d})"), format!("({t}, {t})"), format!("({t}, {t})"), format!("({t}, {})", c.d_value())];
+        let qk = c.d_head();
+        let qkv = if qk == d { format!("({t}, {d})") } else { format!("({t}, {qk}), ({t}, {qk}), ({t}, {d})") };
+        let shapes = [qkv, format!("({t}, {t})"), format!("({t}, {t})"), format!("({t}, {d})")];
         // as many heads as there is room for
         let needs = lines.iter().zip(&shapes).map(|(line, shape)| text_width(line, 12.0) + text_width(shape, SMALL));
         let needs = needs.fold(0.0, f64::max) + 32.0 + gap;
@@ -555,7 +567,7 @@ impl<'a> Drawing<'a> {
             self.arrow(&[[left + wide / 2.0, top + high], [left + wide / 2.0, top + high + GAP]]);
         }
         let z = [self.row("blocks.0.attn.hook_z")];
-        let heads = format!("{} heads x {d} = {} columns", c.n_head, c.n_head * d);
+        let heads = format!("{} heads x {d} = {} columns", c.n_head, c.heads().output_cols());
         let mut y = self.node([0.0, top + high + GAP, w], PLAIN, "heads side by side", &heads, &z);
         let mut rows = vec![self.row("blocks.0.attn.out.weight")];
         if self.model.param("blocks.0.attn.out.bias").is_some() {
@@ -608,9 +620,9 @@ impl<'a> Drawing<'a> {
         let heads = c.n_head;
         let axis = |axis, n: usize| (self.notation.letter(axis), n);
         let (t, m, d) = (axis("pos", self.t), axis("d_model", c.d_model), axis("d_head", c.d_head()));
-        let both = format!("{} {}", self.notation.letter("head"), d.0);
-        let (all, of_value) = ((both.as_str(), heads * d.1), axis("d_head", c.d_value()));
-        let joined = (both.as_str(), heads * of_value.1);
+        let of_value = axis(names::value_axis(c), c.d_value());
+        let [both, values] = [d, of_value].map(|(letter, _)| format!("{} {letter}", self.notation.letter("head")));
+        let (all, joined) = ((both.as_str(), heads * d.1), (values.as_str(), heads * of_value.1));
         let [x, out, w_q, z] =
             [first_read(c), self.projected(), "blocks.0.attn.W_Q", "blocks.0.attn.hook_z"].map(|name| self.call(name));
         let [q, k, v, weights, context] = ["q", "k", "v", "pattern", "z"].map(|hook| self.of_a_head(hook));
@@ -745,8 +757,7 @@ impl<'a> Drawing<'a> {
         let c = self.c;
         let wide = c.heads().cols();
         let (batch, heads) = (("batch", self.b), ("head", c.n_head));
-        let [tokens, model, head] = [("pos", self.t), ("d_model", c.heads().output_cols()), ("d_head", c.d_head())];
-        let value = (head.0, c.d_value());
+        let [tokens, model, head] = [("pos", self.t), ("features", c.heads().output_cols()), ("d_head", c.d_head())];
         let (from, to) = (("query_pos", self.t), ("key_pos", self.t));
         let [qkv, scores, weights, z] = ["hook_qkv", "hook_attn_scores", "hook_pattern", "hook_z"]
             .map(|hook| self.call(&format!("blocks.0.attn.{hook}")));
@@ -754,18 +765,20 @@ impl<'a> Drawing<'a> {
         let channels = commas(model.1 as u64);
         let weighted = format!("a weight times a value vector, for each two tokens: {channels} cards, one a channel");
         // what it is called, in words, its shape with the card's rows and columns last
-        let steps: [(&str, &str, Shape, Fill); 7] = [
-            (&qkv, "queries, keys and values, above each other", &[batch, ("features", wide), tokens], MAPS),
-            ("query of one head", "its rows of those of all heads", &[batch, heads, head, tokens], MIXES),
-            (&scores, "each query with each key, for each head", &[batch, heads, from, to], BENDS),
-            (&weights, "softmax: the weights of each query sum to 1", &[batch, heads, from, to], BENDS),
-            ("value of one head", "a vector for each token", &[batch, heads, value, tokens], MIXES),
-            (&products, &weighted, &[batch, model, from, to], MIXES),
-            (&z, "each row summed: heads above each other again", &[batch, model, tokens], STREAM),
+        let values = ("head", c.heads().n_kv_head);
+        let steps: [(&str, &str, &str, Shape, Fill); 7] = [
+            ("qkv", &qkv, "queries, keys and values, above each other", &[batch, ("features", wide), tokens], MAPS),
+            ("q", "query of one head", "its rows of those of all heads", &[batch, heads, head, tokens], MIXES),
+            ("attn_scores", &scores, "each query with each key, for each head", &[batch, heads, from, to], BENDS),
+            ("pattern", &weights, "softmax: the weights of each query sum to 1", &[batch, heads, from, to], BENDS),
+            ("v", "value of one head", "a vector for each token", &[batch, values, self.value(), tokens], MIXES),
+            ("z", &products, &weighted, &[batch, model, from, to], MIXES),
+            ("z", &z, "each row summed: heads above each other again", &[batch, model, tokens], STREAM),
         ];
         let mut y = 16.0;
         let last = steps.len() - 1;
-        for (i, (name, words, shape, fill)) in steps.into_iter().enumerate() {
+        for (i, (hook, name, words, shape, fill)) in steps.into_iter().enumerate() {
+            let tensor = format!("blocks.0.attn.hook_{hook}");
             let [others @ .., high, across] = shape else { unreachable!("a card has rows and columns") };
             let [w, h] = [across.1, high.1].map(side);
             let (x, cards) = (130.0, others.iter().map(|(_, n)| n).product::<usize>().clamp(1, 4) - 1);
@@ -774,23 +787,24 @@ impl<'a> Drawing<'a> {
                 let d = 6.0 * k as f64;
                 self.rect([x + d, y + 18.0 - d, w, h], fill);
             }
-            let side_text =
-                |(axis, n): &(&'static str, usize)| format!("{} {}", self.letters(&[*axis]), commas(*n as u64));
+            let side_text = |(axis, n): &(&'static str, usize)| {
+                format!("{} {}", self.letters(&tensor, &[*axis]), commas(*n as u64))
+            };
             let (below, left) = (side_text(across), side_text(high));
             self.soft([x + w / 2.0, y + h + 33.0], Side::Middle, below);
             self.soft([x - 8.0, y + 18.0 + h / 2.0 + 4.0], Side::End, left);
             let text = x + 220.0;
             self.bold([text, y + 18.0 + h / 2.0 - 8.0], Side::Start, name);
             self.say([text, y + 18.0 + h / 2.0 + 10.0], Side::Start, words);
-            self.mono([text, y + 18.0 + h / 2.0 + 28.0], Side::Start, self.shape_of(shape));
+            self.mono([text, y + 18.0 + h / 2.0 + 28.0], Side::Start, self.shape_of(&tensor, shape));
             let next = y + h.max(48.0) + 62.0;
             if i < last {
                 self.arrow(&[[x + w / 2.0, y + h + 40.0], [x + w / 2.0, next + 14.0]]);
             }
             y = next;
         }
-        let [lies, drawn] =
-            [[batch, tokens, model], [batch, model, tokens]].map(|shape| self.letters(&shape.map(|(axis, _)| axis)));
+        let [lies, drawn] = [[batch, tokens, model], [batch, model, tokens]]
+            .map(|shape| self.letters("blocks.0.attn.hook_z", &shape.map(|(axis, _)| axis)));
         let text =
             format!("Only the drawing is ({drawn}): in memory the numbers of a token lie beside each other, ({lies}).");
         self.say([0.0, y + 4.0], Side::Start, text);

@@ -167,10 +167,6 @@ pub struct Labelled {
 }
 
 impl Labelled {
-    /// The shape in letters: `B T C`.
-    pub fn letters(&self) -> String {
-        self.axes.iter().map(|axis| letter(axis)).collect::<Vec<_>>().join(" ")
-    }
     /// The element at an index with one number per axis.
     pub fn at(&self, index: &[usize]) -> Option<f32> {
         let inside = index.len() == self.shape.len() && index.iter().zip(&self.shape).all(|(i, n)| i < n);
@@ -250,11 +246,6 @@ pub fn index_of(place: usize, sizes: &[usize]) -> Vec<usize> {
     index
 }
 
-/// The letter for an axis (the glossary of `ops`).
-pub fn letter(axis: &str) -> &'static str {
-    Notation::Limpid.letter(axis)
-}
-
 /// The summary of one tensor: one line of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryRow {
@@ -312,7 +303,7 @@ impl SummaryRow {
             name: name.to_string(),
             symbol: names::symbol(name, &model.config).unwrap_or_default(),
             formula: names::formula(model, name).unwrap_or_default(),
-            letters: tensor.letters(),
+            letters: Notation::Limpid.letters(name, &tensor.axes, &model.config),
             shape: tensor.shape.clone(),
             mean,
             deviation: (finite.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n).sqrt(),
@@ -328,8 +319,11 @@ impl SummaryRow {
 
     /// As [`Labelled::heads_first`]: `B T H D` becomes `B H T D`.
     pub fn heads_first(mut self) -> SummaryRow {
-        if self.letters == "B T H D" {
-            self.letters = "B H T D".into();
+        let mut letters: Vec<&str> = self.letters.split(' ').collect();
+        let by_head = names::lookup(&self.name).is_some_and(|(entry, _)| entry.axes == names::HEADS);
+        if by_head && matches!(letters[..], [_, "T" | "pos", _, _]) {
+            letters.swap(1, 2);
+            self.letters = letters.join(" ");
             self.shape.swap(1, 2);
         }
         self
@@ -344,7 +338,7 @@ impl SummaryRow {
         if axes.len() == self.shape.len() {
             let order = notation.order(&self.name, &axes);
             let axes: Vec<&str> = order.iter().map(|i| axes[*i]).collect();
-            self.letters = notation.letters(&axes, &model.config);
+            self.letters = notation.letters(&self.name, &axes, &model.config);
             self.shape = order.iter().map(|i| self.shape[*i]).collect();
         }
         self
@@ -700,7 +694,7 @@ impl<'a> Trace<'a> {
 /// [`Mode::Inspect`].
 fn shape(model: &Model, name: &str, (b, t): (usize, usize)) -> Option<(Vec<&'static str>, Vec<usize>)> {
     let c = &model.config;
-    let of = |axes: Axes, wide: usize| (axes.names().to_vec(), sizes(c, axes, wide, (b, t)));
+    let of = |axes: Axes, wide: usize| (axis_names(c, axes), sizes(c, axes, wide, (b, t)));
     if name == "input" {
         return Some(of(Axes::Position, 1));
     }
@@ -717,10 +711,8 @@ fn shape(model: &Model, name: &str, (b, t): (usize, usize)) -> Option<(Vec<&'sta
         Derived::Lse { lse } => (vec!["batch", "pos", "head"], vec![b, t, lse.cols]),
         Derived::Part { param, rows } => {
             let d = c.heads().features(&rows);
-            match model.param(&param).filter(|param| param.is_matrix()) {
-                Some(param) => (vec!["head", "d_model", "d_head"], vec![rows.len() / d, param.region.cols, d]),
-                None => (vec!["head", "d_head"], vec![rows.len() / d, d]),
-            }
+            let wide = model.param(&param).filter(|param| param.is_matrix()).map(|param| param.region.cols);
+            (names::axes(name, c), [rows.len() / d].into_iter().chain(wide).chain([d]).collect())
         }
     })
 }
@@ -736,11 +728,17 @@ fn sizes(c: &Config, axes: Axes, wide: usize, (b, t): (usize, usize)) -> Vec<usi
     }
 }
 
+/// The names of a tensor's axes; values have features of their own where there are not as many as in queries and keys.
+fn axis_names(c: &Config, axes: Axes) -> Vec<&'static str> {
+    let own = |axis: &&'static str| if axes == Axes::Values && *axis == "d_head" { names::value_axis(c) } else { axis };
+    axes.names().iter().map(own).collect()
+}
+
 /// Names the axes of stored rows (batch x pos).
 fn labelled(c: &Config, (b, t): (usize, usize), name: &str, axes: Axes, values: Vec<f32>) -> Labelled {
     let wide = values.len() / (b * t).max(1);
     let shape = sizes(c, axes, wide, (b, t));
-    let axes = axes.names();
+    let axes = axis_names(c, axes);
     let values = if axes[1] == "head" {
         // stored as (query, head, key), with room for as many keys as the model was built for
         let room = wide / c.n_head;
@@ -750,7 +748,7 @@ fn labelled(c: &Config, (b, t): (usize, usize), name: &str, axes: Axes, values: 
     } else {
         values
     };
-    Labelled { name: name.into(), axes: axes.to_vec(), shape, values }
+    Labelled { name: name.into(), axes, shape, values }
 }
 
 /// A parameter, or its gradient, of values as they are stored.
@@ -774,10 +772,10 @@ pub fn parameter_part(
     let (wide, heads) = (if param.is_matrix() { param.region.cols } else { 1 }, rows.len() / d);
     let values = parameter(config, name, param, stored).values[rows.start * wide..rows.end * wide].to_vec();
     let of = |axes, shape| Labelled { name: name.into(), axes, shape, values };
-    if param.is_matrix() {
-        of(vec!["head", "d_head", "d_model"], vec![heads, d, wide]).permuted(&[0, 2, 1])
-    } else {
-        of(vec!["head", "d_head"], vec![heads, d])
+    let axes = names::axes(name, config);
+    match axes[..] {
+        [head, model, own] => of(vec![head, own, model], vec![heads, d, wide]).permuted(&[0, 2, 1]),
+        _ => of(axes, vec![heads, d]),
     }
 }
 

@@ -11,7 +11,7 @@ mod notation;
 
 pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_by_head, called_within, is_stored};
 
-pub(crate) use notation::{factor, within};
+pub(crate) use notation::{factor, value_axis, within};
 
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
 use limpid_core::model::{Component, Mode, Model, Module, ParamRole, Tensor, in_block};
@@ -52,7 +52,7 @@ const fn entry(row: [&'static str; 7]) -> Entry {
 }
 
 const X: &str = "batch pos d_model"; // d_embed, where `axes` says so
-const HEADS: &str = "batch pos head d_head";
+pub(crate) const HEADS: &str = "batch pos head d_head";
 const SCORES: &str = "batch head query_pos key_pos";
 const FFN: &str = "batch pos d_ff";
 const VOCAB: &str = "batch pos d_vocab";
@@ -198,14 +198,21 @@ pub fn lookup(name: &str) -> Option<(&'static Entry, Option<usize>)> {
     TABLE.iter().find(|entry| entry.name == pattern).map(|entry| (entry, block))
 }
 
-/// The axes of a tensor or parameter of a model: those of its row, but where the embedding has a width of its own. None for an
-/// unknown name.
+/// The axes of a tensor or parameter of a model: those of its row, but where the embedding, the values or the heads side by side have a
+/// width of their own. None for an unknown name.
 pub fn axes(name: &str, config: &Config) -> Vec<&'static str> {
     let Some((entry, _)) = lookup(name) else { return vec![] };
     let mut axes: Vec<&str> = entry.axes.split(' ').collect();
     if config.d_embed.is_some() && is_embedding(entry.name, config) {
         // of a matrix, (out, in), the first
         axes.iter_mut().find(|axis| **axis == "d_model").into_iter().for_each(|axis| *axis = "d_embed");
+    }
+    match entry.name.rsplit_once(".attn.").map_or("", |(_, own)| own) {
+        "hook_v" | "hook_z" | "W_V" | "b_V" => {
+            axes.iter_mut().filter(|axis| **axis == "d_head").for_each(|axis| *axis = value_axis(config));
+        }
+        "out.weight" if config.heads().output_cols() != config.d_model => axes[1] = "features",
+        _ => {}
     }
     axes
 }
@@ -595,10 +602,12 @@ impl Scribe<'_> {
             }
             Op::Attend { raw, scoring, .. } if is(raw) => {
                 let product = self.product();
+                let by_layer = c.attention_scale_by_layer.then(|| self.home.unwrap_or(0) + 1);
+                let by_layer = by_layer.filter(|i| *i > 1).map_or(String::new(), |i| format!(" / {i}"));
                 let scaled = match c.attention_factor {
-                    Some(factor) => format!("{factor} {product}"),
-                    None if c.attention_scale => format!("{product} / √{}", c.d_head()),
-                    None => product,
+                    Some(factor) => format!("{factor} {product}{by_layer}"),
+                    None if c.attention_scale => format!("{product} / √{}{by_layer}", c.d_head()),
+                    None => product + &by_layer,
                 };
                 let bounded = if scoring.cap > 0.0 { format!("{0} tanh({scaled} / {0})", scoring.cap) } else { scaled };
                 if scoring.alibi { format!("{bounded} − slope |t − j|") } else { bounded }

@@ -103,7 +103,7 @@ impl Sheet {
     pub fn of(tensor: &Arc<Labelled>, index: &[usize]) -> Sheet {
         let n = tensor.shape.len();
         let cols = tensor.shape.last().copied().unwrap_or(1);
-        if tensor.axes.get(n.wrapping_sub(2)) == Some(&"head") && tensor.axes[n - 1] == "d_head" && n == 4 {
+        if matches!(tensor.axes[..], [_, _, "head", "d_head" | "d_v"]) {
             let [_, pos, heads, d] = [tensor.shape[0], tensor.shape[1], tensor.shape[2], tensor.shape[3]];
             let at = (index[0] * pos * heads + index[1]) * d;
             return Sheet { rows: pos, cols: d, cells: Cells::Tensor { of: tensor.clone(), at, stride: heads * d } };

@@ -205,7 +205,7 @@ fn layout(args: &Args, model: &Model) -> Vec<Row> {
         let home = stack.blocks.map(|_| 0);
         Row {
             symbol: names::called_within(&first, &model.config, notation, home).unwrap_or_default(),
-            axes: notation.letters(&axes, &model.config),
+            axes: notation.letters(&first, &axes, &model.config),
             shape: stack.blocks.into_iter().chain(stack.shape).collect(),
             name: stack.name,
             count: stack.count,

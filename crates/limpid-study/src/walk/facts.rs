@@ -38,7 +38,10 @@ pub(super) fn letters(live: &mut Live) -> Views {
             "d_embed" => "features of a row of the token table",
             "d_vocab" => "tokens of the vocabulary",
             "head" => "heads of attention",
+            "kv_head" => "heads of keys and values",
+            "d_head" if letter == "d_q" => "features of a head's query",
             "d_head" => "features of a head",
+            "d_v" => "features of a head's value",
             "d_ff" => "features inside the feed-forward network",
             "n_layer" => "blocks",
             "context_length" => "positions that the model has",
@@ -46,13 +49,25 @@ pub(super) fn letters(live: &mut Live) -> Views {
         };
         row![letter, ready.size(axis), axis, what]
     };
-    Ok(vec![grid("", ["letter", "here", "limpid's name", "what it is"], live.walk().letters.iter().map(row))])
+    let walk = live.walk();
+    // sizes of their own, for which the document has no letter
+    let other = [("kv_head", "head"), ("d_v", "d_head")].into_iter().filter(|(own, usual)| {
+        ready.size(own) != ready.size(usual) && walk.letters.iter().all(|(_, axis)| axis != own)
+    });
+    let other: Vec<_> = other.map(|(own, _)| (walk.notation.letter(own).to_string(), own.to_string())).collect();
+    let rows = walk.letters.iter().chain(&other).map(row);
+    Ok(vec![grid("", ["letter", "here", "limpid's name", "what it is"], rows)])
 }
 
 pub(super) fn notations(symbols: &[String], shapes: &[ShapeRow], of: &[String], run: &Run) -> Figure {
     let row = |(i, symbol): (usize, &String)| {
-        let shape = shapes.iter().find(|row| row.symbol == *symbol);
-        let (letters, sizes) = shape.map_or_else(Default::default, |row| (row.letters.clone(), joined(&row.sizes)));
+        // several symbols of the document's row may differ in this model
+        let parts: Vec<&str> = symbol.split(", ").collect();
+        let own = |row: &&ShapeRow| row.symbol == *symbol || row.symbol.split(", ").all(|part| parts.contains(&part));
+        let mut rows: Vec<&ShapeRow> = shapes.iter().filter(own).collect();
+        rows.dedup_by(|a, b| a.sizes == b.sizes);
+        let each = |of: &dyn Fn(&ShapeRow) -> String| rows.iter().map(|row| of(row)).collect::<Vec<_>>().join(" / ");
+        let (letters, sizes) = (each(&|row| row.letters.clone()), each(&|row| joined(&row.sizes)));
         let name = of.get(i).cloned().unwrap_or_default();
         let bare = name.split(" (").next().unwrap_or_default(); // without a word on it
         let called = names::called(bare, run.config(), run.notation).filter(|_| run.notation != Notation::S0);
@@ -403,8 +418,7 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
             let own = names::axes(&first, &config);
             let axes: Vec<&str> = stack.blocks.map(|_| "n_layer").into_iter().chain(own).collect();
             let shape: Vec<usize> = stack.blocks.into_iter().chain(stack.shape.clone()).collect();
-            // the one table by positions has a row for every place that may come
-            let letters = Notation::Llmc.letters(&axes, &config).replace('T', "maxT");
+            let letters = Notation::Llmc.letters(&first, &axes, &config);
             let called = called(&first).unwrap_or_default();
             from += stack.count;
             row![called, letters, joined(&shape), counted(stack.count), counted(from - stack.count), stack.name]
@@ -431,7 +445,7 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
         let count: usize = shape.iter().product();
         total += count;
         let limpid = if entry.llmc == name { entry.name.into() } else { format!("1 / {}", entry.name) };
-        rows.push(row![name, Notation::Llmc.letters(&axes, &config), joined(&shape), counted(count), limpid]);
+        rows.push(row![name, Notation::Llmc.letters(&first, &axes, &config), joined(&shape), counted(count), limpid]);
     }
     rows.push(row!["all", "", "", counted(total), ""]);
     Ok(vec![grid("", ["llm.c", "axes", "shape", "numbers", "limpid"], rows)])
@@ -441,7 +455,7 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
 fn merged(tensor: Labelled) -> Labelled {
     let Labelled { name, shape, values, .. } = tensor;
     let shape = vec![shape[0], shape[1], shape[2..].iter().product()];
-    Labelled { name, axes: vec!["batch", "pos", "d_model"], shape, values }
+    Labelled { name, axes: vec!["batch", "pos", "features"], shape, values }
 }
 
 // ---- lessons

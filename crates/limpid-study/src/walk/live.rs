@@ -253,15 +253,22 @@ impl Live {
         let on = step.views.iter().filter_map(Show::on).find(|on| model(on) || only(on));
         let at = At { on: on.map(String::from), ..At::default() };
         let ready = self.ready(&at)?;
-        let size = |letter: &str| {
-            let axis = self.walk.letters.iter().find(|(own, _)| own == letter).map(|(_, axis)| ready.size(axis));
-            axis.or_else(|| letter.parse().ok())
-        };
-        let row = |(symbol, letters): &(String, String)| {
-            let sizes = letters.split(' ').filter_map(size).collect();
-            ShapeRow { symbol: symbol.clone(), letters: letters.clone(), sizes }
-        };
-        Ok(step.shapes.iter().map(row).collect())
+        let mut rows: Vec<(&str, ShapeRow)> = vec![];
+        for (symbol, written) in &step.shapes {
+            let (letters, sizes): (Vec<_>, Vec<_>) =
+                written.split(' ').map(|letter| self.walk.axis(letter, &ready)).unzip();
+            let row = ShapeRow { symbol: symbol.clone(), letters: letters.join(" "), sizes };
+            match rows.last_mut() {
+                // they differ in other models
+                Some((other, last))
+                    if *other != written && (&last.letters, &last.sizes) == (&row.letters, &row.sizes) =>
+                {
+                    last.symbol += &format!(", {symbol}");
+                }
+                _ => rows.push((written, row)),
+            }
+        }
+        Ok(rows.into_iter().map(|(_, row)| row).collect())
     }
 
     // ---- runs
@@ -460,78 +467,48 @@ impl Live {
         Ok(ready)
     }
 
+    /// With a model of this configuration, random weights and the first tokens of its vocabulary in the place of the user's.
+    #[cfg(test)]
+    pub(super) fn with_users(mut self, config: &Config) -> Live {
+        let model = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).expect("a test's model can be built");
+        let recipe = Recipe::default();
+        let start = |param: &Param| (param.name.clone(), init::values(&model, param, recipe.init, recipe.init_std, 1));
+        let weights = Weights::Written(model.params.iter().map(start).collect());
+        let sequences = vec![(0..3).collect(), (2..5).collect()];
+        let ready = Ready { sequences, began: Some(recipe), ..Ready::new(config.clone(), None, weights) };
+        self.ready.insert(String::new(), Rc::new(ready));
+        self
+    }
+
     /// How the user's model differs from the walk's.
     fn compared(&mut self) -> Result<&[(String, Vec<usize>)]> {
         if self.differences.is_none() {
-            let all = if self.options.model.is_some() { self.compare()? } else { vec![] };
-            self.differences = Some(all);
+            let own = if self.options.model.is_some() { Some(self.ready(&At::default())?) } else { None };
+            self.differences = Some(own.map_or(Ok(vec![]), |own| self.walk.differences(&own.config))?);
         }
         Ok(self.differences.as_deref().unwrap_or_default())
     }
-
-    fn compare(&mut self) -> Result<Vec<(String, Vec<usize>)>> {
-        let own = self.ready(&At::default())?;
-        let made = self.walk.like(&own.config);
-        let theirs = made.config()?;
-        let mut all = vec![];
-        for ((setting, own), (_, theirs)) in own.config.fields().into_iter().zip(theirs.fields()) {
-            let Some((_, parts)) = KINDS.iter().find(|(name, _)| *name == setting.name) else { continue };
-            if own.json() == theirs.json() {
-                continue;
-            }
-            let said = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), String::from);
-            let (own, theirs) = (said(own.json()), said(theirs.json()));
-            let line = format!("{}: this model has {own}, \"{}\" {theirs}", setting.name, self.walk.title);
-            let about = |step: &WalkStep| {
-                let of = |view: &&Show| view.on().is_none_or(|on| on == made.id);
-                let views: Vec<&Show> = step.views.iter().filter(of).collect();
-                let views = serde_json::to_string(&views).unwrap_or_default();
-                parts.iter().any(|part| views.contains(part))
-            };
-            let steps = self.walk.steps.iter().zip(1..).filter(|(step, _)| about(step)).map(|(_, number)| number);
-            all.push((line, steps.collect()));
-        }
-        Ok(all)
-    }
 }
 
-/// Settings that make a model one of another kind, not of another size; and what views of steps that show it name.
-const KINDS: &[(&str, &[&str])] = &[
-    ("positions", &["pos_embed", "position-similarity", "hook_embed_sum"]),
-    ("norm_place", &["ln1.hook", "ln2.hook", "hook_attn_sum", "hook_mlp_sum", "hook_resid_mid", "hook_resid_post"]),
-    ("final_norm", &["ln_final", "logits"]),
-    ("embedding_norm", &["hook_embed_sum", "hook_resid_pre"]),
-    ("norm", &["ln1.hook", "ln2.hook", "ln_final"]),
-    ("norm_gain", &["ln1.hook_out", "ln2.hook_out", "ln_final"]),
-    ("norm_offset", &["ln1.hook_out", "ln2.hook_out", "ln_final"]),
-    ("attention_bias", &["attn.hook_q", "attn.hook_k", "attn.hook_v", "fused-is-per-head"]),
-    ("ffn_bias", &["mlp.hook_pre"]),
-    ("attention_scale", &["hook_raw_scores", "hook_unscaled_scores"]),
-    ("mask", &["hook_pattern", "hook_attn_scores", "\"masks\"", "\"change\""]),
-    ("activation", &["mlp.hook_post"]),
-    ("ffn_gated", &["mlp.hook_post"]),
-    ("n_segment", &["segments", "\"params\""]),
-    ("tied_head", &["logits", "unembed", "\"next\"", "\"params\""]),
-    ("head_bias", &["logits", "unembed", "\"next\"", "\"params\""]),
-    ("head_transform", &["logits", "\"next\"", "\"params\""]),
-    ("lm_head", &["logits", "probs", "\"next\"", "\"losses\"", "\"generate\"", "grad"]),
-];
-
 impl Walk {
-    /// The model of the walk that is most like another: with the fewest choices that differ, sizes aside.
-    fn like(&self, config: &Config) -> &Made {
-        let kinds = |config: &Config| -> Vec<_> {
-            let fields = config.fields().into_iter();
-            let is_kind = |name: &str| KINDS.iter().any(|(kind, _)| *kind == name);
-            fields.filter(|(setting, _)| is_kind(setting.name)).map(|(_, value)| value.json()).collect()
-        };
-        let own = kinds(config);
-        let apart = |made: &&Made| match made.config() {
-            Ok(theirs) => kinds(&theirs).iter().zip(&own).filter(|(a, b)| a != b).count(),
-            Err(_) => usize::MAX,
-        };
-        // the default model goes first among equals
-        std::iter::once(self.default_model()).chain(&self.models).min_by_key(apart).expect("a walk has a model")
+    /// An axis that a step writes, as it is called of a model, and its size: a letter of the document's or a number; `d_v|D`, an axis of
+    /// limpid's where the model has another size there than the document's letter; a product of two, which is the stream's width in most
+    /// models and is called so.
+    fn axis(&self, written: &str, ready: &Ready) -> (String, usize) {
+        let letter = |axis: &str| self.letters.iter().find(|(_, own)| own == axis).map(|(letter, _)| letter.clone());
+        if let Some((heads, features)) = written.split_once('·') {
+            let ((heads, n), (features, size)) = (self.axis(heads, ready), self.axis(features, ready));
+            let product = format!("{heads}·{features}");
+            let stream = letter("d_model").filter(|_| n * size == ready.config.d_model);
+            return (stream.unwrap_or(product), n * size);
+        }
+        if let Some((own, usual)) = written.split_once('|') {
+            let (usual, size) = self.axis(usual, ready);
+            let differs = ready.size(own) != size;
+            return if differs { (self.notation.letter(own).into(), ready.size(own)) } else { (usual, size) };
+        }
+        let axis = self.letters.iter().find(|(own, _)| own == written).map(|(_, axis)| axis);
+        (written.into(), axis.map_or_else(|| written.parse().unwrap_or(0), |axis| ready.size(axis)))
     }
 }
 
@@ -628,7 +605,9 @@ impl Ready {
             "d_embed" => c.d_embed(),
             "d_vocab" => c.vocab_size,
             "head" => c.n_head,
+            "kv_head" => c.heads().n_kv_head,
             "d_head" => c.d_head(),
+            "d_v" => c.d_value(),
             "d_ff" => c.d_ff,
             "n_layer" => c.n_layer,
             "context_length" => c.context_length,

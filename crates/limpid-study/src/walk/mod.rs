@@ -17,6 +17,7 @@
 mod computed;
 pub mod equal;
 mod facts;
+mod kinds;
 mod live;
 mod notebook;
 pub mod plain;

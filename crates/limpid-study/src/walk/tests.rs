@@ -3,7 +3,7 @@
 
 use super::live::Run;
 use super::*;
-use limpid_core::config::Axis;
+use limpid_core::config::{Axis, Config, Fields};
 use limpid_trace::names;
 use limpid_trace::view::{Grid, Matrix, View};
 
@@ -171,6 +171,122 @@ fn every_figure_shows_the_tensor_that_it_names() {
         }
     });
     assert!(matrices > 120 && rows > 20 && lines > 60, "{matrices} matrices, {rows} rows, {lines} lines");
+}
+
+/// A walk on a model of this configuration, with random weights, as if it were the user's.
+fn on(walk: &Walk, config: &Config) -> Live {
+    let options = WalkOptions { model: Some("theirs".into()), ..WalkOptions::default() };
+    walk.clone().live(options).with_users(config)
+}
+
+/// Sizes of heads, values and keys that have nothing to do with the stream's: every shape is said in letters that come to its sizes, those
+/// of a tensor or parameter are its own, and what differs from the walk's model is said.
+#[test]
+fn shapes_are_those_of_a_model_with_sizes_of_its_own() {
+    let below = |k: u64, site: u64, n: u64| 1 + limpid_core::numeric::random::below(3, site, k, n) as usize;
+    let (mut tensors, mut rows) = (0, 0);
+    for (walk, k) in Walk::all().iter().flat_map(|walk| (0..4).map(move |k| (walk, k))) {
+        let base = walk.default_model().config().unwrap();
+        let n_kv_head = below(k, 0, 2);
+        let n_head = n_kv_head * below(k, 1, 2);
+        let config = Config {
+            d_model: n_head * (5 + below(k, 2, 5)),
+            n_head,
+            n_kv_head: Some(n_kv_head),
+            d_head: Some(below(k, 3, 7)),
+            d_v: Some(8 + below(k, 4, 5)),
+            d_ff: 31 + below(k, 5, 6),
+            vocab_size: 13,
+            context_length: 4,
+            n_layer: 2,
+            ..base
+        };
+        let mut live = on(walk, &config);
+        let said = live.differences().unwrap();
+        for differs in ["d_head: this model has", "d_v: this model has"] {
+            assert!(said.iter().any(|line| line.starts_with(differs)), "{} {said:?}", walk.name);
+        }
+        let ready = live.ready(&At::default()).unwrap();
+        let size = |letters: &str| -> usize {
+            let one = |letter: &str| -> usize {
+                let own = walk.letters.iter().find(|(own, _)| own == letter).map(|(_, axis)| ready.size(axis));
+                let other = || ["kv_head", "d_v"].into_iter().find(|axis| walk.notation.letter(axis) == letter);
+                own.or_else(|| other().map(|axis| ready.size(axis))).unwrap_or_else(|| letter.parse().unwrap())
+            };
+            letters.split('·').map(one).product()
+        };
+        // others are of a model or a scene of the walk's own
+        for step in walk.steps.iter().filter(|step| step.views.iter().all(|view| view.on().is_none())) {
+            let shapes = live.shapes(step).unwrap();
+            live.run(&At::default(), |run| {
+                let names: Vec<String> =
+                    run.trace.names().chain(run.trace.model().params.iter().map(|p| p.name.clone())).collect();
+                let symbol = |name: &String| names::called_within(name, run.config(), run.notation, Some(0));
+                for row in &shapes {
+                    let said: Vec<usize> = row.letters.split(' ').map(size).collect();
+                    assert_eq!(said, row.sizes, "{} {}: {row:?}", walk.name, step.id);
+                    rows += 1;
+                    for part in row.symbol.split(", ").filter(|part| *part != row.letters) {
+                        let own = |name: &&String| {
+                            name.starts_with("blocks.0.attn.") && symbol(name).as_deref() == Some(part)
+                        };
+                        let Some(name) = names.iter().find(own) else { continue };
+                        // heads side by side or one by one, one sequence of several, a matrix as it is written
+                        let values: usize = run.get(name).unwrap().shape.iter().product();
+                        let n: usize = row.sizes.iter().product();
+                        assert!(
+                            [1, run.sequences]
+                                .iter()
+                                .any(|b| [1, n_head, n_kv_head].iter().any(|h| n * b * h == values)),
+                            "{} {}: {name} {row:?}",
+                            walk.name,
+                            step.id
+                        );
+                        tensors += 1;
+                    }
+                }
+                Ok(())
+            })
+            .unwrap();
+            for show in step.views.iter().filter(|show| show.on().is_none()) {
+                let Show::Shapes { of, at, .. } = show else { continue };
+                let figures = views::show(&mut live, step, show).unwrap();
+                live.run(at, |run| {
+                    let View::Grid(grid) = &figures[0].view else { panic!("a grid") };
+                    for (row, name) in grid.rows.iter().zip(of) {
+                        let Ok(tensor) = run.get(name) else { continue };
+                        let n: usize = row[3].split(' ').map(|size| size.parse::<usize>().unwrap()).product();
+                        assert_eq!(n, tensor.values.len(), "{} {}: {row:?}", walk.name, step.id);
+                    }
+                    Ok(())
+                })
+                .unwrap();
+            }
+        }
+    }
+    assert!(tensors > 100 && rows > 500, "{tensors} of {rows}");
+}
+
+/// Every setting either makes a model one of another kind, of which a walk speaks, or is a size, or says what training does.
+#[test]
+fn every_setting_is_of_a_kind_or_a_size() {
+    const SIZES: [&str; 8] =
+        ["vocab_size", "context_length", "d_model", "n_head", "n_layer", "d_ff", "norm_eps", "rotary_base"];
+    const OTHER: [&str; 5] = ["rotary_", "dropout_", "attention_out_bias", "attention_scale_by_layer", "window_layers"];
+    for (setting, _) in Config::default().fields() {
+        let kind = kinds::KINDS.iter().any(|(name, _)| *name == setting.name);
+        let other = SIZES.contains(&setting.name) || OTHER.iter().any(|begin| setting.name.starts_with(begin));
+        assert!(kind || other, "{} is in no list", setting.name);
+    }
+    for (name, parts) in kinds::KINDS {
+        let of = |walk: &Walk| {
+            walk.steps.iter().any(|step| {
+                let views = serde_json::to_string(&step.views).unwrap();
+                parts.iter().any(|part| views.contains(part))
+            })
+        };
+        assert!(Walk::all().iter().any(of), "no step shows {name}");
+    }
 }
 
 /// The command that draws a document's picture draws what stands below it: that tensor, that part, of weights trained or not, on that

@@ -434,10 +434,10 @@ fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], a
             _ => name.ends_with(".hook_z"),
         };
         let (letters, shape) = match run.get(name) {
-            Ok(tensor) if by_position => (run.notation.letters(&tensor.axes, run.config()), tensor.shape),
+            Ok(tensor) if by_position => (run.notation.letters(name, &tensor.axes, run.config()), tensor.shape),
             Ok(tensor) if together => {
                 let shape = vec![run.sequences, run.length, tensor.shape[2..].iter().product()];
-                (run.notation.letters(&["batch", "pos", "d_model"], run.config()), shape)
+                (run.notation.letters(name, &["batch", "pos", "features"], run.config()), shape)
             }
             _ => (letters, shape),
         };

@@ -293,8 +293,8 @@ fn value_step(run: &mut Run, sequence: usize, head: usize, feature: usize) -> Vi
     products.hidden = (0..t * (t + 1)).map(|at| hides(at / (t + 1), at % (t + 1))).collect();
     products.columns = words.iter().cloned().chain(["sum".into()]).collect();
     products.rows = words;
-    products.index = vec![("batch", sequence), ("head", head), ("d_head", feature)];
-    let d = run.config().d_head();
+    products.index = vec![("batch", sequence), ("head", head), (v.axes[3], feature)];
+    let d = run.config().d_value();
     let text = format!("the sums are column {} of atty: {t} of them", head * d + feature);
     Ok(vec![View::Matrix(products).into(), verdict(text, same)])
 }

@@ -4,7 +4,7 @@
 //! elsewhere than a document does: a word then goes with what was computed, a sum or a norm, and not with its place.
 
 use super::{SUB, TABLE, digits, lookup, symbol_within};
-use limpid_core::config::{Activation, Axis, Config, NormPlace, axis};
+use limpid_core::config::{Activation, Axis, Config, Mask, NormPlace, QkNorm, axis};
 use limpid_core::model::{Module, in_block};
 
 axis! {
@@ -85,18 +85,21 @@ pub const DOCUMENTS: &[[&str; 4]] = &[
 ];
 
 /// Axes: limpid's name, which is TransformerLens's, and the letters of limpid, S0, S1, S2, S3 and llm.c; empty where one has
-/// none.
+/// none. [`Notation::letters`] has those of a model: `kv_head` and `d_v` where they differ from `head` and `d_head`.
 #[rustfmt::skip]
 pub const LETTERS: &[[&str; 7]] = &[
     // axis        limpid  S0      S1                S2    S3            llm.c
     ["batch",      "B",    "B",    "batch_size",     "",   "B",          "B"],
     ["pos",        "T",    "T",    "context_length", "n",  "T",          "T"],
+    ["n_ctx",      "T_max", "",    "",               "n_ctx", "block_size", "maxT"],
     ["query_pos",  "T",    "T",    "context_length", "n",  "T",          "T"],
     ["key_pos",    "T",    "T",    "context_length", "n",  "T",          "T"],
     ["d_model",    "C",    "D",    "d_model",        "H",  "C",          "C"],
     ["d_embed",    "E",    "",     "",               "",   "",           ""],
     ["head",       "H",    "H",    "num_heads",      "A",  "heads",      "NH"],
+    ["kv_head",    "K",    "",     "",               "",   "",           ""],
     ["d_head",     "D",    "d_k",  "head_size",      "D",  "h_s",        "hs"],
+    ["d_v",        "D_v",  "d_v",  "",               "",   "",           ""],
     ["d_ff",       "F",    "d_ff", "d_model*4",      "F",  "D",          "4C"],
     ["d_vocab",    "V",    "V",    "vocab_size",     "V",  "vocab_size", "V"],
     ["n_layer",    "L",    "L",    "blocks",         "L",  "blocks",     "L"],
@@ -128,14 +131,56 @@ impl Notation {
         if own.is_empty() { row[1] } else { own }
     }
 
-    /// A shape in letters: `B T C`.
-    pub fn letters(self, axes: &[&str], config: &Config) -> String {
-        let four = config.d_ff == 4 * config.d_model;
-        let letter = |axis: &&str| match self.letter(axis) {
-            "4C" | "d_model*4" if !four => Notation::Limpid.letter(axis),
-            own => own,
+    /// The axes of a tensor or a parameter in letters, each of which is one size of the model: `B T C`. Columns that the field has no name
+    /// for are products and sums of such: `H·D` of the heads side by side, where that is not C.
+    pub fn letters(self, name: &str, axes: &[&str], config: &Config) -> String {
+        let name = name.strip_suffix(".grad").unwrap_or(name);
+        let fewer = config.heads().n_kv_head != config.n_head && is_of_keys_or_values(name);
+        let letter = |axis: &&str| match *axis {
+            "head" if fewer => self.letter("kv_head").into(),
+            // a row for every place that may come
+            "pos" if name == "pos_embed.weight" => self.letter("n_ctx").into(),
+            "features" => self.features(name, config),
+            axis => self.letter_in(axis, config).to_string(),
         };
         axes.iter().map(letter).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What an axis is called in a model, whatever tensor it is of.
+    pub fn letter_in(self, axis: &str, config: &Config) -> &'static str {
+        match self.letter(axis) {
+            "4C" | "d_model*4" if config.d_ff != 4 * config.d_model => Notation::Limpid.letter(axis),
+            own => own,
+        }
+    }
+
+    /// Heads side by side, `heads` of them and `size` columns each: `C` where they are as wide as the stream, `H·D` where not.
+    pub fn joined(self, (heads, size): (&str, &str), columns: usize, config: &Config) -> String {
+        if columns == config.d_model {
+            return self.letter("d_model").into();
+        }
+        format!("{}·{}", self.letter(heads), self.letter(size))
+    }
+
+    /// Columns that the field has no name for.
+    fn features(self, name: &str, config: &Config) -> String {
+        let heads = config.heads();
+        let kv = if heads.n_kv_head == heads.n_head { "head" } else { "kv_head" };
+        let value = value_axis(config);
+        let parts = [("head", "d_head"), (kv, "d_head"), (kv, value)];
+        let together = config.qk_norm == QkNorm::Width;
+        match name.rsplit_once(".attn.").map_or("", |(_, own)| own) {
+            "out.weight" | "hook_z" => self.joined(("head", value), heads.output_cols(), config),
+            "q_norm.weight" if together => self.joined(parts[0], heads.query_cols(), config),
+            "k_norm.weight" if together => self.joined(parts[1], heads.key_cols(), config),
+            "q_norm.weight" | "k_norm.weight" => self.letter("d_head").into(),
+            _ if heads.parts().iter().all(|part| part.len() == config.d_model) => self.letter("features").into(),
+            _ => {
+                let product = |(heads, size)| format!("{}·{}", self.letter(heads), self.letter(size));
+                let [q, k, v] = parts.map(product);
+                if q == k && k == v { format!("3·{q}") } else { format!("{q}+{k}+{v}") }
+            }
+        }
     }
 
     /// Which of a tensor's axes comes first, second, ...: the documents write queries, keys and values head by head
@@ -145,7 +190,9 @@ impl Notation {
         let document = matches!(self, Notation::S0 | Notation::S1 | Notation::S2 | Notation::S3);
         let context = name.strip_suffix(".grad").unwrap_or(name).ends_with(".hook_z");
         match axes {
-            ["batch", "pos", "head", "d_head"] if document && (self == Notation::S1 || !context) => vec![0, 2, 1, 3],
+            ["batch", "pos", "head", "d_head" | "d_v"] if document && (self == Notation::S1 || !context) => {
+                vec![0, 2, 1, 3]
+            }
             _ => (0..axes.len()).collect(),
         }
     }
@@ -203,7 +250,7 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
         });
     }
     let (entry, block) = lookup(name)?;
-    let i = block.unwrap_or(0);
+    let (i, four) = (block.unwrap_or(0), config.d_ff == 4 * config.d_model);
     let word = match (notation, entry.name) {
         (Notation::Llmc, "blocks.{i}.hook_resid_pre") if i > 0 => {
             return called_within(&Module::block(i - 1).named("hook_resid_post"), config, notation, home);
@@ -213,6 +260,18 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
             if config.norm_place == NormPlace::Post =>
         {
             "blocks.{i}.hook_normalized_resid_post" // HookedEncoder's
+        }
+        // words that say a size or a choice are of models that have it
+        (Notation::S1, "blocks.{i}.attn.hook_raw_scores") => {
+            return scaled(config).map(|by| format!("Q*K^T{by}"));
+        }
+        (Notation::S2, "blocks.{i}.attn.hook_raw_scores") if scaled(config)?.is_empty() => "Q Kᵀ",
+        (Notation::S2, "blocks.{i}.attn.hook_attn_scores") if config.mask == Mask::None => return None,
+        (Notation::S2, "blocks.{i}.attn.hook_attn_scores") if scaled(config)?.is_empty() => "Q Kᵀ + Mask",
+        (Notation::S1, "blocks.{i}.mlp.hook_pre") if !four => "nn.Linear(d_model, d_ff)",
+        (Notation::S1, "blocks.{i}.hook_mlp_out") if !four => "nn.Linear(d_ff, d_model)",
+        (Notation::S1, "blocks.{i}.mlp.hook_post") if config.activation != Activation::Relu || config.ffn_gated => {
+            return None;
         }
         // "The Formulated GPT-2" has two boxes, one with a norm before the head, and two activations
         (Notation::S2, "logits") if config.final_norm => "LayerNorm(X_L) W_eᵀ",
@@ -232,6 +291,25 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
         Notation::TransformerLens if at_home => within(&word, home).into(),
         _ => word,
     })
+}
+
+/// What scores are divided by, as "Zero-to-Hero" writes it: `/√16`; nothing where they are not. None where something else is done to them.
+fn scaled(config: &Config) -> Option<String> {
+    let plain =
+        config.attention_factor.is_none() && !config.attention_scale_by_layer && config.attention_softcap == 0.0;
+    let by = || if config.attention_scale { format!("/√{}", config.d_head()) } else { String::new() };
+    plain.then(by)
+}
+
+/// The axis of a value's features: of its own where it has another number of them than queries and keys.
+pub(crate) fn value_axis(config: &Config) -> &'static str {
+    if config.d_value() == config.d_head() { "d_head" } else { "d_v" }
+}
+
+/// Whether the heads of a tensor or a parameter are those of keys and values.
+fn is_of_keys_or_values(name: &str) -> bool {
+    const OWN: [&str; 8] = ["hook_k", "hook_v", "hook_norm_k", "hook_rot_k", "W_K", "W_V", "b_K", "b_V"];
+    name.rsplit_once(".attn.").is_some_and(|(_, own)| OWN.contains(&own))
 }
 
 /// As [`called_within`], where the tensor is shown head by head: the context has other words then, `C` in "Notations" for a part of

@@ -222,8 +222,8 @@ fn axes_are_transformer_lenses() {
         is("blocks.1.mlp.hook_pre", "batch pos d_ff", &[2, 5, 17]);
         is("logits", "batch pos d_vocab", &[2, 5, 11]);
     }
-    assert_eq!(trace.get("logits").unwrap().letters(), "B T V");
-    assert_eq!(trace.get("blocks.0.attn.hook_pattern").unwrap().letters(), "B H T T");
+    assert_eq!(trace.row("logits").unwrap().letters, "B T V");
+    assert_eq!(trace.row("blocks.0.attn.hook_pattern").unwrap().letters, "B H T T");
     let tensor = trace.get("blocks.0.attn.hook_q").unwrap();
     assert_eq!(tensor.at(&[1, 2, 0, 3]), Some(tensor.values[(7 * 3) * 4 + 3]));
     assert_eq!(tensor.at(&[2, 0, 0, 0]), None);
@@ -934,8 +934,8 @@ fn notations_say_what_the_documents_say() {
         (pre, Llmc, "blocks.0.attn.hook_k", "attn.hook_k = keys of qkv"),
         (pre, Llmc, "blocks.0.attn.hook_attn_scores", "preatt = (queries of qkv) (keys of qkv)ᵀ / √16 + mask"),
         (pre, Llmc, "blocks.0.attn.hook_z", "atty = concat(att (values of qkv))"),
-        (pre, S1, "blocks.0.mlp.hook_pre", "nn.Linear(d_model, d_model * 4) = LayerNorm A₁ᵀ + b₁"),
-        (pre, S1, "blocks.0.hook_mlp_out", "nn.Linear(d_model * 4, d_model) = nn.ReLU() A₂ᵀ + b₂"),
+        (pre, S1, "blocks.0.mlp.hook_pre", "nn.Linear(d_model, d_ff) = LayerNorm A₁ᵀ + b₁"),
+        (pre, S1, "blocks.0.hook_mlp_out", "nn.Linear(d_ff, d_model) = gelu-tanh(nn.Linear(d_model, d_ff)) A₂ᵀ + b₂"),
         (pre, Llmc, "blocks.1.ln1.hook_out", "ln1 = LN(residual3[0]) ln1w + ln1b"),
         (pre, Llmc, "blocks.0.ln1.hook_normalized", "ln1.hook_normalized = (encoded − mean(encoded)) / (1/ln1_rstd)"),
         (pre, Llmc, "logits", "logits = lnf wteᵀ"),
@@ -961,7 +961,7 @@ fn notations_say_what_the_documents_say() {
         assert_eq!((row.letters.as_str(), &row.shape[..]), (letters, &shape[..]), "{notation} {name}");
     }
     // the documents' feed-forward network is four times as wide as the stream, this one is not
-    let ffn = |config: &Config| Llmc.letters(&["batch", "pos", "d_ff"], config);
+    let ffn = |config: &Config| Llmc.letters("", &["batch", "pos", "d_ff"], config);
     assert_eq!((ffn(&tiny()), ffn(&Config { d_ff: 48, ..tiny() })), ("B T F".into(), "B T 4C".into()));
 }
 

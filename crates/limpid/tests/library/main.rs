@@ -20,6 +20,7 @@ mod gradients;
 mod inspect;
 mod interop;
 mod interventions;
+mod letters;
 mod levels;
 mod memory;
 mod names;

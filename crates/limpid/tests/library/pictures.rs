@@ -327,7 +327,7 @@ fn every_diagram_is_of_the_model() {
         {
             let svg = diagram.of_model(&model, notation).unwrap();
             assert!(svg.starts_with("<svg ") && svg.contains("prefers-color-scheme:dark"), "{name}");
-            let heads = notation.letters(&["head"], &config);
+            let heads = notation.letter_in("head", &config);
             assert!(svg.contains(&format!(">{heads} ")), "{name} {diagram:?} {notation}");
             assert_eq!(Diagram::named(diagram.name()), Ok(diagram));
             // nothing is outside the picture
@@ -397,7 +397,7 @@ fn a_diagram_speaks_in_the_notation_asked_for() {
             }
             assert!(words > 5, "{notation}: {words}");
             for axis in ["batch", "pos", "d_model", "head", "d_head", "d_ff", "d_vocab", "n_layer"] {
-                let letter = notation.letters(&[axis], config);
+                let letter = notation.letter_in(axis, config);
                 assert!(block.contains(&format!(">{letter} ")), "{notation}: {axis} is {letter} in {block}");
             }
             // the same names in the others
