@@ -97,6 +97,7 @@ fn sweep() -> bool {
     steps(&[
         (&ignored("library", &["presets::"]), &[OPEN_MPI]),
         (&ignored("study", &["lessons::"]), &[OPEN_MPI]),
+        (&ignored("command", &["walks::"]), &[OPEN_MPI]),
         (&ignored("server", &["bodies::"]), &[OPEN_MPI]),
         (&ignored("backend", &["runs::"]), &[OPEN_MPI]),
         (&test(&["--test", "hostile"]), &[OPEN_MPI, ("LIMPID_CASES", "50000")]),

@@ -1,8 +1,10 @@
-//! Errors of Rust and of the system, in words for people: `invalid digit found in string` says what a parser met, not what it takes.
+//! Errors of Rust and of the system in words for people (`invalid digit found in string` says what a parser met, not what it takes), and
+//! words of commands.
 
 use std::error::Error;
 use std::io;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+use std::path::Path;
 use std::str::ParseBoolError;
 
 /// What a text must be where it could not be read as a number or a switch; none of any other error.
@@ -47,6 +49,14 @@ pub fn not_json(text: &str, line: usize, column: usize, said: &str) -> Option<St
     Some(format!(
         "it has {shown} {place}, half of a surrogate pair, which is no character: write both halves, or leave it out"
     ))
+}
+
+/// A path or a text as a word of a command that can be pasted into a shell.
+pub fn quoted(path: impl AsRef<Path>) -> String {
+    let text = path.as_ref().display().to_string();
+    let text = if text.starts_with('-') { format!("./{text}") } else { text };
+    let plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]

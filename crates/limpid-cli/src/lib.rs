@@ -18,6 +18,8 @@ mod look;
 mod machine;
 mod models;
 mod options;
+#[cfg(test)]
+mod printed_tests;
 mod race;
 mod ranks;
 mod records;

@@ -9,7 +9,6 @@ use limpid::trace::view::{Paint, wrap};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -37,13 +36,7 @@ pub fn program() -> &'static str {
     }
 }
 
-/// A path as a word of a command that can be pasted into a shell.
-pub fn quoted(path: impl AsRef<Path>) -> String {
-    let text = path.as_ref().display().to_string();
-    let text = if text.starts_with('-') { format!("./{text}") } else { text };
-    let plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
-}
+pub use limpid_base::words::quoted;
 
 /// Characters of a line of text, where nothing says how many there is room for.
 pub const PROSE: usize = 100;

@@ -183,13 +183,13 @@ function walksView(glass) {
     const box = make("figure", { class: view.kind });
     if (picture) {
       box.classList.add("drawn");
-      box.append(make("p", { class: "note" }, `The document has a picture here ("${picture.words}"): ${picture.what}.`, ...(picture.drawn ? [] : [" To draw it:"])));
+      box.append(make("p", { class: "note" }, `The document has a picture here ("${picture.words}"): ${picture.what}.`, ...(picture.drawn || !picture.command ? [] : [" To draw it:"])));
       for (const svg of picture.drawn ?? []) {
         const scroll = make("div", { class: "wide", tabindex: "0", role: "group", "aria-label": picture.what });
         scroll.append(make("img", { src: `data:image/svg+xml,${encodeURIComponent(svg)}`, alt: `${picture.what}: ${titleOf(svg)}` }));
         box.append(scroll);
       }
-      box.append(command(picture.command));
+      if (picture.command) box.append(command(picture.command));
     }
     if (view.kind === "sentence") {
       box.append(make("p", { class: "sentence" }, ...(view.holds === null ? [] : [make("strong", { class: view.holds ? "holds" : "fails" }, view.holds ? "holds " : "fails ")]), ...readable(view.text, false)));

@@ -10,7 +10,7 @@ use crate::names::{self, Notation, makes};
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
-use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, axis};
+use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, axis};
 use limpid_core::model::{Mode, Model, Module};
 use limpid_core::ops::{Access, IGNORE, Op, Region, Scoring};
 
@@ -163,28 +163,14 @@ impl<'a> Drawing<'a> {
     /// Title above, letters below.
     fn finish(mut self, diagram: Diagram) -> String {
         let c = self.c;
-        let kv = c.heads().n_kv_head;
-        let axes = [
-            Some(("batch", "batch", self.b)),
-            Some(("pos", "tokens", self.t)),
-            (c.positions == Positions::Learned).then_some(("n_ctx", "context", c.context_length)),
-            Some(("d_model", "d_model", c.d_model)),
-            c.d_embed.map(|wide| ("d_embed", "d_embed", wide)),
-            Some(("head", "heads", c.n_head)),
-            (kv != c.n_head).then_some(("kv_head", "heads of keys and values", kv)),
-            Some(("d_head", "d_head", c.d_head())),
-            (c.d_value() != c.d_head()).then_some(("d_v", "features of a value", c.d_value())),
-            Some(("d_ff", "d_ff", c.d_ff)),
-            Some(("d_vocab", "vocabulary", c.vocab_size)),
-            Some(("n_layer", "blocks", c.n_layer)),
-        ];
+        let axes = [("batch", "batch", self.b), ("pos", "tokens", self.t)].into_iter().chain(names::sizes(c));
         let entry = |(axis, word, n): (&'static str, &str, usize)| {
             let letter = self.notation.letter_in(axis, c);
             // a letter that is a word says what it is
             let word = if letter.len() > SHORT || letter == word { String::new() } else { format!(" {word}") };
             format!("{letter}{word} {}", commas(n as u64))
         };
-        let legend = axes.into_iter().flatten().map(entry).collect::<Vec<_>>();
+        let legend: Vec<String> = axes.map(entry).collect();
         let (mut x, mut y) = (0.0, self.size[1] + 30.0);
         let wide = self.size[0].max(420.0);
         for text in legend {

@@ -44,7 +44,7 @@ use crate::names::{Derived, Notation};
 use limpid_base::budget::Spent;
 use limpid_base::nearest::nearest;
 use limpid_core::backend::{self, Backend, BackendError};
-use limpid_core::config::Config;
+use limpid_core::config::{Config, Mask};
 use limpid_core::finite::{NotFinite, bad_output, bad_params};
 use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::dropout::{Draws, weight_index};
@@ -836,7 +836,11 @@ fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, TraceErro
         return wrong(format!("targets and segments are given for all of the {rows} tokens or none"));
     }
     if backward && targets.is_empty() && soft == 0 {
-        return wrong("gradients need a loss, and a loss needs targets: the batch has none".into());
+        let mend = match c.mask {
+            Mask::Causal => "give at least two tokens",
+            _ => "a masked token has no target, so leave a token unmasked",
+        };
+        return wrong(format!("gradients need a loss, and a loss needs targets: the batch has none; {mend}"));
     }
     Ok(length)
 }

@@ -11,11 +11,11 @@ mod notation;
 
 pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_by_head, called_within, is_stored};
 
-pub(crate) use notation::{factor, value_axis, within};
+pub(crate) use notation::{factor, sizes, value_axis, within};
 
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
 use limpid_core::model::{Component, Mode, Model, Module, ParamRole, Tensor, in_block};
-use limpid_core::ops::{Access, DropoutSpec, Op, Region};
+use limpid_core::ops::{Access, DropoutSpec, Op, Region, Scoring};
 use std::ops::Range;
 
 /// A row of the table.
@@ -508,6 +508,20 @@ impl Scribe<'_> {
         format!("{q} {k}ᵀ")
     }
 
+    /// Scores before the mask: the product with its scale and bound.
+    fn raw_scores(&self, scoring: &Scoring) -> String {
+        let (c, product) = (&self.model.config, self.product());
+        let by_layer = c.attention_scale_by_layer.then(|| self.home.unwrap_or(0) + 1);
+        let by_layer = by_layer.filter(|i| *i > 1).map_or(String::new(), |i| format!(" / {i}"));
+        let scaled = match c.attention_factor {
+            Some(factor) => format!("{factor} {product}{by_layer}"),
+            None if c.attention_scale => format!("{product} / √{}{by_layer}", c.d_head()),
+            None => product + &by_layer,
+        };
+        let bounded = if scoring.cap > 0.0 { format!("{0} tanh({scaled} / {0})", scoring.cap) } else { scaled };
+        if scoring.alibi { format!("{bounded} − slope |t − j|") } else { bounded }
+    }
+
     /// What the names of queries and keys before any rotation begin with.
     fn normed(&self) -> &'static str {
         if self.model.config.qk_norm == QkNorm::None { "" } else { "norm_" }
@@ -600,18 +614,7 @@ impl Scribe<'_> {
                     format!("R(t) {}", [q, k].get(part(tensor)?)?)
                 }
             }
-            Op::Attend { raw, scoring, .. } if is(raw) => {
-                let product = self.product();
-                let by_layer = c.attention_scale_by_layer.then(|| self.home.unwrap_or(0) + 1);
-                let by_layer = by_layer.filter(|i| *i > 1).map_or(String::new(), |i| format!(" / {i}"));
-                let scaled = match c.attention_factor {
-                    Some(factor) => format!("{factor} {product}{by_layer}"),
-                    None if c.attention_scale => format!("{product} / √{}{by_layer}", c.d_head()),
-                    None => product + &by_layer,
-                };
-                let bounded = if scoring.cap > 0.0 { format!("{0} tanh({scaled} / {0})", scoring.cap) } else { scaled };
-                if scoring.alibi { format!("{bounded} − slope |t − j|") } else { bounded }
-            }
+            Op::Attend { raw, scoring, .. } if is(raw) => self.raw_scores(&scoring),
             Op::Attend { raw: Some(raw), scores, scoring, .. } if is(scores) => {
                 let mask = match self.notation {
                     _ if scoring.mask == Mask::None => "",

@@ -18,7 +18,7 @@ use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
 use limpid::checkpoint::is_part;
-use limpid::config::{Axis, ConfigError, Mask};
+use limpid::config::{Axis, Config, ConfigError, Mask};
 use limpid::model::{Mode, Model, Module, Param};
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
@@ -142,7 +142,8 @@ pub struct Args {
     /// Print the list of ops
     #[arg(long)]
     listing: bool,
-    /// Also run the backward pass: gradients of the next-token loss as NAME.grad, and a table of them
+    /// Also run the backward pass: gradients of the loss as NAME.grad, and a table of them. The loss is that of the next tokens; in a
+    /// model of masked tokens, of each token in its own place that is not masked
     #[arg(long)]
     backward: bool,
     /// Print the five likeliest tokens after each token
@@ -235,7 +236,8 @@ pub fn run(mut args: Args) -> Result<()> {
     }
     if alone(&args) {
         // neither a model nor a run is needed
-        return pictures(&args, &outs, args.plot.iter().map(|_| picture::gelu(&[])).collect(), vec![]);
+        let constants = args.preset.over(&Config::default())?.activation_constants();
+        return pictures(&args, &outs, args.plot.iter().map(|_| picture::gelu(constants, &[])).collect(), vec![]);
     }
     if args.model.is_none() && args.preset.preset.is_none() {
         args.model = Some(args.weights.path()?.to_path_buf());

@@ -182,8 +182,8 @@ struct Page {
     /// Characters of a line of a table; 0 for any number.
     width: usize,
     paint: Paint,
-    /// The user's model, as a word of a command.
-    model: Option<String>,
+    /// Whether the walk is on a model of the user's.
+    theirs: bool,
     /// Whether the walk is on a model or texts that are not its own.
     other: bool,
 }
@@ -193,7 +193,7 @@ impl Page {
         let width = args.width.map_or_else(show::table_width, usize::from);
         let prose = if width == 0 { show::PROSE } else { width.clamp(20, show::PROSE) };
         let other = args.model.is_some() || !args.prompt.is_empty();
-        Page { prose, width, paint: show::paint(), model: args.model.as_ref().map(show::quoted), other }
+        Page { prose, width, paint: show::paint(), theirs: args.model.is_some(), other }
     }
 
     fn bold(&self, line: &str) -> String {
@@ -242,24 +242,11 @@ impl Page {
         text
     }
 
-    /// A command that looks at a model of the walk, for the user's.
-    fn on_theirs(&self, walk: &Walk, command: &str) -> String {
-        let Some(theirs) = &self.model else { return command.into() };
-        let own = |word: &str| walk.models.iter().any(|made| made.folder() == word);
-        let mut before = "";
-        let mut words = vec![];
-        for word in command.split(' ') {
-            words.push(if before == "--model" && own(word) { theirs } else { word });
-            before = word;
-        }
-        words.join(" ")
-    }
-
     /// What the walk is, how its models are made, and how another differs.
     fn begin(&self, live: &mut Live) -> Result<()> {
         let walk = live.walk();
         let mut parts = vec![self.bold(&format!("{}  {}", walk.name, walk.title)), wrap(&walk.about, 0, self.prose)];
-        if self.model.is_some() {
+        if self.theirs {
             let differences = live.differences()?;
             parts.push(differences.iter().map(|line| self.paragraph("Differs", line)).collect());
         } else {
@@ -307,7 +294,7 @@ impl Page {
         for (n, figure) in shown.figures.iter().enumerate() {
             let legend = self.legend(figure);
             let said_below = shown.figures.get(n + 1).is_some_and(|next| self.legend(next) == legend);
-            text += &format!("\n{}", self.figure(walk, figure));
+            text += &format!("\n{}", self.figure(figure));
             if !said_below {
                 text += &self.indented(&legend);
             }
@@ -326,7 +313,7 @@ impl Page {
             let begin = if check.holds { "" } else { "not met: " };
             text += &self.paragraph(label, &format!("{begin}{}", check.text));
         }
-        text += &self.commands("Try", step.commands.iter().map(|command| self.on_theirs(walk, command)));
+        text += &self.commands("Try", &step.commands);
         text + &self.commands("Refused", &step.refused) + "\n"
     }
 
@@ -344,7 +331,7 @@ impl Page {
         if legend.is_empty() { legend } else { format!("\n{legend}") }
     }
 
-    fn figure(&self, walk: &Walk, figure: &Figure) -> String {
+    fn figure(&self, figure: &Figure) -> String {
         let prose = self.prose - INDENT;
         let width = match &figure.view {
             View::Matrix(_) if figure.heat => prose,
@@ -354,8 +341,14 @@ impl Page {
         let options = TableOptions { width, decimals: figure.decimals.into(), ..TableOptions::default() };
         let mut text = String::new();
         if let Some(picture) = &figure.picture {
-            let what = format!("The document has a picture here ({:?}): {}. To draw it:", picture.words, picture.what);
-            text += &format!("{}  {}\n", wrap(&what, 0, prose), self.on_theirs(walk, &picture.command));
+            let mut what = format!("The document has a picture here ({:?}): {}.", picture.words, picture.what);
+            if !picture.command.is_empty() {
+                what += " To draw it:";
+            }
+            text += &wrap(&what, 0, prose);
+            if !picture.command.is_empty() {
+                text += &format!("  {}\n", picture.command);
+            }
         }
         let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption && (figure.heat || !matrix.index.is_empty()));
         if !figure.caption.is_empty() && !titled {

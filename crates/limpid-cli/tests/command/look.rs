@@ -344,6 +344,8 @@ fn a_picture_has_the_colours_of_its_values() {
     let [r, g, b] = Palette::Cividis.colour(255);
     assert!(fs::read_to_string(out("c.SVG")).unwrap().contains(&format!("#{r:02x}{g:02x}{b:02x}")));
     ok("inspect --plot gelu --plot-out gelu.svg");
+    ok("inspect --plot gelu --gelu-alpha 1.5 --gelu-beta 0.9 --plot-out gelu3.svg");
+    assert!(fs::read_to_string(out("gelu3.svg")).unwrap().contains("by tanh, α 1.5, β 0.9, γ 0.044715"));
     ok("inspect --model m --prompt star --plot gelu --plot-out gelu2.svg");
     assert!(fs::read_to_string(out("gelu2.svg")).unwrap().contains("values before the activation"));
     let names = ok("inspect --diagram list");

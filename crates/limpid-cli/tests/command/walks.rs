@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use crate::common::{Folder, LIMPID, text};
-use limpid_study::walk::{Show, Walk};
+use limpid_study::walk::{Show, Walk, WalkOptions, WalkStep};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -48,6 +48,16 @@ fn every_command_runs(name: &str) {
             assert!(limpid_study::lessons::Topic::named(name).is_ok(), "{lesson}");
         }
     }
+    // and on a text of the reader's
+    let text = walk.default_model().prompts.first().cloned().unwrap_or_else(|| " professionals to truly".into());
+    let prompts = vec![text.rsplit_once(' ').map_or(text.clone(), |(most, _)| most.into())];
+    let mut live = walk.clone().live(WalkOptions { prompts, ..WalkOptions::default() });
+    for step in &walk.steps {
+        let (commands, refused) = commands_of(&live.fitted(step).unwrap());
+        let plain = commands_of(step).0;
+        commands.iter().filter(|command| !plain.contains(command)).for_each(|command| run(command, false));
+        refused.iter().filter(|command| !step.refused.contains(command)).for_each(|command| run(command, true));
+    }
     assert!(wrong.is_empty(), "{} commands of {name}:\n{}", wrong.len(), wrong.join("\n"));
     // what is trained in memory is what the command trains
     if let [made] = &walk.models[..] {
@@ -85,6 +95,95 @@ fn every_command_of_the_decoder_readme_runs() {
 #[test]
 fn every_command_of_llm_cs_memory_runs() {
     every_command_runs("s4");
+}
+
+/// The commands that a step prints, those of its pictures too, and those that it says are refused.
+fn commands_of(step: &WalkStep) -> (Vec<String>, Vec<String>) {
+    let draws = |view: &Show| match view {
+        Show::Picture { command, .. } if !command.is_empty() => Some(command.clone()),
+        _ => None,
+    };
+    let commands = step.commands.iter().cloned().chain(step.views.iter().filter_map(draws)).collect();
+    (commands, step.refused.clone())
+}
+
+/// Models of other kinds, made by the command: byte pairs, shared heads and sizes of their own; masked tokens and segments.
+fn others(f: &Folder) -> [(&'static str, &'static str); 2] {
+    let llama = "train --preset nano-llama --data builtin:stories:60K --tokenizer bpe:300 --n-layer 2 --d-model 30 --n-head 6 --n-kv-head 2 \
+                 --d-head 4 --d-v 6 --d-ff 50 --context-length 24 --steps 2 --batch-size 2 --sample 0 --json --out llama";
+    f.ok(llama);
+    let bert = Walk::named("s2").unwrap().models.into_iter().find(|made| made.id == "bert").unwrap();
+    f.ok(&format!("{} --json", bert.command().replacen("limpid ", "", 1)));
+    [("llama", "The \"fox\" sang: $5"), ("s2-bert", "mouse eat [MASK]")]
+}
+
+/// Every command that a walk prints on another model runs there, with the walk's texts and with the reader's; and there are some.
+fn commands_run_on_others(walks: &[&str], prompted: bool) {
+    let f = Folder::new(&format!("walk-others-{}-{prompted}", walks.join("-")));
+    let mut seen = std::collections::BTreeSet::new();
+    for (model, text) in others(&f) {
+        for name in walks {
+            let walk = Walk::named(name).unwrap();
+            let prompts = if prompted { vec![text.to_string()] } else { vec![] };
+            let model = Some(f.0.join(model));
+            let mut live = walk.clone().live(WalkOptions { model, prompts, ..WalkOptions::default() });
+            let mut own = 0;
+            for step in &walk.steps {
+                let (commands, refused) = commands_of(&live.fitted(step).unwrap());
+                for (command, refused) in
+                    commands.into_iter().map(|c| (c, false)).chain(refused.into_iter().map(|c| (c, true)))
+                {
+                    // the others are the same on every model, and run above
+                    if command.contains(&f.0.display().to_string()) {
+                        own += 1;
+                        seen.insert((command, refused));
+                    }
+                }
+            }
+            assert!(own > 2, "{name} has {own} commands for this model");
+        }
+    }
+    let all: Vec<_> = seen.into_iter().collect();
+    let halves = all.chunks(all.len().div_ceil(2).max(1));
+    let wrong = std::thread::scope(|scope| {
+        let each = halves.map(|half| {
+            let f = &f;
+            scope.spawn(move || {
+                let bad = |(command, refused): &(String, bool)| {
+                    let out = sh(f, command);
+                    let said = text(&out.stdout);
+                    let right = match refused {
+                        true => matches!(out.status.code(), Some(1 | 2)) && said.contains("error: "),
+                        false => out.status.success() && !said.is_empty(),
+                    };
+                    (!right).then(|| format!("$ {command}\n{said}"))
+                };
+                half.iter().filter_map(bad).collect::<Vec<_>>()
+            })
+        });
+        each.collect::<Vec<_>>().into_iter().flat_map(|half| half.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(wrong.is_empty(), "{} of {} commands:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+}
+
+#[test]
+fn commands_run_on_other_models() {
+    commands_run_on_others(&["s2", "s4"], false);
+    commands_run_on_others(&["s4"], true);
+    // beside models of the walk's own, whose vocabularies lack the reader's words
+    let f = Folder::new("walk-others-text");
+    let [(llama, _), _] = others(&f);
+    let shown = f.ok(&format!("walk s2 --model {llama} --prompt 'The fox sang'"));
+    assert!(shown.contains("--prompt \"The fox sang\"") && !shown.contains("cat eat mouse\" --tensor"), "{shown}");
+}
+
+/// All of them, which takes half a minute: `cargo xtask sweep` runs it.
+#[test]
+#[ignore = "half a minute"]
+fn every_command_runs_on_other_models() {
+    for prompted in [false, true] {
+        commands_run_on_others(&Walk::ALL, prompted);
+    }
 }
 
 /// No line is longer than it may be, but for commands and for what has no space to be broken at; nothing steers a terminal.

@@ -130,6 +130,13 @@ const COMPUTED: &[(&str, Compute)] = &[
     ("s0.gelu.least_erf", |_| Ok(reals(worked::least(Activation::GeluErf)))),
     ("s0.gelu.least_tanh", |_| Ok(reals(worked::least(Activation::GeluTanh)))),
     ("s2.gelu.least", |_| Ok(reals(worked::least(Activation::GeluSigmoid)))),
+    ("s2.cross_entropy", |place| {
+        let (scores, target, smoothing) = shown(place.step, |work| match work {
+            Worked::CrossEntropy { scores, target, smoothing } => Some((scores.clone(), target.clone(), *smoothing)),
+            _ => None,
+        });
+        Ok(reals([0.0, smoothing].map(|s| worked::cross_entropy(&scores, &target, s))))
+    }),
     ("s0.dropout", |place| {
         let (x, mask, p) = shown(place.step, |work| match work {
             Worked::Dropout { x, mask, p } => Some((x.clone(), mask.clone(), *p)),

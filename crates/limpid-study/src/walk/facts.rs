@@ -255,8 +255,7 @@ fn least(f: impl Fn(f64) -> f64) -> (f64, f64) {
     (x, f(x))
 }
 
-pub(super) fn function(wanted: &[String], at: &[f64], [minimum, difference, slopes]: [bool; 3]) -> Views {
-    let k = Constants::USUAL;
+pub(super) fn function(k: Constants, wanted: &[String], at: &[f64], [minimum, difference, slopes]: [bool; 3]) -> Views {
     let mut functions = vec![];
     for name in wanted {
         match Activation::ALL.iter().find(|f| f.name() == name) {
@@ -274,6 +273,10 @@ pub(super) fn function(wanted: &[String], at: &[f64], [minimum, difference, slop
         [x.to_string()].into_iter().chain(cells).collect()
     };
     let mut all = vec![grid("", headers, at.iter().map(row))];
+    let usual = Constants { leak: k.leak, ..Constants::USUAL };
+    if functions.contains(&Activation::GeluTanh) && k != usual {
+        all.push(said(format!("gelu-tanh is this model's, with α = {}, β = {}, γ = {}", k.alpha, k.beta, k.gamma)));
+    }
     if minimum {
         for f in functions.iter().filter(|f| f.name().starts_with("gelu")) {
             let (x, y) = least(|x| value(*f, k, x));

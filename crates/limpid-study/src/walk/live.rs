@@ -43,7 +43,7 @@ pub struct WalkOptions {
 /// A walk on its models. Each is trained, or opened, when the first step asks for it, and kept.
 pub struct Live {
     walk: Walk,
-    options: WalkOptions,
+    pub(super) options: WalkOptions,
     ready: BTreeMap<String, Rc<Ready>>,
     /// Lines about a model of another kind, and the steps that they are about.
     differences: Option<Vec<(String, Vec<usize>)>>,
@@ -66,7 +66,7 @@ pub(super) struct Ready {
     /// The loss of each step of the training that made it, where it was made here.
     pub losses: Vec<f64>,
     /// What was made of texts that it has no words for.
-    notes: Vec<String>,
+    pub notes: Vec<String>,
     weights: Weights,
     /// Whether each sequence is followed by the next, so that its last token has a target.
     continued: bool,
@@ -155,6 +155,7 @@ impl Live {
         if self.is_other() {
             self.ready(&At::default())?; // what is wrong with the user's model or texts is no step's
         }
+        let step = &self.fitted(step)?;
         let mut figures: Vec<Figure> = vec![];
         for show in &step.views {
             match views::show(self, step, show) {
@@ -215,7 +216,7 @@ impl Live {
     }
 
     /// Whether the user brought a model or texts, which may lack what a step asks for.
-    fn is_other(&self) -> bool {
+    pub(super) fn is_other(&self) -> bool {
         self.options.model.is_some() || !self.options.prompts.is_empty()
     }
 
@@ -420,7 +421,13 @@ impl Live {
         })?;
         let mut ready = Ready { began: Some(recipe), losses, ..Ready::of(trained.lm) };
         ready.segments.clone_from(&made.segments);
-        self.show(&mut ready, made)?;
+        if self.options.model.is_some() {
+            // the user's texts are for the user's model
+            ready.show(&self.texts(made));
+            ready.continued = made.continued;
+        } else {
+            self.show(&mut ready, made)?;
+        }
         Ok(ready)
     }
 

@@ -14,6 +14,7 @@
 //! # Ok::<(), limpid_study::walk::WalkError>(())
 //! ```
 
+mod commands;
 mod computed;
 pub mod equal;
 mod facts;
@@ -28,8 +29,8 @@ mod views;
 mod worked;
 
 pub use equal::Equal;
-use live::Run;
 pub use live::{Live, WalkOptions};
+use live::{Ready, Run};
 pub use printed::{As, Check, Printed};
 pub use worked::Worked;
 
@@ -474,6 +475,9 @@ pub struct Line {
     pub to: String,
     /// The tensor of limpid's that holds it.
     pub of: String,
+    /// What the document remarks.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub notes: String,
 }
 
 /// A step on its models.
@@ -530,7 +534,7 @@ pub struct Picture {
     pub what: String,
     /// What the document says where it has it.
     pub words: String,
-    /// The command that draws it.
+    /// The command that draws it; empty where this model lacks what it would show.
     pub command: String,
     /// What the command draws, as SVG: where [`WalkOptions::pictures`] asks for it, and the figure is not the same already.
     #[serde(skip_serializing_if = "Vec::is_empty")]

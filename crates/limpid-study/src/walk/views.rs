@@ -50,7 +50,8 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         Show::Masks { forms, n } => live.run(&default, |run| masks(run, forms, *n)),
         Show::Printed { golden, of, decimals, at } => live.run(at, |run| as_printed(run, golden, of, *decimals, at)),
         Show::Function { names, at, minimum, difference, slopes } => {
-            facts::function(names, at, [*minimum, *difference, *slopes])
+            let k = live.ready(&default)?.config.activation_constants();
+            facts::function(k, names, at, [*minimum, *difference, *slopes])
         }
         Show::Shapes { of, by_position, formulas, about, at } => {
             live.run(at, |run| Ok(shapes(run, of, [*by_position, *formulas, *about], at)))
@@ -464,13 +465,15 @@ fn lines(run: &Run, rows: &[Line]) -> Vec<Figure> {
     let joined = |shape: &str| shape.split(", ").map(|own| own.replace(' ', "×")).collect::<Vec<_>>().join(", ");
     let row = |line: &Line| {
         let shape = run.get(&line.of).map(|tensor| {
-            let tensor = tensor.heads_first();
+            let joined = tensor.shape.len() == 4 && line.to.split(' ').count() == 3;
+            let tensor = if joined { merge(tensor) } else { tensor.heads_first() };
             tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join("×")
         });
         let shape = shape.unwrap_or_else(|_| "none here".into());
-        let Line { line, code, does, from, to, of } = line;
+        let Line { line, code, does, from, to, of, notes } = line;
         let out = if to.is_empty() { String::new() } else { format!(" → {}", joined(to)) };
-        said(format!("{line} {code}: {does}; {}{out}; {of} {shape}", joined(from)))
+        let notes = if notes.is_empty() { String::new() } else { format!(". {notes}") };
+        said(format!("{line} {code}: {does}; {}{out}; {of} {shape}{notes}", joined(from)))
     };
     rows.iter().map(row).collect()
 }

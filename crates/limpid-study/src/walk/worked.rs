@@ -69,6 +69,8 @@ pub enum Worked {
     },
     /// The rows of the look-up table of "Zero-to-Hero" that it prints, drawn again.
     LookUpTable,
+    /// The cross-entropy of a target that need not be one-hot with the softmax of scores, with label smoothing and without.
+    CrossEntropy { scores: Vec<f64>, target: Vec<f64>, smoothing: f64 },
     /// What changes when one token is another.
     Change {
         #[serde(default)]
@@ -109,6 +111,7 @@ pub(super) fn worked(live: &mut Live, work: &Worked, at: &At) -> Views {
             live.run(at, |run| Ok(multiplied(&head_rows(run, of, *head)?, "the live head")))
         }
         Worked::Dropout { x, mask, p } => Ok(vec![dropped(x, mask, *p)]),
+        Worked::CrossEntropy { scores, target, smoothing } => Ok(cross_entropies(scores, target, *smoothing)),
         Worked::Update { w, g, learning_rate, optimizers } => updated([*w, *g, *learning_rate], optimizers),
         Worked::Norms { rows, eps, kinds } => norms(rows, *eps, kinds),
         Worked::Softmax { scores, golden, labels, targets } => {
@@ -372,6 +375,32 @@ pub(super) fn softmax(scores: &[f64]) -> Vec<f64> {
 pub(super) fn losses(logits: &[f64]) -> Vec<f64> {
     let loss = |t| classify::reference::row(&mut logits.to_vec(), Target::Token(t), Terms::default(), None);
     (0..logits.len()).map(loss).collect()
+}
+
+/// The loss of a row of logits for a target that is a distribution, as limpid computes it.
+pub(super) fn cross_entropy(scores: &[f64], target: &[f64], smoothing: f64) -> f64 {
+    let target: Vec<f32> = target.iter().map(|y| *y as f32).collect();
+    let terms = Terms { smoothing: smoothing as f32, ..Terms::default() };
+    classify::reference::row(&mut scores.to_vec(), Target::Soft(&target), terms, None)
+}
+
+/// The same word by word, by the formula.
+fn cross_entropies(scores: &[f64], target: &[f64], smoothing: f64) -> Vec<Figure> {
+    let p = softmax(scores);
+    let even = target.iter().sum::<f64>() / target.len() as f64;
+    let smooth: Vec<f64> = target.iter().map(|y| (1.0 - smoothing) * y + smoothing * even).collect();
+    let part = |y: &f64, p: &f64| -y * p.ln();
+    let row = |i: usize| {
+        let cells = [target[i], p[i], part(&target[i], &p[i]), smooth[i], part(&smooth[i], &p[i])];
+        std::iter::once((i + 1).to_string()).chain(cells.map(|cell| format!("{cell:.6}"))).collect()
+    };
+    let [plain, smoothed] = [target, &smooth].map(|y| y.iter().zip(&p).map(|(y, p)| part(y, p)).sum::<f64>());
+    let [sum, smooth_sum] = [plain, smoothed].map(|sum| format!("{sum:.6}"));
+    let rows = (0..target.len()).map(row).chain([row!["sum", "", "", sum, "", smooth_sum]]);
+    let spread = format!("y, {smoothing} of it spread");
+    let table = grid("", ["j", "y", "ŷ", "−y log ŷ", &spread, "−y log ŷ of that"], rows);
+    let own = [(plain, 0.0), (smoothed, smoothing)].map(|(by, s)| (by - cross_entropy(scores, target, s)).abs() < 1e-6);
+    vec![table, verdict("the losses that limpid computes are these sums", own == [true; 2])]
 }
 
 fn distribution(scores: &[f64], labels: &[String], targets: bool) -> Figure {

@@ -4,7 +4,7 @@
 //! elsewhere than a document does: a word then goes with what was computed, a sum or a norm, and not with its place.
 
 use super::{SUB, TABLE, digits, lookup, symbol_within};
-use limpid_core::config::{Activation, Axis, Config, Mask, NormPlace, QkNorm, axis};
+use limpid_core::config::{Activation, Axis, Config, Mask, NormPlace, Positions, QkNorm, axis};
 use limpid_core::model::{Module, in_block};
 
 axis! {
@@ -299,6 +299,24 @@ fn scaled(config: &Config) -> Option<String> {
         config.attention_factor.is_none() && !config.attention_scale_by_layer && config.attention_softcap == 0.0;
     let by = || if config.attention_scale { format!("/√{}", config.d_head()) } else { String::new() };
     plain.then(by)
+}
+
+/// The axes of a model's own, what they are, and how large.
+pub(crate) fn sizes(c: &Config) -> impl Iterator<Item = (&'static str, &'static str, usize)> {
+    let kv = c.heads().n_kv_head;
+    let all = [
+        (c.positions == Positions::Learned).then_some(("n_ctx", "context", c.context_length)),
+        Some(("d_model", "d_model", c.d_model)),
+        c.d_embed.map(|wide| ("d_embed", "d_embed", wide)),
+        Some(("head", "heads", c.n_head)),
+        (kv != c.n_head).then_some(("kv_head", "heads of keys and values", kv)),
+        Some(("d_head", "d_head", c.d_head())),
+        (c.d_value() != c.d_head()).then_some(("d_v", "features of a value", c.d_value())),
+        Some(("d_ff", "d_ff", c.d_ff)),
+        Some(("d_vocab", "vocabulary", c.vocab_size)),
+        Some(("n_layer", "blocks", c.n_layer)),
+    ];
+    all.into_iter().flatten()
 }
 
 /// The axis of a value's features: of its own where it has another number of them than queries and keys.

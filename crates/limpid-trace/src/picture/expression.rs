@@ -31,7 +31,7 @@ impl Trace<'_> {
         let asked = asked.trim();
         let inner = |name: &str| asked.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
         if asked == "gelu" {
-            return Ok(gelu(&self.before_activation()?));
+            return Ok(gelu(self.model.config.activation_constants(), &self.before_activation()?));
         }
         if asked == "loss" {
             return self.loss(labels);
@@ -318,17 +318,20 @@ fn cosines(asked: &str, matrix: Matrix) -> Result<Matrix, TraceError> {
 const GELU: (f64, usize) = (4.0, 161);
 
 /// GELU by its definition, x Φ(x), its two approximations and ReLU; how far the approximations are from it; and, of a model, how its
-/// values before the activation are spread.
-pub fn gelu(before: &[f32]) -> TensorPlot {
+/// values before the activation are spread. `k` has the constants of the approximation by tanh.
+pub fn gelu(k: Constants, before: &[f32]) -> TensorPlot {
     use Activation::{GeluErf, GeluSigmoid, GeluTanh, Relu};
     let (end, n) = GELU;
     let points = |f: &dyn Fn(f64) -> f64| {
         let x = |i: usize| -end + 2.0 * end * i as f64 / (n - 1) as f64;
         (0..n).map(|i| (x(i), f(x(i)))).collect()
     };
-    let of = |activation: Activation| move |x: f64| value(activation, Constants::USUAL, x);
+    let of = |activation: Activation| move |x: f64| value(activation, k, x);
+    let usual = [k.alpha, k.beta, k.gamma] == [Constants::USUAL.alpha, Constants::USUAL.beta, Constants::USUAL.gamma];
+    let own = format!("by tanh, α {}, β {}, γ {}", k.alpha, k.beta, k.gamma);
+    let by_tanh = if usual { "by tanh" } else { &own };
     let names =
-        [(GeluErf, "GELU: x Φ(x)"), (GeluTanh, "by tanh"), (GeluSigmoid, "by sigmoid: x σ(1.702 x)"), (Relu, "ReLU")];
+        [(GeluErf, "GELU: x Φ(x)"), (GeluTanh, by_tanh), (GeluSigmoid, "by sigmoid: x σ(1.702 x)"), (Relu, "ReLU")];
     let series = names.map(|(activation, label)| Series { label: label.into(), points: points(&of(activation)) });
     let far = |activation: Activation, label: &str| Series {
         label: label.into(),
@@ -340,7 +343,7 @@ pub fn gelu(before: &[f32]) -> TensorPlot {
         Chart {
             title: "how far the approximations are from it".into(),
             axes: axes("f(x) - x Φ(x)"),
-            series: vec![far(GeluTanh, "by tanh"), far(GeluSigmoid, "by sigmoid")],
+            series: vec![far(GeluTanh, by_tanh), far(GeluSigmoid, "by sigmoid")],
             ..Chart::default()
         },
     ];

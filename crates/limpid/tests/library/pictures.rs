@@ -134,7 +134,7 @@ fn cosines_of_all_rows() {
 /// R326.
 #[test]
 fn the_figure_of_the_gelus() {
-    let plot = limpid::trace::picture::gelu(&[]);
+    let plot = limpid::trace::picture::gelu(Constants::USUAL, &[]);
     let functions = &chart(&plot.parts[0]).series;
     let order = [Activation::GeluErf, Activation::GeluTanh, Activation::GeluSigmoid, Activation::Relu];
     for (series, activation) in functions.iter().zip(order) {
@@ -145,6 +145,20 @@ fn the_figure_of_the_gelus() {
     assert!(far(0) < 5e-4 && far(0) > 4e-4 && far(1) < 0.021 && far(1) > 0.02, "{} {}", far(0), far(1));
     let svg = plot.svg(None);
     assert_eq!((svg.matches("class=\"l s").count(), plot.parts.len()), (2 * 6, 2));
+    // the model's own constants
+    for (alpha, beta, gamma) in [(1.5, 0.9, 0.1), (1.0, 0.5, 0.044715), (-1.0, 0.8, 0.0)] {
+        let config = Config { gelu_alpha: alpha, gelu_beta: beta, gelu_gamma: gamma, ..tiny() };
+        seen(&config, |trace, labels| {
+            let plot = trace.plot("gelu", labels).unwrap();
+            let by_tanh = &chart(&plot.parts[0]).series[1];
+            let formula = |x: f64| {
+                let z = alpha * x;
+                x * 0.5 * (1.0 + (beta * (z + gamma * z.powi(3))).tanh())
+            };
+            assert!(by_tanh.points.iter().all(|(x, y)| (y - formula(*x)).abs() < 1e-12), "{}", by_tanh.label);
+            assert_eq!(by_tanh.label, format!("by tanh, α {alpha}, β {beta}, γ {gamma}"));
+        });
+    }
     // a model's own values are counted beneath
     seen(&tiny(), |trace, labels| {
         let plot = trace.plot("gelu", labels).unwrap();

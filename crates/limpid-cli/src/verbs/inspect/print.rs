@@ -3,7 +3,7 @@
 use super::{Args, Gradient, Seen, draws, grid, headline, piece, short};
 use crate::show;
 use anyhow::Result;
-use limpid::config::Config;
+use limpid::config::{Config, Mask};
 use limpid::names::{self, Notation};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::table::{self, Masks, TableOptions};
@@ -132,7 +132,12 @@ fn gradients(seen: &Seen, config: &Config, notation: Option<Notation>, width: us
     if notation.is_some() {
         headers.insert(1, "symbol");
     }
-    let each = grid(String::new(), &headers, seen.gradients.iter().map(line));
+    // whose gradients they are, where it is not the next-token loss
+    let title = match config.mask {
+        Mask::Causal => "",
+        _ => "of the mean loss of each token in its own place; a masked one has none",
+    };
+    let each = grid(title.into(), &headers, seen.gradients.iter().map(line));
     let line = |(name, norm): &(String, f64)| vec![name.clone(), short(*norm)];
     let layers = grid(String::new(), &["gradient of the parameters of", "norm"], seen.layers.iter().map(line));
     [each, layers].map(|grid| grid.text(width))
