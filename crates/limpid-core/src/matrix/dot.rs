@@ -19,7 +19,7 @@ use super::tile;
 use super::vector::{Body, Vector, avx2, avx2_vnni, avx512, avx512_vnni, plain};
 use super::view::{Mat, MatMut};
 use crate::numeric::blocks::GROUP;
-use crate::numeric::simd::{Kernel, Level, MulAdd};
+use crate::numeric::simd::{Kernel, Level, MulAdd, Vectors};
 use std::ops::Range;
 
 /// How many neighbours of a rounded row share a scale.
@@ -256,10 +256,7 @@ struct Tile<'a, X> {
 fn tile(level: Level, tile: Tile<TileRows>) {
     let Tile { x, codes, panel, width, columns, sums } = tile;
     let all = columns.len() == WIDTH;
-    // whether vectors of 512 bits have the instruction
-    let wide = if matches!(x, TileRows::Exact(_)) { level.is_avx512() } else { level.has_vnni() };
-    let narrow = level.is_avx512() || level.of_floats().name() == "avx2";
-    let vnni = level.name() == "avx2-vnni";
+    let vnni = level.has_vnni();
     macro_rules! exact {
         ($compiled:ident, $vectors:literal, $bits:literal, $x:ident) => {
             match $x.rows {
@@ -285,23 +282,24 @@ fn tile(level: Level, tile: Tile<TileRows>) {
     }
     // SAFETY: the level has the instructions, or the CPU was asked for them; `panel` asserted what the bodies read.
     unsafe {
-        match (x, codes.bits) {
-            (TileRows::Exact(x), 4) if wide => exact!(avx512, 4, 4, x),
-            (TileRows::Exact(x), _) if wide => exact!(avx512, 4, 8, x),
-            (TileRows::Exact(x), 4) if narrow => exact!(avx2, 2, 4, x),
-            (TileRows::Exact(x), _) if narrow => exact!(avx2, 2, 8, x),
-            (TileRows::Exact(x), 4) => exact!(plain, 1, 4, x),
-            (TileRows::Exact(x), _) => exact!(plain, 1, 8, x),
-            (TileRows::Rounded(x), 4) if wide && all => rounded!(avx512_vnni, 4, 2, 4, x),
-            (TileRows::Rounded(x), _) if wide && all => rounded!(avx512_vnni, 4, 2, 8, x),
-            (TileRows::Rounded(x), 4) if wide => rounded!(avx512_vnni, 2, 2, 4, x),
-            (TileRows::Rounded(x), _) if wide => rounded!(avx512_vnni, 2, 2, 8, x),
-            (TileRows::Rounded(x), 4) if vnni => rounded!(avx2_vnni, 2, 1, 4, x),
-            (TileRows::Rounded(x), _) if vnni => rounded!(avx2_vnni, 2, 1, 8, x),
-            (TileRows::Rounded(x), 4) if narrow => rounded!(avx2, 2, 1, 4, x),
-            (TileRows::Rounded(x), _) if narrow => rounded!(avx2, 2, 1, 8, x),
-            (TileRows::Rounded(x), 4) => rounded!(plain, 1, 1, 4, x),
-            (TileRows::Rounded(x), _) => rounded!(plain, 1, 1, 8, x),
+        match (level.vectors(), x, codes.bits) {
+            (Vectors::Avx512, TileRows::Exact(x), 4) => exact!(avx512, 4, 4, x),
+            (Vectors::Avx512, TileRows::Exact(x), _) => exact!(avx512, 4, 8, x),
+            (Vectors::Avx2, TileRows::Exact(x), 4) => exact!(avx2, 2, 4, x),
+            (Vectors::Avx2, TileRows::Exact(x), _) => exact!(avx2, 2, 8, x),
+            (Vectors::Plain | Vectors::Neon, TileRows::Exact(x), 4) => exact!(plain, 1, 4, x),
+            (Vectors::Plain | Vectors::Neon, TileRows::Exact(x), _) => exact!(plain, 1, 8, x),
+            (Vectors::Avx512, TileRows::Rounded(x), 4) if vnni && all => rounded!(avx512_vnni, 4, 2, 4, x),
+            (Vectors::Avx512, TileRows::Rounded(x), _) if vnni && all => rounded!(avx512_vnni, 4, 2, 8, x),
+            (Vectors::Avx512, TileRows::Rounded(x), 4) if vnni => rounded!(avx512_vnni, 2, 2, 4, x),
+            (Vectors::Avx512, TileRows::Rounded(x), _) if vnni => rounded!(avx512_vnni, 2, 2, 8, x),
+            (Vectors::Avx2, TileRows::Rounded(x), 4) if vnni => rounded!(avx2_vnni, 2, 1, 4, x),
+            (Vectors::Avx2, TileRows::Rounded(x), _) if vnni => rounded!(avx2_vnni, 2, 1, 8, x),
+            // without that instruction, vectors of 256 bits are as good
+            (Vectors::Avx2 | Vectors::Avx512, TileRows::Rounded(x), 4) => rounded!(avx2, 2, 1, 4, x),
+            (Vectors::Avx2 | Vectors::Avx512, TileRows::Rounded(x), _) => rounded!(avx2, 2, 1, 8, x),
+            (Vectors::Plain | Vectors::Neon, TileRows::Rounded(x), 4) => rounded!(plain, 1, 1, 4, x),
+            (Vectors::Plain | Vectors::Neon, TileRows::Rounded(x), _) => rounded!(plain, 1, 1, 8, x),
         }
     }
 }

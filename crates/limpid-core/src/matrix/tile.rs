@@ -11,7 +11,7 @@
 use super::sums::Start;
 use super::vector::{Body, Vector, avx2, avx512, avx512_bf16, plain};
 use super::view::{Mat, MatMut};
-use crate::numeric::simd::Level;
+use crate::numeric::simd::{Level, Vectors};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -21,10 +21,10 @@ pub const TALL: usize = 6;
 
 /// Rows and columns of a tile.
 pub fn shape(level: Level) -> (usize, usize) {
-    match level.of_floats().name() {
-        "portable" | "unfused" => (4, 16),
-        "avx2" | "neon" => (TALL, 16),
-        _ => (TALL, 64),
+    match level.vectors() {
+        Vectors::Plain => (4, 16),
+        Vectors::Avx2 | Vectors::Neon => (TALL, 16),
+        Vectors::Avx512 => (TALL, 64),
     }
 }
 
@@ -100,7 +100,10 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Tiles, panel: &[f32], 
         a.mat.rows == c.rows() && cols <= width && panel.len() / width >= a.mat.cols && (!pairs || level.has_dot())
     );
     assert!(!matches!(start, Start::Row(row) if row.len() != cols));
-    let lanes = if level.of_floats().name() == "avx2" { 8 } else { 16 };
+    let lanes = match level.vectors() {
+        Vectors::Avx2 => 8,
+        Vectors::Plain | Vectors::Neon | Vectors::Avx512 => 16,
+    };
     let (vectors, whole) = (cols.div_ceil(lanes), cols.is_multiple_of(lanes));
     let past =
         start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
@@ -190,18 +193,19 @@ unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, pane
     }
     // SAFETY: passed on from the caller; `level` proves its instructions.
     unsafe {
-        match (level.of_floats().name(), vectors, pairs) {
-            ("avx512" | "avx512-bf16", 1, false) => rows!(avx512, 1, false),
-            ("avx512" | "avx512-bf16", 2, false) => rows!(avx512, 2, false),
-            ("avx512" | "avx512-bf16", 3, false) => rows!(avx512, 3, false),
-            ("avx512" | "avx512-bf16", _, false) => rows!(avx512, 4, false),
-            ("avx512-bf16", 1, true) => rows!(avx512_bf16, 1, true),
-            ("avx512-bf16", 2, true) => rows!(avx512_bf16, 2, true),
-            ("avx512-bf16", 3, true) => rows!(avx512_bf16, 3, true),
-            ("avx512-bf16", _, true) => rows!(avx512_bf16, 4, true),
-            ("avx2", 1, _) => rows!(avx2, 1, false),
-            ("avx2", _, _) => rows!(avx2, 2, false),
-            _ => rows!(plain, 1, false),
+        match (level.vectors(), vectors, pairs) {
+            (Vectors::Avx512, 1, false) => rows!(avx512, 1, false),
+            (Vectors::Avx512, 2, false) => rows!(avx512, 2, false),
+            (Vectors::Avx512, 3, false) => rows!(avx512, 3, false),
+            (Vectors::Avx512, _, false) => rows!(avx512, 4, false),
+            // pairs are for levels with their dot product alone (asserted by `panel`)
+            (Vectors::Avx512, 1, true) => rows!(avx512_bf16, 1, true),
+            (Vectors::Avx512, 2, true) => rows!(avx512_bf16, 2, true),
+            (Vectors::Avx512, 3, true) => rows!(avx512_bf16, 3, true),
+            (Vectors::Avx512, _, true) => rows!(avx512_bf16, 4, true),
+            (Vectors::Avx2, 1, _) => rows!(avx2, 1, false),
+            (Vectors::Avx2, _, _) => rows!(avx2, 2, false),
+            (Vectors::Plain | Vectors::Neon, _, _) => rows!(plain, 1, false),
         }
     }
 }
@@ -304,16 +308,16 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], us
         let body = (&mut sums_of_block, a, (&pairs[i * (block / 2) * width..], apart));
         // SAFETY: the level has the instructions, and every panel has a row for each two elements of a (asserted above).
         unsafe {
-            match (level.of_floats().name(), panels) {
-                ("avx512" | "avx512-bf16", _) => avx512(level, WidenPairs::<4>(body)),
-                ("avx2", 1) => avx2(level, WidenPairs::<2>(body)),
-                ("avx2", 2) => avx2(level, WidenPairs::<4>(body)),
-                ("avx2", 3) => avx2(level, WidenPairs::<6>(body)),
-                ("avx2", _) => avx2(level, WidenPairs::<8>(body)),
-                (_, 1) => plain(level, WidenPairs::<1>(body)),
-                (_, 2) => plain(level, WidenPairs::<2>(body)),
-                (_, 3) => plain(level, WidenPairs::<3>(body)),
-                (_, _) => plain(level, WidenPairs::<4>(body)),
+            match (level.vectors(), panels) {
+                (Vectors::Avx512, _) => avx512(level, WidenPairs::<4>(body)),
+                (Vectors::Avx2, 1) => avx2(level, WidenPairs::<2>(body)),
+                (Vectors::Avx2, 2) => avx2(level, WidenPairs::<4>(body)),
+                (Vectors::Avx2, 3) => avx2(level, WidenPairs::<6>(body)),
+                (Vectors::Avx2, _) => avx2(level, WidenPairs::<8>(body)),
+                (Vectors::Plain | Vectors::Neon, 1) => plain(level, WidenPairs::<1>(body)),
+                (Vectors::Plain | Vectors::Neon, 2) => plain(level, WidenPairs::<2>(body)),
+                (Vectors::Plain | Vectors::Neon, 3) => plain(level, WidenPairs::<3>(body)),
+                (Vectors::Plain | Vectors::Neon, _) => plain(level, WidenPairs::<4>(body)),
             }
         }
         sums.iter_mut().zip(sums_of_block).for_each(|(sum, chain)| *sum += chain);
@@ -363,7 +367,7 @@ impl<const C: usize> Body for WidenPairs<'_, C> {
 #[inline(always)]
 pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32], stride: usize) {
     #[cfg(target_arch = "x86_64")]
-    if level.is_avx512() || level.of_floats().name() == "avx2" {
+    if matches!(level.vectors(), Vectors::Avx2 | Vectors::Avx512) {
         // the strides are the caller's, so the place of the last element may overflow a usize
         let fits = |n: usize, stride: usize| {
             stride.checked_mul(15).and_then(|last| last.checked_add(16)).is_some_and(|end| end <= n)
@@ -447,16 +451,8 @@ mod tests {
                 let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     transpose(level, block.as_flattened(), 16, &mut all[2000..2017], stride);
                 }));
-                assert!(
-                    refused.is_err() || !level.of_floats().name().starts_with("avx512"),
-                    "{} {stride}",
-                    level.of_floats().name()
-                );
-                assert!(
-                    [&all[..2000], &all[2017..]].concat().iter().all(|x| *x == 0.0),
-                    "{} {stride}",
-                    level.of_floats().name()
-                );
+                assert!(refused.is_err() || level.vectors() != Vectors::Avx512, "{level} {stride}",);
+                assert!([&all[..2000], &all[2017..]].concat().iter().all(|x| *x == 0.0), "{level} {stride}",);
             }
             let mut fits = [0.0; 15 * 17 + 16];
             transpose(level, block.as_flattened(), 16, &mut fits, 17);

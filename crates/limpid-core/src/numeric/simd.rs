@@ -34,6 +34,21 @@ enum Isa {
     Neon,
 }
 
+/// The vectors that the products of a level run on. Code that differs by level matches on them without a default arm, so that the compiler
+/// names every place which a new one must enter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code)] // a CPU has some of them; code is written for all
+pub(crate) enum Vectors {
+    /// Sixteen lanes in plain Rust.
+    Plain,
+    /// The same, on a CPU with 32 registers of 128 bits.
+    Neon,
+    /// 256 bits.
+    Avx2,
+    /// 512 bits.
+    Avx512,
+}
+
 /// a b + c, as a level computes it.
 pub trait MulAdd {
     /// a b + c
@@ -162,30 +177,36 @@ impl Level {
         self != Level::UNFUSED
     }
 
-    /// The level whose instructions for floats it has: `avx2` for `avx2-vnni`, of others itself.
-    pub(crate) fn of_floats(self) -> Level {
+    /// The vectors that its products run on.
+    pub(crate) fn vectors(self) -> Vectors {
         match self.0 {
+            Isa::Portable | Isa::Unfused => Vectors::Plain,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2Vnni => Level(Isa::Avx2),
-            _ => self,
+            Isa::Avx2 | Isa::Avx2Vnni => Vectors::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 => Vectors::Avx512,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Vectors::Neon,
         }
-    }
-
-    /// Whether vectors of 16 f32 can be used.
-    pub(crate) fn is_avx512(self) -> bool {
-        self.name().starts_with("avx512")
     }
 
     /// Whether products of bf16 pairs are one instruction.
     pub(crate) fn has_dot(self) -> bool {
-        self.name() == "avx512-bf16"
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Isa::Avx512Bf16;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
-    /// Whether products of four bytes, with integer sums, are one instruction on vectors of 512 bits. The sums are exact with or without it, so
-    /// this is not a level of its own.
+    /// Whether products of four bytes, with integer sums, are one instruction on the level's vectors. The sums are exact with or without it, so
+    /// on vectors of 512 bits this is not a level of its own.
     pub(crate) fn has_vnni(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.is_avx512() && is_x86_feature_detected!("avx512vnni");
+        return match self.vectors() {
+            Vectors::Plain | Vectors::Neon => false,
+            Vectors::Avx2 => self.0 == Isa::Avx2Vnni,
+            Vectors::Avx512 => is_x86_feature_detected!("avx512vnni"),
+        };
         #[cfg(not(target_arch = "x86_64"))]
         false
     }

@@ -7,6 +7,8 @@ use super::pool::Pool;
 use crate::backend::{BackendError, Result};
 use crate::matrix::Precision;
 use crate::matrix::arena::Arena;
+#[cfg(target_arch = "x86_64")]
+use crate::numeric::simd::Vectors;
 use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -115,21 +117,21 @@ impl Roof {
 /// cycle, four to six cycles each), as far as there are registers. Returns the number of operations.
 fn chains(level: Level, of: Precision, times: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    match (level.name(), of) {
+    match (level.vectors(), of) {
         // SAFETY: the level proves the instructions.
-        ("avx512-bf16", Precision::Bf16) => return unsafe { avx512_bf16(times) },
+        (Vectors::Avx512, Precision::Bf16) if level.has_dot() => return unsafe { avx512_bf16(times) },
         // SAFETY: as above, and the CPU was asked for VNNI.
-        (_, Precision::Int8) if level.has_vnni() => return unsafe { avx512_vnni(times) },
+        (Vectors::Avx512, Precision::Int8) if level.has_vnni() => return unsafe { avx512_vnni(times) },
         // SAFETY: the level proves the instructions.
-        ("avx2-vnni", Precision::Int8) => return unsafe { avx2_vnni(times) },
+        (Vectors::Avx2, Precision::Int8) if level.has_vnni() => return unsafe { avx2_vnni(times) },
         // SAFETY: as above: all levels of AVX-512 have AVX2.
-        ("avx2" | "avx512" | "avx512-bf16", Precision::Int8) => return unsafe { avx2_bytes(times) },
+        (Vectors::Avx2 | Vectors::Avx512, Precision::Int8) => return unsafe { avx2_bytes(times) },
         // without the dot product, bf16 is multiplied as f32
         // SAFETY: as above.
-        ("avx512" | "avx512-bf16", _) => return unsafe { avx512(times) },
+        (Vectors::Avx512, _) => return unsafe { avx512(times) },
         // SAFETY: as above.
-        ("avx2" | "avx2-vnni", _) => return unsafe { avx2(times) },
-        _ => {}
+        (Vectors::Avx2, _) => return unsafe { avx2(times) },
+        (Vectors::Plain | Vectors::Neon, _) => {}
     }
     let _ = of;
     level.run(Chains(times))
