@@ -27,6 +27,7 @@ use dialect::huggingface::{self, Family};
 pub use dialect::regained;
 use dialect::{Link, Linked, Names, TensorLayout};
 use limpid_base::files;
+use limpid_base::plural::plural;
 use limpid_base::words::{not_json, system};
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
@@ -513,12 +514,13 @@ impl Checkpoint {
             let (name, tokens, vocab_size) = (t.name().to_string(), t.vocab_size(), opened.config.vocab_size);
             return Err(CheckpointError::Mismatch { path: path.into(), name, tokens, vocab_size });
         }
-        let (layers, tensors) = (opened.config.n_layer, opened.store.names().count());
+        let blocks = if opened.config.shared_blocks { 1 } else { opened.config.n_layer };
+        let tensors = opened.store.names().count();
         // queries, keys and values, what follows them, and two of the feed-forward network
-        if layers > tensors / 4 {
-            let what = format!(
-                "its configuration has {layers} layers of 4 tensors or more, but there are only {tensors} tensors"
-            );
+        if blocks > tensors / 4 {
+            let blocks = plural(blocks, "block");
+            let what =
+                format!("its configuration has {blocks} of 4 tensors or more, but there are only {tensors} tensors");
             return refuse(opened.store.path(), what);
         }
         let model = opened.outline()?;

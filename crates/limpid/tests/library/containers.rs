@@ -4,11 +4,14 @@
 use crate::common::counting::most;
 use crate::common::folder::Folder;
 use crate::common::mutate::{self, Dice};
-use limpid::checkpoint::CheckpointError;
+use crate::random_config::configs;
 use limpid::checkpoint::gguf::{self, Array, GgufValue, Metadata};
 use limpid::checkpoint::llmc::{self, Header};
 use limpid::checkpoint::safetensors_file as st;
 use limpid::checkpoint::store::{Dtype, Facts, OutputTensor, Store, encode};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, save};
+use limpid::config::Config;
+use limpid::model::{Mode, Model, Param};
 use limpid::numeric::blocks::Quant;
 use limpid::numeric::random;
 use std::fs;
@@ -46,6 +49,40 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 fn values(store: &Store, name: &str) -> Vec<f32> {
     store.get(name).unwrap().values().unwrap().into_owned()
+}
+
+/// Models of any number of blocks open again in every format that takes them, also where all blocks share the tensors of one.
+#[test]
+fn models_of_many_blocks_open_again() {
+    let folder = Folder::new("blocks");
+    let mut opened = [0; 2];
+    for (i, config) in configs().into_iter().enumerate() {
+        let config = Config { n_layer: [1, 3, 5, 12, 40][i % 5], ..config };
+        let Ok(model) = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }) else { continue };
+        let values = |param: &Param| normal(param.region.len());
+        for format in [Format::Limpid, Format::HuggingFace, Format::Gguf] {
+            let path = folder.0.join(format!("{i}-{format:?}"));
+            if save(&path, format, &Dtype::F32, &ModelData::new(&config, &values)).is_err() {
+                assert!(format != Format::Limpid, "{config}: limpid's own files take every model");
+                continue;
+            }
+            let found = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{config}: {e}"));
+            assert_eq!(
+                (found.config.n_layer, found.config.shared_blocks),
+                (config.n_layer, config.shared_blocks && config.n_layer > 1)
+            );
+            for param in &model.params {
+                assert_eq!(
+                    bits(&found.values(&model, param).unwrap()),
+                    bits(&values(param)),
+                    "{config}: {}",
+                    param.name
+                );
+            }
+            opened[usize::from(config.shared_blocks && config.n_layer > 4)] += 1;
+        }
+    }
+    assert!(opened.iter().all(|n| *n > 20), "{opened:?}");
 }
 
 /// Opens each of the files, and finds in the error the file's name and every text that should be in it.
