@@ -309,9 +309,10 @@ impl Checkpoint {
         let adapters = self.adapters.into_iter().chain([adapter]).collect();
         // an adapter of conversations ends its turns
         let taught = if path != self.path && path.join(GENERATION).exists() { ends(path)? } else { vec![] };
-        let (ends, carried) = match taught.is_empty() {
-            true => (self.ends, self.carried),
-            false => (taught.clone(), self.carried.with_ends(taught)),
+        let (ends, carried) = if taught.is_empty() {
+            (self.ends, self.carried)
+        } else {
+            (taught.clone(), self.carried.with_ends(taught))
         };
         Ok(Checkpoint { adapters, tokenizer, chat_template, ends, carried, ..self })
     }

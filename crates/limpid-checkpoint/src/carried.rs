@@ -202,10 +202,8 @@ impl Carried {
         for name in &self.names {
             let (from, to) = (self.folder.join(name), to.join(name));
             let bytes = if name == GENERATION && !self.ends.is_empty() {
-                let mut config: Map<String, Value> = match from.exists() {
-                    true => read_json(&from, "it is not an object in JSON")?,
-                    false => Map::new(),
-                };
+                let mut config: Map<String, Value> =
+                    if from.exists() { read_json(&from, "it is not an object in JSON")? } else { Map::new() };
                 config.insert(EOS.into(), ids(&self.ends));
                 format!("{:#}\n", Value::from(config)).into_bytes()
             } else {

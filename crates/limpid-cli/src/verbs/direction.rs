@@ -182,11 +182,10 @@ fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
     };
     let (model, prompt, steps) = (args.weights.words()?, show::quoted(prompt), show::quoted(steps));
     let program = show::program();
-    let left_out = match left_out(found, out) {
-        true => {
-            "Layer 0 is not in it: llama.cpp's control vectors have no place for that layer. FILE.json or FILE.safetensors holds all.\n"
-        }
-        false => "",
+    let left_out = if left_out(found, out) {
+        "Layer 0 is not in it: llama.cpp's control vectors have no place for that layer. FILE.json or FILE.safetensors holds all.\n"
+    } else {
+        ""
     };
     Ok(format!(
         "Written to {}.\n{left_out}To steer with it:\n{program} generate{model} --prompt {prompt} --intervene {steps}\n",

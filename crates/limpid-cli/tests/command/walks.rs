@@ -152,9 +152,10 @@ fn commands_run_on_others(walks: &[&str], prompted: bool) {
                 let bad = |(command, refused): &(String, bool)| {
                     let out = sh(f, command);
                     let said = text(&out.stdout);
-                    let right = match refused {
-                        true => matches!(out.status.code(), Some(1 | 2)) && said.contains("error: "),
-                        false => out.status.success() && !said.is_empty(),
+                    let right = if *refused {
+                        matches!(out.status.code(), Some(1 | 2)) && said.contains("error: ")
+                    } else {
+                        out.status.success() && !said.is_empty()
                     };
                     (!right).then(|| format!("$ {command}\n{said}"))
                 };

@@ -1,4 +1,4 @@
-//! The forward of every op: one match that calls the kernels in `ops`. The team of threads shares rows or heads.
+//! The forward of every op: one match that calls the files of `kernels/`. The team of threads shares rows or heads.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::cache::Cache;
