@@ -60,14 +60,33 @@ const READ: &[&str] = &[
 
 /// Whether a run writes files of this name.
 fn is_own(name: &str) -> bool {
-    let name = name.strip_suffix(".partial").unwrap_or(name);
+    let name = unfinished(name).unwrap_or(name);
     OWN.contains(&name) || name.starts_with("events.out.tfevents.") && name.ends_with(".limpid")
+}
+
+/// The name of the file that would have taken the place of another, had it been written to its end.
+fn unfinished(name: &str) -> Option<&str> {
+    Some(name.strip_suffix(files::PARTIAL)?.rsplit_once('.')?.0)
+}
+
+/// Removes what a process that was killed left half written.
+pub(crate) fn sweep(folder: &Path) {
+    let state = folder.join("state");
+    let own = names(folder).into_iter().filter(|name| is_own(name)).map(|name| folder.join(name));
+    let left = own.chain(names(&state).into_iter().map(|name| state.join(name)));
+    let half = |path: &PathBuf| path.is_file() && path.to_str().is_some_and(|path| unfinished(path).is_some());
+    left.filter(half).for_each(|path| drop(files::remove(&path)));
 }
 
 /// Whether a file of this name would be read together with a run's own files, or instead of them.
 fn is_read(name: &str) -> bool {
     let shard = |start: &str, end: &str| name.starts_with(start) && name.ends_with(end);
     READ.contains(&name) || shard("model-", ".safetensors") || shard("pytorch_model", ".bin")
+}
+
+/// Whether a file of this name is read as part of a run or of a model.
+pub fn is_part(name: &str) -> bool {
+    name != "report.html" && (is_own(name) || is_read(name))
 }
 
 /// Whether a file of this name marks a folder as one of a model or of a run.
@@ -95,7 +114,7 @@ pub fn look(folder: &Path) -> FolderContents {
     let began = state.join("lock").exists();
     if names.is_empty() {
         FolderContents::Nothing
-    } else if state.join("last.safetensors").exists() || began && folder.join("summary.json").exists() {
+    } else if state.join("last.safetensors").is_file() || began && folder.join("summary.json").is_file() {
         FolderContents::Run
     } else if began || names == ["state"] {
         FolderContents::Begun

@@ -8,7 +8,10 @@ pub use map::Map;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// How the name of a file ends that is not written to its end yet: FILE, a dot, some letters, and this. A process that is killed leaves it.
+pub const PARTIAL: &str = ".partial";
 
 /// Reads all of a file that should be small, like a configuration or a vocabulary. Only a regular file of at most
 /// `limit` bytes is read: a named pipe would wait for ever, and a device may have no end.
@@ -183,12 +186,10 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
             "it is a folder, a pipe or a device: it is left as it is",
         ));
     }
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".partial");
-    let beside = path.with_file_name(name);
+    may()?;
     // created here, so that it has the permissions that files get
-    let done = OutputFile::create(&beside)
-        .and_then(|_| write(&beside))
+    let beside = beside(path, |new| File::options().write(true).create_new(true).open(new).map(drop))?;
+    let done = write(&beside)
         .and_then(|()| {
             may()?;
             sync(&File::open(&beside)?)
@@ -201,6 +202,20 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
         let _ = fs::remove_file(&beside);
     }
     done.and_then(|()| sync_folder_of(path))
+}
+
+/// Makes what will take the place of `path` in the same folder, under a name of its own: two writers of one file write into two.
+fn beside(path: &Path, make: impl FnMut(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
+    let mut prefix = path.file_name().unwrap_or_default().to_os_string();
+    prefix.push(".");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).suffix(PARTIAL).disable_cleanup(true);
+    Ok(builder.make_in(folder_of(path), make)?.path().to_path_buf())
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Creates a folder and its missing parents.
@@ -231,16 +246,12 @@ pub fn remove(path: &Path) -> io::Result<()> {
 /// # Errors
 /// Whatever the file system says; what was at `to` is then unchanged, as with [`replace`].
 pub fn link(from: &Path, to: &Path) -> io::Result<()> {
-    let mut name = to.file_name().unwrap_or_default().to_os_string();
-    name.push(".link"); // not the name that `replace` writes into: what is written there would be written into `from`
-    let beside = to.with_file_name(name);
-    remove(&beside)?;
     may()?;
-    match fs::hard_link(from, &beside) {
+    let beside = match beside(to, |new| fs::hard_link(from, new)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
         Err(_) => return replace(to, |beside| fs::copy(from, beside).map(drop)),
-        Ok(()) => {}
-    }
+        Ok(beside) => beside,
+    };
     let done = may().and_then(|()| fs::rename(&beside, to));
     // if it was not renamed; or if both were names of one file already, which are then left as they are
     let _ = fs::remove_file(&beside);
@@ -251,8 +262,7 @@ pub fn link(from: &Path, to: &Path) -> io::Result<()> {
 /// every system can open folders; those that cannot keep names by themselves.)
 fn sync_folder_of(path: &Path) -> io::Result<()> {
     may()?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match File::open(folder) {
+    match File::open(folder_of(path)) {
         Ok(folder) if cfg!(unix) => match sync(&folder) {
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()), // a file system that cannot sync folders
             done => done,
@@ -346,23 +356,19 @@ pub mod faults {
 /// # Errors
 /// The error of `write` or of the file system; the old folder is then unchanged, and nothing is left beside it.
 pub fn replace_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    let beside = |tag: &str| {
-        let mut name = path.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{tag}-{}", std::process::id())); // two programs may write at once
-        path.with_file_name(name)
-    };
-    let (new, old) = (beside("partial"), beside("old"));
     may()?;
-    fs::create_dir(&new)?;
-    let full = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    let new = beside(path, |new| fs::create_dir(new))?;
+    let old = new.with_extension("old");
     let in_two_steps = || {
         fs::rename(path, &old)?;
         fs::rename(&new, path).inspect_err(|_| drop(fs::rename(&old, path)))?;
         fs::rename(&old, &new)
     };
-    let done = write(&new)
-        .and_then(|()| may())
-        .and_then(|()| if full { exchange(&new, path).or_else(|_| in_two_steps()) } else { fs::rename(&new, path) });
+    let done = write(&new).and_then(|()| may()).and_then(|()| {
+        // it may have been filled while this one was written
+        let full = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+        if full { exchange(&new, path).or_else(|_| in_two_steps()) } else { fs::rename(&new, path) }
+    });
     // `new` is now the old folder, or an unfinished one
     let _ = fs::remove_dir_all(&new);
     done
@@ -422,6 +428,37 @@ mod tests {
             assert!(read_small(&pipe, 9).unwrap_err().to_string().contains("a pipe"));
         }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// The second begins and ends while the first is writing.
+    #[test]
+    fn two_writers_of_one_place_do_not_meet() {
+        let root = std::env::temp_dir().join(format!("limpid-writers-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let [file, folder, from] = ["file", "folder", "from"].map(|name| root.join(name));
+        fs::write(&from, "linked").unwrap();
+        let put = |path: &Path, text: &str| File::options().append(true).open(path)?.write_all(text.as_bytes());
+        type Second<'a> = &'a dyn Fn() -> io::Result<()>;
+        let seconds: [Second; 2] = [&|| replace(&file, |new| put(new, "second")), &|| link(&from, &file)];
+        for (second, theirs) in seconds.into_iter().zip(["second", "linked"]) {
+            replace(&file, |new| {
+                put(new, "fir")?;
+                second()?;
+                assert_eq!(fs::read_to_string(&file)?, theirs);
+                put(new, "st")
+            })
+            .unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), "first");
+        }
+        replace_folder(&folder, |new| {
+            fs::write(new.join("a"), "first")?;
+            replace_folder(&folder, |new| fs::write(new.join("b"), "second"))
+        })
+        .unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(fs::read_to_string(&from).unwrap(), "linked");
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 3, "nothing is left beside them");
+        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The state that a run saves, and the files below `state/` that hold it.
 
 use crate::error::{Result, TrainError};
+use crate::folder;
 use crate::log::writer::Mark;
 use crate::recipe::{Recipe, RunSettings, Schedule};
 use limpid_base::files::{self, OutputFile};
@@ -205,7 +206,11 @@ pub(super) fn lock(folder: &Path) -> Result<OutputFile> {
     match lock.try_lock() {
         Err(TryLockError::WouldBlock) => Err(TrainError::Busy { path: folder.into() }),
         // a file system without locks keeps nobody out
-        Err(TryLockError::Error(_)) | Ok(()) => Ok(lock),
+        Err(TryLockError::Error(_)) => Ok(lock),
+        Ok(()) => {
+            folder::sweep(folder); // nobody else writes there now
+            Ok(lock)
+        }
     }
 }
 
