@@ -225,6 +225,8 @@ pub struct Chat {
     pub skipped: usize,
     /// Why the first of them was.
     pub first_skipped: Option<ChatError>,
+    /// Files and folders that are not read.
+    pub left_out: crate::LeftOut,
 }
 
 /// Whether the first line, item or row of a file shows that the file holds conversations: an object with the keys of one of the forms.

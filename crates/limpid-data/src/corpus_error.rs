@@ -55,8 +55,13 @@ pub enum CorpusError {
     #[error("{}: {}", .0, no_file(.0))]
     NotFound(String),
     /// A folder has no documents.
-    #[error("{}: the folder has no documents (.txt, .md, .jsonl, .ndjson, .json, .parquet, these with .gz or .zst)", .0.display())]
-    EmptyFolder(PathBuf),
+    #[error("{}: the folder has no documents (.txt, .md, .jsonl, .ndjson, .json, .parquet, these with .gz or .zst){left_out}", .path.display())]
+    EmptyFolder {
+        /// The folder.
+        path: PathBuf,
+        /// What in it is not read.
+        left_out: super::LeftOut,
+    },
     /// The files have no text.
     #[error("{0} is empty: there is nothing to learn from")]
     Empty(String),

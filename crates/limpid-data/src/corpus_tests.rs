@@ -34,7 +34,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn documents(name: &str, field: &str, skip: bool) -> (Vec<String>, Vec<String>, DocumentReader) {
-    let mut read = DocumentReader::new(find(&[name.into()], TextFormat::Text).unwrap(), field, skip);
+    let mut read = DocumentReader::new(find(&[name.into()], TextFormat::Text).unwrap().inputs, field, skip);
     let (mut texts, mut errors, mut within) = (vec![], vec![], false);
     for unit in read.by_ref() {
         match unit {
@@ -185,6 +185,73 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
     assert!(message(&f.0.join("none").display().to_string()).contains("has no documents"));
 }
 
+/// What `datasets.data_files.resolve_pattern` of datasets 5.2 leaves out: each row is what it gives.
+#[test]
+fn hidden_files_and_what_describes_a_dataset_are_left_out() {
+    let f = Folder::new("left-out");
+    let files = [
+        "a.txt",
+        "b/c.jsonl",
+        "b/README.txt",
+        "readme.md",
+        "_d.txt",
+        "b/_e/f.txt",
+        // these are left out
+        ".g.txt",
+        "._a.txt",
+        ".git/h.txt",
+        ".ipynb_checkpoints/a-checkpoint.txt",
+        "__pycache__/i.txt",
+        "b/.cache/huggingface/j.json",
+        "README.md",
+        "b/README.md",
+        "dataset_info.json",
+        "b/dataset_infos.json",
+        "dataset_dict.json",
+        "config.json",
+    ];
+    for file in files {
+        f.file(file, "x");
+    }
+    let read = |pattern: &str| -> Vec<String> {
+        let found = find(&[format!("{}{pattern}", f.name())], TextFormat::Text);
+        let name = |input: &Input| input.path.strip_prefix(&f.0).unwrap().display().to_string();
+        let mut names: Vec<String> = found.map(|found| found.inputs.iter().map(name).collect()).unwrap_or_default();
+        names.sort();
+        names
+    };
+    let mut all = files[..6].to_vec();
+    all.sort_unstable();
+    let cases: &[(&str, &[&str])] = &[
+        ("", &all),
+        ("/", &all),
+        ("/**/*.txt", &["_d.txt", "a.txt", "b/README.txt", "b/_e/f.txt"]),
+        ("/*.md", &["readme.md"]),
+        ("/README.md", &["README.md"]),
+        ("/*/README.md", &["b/README.md"]),
+        ("/*.json", &[]),
+        ("/.*.txt", &["._a.txt", ".g.txt"]),
+        ("/.git", &[".git/h.txt"]),
+        ("/.git/*", &[".git/h.txt"]),
+        ("/.*/*.txt", &[".git/h.txt", ".ipynb_checkpoints/a-checkpoint.txt"]),
+        ("/b/.cache/*/*", &["b/.cache/huggingface/j.json"]),
+        ("/__*/*", &["__pycache__/i.txt"]),
+        ("/*/i.txt", &[]),
+        ("/.g.txt", &[".g.txt"]),
+    ];
+    for (pattern, wanted) in cases {
+        assert_eq!(read(pattern), *wanted, "{pattern}");
+    }
+    let found = find(&[f.name()], TextFormat::Text).unwrap();
+    let said = found.left_out.to_string();
+    assert_eq!(found.left_out.names().len(), 12, "a folder counts once: {said}");
+    assert!(said.contains("12 files and folders left out") && said.contains(".git"), "{said}");
+    // a folder with nothing else says why it has no documents
+    f.file("card/README.md", "x");
+    let error = find(&[f.name() + "/card"], TextFormat::Text).unwrap_err().to_string();
+    assert!(error.contains("has no documents") && error.contains("README.md"), "{error}");
+}
+
 /// What PyArrow wrote: nulls, empty texts, several groups and pages, dictionaries.
 #[cfg(feature = "parquet")]
 #[test]
@@ -315,7 +382,7 @@ fn a_long_text_comes_in_parts_that_change_no_token() {
     let f = Folder::new("long");
     let path = f.file("long.txt", &text);
     let units: Vec<Unit> =
-        DocumentReader::new(find(&[path], TextFormat::Text).unwrap(), "", false).map(Result::unwrap).collect();
+        DocumentReader::new(find(&[path], TextFormat::Text).unwrap().inputs, "", false).map(Result::unwrap).collect();
     assert!(units.len() >= 3 && units.iter().all(|u| u.text.len() <= UNIT));
     assert!(units.iter().rev().skip(1).all(|u| !u.last) && units.last().unwrap().last);
     assert_eq!(units.iter().map(|u| u.text.as_str()).collect::<String>(), text);
@@ -336,8 +403,9 @@ fn a_long_text_comes_in_parts_that_change_no_token() {
         format!("{}👩\u{200d}👧", "🙂".repeat(UNIT / 4 - 1)).repeat(2),
     ] {
         let path = f.file("words.txt", &text);
-        let units: Vec<Unit> =
-            DocumentReader::new(find(&[path], TextFormat::Text).unwrap(), "", false).map(Result::unwrap).collect();
+        let units: Vec<Unit> = DocumentReader::new(find(&[path], TextFormat::Text).unwrap().inputs, "", false)
+            .map(Result::unwrap)
+            .collect();
         assert!(units.len() > 1 && units.iter().map(|u| u.text.as_str()).collect::<String>() == text);
         for unit in &units[1..] {
             let first = unit.text.chars().next().unwrap();
@@ -364,7 +432,7 @@ fn mixed(f: &Folder) -> (String, Tokenizer) {
 
 fn plan<'a>(input: &str, tokenizer: &'a Tokenizer, threads: usize) -> Plan<'a> {
     Plan {
-        inputs: find(&[input.into()], TextFormat::Text).unwrap(),
+        inputs: find(&[input.into()], TextFormat::Text).unwrap().inputs,
         field: "text",
         skip_bad: false,
         parse_special: true,

@@ -15,6 +15,7 @@ use limpid_base::words::not_json;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -88,68 +89,138 @@ pub struct Input {
     pub bytes: u64,
 }
 
+/// The files that names stand for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FoundFiles {
+    /// What is read, in order.
+    pub inputs: Vec<Input>,
+    /// What is not read.
+    pub left_out: LeftOut,
+}
+
+/// Files and folders that are left out because of their names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeftOut(Vec<PathBuf>);
+
+impl LeftOut {
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        self.0.iter().map(|path| path.display().to_string()).collect()
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 4;
+        let names = self.names();
+        let what = match names.len() {
+            0 => return Ok(()),
+            1 => "1 file or folder".into(),
+            count => format!("{count} files and folders"),
+        };
+        let more = if names.len() > SHOWN { ", ..." } else { "" };
+        let shown = names[..names.len().min(SHOWN)].join(", ");
+        write!(f, "; {what} left out, hidden or about the dataset: {shown}{more}")
+    }
+}
+
+impl FoundFiles {
+    fn push(&mut self, path: &Path, kind: TextFormat) -> Result<(), CorpusError> {
+        let about = at(path, path.metadata())?;
+        #[cfg(unix)]
+        if std::os::unix::fs::FileTypeExt::is_char_device(&about.file_type()) {
+            let device = io::Error::new(io::ErrorKind::InvalidInput, "it is a device, which may have no end");
+            return at(path, Err(device)); // a pipe is read, as - is
+        }
+        self.inputs.push(Input { path: path.into(), kind, bytes: about.len() });
+        Ok(())
+    }
+
+    fn folder(&mut self, path: &Path) -> Result<(), CorpusError> {
+        let entries: io::Result<Vec<_>> = at(path, std::fs::read_dir(path))?.collect();
+        let mut paths: Vec<PathBuf> = at(path, entries)?.into_iter().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            // links to folders are left out: they may lead back to a folder above
+            let is_folder = path.is_dir() && !path.is_symlink();
+            let kind = TextFormat::from_name(&path).filter(|_| path.is_file());
+            let named = path.file_name().is_some_and(|name| is_apart(name, is_folder) || is_about(name));
+            if named && (is_folder || kind.is_some()) {
+                self.left_out.0.push(path);
+            } else if is_folder {
+                self.folder(&path)?;
+            } else if let Some(kind) = kind {
+                self.push(&path, kind)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The files that names stand for: a file, a folder (all files below it with a known extension, sorted), a pattern like `data/*.jsonl`,
-/// or `-`. A file that is named itself is text if its extension is unknown.
+/// or `-`. A file that is named itself is text if its extension is unknown. As the `datasets` library does, folders and patterns leave out
+/// hidden files and folders, folders such as `__pycache__`, and the files that describe a dataset.
 ///
 /// # Errors
 /// If a name stands for nothing.
-pub fn find(names: &[String], stdin: TextFormat) -> Result<Vec<Input>, CorpusError> {
-    let mut inputs = vec![];
+pub fn find(names: &[String], stdin: TextFormat) -> Result<FoundFiles, CorpusError> {
+    let mut found = FoundFiles::default();
     for name in names {
         let path = Path::new(name);
         if name == "-" {
-            inputs.push(Input { path: path.into(), kind: stdin, bytes: 0 });
+            found.inputs.push(Input { path: path.into(), kind: stdin, bytes: 0 });
             continue;
         }
-        let paths = if path.exists() { vec![path.to_path_buf()] } else { matching(name) };
-        let before = inputs.len();
-        for path in paths {
-            if path.is_dir() {
-                folder(&path, &mut inputs)?;
+        let before = found.inputs.len();
+        for path in if path.exists() { vec![path.to_path_buf()] } else { matching(name) } {
+            if path != Path::new(name) && !is_asked(&path, Path::new(name)) {
+                found.left_out.0.push(path);
+            } else if path.is_dir() {
+                found.folder(&path)?;
             } else {
-                inputs.push(input(&path, TextFormat::from_name(&path).unwrap_or(TextFormat::Text))?);
+                found.push(&path, TextFormat::from_name(&path).unwrap_or(TextFormat::Text))?;
             }
         }
-        if inputs.len() == before {
+        if found.inputs.len() == before {
             return Err(if path.is_dir() {
-                CorpusError::EmptyFolder(path.into())
+                CorpusError::EmptyFolder { path: path.into(), left_out: found.left_out }
             } else {
                 CorpusError::NotFound(name.clone())
             });
         }
     }
-    Ok(inputs)
+    Ok(found)
+}
+
+/// Whether the name is of a hidden file or folder, or of a folder that programs keep for themselves.
+fn is_apart(name: &OsStr, is_folder: bool) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with('.') && !name.chars().all(|c| c == '.') || is_folder && name.starts_with("__")
+}
+
+/// Whether the name is of a file that describes a dataset.
+fn is_about(name: &OsStr) -> bool {
+    ["README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"]
+        .iter()
+        .any(|about| name == *about)
+}
+
+/// Whether a pattern means a file that it fits: one that is hidden, or in a hidden folder, only where the pattern writes that part out.
+fn is_asked(path: &Path, pattern: &Path) -> bool {
+    let is_folder = path.is_dir();
+    let apart = |path: &Path| {
+        let names: Vec<&OsStr> = path.iter().collect();
+        let folder = |n: usize| is_folder || n + 1 < names.len();
+        names.iter().enumerate().filter(|(n, name)| is_apart(name, folder(*n))).count()
+    };
+    let last = |path: &Path| path.file_name().is_some_and(|name| is_apart(name, false));
+    let hidden = (apart(path), last(path)) == (apart(pattern), last(pattern));
+    hidden && path.file_name().is_none_or(|name| !is_about(name) || pattern.ends_with(name))
 }
 
 /// The files and folders that a pattern stands for, sorted.
 pub fn matching(pattern: &str) -> Vec<PathBuf> {
     glob::glob(pattern).map(|found| found.flatten().collect()).unwrap_or_default()
-}
-
-fn input(path: &Path, kind: TextFormat) -> Result<Input, CorpusError> {
-    let about = at(path, path.metadata())?;
-    #[cfg(unix)]
-    if std::os::unix::fs::FileTypeExt::is_char_device(&about.file_type()) {
-        let device = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a device, which may have no end");
-        return at(path, Err(device)); // a pipe is read, as - is
-    }
-    let bytes = about.len();
-    Ok(Input { path: path.into(), kind, bytes })
-}
-
-fn folder(path: &Path, to: &mut Vec<Input>) -> Result<(), CorpusError> {
-    let entries: io::Result<Vec<_>> = at(path, std::fs::read_dir(path))?.collect();
-    let mut paths: Vec<PathBuf> = at(path, entries)?.into_iter().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
-        // links to folders are left out: they may lead back to a folder above
-        if path.is_dir() && !path.is_symlink() {
-            folder(&path, to)?;
-        } else if let Some(kind) = TextFormat::from_name(&path).filter(|_| path.is_file()) {
-            to.push(input(&path, kind)?);
-        }
-    }
-    Ok(())
 }
 
 /// A document, or a part of a long text.

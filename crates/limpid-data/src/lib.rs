@@ -23,7 +23,9 @@ pub mod toys;
 
 pub use boundary::boundary;
 pub use corpus_error::{CorpusError, Place};
-pub use documents::{DocumentReader, Input, LONGEST, TextFormat, UNIT, Unit, find, matching, read_text};
+pub use documents::{
+    DocumentReader, FoundFiles, Input, LONGEST, LeftOut, TextFormat, UNIT, Unit, find, matching, read_text,
+};
 pub use encode::{Encoder, encode};
 pub use lines::read_line;
 pub use manifest::{Counts, File, Manifest, PrepareSettings, SplitShards, Written};

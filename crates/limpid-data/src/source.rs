@@ -11,8 +11,8 @@ use crate::documents::first_item;
 use crate::template::{ChatTemplate, TemplateError, TemplateTokens};
 use crate::toys::{TOYS, Toy};
 use crate::{
-    CorpusError, DataError, DocumentReader, Encoder, Input, Manifest, Shard, TextFormat, Tokens, Unit, boundary,
-    encode, find, matching, read_text, stories, text_bytes,
+    CorpusError, DataError, DocumentReader, Encoder, FoundFiles, Input, LeftOut, Manifest, Shard, TextFormat, Tokens,
+    Unit, boundary, encode, find, matching, read_text, stories, text_bytes,
 };
 use limpid_base::plural::plural;
 use limpid_base::{random, units};
@@ -309,8 +309,8 @@ impl TextSource {
         if documents || Manifest::exists(Path::new(&self.name)) || !shard_files(&self.name).is_empty() {
             return Ok(None);
         }
-        let Some(inputs) = self.chat_files()? else { return Ok(None) };
-        let mut chat = Chat::default();
+        let Some(FoundFiles { inputs, left_out }) = self.chat_files()? else { return Ok(None) };
+        let mut chat = Chat { left_out, ..Chat::default() };
         for unit in DocumentReader::items(inputs.clone(), false).with_stdin(self.stdin()?) {
             let mut bytes = 0;
             let read = unit.map_err(chat::ChatError::from).and_then(|unit| {
@@ -327,11 +327,11 @@ impl TextSource {
     ///
     /// # Errors
     /// If there is plain text among files of conversations, or standard input cannot be read.
-    fn chat_files(&self) -> Result<Option<Vec<Input>>> {
-        let Ok(files) = find(std::slice::from_ref(&self.name), TextFormat::Text) else { return Ok(None) };
+    fn chat_files(&self) -> Result<Option<FoundFiles>> {
+        let Ok(found) = find(std::slice::from_ref(&self.name), TextFormat::Text) else { return Ok(None) };
         let stdin = self.stdin()?;
         let (mut inputs, mut text, mut is_chat) = (vec![], None, false);
-        for input in files {
+        for input in found.inputs {
             match first_item(&input, stdin.clone()).filter(|(_, first)| chat::is_chat(first)) {
                 Some((kind, _)) => {
                     is_chat = true;
@@ -353,7 +353,7 @@ impl TextSource {
             let what = "it is text, and there are conversations beside it: name those alone, with a pattern like 'FOLDER/*.jsonl'";
             return Err(bad(&path, what).into());
         }
-        Ok(Some(inputs))
+        Ok(Some(FoundFiles { inputs, ..found }))
     }
 
     /// Standard input, if that is the text. It is read once.
@@ -599,7 +599,8 @@ pub fn shard_files(data: &str) -> Vec<PathBuf> {
     } else {
         vec![]
     };
-    files.retain(|path| is(path));
+    let hidden = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    files.retain(|file| is(file) && (file == path || !hidden(file)));
     files.sort();
     files
 }
@@ -709,6 +710,8 @@ pub struct Reading {
     pub documents: DocumentReader,
     /// The number of files of each format.
     files: BTreeMap<TextFormat, usize>,
+    /// What is not read of the folders and patterns.
+    pub left_out: LeftOut,
 }
 
 impl Reading {
@@ -718,21 +721,23 @@ impl Reading {
     /// # Errors
     /// If a name stands for nothing.
     pub fn new(names: &[String], field: Option<&str>, skip_bad: bool) -> Result<Reading, CorpusError> {
-        let inputs = find(names, if field.is_some() { TextFormat::JsonLines } else { TextFormat::Text })?;
+        let stdin = if field.is_some() { TextFormat::JsonLines } else { TextFormat::Text };
+        let FoundFiles { inputs, left_out } = find(names, stdin)?;
         let mut files = BTreeMap::new();
         inputs.iter().for_each(|input| *files.entry(input.kind).or_default() += 1);
-        Ok(Reading { documents: DocumentReader::new(inputs, field.unwrap_or("text"), skip_bad), files })
+        Ok(Reading { documents: DocumentReader::new(inputs, field.unwrap_or("text"), skip_bad), files, left_out })
     }
 
     /// What was read, in words, if it was more than one text file.
     pub fn said(&self, documents: u64, bytes: u64) -> Option<String> {
         let plain = documents == 1 && self.files.keys().eq([&TextFormat::Text]);
-        (!plain || self.documents.bad + self.documents.empty > 0).then(|| {
+        let some = self.documents.bad + self.documents.empty > 0 || self.left_out != LeftOut::default();
+        (!plain || some).then(|| {
             let kinds: Vec<String> = self.files.iter().map(|(kind, n)| format!("{n} {}", kind.name())).collect();
             let (documents, bytes) = (plural(documents, "document"), units::bytes(bytes));
             let files = if self.files.values().sum::<usize>() == 1 { "file" } else { "files" };
             let left = left_out(self.documents.empty, self.documents.bad, &self.documents.complaints);
-            format!("read {} {files}: {documents}, {bytes} of text{left}", kinds.join(", "))
+            format!("read {} {files}: {documents}, {bytes} of text{}{left}", kinds.join(", "), self.left_out)
         })
     }
 }
@@ -812,9 +817,10 @@ impl Conversations {
     /// What was read, in words. `long` conversations are longer than the window of `context` tokens.
     pub fn say(&self, long: usize, context: usize) -> String {
         let mut said = format!(
-            "{}: {}; the loss is on the answers",
+            "{}: {}{}; the loss is on the answers",
             self.name,
-            plural(self.all.conversations.len(), "conversation")
+            plural(self.all.conversations.len(), "conversation"),
+            self.all.left_out
         );
         if long > 0 {
             said += &format!(
@@ -982,9 +988,13 @@ mod tests {
         lenient.skip_bad = true;
         let found = lenient.conversations().unwrap().unwrap();
         assert_eq!((found.all.conversations.len(), found.all.skipped), (6, 1));
+        // the card of a dataset is no text of it; any other text is
         write("b/README.md", b"# Conversations");
+        let found = TextSource::new(at("b")).conversations().unwrap().unwrap();
+        assert!(found.say(0, 16).contains("1 file or folder left out") && found.say(0, 16).contains("README.md"));
+        write("b/notes.md", b"# Conversations");
         assert!(
-            refused(&at("b")).contains("b/README.md")
+            refused(&at("b")).contains("b/notes.md")
                 && refused(&at("b")).contains("text, and there are conversations beside it")
         );
         std::fs::remove_dir_all(folder).unwrap();

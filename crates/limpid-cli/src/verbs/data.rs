@@ -7,7 +7,7 @@ use crate::signals::interrupt;
 use crate::source;
 use anyhow::{Result, bail};
 use limpid::data::source::TextSource;
-use limpid::data::{self, CorpusError, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
+use limpid::data::{self, CorpusError, Counts, DocumentReader, FoundFiles, Manifest, Plan, Shard, Tokens};
 use limpid::numeric::random;
 use limpid::tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -106,11 +106,11 @@ fn prepare(args: Prepare) -> Result<()> {
     let threads = options::threads(args.threads);
     crate::machine::fits_text(threads)?;
     let tokenizer = Tokenizer::known(&args.tokenizer)?;
-    let inputs = data::find(&args.inputs, args.reading.documents.stdin())?;
+    let FoundFiles { inputs, left_out } = data::find(&args.inputs, args.reading.documents.stdin())?;
     let total: u64 = inputs.iter().map(|input| input.bytes).sum();
     if !args.json {
         let (files, threads) = (show::plural(inputs.len(), "file"), show::plural(threads, "thread"));
-        show::say(format_args!("{files}, {}; tokenizer {}; {threads}", show::bytes(total), args.tokenizer));
+        show::say(format_args!("{files}, {}; tokenizer {}; {threads}{left_out}", show::bytes(total), args.tokenizer));
     }
     let name = Path::new(&args.tokenizer).file_name().map_or(args.tokenizer.clone(), |n| n.to_string_lossy().into());
     let plan = Plan {
@@ -148,7 +148,7 @@ fn prepare(args: Prepare) -> Result<()> {
     if args.json {
         return show::json(&json!({
             "documents": all.documents, "tokens": all.tokens, "bytes": all.bytes, "empty": manifest.empty, "bad": manifest.bad,
-            "train": manifest.train.all, "val": manifest.val.all, "seconds": seconds, "encoded_tokens": last.encoded,
+            "left_out": left_out.names(), "train": manifest.train.all, "val": manifest.val.all, "seconds": seconds, "encoded_tokens": last.encoded,
             "tok_s": last.encoded as f64 / seconds, "bytes_s": last.encoded_bytes as f64 / seconds, "peak_rss_bytes": peak_rss(),
         }));
     }
@@ -212,10 +212,10 @@ fn conversations(args: &Info) -> Result<bool> {
     let Some(chat) = source::worded(chat)? else { return Ok(false) };
     let facts = json!({
         "conversations": n, "messages": messages, "answers": answers, "bytes": bytes, "bad": chat.skipped,
-        "longest_conversation_bytes": longest,
+        "longest_conversation_bytes": longest, "left_out": chat.left_out.names(),
     });
     let mut rows = vec![
-        ("conversations", show::commas(n)),
+        ("conversations", format!("{}{}", show::commas(n), chat.left_out)),
         ("messages", format!("{}, of which {} are answers to learn", show::commas(messages), show::commas(answers))),
         ("text", format!("{} with markers", show::bytes(bytes))),
         ("longest conversation", show::bytes(longest)),
@@ -390,6 +390,7 @@ fn documents(args: &Info) -> Result<()> {
     let DocumentReader { empty, bad, .. } = read.documents;
     let facts = json!({
         "documents": documents, "bytes": bytes, "empty": empty, "bad": bad, "longest_document_bytes": longest,
+        "left_out": read.left_out.names(),
     });
     let said = read.said(documents, bytes).unwrap_or_else(|| "read 1 text".into());
     let rows = vec![
