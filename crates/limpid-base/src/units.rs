@@ -101,6 +101,12 @@ pub fn tick(v: f64, greatest: f64) -> String {
     }
 }
 
+/// Whether the crates that write dates can write this one: of the years 1970 to 9999.
+pub fn has_date(time: std::time::SystemTime) -> bool {
+    let end = std::time::Duration::from_secs(253_402_300_800);
+    time.duration_since(std::time::SystemTime::UNIX_EPOCH).is_ok_and(|since| since < end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

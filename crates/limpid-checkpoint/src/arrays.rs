@@ -3,11 +3,12 @@
 //!
 //! The same arrays give the same bytes, and a file is there whole or not at all.
 
-use crate::{CheckpointError, replace};
-use limpid_base::files::OutputFile;
+use crate::{CheckpointError, LARGEST_JSON, replace};
+use limpid_base::files::{self, OutputFile};
 use safetensors::tensor::{Dtype, TensorView};
+use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// An array to be written, row-major.
@@ -35,6 +36,24 @@ pub fn write_arrays(path: &Path, arrays: &[NamedArray]) -> Result<(), Checkpoint
     })
 }
 
+/// The axes of each array of a file that [`write_arrays`] wrote. None for another program's, whose metadata has no axes.
+pub fn axes_of(path: &Path) -> Option<Vec<String>> {
+    let mut file = files::open_regular(path).ok()?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).ok()?;
+    let length = Some(u64::from_le_bytes(length)).filter(|length| *length <= LARGEST_JSON)?;
+    let mut head = vec![];
+    file.take(length).read_to_end(&mut head).ok()?;
+    let head: BTreeMap<String, Value> = serde_json::from_slice(&head).ok()?;
+    let described = head.get("__metadata__")?;
+    let arrays = head.iter().filter(|(name, _)| *name != "__metadata__");
+    let axes = arrays.map(|(name, array)| {
+        let axes = described[name].as_str()?;
+        (axes.split_whitespace().count() == array["shape"].as_array()?.len()).then(|| axes.to_string())
+    });
+    axes.collect::<Option<Vec<String>>>().filter(|axes| !axes.is_empty())
+}
+
 /// The file in two pieces: header and data. The crate lays the tensors out; the metadata is added here, because it
 /// would write it in an order that differs from run to run.
 fn encode(arrays: &[NamedArray]) -> Result<[Vec<u8>; 2], String> {
@@ -51,8 +70,7 @@ fn encode(arrays: &[NamedArray]) -> Result<[Vec<u8>; 2], String> {
     }
     let mut file = safetensors::serialize(views, None).map_err(|e| e.to_string())?;
     let body = file.split_off(8 + u64::from_le_bytes(file[..8].try_into().map_err(|_| "no header")?) as usize);
-    let mut header: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(&file[8..]).map_err(|e| e.to_string())?;
+    let mut header: BTreeMap<String, Value> = serde_json::from_slice(&file[8..]).map_err(|e| e.to_string())?;
     header.insert("__metadata__".into(), serde_json::to_value(metadata).map_err(|e| e.to_string())?);
     let mut text = serde_json::to_vec(&header).map_err(|e| e.to_string())?;
     text.resize(text.len().next_multiple_of(8), b' '); // data starts at a multiple of 8
@@ -75,6 +93,8 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let (good, nowhere) = (dir.join("run.safetensors"), dir.join("none/run.safetensors"));
         write_arrays(&good, &[a(), b()]).unwrap();
+        assert_eq!(axes_of(&good).unwrap(), ["pos", "pos"]);
+        assert_eq!([&nowhere, &dir].map(|path| axes_of(path)), [None, None]);
         let error = write_arrays(&nowhere, &[]).unwrap_err();
         assert!(error.to_string().starts_with(&format!("{}: ", nowhere.display())), "{error}");
         assert!(std::error::Error::source(&error).is_none(), "its own text names the cause");

@@ -11,6 +11,8 @@ use std::path::Path;
 
 const ARCHITECTURE: &str = "general.architecture";
 const KIND: &str = "controlvector";
+/// What marks the files that limpid writes: llama.cpp's own have the same keys otherwise.
+const AUTHOR: (&str, &str) = ("general.author", "limpid");
 
 /// A vector for each of some layers.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +67,12 @@ impl ControlVector {
         Ok(ControlVector { model_hint, directions })
     }
 
+    /// Whether a file is a control vector that limpid wrote.
+    pub fn is_own(path: &Path) -> bool {
+        let is = |(key, value): (&str, &str), metadata: &Metadata| metadata.str(key).is_ok_and(|found| found == value);
+        gguf::open(path).is_ok_and(|(metadata, _)| is((ARCHITECTURE, KIND), &metadata) && is(AUTHOR, &metadata))
+    }
+
     /// Writes it, whole or not at all.
     ///
     /// # Errors
@@ -76,6 +84,7 @@ impl ControlVector {
         }
         let mut metadata = Metadata::default();
         metadata.set(ARCHITECTURE, KIND.to_string());
+        metadata.set(AUTHOR.0, AUTHOR.1.to_string());
         metadata.set(format!("{KIND}.model_hint"), self.model_hint.clone());
         metadata.set(format!("{KIND}.layer_count"), self.directions.len() as i32);
         let tensors = self.directions.iter().map(|(layer, values)| {

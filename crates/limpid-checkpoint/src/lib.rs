@@ -19,7 +19,7 @@ pub mod store;
 mod writing;
 
 pub use adapter::Adapter;
-pub use arrays::{NamedArray, write_arrays};
+pub use arrays::{NamedArray, axes_of, write_arrays};
 pub use carried::{Carried, GENERATION, ORIGIN, SentenceRecipe};
 use carried::{chat_template, ends};
 pub use control_vector::ControlVector;

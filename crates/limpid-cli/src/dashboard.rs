@@ -143,7 +143,11 @@ mod drawn {
             }
             let (screen, over) = (Arc::new(Mutex::new(screen)), Arc::new(AtomicBool::new(false)));
             let (drawn, ended) = (screen.clone(), over.clone());
-            let thread = std::thread::spawn(move || draw(&drawn, &ended, &asked));
+            let thread = std::thread::Builder::new().spawn(move || draw(&drawn, &ended, &asked));
+            let Ok(thread) = thread else {
+                restore();
+                return None;
+            };
             Some(Dashboard { screen, over, thread: Some(thread) })
         }
 

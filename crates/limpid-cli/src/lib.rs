@@ -18,6 +18,9 @@ mod look;
 mod machine;
 mod models;
 mod options;
+mod outputs;
+#[cfg(test)]
+mod outputs_tests;
 #[cfg(test)]
 mod printed_tests;
 mod race;
@@ -42,7 +45,7 @@ use std::path::Path;
 
 /// A GPT that you can see through: train, run and inspect transformers.
 #[derive(Parser)]
-#[command(name = "limpid", version, args_override_self = true, infer_subcommands = false, propagate_version = true)]
+#[command(name = "limpid", version, infer_subcommands = false, propagate_version = true)]
 #[command(
     after_help = "`limpid train` alone trains on a built-in corpus in 20 to 45 s on two recent cores.\nDetails of a verb: limpid VERB --help"
 )]
@@ -172,6 +175,29 @@ fn names_text(error: &clap::Error) -> bool {
     })
 }
 
+/// The flag that is given twice, if that is what is wrong: none of two values may be lost.
+fn given_twice(error: &clap::Error) -> Option<String> {
+    let named = |kind| match error.get(kind) {
+        Some(ContextValue::String(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    let flag = named(ContextKind::InvalidArg)?;
+    if error.kind() != ErrorKind::ArgumentConflict || named(ContextKind::PriorArg)? != flag {
+        return None;
+    }
+    let name = flag.split([' ', '=', '[']).next()?;
+    let tip = match name {
+        "--data" => {
+            ": `limpid data prepare X Y --out DIR` makes one text of several, and a pattern such as --data 'texts/*.txt' names several files"
+        }
+        "--adapter" => {
+            ": `limpid convert MODEL MERGED --adapter A` makes a model of the first, to which the other can be added"
+        }
+        _ => ": leave one of the two out",
+    };
+    Some(format!("{name} is given twice, and is one thing{tip}"))
+}
+
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
 fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins: &Origins) -> anyhow::Error {
     // what was not typed has the name of the place where it stands
@@ -187,6 +213,9 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue), expected(&error))
     {
         return Usage(format!("invalid value '{value}' for '{flag}': {words}")).into();
+    }
+    if let Some(twice) = given_twice(&error) {
+        return Usage(twice).into();
     }
     let verb = options::verb(typed, command).map_or(command, |(verb, _)| verb);
     let one_text = "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'";
@@ -266,7 +295,9 @@ pub(crate) fn training_args(words: &[String]) -> anyhow::Result<verbs::train::Ar
             }
             Err(other) => other,
         })?;
-    match Cli::from_arg_matches(&matches)?.verb {
+    outputs::check(&command, &matches)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| refused(error, &command, &typed, &origins))?;
+    match cli.verb {
         Verb::Train(args) => Ok(args),
         _ => unreachable!("the verb was `train`"),
     }
@@ -325,7 +356,8 @@ fn command(mut typed: Vec<OsString>) -> u8 {
     let done = options::arguments(typed, &command).and_then(|(arguments, origins)| {
         let refused = |error| refused(error, &command, &words, &origins);
         let matches = command.clone().try_get_matches_from(arguments).map_err(refused)?;
-        let cli = Cli::from_arg_matches(&matches)?;
+        let cli = Cli::from_arg_matches(&matches).map_err(refused)?;
+        outputs::check(&command, &matches)?;
         let many = matches!(cli.verb, Verb::Train(_) | Verb::Plan(_) | Verb::Doctor(_));
         if !many && !matches!(cli.verb, Verb::Completions(_) | Verb::Man(_)) {
             ranks::alone(matches.subcommand_name().unwrap_or_default())?;
@@ -466,6 +498,83 @@ mod tests {
         assert!(named > 20, "{named}");
         let at = |verb: &str| options::mending(&errors[0], command.find_subcommand(verb).unwrap());
         assert_eq!((at("generate"), at("params")), (" (--no-verify)".into(), String::new()));
+    }
+
+    /// Of a flag that is given twice both values are kept, in a list, or both are refused: no verb loses one in silence.
+    #[test]
+    fn no_flag_loses_a_value() {
+        #[rustfmt::skip]
+        const LISTS: [&str; 25] = [
+            "add_special_tokens", "against", "allow_host", "clients", "cors_origin", "diagram", "freeze", "head", "layers", "lora_targets",
+            "negative", "plot", "plot_out", "positive", "prompt", "segments", "special", "stop", "tensor", "to_head", "tokens", "train_only",
+            "unit", "via", "layer",
+        ];
+        const VALUES: [&str; 9] = ["1", "0.5", "64", "2G", "100m", "text", "true", "12:00", "::1"];
+        // settings of models and of training come in layers, and are told apart by where they stand
+        let twice = |command: &Command, flag: &str| {
+            let words = [flag, flag];
+            command
+                .clone()
+                .no_binary_name(true)
+                .try_get_matches_from(words)
+                .map_err(|error| (given_twice(&error), error.kind()))
+        };
+        let is_setting =
+            |id: &str| options::settings_command().get_arguments().any(|own| own.get_id() == id && id != "preset");
+        let mut cli = Cli::command();
+        cli.build();
+        let (mut lists, mut once) = (std::collections::BTreeSet::new(), 0);
+        for verb in verbs(&cli) {
+            for arg in verb
+                .get_arguments()
+                .filter(|arg| arg.get_long().is_some_and(|long| !["help", "version"].contains(&long)))
+            {
+                let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap());
+                if is_setting(id) {
+                    continue;
+                }
+                if matches!(arg.get_action(), clap::ArgAction::Append) {
+                    lists.insert(id.to_string());
+                    continue;
+                }
+                let own = arg.get_possible_values().into_iter().map(|value| value.get_name().to_string());
+                let usual = arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned());
+                let values = own.chain(usual).chain(VALUES.map(String::from));
+                let mut flags = values.map(|value| format!("--{long}={value}")).chain([format!("--{long}")]);
+                let refused = flags.any(|flag| matches!(twice(verb, &flag), Err((Some(said), _)) if said.starts_with(&format!("--{long} is given twice"))));
+                assert!(refused, "{} --{long} twice", verb.get_name());
+                once += 1;
+            }
+        }
+        assert_eq!(lists, LISTS.map(String::from).into(), "a flag that may be given several times is a list");
+        assert!(once > 200, "{once}");
+        fn settings<S: options::Flags>() -> usize {
+            let command = <options::Asked<S> as clap::Args>::augment_args(Command::new("limpid").no_binary_name(true));
+            let usual = S::default();
+            for (setting, value) in options::choices(&usual) {
+                let long = setting.name.replace('_', "-");
+                let values = value.choices().iter().map(ToString::to_string).chain([
+                    options::plain(&value.json()),
+                    "1".into(),
+                    "0.5".into(),
+                ]);
+                let refused = values.map(|value| format!("--{long}={value}")).any(|flag| {
+                    let Ok(matches) = command.clone().try_get_matches_from([&flag, &flag]) else { return false };
+                    let asked = options::Asked::<S>::from_arg_matches(&matches);
+                    asked.is_err_and(|error| {
+                        given_twice(&error).is_some_and(|said| said.starts_with(&format!("--{long} is")))
+                    })
+                });
+                assert!(refused, "--{long} twice");
+            }
+            options::choices(&usual).len()
+        }
+        assert!(
+            settings::<limpid::config::Config>()
+                + settings::<limpid::train::Recipe>()
+                + settings::<limpid::train::RunOptions>()
+                > 80
+        );
     }
 
     #[test]

@@ -323,7 +323,7 @@ fn send(url: &str, key: Option<&str>, load: &Load) -> Result<Report> {
     thread::scope(|scope| {
         for client in 0..load.clients() {
             let (all, next, times) = (&all, &next, &times);
-            scope.spawn(move || {
+            let client = move || {
                 if let Some(times) = times {
                     thread::sleep(Duration::from_secs_f64(times[client]).saturating_sub(began.elapsed()));
                 }
@@ -342,7 +342,12 @@ fn send(url: &str, key: Option<&str>, load: &Load) -> Result<Report> {
                         return;
                     }
                 }
-            });
+            };
+            if let Err(error) = thread::Builder::new().spawn_scoped(scope, client) {
+                let error = anyhow::Error::from(error).context("no thread for a client");
+                all.lock().unwrap_or_else(PoisonError::into_inner).1.get_or_insert(error);
+                break;
+            }
         }
     });
     let seconds = began.elapsed().as_secs_f64();

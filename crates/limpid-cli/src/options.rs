@@ -10,6 +10,7 @@ use crate::machine::cores;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::BackendError;
@@ -114,8 +115,11 @@ impl<S: Flags> FromArgMatches for Asked<S> {
         let mut layers = vec![vec![]; ends.len() + 1];
         for (&Setting { name, .. }, _) in choices(&S::default()) {
             for (place, text) in places(name).zip(matches.get_raw(name).into_iter().flatten()) {
-                let layer = ends.partition_point(|end| *end < place);
-                layers[layer].push((name, text.to_string_lossy().into_owned()));
+                let layer = &mut layers[ends.partition_point(|end| *end < place)];
+                if layer.iter().any(|(other, _)| *other == name) {
+                    return Err(twice(name));
+                }
+                layer.push((name, text.to_string_lossy().into_owned()));
             }
         }
         Ok(Asked { layers, kind: PhantomData })
@@ -124,6 +128,15 @@ impl<S: Flags> FromArgMatches for Asked<S> {
         *self = Asked::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// What clap says of a flag that is given twice and has one value.
+fn twice(name: &str) -> clap::Error {
+    let mut error = clap::Error::new(ErrorKind::ArgumentConflict);
+    for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
+        error.insert(kind, ContextValue::String(format!("--{}", name.replace('_', "-"))));
+    }
+    error
 }
 
 /// What help says of a setting.
@@ -630,6 +643,9 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
             }
         }
     }
+    if file.is_empty() && flag("resume").is_some() {
+        begins_anew(flag("out"), flags.iter().chain(&variables))?;
+    }
     one_preset(&whence, [&file, &variables, &flags])?;
     let all = settings_command();
     let known = verb.get_arguments().any(|arg| arg.get_id() == LAYER);
@@ -852,6 +868,28 @@ fn resumed(resume: Option<OsString>, out: Option<OsString>) -> Result<Option<Pat
     }
     let folder = out.map(PathBuf::from).or_else(newest_run);
     Ok(folder.filter(|folder| folder.join("limpid.toml").exists()))
+}
+
+/// Refuses `--resume auto` where there is no run, unless the words say what a new run is: with its settings it can begin, without them it would
+/// be another run than the one that is meant.
+fn begins_anew<'a>(out: Option<OsString>, mut words: impl Iterator<Item = &'a Word>) -> Result<()> {
+    let place = out.map_or("the folder runs/ here".into(), |out| out.display().to_string());
+    // these may be given with a run that goes on
+    let goes_on = Asked::<RunOptions>::augment_args(Command::new("limpid"));
+    let goes_on: Vec<&str> = names(&goes_on).chain(["steps", "max-steps", "epochs"]).collect();
+    let model = settings_command();
+    let begins = |word: &&Word| {
+        let name = word.name.as_str();
+        let setting = names(&model).any(|known| known == name) && !goes_on.contains(&name);
+        setting || KEPT.contains(&name) || ["data", "config"].contains(&name)
+    };
+    if words.find(begins).is_none() {
+        bail!(Usage(format!(
+            "--resume auto: {place} holds no run to resume: name its folder with --resume DIR, or say what a new run trains on, such as --data FILE"
+        )));
+    }
+    show::say(format_args!("note: {place} holds no run to resume: a new one begins"));
+    Ok(())
 }
 
 /// The newest run under runs/ that can go on, or that began and was killed before its first save.

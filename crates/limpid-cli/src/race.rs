@@ -8,12 +8,15 @@ use crate::options::Usage;
 use crate::training::step_flops;
 use anyhow::{Context, Result, bail};
 use limpid::config::{Config, Mask, unknown};
+use limpid::data::Tokens;
 use limpid::data::source::{TextSource, text};
 use limpid::receipt::{VERSION, sha256};
 use limpid::train::{Control, Recipe, RunOptions, TrainEvent};
-use limpid::{Machine, Training, checkpoint, memory};
+use limpid::{Machine, Training, memory};
+use limpid_base::files::{self, OutputFile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
@@ -85,22 +88,31 @@ impl RaceTrack {
     /// # Errors
     /// If the text cannot be read, or the folder exists or cannot be written.
     pub fn write_tokens(&self, data: &str, tuning: bool, out: &Path) -> Result<[usize; 2]> {
-        let corpus = self.source(data, tuning).read()?;
-        std::fs::create_dir(out).with_context(|| out.display().to_string())?;
-        for (name, tokens) in [("train.bin", &corpus.train), ("val.bin", &corpus.validation)] {
-            let mut ids = vec![];
-            tokens.copy(0..tokens.len(), &mut ids);
-            let bytes: Option<Vec<[u8; 2]>> =
-                ids.iter().map(|id| Some(u16::try_from(*id).ok()?.to_le_bytes())).collect();
-            let bytes = bytes.context("an id above 65,535 does not fit two bytes")?;
-            std::fs::write(out.join(name), bytes.concat()).with_context(|| out.join(name).display().to_string())?;
+        if out.symlink_metadata().is_ok() {
+            bail!("{} exists already: choose another name", out.display());
         }
-        checkpoint::write_text(&out.join("tokenizer.json"), &corpus.tokenizer.to_json())?;
+        let corpus = self.source(data, tuning).read()?;
         let facts = json!({
             "name": self.name, "sha256": self.sha256, "target": self.target, "eval_every": self.eval_every, "tuning": tuning,
             "parameters": self.parameters, "vocab_size": corpus.tokenizer.vocab_size(),
         });
-        checkpoint::write_text(&out.join("track.json"), &(facts.to_string() + "\n"))?;
+        let two = |id: &u32| Some(u16::try_from(*id).ok()?.to_le_bytes());
+        let ids = |tokens: &Tokens| -> Result<Vec<u8>> {
+            let mut ids = vec![];
+            tokens.copy(0..tokens.len(), &mut ids);
+            let bytes: Option<Vec<[u8; 2]>> = ids.iter().map(two).collect();
+            Ok(bytes.context("an id above 65,535 does not fit two bytes")?.concat())
+        };
+        let files: [(&str, Vec<u8>); 4] = [
+            ("train.bin", ids(&corpus.train)?),
+            ("val.bin", ids(&corpus.validation)?),
+            ("tokenizer.json", corpus.tokenizer.to_json().into()),
+            ("track.json", (facts.to_string() + "\n").into()),
+        ];
+        let written = files::replace_folder(out, |beside| {
+            files.iter().try_for_each(|(name, bytes)| OutputFile::create(&beside.join(name))?.write_all(bytes))
+        });
+        written.with_context(|| out.display().to_string())?;
         Ok([corpus.train.len(), corpus.validation.len()])
     }
 }
@@ -202,7 +214,14 @@ impl RaceRecord {
             step.or_else(|| differs(&format!("the loss at step {}", ours.step), loss(theirs), loss(ours)))
         });
         let weights = |record: &RaceRecord| record.weights.clone().unwrap_or_else(|| "none".into());
+        let recipe = |record: &RaceRecord| serde_json::to_value(record.recipe).unwrap_or_default();
+        let settings = [("config", self.config.clone().unwrap_or_default(), now.config.clone().unwrap_or_default())];
+        let mut settings = settings.into_iter().chain([("recipe", recipe(self), recipe(now))]);
+        let floor = self.floor.filter(|_| self.floor != now.floor);
+        let ours = || now.floor.map_or("none".into(), |floor| floor.to_string());
         differs("parameters", self.parameters.to_string(), now.parameters.to_string())
+            .or_else(|| settings.find_map(|(what, theirs, ours)| setting(what, &theirs, &ours)))
+            .or_else(|| floor.and_then(|floor| differs("the floor", floor.to_string(), ours())))
             .or_else(|| losses.next())
             .or_else(|| differs("the number of losses", self.losses.len().to_string(), now.losses.len().to_string()))
             .or_else(|| differs("steps", self.steps.to_string(), now.steps.to_string()))
@@ -210,6 +229,16 @@ impl RaceRecord {
             .or_else(|| differs("the weights", weights(self), weights(now)))
             .or_else(|| differs("flops", self.flops.to_string(), now.flops.to_string()))
     }
+}
+
+/// A setting of a record that is not the one which training used. One that an older record does not have is not compared, and neither is its
+/// `vocab_size` if it is the usual one: it was written before the text was read.
+fn setting(what: &str, theirs: &Value, ours: &Value) -> Option<String> {
+    let unread = |key: &str, value: &Value| key == "vocab_size" && *value == Config::default().vocab_size;
+    let other = |(key, value): &(&String, &Value)| ours.get(key) != Some(value) && !unread(key, value);
+    let (key, value) = theirs.as_object()?.iter().find(other)?;
+    let used = ours.get(key).map_or("none".into(), Value::to_string);
+    Some(format!("{what}: the record has {key} {value}, and training used {used}"))
 }
 
 fn loss(at: &RaceLoss) -> String {
@@ -292,7 +321,7 @@ pub fn race(
         corpus: track.sha256.clone(),
         target: track.target,
         tuning,
-        config: Some(serde_json::to_value(&config)?),
+        config: Some(serde_json::to_value(&plan.model.config)?),
         recipe: Some(recipe),
         precision: plan.machine.precision.to_string(),
         parameters,
@@ -398,6 +427,25 @@ mod tests {
     fn what_differs_first_is_named() {
         let was = record();
         assert_eq!(was.difference(&was), None);
+        // what was written, not measured
+        let edit = |key: &str, value: Value| {
+            let mut config = was.config.clone().unwrap();
+            config[key] = value;
+            was.difference(&RaceRecord { config: Some(config), ..was.clone() })
+        };
+        let forged =
+            RaceRecord { recipe: Some(Recipe { seed: 7, ..was.recipe.unwrap() }), floor: Some(0.1), ..was.clone() };
+        assert!(forged.difference(&was).unwrap().starts_with("recipe: the record has seed 7, and training used 1337"));
+        let forged = RaceRecord { floor: Some(0.1), ..was.clone() };
+        assert_eq!(forged.difference(&was).unwrap(), "the floor: the record has 0.1, training again gives none");
+        assert_eq!(was.difference(&forged), None, "an older record has no floor");
+        assert!(edit("d_model", 8.into()).unwrap().starts_with("config: the record has d_model"));
+        let mut extra = was.clone();
+        extra.config.as_mut().unwrap()["more"] = 1.into();
+        assert_eq!(extra.difference(&was).unwrap(), "config: the record has more 1, and training used none");
+        assert_eq!(was.difference(&extra), None, "a newer limpid has more settings");
+        // the usual size of a vocabulary, before the text was read
+        assert_eq!(edit("vocab_size", 99.into()), None);
         let (mut later, mut both) = (was.clone(), was.clone());
         later.weights = Some("cd".into());
         (both.losses[1].loss, both.weights) = (0.26, Some("cd".into()));

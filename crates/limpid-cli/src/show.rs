@@ -291,7 +291,9 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("━╸─"));
         }
-        bar.enable_steady_tick(Duration::from_millis(200));
+        if limpid_base::threads::can_start(1).is_ok() {
+            bar.enable_steady_tick(Duration::from_millis(200)); // in a thread
+        }
         if !lines && !quiet {
             *self::bar() = Some(bar.clone());
         }

@@ -3,6 +3,8 @@
 #[cfg(unix)]
 use crate::machine::ignores_closed_terminal;
 use crate::{dashboard, show};
+#[cfg(unix)]
+use anyhow::Context;
 use anyhow::Result;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -50,7 +52,9 @@ pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
     let ignored = ignores_closed_terminal();
     let caught = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !ignored);
     let mut signals = signal_hook::iterator::Signals::new(caught)?;
-    std::thread::Builder::new().spawn(move || signals.forever().for_each(|signal| f(signal == SIGINT)))?;
+    let listen = move || signals.forever().for_each(|signal| f(signal == SIGINT));
+    let refused = "the system refuses a thread that waits for Ctrl-C: allow more processes (ulimit -u)";
+    std::thread::Builder::new().spawn(listen).context(refused)?;
     Ok(())
 }
 

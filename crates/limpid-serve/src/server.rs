@@ -13,6 +13,7 @@ use limpid::data::chat::{Message, Role};
 use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
 use limpid::numeric::element::Element;
+use limpid_base::contain::contain;
 use limpid_base::words::system;
 use limpid_glass::{self as glass, Glass, Subject};
 use std::io;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
@@ -163,6 +164,9 @@ pub enum ServeError {
     /// A model that cannot be named.
     #[error("the model's name is empty: give it one")]
     Unnamed,
+    /// A clock whose time no answer can carry.
+    #[error("the clock of this machine is before 1970 or after 9999, and answers carry the date: set the clock")]
+    Clock,
     /// A host without an address.
     #[error("the host {host}: {}", system(.fault))]
     Host {
@@ -393,13 +397,16 @@ impl OpenPort {
         let address = address(&options)?;
         let access = RequestAccess::new(&options, address.ip())?;
         options.page.make().map_err(|error| ServeError::Page(error.to_string()))?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .max_blocking_threads(BODIES + 1 + LOOKS)
-            .thread_name("limpid-http")
-            .enable_all()
-            .build()
-            .map_err(ServeError::Threads)?;
+        if !limpid_base::units::has_date(SystemTime::now()) {
+            return Err(ServeError::Clock);
+        }
+        // those of the runtime, the engine's, one that reads bodies, one that waits for signals
+        limpid_base::threads::can_start(5).map_err(ServeError::Threads)?;
+        let mut threads = tokio::runtime::Builder::new_multi_thread();
+        threads.worker_threads(2).max_blocking_threads(BODIES + 1 + LOOKS).thread_name("limpid-http").enable_all();
+        // it panics where the system refuses a thread
+        let runtime = contain(|| threads.build()).unwrap_or_else(|why| Err(io::Error::other(why)));
+        let runtime = runtime.map_err(ServeError::Threads)?;
         let port = |fault| ServeError::Port { host: options.host.clone(), port: options.port, fault };
         let listener = {
             let _within = runtime.enter();

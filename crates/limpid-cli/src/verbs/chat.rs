@@ -2,6 +2,7 @@
 
 use crate::models::{InterventionOptions, WeightOptions, needs_head, sharing, template};
 use crate::options::{Interrupted, MachineOptions, SamplingOptions};
+use crate::outputs::{Output, OutputKind};
 use crate::signals::interrupted_answer;
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -75,12 +76,16 @@ struct Talk {
     messages: Vec<Message>,
     stop: Arc<AtomicBool>,
     json: bool,
+    /// The files that it reads.
+    inputs: Vec<PathBuf>,
 }
 
 pub fn run(mut args: Args) -> Result<()> {
     args.weights.refuse_text("generate", "--chat")?;
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
     let path = checkpoint.path.display().to_string();
+    let mut inputs = args.weights.adapter.clone();
+    inputs.extend([Some(checkpoint.path.clone()), args.chat_template.clone()].into_iter().flatten());
     needs_head(&checkpoint)?;
     if checkpoint.config.mask != Mask::Causal {
         bail!("{path} fills masks and does not answer: `limpid generate` shows what it puts in");
@@ -101,7 +106,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let system = args.system.map(|content| Message { role: Role::System, content });
     let messages = vec![];
     let stop = interrupted_answer()?;
-    let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json };
+    let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json, inputs };
     if !std::io::stdin().is_terminal() {
         let too_long = format!("{}, the most that a message may have", show::bytes(LONGEST as u64));
         return source::lines(&mut std::io::stdin().lock(), "standard input", (LONGEST, &too_long), |line, _| {
@@ -278,6 +283,8 @@ impl Talk {
         if self.messages.is_empty() {
             bail!("there is nothing to save yet");
         }
+        let (kind, inputs) = (OutputKind::Chat, &self.inputs);
+        Output { flag: "/save", path: file, kind, force: None, inputs }.check()?;
         let messages: Vec<_> =
             self.conversation().iter().map(|m| json!({ "role": m.role.name(), "content": m.content })).collect();
         let line = json!({ "messages": messages }).to_string();

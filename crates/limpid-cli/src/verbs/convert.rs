@@ -296,7 +296,8 @@ fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
     let is = if format.is_folder() { "a folder" } else { "one file" };
     let place = resolved(&args.dst)?;
     let adapters = source.adapters.iter().map(|adapter| &*adapter.path);
-    for used in [&*args.src, &*source.path].into_iter().chain(adapters) {
+    let tokenizer = args.tokenizer.as_deref().map(Path::new).filter(|path| path.is_file());
+    for used in [&*args.src, &*source.path].into_iter().chain(adapters).chain(tokenizer) {
         let shown = used.display();
         let Ok(used) = used.canonicalize() else { continue };
         let part = place.file_name().is_some_and(|name| is_part(&name.display().to_string()));

@@ -2,6 +2,7 @@
 
 use crate::models::{WeightOptions, prompt_ids, sharing};
 use crate::options::{MachineOptions, Usage};
+use crate::outputs::Force;
 use crate::show::{self, plural};
 use crate::source;
 use anyhow::{Context, Result, bail};
@@ -52,6 +53,8 @@ pub struct Args {
     /// Write the directions into FILE.gguf (a control vector, as llama.cpp reads it), FILE.safetensors or FILE.json (steps for --intervene)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    _force: Force,
     /// Print the directions as JSON on stdout
     #[arg(long)]
     json: bool,

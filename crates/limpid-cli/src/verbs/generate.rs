@@ -166,11 +166,8 @@ fn options(args: &Args) -> Result<Options> {
     Ok(options)
 }
 
-/// Refuses a file that is there, or whose folder is not.
+/// Refuses a file whose folder is not there.
 fn check_receipt_place(file: &Path) -> Result<()> {
-    if file.symlink_metadata().is_ok() {
-        bail!("--receipt {}: this file exists already: choose another name", file.display());
-    }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         bail!("--receipt {}: there is no folder {}", file.display(), folder.display());

@@ -13,11 +13,11 @@ use crate::glass::{self, GlassOptions};
 use crate::look::{check_picture, drawn, piece, token_id, write_picture};
 use crate::models::{self, InterventionOptions, WeightOptions};
 use crate::options::{MachineOptions, ModelOptions, NotationOptions, TextOptions, Usage, named};
+use crate::outputs::Force;
 use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
-use limpid::checkpoint::is_part;
 use limpid::config::{Axis, Config, ConfigError, Mask};
 use limpid::model::{Mode, Model, Module, Param};
 use limpid::ops::{Batch, IGNORE};
@@ -123,6 +123,8 @@ pub struct Args {
     /// Save all tensors, or those named, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    #[command(flatten)]
+    _force: Force,
     /// Layout of --save: llmc (llm.c's 23 activations under its names, with all blocks in one array whose first axis is the block; with
     /// --backward, grads_acts too)
     #[arg(long, value_name = "NAME", requires = "save", conflicts_with = "tensor", value_parser = ["llmc"])]
@@ -250,7 +252,6 @@ pub fn run(mut args: Args) -> Result<()> {
     if let Some(done) = elsewhere(&args)? {
         return Ok(done);
     }
-    keeps_the_model(&args)?;
     if let (Some(_), Some(dir), true) = (&args.changes.intervene, &args.model, glances(&args) && args.why.is_none()) {
         let checkpoint = open(&args, dir)?;
         let sequences = sequences(&args, &checkpoint)?.unwrap_or_default();
@@ -348,19 +349,6 @@ fn check_changes(args: &Args) -> Result<()> {
         Some((_, why)) => bail!(Usage(format!("--intervene: {why}"))),
         None => Ok(()),
     }
-}
-
-/// Refuses a --save that would replace a file of the model itself.
-fn keeps_the_model(args: &Args) -> Result<()> {
-    if let (Some(path), Some(model)) = (&args.save, &args.model) {
-        let real = |path: &Path| path.canonicalize().ok();
-        let part = path.file_name().is_some_and(|name| is_part(&name.display().to_string()));
-        let (there, model) = (real(path), real(model));
-        if there.is_some() && (there == model || part && there.as_deref().and_then(Path::parent) == model.as_deref()) {
-            bail!("--save {} would replace a file of the model itself: give another name", path.display());
-        }
-    }
-    Ok(())
 }
 
 /// --save: the tensors that were asked for, or all.

@@ -2,6 +2,7 @@
 
 use crate::machine::cores;
 use crate::options::{self, DataOptions, Interrupted, Usage};
+use crate::outputs::Force;
 use crate::show::{self, Progress};
 use crate::signals::interrupt;
 use crate::{source, tokenizers};
@@ -46,6 +47,8 @@ pub struct Args {
     /// tokenizer.json, NAME.tiktoken, NAME.bin (llm.c), or a folder for all files that transformers reads
     #[arg(long, value_name = "FILE|DIR")]
     out: PathBuf,
+    #[command(flatten)]
+    _force: Force,
     /// The format, if the name of --out does not show it
     #[arg(long, value_name = "FORM", value_parser = tokenizers::FORMATS)]
     format: Option<String>,
@@ -133,14 +136,15 @@ pub fn run(args: Args) -> Result<()> {
     let DocumentReader { empty, bad, complaints, .. } = &read.documents;
     if args.json {
         return show::json(&serde_json::json!({
-            "vocab_size": size, "files": files, "bytes": bytes, "empty": empty, "bad": bad, "seconds": seconds, "written": written,
+            "vocab_size": size, "files": files, "bytes": bytes, "empty": empty, "bad": bad, "left_out": read.left_out.names(), "seconds": seconds,
+            "written": written,
         }));
     }
     let left = left_out(*empty, *bad, complaints);
     let tokens = show::plural(size, "token");
     let text = show::bytes(bytes);
     let time = show::duration(seconds);
-    show::out(&format!("{tokens} from {text} of text in {time}: {}{left}\n", written.join(", ")))?;
+    show::out(&format!("{tokens} from {text} of text in {time}: {}{}{left}\n", written.join(", "), read.left_out))?;
     // fewer tokens than asked for have a reason
     if let Some(asked) = args.vocab_size.filter(|asked| size < *asked) {
         show::out(&format!("(no more pairs are frequent enough for {asked}: give more text or --min-frequency 1)\n"))?;

@@ -111,9 +111,6 @@ pub fn run(args: Args) -> Result<()> {
 fn enter(args: &Args) -> Result<()> {
     let track = RaceTrack::named(args.track.as_deref().unwrap_or_default())?;
     if let Some(out) = &args.out {
-        if out.exists() {
-            bail!("--out: {} exists already: choose another name", out.display());
-        }
         let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
             bail!("--out {}: there is no folder {}: create it first", out.display(), folder.display());

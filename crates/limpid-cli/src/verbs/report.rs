@@ -2,6 +2,7 @@
 
 use crate::models::newest_folder;
 use crate::options::Usage;
+use crate::outputs::{Force, Output, OutputKind};
 use crate::records::{page, read, seen};
 use crate::show;
 use anyhow::{Result, bail};
@@ -24,6 +25,8 @@ pub struct Args {
     /// File for the page [default: report.html in the run's folder; for several runs, in the current folder]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Print the results as JSON on stdout
     #[arg(long)]
     json: bool,
@@ -41,6 +44,8 @@ pub fn run(mut args: Args) -> Result<()> {
         [run] => run.join("report.html"),
         _ => "report.html".into(),
     });
+    let force = Some(args.force.0);
+    Output { flag: "--out", path: &out, kind: OutputKind::Report, force, inputs: &args.runs }.check()?;
     // of several, those without a step (never begun, or no run's folder) are skipped
     let (mut runs, mut folders, mut passed) = (vec![], vec![], vec![]);
     for folder in &args.runs {

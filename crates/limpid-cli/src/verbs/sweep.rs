@@ -5,6 +5,7 @@ use crate::glass;
 use crate::look::{answer_ids, check_picture, drawn, position, write_picture};
 use crate::models::{WeightOptions, checkpoint, needs_head, prompt_ids, sharing};
 use crate::options::{MachineOptions, Usage, named};
+use crate::outputs::Force;
 use crate::show::{self, commas};
 use crate::source;
 use anyhow::{Result, bail};
@@ -81,6 +82,8 @@ pub struct Args {
     /// Draw the heat map into FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     plot_out: Option<PathBuf>,
+    #[command(flatten)]
+    _force: Force,
     /// Save the page with the sweep as one file that works offline, to send to somebody; it contains the prompts, but no weights
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plot_out", "json", "over_steps"])]

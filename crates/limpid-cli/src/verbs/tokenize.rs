@@ -1,6 +1,7 @@
 //! `tokenize`: text to ids and back.
 
 use crate::options::Usage;
+use crate::outputs::Force;
 use crate::tokenizers::{FORMATS, format, split, write};
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
@@ -57,6 +58,8 @@ pub struct Args {
     /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c), or a folder for all files that transformers reads
     #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["lines", "json"])]
     export: Option<PathBuf>,
+    #[command(flatten)]
+    _force: Force,
     /// The form, where the name of --export does not say it
     #[arg(long, value_name = "FORM", requires = "export", value_parser = FORMATS)]
     format: Option<String>,

@@ -46,16 +46,22 @@ pub struct Args {
 }
 
 /// Where the model goes.
-fn folder(args: &TrainingArgs, name: &str) -> PathBuf {
-    // 20261120-130155 (UTC)
-    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+fn folder(args: &TrainingArgs, name: &str) -> Result<PathBuf> {
+    args.asked().map_or_else(|| named(name, SystemTime::now()), Ok)
+}
+
+/// The folder that is named after the time: 20261120-130155 (UTC).
+fn named(name: &str, now: SystemTime) -> Result<PathBuf> {
+    if !limpid_base::units::has_date(now) {
+        bail!(
+            "the clock of this machine is before 1970 or after 9999, and the run's folder would be named after it: set the clock, or give --out"
+        );
+    }
+    let time = humantime::format_rfc3339_seconds(now).to_string();
     let time = time.replace(['-', ':', 'Z'], "").replace('T', "-");
-    let named = || {
-        let first = PathBuf::from("runs").join(format!("{name}-{time}"));
-        let next = (2..).map(|n| first.with_file_name(format!("{name}-{time}-{n}")));
-        std::iter::once(first.clone()).chain(next).find(|path| !path.exists()).unwrap_or(first)
-    };
-    args.asked().unwrap_or_else(named)
+    let first = PathBuf::from("runs").join(format!("{name}-{time}"));
+    let next = (2..).map(|n| first.with_file_name(format!("{name}-{time}-{n}")));
+    Ok(std::iter::once(first.clone()).chain(next).find(|path| !path.exists()).unwrap_or(first))
 }
 
 /// Refuses a folder that cannot be begun, before the text is read.
@@ -197,7 +203,7 @@ fn prepare(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<(PathBuf, Train
     if let Some(folder) = args.asked().filter(|_| ranks.rank() == 0 && !args.lr_find && args.resumed().is_none()) {
         check_place(args, &folder)?;
     }
-    let folder = folder(args, &args.name());
+    let folder = folder(args, &args.name())?;
     let mut training = args.training()?.ranks(ranks);
     if !args.lr_find {
         training = training.folder(&folder);
@@ -652,4 +658,20 @@ fn sample(
     })?;
     tell("\n");
     Ok(Some((text.clone(), written.text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_not_set_is_told() {
+        let [second, days] = [1, 3_000_000 * 86_400].map(Duration::from_secs);
+        let epoch = SystemTime::UNIX_EPOCH;
+        for (now, name) in [(epoch, Some("runs/nano-19700101-000000")), (epoch - second, None), (epoch + days, None)] {
+            let named = named("nano", now);
+            assert_eq!(named.as_ref().ok().map(PathBuf::as_path), name.map(Path::new), "{now:?}");
+            assert!(named.is_ok() || named.unwrap_err().to_string().contains("give --out"));
+        }
+    }
 }

@@ -13,7 +13,7 @@ fn toy_vocabularies_are_made_by_commands() {
         ("dog jumps around cat\nman is helping cat\n", &["dog", "jumps", "around", "cat", "man", "is", "helping"]),
     ] {
         f.file("corpus.txt", corpus);
-        f.ok("tokenize train corpus.txt --kind word --unk false --newlines false --out words.json");
+        f.ok("tokenize train corpus.txt --kind word --unk false --newlines false --out words.json --force");
         let all = f.json("tokenize --tokenizer words.json --vocab --json @corpus.txt");
         assert_eq!(all["vocab"]["tokens"], serde_json::json!(words));
         let place = |word: &str| words.iter().position(|w| *w == word).unwrap();
@@ -72,7 +72,7 @@ fn a_tokenizer_is_the_same_whoever_learns_it() {
     let f = Folder::new("same-words");
     f.file("a.txt", "Up above the world, so high; like a diamond in the sky.\nHow I wonder what you are!\n".repeat(30));
     for (kind, flags) in [("word", ""), ("char", "")] {
-        f.ok(&format!("tokenize train a.txt --kind {kind} {flags} --out own.json"));
+        f.ok(&format!("tokenize train a.txt --kind {kind} {flags} --out own.json --force"));
         f.ok(&format!(
             "train --data a.txt --tokenizer {kind} --out {kind} --steps 1 --d-model 8 --n-head 1 --n-layer 1 \
              --context-length 8 --batch-size 2 --sample 0"

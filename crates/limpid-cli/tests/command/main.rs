@@ -19,6 +19,7 @@ mod lesson;
 mod llmc;
 mod look;
 mod models;
+mod outputs;
 mod race;
 mod serve;
 mod small;

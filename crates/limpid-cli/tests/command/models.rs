@@ -83,8 +83,8 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
         f.fails(1, &format!("convert m {what}"), &["limpid writes folders (hf and limpid), .gguf and llm.c's .bin"]);
     }
     f.ok("convert m v0.2"); // a point is no ending
-    f.fails(1, "inspect --model m --prompt the --save m/model.safetensors", &["a file of the model itself"]);
-    f.fails(1, "inspect --model m.gguf --prompt the --save m.gguf", &["a file of the model itself"]);
+    f.fails(1, "inspect --model m --prompt the --save m/model.safetensors", &["this command reads"]);
+    f.fails(1, "inspect --model m.gguf --prompt the --save m.gguf", &["this command reads"]);
     // a folder of a tokenizer holds one tokenizer
     f.ok("tokenize train text.txt --vocab-size 270 --out tok/folder --quiet");
     f.ok("tokenize train text.txt --kind char --out tok/folder --quiet");

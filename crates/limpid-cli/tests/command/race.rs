@@ -17,7 +17,7 @@ fn a_run_that_misses_its_target_leaves_a_record_that_verifies() {
     let record: Value = serde_json::from_slice(&f.bytes("two.json")).unwrap();
     assert_eq!((&record["reached"], &record["steps"], &record["name"]), (&false.into(), &2.into(), &"two".into()));
     assert_eq!((&record["recipe"]["steps"], &record["recipe"]["learning_rate"]), (&2.into(), &0.001.into()));
-    f.fails(1, race, &["two.json exists already"]);
+    f.fails(1, race, &["two.json: this file exists already"]);
     f.fails(1, "race stories-nano --recipe two.toml --out nowhere/two.json", &["there is no folder nowhere"]);
     let (out, said) = f.both("race verify two.json --threads 1 --simd avx2");
     assert_eq!(out, "the same losses and weights\n");

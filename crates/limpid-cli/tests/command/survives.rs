@@ -3,7 +3,7 @@
 //! as often with a fault (40 times without), LIMPID_SEED chooses others.
 #![cfg(unix)]
 
-use crate::common::{end, kill, within};
+use crate::common::{end, kill, last_holds, within};
 use limpid::checkpoint::safetensors_file;
 use limpid::numeric::random;
 use serde_json::Value;
@@ -57,7 +57,10 @@ fn text() -> String {
 fn train(at: &Path, run: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
     command.current_dir(at).args(["train", "--data", "text.txt", "--out", run, "--resume", "auto"]);
-    command.args(TINY).args(more).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .args(last_holds([TINY, more].concat().iter().map(ToString::to_string).collect()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -112,7 +115,7 @@ fn ends(child: Child) -> Output {
 /// The same run through a shell, which takes away room or streams.
 fn in_shell(at: &Path, run: &str, more: &[&str], before: &str, after: &str) -> Command {
     let program = env!("CARGO_BIN_EXE_limpid");
-    let flags = [TINY, more].concat().join(" ");
+    let flags = last_holds([TINY, more].concat().iter().map(ToString::to_string).collect()).join(" ");
     let script = format!("{before} {program} train --data text.txt --out {run} --resume auto {flags} {after}");
     let mut command = Command::new("sh");
     command.current_dir(at).args(["-c", &script]).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -145,7 +148,7 @@ enum Fault {
     Signal(&'static str),
     /// No file may be larger than so many blocks of 512 bytes.
     Room(u64),
-    /// A folder stands where a file would be made.
+    /// A folder stands where a file would be put.
     InTheWay(&'static str),
 }
 
@@ -164,7 +167,7 @@ fn faulty(at: &Path, run: &str, more: &[&str], fault: Fault, share: f64, whole: 
             }
             match fault {
                 Fault::Signal(name) => drop(kill(&format!("-{name}"), child.id())),
-                Fault::InTheWay(file) => drop(fs::create_dir_all(folder.join(format!("{file}.partial/x")))),
+                Fault::InTheWay(file) => drop(fs::create_dir_all(folder.join(file).join("x"))),
                 Fault::Room(_) => {}
             }
             ends(child)
@@ -187,8 +190,10 @@ fn faulty(at: &Path, run: &str, more: &[&str], fault: Fault, share: f64, whole: 
         }
         _ => panic!("{fault:?} at {share:.3}: {code:?}: {told}"),
     };
-    if let Fault::InTheWay(file) = fault {
-        let _ = fs::remove_dir_all(folder.join(format!("{file}.partial")));
+    if let Fault::InTheWay(file) = fault
+        && folder.join(file).is_dir()
+    {
+        fs::remove_dir_all(folder.join(file)).unwrap();
     }
     how
 }
@@ -310,7 +315,7 @@ fn interrupt_after_a_save(child: Child, run: &Path) {
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
 }
 
-/// A folder stands where each of a run's files would be made: it is told, what can be kept is, and the run ends.
+/// A folder stands where each of a run's files would be put: it is told, what can be kept is, and the run ends.
 #[test]
 fn a_file_that_cannot_be_written_is_named() {
     let at = folder("unwritable");
@@ -325,7 +330,7 @@ fn a_file_that_cannot_be_written_is_named() {
         ("limpid.toml", false),
     ] {
         let run = at.join("run");
-        let way = run.join(format!("{file}.partial"));
+        let way = run.join(file);
         fs::create_dir_all(way.join("x")).unwrap();
         fs::create_dir_all(run.join("state")).unwrap();
         fs::write(run.join("state/lock"), "").unwrap();

@@ -28,7 +28,7 @@ impl Folder {
     }
     pub fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(LIMPID);
-        command.args(words(arguments)).current_dir(&self.0).env_remove("LIMPID_STEPS").stdin(Stdio::null());
+        command.args(last_holds(words(arguments))).current_dir(&self.0).env_remove("LIMPID_STEPS").stdin(Stdio::null());
         command
     }
     pub fn run(&self, arguments: &str) -> Output {
@@ -81,6 +81,30 @@ pub fn words(line: &str) -> Vec<String> {
         if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
     }
     all
+}
+
+/// Words in which what stands last holds, as a test's own flags do over those of the constant that it begins with. limpid refuses a flag that
+/// is given twice.
+pub fn last_holds(words: Vec<String>) -> Vec<String> {
+    const LISTS: [&str; 4] = ["freeze", "train_only", "lora_targets", "add_special_tokens"];
+    const OTHERS: [&str; 6] = ["temperature", "max_tokens", "seed", "top_k", "width", "position"];
+    let settings = limpid_cli::training_settings();
+    let one = |name: &str| OTHERS.contains(&name) || settings.iter().any(|(own, takes)| own == name && *takes);
+    let named = |word: &str| {
+        let name = word.strip_prefix("--")?.split('=').next()?.replace('-', "_");
+        Some(name).filter(|name| one(name) && !LISTS.contains(&name.as_str()))
+    };
+    let (mut kept, mut at) = (vec![], 0);
+    while at < words.len() {
+        let name = named(&words[at]);
+        let alone = words[at].contains('=') || words.get(at + 1).is_none_or(|next| next.starts_with("--"));
+        let end = at + if name.is_some() && !alone { 2 } else { 1 };
+        if name.is_none() || !words[end..].iter().any(|word| named(word) == name) {
+            kept.extend_from_slice(&words[at..end]);
+        }
+        at = end;
+    }
+    kept
 }
 
 /// A file of the repository.

@@ -16,6 +16,14 @@ use super::table::{TableOptions, columns, cut, pad};
 use super::view::{Matrix, Paint, View, wrap};
 use serde::Serialize;
 
+/// Whether the bytes of a file are a picture that was drawn here.
+pub fn is_own(bytes: &[u8]) -> bool {
+    let start = &bytes[..bytes.len().min(400)];
+    let has = |mark: &[u8]| start.windows(mark.len()).any(|window| window == mark);
+    start.starts_with(b"\x89PNG") && has(png::SOFTWARE)
+        || start.starts_with(b"<svg ") && has(scene::LABELLED.as_bytes())
+}
+
 /// A picture of one thing, in parts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorPlot {

@@ -62,13 +62,16 @@ pub fn base64(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
+/// The program that drew it.
+pub(super) const SOFTWARE: &[u8] = b"Software\0limpid";
+
 impl Scene {
     /// It as PNG, on white paper; letters that are not ASCII are `?`.
     pub fn png(&self) -> Vec<u8> {
         let [wide, high] = self.size.map(|v| (v.ceil() * SCALE) as usize);
         let mut canvas = Canvas { wide, high, pixels: PAPER.repeat(wide * high) };
         self.marks.iter().for_each(|mark| canvas.draw(mark));
-        file([wide, high], 2, &[], canvas.pixels.chunks(3 * wide.max(1)))
+        file([wide, high], 2, &[(*b"tEXt", SOFTWARE)], canvas.pixels.chunks(3 * wide.max(1)))
     }
 }
 

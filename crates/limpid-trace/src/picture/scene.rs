@@ -187,6 +187,9 @@ fn round(v: f64) -> f64 {
     (v * 100.0).round() / 100.0
 }
 
+/// How the title of a picture begins, which marks it as drawn here.
+pub(crate) const LABELLED: &str = "aria-labelledby=\"title about\">\n<title id=\"title\">";
+
 impl Scene {
     /// It as SVG: one file that needs no other.
     pub fn svg(&self) -> String {
@@ -194,7 +197,7 @@ impl Scene {
         let (title, about) = (escape(&self.title), escape(&self.about));
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" \
-             aria-labelledby=\"title about\">\n<title id=\"title\">{title}</title>\n<desc id=\"about\">{about}</desc>\n<style>\n"
+             {LABELLED}{title}</title>\n<desc id=\"about\">{about}</desc>\n<style>\n"
         );
         out += "svg{max-width:100%;height:auto}text{font-family:system-ui,sans-serif}\
                 .m{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}\
