@@ -83,8 +83,8 @@ def main():
     for name, split in named.items():
         if a.only not in name: continue
         ranks, whole = f"{work}/{name}.tiktoken", f"{work}/{name}.json"
-        run("tokenize", "--tokenizer", name, "--export", ranks)
-        run("tokenize", "--tokenizer", name, "--export", whole)
+        run("tokenize", "--tokenizer", name, "--export", ranks, "--force")
+        run("tokenize", "--tokenizer", name, "--export", whole, "--force")
         theirs = tokenizers.Tokenizer.from_file(whole)
         special = {t.content: i for i, t in theirs.get_added_tokens_decoder().items()}
         encoding = tiktoken.Encoding(name, pat_str=patterns[split], mergeable_ranks=ranks_of(ranks), special_tokens=special)
@@ -94,13 +94,13 @@ def main():
         if a.only not in f"trained-{split}": continue
         ranks, whole = f"{work}/{split}.tiktoken", f"{work}/trained-{split}.json"
         for out in (ranks, whole):
-            run("tokenize", "train", *corpus, "--vocab-size", "3000", "--split", split, "--out", out)
+            run("tokenize", "train", *corpus, "--vocab-size", "3000", "--split", split, "--out", out, "--force")
         theirs = tokenizers.Tokenizer.from_file(whole)
         encoding = tiktoken.Encoding("t", pat_str=patterns[split], mergeable_ranks=ranks_of(ranks), special_tokens={"<|endoftext|>": 2999})
         pairs.append((f"trained with {split}", whole, encoding, theirs))
     if a.only in "wordpiece":
         whole = f"{work}/pieces.json"
-        run("tokenize", "train", *corpus, "--kind", "wordpiece", "--lowercase", "--vocab-size", "3000", "--out", whole)
+        run("tokenize", "train", *corpus, "--kind", "wordpiece", "--lowercase", "--vocab-size", "3000", "--out", whole, "--force")
         pairs.append(("trained word pieces", whole, None, tokenizers.Tokenizer.from_file(whole)))
 
     total, wrong = 0, {name: [0, 0, 0] for name, *_ in pairs}

@@ -42,7 +42,7 @@ def main():
     for name, pattern in patterns.items():
         if a.only not in name: continue
         for form in ("tiktoken", "json"):
-            subprocess.run([a.limpid, "tokenize", "--tokenizer", name, "--export", f"{work}/{name}.{form}"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([a.limpid, "tokenize", "--tokenizer", name, "--export", f"{work}/{name}.{form}", "--force"], check=True, stdout=subprocess.DEVNULL)
         ranks = {base64.b64decode(t): int(r) for t, r in (line.split() for line in open(f"{work}/{name}.tiktoken"))}
         theirs = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
         hf = tokenizers.Tokenizer.from_file(f"{work}/{name}.json")
@@ -56,7 +56,7 @@ def main():
         open(part, "w", newline="").write(whole[: int(a.train * 1e6)])
         for threads in (1, os.cpu_count()):
             out = f"{work}/own{threads}.json"
-            own = best(lambda: subprocess.run([a.limpid, "tokenize", "train", part, "--vocab-size", str(a.vocab), "--threads", str(threads), "--out", out, "--quiet"], check=True, stdout=subprocess.DEVNULL), 1)
+            own = best(lambda: subprocess.run([a.limpid, "tokenize", "train", part, "--vocab-size", str(a.vocab), "--threads", str(threads), "--out", out, "--force", "--quiet"], check=True, stdout=subprocess.DEVNULL), 1)
             code = f"import tokenizers as t; k=t.Tokenizer(t.models.BPE()); k.pre_tokenizer=t.pre_tokenizers.ByteLevel(add_prefix_space=False); k.train(['{part}'], t.trainers.BpeTrainer(vocab_size={a.vocab - 1}, min_frequency=2, show_progress=False, initial_alphabet=t.pre_tokenizers.ByteLevel.alphabet())); k.save('{work}/hf.json')"
             env = dict(os.environ, RAYON_NUM_THREADS=str(threads))
             hf = best(lambda: subprocess.run(["python3" if False else os.sys.executable, "-c", code], check=True, env=env), 1)

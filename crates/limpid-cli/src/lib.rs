@@ -553,7 +553,7 @@ mod tests {
             let usual = S::default();
             for (setting, value) in options::choices(&usual) {
                 let long = setting.name.replace('_', "-");
-                let values = value.choices().iter().map(ToString::to_string).chain([
+                let values = value.choices().into_iter().map(ToString::to_string).chain([
                     options::plain(&value.json()),
                     "1".into(),
                     "0.5".into(),

@@ -65,29 +65,10 @@ pub const OUTPUTS: &[(&str, &str, OutputKind)] = &[
 
 /// Every other argument that names a file or folder: it is only read.
 #[cfg(test)]
+#[rustfmt::skip]
 pub const INPUTS: &[&str] = &[
-    "adapter",
-    "against",
-    "api_key_file",
-    "chat_template",
-    "config",
-    "data",
-    "from",
-    "inputs",
-    "lines",
-    "mask_file",
-    "model",
-    "path",
-    "place",
-    "preset_or_dir",
-    "recipe",
-    "record",
-    "records",
-    "run",
-    "runs",
-    "src",
-    "tokenizer",
-    "ui_dir",
+    "adapter", "against", "api_key_file", "chat_template", "config", "data", "from", "inputs", "lines", "mask_file", "model", "name", "path",
+    "place", "recipe", "record", "records", "resume", "run", "runs", "src", "tokenizer", "ui_dir",
 ];
 
 /// The flag `--force`, which [`check`] reads.
@@ -293,11 +274,11 @@ impl OutputKind {
     }
 }
 
-/// Whether it is a list of directions as limpid writes it: on one line, each a vector that is added once.
+/// Whether it is a list of directions as limpid writes it: on one line without blanks, each a vector that is added once.
 fn is_steps(text: &str) -> bool {
-    let Ok(Value::Array(steps)) = serde_json::from_str(text) else { return false };
     let own = |step: &Value| step["steer"].is_string() && step["by"] == 1 && step["add"]["vector"].is_array();
-    !steps.is_empty() && steps.iter().all(own) && format!("{}\n", Value::Array(steps)) == text
+    let Ok(Value::Array(steps)) = serde_json::from_str(text) else { return false };
+    !steps.is_empty() && steps.iter().all(own) && !text.trim_end().contains(char::is_whitespace)
 }
 
 fn folder_of(path: &Path) -> Option<&Path> {

@@ -137,11 +137,9 @@ fn the_table_knows_every_path_of_every_verb() {
     let mut command = Cli::command();
     command.build();
     let is_path = |arg: &Arg| {
-        let named = arg
-            .get_value_names()
-            .into_iter()
-            .flatten()
-            .any(|name| ["FILE", "DIR"].iter().any(|end| name.contains(end)));
+        const NAMES: [&str; 5] = ["FILE", "DIR", "MODEL", "STATE", "INPUT"];
+        let named =
+            arg.get_value_names().into_iter().flatten().any(|name| NAMES.iter().any(|file| name.contains(file)));
         arg.get_action().takes_values()
             && (named || arg.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>())
     };
@@ -217,7 +215,6 @@ fn folders_are_not_written_over_what_is_read() {
     for (template, out, force, fits) in [
         ("train --from MODEL --out OUT", "model", true, false),
         ("train --from STATE --out OUT", "run", true, false),
-        ("train --data TEXT --tokenizer run/tokenizer.json --out OUT", "run", true, true),
         ("train --data TEXT --tokenizer TOKENIZER --out OUT", "run", true, true),
         ("train --data DATA --out OUT", "data/new", true, true),
         ("man OUT", "new", false, true),
@@ -226,7 +223,6 @@ fn folders_are_not_written_over_what_is_read() {
         ("tokenize train DATA --out OUT", "empty", false, true),
         ("tokenize train DATA --out OUT", "model", false, false),
         ("tokenize train DATA --out OUT", "data", true, false),
-        ("tokenize train DATA/a.txt --out OUT", "data", true, true),
     ] {
         let said = allowed(template, (&root, &root.join(out)), force);
         assert_eq!(said.is_ok(), fits, "{template}, {out}: {said:?}");
