@@ -190,9 +190,6 @@ fn given_twice(error: &clap::Error) -> Option<String> {
         "--data" => {
             ": `limpid data prepare X Y --out DIR` makes one text of several, and a pattern such as --data 'texts/*.txt' names several files"
         }
-        "--adapter" => {
-            ": `limpid convert MODEL MERGED --adapter A` makes a model of the first, to which the other can be added"
-        }
         _ => ": leave one of the two out",
     };
     Some(format!("{name} is given twice, and is one thing{tip}"))
@@ -504,8 +501,8 @@ mod tests {
     #[test]
     fn no_flag_loses_a_value() {
         #[rustfmt::skip]
-        const LISTS: [&str; 25] = [
-            "add_special_tokens", "against", "allow_host", "clients", "cors_origin", "diagram", "freeze", "head", "layers", "lora_targets",
+        const LISTS: [&str; 26] = [
+            "adapter", "add_special_tokens", "against", "allow_host", "clients", "cors_origin", "diagram", "freeze", "head", "layers", "lora_targets",
             "negative", "plot", "plot_out", "positive", "prompt", "segments", "special", "stop", "tensor", "to_head", "tokens", "train_only",
             "unit", "via", "layer",
         ];

@@ -77,8 +77,7 @@ fn an_output_is_written_again_and_another_kind_is_not() {
 fn a_flag_is_given_once() {
     let f = Folder::new("once");
     for (command, said) in [
-        ("generate m --adapter a --adapter b", &["--adapter is given twice", "limpid convert"][..]),
-        ("train --data a.txt --data b.txt", &["--data is given twice", "limpid data prepare", "pattern"]),
+        ("train --data a.txt --data b.txt", &["--data is given twice", "limpid data prepare", "pattern"][..]),
         ("train --n-layer 2 --n_layer 3", &["--n-layer is given twice"]),
         ("train --context 16 --context-length 32", &["--context-length is given twice"]),
         ("train --config a.toml --config b.toml", &["--config is given twice"]),
