@@ -67,7 +67,7 @@ pub const OUTPUTS: &[(&str, &str, OutputKind)] = &[
 #[cfg(test)]
 #[rustfmt::skip]
 pub const INPUTS: &[&str] = &[
-    "adapter", "against", "api_key_file", "chat_template", "config", "data", "from", "inputs", "lines", "mask_file", "model", "name", "path",
+    "adapter", "against", "api_key_file", "chat_template", "config", "data", "from", "inputs", "intervene", "lines", "mask_file", "model", "name", "path",
     "place", "recipe", "record", "records", "resume", "run", "runs", "src", "tokenizer", "ui_dir",
 ];
 

@@ -234,7 +234,8 @@ impl RaceRecord {
 /// A setting of a record that is not the one which training used. One that an older record does not have is not compared, and neither is its
 /// `vocab_size` if it is the usual one: it was written before the text was read.
 fn setting(what: &str, theirs: &Value, ours: &Value) -> Option<String> {
-    let unread = |key: &str, value: &Value| key == "vocab_size" && *value == Config::default().vocab_size;
+    let usual = Config::preset("nano").map(|usual| usual.vocab_size).ok();
+    let unread = |key: &str, value: &Value| key == "vocab_size" && usual.is_some_and(|usual| *value == usual);
     let other = |(key, value): &(&String, &Value)| ours.get(key) != Some(value) && !unread(key, value);
     let (key, value) = theirs.as_object()?.iter().find(other)?;
     let used = ours.get(key).map_or("none".into(), Value::to_string);
