@@ -506,8 +506,7 @@ mod tests {
             "negative", "plot", "plot_out", "positive", "prompt", "segments", "special", "stop", "tensor", "to_head", "tokens", "train_only",
             "unit", "via", "layer",
         ];
-        const VALUES: [&str; 11] =
-            ["1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano"];
+        const VALUES: [&str; 11] = ["1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano"];
         // settings of models and of training come in layers, and are told apart by where they stand
         let twice = |command: &Command, flag: &str| {
             let words = [flag, flag];

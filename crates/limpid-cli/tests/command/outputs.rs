@@ -6,7 +6,7 @@ use std::process::Command;
 /// A command for each kind of output, whose file is OUT.
 const COMMANDS: &[(&str, &str)] = &[
     ("page", "inspect m --prompt star --html OUT.html"),
-    ("page", "sweep m --clean star --corrupt wonder --answer t --html OUT.html"),
+    ("page", "sweep m --clean star --corrupt swar --answer t --html OUT.html"),
     ("report", "report m --out OUT.html"),
     ("picture", "inspect m --prompt star --plot loss --plot-out OUT.svg"),
     ("picture", "inspect m --diagram model --plot-out OUT.svg"),
@@ -79,7 +79,7 @@ fn a_flag_is_given_once() {
     for (command, said) in [
         ("train --data a.txt --data b.txt", &["--data is given twice", "limpid data prepare", "pattern"][..]),
         ("train --n-layer 2 --n_layer 3", &["--n-layer is given twice"]),
-        ("train --context 16 --context-length 32", &["--context-length is given twice"]),
+        ("generate m --temp 1 --temperature 0.5", &["--temperature is given twice"]),
         ("train --config a.toml --config b.toml", &["--config is given twice"]),
         ("eval m --data a.txt --data=b.txt", &["--data is given twice"]),
         ("convert m out --to hf --to gguf", &["--to is given twice"]),
