@@ -209,7 +209,7 @@ fn packed(_: &[u8]) -> Option<Vec<String>> {
 
 /// All documents that are not empty.
 fn read(path: &Path) -> Result<Vec<String>, String> {
-    let inputs = find(&[path.display().to_string()], TextFormat::Text).map_err(|e| told(&e))?;
+    let inputs = find(&[path.display().to_string()], TextFormat::Text).map_err(|e| told(&e))?.inputs;
     let (mut texts, mut within): (Vec<String>, _) = (vec![], false);
     for unit in DocumentReader::new(inputs, "text", false) {
         let unit = unit.map_err(|e| told(&e))?;
@@ -392,7 +392,7 @@ fn bombs(at: &Path) -> Trial {
         let path = at.join(name);
         fs::write(&path, bytes).unwrap();
         let reads = || {
-            let inputs = find(&[path.display().to_string()], TextFormat::Text).map_err(|e| told(&e))?;
+            let inputs = find(&[path.display().to_string()], TextFormat::Text).map_err(|e| told(&e))?.inputs;
             DocumentReader::new(inputs, "text", false).try_for_each(|unit| unit.map(drop).map_err(|e| told(&e)))
         };
         let (found, took) = counting::most(reads);
