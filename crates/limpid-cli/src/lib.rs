@@ -47,7 +47,7 @@ use std::path::Path;
 #[derive(Parser)]
 #[command(name = "limpid", version, infer_subcommands = false, propagate_version = true)]
 #[command(
-    after_help = "`limpid train` alone trains on a built-in corpus in 20 to 45 s on two recent cores.\nDetails of a verb: limpid VERB --help"
+    after_help = "`limpid train` alone trains on a built-in corpus in 20 to 45 s on two cores.\nDetails of a verb: limpid VERB --help"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -506,7 +506,8 @@ mod tests {
             "negative", "plot", "plot_out", "positive", "prompt", "segments", "special", "stop", "tensor", "to_head", "tokens", "train_only",
             "unit", "via", "layer",
         ];
-        const VALUES: [&str; 11] = ["1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano"];
+        const VALUES: [&str; 14] =
+            ["1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano", "portable", "hf", "gpt2"];
         // settings of models and of training come in layers, and are told apart by where they stand
         let twice = |command: &Command, flag: &str| {
             let words = [flag, flag];

@@ -1,6 +1,6 @@
 //! The binary as a user meets it: in an empty folder, with right and wrong flags, killed, resumed, read through a pipe.
 
-use crate::common::{Folder, LIMPID, block, root, text};
+use crate::common::{Folder, LIMPID, block, last_holds, root, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -741,6 +741,7 @@ fn leaves(f: &Folder) {
 #[cfg(target_os = "linux")]
 fn at_a_terminal(f: &Folder, arguments: &str, keys: &[(&str, &str)]) -> Option<(Option<i32>, String)> {
     let mut script = Command::new("script");
+    let arguments = last_holds(arguments.split(' ').map(String::from).collect()).join(" ");
     script.args(["-qec", &format!("stty cols 60 rows 24; {LIMPID} {arguments}"), "/dev/null"]);
     script.current_dir(&f.0).env("TERM", "xterm").env_remove("COLUMNS").stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut child) = script.spawn() else {
@@ -813,6 +814,7 @@ fn looking_at_a_run_changes_no_bit() {
     let train = format!(
         "train --data {data} --tokenizer char {TINY} --steps 6 --eval-every 2 --layer-stats-every 2 --sample 40"
     );
+    let train = last_holds(train.split(' ').map(String::from).collect()).join(" ");
     f.ok(&format!("{train} --out plain"));
     let mut script = Command::new("script");
     script.args([

@@ -2,7 +2,7 @@
 //! terminal controls the process, so that the system sends SIGHUP, or is only where it reads and writes.
 #![cfg(all(target_os = "linux", feature = "chat", feature = "serve", feature = "ui"))]
 
-use crate::common::{Folder, LIMPID, text, within, words};
+use crate::common::{Folder, LIMPID, last_holds, text, within, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -35,7 +35,7 @@ impl Terminal {
         // where the tests run under nohup, what they start would ignore a closed terminal, too
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP"]).args(["setsid", "--ctty"].iter().filter(|_| controls)).arg(LIMPID);
-        command.args(words(arguments)).current_dir(&f.0);
+        command.args(last_holds(words(arguments))).current_dir(&f.0);
         command.env("TERM", "xterm-256color").env("BROWSER", "true").env_remove("DISPLAY");
         let child = command.stdin(open()).stdout(open()).stderr(open()).spawn().unwrap();
         Terminal { keyboard: main.into(), child, seen: String::new() }

@@ -1,6 +1,6 @@
 //! Looking closer from the command line: what `inspect`, `tokenize` and `eval` show besides the usual.
 
-use crate::common::{LIMPID, text, words};
+use crate::common::{LIMPID, last_holds, text, words};
 use limpid::trace::palette::{Palette, entry};
 use serde_json::{Value, json};
 use std::fs;
@@ -33,7 +33,13 @@ fn folder() -> &'static Path {
 
 fn run_in(folder: &Path, arguments: &str) -> Output {
     let mut command = Command::new(LIMPID);
-    command.args(words(arguments)).current_dir(folder).env("COLUMNS", "100").stdin(Stdio::null()).output().unwrap()
+    command
+        .args(last_holds(words(arguments)))
+        .current_dir(folder)
+        .env("COLUMNS", "100")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 #[track_caller]

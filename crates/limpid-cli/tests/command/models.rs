@@ -87,9 +87,13 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
     f.fails(1, "inspect --model m.gguf --prompt the --save m.gguf", &["this command reads"]);
     // a folder of a tokenizer holds one tokenizer
     f.ok("tokenize train text.txt --vocab-size 270 --out tok/folder --quiet");
-    f.ok("tokenize train text.txt --kind char --out tok/folder --quiet");
+    f.ok("tokenize train text.txt --kind char --out tok/folder --quiet --force");
     assert_eq!(names(&f, "tok/folder"), ["tokenizer.json", "tokenizer_config.json"]);
-    f.fails(1, "tokenize train text.txt --kind char --out m --format folder --quiet", &["not a tokenizer file"]);
+    f.fails(
+        1,
+        "tokenize train text.txt --kind char --out m --format folder --quiet --force",
+        &["not a tokenizer file"],
+    );
 }
 
 /// What is taken along, left behind and ignored is said, each in a line; a SentencePiece file is named with the mend.

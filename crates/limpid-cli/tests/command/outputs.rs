@@ -76,6 +76,7 @@ fn an_output_is_written_again_and_another_kind_is_not() {
 #[test]
 fn a_flag_is_given_once() {
     let f = Folder::new("once");
+    f.file("b.toml", "");
     for (command, said) in [
         ("train --data a.txt --data b.txt", &["--data is given twice", "limpid data prepare", "pattern"][..]),
         ("train --n-layer 2 --n_layer 3", &["--n-layer is given twice"]),
