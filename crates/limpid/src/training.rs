@@ -755,10 +755,10 @@ impl TrainingPlan {
     fn files(&self) -> Result<Vec<(String, String)>> {
         let path = self.base().map(|files| absolute(&files.path.display().to_string()));
         let mut files = vec![];
-        if let (Some(path), Some(from)) = (&path, self.base()) {
-            if self.model.tuning.lora.is_some() {
-                files = adapter::describe(&self.model, &adapter::Base::new(path.into(), from)?);
-            }
+        if let (Some(path), Some(from)) = (&path, self.base())
+            && self.model.tuning.lora.is_some()
+        {
+            files = adapter::describe(&self.model, &adapter::Base::new(path.into(), from)?);
         }
         files.extend(self.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
         let whole = self.base().is_some() && self.model.tuning.lora.is_none();

@@ -60,20 +60,16 @@ pub fn run(mut args: Args) -> Result<()> {
         ),
         _ => bail!(Usage(format!("name a preset or a model's folder or file; presets: {}", PRESETS.join(", ")))),
     };
-    let presets = model.is_none() && !args.asked.has("vocab_size");
+    let is_preset = model.is_none() && !args.asked.has("vocab_size");
     let config = args.asked.over(&config)?;
     let model = counted(&config)?;
-    let (total, groups) = (model.parameter_count(), model.groups());
-    let share = |n: usize| 100.0 * n as f64 / total as f64;
-    // the keys that a token of a full context sees, on average
-    let keys = if config.mask == Mask::Causal { config.context_length.div_ceil(2) } else { config.context_length };
-    let flops = 3.0 * model.flops(1, keys);
+    let total = model.parameter_count();
     let variants = if args.variants { variants(&config, total)? } else { vec![] };
     if args.json {
-        let groups: BTreeMap<_, _> = groups.into_iter().collect();
+        let groups: BTreeMap<_, _> = model.groups().into_iter().collect();
         let mut all = json!({
             "total": total, "groups": groups, "bytes_f32": 4 * total, "training_bytes_f32": 16 * total,
-            "training_flops_per_token": flops, "config": config,
+            "training_flops_per_token": training_flops(&model), "config": config,
         });
         if args.check {
             let rows =
@@ -88,20 +84,7 @@ pub fn run(mut args: Args) -> Result<()> {
         }
         return show::json(&all);
     }
-    let group = |(name, n)| (name, format!("{:>15}  {:>5.1} %", show::commas(n), share(n)));
-    let sum = ("total", format!("{:>15}", show::commas(total)));
-    let rows: Vec<_> = groups.into_iter().map(group).chain([sum]).collect();
-    let training = show::bytes(16 * total as u64);
-    let context = show::commas(config.context_length);
-    let facts = [
-        ("weights in f32", show::bytes(4 * total as u64)),
-        ("to train, before activations", format!("{training} (weights, gradients, two moments)")),
-        ("training FLOPs a token", format!("{} (in a context of {context})", show::count(flops))),
-    ];
-    let vocabulary = "the preset's own; `train` takes its tokenizer's, and so has other numbers (--vocab-size)";
-    let vocabulary = format!("{}, {vocabulary}", show::commas(config.vocab_size));
-    let facts: Vec<_> = facts.into_iter().chain(presets.then_some(("vocabulary", vocabulary))).collect();
-    let mut text = format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts));
+    let mut text = summary(&what, &model, is_preset);
     text.extend(padded.iter().map(|padded| format!("\n{}\n", show::padding(padded))));
     if args.variants {
         let line = |v: &Variant| {
@@ -122,6 +105,34 @@ pub fn run(mut args: Args) -> Result<()> {
         text += &format!("\n{}", show::columns(&["tensor", "symbol", "axes", "shape", "parameters", "from"], &lines));
     }
     show::out(&text)
+}
+
+/// The parameters by group, and what they take.
+fn summary(what: &str, model: &Model, is_preset: bool) -> String {
+    let (config, total) = (&model.config, model.parameter_count());
+    let group = |(name, n)| (name, format!("{:>15}  {:>5.1} %", show::commas(n), 100.0 * n as f64 / total as f64));
+    let sum = ("total", format!("{:>15}", show::commas(total)));
+    let rows: Vec<_> = model.groups().into_iter().map(group).chain([sum]).collect();
+    let training = show::bytes(16 * total as u64);
+    let context = show::commas(config.context_length);
+    let flops = show::count(training_flops(model));
+    let facts = [
+        ("weights in f32", show::bytes(4 * total as u64)),
+        ("to train, before activations", format!("{training} (weights, gradients, two moments)")),
+        ("training FLOPs a token", format!("{flops} (in a context of {context})")),
+    ];
+    let vocabulary = "the preset's own; `train` takes its tokenizer's, and so has other numbers (--vocab-size)";
+    let vocabulary = format!("{}, {vocabulary}", show::commas(config.vocab_size));
+    let facts: Vec<_> = facts.into_iter().chain(is_preset.then_some(("vocabulary", vocabulary))).collect();
+    format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts))
+}
+
+/// Operations of training on one token of a full context: forward, and twice that backward.
+fn training_flops(model: &Model) -> f64 {
+    let config = &model.config;
+    // the keys that a token sees, on average
+    let keys = if config.mask == Mask::Causal { config.context_length.div_ceil(2) } else { config.context_length };
+    3.0 * model.flops(1, keys)
 }
 
 /// A model's configuration and, if its values are checked, its tables with rows that are not read.

@@ -151,6 +151,13 @@ fn learned(class: &mut Class, training: u64) -> Result<(Lm, Vec<Pair>), Error> {
     Ok((lm, pairs))
 }
 
+/// A map of layers and of places or heads.
+fn map(title: &str, size: [usize; 2], axis: &'static str, words: [&[&str]; 2], values: Vec<f32>) -> View {
+    let [rows, columns] = words.map(|words| words.iter().map(ToString::to_string).collect());
+    let (tensor, axes, scale) = (title.into(), ["layer", axis], HeatScale::Signed);
+    View::Matrix(Matrix { tensor, index: vec![], size, axes, rows, columns, values, hidden: vec![], scale })
+}
+
 fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     let (lm, pairs) = learned(class, training)?;
     let [stream, after, heads] =
@@ -159,23 +166,17 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     // the stream before each block, and after the last attention
     let tokens = stream.shape[1];
     let values = [&stream.values[..], &after.values[2 * tokens..]].concat();
-    let map = |title: &str, size, axis, rows: &[&str], columns: &[&str], values: Vec<f32>| {
-        let [rows, columns] = [rows, columns].map(|words| words.iter().map(ToString::to_string).collect());
-        let (tensor, axes, scale) = (title.into(), ["layer", axis], HeatScale::Signed);
-        View::Matrix(Matrix { tensor, index: vec![], size, axes, rows, columns, values, hidden: vec![], scale })
-    };
     let places = ["before 0", "before 1", "before 2", "after 2"];
     class.show(map(
         "What a patch of the residual stream restores",
         [places.len(), tokens],
         "pos",
-        &places,
-        &["the", "dog(s)", "near", "the", "cat(s)"],
+        [&places, &["the", "dog(s)", "near", "the", "cat(s)"]],
         values.clone(),
     ));
     let n = lm.config().n_head;
     let blocks = ["block 0", "block 1", "block 2"];
-    class.show(map("What a patch of a head restores", [3, n], "head", &blocks, &[], heads.values.clone()));
+    class.show(map("What a patch of a head restores", [3, n], "head", [&blocks, &[]], heads.values.clone()));
 
     let mut order: Vec<usize> = (0..heads.values.len()).collect();
     order.sort_by(|a, b| heads.values[*b].abs().total_cmp(&heads.values[*a].abs()));
