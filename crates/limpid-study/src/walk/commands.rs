@@ -335,7 +335,7 @@ impl Fit<'_> {
         own.iter().find(|text| known(text)).cloned().or_else(|| other().filter(known))
     }
 
-    fn eval(&self, words: &mut Vec<String>) -> Option<()> {
+    fn eval(&self, words: &mut [String]) -> Option<()> {
         let c = &self.ready.config;
         let has_head = c.lm_head && c.mask == Mask::Causal;
         if words.iter().any(|word| word == "--data") {
