@@ -480,6 +480,17 @@ pub struct Checkpoint {
     names: Names,
 }
 
+/// A table with rows that no token has.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PaddedTable {
+    /// The tensor's name in the file.
+    pub tensor: String,
+    /// The rows that it has.
+    pub rows: usize,
+    /// How many of them, the first, are read.
+    pub read: usize,
+}
+
 impl Checkpoint {
     /// Opens `path` and recognises what it is: a folder of limpid's or HuggingFace's, a `.gguf`, llm.c's `.bin`, or an adapter whose
     /// base model is where the adapter says. The checkpoint reads weights in place, so no program may write into the files while it
@@ -759,17 +770,16 @@ impl Checkpoint {
         own.map(|(_, rows, dtype)| (rows, dtype)).collect()
     }
 
-    /// Tensors with more rows than the configuration has tokens: the rows that they have, and those that are read. (llm.c's files pad their
-    /// table always, and say so.)
+    /// Tensors with more rows than the configuration has tokens. (llm.c's files pad their table always, and say so.)
     ///
     /// # Errors
     /// If the configuration is not that of a model.
-    pub fn padded(&self) -> Result<Vec<(String, usize, usize)>> {
+    pub fn padded(&self) -> Result<Vec<PaddedTable>> {
         let model = self.outline()?;
         let more = |link: &Link| {
             let stored = self.store.get(self.names.get(&link.name)?)?;
             let (has, read) = (*stored.shape.first()?, *link.shape(model.param(&link.param)?).first()?);
-            (link.padded && has > read).then(|| (stored.name.to_string(), has, read))
+            (link.padded && has > read).then(|| PaddedTable { tensor: stored.name.to_string(), rows: has, read })
         };
         let links = if self.format == Format::Llmc { vec![] } else { self.dialect.links(&model) };
         Ok(links.iter().filter_map(more).collect())

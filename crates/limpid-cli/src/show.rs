@@ -4,6 +4,7 @@
 
 use crate::options::Interrupted;
 use indicatif::{ProgressBar, ProgressStyle};
+use limpid::checkpoint::PaddedTable;
 use limpid::trace::table::columns as text_width;
 use limpid::trace::view::{Paint, wrap};
 use std::borrow::Cow;
@@ -211,17 +212,10 @@ pub fn found<L: AsRef<str>>(as_json: bool, facts: &impl serde::Serialize, rows: 
     if as_json { json(facts) } else { out(&pairs(rows)) }
 }
 
-/// Tables with rows that are not read, as JSON.
-pub fn padded(tables: &[(String, usize, usize)]) -> serde_json::Value {
-    let one =
-        |(name, rows, read): &(String, usize, usize)| serde_json::json!({ "tensor": name, "rows": rows, "read": read });
-    tables.iter().map(one).collect()
-}
-
-/// What is said of a table with rows that no token has: its name, its rows, and those that are read.
-pub fn padding((name, rows, read): &(String, usize, usize)) -> String {
-    let [rows, read] = [*rows, *read].map(commas);
-    format!("`{name}` has {rows} rows, more than vocab_size: the rows after the first {read} are not read")
+/// What is said of a table with rows that no token has.
+pub fn padding(table: &PaddedTable) -> String {
+    let (tensor, [rows, read]) = (&table.tensor, [table.rows, table.read].map(commas));
+    format!("`{tensor}` has {rows} rows, more than vocab_size: the rows after the first {read} are not read")
 }
 
 /// Rows of label and value, labels padded; a value that is longer than a line goes on below itself, if there is room for words.

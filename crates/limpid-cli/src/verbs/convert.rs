@@ -6,7 +6,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::Backend;
 use limpid::checkpoint::store::{Dtype, rounded};
 use limpid::checkpoint::{
-    Carried, Checkpoint, CheckpointError, Format, ModelData, ModelValues, SHARD_BYTES, gguf, is_part, regained, save,
+    Carried, Checkpoint, CheckpointError, Format, ModelData, ModelValues, PaddedTable, SHARD_BYTES, gguf, is_part,
+    regained, save,
 };
 use limpid::config::Config;
 use limpid::model::{Mode, Model, Param};
@@ -109,7 +110,7 @@ struct Outcome {
     /// Why the tokenizer was not written.
     unfit: Option<TokenizerError>,
     /// Tables with rows that are not read, if that is asked for.
-    padded: Vec<(String, usize, usize)>,
+    padded: Vec<PaddedTable>,
     proof: Option<Proof>,
 }
 
@@ -203,7 +204,7 @@ impl Conversion<'_> {
             "from": source.format, "to": format, "dtype": outcome.types.join(", "),
             "parameters": self.model.parameter_count(),
             "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
-            "padded": show::padded(&outcome.padded), "metadata_left_out": unsaid, "rows_without_token": self.rows_without_token(), "seconds": outcome.seconds,
+            "padded": outcome.padded, "metadata_left_out": unsaid, "rows_without_token": self.rows_without_token(), "seconds": outcome.seconds,
             "verified": proof.map(|p| p.wrong.is_none()),
             "logits_differ_by": proof.map(|p| p.apart),
             "texts_compared": proof.map(|p| p.texts), "of_these_after_nfc": proof.map(|p| p.composed),

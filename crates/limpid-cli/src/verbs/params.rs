@@ -3,6 +3,7 @@
 use crate::options::{Asked, NotationOptions, Usage};
 use crate::{models, show};
 use anyhow::{Context, Result, bail};
+use limpid::checkpoint::PaddedTable;
 use limpid::config::{Config, Mask, PRESETS, Positions, Settings};
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
@@ -72,9 +73,7 @@ pub fn run(mut args: Args) -> Result<()> {
             "training_flops_per_token": training_flops(&model), "config": config,
         });
         if args.check {
-            let rows =
-                |(name, has, read): &(String, usize, usize)| json!({ "tensor": name, "rows": has, "read": read });
-            all["padded"] = padded.iter().map(rows).collect();
+            all["padded"] = json!(padded);
         }
         if args.variants {
             all["variants"] = json!(variants);
@@ -136,7 +135,7 @@ fn training_flops(model: &Model) -> f64 {
 }
 
 /// A model's configuration and, if its values are checked, its tables with rows that are not read.
-fn opened(dir: &Path, check: bool) -> Result<(Config, Vec<(String, usize, usize)>)> {
+fn opened(dir: &Path, check: bool) -> Result<(Config, Vec<PaddedTable>)> {
     let checkpoint = models::checkpoint(dir, true)?;
     if !check {
         return Ok((checkpoint.config, vec![]));
