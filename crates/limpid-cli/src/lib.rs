@@ -506,8 +506,11 @@ mod tests {
             "negative", "plot", "plot_out", "positive", "prompt", "segments", "special", "stop", "tensor", "to_head", "tokens", "train_only",
             "unit", "via", "layer",
         ];
-        const VALUES: [&str; 14] =
-            ["1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano", "portable", "hf", "gpt2"];
+        #[rustfmt::skip]
+        const VALUES: [&str; 20] = [
+            "1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano", "portable", "hf", "gpt2", "stop", "crop", "slide",
+            "1,2", "http://127.0.0.1:1", "int8",
+        ];
         // settings of models and of training come in layers, and are told apart by where they stand
         let twice = |command: &Command, flag: &str| {
             let words = [flag, flag];

@@ -642,8 +642,7 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
                 word.into_iter().for_each(|word| word.value = Some(plain(&value.json()).into()));
             }
         }
-    }
-    if file.is_empty() && flag("resume").is_some() {
+    } else if flag("resume").is_some() {
         begins_anew(flag("out"), flags.iter().chain(&variables))?;
     }
     one_preset(&whence, [&file, &variables, &flags])?;

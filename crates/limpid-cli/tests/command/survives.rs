@@ -322,7 +322,6 @@ fn a_file_that_cannot_be_written_is_named() {
     finish(train(&at, "whole", &[]));
     let want = left(&at.join("whole"));
     for (file, begins) in [
-        ("state/last.safetensors", true),
         ("model.safetensors", true),
         ("summary.json", true),
         ("report.html", true),
@@ -363,6 +362,7 @@ fn two_processes_do_not_share_a_folder() {
 
 /// limpid in a folder: its exit code, stdout and stderr.
 fn limpid(at: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let arguments = last_holds(arguments.iter().map(ToString::to_string).collect());
     let output = Command::new(env!("CARGO_BIN_EXE_limpid")).current_dir(at).args(arguments).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), said(&output))
 }
@@ -379,9 +379,10 @@ fn a_run_that_saved_nothing_begins_again_as_it_was() {
     let (code, _, said) = begin(&at, &["--out", "whole"]);
     assert_eq!(code, Some(0), "{said}");
     for resume in ["auto", "DIR"] {
+        let flags = [&["train", "--data", "text.txt"], TINY, &["--save-every", "0", "--accumulate", "400"]].concat();
         let mut child = Command::new(env!("CARGO_BIN_EXE_limpid"));
-        child.current_dir(&at).args(["train", "--data", "text.txt"]).args(TINY).args(["--save-every", "0"]);
-        let mut child = child.args(["--accumulate", "400"]).stderr(Stdio::null()).spawn().unwrap();
+        child.current_dir(&at).args(last_holds(flags.iter().map(ToString::to_string).collect()));
+        let mut child = child.stderr(Stdio::null()).spawn().unwrap();
         let run = || fs::read_dir(at.join("runs")).ok()?.flatten().map(|e| e.path()).next();
         until("the first step", || {
             run().is_some_and(|run| fs::metadata(run.join("metrics.jsonl")).is_ok_and(|m| m.len() > 0))
@@ -516,9 +517,10 @@ fn nohup_is_kept() {
 #[test]
 fn a_stopped_run_says_so_in_its_exit_code() {
     let at = folder("stopped");
+    let flags = [&["train", "--data", "text.txt"], TINY, &["--steps", "100000", "--out", "run", "--json"]].concat();
     let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
-    command.current_dir(&at).args(["train", "--data", "text.txt"]).args(TINY);
-    command.args(["--steps", "100000", "--out", "run", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.current_dir(&at).args(last_holds(flags.iter().map(ToString::to_string).collect()));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     until("the first save", || at.join("run/state/last.safetensors").exists());
     kill("-TERM", child.id());

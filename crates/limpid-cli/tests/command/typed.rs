@@ -289,7 +289,7 @@ mod streams {
         "check --data rhyme.txt --tokenizer char --d-model 16 --n-head 2 --n-layer 1 --context-length 16",
         "tokenize hello",
         "tokenize --decode 1,2,3",
-        "tokenize train rhyme.txt --vocab-size 260 --out t.json",
+        "tokenize train rhyme.txt --vocab-size 260 --out t.json --force",
         "data info rhyme.txt",
         "convert m c --to hf",
         "bench encode rhyme.txt",

@@ -87,7 +87,7 @@ pub fn words(line: &str) -> Vec<String> {
 /// is given twice.
 pub fn last_holds(words: Vec<String>) -> Vec<String> {
     const LISTS: [&str; 4] = ["freeze", "train_only", "lora_targets", "add_special_tokens"];
-    const OTHERS: [&str; 6] = ["temperature", "max_tokens", "seed", "top_k", "width", "position"];
+    const OTHERS: [&str; 7] = ["temperature", "max_tokens", "seed", "top_k", "width", "position", "detail_every"];
     let settings = limpid_cli::training_settings();
     let one = |name: &str| OTHERS.contains(&name) || settings.iter().any(|(own, takes)| own == name && *takes);
     let named = |word: &str| {
