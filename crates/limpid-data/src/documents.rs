@@ -7,6 +7,7 @@
 
 use super::boundary::boundary;
 use super::corpus_error::{CorpusError, Place, at, bad};
+use super::json_array::JsonArray;
 use super::lines::read_whole_line;
 use super::manifest::{file_hash, hex};
 use super::parquet::Rows;
@@ -439,13 +440,13 @@ fn lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|b| **b == b'\n').count() as u64
 }
 
-type TextSource = Box<dyn BufRead + Send>;
+pub(super) type TextSource = Box<dyn BufRead + Send>;
 
 /// An open file.
 enum Reader {
     Text(Text),
     Lines { source: TextSource, line: u64, broken: bool },
-    Array(Array),
+    Array(JsonArray),
     Rows(Box<Rows>),
 }
 
@@ -477,7 +478,7 @@ impl Reader {
             TextFormat::Text if field.is_some() => {
                 Reader::Text(Text { source, rest: vec![], byte: 0, line: 1, ended: false, begun: false })
             }
-            TextFormat::Json if array => Reader::Array(Array { source, state: State::Before, item: 0 }),
+            TextFormat::Json if array => Reader::Array(JsonArray::new(source)),
             _ => Reader::Lines { source, line: 0, broken: false },
         })
     }
@@ -486,7 +487,7 @@ impl Reader {
     fn continues_after(&self, error: &CorpusError) -> bool {
         match self {
             Reader::Lines { broken, .. } => !broken,
-            Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
+            Reader::Array(array) => array.is_within() && !matches!(error, CorpusError::Format { .. }),
             Reader::Text(_) => false,
             Reader::Rows(_) => !matches!(error, CorpusError::Format { .. }),
         }
@@ -515,7 +516,7 @@ impl Reader {
             }
             Reader::Array(array) => match array.next(input)? {
                 None => Ok(None),
-                Some(bytes) => json(input, field, array.item, &bytes).map(Some),
+                Some(bytes) => json(input, field, array.number(), &bytes).map(Some),
             },
             Reader::Rows(rows) => rows.next(input),
         }
@@ -523,7 +524,7 @@ impl Reader {
 }
 
 /// A failure inside a file that could be opened: the file is damaged.
-fn damaged<T>(input: &Input, result: io::Result<T>) -> Result<T, CorpusError> {
+pub(super) fn damaged<T>(input: &Input, result: io::Result<T>) -> Result<T, CorpusError> {
     result.map_err(|e| bad(&input.path, format!("it cannot be read to its end, it is cut short or damaged: {e}")))
 }
 
@@ -777,115 +778,6 @@ fn cut(bytes: &[u8]) -> usize {
         // bytes without any text are refused when they are read
         blank.unwrap_or_else(|| if text.is_empty() { UNIT } else { boundary(text, text.len(), 0) })
     })
-}
-
-/// The items of a JSON array as they stand there.
-struct Array {
-    source: TextSource,
-    state: State,
-    item: u64,
-}
-
-#[derive(PartialEq)]
-enum State {
-    Before,
-    Within,
-    After,
-}
-
-/// An item of an array, byte by byte.
-#[derive(Default)]
-struct Item {
-    bytes: Vec<u8>,
-    /// Whether it has more than [`LONGEST`] bytes; the rest is not held.
-    long: bool,
-    /// How many objects and arrays are open.
-    depth: u32,
-    /// Whether a text is open, and whether its last character was a backslash that escapes the next.
-    string: bool,
-    escape: bool,
-}
-
-impl Item {
-    /// Takes the next byte. Returns whether the item ends with it; the state says whether the array does.
-    fn push(&mut self, byte: u8, state: &mut State) -> bool {
-        if *state == State::Before {
-            if byte == b'[' {
-                *state = State::Within;
-            }
-            return false;
-        }
-        if self.string {
-            self.string = self.escape || byte != b'"';
-            self.escape = !self.escape && byte == b'\\';
-        } else {
-            match byte {
-                b'"' => self.string = true,
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' if self.depth > 0 => self.depth -= 1,
-                b',' if self.depth == 0 => return true,
-                b']' => {
-                    *state = State::After;
-                    return true;
-                }
-                _ => {}
-            }
-        }
-        if self.bytes.len() == LONGEST {
-            self.long = true;
-        } else {
-            self.bytes.push(byte);
-        }
-        false
-    }
-}
-
-impl Array {
-    fn next(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
-        if self.state == State::After {
-            return self.end(input);
-        }
-        let mut item = Item::default();
-        loop {
-            let started = std::mem::replace(&mut self.state, State::After); // unless this succeeds
-            let buffer = damaged(input, self.source.fill_buf())?;
-            if buffer.is_empty() {
-                return Err(bad(&input.path, "its JSON array does not end: the file was cut short"));
-            }
-            self.state = started;
-            let ended = buffer.iter().position(|byte| item.push(*byte, &mut self.state));
-            let used = ended.map_or(buffer.len(), |last| last + 1);
-            self.source.consume(used);
-            if ended.is_some() {
-                self.item += 1;
-                if item.long {
-                    return Err(CorpusError::TooLong { place: input.place(self.item), limit: LONGEST });
-                }
-                if self.state == State::After && item.bytes.trim_ascii().is_empty() {
-                    return self.end(input);
-                }
-                return Ok(Some(item.bytes));
-            }
-        }
-    }
-
-    /// Nothing may follow the array.
-    fn end(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
-        loop {
-            let buffer = damaged(input, self.source.fill_buf())?;
-            let used = buffer.len();
-            if !buffer.trim_ascii().is_empty() {
-                return Err(bad(
-                    &input.path,
-                    "there is more after the end of its JSON array: put all in one array, or one object on each line",
-                ));
-            }
-            if used == 0 {
-                return Ok(None);
-            }
-            self.source.consume(used);
-        }
-    }
 }
 
 /// The bytes of a file as it is, counted, with their checksum.

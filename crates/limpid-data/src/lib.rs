@@ -8,6 +8,7 @@ pub mod chat;
 mod corpus_error;
 mod documents;
 mod encode;
+mod json_array;
 mod lines;
 mod manifest;
 #[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
