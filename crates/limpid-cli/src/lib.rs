@@ -554,11 +554,8 @@ mod tests {
             let usual = S::default();
             for (setting, value) in options::choices(&usual) {
                 let long = setting.name.replace('_', "-");
-                let values = value.choices().into_iter().map(ToString::to_string).chain([
-                    options::plain(&value.json()),
-                    "1".into(),
-                    "0.5".into(),
-                ]);
+                let values = value.choices().into_iter().map(ToString::to_string);
+                let values = values.chain([options::plain(&value.json())]).chain(VALUES.map(String::from));
                 let refused = values.map(|value| format!("--{long}={value}")).any(|flag| {
                     let Ok(matches) = command.clone().try_get_matches_from([&flag, &flag]) else { return false };
                     let asked = options::Asked::<S>::from_arg_matches(&matches);
