@@ -239,7 +239,7 @@ impl ModelOptions {
         let asked = self.over(base)?;
         // neither changes what is computed of a prompt: whoever asks for it means something else
         if asked.dropout != base.dropout {
-            bail!(Usage("--dropout: a model is inspected without dropout".into()));
+            bail!(Usage("--dropout: a model is inspected without dropout, unless --training SEED is given".into()));
         }
         if asked.context_length < base.context_length {
             let (is, was) = (asked.context_length, base.context_length);

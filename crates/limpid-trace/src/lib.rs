@@ -399,8 +399,10 @@ impl<'a> Trace<'a> {
     }
 
     /// Names of the tensors of the forward pass, in its order, the token ids first ([`names::activations`]).
+    /// In a run with dropout its masks are behind them.
     pub fn names(&self) -> impl Iterator<Item = String> {
-        names::activations(self.model).into_iter()
+        let drawn = if self.batch.seed.is_some() { names::drawn(self.model) } else { vec![] };
+        names::activations(self.model).into_iter().chain(drawn.into_iter().map(|(name, ..)| name))
     }
 
     /// Words for the axes of this run's tensors: `piece` says what a token looks like.
@@ -435,7 +437,32 @@ impl<'a> Trace<'a> {
         if let Some(param) = self.model.param(name) {
             return self.param(name, param, param.region);
         }
+        if let Some((_, op, is_mask)) = names::drawn(self.model).into_iter().find(|(own, ..)| own == name) {
+            return self.dropped(name, &op, is_mask);
+        }
         self.derived(name, names::derivation(self.model, name).ok_or_else(|| self.unknown(name))?)
+    }
+
+    /// A dropout's mask as the run drew it, or the attention weights that it left.
+    fn dropped(&self, name: &str, op: &Op, is_mask: bool) -> Result<Labelled, TraceError> {
+        match *op {
+            Op::Attend { pattern: Some(pattern), drop: Some(drop), heads, .. } => {
+                let mut weights = self.get(&self.model.name_of(pattern))?;
+                let (draws, (t, n)) = (Draws::new(drop, self.batch.seed), (self.length, heads.n_head));
+                for (at, weight) in weights.values.iter_mut().enumerate() {
+                    let (b, head, query, key) = (at / (n * t * t), at / (t * t) % n, at / t % t, at % t);
+                    let factor = draws.factor(weight_index(b * t + query, head, n, key));
+                    *weight = if is_mask { factor } else { *weight * factor };
+                }
+                Ok(Labelled { name: name.into(), ..weights })
+            }
+            Op::Dropout { y, drop, .. } => {
+                let (of, draws) = (self.get(&self.model.name_of(y))?, Draws::new(drop, self.batch.seed));
+                let values = (0..of.values.len() as u64).map(|at| draws.factor(at)).collect();
+                Ok(Labelled { name: name.into(), values, ..of })
+            }
+            _ => Err(self.unknown(name)),
+        }
     }
 
     /// One line for every tensor of the forward pass, in its order.
@@ -511,6 +538,9 @@ impl<'a> Trace<'a> {
             return Err(TraceError::NoGradient { name: name.into(), why: "token ids are not differentiable" });
         }
         let (tensor, param) = (self.model.tensor(base), self.model.param(base));
+        if names::drawn(self.model).iter().any(|(own, ..)| own == base) {
+            return Err(TraceError::NoGradient { name: name.into(), why: "it is drawn, or made of what has one" });
+        }
         let derived = match (tensor, param) {
             (None, None) => Some(names::derivation(self.model, base).ok_or_else(|| self.unknown(name))?),
             _ => None,
@@ -786,6 +816,8 @@ pub fn unknown(model: &Model, name: &str) -> TraceError {
     let mut all: Vec<&str> = activations.iter().map(String::as_str).collect();
     all.extend(model.params.iter().map(|p| p.name.as_str()));
     all.extend(derived.iter().map(|(name, _)| name.as_str()));
+    let drawn = names::drawn(model);
+    all.extend(drawn.iter().map(|(name, ..)| name.as_str()));
     // the name may be the end of a full name; that is more likely than a typing error
     let ends = |known: &&str| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.'));
     // a block that was typed stays, if the model has it

@@ -77,6 +77,7 @@ pub const TABLE: &[Entry] = &[
     entry(["embed_norm.hook_normalized",        "N_e",           "",                                  "",                           "",          X,        "the embedding normalised, before gain and offset"]),
     entry(["embed_norm.hook_out",               "X_norm",        "",                                  "",                           "",          X,        "the embedding normalised, with gain and offset"]),
     entry(["hook_embed_dropped",                "X̃",             "",                                  "",                           "",          X,        "the embedding after dropout"]),
+    entry(["hook_embed_mask", "M", "", "", "", X, "the embedding's mask with dropout: what each element is multiplied by, 0 where it is dropped"]),
     entry(["hook_embed_projected",              "X̃",             "",                                  "",                           "",          X,        "the embedding projected to the stream's width, if it has its own width"]),
     entry(["blocks.{i}.hook_resid_pre",         "X̃",             "blocks.{i}.hook_resid_pre",         "hidden_states[i]",           "encoded, residual3", X, "the residual stream that enters the block"]),
     entry(["blocks.{i}.ln1.hook_mean",           "μ₁{}",           "",                                    "",                           "ln1_mean",   ONE,     "the mean that the first norm subtracts"]),
@@ -98,11 +99,15 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.hook_attn_scores",  "A_s^M{}",       "blocks.{i}.attn.hook_attn_scores",  "",                           "preatt",    SCORES,   "scores after the mask: -inf where hidden"]),
     entry(["blocks.{i}.attn.hook_lse",           "lse{}",          "",                                    "",                           "",           "batch pos head", "log of a row's softmax divisor: the sum of the exponentials of its scores"]),
     entry(["blocks.{i}.attn.hook_pattern",      "A_w{}",         "blocks.{i}.attn.hook_pattern",      "attentions[i]",              "att",       SCORES,   "attention weights, before any dropout: every row sums to 1"]),
+    entry(["blocks.{i}.attn.hook_pattern_mask", "M_w{}", "", "", "", SCORES, "the mask of the attention weights with dropout: what each element is multiplied by, 0 where it is dropped"]),
+    entry(["blocks.{i}.attn.hook_pattern_dropped", "drop(A_w){}", "", "", "", SCORES, "the attention weights after dropout"]),
     entry(["blocks.{i}.attn.hook_z",            "C_concat{}",    "blocks.{i}.attn.hook_z",            "",                           "atty",      HEADS,    "context: values weighted by the pattern, head by head"]),
     entry(["blocks.{i}.attn.hook_out",          "Z₂ᵒ{}",         "blocks.{i}.attn.hook_out",          "",                           "",          X,        "the output of attention's last product, if a norm or a factor comes before the stream"]),
     entry(["blocks.{i}.attn.hook_out_dropped",  "drop(Z₂ᵒ){}",   "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.attn.hook_out_mask", "M₂ᵒ{}", "", "", "", X, "the mask of that product with dropout: what each element is multiplied by, 0 where it is dropped"]),
     entry(["blocks.{i}.hook_attn_out",          "Z₂{}",          "blocks.{i}.hook_attn_out",          "",                           "attproj",   X,        "what attention adds to the stream: after its own norm or factor, before dropout"]),
     entry(["blocks.{i}.hook_attn_out_dropped",  "drop(Z₂){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.hook_attn_out_mask", "M₂{}", "", "", "", X, "the mask of attention's output with dropout: what each element is multiplied by, 0 where it is dropped"]),
     entry(["blocks.{i}.ln1_post.hook_mean",      "μ₁ᵖ{}",         "",                                  "",                           "",          ONE,      "the mean that the norm after attention subtracts"]),
     entry(["blocks.{i}.ln1_post.hook_scale",     "s₁ᵖ{}",         "blocks.{i}.ln1_post.hook_scale",    "",                           "",          ONE,      "what that norm divides by"]),
     entry(["blocks.{i}.ln1_post.hook_normalized", "N₁ᵖ{}",        "blocks.{i}.ln1_post.hook_normalized", "",                        "",          X,        "attention's output normalised, before gain and offset"]),
@@ -119,8 +124,10 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.mlp.hook_post",          "σ(Z₁^FF){}",    "blocks.{i}.mlp.hook_post",          "",                           "fch_gelu",  FFN,      "inside the feed-forward network, after the activation; gated: after the gate"]),
     entry(["blocks.{i}.mlp.hook_out",           "Z₅ᵒ{}",         "blocks.{i}.mlp.hook_out",           "",                           "",          X,        "the output of the feed-forward network's last product, if a norm or a factor comes before the stream"]),
     entry(["blocks.{i}.mlp.hook_out_dropped",   "drop(Z₅ᵒ){}",   "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.mlp.hook_out_mask", "M₅ᵒ{}", "", "", "", X, "the mask of that product with dropout: what each element is multiplied by, 0 where it is dropped"]),
     entry(["blocks.{i}.hook_mlp_out",           "Z₅{}",          "blocks.{i}.hook_mlp_out",           "",                           "fcproj",    X,        "what the feed-forward network adds to the stream: after its own norm or factor, before dropout"]),
     entry(["blocks.{i}.hook_mlp_out_dropped",   "drop(Z₅){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.hook_mlp_out_mask", "M₅{}", "", "", "", X, "the mask of the feed-forward network's output with dropout: what each element is multiplied by, 0 where it is dropped"]),
     entry(["blocks.{i}.ln2_post.hook_mean",      "μ₂ᵖ{}",         "",                                  "",                           "",          ONE,      "the mean that the norm after the feed-forward network subtracts"]),
     entry(["blocks.{i}.ln2_post.hook_scale",     "s₂ᵖ{}",         "blocks.{i}.ln2_post.hook_scale",    "",                           "",          ONE,      "what that norm divides by"]),
     entry(["blocks.{i}.ln2_post.hook_normalized", "N₂ᵖ{}",        "blocks.{i}.ln2_post.hook_normalized", "",                        "",          X,        "the feed-forward network's output normalised, before gain and offset"]),
@@ -227,6 +234,7 @@ fn is_embedding(name: &str, config: &Config) -> bool {
         "hook_embed_sum",
         "hook_embed_sum_unscaled",
         "hook_embed_dropped",
+        "hook_embed_mask",
     ];
     const BEHIND: &[&str] = &["hook_head_scaled", "unembed.weight"];
     let begins = |parts: &[&str]| parts.iter().any(|part| name.starts_with(part));
@@ -397,6 +405,29 @@ pub fn activations(model: &Model) -> Vec<String> {
         let of = |own: &Derived| matches!(own, Derived::Scaled { of, .. } if *of == tensor.name);
         all.extend(scaled.iter().filter(|(_, own)| of(own)).map(|(name, _)| name.clone()));
     }
+    all
+}
+
+/// The masks of a model's dropouts, and the attention weights that dropout leaves: their names, the op that drops, and whether it is a mask.
+/// No backend keeps them: a mask is drawn again from its seed, its site and its place.
+pub fn drawn(model: &Model) -> Vec<(String, Op, bool)> {
+    let mut all = vec![];
+    for op in model.ops() {
+        match *op {
+            Op::Dropout { y, .. } => {
+                // the region may have other names: the residual stream's
+                let own = model.tensors.iter().filter(|tensor| tensor.region == y);
+                let masks = own.filter_map(|tensor| Some(format!("{}_mask", tensor.name.strip_suffix("_dropped")?)));
+                all.extend(masks.map(|name| (name, *op, true)));
+            }
+            Op::Attend { pattern: Some(pattern), drop: Some(_), .. } => {
+                let name = model.name_of(pattern);
+                all.extend([(format!("{name}_mask"), *op, true), (format!("{name}_dropped"), *op, false)]);
+            }
+            _ => {}
+        }
+    }
+    all.retain(|(name, ..)| lookup(name).is_some());
     all
 }
 

@@ -75,6 +75,10 @@ pub struct Args {
     /// the others
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backward", "masks"])]
     mask_file: Option<PathBuf>,
+    /// Run with dropout, as the first micro-batch of a training with this seed draws it: its masks are then in the table, and by name
+    /// (blocks.0.attn.hook_pattern_mask, blocks.0.hook_attn_out_mask)
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["mask_file", "why", "answer", "intervene"])]
+    training: Option<u64>,
     /// Use the initial weights, before training
     #[arg(long, conflicts_with = "preset")]
     initial: bool,
@@ -528,7 +532,8 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
 /// Whether nothing is asked for but a look, for which a model has an example where no prompt is given.
 fn glances(args: &Args) -> bool {
     let run = args.model.is_some() || !args.prompt.is_empty() || args.tokens.is_some() || args.why.is_some();
-    let otherwise = args.heads_first || args.mask_file.is_some() || args.words.notation.is_some();
+    let otherwise =
+        args.training.is_some() || args.heads_first || args.mask_file.is_some() || args.words.notation.is_some();
     run && !(tells(args) || draws(args) || otherwise)
 }
 
@@ -590,6 +595,9 @@ fn elsewhere(args: &Args) -> Result<Option<()>> {
     };
     if tells(args) || draws(args) {
         bail!(Usage("--open and --html show all in a page: leave out the flags that print, draw or save".into()));
+    }
+    if args.training.is_some() {
+        bail!(Usage("--training: --open and --html show the model without dropout: leave it out".into()));
     }
     let checkpoint = open(args, dir)?;
     let prompts = prompts(args)?;

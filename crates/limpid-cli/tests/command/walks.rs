@@ -188,6 +188,35 @@ fn every_command_runs_on_other_models() {
     }
 }
 
+/// The loss of a training's first step, with dropout, is that of the same windows looked at with the same draws.
+#[test]
+fn dropout_is_that_of_a_training() {
+    let f = Folder::new("look-dropout");
+    std::fs::write(f.0.join("t.txt"), "the dog jumps over the cat and the cat eats a mouse while the dog sleeps")
+        .unwrap();
+    for (seed, p) in [(1337, 0.3), (5, 0.5), (99, 0.1)] {
+        let train = "train --preset decoder-readme --data t.txt --steps 1 --batch-size 2 --val-fraction 0 --windows sequential --eval-every 0 --sample 0";
+        f.ok(&format!("{train} --seed {seed} --dropout {p} --json --out m{seed}"));
+        let log = std::fs::read_to_string(f.0.join(format!("m{seed}/metrics.jsonl"))).unwrap();
+        let trained =
+            log.lines().find_map(|line| serde_json::from_str::<Value>(line).unwrap()["train_loss"].as_f64()).unwrap();
+        let look = format!("inspect --model m{seed} --initial --data t.txt --batch-size 2 --tensor losses --json");
+        let mean = |more: &str| {
+            let seen = f.json(&format!("{look}{more}"));
+            let losses = seen["tensors"][0]["values"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap());
+            losses.sum::<f64>() / 8.0
+        };
+        assert!((mean(&format!(" --training {seed}")) - trained).abs() < 1e-6, "{seed}: {trained}");
+        assert!((mean("") - trained).abs() > 1e-6 && (mean(" --training 3") - trained).abs() > 1e-6, "{seed}");
+    }
+    let table = f.ok("inspect --model m5 --prompt 'the dog' --training 5 --dropout 0.2 --table");
+    for name in ["blocks.0.attn.hook_pattern_mask", "blocks.0.hook_attn_out_mask", "blocks.0.hook_mlp_out_mask"] {
+        assert!(table.contains(name), "{name}: {table}");
+    }
+    f.fails(2, "inspect --model m5 --prompt 'the dog' --dropout 0.2 --table", &["without dropout, unless --training"]);
+    f.fails(2, "inspect --model m5 --prompt 'the dog' --training 5 --dropout 0", &["has no dropout: give --dropout P"]);
+}
+
 /// No line is longer than it may be, but for commands and for what has no space to be broken at; nothing steers a terminal.
 #[test]
 fn a_walk_fits_the_lines_it_is_given() {

@@ -291,6 +291,7 @@ impl Fit<'_> {
                 || model.tensor(base).is_some()
                 || model.param(base).is_some()
                 || names::derivation(model, base).is_some()
+                || names::drawn(model).iter().any(|(own, ..)| own == base)
         };
         for flag in ["--tensor", "--plot"] {
             let mut left = 0;

@@ -11,6 +11,7 @@ mod containers;
 mod decode;
 mod directions;
 mod documents;
+mod dropout;
 mod exact;
 mod face;
 mod fitted;

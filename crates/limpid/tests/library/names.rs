@@ -128,7 +128,18 @@ fn every_name_holds_what_transformers_has_there() {
 }
 
 /// Names that no model of another program has: the tests below compute them.
-const COMPUTED: &[&[&str]] = &[BRANCHES, DECODED];
+const COMPUTED: &[&[&str]] = &[BRANCHES, DECODED, DRAWN];
+
+/// dropout.rs tests them.
+const DRAWN: &[&str] = &[
+    "hook_embed_mask",
+    "blocks.{i}.attn.hook_pattern_mask",
+    "blocks.{i}.attn.hook_pattern_dropped",
+    "blocks.{i}.attn.hook_out_mask",
+    "blocks.{i}.hook_attn_out_mask",
+    "blocks.{i}.mlp.hook_out_mask",
+    "blocks.{i}.hook_mlp_out_mask",
+];
 
 const BRANCHES: &[&str] = &[
     "hook_pos_embed_unscaled",

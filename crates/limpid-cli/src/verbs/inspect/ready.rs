@@ -8,10 +8,11 @@ use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{Config, Fields, Preset};
+use limpid::config::{Config, Dropout, Fields, Preset};
 use limpid::data::check_ids;
 use limpid::memory;
 use limpid::model::{Mode, Model, init};
+use limpid::numeric::random;
 use limpid::ops::Batch;
 use limpid::tokenizer::{DenseTokenizer, Tokenizer};
 use limpid::trace::edits::Edits;
@@ -53,7 +54,7 @@ pub fn ready(args: &Args) -> Result<Ready> {
                 args.preset.name()
             ),
         };
-        let batch = typed(args, &sequences, &config, None)?;
+        let batch = drawn(args, &config, typed(args, &sequences, &config, None)?)?;
         let (model, backend) = untrained(&config, mode(args, &batch), &Recipe::preset(args.preset.name())?, machine)?;
         if !args.prompt.is_empty() {
             show::say(format_args!("note: {} is untrained here: its weights are random", args.preset.name()));
@@ -64,7 +65,11 @@ pub fn ready(args: &Args) -> Result<Ready> {
     if let Some(preset) = &args.preset.preset {
         bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
     }
-    let config = args.preset.config_seen(&dir.display().to_string(), &checkpoint.config)?;
+    let mut own = checkpoint.config.clone();
+    if args.training.is_some() {
+        own.dropout = args.preset.over(&own)?.dropout; // it changes what is drawn, and no weight is for it
+    }
+    let config = args.preset.config_seen(&dir.display().to_string(), &own)?;
     let given = sequences(args, &checkpoint)?;
     // targets and windows are those of the model's training, whatever else it is looked at with
     let batch = match (&given, &args.data) {
@@ -74,6 +79,7 @@ pub fn ready(args: &Args) -> Result<Ready> {
             typed(args, given.as_deref().unwrap_or_default(), &checkpoint.config, mask)?
         }
     };
+    let batch = drawn(args, &config, batch)?;
     let (tokenizer, mut edits) = (checkpoint.tokenizer.clone(), None);
     let (model, backend) = if args.initial {
         let unknown =
@@ -86,6 +92,16 @@ pub fn ready(args: &Args) -> Result<Ready> {
         lm.start(mode(args, &batch))?
     };
     Ok(Ready { model, backend, batch, edits, tokenizer })
+}
+
+/// The batch with the draws of the first micro-batch of a training, if they are asked for.
+fn drawn(args: &Args, config: &Config, batch: Batch) -> Result<Batch> {
+    let Some(seed) = args.training else { return Ok(batch) };
+    let Dropout { embedding, attention, projection, ffn, .. } = config.dropout;
+    if [embedding, attention, projection, ffn].iter().all(|p| *p == 0.0) {
+        bail!(Usage("--training: the model has no dropout: give --dropout P".into()));
+    }
+    Ok(Batch { seed: Some(random::bits(seed, 0, 0)), ..batch })
 }
 
 /// The ids that were given, or those of an example; none of --data.
