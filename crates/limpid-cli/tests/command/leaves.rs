@@ -120,7 +120,9 @@ fn nano_has_one_recipe() {
     let f = folder("recipe");
     let recipe = |flags: &str| {
         let mut recipe = f.json(&format!("plan {flags} --context-length 16 --json"))["recipe"].clone();
-        ["steps", "eval_every", "patience"].map(|length| recipe.as_object_mut().unwrap().remove(length).expect(length));
+        for length in ["steps", "eval_every", "patience"] {
+            recipe.as_object_mut().unwrap().remove(length).expect(length);
+        }
         recipe
     };
     let own = recipe("--data book.txt");
