@@ -53,10 +53,10 @@ export default async function start() {
   const [chat, base, twin, deep, bert, data, words] = ["chat", "base", "twin", "deep", "bert", "chat.jsonl", "words.txt"].map((name) => path.join(folder, name));
   writeFileSync(data, [...CONVERSATIONS, ...CONVERSATIONS].map((one) => JSON.stringify(one)).join("\n"));
   // four blocks of four heads and a table of positions: more to look at than the default has
-  const shape = ["--n-layer", "4", "--n-head", "4", "--d-ff", "512", "--positions", "learned", "--context-length", "64", "--batch-size", "12", "--learning-rate", "0.003"];
+  const shape = ["--n-layer", "4", "--n-head", "4", "--d-ff", "512", "--positions", "learned", "--batch-size", "12", "--learning-rate", "0.003"];
   train(chat, ["--data", data, ...shape, "--context-length", "96", "--steps", "60"]);
-  train(base, [...shape, "--steps", "20", "--probe", "--probe-every", "1"]);
-  train(twin, [...shape, "--steps", "40", "--seed", "7"]);
+  train(base, [...shape, "--context-length", "64", "--steps", "20", "--probe", "--probe-every", "1"]);
+  train(twin, [...shape, "--context-length", "64", "--steps", "40", "--seed", "7"]);
   writeFileSync(words, "the cat sat on a mat and then it ran to the big old house where a dog was. ".repeat(120));
   const large = ["--n-layer", "12", "--n-head", "12", "--d-model", "96", "--d-ff", "384", "--positions", "learned", "--context-length", "1024"];
   train(deep, ["--data", words, ...large, "--context", "64", "--batch-size", "1", "--steps", "1", "--sample", "0"]);
