@@ -4,7 +4,7 @@
 //! B among them. Some modules are several products here, such as Phi-3's `gate_up_proj`: the file then stacks their As, and B is block
 //! diagonal, so the module's rank and alpha are as many times the adapter's.
 //!
-//! An opened adapter is a layer over a [`Checkpoint`](super::Checkpoint): its weights are w + alpha / r B A, summed in f64 and rounded
+//! An opened adapter is a layer over a [`Checkpoint`]: its weights are w + alpha / r B A, summed in f64 and rounded
 //! once. A run's folder also has `base.json`, which says which model the adapter was trained on and whose names it has.
 
 use super::dialect::{self, Link, TensorLayout, huggingface, outline, together};

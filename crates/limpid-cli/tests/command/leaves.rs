@@ -114,14 +114,14 @@ fn what_does_not_fit_names_what_does() {
 }
 
 /// `--steps` changes the number of steps and nothing that a step computes, whatever the text and however the preset was come by. (Without
-/// it a small text decides how often its loss is looked at, too: `fitted.rs` of limpid.)
+/// it a small text decides how much of it is validated, and how often, too: `fitted.rs` of limpid.)
 #[test]
 fn nano_has_one_recipe() {
     let f = folder("recipe");
     let recipe = |flags: &str| {
         let mut recipe = f.json(&format!("plan {flags} --context-length 16 --json"))["recipe"].clone();
-        for length in ["steps", "eval_every", "patience"] {
-            recipe.as_object_mut().unwrap().remove(length).expect(length);
+        for fitted in ["steps", "eval_every", "patience", "val_fraction"] {
+            recipe.as_object_mut().unwrap().remove(fitted).expect(fitted);
         }
         recipe
     };
