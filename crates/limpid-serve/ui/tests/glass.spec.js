@@ -9,7 +9,7 @@ import { BINARY } from "./servers.js";
 /** Every view, and what is there when it has drawn what it shows. */
 const READY = {
   map: ".ladder", text: ".text .bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: ".mlp tbody tr", lens: ".lens-table tbody tr", path: ".parts tbody tr", embed: ".curves canvas[aria-label*=Dimension]",
-  sweep: ".sweep-form button", gradients: ".gradients h2, .gradients .hint", timelapse: ".timelapse tbody tr, #glass-view .hint", training: ".training canvas[aria-label*=loss], #glass-view .hint",
+  sweep: ".sweep-form button", gradients: ".gradients h2, .gradients .hint", timelapse: ".timelapse tbody tr, #glass-view .hint", training: ".training .lead:text(\"loss\"), #glass-view .hint",
   table: ".sheet [role='gridcell']", why: ".sums", notation: "[aria-label='Symbols'] tbody tr", tour: ".stops button", walks: ".lesson h3",
 };
 const VIEWS = Object.keys(READY);
