@@ -566,7 +566,8 @@ impl Training {
         }
         let (steps, fitted) = if let Some(epochs) = self.epochs {
             (fitted::steps(&recipe, &corpus.train, objective, epochs)?, None)
-        } else if self.fits_text {
+        } else if self.fits_text && recipe.context <= config.context_length {
+            // (a longer context is refused with the model)
             let (judged, keeps) = (fitted::judges(validated), self.keeps.clone());
             let kept = |setting: &str| keeps.iter().any(|kept| kept == setting);
             let steps = fitted::fit((&recipe, &mut self.options), &corpus.train, objective, judged, kept)?;
