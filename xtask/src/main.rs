@@ -79,7 +79,11 @@ fn ci() -> bool {
         (&clippy, &[OPEN_MPI]),
         (&with(&["doc", "--no-deps"]), &[OPEN_MPI, ("RUSTDOCFLAGS", "-D warnings")]),
         (&["check", "--workspace"], &[]),
-        (&with(&["test"]), &[OPEN_MPI]),
+        // all but what takes longer than a gate may
+        (
+            &[&with(&["test"])[..], &["--", "--include-ignored", "--skip", "slow::", "--skip", "measures::"]].concat(),
+            &[OPEN_MPI],
+        ),
     ])
 }
 
@@ -91,15 +95,12 @@ const OPEN_MPI: (&str, &str) = ("MPICC", "mpicc");
 fn sweep() -> bool {
     let Some(features) = heavy() else { return false };
     let test = |rest: &[&'static str]| [&["test", "--workspace", "--features", features][..], rest].concat();
-    let ignored = |program: &'static str, tests: &[&'static str]| {
-        [&test(&["--test", program, "--"])[..], tests, &["--ignored", "--nocapture"]].concat()
-    };
     steps(&[
-        (&ignored("library", &["presets::"]), &[OPEN_MPI]),
-        (&ignored("study", &["lessons::"]), &[OPEN_MPI]),
-        (&ignored("command", &["walks::"]), &[OPEN_MPI]),
-        (&ignored("server", &["bodies::"]), &[OPEN_MPI]),
-        (&ignored("backend", &["runs::"]), &[OPEN_MPI]),
+        // not the processes of MPI, which `mpi` runs, nor the examples of the documentation, none of which is ignored
+        (
+            &test(&["--lib", "--bins", "--tests", "--", "--ignored", "--nocapture", "slow::", "--skip", "processes"]),
+            &[OPEN_MPI],
+        ),
         (&test(&["--test", "hostile"]), &[OPEN_MPI, ("LIMPID_CASES", "50000")]),
         // without the heavy features: what says that it was built without them
         (&["test", "--workspace"], &[]),
@@ -202,7 +203,8 @@ fn mpi() -> bool {
     let build = [&["build"], &FEATURES[..], &["--example", "ranks", "--test", "ranks"]].concat();
     let test = |rest: &[&'static str]| [&["test"], &FEATURES[..], &["--test", "ranks", "--"], rest].concat();
     // the recipes take longest, and do not depend on who carries the bytes
-    let (every, some) = (test(&["--ignored"]), test(&["--skip", "any_number_of_processes"]));
+    let every = test(&["--include-ignored"]);
+    let some = test(&["--include-ignored", "--skip", "slow::", "--skip", "any_number_of_processes"]);
     steps(&[(&build, &[OPEN_MPI]), (&every, &[OPEN_MPI]), CLEAN, (&build, &OTHER), (&some, &OTHER), CLEAN])
 }
 

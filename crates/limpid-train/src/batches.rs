@@ -866,20 +866,25 @@ mod tests {
         }
     }
 
-    /// `cargo test --release -- --ignored --nocapture batches::tests::report`
-    #[test]
-    #[ignore = "prints figures"]
-    fn report() {
-        let ids = (0..10_000_000u64).map(|i| random::bits(1, 0, i) as u32 % 50_257).collect();
-        let ends = (1..=20_000).map(|i| i * 500).collect();
-        let tokens = Tokens::of_documents(ids, ends, None);
-        for documents in KINDS {
-            let start = std::time::Instant::now();
-            let batches = Batches::of_documents(&tokens, 12, 1024, 1, Objective::NextToken, documents).unwrap();
-            let (begin, mut batch) = (start.elapsed(), Batch::default());
-            let start = std::time::Instant::now();
-            (0..1000).for_each(|step| batches.fill(step, 0, &mut batch));
-            println!("{documents:?}: begun in {begin:?}, a batch of 12 x 1024 in {:?}", start.elapsed() / 1000);
+    /// What measures and prints, for those who ask for it by name.
+    mod measures {
+        use super::*;
+
+        /// `cargo test --release -- --ignored --nocapture batches::tests::report`
+        #[test]
+        #[ignore = "prints figures"]
+        fn report() {
+            let ids = (0..10_000_000u64).map(|i| random::bits(1, 0, i) as u32 % 50_257).collect();
+            let ends = (1..=20_000).map(|i| i * 500).collect();
+            let tokens = Tokens::of_documents(ids, ends, None);
+            for documents in KINDS {
+                let start = std::time::Instant::now();
+                let batches = Batches::of_documents(&tokens, 12, 1024, 1, Objective::NextToken, documents).unwrap();
+                let (begin, mut batch) = (start.elapsed(), Batch::default());
+                let start = std::time::Instant::now();
+                (0..1000).for_each(|step| batches.fill(step, 0, &mut batch));
+                println!("{documents:?}: begun in {begin:?}, a batch of 12 x 1024 in {:?}", start.elapsed() / 1000);
+            }
         }
     }
 }

@@ -183,6 +183,7 @@ fn left(folder: &Path) -> (Value, Vec<u8>, Vec<u8>, Vec<Value>) {
 
 /// Each file operation of a run fails, alone, with the two after it, and with all after it.
 #[test]
+#[ignore = "gate"]
 fn whatever_cannot_be_written_is_told_and_loses_nothing() {
     let plain = Case::small();
     let rollback = Divergence::Rollback;
@@ -232,6 +233,7 @@ fn whatever_cannot_be_written_is_told_and_loses_nothing() {
 /// A run goes back to an earlier state, and each operation of that fails, or is the last before the process is killed, or finds that
 /// somebody has removed what it is about. What is then taken up is the run as it was, or the one that went back undisturbed.
 #[test]
+#[ignore = "gate"]
 fn a_run_goes_back_in_one_step() {
     let case = Case::small();
     let options = RunOptions { eval_every: 1, save_every: 2, keep: 3, ..case.options };
@@ -300,6 +302,7 @@ fn a_run_goes_back_in_one_step() {
 
 /// A stop at each event of a run, told once or again and again, and going on.
 #[test]
+#[ignore = "gate"]
 fn a_run_that_is_stopped_anywhere_ends_in_the_same_bytes() {
     let Case { recipe: plain, options, .. } = Case::small();
     let long = Recipe { steps: 40, learning_rate: 0.05, ..plain };
@@ -354,6 +357,7 @@ fn a_run_that_is_stopped_anywhere_ends_in_the_same_bytes() {
 
 /// Hundreds of places of each file that a run goes on from.
 #[test]
+#[ignore = "gate"]
 fn a_flipped_bit_is_found_in_every_file() {
     let (case, path) = (Case::small(), folder("bits"));
     case.to_the_end(&path);

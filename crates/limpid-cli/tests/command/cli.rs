@@ -355,6 +355,7 @@ fn weights(folder: &Path) -> (Vec<u8>, Vec<u8>) {
 
 /// Killed at any moment and resumed, again and again, the run ends with the bytes of one that was left alone.
 #[test]
+#[ignore = "gate"]
 fn killed_at_any_moment_nothing_is_lost() {
     let f = Folder::new("kill");
     let data = f.file("rhyme.txt", RHYME.repeat(12));
@@ -552,6 +553,7 @@ fn masked_models_learn_and_fill() {
 
 /// Three words make windows in which most draws mask nothing: every seed trains, every step has a loss, and so has an evaluation.
 #[test]
+#[ignore = "gate"]
 fn a_few_masked_words_are_learned() {
     let f = Folder::new("few");
     let sizes =
@@ -1256,6 +1258,7 @@ fn a_configuration_is_proved_to_learn() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn benches_and_doctor_report_their_roofs() {
     let f = Folder::new("bench");
     let small = "--preset nano --n-layer 1 --d-model 32 --n-head 2 --context-length 16 --threads 1 --json";
@@ -1309,6 +1312,7 @@ fn every_instruction_set_trains_the_same_model() {
 
 /// The time is that of steps that were taken, or `plan` says why none were.
 #[test]
+#[ignore = "gate"]
 fn a_plan_measures_steps() {
     let f = Folder::new("plan-time");
     f.file("rhyme.txt", RHYME.repeat(12));
@@ -1326,6 +1330,7 @@ fn a_plan_measures_steps() {
 
 /// What `plan --ranks` says of nanoGPT's model on the built-in text, against a computation by hand.
 #[test]
+#[ignore = "gate"]
 fn a_plan_counts_processes() {
     let f = Folder::new("plan-ranks");
     let nano = "plan --preset nanogpt-cpu --tokenizer bpe --ema 0.99 --accumulate 8 --batch-size 2";
@@ -1416,6 +1421,7 @@ fn a_rate_is_found_and_nothing_is_written() {
 /// What `plan` says of memory is what training takes, within 5 %, whether threads take whole sequences or share each op. How much of the
 /// program itself is in memory differs by some 3 MB from run to run, 5 % of `nano`: so both are larger.
 #[test]
+#[ignore = "gate"]
 #[cfg(target_os = "linux")]
 fn training_takes_the_memory_that_plan_says() {
     let folder = Folder::new("memory");
@@ -1432,6 +1438,7 @@ fn training_takes_the_memory_that_plan_says() {
 
 /// `--memory` is kept to, with the losses of the run that has all the memory it likes; what nothing fits is said.
 #[test]
+#[ignore = "gate"]
 #[cfg(target_os = "linux")]
 fn a_memory_budget_is_kept() {
     let folder = Folder::new("budget");
@@ -1603,6 +1610,7 @@ fn mixed(f: &Folder) -> String {
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_mixed_folder_trains_in_one_command_and_prepared_it_gives_the_same() {
     let f = Folder::new("mixed");
     let data = mixed(&f);

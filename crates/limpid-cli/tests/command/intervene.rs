@@ -24,6 +24,7 @@ fn cells(guide: &str) -> impl Iterator<Item = String> {
 }
 
 #[test]
+#[ignore = "gate"]
 fn every_step_of_the_guide_runs() {
     let f = trained("intervene-guide");
     f.ok("direction --positive 'A happy girl' --negative 'A sad girl' --out happy.gguf");
@@ -49,6 +50,7 @@ fn every_step_of_the_guide_runs() {
 
 /// The table from TransformerLens's calls: its commands run here, its lines of Rust in the library's tests.
 #[test]
+#[ignore = "gate"]
 fn every_command_of_the_table_runs() {
     let f = trained("intervene-table");
     let guide = fs::read_to_string(root("docs/interventions.md")).unwrap();
@@ -68,6 +70,7 @@ fn every_command_of_the_table_runs() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_change_shows_in_every_verb() {
     let f = trained("intervene");
     let steps = quoted(r#"{"ablate": "blocks.0.hook_mlp_out"}"#);
@@ -100,6 +103,7 @@ fn a_change_shows_in_every_verb() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_change_is_measured() {
     let f = trained("intervene-measured");
     let patch = r#"{"patch": "blocks.0.hook_resid_pre", "pos": "prompt", "from": {"prompt": "Once upon a time, there was a girl"}}"#;
@@ -134,6 +138,7 @@ fn a_change_is_measured() {
 
 /// To first order: what steps of a thousandth along the gradient change.
 #[test]
+#[ignore = "gate"]
 fn gradients_of_an_answer_are_slopes() {
     let f = trained("intervene-slopes");
     let asked = "inspect --prompt 'Once upon a time' --answer ',' --rather-than ' called'";
@@ -181,6 +186,7 @@ fn gradients_of_an_answer_are_slopes() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn what_does_not_fit_is_refused_with_the_mend() {
     let f = trained("intervene-not");
     let refuses = |code: i32, steps: &str, says: &[&str]| {

@@ -27,6 +27,7 @@ fn a_wrong_name_is_wrong_usage_with_the_nearest() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn lines_are_as_wide_as_asked() {
     let f = Folder::new("lesson-width");
     let every = QUICK.into_iter().flat_map(|name| [40, 60, 80, 200].map(|width| (name, width)));
@@ -41,6 +42,7 @@ fn lines_are_as_wide_as_asked() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn json_has_what_the_text_says() {
     let f = Folder::new("lesson-json");
     for name in QUICK {
@@ -61,6 +63,7 @@ fn json_has_what_the_text_says() {
 /// Ctrl-C while it trains: at once, with nothing on stdout.
 #[cfg(unix)]
 #[test]
+#[ignore = "gate"]
 fn an_interrupted_lesson_ends() {
     use crate::common::kill;
     use std::io::{BufRead, BufReader, Read};
@@ -80,6 +83,7 @@ fn an_interrupted_lesson_ends() {
 
 /// docs/lessons.md shows what its commands print, whatever the numbers, and every claim holds.
 #[test]
+#[ignore = "gate"]
 fn the_page_of_lessons_shows_what_they_print() {
     let f = Folder::new("lesson-page");
     let (mut command, mut ran) = (String::new(), 0);

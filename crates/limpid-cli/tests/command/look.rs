@@ -578,6 +578,7 @@ fn several_sequences_beside_each_other() {
 
 /// R299, R311: ids as a batch, and each token with the one that it predicts; of a text the windows that training takes.
 #[test]
+#[ignore = "gate"]
 fn windows_of_a_text_and_their_targets() {
     let all = numbers(&object("tokenize --model m @rhyme.txt")["ids"]);
     let found = object("inspect --model m --data rhyme.txt --tensor input");
@@ -692,6 +693,7 @@ fn names_are_looked_up_before_anything_is_printed() {
 
 /// R017, R018, R026, R323, R324.
 #[test]
+#[ignore = "gate"]
 fn a_text_counted_and_a_vocabulary_printed() {
     let stats = object("tokenize --tokenizer cl100k_base --stats 'Clarify – clearly, clearly'")["stats"].clone();
     assert_eq!((&stats["bytes"], &stats["chars"], &stats["max_id"]), (&json!(28), &json!(26), &json!(100_069)));

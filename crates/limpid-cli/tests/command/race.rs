@@ -9,6 +9,7 @@ use std::process::Stdio;
 const KEPT: &str = "docs/race/stories-nano-default.json";
 
 #[test]
+#[ignore = "gate"]
 fn a_run_that_misses_its_target_leaves_a_record_that_verifies() {
     let f = Folder::new("race");
     f.file("two.toml", "steps = 2\nlearning_rate = 0.001\n");
@@ -26,6 +27,7 @@ fn a_run_that_misses_its_target_leaves_a_record_that_verifies() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_race_refuses_other_tracks_texts_and_recipes() {
     let f = Folder::new("race-refused");
     f.file("x.txt", "to be or not to be");
@@ -68,6 +70,7 @@ fn the_tokens_of_a_track_are_what_it_trains_on() {
 /// Ctrl-C leaves no record, and a record that cannot be written is printed: what took so long is not lost.
 #[cfg(target_os = "linux")]
 #[test]
+#[ignore = "gate"]
 fn a_race_that_ends_badly_says_so() {
     let f = Folder::new("race-ends");
     f.file("long.toml", "steps = 100000\n");

@@ -99,6 +99,7 @@ fn keys_come_from_flags_files_and_the_environment() {
 
 /// Each is one line, and the port is never opened.
 #[test]
+#[ignore = "gate"]
 fn what_cannot_be_served_is_said_in_a_line() {
     let f = Folder::new("serve-faults");
     train(&f, "--steps 2");
@@ -177,6 +178,7 @@ fn a_run_that_goes_on_is_followed() {
 /// `train --serve` answers while the run trains, from its state before the first step on; training writes the same bytes, and Ctrl-C ends
 /// both.
 #[test]
+#[ignore = "gate"]
 fn a_run_serves_its_page_while_it_trains() {
     let f = Folder::new("train-serve");
     f.file("text.txt", "to be or not to be, that is the question.\n".repeat(60));
@@ -251,6 +253,7 @@ fn a_run_serves_its_page_while_it_trains() {
 
 /// Four clients ask without a pause while a run goes on: every request is answered, by one checkpoint, which makes it again.
 #[test]
+#[ignore = "gate"]
 fn answers_replay_on_the_checkpoint_that_gave_them() {
     /// Ends the clients, also when the test fails.
     struct Stop<'a>(&'a AtomicBool);

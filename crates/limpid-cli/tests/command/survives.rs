@@ -199,6 +199,7 @@ fn faulty(at: &Path, run: &str, more: &[&str], fault: Fault, share: f64, whole: 
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_fault_at_any_place_is_told_and_changes_nothing() {
     let (runs, seed) = (asked("LIMPID_KILLS", 40), asked("LIMPID_SEED", 1));
     let mut outcomes = BTreeMap::<(String, &str), usize>::new();
@@ -261,6 +262,7 @@ fn a_fault_at_any_place_is_told_and_changes_nothing() {
 
 /// Whoever listened has gone, before or while the run goes on: it goes on all the same.
 #[test]
+#[ignore = "gate"]
 fn a_closed_stream_ends_no_training() {
     let at = folder("streams");
     finish(train(&at, "whole", &[]));
@@ -282,6 +284,7 @@ fn a_closed_stream_ends_no_training() {
 /// A file that may not grow stands for a disk that is full: training goes on and says so, the last state stays whole, and
 /// with room again the run is as if nothing had been.
 #[test]
+#[ignore = "gate"]
 fn a_full_disk_loses_nothing() {
     let at = folder("full");
     finish(train(&at, "whole", &[]));
@@ -317,6 +320,7 @@ fn interrupt_after_a_save(child: Child, run: &Path) {
 
 /// A folder stands where each of a run's files would be put: it is told, what can be kept is, and the run ends.
 #[test]
+#[ignore = "gate"]
 fn a_file_that_cannot_be_written_is_named() {
     let at = folder("unwritable");
     finish(train(&at, "whole", &[]));
@@ -534,6 +538,7 @@ fn a_stopped_run_says_so_in_its_exit_code() {
 /// Somebody removes the log of a run that goes on, or moves its folder away: the log is there again; a folder that is gone is missed, and
 /// nothing is made in its place. Put back, the run goes on from its last state to the same bytes.
 #[test]
+#[ignore = "gate"]
 #[cfg(target_os = "linux")]
 fn what_is_removed_or_moved_is_told() {
     let at = folder("gone");

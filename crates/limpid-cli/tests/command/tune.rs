@@ -14,6 +14,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
+#[ignore = "gate"]
 fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
     let f = Folder::new("guide");
     let of = |kind| block("training.md", "## Fine-tuning and LoRA", kind);
@@ -60,6 +61,7 @@ const SMALL: &str = "--data text.txt --tokenizer char --batch-size 4 --sample 0 
 
 /// A model of every format goes on, whole and with an adapter.
 #[test]
+#[ignore = "gate"]
 fn every_format_can_be_gone_on_from() {
     let f = Folder::new("formats");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
@@ -97,6 +99,7 @@ fn every_format_can_be_gone_on_from() {
 /// A base of blocks stays so, and trains to the bytes of the same weights as f32: an adapter, going on and within less memory; with frozen
 /// parameters, of which a run that goes on takes f32s. `plan` counts what is kept, in bf16 all f32s.
 #[test]
+#[ignore = "gate"]
 fn a_quantised_base_trains_as_its_values_do() {
     let f = Folder::new("quantised");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
@@ -239,6 +242,7 @@ const TALKS: &str = r#"{"messages": [{"role": "user", "content": "a cat"}, {"rol
 /// A model is trained on conversations in its own template, or in one that is named, with special tokens that it gets; what it becomes has
 /// both, goes on with both to the same bytes, and a model that is made of it keeps them.
 #[test]
+#[ignore = "gate"]
 fn conversations_are_trained_in_the_template_of_the_model() {
     let f = Folder::new("template");
     fs::write(f.0.join("text.txt"), format!("{TEXT}user assistant\n").repeat(40)).unwrap();
@@ -343,6 +347,7 @@ const OWN_TURNS: &str = "{% for m in messages %}{{ '<|say|>' + m.role + '\\n' + 
 /// The special token that ends answers in training ends them in other programs too: beside the end of the text it stands in
 /// generation_config.json, config.json and GGUF, of models and of adapters, whatever their template, and whatever else the model's files say.
 #[test]
+#[ignore = "gate"]
 fn what_ends_an_answer_is_named_in_all_that_is_written() {
     let f = Folder::new("ends");
     fs::write(f.0.join("text.txt"), format!("{TEXT}user assistant: \n").repeat(40)).unwrap();

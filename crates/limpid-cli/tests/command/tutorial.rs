@@ -18,6 +18,7 @@ fn what_is_missing_is_found() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn the_tutorial_says_what_is_seen() {
     let f = Folder::new("tutorial");
     let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());

@@ -27,6 +27,7 @@ fn plan(f: &Folder, flags: &str, environment: &[(&str, &str)]) -> Value {
 
 /// What a layer says of a whole goes over what the layers below it said of its parts, and what follows from a value follows.
 #[test]
+#[ignore = "gate"]
 fn what_is_said_last_holds() {
     let f = Folder::new("layers");
     f.file("rhyme.txt", RHYME.repeat(60));
@@ -298,6 +299,7 @@ mod streams {
 
     /// A closed stream ends quietly, a full one is told; neither is a panic, whichever stream it is.
     #[test]
+    #[ignore = "gate"]
     fn no_stream_makes_a_verb_panic() {
         let f = with_model("streams");
         for verb in VERBS {
@@ -316,6 +318,7 @@ mod streams {
 
     /// A run is what it would have been, though nobody hears of it any more.
     #[test]
+    #[ignore = "gate"]
     fn training_goes_on_unheard() {
         let f = with_model("unheard");
         let weights =
@@ -358,6 +361,7 @@ mod streams {
 
 /// What Rust's parsers and the system say reaches nobody: a message says what a flag, a variable, a key of a file or a path must be.
 #[test]
+#[ignore = "gate"]
 fn wrong_values_are_refused_in_words() {
     let f = with_model("words");
     f.file("wrong.toml", "steps = \"many\"\n");
@@ -417,6 +421,7 @@ fn wrong_values_are_refused_in_words() {
 
 /// A text needs no flag, and goes over a file's and a variable's; two are one too many.
 #[test]
+#[ignore = "gate"]
 fn a_text_needs_no_flag() {
     let f = Folder::new("positional");
     f.file("rhyme.txt", RHYME.repeat(60));
@@ -513,6 +518,7 @@ fn the_loss_that_is_shown_is_the_runs_own() {
 
 /// Epochs are steps: those that take every window so often. They stand where steps would, in every layer.
 #[test]
+#[ignore = "gate"]
 fn epochs_are_steps() {
     let f = Folder::new("epochs");
     f.file("rhyme.txt", RHYME.repeat(60));
@@ -566,6 +572,7 @@ fn parameters_of_a_preset_or_a_model() {
 
 /// `plan` offers a recomputation only if it takes less memory than all that are less work.
 #[test]
+#[ignore = "gate"]
 fn more_work_is_offered_for_less_memory_only() {
     let f = Folder::new("pareto");
     f.file("rhyme.txt", RHYME.repeat(60));

@@ -12,6 +12,7 @@ fn trained(name: &str) -> (Folder, String) {
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_word_leads_to_its_reason() {
     let (f, said) = trained("why");
     assert!(said.contains("limpid inspect --open"), "{said}");
@@ -64,6 +65,7 @@ fn a_quantised_model_has_its_path() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn what_cannot_be_explained_is_said() {
     let (f, _) = trained("why-not");
     f.fails(
@@ -79,6 +81,7 @@ fn what_cannot_be_explained_is_said() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn the_newest_run_is_the_model_where_none_is_named() {
     let f = Folder::new("newest-none");
     for verb in ["inspect --why next", "generate --prompt Once", "eval --prompt a --continuation b", "serve", "chat"] {
@@ -117,6 +120,7 @@ fn the_newest_run_is_the_model_where_none_is_named() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_model_stands_before_the_text_of_a_verb() {
     let (f, _) = trained("before");
     let run = std::fs::read_dir(f.0.join("runs")).unwrap().next().unwrap().unwrap().file_name();

@@ -771,6 +771,7 @@ mod tests {
 
     /// Every shape, orientation and level: not only close, but exactly the chains that [`Sums`] promises.
     #[test]
+    #[ignore = "gate"]
     fn an_element_is_its_chains_over_k() {
         let sizes = [1, 2, 5, 6, 7, 13, 16, 17, 33, 64, 65, 130];
         let mut scratch = vec![0.0; SCRATCH];

@@ -435,14 +435,6 @@ mod tests {
         compare(600_000, 2, |to, [a, b, c]| (0..LANES).for_each(|i| to[i] = a[i].mul_add(b[i], c[i])));
     }
 
-    /// `cargo test --release -p limpid --lib hundreds_of_millions -- --ignored`
-    #[test]
-    #[ignore = "half a minute"]
-    fn a_computed_multiply_add_is_the_instruction_hundreds_of_millions_of_times() {
-        let best = Level::best();
-        compare(600_000_000, 3, |to, x| best.run(Each(to, x)));
-    }
-
     #[test]
     fn a_level_has_a_name() {
         for level in Level::available() {
@@ -461,5 +453,18 @@ mod tests {
         let mut x = vec![1.0; 40];
         x[3] = f32::NAN;
         assert!(greatest(&x).is_nan());
+    }
+
+    /// Longer than the gate may take: `cargo xtask sweep` runs them.
+    mod slow {
+        use super::*;
+
+        /// `cargo test --release -p limpid --lib hundreds_of_millions -- --ignored`
+        #[test]
+        #[ignore = "half a minute"]
+        fn a_computed_multiply_add_is_the_instruction_hundreds_of_millions_of_times() {
+            let best = Level::best();
+            compare(600_000_000, 3, |to, x| best.run(Each(to, x)));
+        }
     }
 }

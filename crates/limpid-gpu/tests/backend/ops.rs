@@ -677,50 +677,59 @@ fn weights_are_shared_and_limits_are_told() {
     assert!(none.contains("there is no such GPU: 0: "), "{none}");
 }
 
-/// How long a step of `nano` takes, op by op, and of GPT-2's shape with its table, which is larger than what a kernel of lavapipe sees.
-#[test]
-#[ignore = "measures"]
-fn steps_take_so_long() {
-    let Some(device) = device() else { return };
-    let nano = Config::preset("nano").unwrap();
-    let gpt2 = Config { n_layer: 1, ..Config::preset("gpt2").unwrap() };
-    for (name, config, batch, context, steps) in [("nano", nano, 12, 64, 2), ("gpt2, one layer", gpt2, 1, 16, 1)] {
-        let model = Model::new(&config, Mode::Train { batch, context }).unwrap();
-        let lengths = vec![context; batch];
-        let groups = model.update_groups(0.1, Method::AdamW);
-        let (mut cpu, mut gpu) = (Cpu::new(&model, 2), Gpu::start(&device, &model).unwrap());
-        for (whose, backend) in [("cpu", &mut cpu as &mut dyn Backend), ("gpu", &mut gpu)] {
-            for param in &model.params {
-                let value = |i| (0.02 * random::normal(9, random::site(&param.name), i)) as f32;
-                backend.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
+/// What measures and prints, for those who ask for it by name.
+mod measures {
+    use super::*;
+
+    /// How long a step of `nano` takes, op by op, and of GPT-2's shape with its table, which is larger than what a kernel of lavapipe sees.
+    #[test]
+    #[ignore = "measures"]
+    fn steps_take_so_long() {
+        let Some(device) = device() else { return };
+        let nano = Config::preset("nano").unwrap();
+        let gpt2 = Config { n_layer: 1, ..Config::preset("gpt2").unwrap() };
+        for (name, config, batch, context, steps) in [("nano", nano, 12, 64, 2), ("gpt2, one layer", gpt2, 1, 16, 1)] {
+            let model = Model::new(&config, Mode::Train { batch, context }).unwrap();
+            let lengths = vec![context; batch];
+            let groups = model.update_groups(0.1, Method::AdamW);
+            let (mut cpu, mut gpu) = (Cpu::new(&model, 2), Gpu::start(&device, &model).unwrap());
+            for (whose, backend) in [("cpu", &mut cpu as &mut dyn Backend), ("gpu", &mut gpu)] {
+                for param in &model.params {
+                    let value = |i| (0.02 * random::normal(9, random::site(&param.name), i)) as f32;
+                    backend
+                        .write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>())
+                        .unwrap();
+                }
+                for step in 1..=steps + 1 {
+                    let start = std::time::Instant::now();
+                    backend.feed(&ragged(&config, 1, &lengths)).unwrap();
+                    backend.forward(model.body()).unwrap();
+                    backend.backward(model.back()).unwrap();
+                    backend
+                        .update(&groups, &Rule { rate: 1e-3, eps: 1e-8, ..rule(Method::AdamW, step) }, &mut [])
+                        .unwrap();
+                    let loss = backend.sum(model.losses().unwrap()).unwrap() / (batch * context) as f64;
+                    let ms = start.elapsed().as_secs_f64() * 1e3;
+                    println!("{name} on the {whose}: {ms:.1} ms for step {step}, loss {loss:.6}");
+                }
             }
-            for step in 1..=steps + 1 {
+            let mut times: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+            let mut time = |what: (&'static str, &'static str), run: &mut dyn FnMut()| {
                 let start = std::time::Instant::now();
-                backend.feed(&ragged(&config, 1, &lengths)).unwrap();
-                backend.forward(model.body()).unwrap();
-                backend.backward(model.back()).unwrap();
-                backend.update(&groups, &Rule { rate: 1e-3, eps: 1e-8, ..rule(Method::AdamW, step) }, &mut []).unwrap();
-                let loss = backend.sum(model.losses().unwrap()).unwrap() / (batch * context) as f64;
-                let ms = start.elapsed().as_secs_f64() * 1e3;
-                println!("{name} on the {whose}: {ms:.1} ms for step {step}, loss {loss:.6}");
+                run();
+                device.finish("test").unwrap();
+                *times.entry(what).or_default() += start.elapsed().as_secs_f64() * 1e3;
+            };
+            for (op, alone) in model.body().each() {
+                time((op.name(), "forward"), &mut || gpu.forward(alone).unwrap());
             }
-        }
-        let mut times: BTreeMap<(&str, &str), f64> = BTreeMap::new();
-        let mut time = |what: (&'static str, &'static str), run: &mut dyn FnMut()| {
-            let start = std::time::Instant::now();
-            run();
-            device.finish("test").unwrap();
-            *times.entry(what).or_default() += start.elapsed().as_secs_f64() * 1e3;
-        };
-        for (op, alone) in model.body().each() {
-            time((op.name(), "forward"), &mut || gpu.forward(alone).unwrap());
-        }
-        for (pass, alone) in model.back().each() {
-            let name = pass.back().map_or("recomputed", |back| back.op.name());
-            time((name, "backward"), &mut || gpu.backward(alone).unwrap());
-        }
-        for ((op, way), ms) in times {
-            println!("{name}: {op:10} {way:9} {ms:8.1} ms");
+            for (pass, alone) in model.back().each() {
+                let name = pass.back().map_or("recomputed", |back| back.op.name());
+                time((name, "backward"), &mut || gpu.backward(alone).unwrap());
+            }
+            for ((op, way), ms) in times {
+                println!("{name}: {op:10} {way:9} {ms:8.1} ms");
+            }
         }
     }
 }

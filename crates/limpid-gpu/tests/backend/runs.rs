@@ -224,22 +224,6 @@ fn learning_in_f16_is_learning_in_f32() {
     assert!(once.0 == twice.0 && bits(&once.1) == bits(&twice.1));
 }
 
-/// 200 steps of nano are those of the processor within a small share of the noise, and twice the same bits. A step has one sequence
-/// here, and AdamW: Muon, which other runs have, takes a software GPU three times as long.
-#[test]
-#[ignore = "200 steps, four times on the processor and twice on a GPU, which may be a software one"]
-fn nano_learns_as_on_the_processor_and_twice_the_same() {
-    let (config, recipe) = nano();
-    learns_as_on_the_processor((config, Recipe { batch_size: 1, optimizer: Method::AdamW, ..recipe }), STEPS);
-}
-
-/// The same for nano as it is, but ten steps twice.
-#[test]
-#[ignore = "nine minutes on a software GPU"]
-fn nano_as_it_is_learns_as_on_the_processor() {
-    learns_as_on_the_processor(nano(), 10);
-}
-
 /// So many steps are done twice.
 fn learns_as_on_the_processor(of: (Config, Recipe), twice: u64) {
     let Some(device) = device() else { return };
@@ -421,5 +405,26 @@ fn tensors_larger_than_a_binding_are_refused_by_name() {
             }
             (found, _) => panic!("{preset} {mode:?}: {found:?}"),
         }
+    }
+}
+
+/// Longer than the gate may take: `cargo xtask sweep` runs them.
+mod slow {
+    use super::*;
+
+    /// 200 steps of nano are those of the processor within a small share of the noise, and twice the same bits. A step has one sequence
+    /// here, and AdamW: Muon, which other runs have, takes a software GPU three times as long.
+    #[test]
+    #[ignore = "200 steps, four times on the processor and twice on a GPU, which may be a software one"]
+    fn nano_learns_as_on_the_processor_and_twice_the_same() {
+        let (config, recipe) = nano();
+        learns_as_on_the_processor((config, Recipe { batch_size: 1, optimizer: Method::AdamW, ..recipe }), STEPS);
+    }
+
+    /// The same for nano as it is, but ten steps twice.
+    #[test]
+    #[ignore = "nine minutes on a software GPU"]
+    fn nano_as_it_is_learns_as_on_the_processor() {
+        learns_as_on_the_processor(nano(), 10);
     }
 }

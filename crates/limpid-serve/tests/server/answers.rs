@@ -99,6 +99,7 @@ fn random_body(chance: &mut Chance, stops: &[&str]) -> Value {
 }
 
 #[test]
+#[ignore = "gate"]
 fn what_a_stream_sends_is_the_whole_answer() {
     let model = gpt2();
     let tokenizer = model.lm.tokenizer().unwrap();
@@ -469,6 +470,7 @@ fn words() -> Tokenizer {
 
 /// With `echo` a text comes back as it was sent, to the letter, whatever its tokens are, and places in it are those of its tokens.
 #[test]
+#[ignore = "gate"]
 fn an_echo_is_the_prompt_as_it_was_sent() {
     let models = [("gpt2", gpt2()), ("begun", tokenized(begun())), ("words", tokenized(words())), ("chars", chars())];
     let texts = ["to be", "", " to", "to  ", "\n", "to<|endoftext|>be", "a<s>b", "aﬁ béd 🙂!", "</s>", " ab  <s>c d"];

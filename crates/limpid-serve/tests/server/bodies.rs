@@ -458,12 +458,6 @@ fn bodies_made_by_chance_are_taken_or_refused() {
     mutations(20_000);
 }
 
-#[test]
-#[ignore = "some minutes"]
-fn very_many_bodies_made_by_chance_are_taken_or_refused() {
-    mutations(100_000_000);
-}
-
 /// However many answers a request has, they share what is long, and there are not too many.
 #[test]
 fn answers_have_a_limit_and_share_their_options() {
@@ -867,4 +861,15 @@ fn a_conversation_is_written_as_the_template_writes_it() {
         text(json!({ "messages": messages, "tools": [], "max_completion_tokens": 3, "max_tokens": 3 }))
             .contains("Ho<|end|>")
     );
+}
+
+/// Longer than the gate may take: `cargo xtask sweep` runs them.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "some minutes"]
+    fn very_many_bodies_made_by_chance_are_taken_or_refused() {
+        mutations(100_000_000);
+    }
 }

@@ -302,6 +302,7 @@ fn a_steered_request_changes_no_bit_of_its_neighbours() {
 
 /// A receipt has the interventions as they were given; with others the answer is another.
 #[test]
+#[ignore = "gate"]
 fn a_receipt_has_the_interventions() {
     let server = serve(allowed());
     let lm = Lm::open(folder()).unwrap();
@@ -330,6 +331,7 @@ fn a_receipt_has_the_interventions() {
 
 /// Long prompts and sources beside each other: a steered request is worked on in turns like any other.
 #[test]
+#[ignore = "gate"]
 fn a_long_source_holds_up_no_engine() {
     let server = serve(ServeOptions { look_time: PATIENCE, ..allowed() });
     let freeze = json!([{ "freeze_attention": "all", "from": { "tokens": vec![1; 1500] } }]);

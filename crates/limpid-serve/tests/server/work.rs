@@ -373,6 +373,7 @@ fn tiles_that_nobody_waits_for_are_not_computed() {
 
 /// Four clients that ask for 64 MB each and read nothing hold all places, but not for long: their answers break off.
 #[test]
+#[ignore = "gate"]
 fn an_answer_that_nobody_reads_gives_up_its_place() {
     let server = serve(ServeOptions { look_time: Duration::from_secs(3), ..options() });
     let lines = server.post("/inspect/v1/traces", &json!({ "tokens": vec![1; CONTEXT] })).text();
@@ -498,6 +499,7 @@ fn a_run_is_followed() {
 
 /// Whatever is written into the folder: the old model is served on, and the fault is told.
 #[test]
+#[ignore = "gate"]
 fn nothing_that_is_written_into_a_followed_folder_ends_the_server() {
     let run = common::train("spoiled", 2);
     let server = common::start(

@@ -134,6 +134,7 @@ fn lines_are_their_tensors(at: &str, of: &[String], formulas: bool, grid: &Grid,
 }
 
 #[test]
+#[ignore = "gate"]
 fn every_figure_shows_the_tensor_that_it_names() {
     let (mut matrices, mut rows, mut lines) = (0, 0, 0);
     each(|at, step, show, figures, run| {

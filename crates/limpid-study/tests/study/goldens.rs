@@ -486,6 +486,7 @@ fn gradients_by_block(place: NormPlace, (scheme, std): (Init, f64), layers: usiz
 /// (0.98); with large ones chance decides how much arrives (he: 0.56 to 4.03). GPT-2's own scheme divides what is added
 /// by sqrt(2 L), and its last block's gradient hardly depends on depth in either (0.91-1.02, 0.98-0.99; tied head).
 #[test]
+#[ignore = "gate"]
 fn pre_norm_hands_gradients_down_a_deep_stack() {
     for scheme in [(Init::Normal, 0.02), (Init::Xavier, 1.0), (Init::He, 1.0)] {
         for seed in 0..4 {

@@ -362,6 +362,7 @@ fn add_as_peft_does(base: &Checkpoint, adapter: &Path, to: &Path) {
 /// Adapters that limpid trains on a model of any family have the names, shapes and order of rows of the model's own modules, also where one
 /// module is several products here.
 #[test]
+#[ignore = "gate"]
 fn adapters_of_every_family_fit_the_modules_of_their_base() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf");
     let mut compared = 0;
@@ -398,6 +399,7 @@ fn adapters_of_every_family_fit_the_modules_of_their_base() {
 /// An adapter opens with the model that it was trained on, in any format and type, and with no other: not of another seed, with another
 /// single weight, or with the adapter merged already. Models without gains and biases have nothing but matrices.
 #[test]
+#[ignore = "gate"]
 fn an_adapter_is_for_the_values_of_its_base() {
     let [gpt2, llama, odd] = configs();
     let bare = |config: Config| Config {
@@ -627,6 +629,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
 /// Three steps over frozen blocks: adapter, moments and losses have the bytes that the same weights as f32 give, on every level of
 /// instructions, on any threads, whatever is computed again; with bounded logits, tied and untied heads, types that share a parameter.
 #[test]
+#[ignore = "gate"]
 fn blocks_train_adapters_with_the_bits_of_their_values() {
     let [gpt2, llama, _] = configs().map(|c| Config { vocab_size: 83, d_model: 64, d_ff: 96, ..c });
     let wide = Config { d_model: 256, d_ff: 288, tied_head: false, ..llama.clone() };

@@ -185,6 +185,7 @@ fn request(config: &Config, draws: &mut Draws) -> EngineRequest {
 /// Up to 32 requests at once, in engines of many kinds that were used before, with requests that are cancelled at any
 /// time: each is told what it is told alone, in an engine that was never used.
 #[test]
+#[ignore = "gate"]
 fn company_changes_no_byte() {
     let mut draws = Draws(0);
     let (mut found, mut cancelled, mut slid, mut compared) = (0, 0, 0, 0);

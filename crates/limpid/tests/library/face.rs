@@ -465,6 +465,7 @@ fn a_batch_to_look_at() {
 
 /// The examples, one after the other: each works on what the first made.
 #[test]
+#[ignore = "gate"]
 fn the_examples_do_what_they_say() {
     let f = Folder::new("examples");
     let place = |name: &str| f.at(name).display().to_string();

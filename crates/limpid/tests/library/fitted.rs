@@ -82,6 +82,7 @@ fn steps_follow_the_text() {
 /// A run that its validation loss ends keeps its best weights. Resumed from any state, with threads or processes, it ends after the same
 /// step with the same bytes.
 #[test]
+#[ignore = "gate"]
 fn a_run_that_ends_by_itself_ends_there_again() {
     let f = Folder::new("fitted");
     // nothing that is learned of it holds for more of it

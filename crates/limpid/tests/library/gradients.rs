@@ -67,6 +67,7 @@ fn the_readme_counts_the_axes() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn every_pair_of_choices_has_the_right_gradient() {
     let configs = configs();
     let (covered, all) = pairs_covered(&configs);
@@ -105,6 +106,7 @@ fn tunings() -> Vec<Tuning> {
 
 /// Adapted and frozen models: differences judge what learns.
 #[test]
+#[ignore = "gate"]
 fn every_tuning_has_the_right_gradient() {
     let mut worst = 0f64;
     for (i, config) in configs().iter().enumerate() {
@@ -283,6 +285,7 @@ fn compare(
 }
 
 #[test]
+#[ignore = "gate"]
 fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
     let configs = configs();
     for (i, config) in configs.iter().enumerate() {
@@ -347,6 +350,7 @@ fn long(config: &Config, level: Level, threads: usize) {
 /// The same bits from any number of threads, sharing ops or sequences, op by op or in one go, forward, backward and
 /// update.
 #[test]
+#[ignore = "gate"]
 fn bits_depend_on_neither_threads_nor_watchers() {
     for (i, config) in configs().iter().enumerate().take(12) {
         let config =

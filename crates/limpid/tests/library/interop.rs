@@ -138,6 +138,7 @@ fn with_tensors(case: &Path, to: &Path, tensors: &[FileTensor], tie: Option<bool
 /// What a file has twice, transformers reads so (reference/tied.py): a copy alone stands for both, and one that differs is a head of its
 /// own, whatever config.json says of it.
 #[test]
+#[ignore = "gate"]
 fn tied_tables_are_read_however_files_store_them() {
     let text = std::fs::read_to_string(format!("{}/fixtures/tied.json", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let tied: std::collections::BTreeMap<String, Vec<[String; 2]>> = serde_json::from_str(&text).unwrap();
@@ -220,6 +221,7 @@ impl Shown {
 /// docs/formats.md has the table that these numbers make: each family with two models or more, which are written as themselves, in which
 /// formats, and the worst difference.
 #[test]
+#[ignore = "gate"]
 fn models_of_transformers_give_its_numbers() {
     let folder = Folder::new("table");
     let mut families = std::collections::BTreeMap::<String, Shown>::new();
@@ -569,6 +571,7 @@ fn what_limpid_has_not_is_refused_by_key() {
 
 /// Everything that a format can hold comes back as the same bytes, and gives transformers' numbers still.
 #[test]
+#[ignore = "gate"]
 fn there_and_back_changes_no_byte() {
     let folder = Folder::new("back");
     let (mut written, mut parted) = ([0; 4], 0);
@@ -1260,6 +1263,7 @@ fn quantised_weights_answer_as_their_values() {
 
 /// Damaged configurations beside sound weights: an error or a model, never a panic, nor a table as large as a number says.
 #[test]
+#[ignore = "gate"]
 fn damaged_configurations_do_no_harm() {
     use limpid::numeric::random::below;
     let folder = Folder::new("damaged");

@@ -83,6 +83,7 @@ fn ten_steps_of_adam_and_sgd() {
 
 /// Losses, gradients and three steps of AdamW, of every family that shows a choice of its own.
 #[test]
+#[ignore = "gate"]
 fn families_train_as_transformers_does() {
     pytorch::check_families();
 }

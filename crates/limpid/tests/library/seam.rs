@@ -340,6 +340,7 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u32>) {
 
 /// Also on a backend that runs ahead, whose next step may fail before the last one is known.
 #[test]
+#[ignore = "gate"]
 fn a_run_that_fails_at_any_op_is_resumed_to_the_same_bytes() {
     let text = text();
     let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
@@ -412,6 +413,7 @@ fn told_by(
 /// A device that runs ahead has the next step's work before it is asked what the last one did. The run is the same: what is told, in its
 /// order, losses that are too large, numbers that are none, and what is left; and so it is if it is stopped.
 #[test]
+#[ignore = "gate"]
 fn a_backend_that_runs_ahead_changes_nothing() {
     let text = text();
     let calm =

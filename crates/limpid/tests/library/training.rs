@@ -203,6 +203,7 @@ fn in_processes<T: Send>(size: usize, make: impl Fn() -> Trainer + Sync, work: i
 }
 
 #[test]
+#[ignore = "gate"]
 fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
     const MICROS: usize = 8;
     // so large that there is something for each of eight to update
@@ -575,6 +576,7 @@ impl Wrapper for Faulty {
 /// expects the token that it is given, nats above ln V, which is no sign of large weights. Ten times the deviation is
 /// seen in all of them.
 #[test]
+#[ignore = "gate"]
 fn preflight_passes_fresh_weights_of_any_width() {
     let text = Tokens::new((0..400).map(|i| random::below(1, 0, i, 700) as u32).collect());
     let batches = Batches::new(&text, 2, 12, 1, Objective::NextToken).unwrap();

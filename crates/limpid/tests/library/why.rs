@@ -162,6 +162,7 @@ fn every_tensor_adds_up(trace: &mut LayerTrace, seed: u64) {
 }
 
 #[test]
+#[ignore = "gate"]
 fn every_number_is_the_sum_behind_it() {
     for (seed, config) in configs().iter().enumerate() {
         let mut trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
