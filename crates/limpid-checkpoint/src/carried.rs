@@ -172,9 +172,14 @@ impl Carried {
     }
 
     /// What sentence-transformers takes of the hidden states, if the folder says it and limpid has it.
-    pub(super) fn pooling(&self) -> Option<String> {
-        let says = self.names.iter().any(|name| name == MODULES);
-        says.then(|| SentenceRecipe::open(&self.folder).ok().flatten()).flatten().map(|recipe| recipe.pooling)
+    ///
+    /// # Errors
+    /// If a file that says it is broken.
+    pub(super) fn pooling(&self) -> Result<Option<String>> {
+        if !self.names.iter().any(|name| name == MODULES) {
+            return Ok(None);
+        }
+        Ok(SentenceRecipe::read(&self.folder)?.and_then(Result::ok).map(|recipe| recipe.pooling))
     }
 
     /// The config.json of HuggingFace's that the model came with, and whether its tokenizer is the one that is written.
@@ -239,11 +244,18 @@ impl SentenceRecipe {
     /// # Errors
     /// If it has modules or ways of pooling that limpid has not, or a file cannot be read.
     pub fn open(folder: &Path) -> Result<Option<SentenceRecipe>> {
+        let supported =
+            |recipe: Result<SentenceRecipe, String>| recipe.or_else(|what| refuse(&folder.join(MODULES), what));
+        SentenceRecipe::read(folder)?.map(supported).transpose()
+    }
+
+    /// The same, or inside why limpid cannot do as the folder says.
+    fn read(folder: &Path) -> Result<Option<Result<SentenceRecipe, String>>> {
         let path = folder.join(MODULES);
         if !path.exists() {
             return Ok(None);
         }
-        let wrong = |what: String| -> Result<Option<SentenceRecipe>> { refuse(&path, what) };
+        let unsupported = |what: String| Ok(Some(Err(what)));
         let modules = json(&path)?;
         let kind = |module: &Value| module["type"].as_str().unwrap_or_default().rsplit('.').next().map(String::from);
         let kinds: Vec<String> = modules.as_array().into_iter().flatten().filter_map(kind).collect();
@@ -252,7 +264,7 @@ impl SentenceRecipe {
             ["Transformer", "Pooling"] => false,
             ["Transformer", "Pooling", "Normalize"] => true,
             _ => {
-                return wrong(format!(
+                return unsupported(format!(
                     "its modules are {}: limpid applies Transformer, Pooling and Normalize, in this order; name a \
                      pooling yourself to take the hidden states without them",
                     names.join(", ")
@@ -260,7 +272,7 @@ impl SentenceRecipe {
             }
         };
         let place = modules[1]["path"].as_str().filter(|place| !place.contains(['/', '\\']) && *place != "..");
-        let Some(place) = place else { return wrong(format!("`path` is {}", modules[1]["path"])) };
+        let Some(place) = place else { return refuse(&path, format!("`path` is {}", modules[1]["path"])) };
         let pooling = json(&folder.join(place).join("config.json"))?;
         let on = |(key, value): (&String, &Value)| {
             (*value == true).then(|| key.strip_prefix("pooling_mode_")).flatten().map(String::from)
@@ -271,7 +283,7 @@ impl SentenceRecipe {
             one => one.as_str().into_iter().map(String::from).collect(),
         };
         let [mode] = &modes[..] else {
-            return wrong(format!(
+            return unsupported(format!(
                 "it pools in {} ways ({}): limpid applies one at a time; name it yourself",
                 modes.len(),
                 modes.join(", ")
@@ -287,18 +299,20 @@ impl SentenceRecipe {
         let prompt =
             prompts["default_prompt_name"].as_str().map_or("", |name| prompts["prompts"][name].as_str().unwrap_or(""));
         if !prompt_too && !prompt.is_empty() {
-            return wrong(format!("it leaves its prompt {prompt:?} out of the pooling, which limpid does not support"));
+            return unsupported(format!(
+                "it leaves its prompt {prompt:?} out of the pooling, which limpid does not support"
+            ));
         }
         // newer versions leave the most tokens to the tokenizer
         let tokenizer = json_if_there(&folder.join(TOKENIZERS[0]))?;
         let most = about["max_seq_length"].as_u64().or(tokenizer["model_max_length"].as_u64());
-        Ok(Some(SentenceRecipe {
+        Ok(Some(Ok(SentenceRecipe {
             pooling: pooling_name,
             normalized,
             max_tokens: most.map(|most| most as usize),
             lowercase: about["do_lower_case"] == true,
             prompt: prompt.into(),
-        }))
+        })))
     }
 }
 

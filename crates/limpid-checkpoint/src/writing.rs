@@ -157,7 +157,7 @@ impl<'d> Writing<'_, 'd> {
         let Writing { path, dtype, source, .. } = *self;
         let came_in = source.metadata.and_then(|m| m.str("general.architecture").ok());
         let (kind, own, config) = dialect::gguf::express(source.config, source.tokenizer, came_in)?;
-        let metadata = self.gguf_metadata(kind, own);
+        let metadata = self.gguf_metadata(kind, own)?;
         let model = outline(path, &config)?;
         let stored_as = |name: &str, shape: &[usize], stored: Option<&Dtype>| {
             let kept = stored.filter(|_| source.keep_types && !dialect::gguf::is_f32(name, shape)).cloned();
@@ -175,7 +175,11 @@ impl<'d> Writing<'_, 'd> {
     }
 
     /// What the file says: what the model came with, and over it `own`, what the configuration and the tokenizer say.
-    fn gguf_metadata(&self, kind: &'static dialect::gguf::Architecture, mut own: gguf::Metadata) -> gguf::Metadata {
+    fn gguf_metadata(
+        &self,
+        kind: &'static dialect::gguf::Architecture,
+        mut own: gguf::Metadata,
+    ) -> Result<gguf::Metadata> {
         let source = self.source;
         if let Some(tokenizer) = source.tokenizer {
             let roles = tokenizer.roles();
@@ -204,10 +208,10 @@ impl<'d> Writing<'_, 'd> {
         if !came || source.carried.is_some_and(|carried| !carried.ends().is_empty()) {
             put_ends(&mut metadata, &ends(source));
         }
-        if let Some(pooling) = source.carried.and_then(Carried::pooling) {
+        if let Some(pooling) = source.carried.map_or(Ok(None), Carried::pooling)? {
             dialect::gguf::put_pooling(&mut metadata, kind, &pooling);
         }
-        metadata
+        Ok(metadata)
     }
 
     /// llm.c's `.bin`, and its tokenizer beside it.

@@ -626,24 +626,26 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<(Vec<OsString>, 
     };
     let mut file = vec![];
     let mut whence = PathBuf::new();
+    let run = resumed(flag("resume"), flag("out"))?;
+    if flag("resume").is_some() && run.is_none() {
+        begins_anew(flag("out"), flags.iter().chain(&variables))?;
+    }
     if let Some(path) = flag("config") {
         whence = path.into();
         file = from_file(&whence, verb)?;
-    } else if let Some(folder) = resumed(flag("resume"), flag("out"))? {
+    } else if let Some(folder) = run {
         whence = folder.join("limpid.toml");
         file = from_file(&whence, verb).with_context(|| format!("{} cannot be resumed", folder.display()))?;
         kept(&folder, &file, flags.iter().chain(&variables))?;
         // what was chosen anew when it went on before stays chosen
         let from = flag("resume-step").and_then(|step| step.to_str()?.parse().ok());
-        if let Some(RunSettings { recipe, options }) = Run::settings(&folder, from) {
+        if let Some(RunSettings { recipe, options }) = Run::settings(&folder, from)? {
             let steps = recipe.fields().into_iter().filter(|(setting, _)| setting.name == "steps");
             for (setting, value) in steps.chain(options.fields()) {
                 let word = file.iter_mut().find(|word| word.name.replace('-', "_") == setting.name);
                 word.into_iter().for_each(|word| word.value = Some(plain(&value.json()).into()));
             }
         }
-    } else if flag("resume").is_some() {
-        begins_anew(flag("out"), flags.iter().chain(&variables))?;
     }
     one_preset(&whence, [&file, &variables, &flags])?;
     let all = settings_command();

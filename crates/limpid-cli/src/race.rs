@@ -376,6 +376,7 @@ pub fn table(records: &[RaceRecord]) -> String {
 mod tests {
     use super::*;
     use limpid::numeric::simd::Level;
+    use limpid_base::files::faults;
 
     fn record() -> RaceRecord {
         RaceRecord {
@@ -498,6 +499,40 @@ mod tests {
         assert_eq!(tuned.difference(&toy(&other, 0.0, true, 1, best).unwrap()), None);
         assert_ne!(tuned.losses, whole.losses);
         assert!(whole.difference(&toy(&other, 0.0, false, 1, best).unwrap()).is_some());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A disk that is full at any moment leaves nothing of the folder; once there is room, it is whole.
+    #[test]
+    fn tokens_are_written_whole_or_not_at_all() {
+        let folder = std::env::temp_dir().join(format!("limpid-race-full-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (file, out) = (folder.join("text.txt"), folder.join("tokens"));
+        std::fs::write(&file, "to be or not to be, that is the question\n".repeat(40)).unwrap();
+        let track = RaceTrack::named("shakespeare-char").unwrap();
+        let write = || track.write_tokens(&file.display().to_string(), false, &out);
+        let there = |folder: &Path| {
+            let names =
+                std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            names
+        };
+        let (written, operations) = faults::during(0..0, write);
+        assert_eq!(there(&out), ["tokenizer.json", "track.json", "train.bin", "val.bin"]);
+        let sizes = written.unwrap().map(|tokens| 2 * tokens as u64);
+        let bytes = ["train.bin", "val.bin"].map(|name| out.join(name).metadata().unwrap().len());
+        assert!(bytes == sizes && operations > 8, "{sizes:?}, {operations} operations");
+        std::fs::remove_dir_all(&out).unwrap();
+        for n in 0..operations {
+            // full from here on, as a disk is, and for a moment
+            for full in [n..u64::MAX, n..n + 1] {
+                let error = format!("{:#}", faults::during(full, write).0.unwrap_err());
+                assert!(error.starts_with(&out.display().to_string()), "operation {n}: {error}");
+                assert_eq!(there(&folder), ["text.txt"], "operation {n}");
+            }
+        }
+        write().unwrap();
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -258,6 +258,52 @@ fn no_verb_ends_by_a_signal() {
     }
 }
 
+/// A system that starts no thread, or few, is told in words: a number of threads that would do, or what to allow.
+#[test]
+#[cfg(target_os = "linux")]
+fn few_threads_are_an_error_in_words() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let f = trained("threads");
+    // root may start any number of threads: another user, of whom nothing else runs, may not
+    let user = 100_000 + std::process::id();
+    let as_user = format!("setpriv --reuid={user} --regid={user} --clear-groups");
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    let user = if is_root { as_user.as_str() } else { "" };
+    let run = |threads: u64, arguments: &str| {
+        let script = format!("exec {user} prlimit --nproc={threads}:{threads} {LIMPID} {arguments}");
+        let command = Command::new("sh").args(["-c", &script]).current_dir(&f.0).stdin(Stdio::null()).output();
+        command.unwrap()
+    };
+    if !run(1, "--version").status.success() {
+        println!("left out: there is no prlimit here, or no setpriv, or another user cannot run {LIMPID}");
+        return;
+    }
+    fs::set_permissions(&f.0, fs::Permissions::from_mode(0o777)).unwrap();
+    let uses = [
+        format!("train --data rhyme.txt {} --steps 2 --sample 0 --out n", TINY.replace("threads 1", "threads 3")),
+        "generate --model m --prompt Twi -n 2 --threads 3".into(),
+        "embed Twi --model m --threads 3".into(),
+        "eval --model m --data rhyme.txt --threads 3".into(),
+        "inspect --model m --prompt Twi --threads 3".into(),
+        "data prepare rhyme.txt --tokenizer m/tokenizer.json --out shards --threads 3".into(),
+        "race tokens stories-nano --out tokens".into(),
+        "bench decode --preset nano --tokens 1 --threads 3".into(),
+        "serve --model m --port 0 --threads 3".into(),
+    ];
+    for arguments in &uses {
+        let out = run(1, arguments);
+        let said = text(&out.stderr);
+        let told = said.contains("error: ") && said.contains("thread") && !said.contains("os error");
+        assert!(ended(&out, arguments) == 1 && told, "{arguments}: {said}");
+    }
+    assert!(["n", "shards", "tokens"].iter().all(|name| !f.0.join(name).join("config.json").exists()));
+    // the server goes on where it can
+    for (threads, arguments) in (2..7).flat_map(|n| uses[..uses.len() - 1].iter().map(move |uses| (n, uses))) {
+        let code = ended(&run(threads, arguments), arguments);
+        assert!(code == 0 || code == 1, "{threads} threads: {arguments}: {code}");
+    }
+}
+
 #[test]
 fn flags_without_effect_are_refused() {
     let f = trained("effect");

@@ -21,6 +21,7 @@ mod look;
 mod models;
 mod outputs;
 mod race;
+mod resume;
 mod serve;
 mod small;
 mod survives;

@@ -1,10 +1,10 @@
 //! `limpid race`: a short run and its verification, and what is refused. Races of toys are tested beside `race.rs`.
 
-use crate::common::{Folder, kill, root, text};
+use crate::common::{Folder, LIMPID, kill, root, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const KEPT: &str = "docs/race/stories-nano-default.json";
 
@@ -50,6 +50,7 @@ fn a_race_refuses_other_tracks_texts_and_recipes() {
     f.refuses("race stories-nano --recipe none.toml", &["none.toml"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn the_tokens_of_a_track_are_what_it_trains_on() {
     let f = Folder::new("race-tokens");
@@ -65,6 +66,14 @@ fn the_tokens_of_a_track_are_what_it_trains_on() {
     let said = f.ok(&format!("tokenize --tokenizer tokens/tokenizer.json --decode {some}"));
     assert!(said.contains("Once"), "{said}");
     f.fails(1, "race tokens stories-nano --out tokens", &["tokens exists already"]);
+    // no file may have more than 0.5 MB, which the tokens for training do
+    let shell = format!("trap '' XFSZ; ulimit -f 1000; exec {LIMPID} race tokens stories-nano --out full");
+    let out = Command::new("sh").args(["-c", &shell]).current_dir(&f.0).output().unwrap();
+    let (code, said) = (out.status.code(), text(&out.stderr));
+    assert!(code == Some(1) && said.starts_with("error: full: File too large"), "{code:?} {said}");
+    let mut left: Vec<_> = fs::read_dir(&f.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["tokens", "tuning"]);
 }
 
 /// Ctrl-C leaves no record, and a record that cannot be written is printed: what took so long is not lost.

@@ -166,7 +166,7 @@ fn the_library_and_the_command_go_on_with_each_others_runs() {
         let [whole, begun, library] = ["whole", "begun", "library"].map(|name| at(&format!("{kind}-{name}")));
         f.both(&format!("{flags} --steps 8 --out {}", whole.display()));
         let want = left(&whole);
-        let RunSettings { recipe, options } = Run::settings(&whole, None).unwrap();
+        let RunSettings { recipe, options } = Run::settings(&whole, None).unwrap().unwrap();
         let training = |folder: &Path| {
             let config = Config::from_json(&fs::read_to_string(whole.join("config.json")).unwrap()).unwrap();
             let training = match kind {

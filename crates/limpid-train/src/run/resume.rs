@@ -1,6 +1,8 @@
 //! Going on from a saved state: when a run is resumed, when other processes join it, and when it rolls back after a loss spike.
 
-use super::state::{Given, Resumable, State, back_path, lock, read_state, state_file, state_path};
+use super::state::{
+    Given, Resumable, State, back_path, lock, read_facts, read_state, state_file, state_path, unreadable,
+};
 use super::{ROLLBACKS, Run, Tell, TrainEvent};
 use crate::error::{Result, TrainError};
 use crate::log::writer::Log;
@@ -9,7 +11,7 @@ use crate::recipe::RunSettings;
 use limpid_base::files;
 use limpid_base::plural::plural;
 use limpid_checkpoint::store::Store;
-use limpid_checkpoint::{CheckpointError, at, safetensors_file};
+use limpid_checkpoint::{CheckpointError, at};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -21,11 +23,18 @@ impl Run<'_> {
     }
 
     /// The settings of a folder's last state, or of the one kept after step `from`; those that were changed when the run was resumed, as
-    /// changed. None if no state can be read.
-    pub fn settings(folder: &Path, from: Option<u64>) -> Option<RunSettings> {
-        let store = safetensors_file::open(&state_file(folder, from)).ok()?;
-        let mut state: Value = serde_json::from_str(store.fact("limpid")?).ok()?;
-        serde_json::from_value(state["recipe"].take()).ok()
+    /// changed. None if there is no such state.
+    ///
+    /// # Errors
+    /// Names the state, if it is damaged or has another format.
+    pub fn settings(folder: &Path, from: Option<u64>) -> Result<Option<RunSettings>> {
+        let path = state_file(folder, from);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let mut state = read_facts(&path)?;
+        let settings = serde_json::from_value(state["recipe"].take()).map_err(|error| unreadable(&path, &error))?;
+        Ok(Some(settings))
     }
 
     /// Locks a folder and opens its last state, or the one kept after step `from`. Checks that the files that a resumed run reads are as

@@ -158,19 +158,32 @@ fn differing_keys(was: &Value, is: &Value) -> Vec<String> {
 
 /// Reads a state file: its metadata, and its tensors.
 pub(super) fn read_state(path: &Path) -> Result<(State, Store)> {
-    let bad = |what: String| TrainError::Checkpoint(CheckpointError::Format { path: path.into(), what });
-    let first = safetensors_file::open(path)?;
-    let text = first.fact("limpid").ok_or_else(|| bad("it is not a training state".into()))?;
-    let value: Value = serde_json::from_str(text).unwrap_or_default();
-    if let Some(what) = wrong_format(&value) {
-        return Err(bad(what));
-    }
+    let facts = read_facts(path)?;
     let (store, _) = safetensors_file::open_summed(path)?;
-    let state: State = serde_json::from_value(value).map_err(|e| bad(format!("its state cannot be read: {e}")))?;
+    let state: State = serde_json::from_value(facts).map_err(|error| unreadable(path, &error))?;
     if state.step > state.chosen.recipe.steps {
-        return Err(bad(format!("it is of step {} of {}: it was changed", state.step, state.chosen.recipe.steps)));
+        return Err(bad(
+            path,
+            format!("it is of step {} of {}: it was changed", state.step, state.chosen.recipe.steps),
+        ));
     }
     Ok((state, store))
+}
+
+/// The metadata of a state file of this format.
+pub(super) fn read_facts(path: &Path) -> Result<Value> {
+    let store = safetensors_file::open(path)?;
+    let text = store.fact("limpid").ok_or_else(|| bad(path, "it is not a training state".into()))?;
+    let facts = serde_json::from_str(text).unwrap_or_default();
+    wrong_format(&facts).map_or(Ok(facts), |what| Err(bad(path, what)))
+}
+
+pub(super) fn unreadable(path: &Path, error: &serde_json::Error) -> TrainError {
+    bad(path, format!("its state cannot be read: {error}"))
+}
+
+fn bad(path: &Path, what: String) -> TrainError {
+    TrainError::Checkpoint(CheckpointError::Format { path: path.into(), what })
 }
 
 /// Why a state's format is not read, if it is not: results would differ from those of the limpid that wrote it.

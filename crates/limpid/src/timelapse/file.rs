@@ -417,9 +417,9 @@ impl Timelapse {
         self.frames.iter().map(|frame| frame.step).collect()
     }
 
-    /// The steps of the whole run, of which the last frame may not have come yet; none if the file has no run's state beside it.
+    /// The steps of the whole run, of which the last frame may not have come yet; none if no run's state beside the file can be read.
     pub fn run_steps(&self) -> Option<u64> {
-        Run::settings(self.path.parent()?, None).map(|chosen| chosen.recipe.steps)
+        Run::settings(self.path.parent()?, None).ok()?.map(|chosen| chosen.recipe.steps)
     }
 
     /// Reads a frame, counted from 0.

@@ -933,6 +933,13 @@ fn vectors_are_those_of_sentence_transformers() {
         std::fs::write(at.join(file), whole.replace(from, to)).unwrap();
         let error = limpid::Lm::open(&at).unwrap().sentence_recipe().unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
+        // a GGUF file leaves out what it cannot say; a file that cannot be read is no reason to
+        let out = folder.0.join("out.gguf");
+        convert(&Checkpoint::open(&at).unwrap(), &out, Format::Gguf, &Dtype::F32).unwrap();
+        assert_eq!(limpid::Lm::open(&out).unwrap().sentence_recipe().unwrap(), None, "{says}");
+        std::fs::write(at.join(file), &whole[..whole.len() / 2]).unwrap();
+        let error = convert(&Checkpoint::open(&at).unwrap(), &out, Format::Gguf, &Dtype::F32).unwrap_err().to_string();
+        assert!(error.contains(file) && error.contains("it is not JSON"), "{error}");
         std::fs::write(at.join(file), whole).unwrap();
     }
 }

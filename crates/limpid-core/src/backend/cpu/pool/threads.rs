@@ -14,6 +14,7 @@ use super::primitives::{
     Arc, AtomicBool, AtomicUsize, Builder, Condvar, JoinHandle, Mutex, MutexGuard, available_parallelism, spin_loop,
 };
 use crate::backend::BackendError;
+use limpid_base::words::system;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -145,8 +146,7 @@ impl Pool {
                 Builder::new().name(format!("limpid-{id}")).stack_size(STACK),
                 Box::new(move || serve(&shared, id)),
             );
-            let worker =
-                worker.map_err(|error| BackendError::Thread { thread: id + 1, threads, what: error.to_string() });
+            let worker = worker.map_err(|error| BackendError::Thread { thread: id + 1, threads, what: system(&error) });
             pool.workers.push(worker?);
         }
         Ok(pool)
