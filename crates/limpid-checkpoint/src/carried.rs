@@ -179,7 +179,7 @@ impl Carried {
         if !self.names.iter().any(|name| name == MODULES) {
             return Ok(None);
         }
-        Ok(SentenceRecipe::read(&self.folder)?.and_then(Result::ok).map(|recipe| recipe.pooling))
+        Ok(SentenceRecipe::read(&self.folder)?.ok().flatten().map(|recipe| recipe.pooling))
     }
 
     /// The config.json of HuggingFace's that the model came with, and whether its tokenizer is the one that is written.
@@ -244,18 +244,15 @@ impl SentenceRecipe {
     /// # Errors
     /// If it has modules or ways of pooling that limpid has not, or a file cannot be read.
     pub fn open(folder: &Path) -> Result<Option<SentenceRecipe>> {
-        let supported =
-            |recipe: Result<SentenceRecipe, String>| recipe.or_else(|what| refuse(&folder.join(MODULES), what));
-        SentenceRecipe::read(folder)?.map(supported).transpose()
+        SentenceRecipe::read(folder)?.or_else(|what| refuse(&folder.join(MODULES), what))
     }
 
     /// The same, or inside why limpid cannot do as the folder says.
-    fn read(folder: &Path) -> Result<Option<Result<SentenceRecipe, String>>> {
+    fn read(folder: &Path) -> Result<Result<Option<SentenceRecipe>, String>> {
         let path = folder.join(MODULES);
         if !path.exists() {
-            return Ok(None);
+            return Ok(Ok(None));
         }
-        let unsupported = |what: String| Ok(Some(Err(what)));
         let modules = json(&path)?;
         let kind = |module: &Value| module["type"].as_str().unwrap_or_default().rsplit('.').next().map(String::from);
         let kinds: Vec<String> = modules.as_array().into_iter().flatten().filter_map(kind).collect();
@@ -264,11 +261,11 @@ impl SentenceRecipe {
             ["Transformer", "Pooling"] => false,
             ["Transformer", "Pooling", "Normalize"] => true,
             _ => {
-                return unsupported(format!(
+                return Ok(Err(format!(
                     "its modules are {}: limpid applies Transformer, Pooling and Normalize, in this order; name a \
                      pooling yourself to take the hidden states without them",
                     names.join(", ")
-                ));
+                )));
             }
         };
         let place = modules[1]["path"].as_str().filter(|place| !place.contains(['/', '\\']) && *place != "..");
@@ -283,11 +280,11 @@ impl SentenceRecipe {
             one => one.as_str().into_iter().map(String::from).collect(),
         };
         let [mode] = &modes[..] else {
-            return unsupported(format!(
+            return Ok(Err(format!(
                 "it pools in {} ways ({}): limpid applies one at a time; name it yourself",
                 modes.len(),
                 modes.join(", ")
-            ));
+            )));
         };
         // the old keys and the new values
         let mode = mode.trim_end_matches("_tokens").trim_end_matches("_token");
@@ -299,14 +296,14 @@ impl SentenceRecipe {
         let prompt =
             prompts["default_prompt_name"].as_str().map_or("", |name| prompts["prompts"][name].as_str().unwrap_or(""));
         if !prompt_too && !prompt.is_empty() {
-            return unsupported(format!(
+            return Ok(Err(format!(
                 "it leaves its prompt {prompt:?} out of the pooling, which limpid does not support"
-            ));
+            )));
         }
         // newer versions leave the most tokens to the tokenizer
         let tokenizer = json_if_there(&folder.join(TOKENIZERS[0]))?;
         let most = about["max_seq_length"].as_u64().or(tokenizer["model_max_length"].as_u64());
-        Ok(Some(Ok(SentenceRecipe {
+        Ok(Ok(Some(SentenceRecipe {
             pooling: pooling_name,
             normalized,
             max_tokens: most.map(|most| most as usize),

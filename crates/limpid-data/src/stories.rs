@@ -797,7 +797,7 @@ mod tests {
     mod measures {
         use super::*;
 
-        /// `cargo test --release -- --ignored --nocapture stories::tests::report`
+        /// `cargo test --release -- --ignored --nocapture stories::tests::measures`
         #[test]
         #[ignore = "prints figures"]
         fn report() {

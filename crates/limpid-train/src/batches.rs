@@ -870,7 +870,7 @@ mod tests {
     mod measures {
         use super::*;
 
-        /// `cargo test --release -- --ignored --nocapture batches::tests::report`
+        /// `cargo test --release -- --ignored --nocapture batches::tests::measures`
         #[test]
         #[ignore = "prints figures"]
         fn report() {

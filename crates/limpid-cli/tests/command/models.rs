@@ -25,26 +25,19 @@ fn fixture(name: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid/fixtures").join(name)
 }
 
-fn names(f: &Folder, folder: &str) -> Vec<String> {
-    let entries = fs::read_dir(f.0.join(folder)).unwrap();
-    let mut all: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    all.sort();
-    all
-}
-
 #[test]
 #[ignore = "gate"]
 fn convert_writes_over_nothing_unasked_and_replaces_whole() {
     let f = trained("places");
     f.ok("convert m hf --max-shard-size 1");
-    let old = names(&f, "hf");
+    let old = f.names("hf");
     f.fails(1, "convert m hf", &["hf is there already", "--force"]);
     f.fails(1, "convert m hf/ --to limpid", &["is there already", "--force"]);
     f.file("hf/merges.txt", "stale");
     f.file("hf/model-00001-of-00002.safetensors", "stale");
     f.ok("convert m hf --force --verify");
-    assert_eq!(names(&f, "hf"), old, "nothing of the old one stays");
-    assert!(names(&f, ".").iter().all(|name| !name.contains("partial") && !name.contains("old")));
+    assert_eq!(f.names("hf"), old, "nothing of the old one stays");
+    assert!(f.names(".").iter().all(|name| !name.contains("partial") && !name.contains("old")));
     f.file("hf/README.md", "mine");
     f.fails(1, "convert m hf --force", &["\"README.md\"", "no part of a model"]);
     assert_eq!(f.bytes("hf/README.md"), b"mine");
@@ -76,7 +69,7 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
     f.ok("convert m outer/empty --to limpid");
     symlink("outer/inner", f.0.join("way")).unwrap();
     f.ok("convert m way --to hf --force");
-    assert!(fs::symlink_metadata(f.0.join("way")).unwrap().is_symlink() && names(&f, "outer/inner") == old);
+    assert!(fs::symlink_metadata(f.0.join("way")).unwrap().is_symlink() && f.names("outer/inner") == old);
     // names of what limpid does not write
     for what in
         ["x.onnx", "x.PT", "x.safetensors", "x.bin --to hf", "x.gguf --to limpid", "x.gguf --to llmc", "x.pt --to gguf"]
@@ -89,7 +82,7 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
     // a folder of a tokenizer holds one tokenizer
     f.ok("tokenize train text.txt --vocab-size 270 --out tok/folder --quiet");
     f.ok("tokenize train text.txt --kind char --out tok/folder --quiet --force");
-    assert_eq!(names(&f, "tok/folder"), ["tokenizer.json", "tokenizer_config.json"]);
+    assert_eq!(f.names("tok/folder"), ["tokenizer.json", "tokenizer_config.json"]);
     f.fails(
         1,
         "tokenize train text.txt --kind char --out m --format folder --quiet --force",

@@ -75,7 +75,7 @@ fn no_run_begins_where_none_is_to_be_resumed() {
             assert!(begins.starts_with(&format!("note: {out} {BEGINS}\n")), "{what}: {begins}");
         }
     }
-    assert_eq!(fs::read_dir(f.0.join("runs")).unwrap().count(), 1, "nothing was begun");
+    assert_eq!(f.names("runs"), ["notes"], "nothing was begun");
     for (words, refused) in [("--resume runs", "no limpid.toml"), ("--resume gone", "there is no such folder")] {
         for more in ["", "--data text.txt", "--config settings.toml"] {
             f.fails(1, &format!("train {words} {more} {LAST}"), &["cannot be resumed", refused]);
@@ -89,7 +89,7 @@ fn a_run_that_began_so_is_the_one_that_goes_on() {
     let f = empty("resume-begun");
     let begin = format!("train --resume auto --data text.txt {TINY}");
     assert!(f.both(&begin).1.starts_with(&format!("note: the folder runs/ here {BEGINS}\n")));
-    let run = fs::read_dir(f.0.join("runs")).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    let run = f.names("runs").remove(0);
     let weights = f.bytes(&format!("runs/{run}/model.safetensors"));
     for again in [&begin, "train --resume auto", &format!("train --resume auto --out runs/{run}")] {
         let said = f.both(again).1;
@@ -99,7 +99,7 @@ fn a_run_that_began_so_is_the_one_that_goes_on() {
     // another folder has no run, whatever runs/ holds
     let refused = said(&f, "--resume auto --out model", &[]);
     assert!(refused.starts_with("error: --resume auto: model holds no run to resume"), "{refused}");
-    assert_eq!(fs::read_dir(f.0.join("runs")).unwrap().count(), 1);
+    assert_eq!(f.names("runs"), [run]);
 }
 
 /// What was chosen when a run went on before stands in its state: one that is broken is not passed over.

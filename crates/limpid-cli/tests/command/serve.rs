@@ -58,6 +58,7 @@ fn memory_for_keys_and_values_is_kept_to() {
 
 /// A stop says for what it waits, a second one what it cut.
 #[test]
+#[ignore = "gate"]
 fn a_stop_says_what_it_waits_for() {
     let f = Folder::new("serve-stop");
     train(&f, "--steps 2");
@@ -153,6 +154,7 @@ fn what_cannot_be_served_is_said_in_a_line() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn a_run_that_goes_on_is_followed() {
     let f = Folder::new("serve-follow");
     train(&f, "--steps 20");

@@ -22,6 +22,13 @@ impl Folder {
         fs::write(&path, bytes).unwrap();
         path.display().to_string()
     }
+    /// What a folder in it holds, in alphabetical order.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.0.join(folder)).unwrap();
+        let mut all: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        all.sort();
+        all
+    }
     #[track_caller]
     pub fn bytes(&self, path: &str) -> Vec<u8> {
         fs::read(self.0.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))

@@ -459,7 +459,7 @@ mod tests {
     mod slow {
         use super::*;
 
-        /// `cargo test --release -p limpid --lib hundreds_of_millions -- --ignored`
+        /// `cargo test --release -p limpid-core --lib hundreds_of_millions -- --ignored`
         #[test]
         #[ignore = "half a minute"]
         fn a_computed_multiply_add_is_the_instruction_hundreds_of_millions_of_times() {

@@ -257,7 +257,7 @@ fn a_killed_run_goes_on_to_the_same_bits() {
     let [whole, parts] = ["whole", "parts"].map(folder);
     let want = train(&task, Some(&device), Some(&whole), None);
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([KILLED, "--exact"])
+        .args([KILLED, "--exact", "--include-ignored"])
         .env(CHILD, &parts)
         .stdout(std::process::Stdio::null())
         .spawn()

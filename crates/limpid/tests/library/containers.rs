@@ -776,6 +776,7 @@ fn mutated_safetensors_do_no_harm() {
 }
 
 #[test]
+#[ignore = "gate"]
 fn mutated_gguf_does_no_harm() {
     let read = |path: &Path| {
         gguf::open(path).map(|(metadata, store)| {

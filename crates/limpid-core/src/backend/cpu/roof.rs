@@ -256,7 +256,7 @@ mod tests {
         /// A share above 100 % would mean that the roof is wrong: even the fastest product, with all operands in the
         /// nearest caches, stays below it.
         ///
-        /// `cargo test --release -p limpid --lib above_the_roof -- --ignored`, on a quiet machine.
+        /// `cargo test --release -p limpid-core --lib above_the_roof -- --ignored`, on a quiet machine.
         #[test]
         #[ignore = "it measures time"]
         fn no_product_goes_above_the_roof() {

@@ -40,7 +40,11 @@ pub fn alone(name: &str, says: &str) -> bool {
         return true;
     }
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    let out = child.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, "1").output().unwrap();
+    let out = child
+        .args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
     let (said, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success() && said.contains(says), "{said}{errors}");
     false
