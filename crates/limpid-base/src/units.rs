@@ -101,6 +101,16 @@ pub fn tick(v: f64, greatest: f64) -> String {
     }
 }
 
+/// A number in at most nine columns, with an exponent where plain digits would lose too much.
+pub fn short(v: f64) -> String {
+    match v.abs() {
+        _ if v.is_nan() => "-".into(),
+        0.0 => "0".into(),
+        a if (1e-3..1e4).contains(&a) => format!("{v:.4}"),
+        _ => format!("{v:.2e}"),
+    }
+}
+
 /// Whether the crates that write dates can write this one: of the years 1970 to 9999.
 pub fn has_date(time: std::time::SystemTime) -> bool {
     let end = std::time::Duration::from_secs(253_402_300_800);
@@ -117,6 +127,7 @@ mod tests {
             (bytes(1_500_000), duration(75.0), count(3.97e9)),
             ("1.5 MB".into(), "1m 15s".into(), "3.97 G".into())
         );
+        assert_eq!([0.0, -0.5, 1e-9, 123456.0].map(short), ["0", "-0.5000", "1.00e-9", "1.23e5"]);
         assert_eq!([0, 999, 1000, 100_069, 1_234_567].map(commas), ["0", "999", "1,000", "100,069", "1,234,567"]);
         let ticks = [(0.0, 1.0), (0.25, 1.0), (7.0, 9.0), (2e4, 5e4), (2.5e6, 3e6), (0.1 * 3e-3, 6e-4), (0.005, 0.01)];
         assert_eq!(ticks.map(|(v, to)| tick(v, to)), ["0", "0.25", "7", "20k", "2.5M", "3e-4", "0.005"]);

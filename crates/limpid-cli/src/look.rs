@@ -4,9 +4,9 @@ use crate::options::Usage;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::config::Mask;
+use limpid::draw::palette::Palette;
+use limpid::draw::picture::TensorPlot;
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::palette::Palette;
-use limpid::trace::picture::TensorPlot;
 use std::path::Path;
 
 /// A token to look at: quoted, or its number where there is no tokenizer.

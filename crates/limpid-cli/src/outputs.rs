@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
 use limpid::checkpoint::{ControlVector, axes_of, is_part};
 use limpid::data::matching;
-use limpid::trace::picture;
+use limpid::draw::picture;
 use limpid::train::folder;
 use limpid_base::files;
 use serde_json::Value;

@@ -5,8 +5,8 @@
 use crate::options::Interrupted;
 use indicatif::{ProgressBar, ProgressStyle};
 use limpid::checkpoint::PaddedTable;
-use limpid::trace::table::columns as text_width;
-use limpid::trace::view::{Paint, wrap};
+use limpid::draw::table::columns as text_width;
+use limpid::draw::view::{Paint, wrap};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};

@@ -2,11 +2,12 @@
 
 #![allow(unsafe_code)] // both protocols are structs of C with pointers
 
+use limpid::draw::picture::png::base64;
+use limpid::draw::picture::{PlotPart, TensorPlot};
+use limpid::draw::view::matrices;
 use limpid::numeric::half::nearest_bf16;
 use limpid::trace::Labelled;
-use limpid::trace::picture::png::base64;
-use limpid::trace::picture::{PlotPart, TensorPlot};
-use limpid::trace::view::Labels;
+use limpid::trace::labels::Labels;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -312,7 +313,7 @@ impl Tensor {
     /// Heat maps of its last two axes, the first four.
     fn _repr_html_(&self) -> String {
         let Values::F32(tensor) = &self.values else { return format!("<code>{}</code>", self.__repr__()) };
-        let parts = tensor.matrices(&self.labels).take(MAPS).map(PlotPart::Matrix).collect();
+        let parts = matrices(tensor, &self.labels).take(MAPS).map(PlotPart::Matrix).collect();
         let matrices: usize = tensor.shape.iter().rev().skip(2).product();
         let more = if matrices > MAPS { format!("; the first {MAPS} of {matrices} matrices") } else { String::new() };
         let sizes: Vec<String> = self.axes.iter().zip(&self.shape).map(|(axis, n)| format!("{axis} {n}")).collect();

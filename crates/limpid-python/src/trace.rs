@@ -3,10 +3,11 @@
 use crate::local::Local;
 use crate::raised;
 use crate::tensor::{Tensor, image};
+use limpid::draw::picture::swept::plot;
 use limpid::trace::TraceError;
+use limpid::trace::labels::{Labels, label};
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::names;
-use limpid::trace::view::{Labels, label};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -137,7 +138,7 @@ pub struct Sweep {
 
 impl Sweep {
     pub fn new(sweep: limpid::trace::sweep::Sweep, words: &[String]) -> Sweep {
-        let image = image(&sweep.plot(words));
+        let image = image(&plot(&sweep, words));
         Sweep { sweep, image }
     }
 }

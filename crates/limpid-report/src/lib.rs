@@ -219,7 +219,7 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use limpid_trace::picture::png::base64;
+    use limpid_draw::picture::png::base64;
     use serde_json::json;
     use sha2::{Digest, Sha256};
     use std::fs;

@@ -9,12 +9,12 @@ use crate::words;
 use limpid_base::plural::plural;
 use limpid_core::config::Config;
 use limpid_core::model::{Component, Module};
+use limpid_draw::glance::head_label;
+use limpid_draw::palette::{Palette, entry};
+use limpid_draw::picture::png::{base64, cells};
+use limpid_draw::view::{Matrix, matrices};
 use limpid_tokenizer::Tokenizer;
-use limpid_trace::glance::head_label;
 use limpid_trace::heads::{HeadScores, NAMED_FROM, scores_of_weights};
-use limpid_trace::palette::{Palette, entry};
-use limpid_trace::picture::png::{base64, cells};
-use limpid_trace::view::Matrix;
 use limpid_trace::{Labelled, Trace, TraceError};
 
 /// What a model does with a text.
@@ -65,7 +65,7 @@ impl ModelLook {
         norms.retain(|(_, points)| !points.is_empty());
         let pattern = |l: usize| {
             let name = Module::block(l).part(Component::Attention).named("hook_pattern");
-            Ok(trace.get(&name)?.matrices(&labels).collect())
+            Ok(matrices(&trace.get(&name)?, &labels).collect())
         };
         Ok(ModelLook { tokens, heads: (0..layers).map(pattern).collect::<Result<_, TraceError>>()?, norms })
     }
@@ -188,7 +188,7 @@ fn summary(all: &[HeadScores], tokens: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use limpid_trace::view::HeatScale;
+    use limpid_draw::view::HeatScale;
 
     #[test]
     fn where_a_head_looks() {

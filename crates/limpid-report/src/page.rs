@@ -6,7 +6,7 @@ use crate::units::{bytes, count, duration};
 use crate::{RunRecord, RunState, caution, differences, words};
 use limpid_base::units::commas;
 use limpid_core::model::in_block;
-use limpid_trace::picture::png::base64;
+use limpid_draw::picture::png::base64;
 use limpid_train::RECENT;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;

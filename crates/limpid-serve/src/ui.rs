@@ -7,7 +7,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use limpid::config::Axis;
-use limpid::trace::palette::Palette;
+use limpid::draw::palette::Palette;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 //!
 //! Nothing of what limpid is needs this crate; it looks at models as any other program that uses limpid can.
 
-use limpid_trace::view::{Grid, View};
+use limpid_draw::view::{Grid, View};
 
 /// A row of cells: the text of each value.
 macro_rules! row {

@@ -1,6 +1,6 @@
 //! Tensors of a run as other programs take them: by name with their gradients, and as llm.c's arrays.
 
-use crate::names::{Notation, called, derived};
+use crate::names::{self, Notation, called, derived};
 use crate::{Labelled, Trace, TraceError};
 
 /// The tensors called `names`; with none, every tensor of the run and, after a backward pass, its gradient.
@@ -85,4 +85,48 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
         }
     }
     Ok(arrays)
+}
+
+/// An error that names what was asked for.
+fn wrong<T>(asked: &str, why: impl std::fmt::Display) -> Result<T, TraceError> {
+    Err(TraceError::Expression { what: format!("`{asked}`: {why}") })
+}
+
+impl Trace<'_> {
+    /// Names that `asked` stands for: of tensors, parameters and what is derived of them, all that a pattern with `*` or `?` matches; or
+    /// the one that it is, by our name or TransformerLens's. `NAME.grad` likewise.
+    ///
+    /// # Errors
+    /// If a pattern cannot be read or matches nothing; the nearest name is in the message.
+    pub fn matching(&self, asked: &str) -> Result<Vec<String>, TraceError> {
+        let base = asked.strip_suffix(".grad").unwrap_or(asked);
+        let suffix = &asked[base.len()..];
+        let derived = derived(self.model);
+        let names: Vec<String> = self.names().collect();
+        let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
+        all.extend(self.model.params.iter().map(|param| param.name.as_str()));
+        all.extend(derived.iter().map(|(name, _)| name.as_str()));
+        if !base.contains(['*', '?']) {
+            // TransformerLens's names of parameters: W_pos, embed.W_E
+            let own = |lens: &str| !lens.is_empty() && (lens == base || lens.rsplit('.').next() == Some(base));
+            let lens = names::TABLE.iter().find(|entry| entry.is_param() && own(entry.lens));
+            let name = if all.contains(&base) { base } else { lens.map_or(base, |entry| entry.name) };
+            return Ok(vec![format!("{name}{suffix}")]);
+        }
+        let pattern = match glob::Pattern::new(base) {
+            Ok(pattern) => pattern,
+            Err(error) => return wrong(asked, format!("the pattern cannot be read: {error}")),
+        };
+        let found = all.into_iter().filter(|name| pattern.matches(name));
+        let found: Vec<String> = found.map(|name| format!("{name}{suffix}")).collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        match self.unknown(&base.replace('*', "0")) {
+            TraceError::Unknown { nearest: Some(near), .. } => {
+                wrong(asked, format!("no tensor matches; did you mean `{near}{suffix}`?"))
+            }
+            _ => wrong(asked, "no tensor matches; `limpid inspect --table` lists all"),
+        }
+    }
 }

@@ -12,8 +12,8 @@
 use super::TraceError;
 use super::edits::EditedRow;
 use super::explain::Cell;
+use super::json::number;
 use super::layers::LayerTrace;
-use super::view::number;
 use limpid_core::config::{Config, NormKind, NormPlace, axis};
 use limpid_core::kernels::dropout::Draws;
 use limpid_core::kernels::norm;

@@ -9,12 +9,12 @@ mod attention;
 
 use super::curve::ActivationCurve;
 use super::edits::{EditedNumber, NumberChange};
+use super::json::number;
 use super::layers::LayerTrace;
-use super::table::short;
-use super::view::number;
 use super::{TraceError, unknown};
 use crate::names::{self, Derived};
 use limpid_base::plural::plural;
+use limpid_base::units::short;
 use limpid_core::config::{Activation, Axis, Constants, NormKind, Positions};
 use limpid_core::kernels::dropout::Draws;
 use limpid_core::kernels::{activate, norm};

@@ -5,42 +5,36 @@
 //! ops do not need are filled by passes of their own, so a trace changes no bit. Names are those of `names::TABLE`;
 //! `NAME.grad` is the gradient of the batch's weighted loss with respect to NAME, a tensor or a parameter.
 //!
-//! `view` makes matrices with labels of a tensor; `table` and `heat` print them; `picture` makes files of them; `masked` runs a model with any
-//! mask.
+//! `masked` runs a model with any mask. limpid-draw shows what is read here.
 
 mod arrays;
 pub mod attribution;
 mod batch;
 pub mod compare;
 pub mod curve;
-pub mod diagram;
 pub mod directions;
 pub mod edits;
 pub mod explain;
-pub mod glance;
 pub mod heads;
-mod heat;
+pub mod json;
+pub mod labels;
 pub mod layers;
 pub mod lens;
 pub mod masked;
 pub mod mlp;
 pub mod names;
-pub mod palette;
 pub mod path;
-pub mod picture;
-pub mod pool;
 pub mod predict;
 pub mod ranking;
 pub mod sheet;
 pub mod sweep;
-pub mod table;
 pub mod tiles;
-pub mod view;
 
 pub use arrays::{llmc_arrays, tensors};
 pub use batch::{batch, batch_of};
 
 use crate::names::{Derived, Notation};
+use labels::Labels;
 use limpid_base::budget::Spent;
 use limpid_base::nearest::nearest;
 use limpid_core::backend::{self, Backend, BackendError};
@@ -54,7 +48,6 @@ use masked::MaskTable;
 use sheet::{AttentionHead, Sheet};
 use std::borrow::Cow;
 use std::sync::Arc;
-use view::Labels;
 
 /// Why something cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -227,7 +220,7 @@ impl Labelled {
         self.by_head().unwrap_or(self)
     }
     /// [`Labelled::heads_first`] of what has such axes.
-    fn by_head(&self) -> Option<Labelled> {
+    pub fn by_head(&self) -> Option<Labelled> {
         let between = |head: &usize| *head > 0 && head + 2 == self.axes.len();
         let head = self.axes.iter().position(|axis| *axis == "head").filter(between)?;
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
@@ -384,7 +377,7 @@ impl<'a> Trace<'a> {
     }
 
     /// How many sequences ran, and how long each is.
-    fn size(&self) -> (usize, usize) {
+    pub fn size(&self) -> (usize, usize) {
         (self.batch.spans.len(), self.length)
     }
 
@@ -408,7 +401,7 @@ impl<'a> Trace<'a> {
     /// Words for the axes of this run's tensors: `piece` says what a token looks like.
     pub fn labels(&self, piece: &dyn Fn(u32) -> String) -> Labels {
         let spans = &self.batch.spans;
-        let words = |ids: &[u32]| -> Vec<String> { ids.iter().map(|id| view::label(&piece(*id))).collect() };
+        let words = |ids: &[u32]| -> Vec<String> { ids.iter().map(|id| labels::label(&piece(*id))).collect() };
         let vocabulary: Vec<u32> = (0..self.model.config.vocab_size as u32).collect();
         let reach = |i, span: &Span| span.reach(self.model.config.mask, i);
         Labels {
@@ -722,7 +715,7 @@ impl<'a> Trace<'a> {
 
 /// The axes and sizes of what [`Trace::get`] gives for a name in a run of B sequences of T tokens; `model` was built for
 /// [`Mode::Inspect`].
-fn shape(model: &Model, name: &str, (b, t): (usize, usize)) -> Option<(Vec<&'static str>, Vec<usize>)> {
+pub fn shape(model: &Model, name: &str, (b, t): (usize, usize)) -> Option<(Vec<&'static str>, Vec<usize>)> {
     let c = &model.config;
     let of = |axes: Axes, wide: usize| (axis_names(c, axes), sizes(c, axes, wide, (b, t)));
     if name == "input" {

@@ -9,9 +9,9 @@
 
 mod notation;
 
-pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_by_head, called_within, is_stored};
-
-pub(crate) use notation::{factor, sizes, value_axis, within};
+pub use notation::{
+    DOCUMENTS, LETTERS, Notation, called, called_by_head, called_within, factor, is_stored, sizes, value_axis, within,
+};
 
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
 use limpid_core::model::{Component, Mode, Model, Module, ParamRole, Tensor, in_block};
@@ -464,7 +464,7 @@ pub fn formula_in(model: &Model, name: &str, notation: Notation) -> Option<Strin
 }
 
 /// Whether an op writes a region.
-pub(crate) fn makes(op: &Op, region: Region) -> bool {
+pub fn makes(op: &Op, region: Region) -> bool {
     let mut copy = *op;
     op.output() == region || copy.operands().into_iter().any(|(access, s)| access == Access::Watched && *s == region)
 }

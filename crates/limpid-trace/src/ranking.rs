@@ -18,7 +18,7 @@ pub fn likeliest(probs: &[f32], n: usize) -> Vec<(u32, f64)> {
 }
 
 /// The places of the `n` greatest, the greatest first, of equal ones the first.
-pub(super) fn greatest(values: &[f32], n: usize) -> Vec<usize> {
+pub fn greatest(values: &[f32], n: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..values.len()).collect();
     let by_size = |a: &usize, b: &usize| values[*b].total_cmp(&values[*a]).then(a.cmp(b));
     if n < places.len() {

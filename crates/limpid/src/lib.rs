@@ -93,6 +93,7 @@ use limpid_base::{files, units};
 pub use limpid_checkpoint as checkpoint;
 pub use limpid_core::{backend, config, model, ops};
 pub use limpid_data as data;
+pub use limpid_draw as draw;
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;
 pub use limpid_tokenizer as tokenizer;

@@ -159,7 +159,7 @@ fn about(args: &Args, found: &Directions) -> String {
         others => format!("; tested on {others} others, where chance is 50 %"),
     };
     let whole = format!("{how} of {}, {} {at}{tested}.", plural(found.pairs, "pair"), args.site);
-    limpid::trace::view::wrap(&whole, 0, show::table_width()).trim_end().to_string()
+    limpid::draw::view::wrap(&whole, 0, show::table_width()).trim_end().to_string()
 }
 
 fn table(found: &Directions) -> String {

@@ -19,20 +19,21 @@ use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
 use limpid::config::{Axis, Config, ConfigError, Mask};
+use limpid::draw::diagram::Diagram;
+use limpid::draw::glance::glance;
+use limpid::draw::palette::Palette;
+use limpid::draw::picture::{self, TensorPlot};
+use limpid::draw::table::{self, Masks, TableOptions};
+use limpid::draw::view::{self, Grid, wrap};
 use limpid::model::{Mode, Model, Module, Param};
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::diagram::Diagram;
 use limpid::trace::edits::{EditedBackend, Edits};
-use limpid::trace::glance::glance;
+use limpid::trace::labels::Labels;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::masked::MaskTable;
-use limpid::trace::palette::Palette;
 use limpid::trace::path::Hop;
-use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::ranking::{likeliest, nearest_rows};
-use limpid::trace::table::{self, Masks, TableOptions};
-use limpid::trace::view::{Grid, Labels, wrap};
 use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
 #[cfg(feature = "serve")]
 use ready::prompts;
@@ -420,7 +421,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
             dense.map(|dense| (format!("{} id", dense.full().name()), |id: u32| dense.ids().used()[id as usize]));
         let text = |id| piece(tokenizer, id);
         let text = (args.labels && tokenizer.is_some()).then_some(&text as &dyn Fn(u32) -> String);
-        inputs = trace.inputs(text, other.as_ref().map(|(name, id)| (name.as_str(), id as &dyn Fn(u32) -> u32)));
+        inputs = view::inputs(trace, text, other.as_ref().map(|(name, id)| (name.as_str(), id as &dyn Fn(u32) -> u32)));
     }
     let similar = match &args.similar {
         Some(token) => {
@@ -457,7 +458,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
     }
     let window = (0..model.config.n_layer).map(|block| model.config.window_of(block)).max().unwrap_or(0);
     let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows, window));
-    let plots = args.plot.iter().map(|asked| trace.plot(asked, &labels)).collect::<Result<_, _>>()?;
+    let plots = args.plot.iter().map(|asked| picture::plot(trace, asked, &labels)).collect::<Result<_, _>>()?;
     let drawn = |diagram: &Diagram| {
         let notation = args.words.notation.unwrap_or(diagram.notation());
         diagram.of_run(trace, &labels, notation)
@@ -756,7 +757,7 @@ fn headline(row: SummaryRow) -> String {
 
 /// Formats a number as the summary does; NaN is spelled out.
 fn short(v: f64) -> String {
-    if v.is_nan() { v.to_string() } else { table::short(v) }
+    if v.is_nan() { v.to_string() } else { short(v) }
 }
 
 /// Lines of texts to look at.

@@ -12,14 +12,16 @@ use anyhow::{Result, bail};
 use limpid::Error;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Axis, Config};
+use limpid::draw::palette::Palette;
+use limpid::draw::picture::swept::plot;
+use limpid::draw::table::TableOptions;
+use limpid::draw::view::wrap;
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::palette::Palette;
+use limpid::trace::labels::label;
 use limpid::trace::sweep::{
     Sweep, SweepBy, SweepCost, SweepError, SweepMetric, SweepPeak, SweepQuestion, SweepReceiver, SweepSite,
     TOKEN_LAYERS,
 };
-use limpid::trace::table::TableOptions;
-use limpid::trace::view::{label, wrap};
 use limpid::train::run::{kept_path, kept_steps};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -133,7 +135,7 @@ pub fn run(mut args: Args) -> Result<()> {
     }
     let sweep = swept(&args, checkpoint, &question)?;
     let words = words(&question, &tokenizer);
-    let plot = sweep.plot(&words);
+    let plot = plot(&sweep, &words);
     if let Some(path) = &args.plot_out {
         write_picture(path, &drawn(&plot, path, args.palette))?;
     }

@@ -1,7 +1,7 @@
 //! Looking closer from the command line: what `inspect`, `tokenize` and `eval` show besides the usual.
 
 use crate::common::{LIMPID, last_holds, text, words};
-use limpid::trace::palette::{Palette, entry};
+use limpid::draw::palette::{Palette, entry};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

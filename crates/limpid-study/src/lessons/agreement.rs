@@ -5,9 +5,9 @@ use super::{Class, Topic};
 use limpid::{Error, Interventions, Lm};
 use limpid_base::random::{below, bits, site};
 use limpid_core::config::{Config, Positions};
+use limpid_draw::view::{HeatScale, Matrix, View};
 use limpid_trace::Labelled;
 use limpid_trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
-use limpid_trace::view::{HeatScale, Matrix, View};
 use limpid_train::Recipe;
 use serde_json::json;
 

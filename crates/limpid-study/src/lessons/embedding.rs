@@ -3,8 +3,9 @@
 use super::Topic;
 use super::training::{Study, Text};
 use limpid_data::stories::GRAMMAR;
+use limpid_draw::view::View;
 use limpid_tokenizer::TokenizerKind;
-use limpid_trace::view::{View, label};
+use limpid_trace::labels::label;
 
 /// What a dimension separates.
 pub(super) const TOPIC: Topic = Topic {

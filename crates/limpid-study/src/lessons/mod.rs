@@ -31,11 +31,11 @@ mod underflow;
 
 use crate::grid;
 use limpid::{Error, Machine};
+use limpid_base::units::short;
 use limpid_core::backend::{BackendError, Cpu};
 use limpid_core::config::{ConfigError, unknown};
 use limpid_core::numeric::random;
-use limpid_trace::table::short;
-use limpid_trace::view::View;
+use limpid_draw::view::View;
 use limpid_train::Control;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 use super::Topic;
 use limpid_core::kernels::attend::reference::row;
 use limpid_core::numeric::random::{normal, site};
-use limpid_trace::view::{HeatScale, Matrix, View};
+use limpid_draw::view::{HeatScale, Matrix, View};
 use std::iter;
 
 /// Keys of a query.

@@ -4,15 +4,17 @@ use super::views::{Views, grid, lacks, said, without_empty_end};
 use super::{At, Figure, Live, ParamsShown, Result, Run, Set, ShapeRow, TokensShown, WalkError, printed};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
+use limpid_base::units::short;
 use limpid_core::config::{Activation, Axis, Config, Constants, Positions, Settings};
 use limpid_core::kernels::activate::reference::{derivative, value};
 use limpid_core::model::tables::{sinusoidal, sinusoidal_one_based};
 use limpid_core::model::{Mode, Model, Param, ParamStack};
+use limpid_draw::table;
+use limpid_draw::view::{Matrix, View, matrices};
 use limpid_tokenizer::{self, Order, Tokenizer, TokenizerKind};
 use limpid_trace::Labelled;
+use limpid_trace::labels::{Labels, label};
 use limpid_trace::names::{self, Notation};
-use limpid_trace::table::{self, short};
-use limpid_trace::view::{Labels, Matrix, View, label};
 use std::iter;
 
 /// Tokens of a large vocabulary that are shown.
@@ -215,7 +217,7 @@ pub(super) fn one_hot_of(tokenizer: &Tokenizer, text: &str) -> Views {
         let tensor = format!("{} of {text:?}", matrix.tensor);
         Figure { decimals: 0, ..View::Matrix(Matrix { tensor, ..matrix }).into() }
     };
-    Ok(tensor.matrices(&labels).map(figure).collect())
+    Ok(matrices(&tensor, &labels).map(figure).collect())
 }
 
 // ---- functions
@@ -236,7 +238,7 @@ pub(super) fn positions(config: &Config, kind: Positions, rows: usize) -> Views 
         values,
     };
     let figure = |matrix| Figure { caption: format!("positions {kind}"), ..View::Matrix(matrix).into() };
-    Ok(tensor.matrices(&Labels::default()).map(figure).collect())
+    Ok(matrices(&tensor, &Labels::default()).map(figure).collect())
 }
 
 /// Places of a scan for a function's greatest or least value.

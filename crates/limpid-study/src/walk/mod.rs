@@ -36,8 +36,8 @@ pub use worked::Worked;
 
 use limpid_base::nearest::nearest;
 use limpid_core::config::{Config, ConfigError, Fields, Positions, Settings};
+use limpid_draw::view::View;
 use limpid_trace::names::Notation;
-use limpid_trace::view::View;
 use limpid_train::{Recipe, RunOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@
 use super::live::Run;
 use super::*;
 use limpid_core::config::{Axis, Config, Fields};
+use limpid_draw::view::{Grid, Matrix, View};
 use limpid_trace::names;
-use limpid_trace::view::{Grid, Matrix, View};
 
 /// Every view of every step of every walk, its figures, and the run that they are of.
 fn each(mut look: impl FnMut(&str, &WalkStep, &Show, &[Figure], &mut Run)) {

@@ -6,15 +6,18 @@ use super::{
 };
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
+use limpid_base::units::short;
 use limpid_core::config::{Axis, Config, ConfigError, Mask, Positions};
 use limpid_core::model::{Model, Module, in_block};
 use limpid_core::optimizer::Method;
 use limpid_core::optimizer::adamw::reference::update;
+use limpid_draw::diagram::Diagram;
+use limpid_draw::picture::plot;
+use limpid_draw::table;
+use limpid_draw::view::{HeatScale, Matrix, View, matrices};
 use limpid_tokenizer::Tokenizer;
-use limpid_trace::diagram::Diagram;
+use limpid_trace::labels::label;
 use limpid_trace::names::{self, Notation};
-use limpid_trace::table::{self, short};
-use limpid_trace::view::{HeatScale, Matrix, View, label};
 use limpid_trace::{Labelled, SummaryRow};
 use limpid_train::Recipe;
 use std::iter;
@@ -109,7 +112,7 @@ fn drawn(run: &Run, command: &str, plots: bool) -> Result<Vec<String>> {
                 let diagram = Diagram::named(name).map_err(WalkError::Lacks)?;
                 all.push(diagram.of_run(&run.trace, &run.labels, run.notation)?);
             }
-            ["--plot", asked] if plots => all.push(run.trace.plot(asked, &run.labels)?.svg(None)),
+            ["--plot", asked] if plots => all.push(plot(&run.trace, asked, &run.labels)?.svg(None)),
             _ => {}
         }
     }
@@ -192,7 +195,7 @@ fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) 
         "head" => part.head.is_none_or(|wanted| wanted == i),
         _ => true,
     };
-    let mut all: Vec<Matrix> = tensor.matrices(&run.labels).collect();
+    let mut all: Vec<Matrix> = matrices(&tensor, &run.labels).collect();
     all.retain(|matrix| matrix.index.iter().all(|(axis, i)| asked(axis, *i)));
     let figure = |matrix: Matrix| {
         let rows = words.clone().unwrap_or(matrix.rows);
@@ -352,7 +355,7 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
         labels.reach.clear(); // all of a mask is shown
         let seen = |matrix: Matrix| View::Matrix(Matrix { hidden: vec![], ..matrix });
         let figure = |view: View| Figure { decimals: 0, caption: caption.into(), ..view.into() };
-        all.extend(tensor.matrices(&labels).map(seen).map(figure));
+        all.extend(matrices(&tensor, &labels).map(seen).map(figure));
     }
     Ok(all)
 }
@@ -364,7 +367,7 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
     let keys = if printed::rows(golden).is_empty() { batches() } else { vec![golden.to_string()] };
     let mut met = Met::new(golden);
     let mut all = vec![];
-    for (key, matrix) in keys.iter().zip(tensor.matrices(&run.labels)) {
+    for (key, matrix) in keys.iter().zip(matrices(&tensor, &run.labels)) {
         let [high, wide] = matrix.size;
         let [rows, _] = printed::place(key);
         met.compare(key, |i, c| (rows[i] < high && c < wide).then(|| matrix.values[rows[i] * wide + c]));

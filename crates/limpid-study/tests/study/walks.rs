@@ -1,8 +1,8 @@
 //! Walks: the five documents on live models, step by step.
 
 use limpid::checkpoint::Format;
-use limpid::trace::table::TableOptions;
-use limpid::trace::view::View;
+use limpid::draw::table::TableOptions;
+use limpid::draw::view::View;
 use limpid_study::walk::printed::{As, Leaf, differences, leaves, places, within};
 use limpid_study::walk::{Check, Figure, Live, Show, Shown, Walk, WalkError, WalkOptions};
 use std::collections::{BTreeMap, BTreeSet};

@@ -302,7 +302,7 @@ fn scaled(config: &Config) -> Option<String> {
 }
 
 /// The axes of a model's own, what they are, and how large.
-pub(crate) fn sizes(c: &Config) -> impl Iterator<Item = (&'static str, &'static str, usize)> {
+pub fn sizes(c: &Config) -> impl Iterator<Item = (&'static str, &'static str, usize)> {
     let kv = c.heads().n_kv_head;
     let all = [
         (c.positions == Positions::Learned).then_some(("n_ctx", "context", c.context_length)),
@@ -320,7 +320,7 @@ pub(crate) fn sizes(c: &Config) -> impl Iterator<Item = (&'static str, &'static 
 }
 
 /// The axis of a value's features: of its own where it has another number of them than queries and keys.
-pub(crate) fn value_axis(config: &Config) -> &'static str {
+pub fn value_axis(config: &Config) -> &'static str {
     if config.d_value() == config.d_head() { "d_head" } else { "d_v" }
 }
 
@@ -378,12 +378,12 @@ fn computed_there(row: &'static str, place: NormPlace, notation: Notation) -> &'
 }
 
 /// A name as it is said inside a block.
-pub(crate) fn within(name: &str, home: Option<usize>) -> &str {
+pub fn within(name: &str, home: Option<usize>) -> &str {
     in_block(name).filter(|(block, _)| Some(*block) == home).map_or(name, |(_, own)| own)
 }
 
 /// A word as a factor of a product: in brackets where it is a sum, a quotient or several words.
-pub(crate) fn factor(word: &str) -> String {
+pub fn factor(word: &str) -> String {
     let mut depth = 0;
     let loose = word.chars().any(|c| {
         match c {

@@ -6,6 +6,9 @@ use crate::interventions::random_edits;
 use crate::random_config::{configs, fill};
 use limpid::backend::Cpu;
 use limpid::config::{Config, NormPlace};
+use limpid::draw::picture::swept::plot;
+use limpid::draw::table::TableOptions;
+use limpid::draw::view::Paint;
 use limpid::engine::{Decoder, Engine, EngineCounts, EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{Options, Overflow, score};
 use limpid::model::{Mode, Model};
@@ -16,8 +19,6 @@ use limpid::trace::explain::explain;
 use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::path::{PathQuestion, largest, steps};
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
-use limpid::trace::table::TableOptions;
-use limpid::trace::view::Paint;
 use limpid::{Interventions, Lm};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -174,7 +175,7 @@ fn a_sweep_that_restores_nothing_says_so() {
         assert!((sweep.peaks[0].recovered - least).abs() < 1e-3 && sweep.nothing_restored().is_some(), "{case}");
         let words: Vec<String> = (0..3).map(|n| format!("<{n}>")).collect();
         assert!(sweep.sentence(&sweep.peaks[0], &words).contains("leads away from the clean run, by"));
-        let text = sweep.plot(&words).text(Paint::Shades, &TableOptions::default());
+        let text = plot(&sweep, &words).text(Paint::Shades, &TableOptions::default());
         assert!(text.contains(&format!("from {least:.2} to -")), "{text}");
     }
 }

@@ -8,13 +8,13 @@ use limpid::config::{
     Activation, Axis, Config, Dropout, DropoutScale, LayerPattern, Mask, NormPlace, PRESETS, Positions, QkNorm,
     RotaryPairs,
 };
+use limpid::draw::table::{self, TableOptions};
+use limpid::draw::view::{HeatScale, View, inputs, is_map, matrices};
 use limpid::model::{Axes, Mode, Model, Param};
 use limpid::names::{self, Notation};
 use limpid::numeric::random;
 use limpid::ops::{Access, Batch, IGNORE, MemorySpace, Op, Region};
 use limpid::trace::masked::MaskTable;
-use limpid::trace::table::{self, TableOptions};
-use limpid::trace::view::{HeatScale, View};
 use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, save, tensors};
 use limpid_core::finite::find_not_finite;
 
@@ -323,7 +323,7 @@ fn the_input_of_each_sequence_with_its_targets() {
     let (model, mut reference, batch) = ready(&tiny(), 5);
     let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
     let text = |id: u32| format!("<{id}>");
-    let grids = trace.inputs(Some(&text), Some(("other", &|id| 100 + id)));
+    let grids = inputs(&trace, Some(&text), Some(("other", &|id| 100 + id)));
     assert_eq!(grids.len(), BATCH);
     for (b, grid) in grids.iter().enumerate() {
         assert_eq!(grid.title, format!("sequence {b}:"));
@@ -341,7 +341,7 @@ fn the_input_of_each_sequence_with_its_targets() {
     assert_eq!(firsts, ["0", "...", "4"]);
     let plain = Batch { targets: vec![], ..batch };
     let trace = Trace::run(&model, &mut reference, &plain, false).unwrap();
-    assert_eq!(trace.inputs(None, None)[1].headers, ["pos", "id"]);
+    assert_eq!(inputs(&trace, None, None)[1].headers, ["pos", "id"]);
 }
 
 /// A table with the model's own mask gives what the fused attention gives; the full table what a model without a mask gives.
@@ -389,7 +389,7 @@ fn a_mask_table_stands_in_for_the_models_mask() {
         }
         let labels = trace.labels(&|id| id.to_string());
         let pattern = trace.get("blocks.0.attn.hook_pattern").unwrap();
-        let hidden = pattern.matrices(&labels).next().unwrap().hidden;
+        let hidden = matrices(&pattern, &labels).next().unwrap().hidden;
         assert_eq!(hidden, (0..25).map(|at| !sees(at / 5, at % 5)).collect::<Vec<_>>());
         assert!(matches!(trace.get("logits.grad"), Err(TraceError::NoBackward { .. })));
         // each sees only the first: its context is the first's value, whatever its scores
@@ -772,7 +772,7 @@ fn tensors_become_matrices_with_words() {
     let word = |id: u32| format!("w{id}");
     let labels = trace.labels(&word);
     let words = |sequence: usize| batch.tokens[5 * sequence..][..5].iter().map(|id| word(*id)).collect::<Vec<_>>();
-    let of = |name: &str| trace.get(name).unwrap().matrices(&labels).collect::<Vec<_>>();
+    let of = |name: &str| matrices(&trace.get(name).unwrap(), &labels).collect::<Vec<_>>();
 
     let pattern = of("blocks.1.attn.hook_pattern");
     assert_eq!(pattern.len(), 2 * 3);
@@ -817,7 +817,7 @@ fn tensors_become_matrices_with_words() {
     let text = pattern[1].table(&TableOptions { decimals: 2, ..TableOptions::default() });
     let line = text.lines().nth(2).unwrap();
     assert!(line.starts_with(&format!("0 {}", words(0)[0])) && text.contains(&format!("  {}", words(0)[4])), "{text}");
-    assert!(!trace.get("blocks.0.attn.hook_z").unwrap().is_map() && whole.is_map());
+    assert!(!is_map(&trace.get("blocks.0.attn.hook_z").unwrap()) && is_map(&whole));
 }
 
 #[test]

@@ -4,12 +4,12 @@
 use crate::random_config::{configs, fill};
 use limpid::backend::Reference;
 use limpid::config::{Axis, Config};
+use limpid::draw::diagram::Diagram;
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
 use limpid::numeric::random;
 use limpid::ops::Batch;
 use limpid::trace::Trace;
-use limpid::trace::diagram::Diagram;
 
 const BATCH: usize = 2;
 const CONTEXT: usize = 3;

@@ -3,14 +3,15 @@
 use crate::random_config::{configs, fill};
 use limpid::backend::Reference;
 use limpid::config::{Activation, Axis, Config, Constants, Positions};
+use limpid::draw::diagram::Diagram;
+use limpid::draw::palette::{Palette, entry};
+use limpid::draw::picture::{self, Chart, PlotPart, TensorPlot};
+use limpid::draw::view::{Matrix, Paint};
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
 use limpid::ops::Batch;
 use limpid::trace::Trace;
-use limpid::trace::diagram::Diagram;
-use limpid::trace::palette::{Palette, entry};
-use limpid::trace::picture::{Chart, PlotPart, TensorPlot};
-use limpid::trace::view::{Labels, Matrix, Paint};
+use limpid::trace::labels::Labels;
 use limpid_core::kernels::activate::reference::value;
 
 const WORDS: [&str; 11] = ["a", "<b>", "c&d", "\"e\"", "f", "g", "h", "i", "j", "k", "l"];
@@ -65,7 +66,7 @@ fn scores_are_darker_where_they_are_greater() {
     seen(&tiny(), |trace, labels| {
         let name = "blocks.1.attn.hook_attn_scores";
         let all = trace.get(name).unwrap();
-        let plot = trace.plot(&format!("{name}[1,2]"), labels).unwrap();
+        let plot = picture::plot(trace, &format!("{name}[1,2]"), labels).unwrap();
         let (m, svg) = (matrix(&plot), plot.svg(None));
         let own: Vec<f32> = all.values[(3 + 2) * 25..][..25].to_vec();
         assert_eq!((m.size, &m.values), ([5, 5], &own));
@@ -82,7 +83,7 @@ fn scores_are_darker_where_they_are_greater() {
         }
         assert!(svg.contains("hidden by the mask") && !svg.contains("not finite:"), "{svg}");
         // before the mask all cells have one
-        let raw = trace.plot("blocks.1.attn.hook_raw_scores[1,2]", labels).unwrap().svg(None);
+        let raw = picture::plot(trace, "blocks.1.attn.hook_raw_scores[1,2]", labels).unwrap().svg(None);
         assert_eq!(attributes(&raw, "rect", "fill").iter().filter(|fill| fill.len() == 7).count(), 1 + 25);
     });
 }
@@ -92,15 +93,15 @@ fn scores_are_darker_where_they_are_greater() {
 fn positions_are_viridis() {
     let config = Config { positions: Positions::Sinusoidal, ..tiny() };
     seen(&config, |trace, labels| {
-        let plot = trace.plot("hook_pos_embed[0]", labels).unwrap();
+        let plot = picture::plot(trace, "hook_pos_embed[0]", labels).unwrap();
         let (m, svg) = (matrix(&plot), plot.svg(None));
         assert_eq!((m.size, m.range(m.palette())), ([5, 12], (-1.0, 1.0)));
         let cells: Vec<String> = m.values.iter().map(|v| hex(Palette::Viridis, *v, (-1.0, 1.0))).collect();
         let found = attributes(&svg, "rect", "fill");
         assert!(found.windows(60).any(|part| part == cells), "{svg}");
         // R350: a row for each position, whatever the sequence
-        assert_eq!(m.values, matrix(&trace.plot("hook_pos_embed[1]", labels).unwrap()).values);
-        let curves = trace.plot("curves(hook_pos_embed[0,*,2:4])", labels).unwrap();
+        assert_eq!(m.values, matrix(&picture::plot(trace, "hook_pos_embed[1]", labels).unwrap()).values);
+        let curves = picture::plot(trace, "curves(hook_pos_embed[0,*,2:4])", labels).unwrap();
         let points =
             |i: usize| -> Vec<(f64, f64)> { (0..5).map(|t| (t as f64, m.values[t * 12 + i].into())).collect() };
         let series = &chart(&curves.parts[0]).series;
@@ -110,7 +111,7 @@ fn positions_are_viridis() {
     seen(&tiny(), |trace, labels| {
         let own = trace.get("pos_embed.weight").unwrap();
         for name in ["W_pos", "pos_embed.W_pos", "pos_embed.weight"] {
-            assert_eq!(matrix(&trace.plot(name, labels).unwrap()).values, own.values);
+            assert_eq!(matrix(&picture::plot(trace, name, labels).unwrap()).values, own.values);
         }
     });
 }
@@ -119,7 +120,7 @@ fn positions_are_viridis() {
 #[test]
 fn cosines_of_all_rows() {
     seen(&tiny(), |trace, labels| {
-        let plot = trace.plot("cos(hook_embed[0])", labels).unwrap();
+        let plot = picture::plot(trace, "cos(hook_embed[0])", labels).unwrap();
         let (m, x) = (matrix(&plot), trace.get("hook_embed").unwrap());
         let row = |i: usize| &x.values[i * 12..(i + 1) * 12];
         let dot = |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
@@ -134,7 +135,7 @@ fn cosines_of_all_rows() {
 /// R326.
 #[test]
 fn the_figure_of_the_gelus() {
-    let plot = limpid::trace::picture::gelu(Constants::USUAL, &[]);
+    let plot = limpid::draw::picture::gelu(Constants::USUAL, &[]);
     let functions = &chart(&plot.parts[0]).series;
     let order = [Activation::GeluErf, Activation::GeluTanh, Activation::GeluSigmoid, Activation::Relu];
     for (series, activation) in functions.iter().zip(order) {
@@ -149,7 +150,7 @@ fn the_figure_of_the_gelus() {
     for (alpha, beta, gamma) in [(1.5, 0.9, 0.1), (1.0, 0.5, 0.044715), (-1.0, 0.8, 0.0)] {
         let config = Config { gelu_alpha: alpha, gelu_beta: beta, gelu_gamma: gamma, ..tiny() };
         seen(&config, |trace, labels| {
-            let plot = trace.plot("gelu", labels).unwrap();
+            let plot = picture::plot(trace, "gelu", labels).unwrap();
             let by_tanh = &chart(&plot.parts[0]).series[1];
             let formula = |x: f64| {
                 let z = alpha * x;
@@ -161,7 +162,7 @@ fn the_figure_of_the_gelus() {
     }
     // a model's own values are counted beneath
     seen(&tiny(), |trace, labels| {
-        let plot = trace.plot("gelu", labels).unwrap();
+        let plot = picture::plot(trace, "gelu", labels).unwrap();
         let bars = chart(&plot.parts[2]);
         let values = [0, 1].map(|i| trace.get(&format!("blocks.{i}.mlp.hook_pre")).unwrap().values).concat();
         let inside = values.iter().filter(|v| v.abs() < 4.0).count() as f64 / values.len() as f64;
@@ -182,20 +183,20 @@ fn patterns_and_indices() {
             says("blocks.*.attn.hook_patern"),
             "`blocks.*.attn.hook_patern`: no tensor matches; did you mean `blocks.0.attn.hook_pattern`?"
         );
-        let heads = trace.plot("blocks.*.attn.hook_pattern[0]", labels).unwrap();
+        let heads = picture::plot(trace, "blocks.*.attn.hook_pattern[0]", labels).unwrap();
         assert_eq!(heads.parts.len(), 6);
         let svg = heads.svg(None);
         for caption in ["layer 0, head 0", "layer 1, head 2"] {
             assert!(svg.contains(caption), "{caption}");
         }
         // one row, one column
-        let row = trace.plot("blocks.0.attn.hook_pattern[0,1,4]", labels).unwrap();
+        let row = picture::plot(trace, "blocks.0.attn.hook_pattern[0,1,4]", labels).unwrap();
         let pattern = trace.get("blocks.0.attn.hook_pattern").unwrap();
         let chart = chart(&row.parts[0]);
         let want: Vec<(f64, f64)> = (0..5).map(|j| (j as f64, pattern.at(&[0, 1, 4, j]).unwrap().into())).collect();
         assert_eq!((chart.bars, &chart.series[0].points), (true, &want));
         let q = trace.get("blocks.0.attn.hook_q").unwrap();
-        let part = trace.plot("blocks.0.attn.hook_q[1,2:4,0]", labels).unwrap();
+        let part = picture::plot(trace, "blocks.0.attn.hook_q[1,2:4,0]", labels).unwrap();
         let m = matrix(&part);
         assert_eq!((m.size, m.at(1, 3)), ([2, 4], q.at(&[1, 3, 0, 3]).unwrap()));
         assert_eq!(m.rows, ["i", "j"]);
@@ -209,7 +210,7 @@ fn patterns_and_indices() {
             ("cos(hook_embd)", "did you mean `hook_embed`?"),
             ("curves(hook_embed[0])", "has 12 columns"),
         ] {
-            let error = trace.plot(asked, labels).unwrap_err().to_string();
+            let error = picture::plot(trace, asked, labels).unwrap_err().to_string();
             assert!(error.contains(why), "{asked}: {error}");
         }
     });
@@ -228,7 +229,7 @@ impl At for Matrix {
 #[test]
 fn pixels_are_the_values() {
     seen(&tiny(), |trace, labels| {
-        let plot = trace.plot("blocks.0.attn.hook_pattern[0,0]", labels).unwrap();
+        let plot = picture::plot(trace, "blocks.0.attn.hook_pattern[0,0]", labels).unwrap();
         let (m, png, svg) = (matrix(&plot), plot.png(None), plot.svg(None));
         let (wide, pixels) = decode(&png);
         // the first cell's place, from the same layout
@@ -272,7 +273,7 @@ fn large_matrices_are_pooled() {
     values[555 * 900 + 444] = 1.0;
     values[999 * 900 + 899] = f32::NAN;
     let (index, axes) = (vec![], ["pos", "d_model"]);
-    let scale = limpid::trace::view::HeatScale::Positive;
+    let scale = limpid::draw::view::HeatScale::Positive;
     let m = Matrix {
         tensor: "t".into(),
         index,
@@ -288,7 +289,7 @@ fn large_matrices_are_pooled() {
     let svg = plot.svg(None);
     assert!(svg.contains("each cell is the greatest of 2 x 2") && svg.contains("not finite: NaN or infinite"));
     assert!(svg.len() < 200_000, "{}", svg.len());
-    let text = plot.text(Paint::Shades, &limpid::trace::table::TableOptions { width: 80, ..Default::default() });
+    let text = plot.text(Paint::Shades, &limpid::draw::table::TableOptions { width: 80, ..Default::default() });
     assert!(
         text.contains('█') && text.contains('?') && text.contains("[1,000 rows x 900 columns, each cell is the"),
         "{text}"
@@ -300,7 +301,7 @@ fn large_matrices_are_pooled() {
 #[test]
 fn hostile_words_are_only_text() {
     seen(&tiny(), |trace, labels| {
-        let svg = trace.plot("blocks.0.attn.hook_pattern[0,0]", labels).unwrap().svg(None);
+        let svg = picture::plot(trace, "blocks.0.attn.hook_pattern[0,0]", labels).unwrap().svg(None);
         assert!(svg.contains("&lt;b&gt;") && svg.contains("c&amp;d") && !svg.contains("<b>"), "{svg}");
         let mut labels = labels.clone();
         labels.tokens[0] = vec!["\u{0}".into(), "\u{fffe}".into(), "]]>".into(), "</svg>".into(), "é…".into()];
@@ -450,10 +451,10 @@ fn the_input_and_the_loss_are_those_of_the_run() {
         }
         let mean = losses.values.iter().map(|l| f64::from(*l)).sum::<f64>() / 10.0;
         assert!(loss.contains(&format!("= {mean:.4}; perplexity")), "{loss}");
-        let bars = trace.plot("loss", labels).unwrap();
+        let bars = picture::plot(trace, "loss", labels).unwrap();
         let first = chart(&bars.parts[0]);
         let want: Vec<f64> = losses.values[..5].iter().map(|l| f64::from(*l)).collect();
         assert_eq!(first.series[0].points.iter().map(|(_, y)| *y).collect::<Vec<_>>(), want);
-        assert_eq!(first.words[..4], ["<b>", "c&d", "\"e\"", "f"].map(limpid::trace::view::label));
+        assert_eq!(first.words[..4], ["<b>", "c&d", "\"e\"", "f"].map(limpid::trace::labels::label));
     });
 }

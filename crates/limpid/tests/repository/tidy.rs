@@ -451,9 +451,9 @@ const LONG: &[(&str, usize)] = &[
     ("limpid-core/backend/cpu/forward.rs: run", 86),
     ("limpid-core/backend/reference.rs: backward_op", 129),
     ("limpid-core/backend/reference.rs: forward_op", 92),
-    ("limpid-trace/diagram.rs", 826),
+    ("limpid-draw/diagram.rs", 826),
     ("limpid-trace/names.rs: right_side", 111),
-    ("limpid-trace/picture/draw.rs: draw", 103),
+    ("limpid-draw/picture/draw.rs: draw", 103),
 ];
 
 #[test]

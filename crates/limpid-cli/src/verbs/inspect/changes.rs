@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, ConfigError};
+use limpid::draw::view::wrap;
 use limpid::generate::{Options, Sampler};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::compare::{TraceComparison, compare};
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::predict::Prediction;
 use limpid::trace::sweep::SweepMetric;
-use limpid::trace::view::wrap;
 use serde_json::{Value, json};
 
 /// Candidates at the last position.

@@ -4,10 +4,10 @@ use super::{Args, Gradient, Seen, draws, grid, headline, piece, short};
 use crate::show;
 use anyhow::Result;
 use limpid::config::{Config, Mask};
+use limpid::draw::table::{self, Masks, TableOptions};
+use limpid::draw::view::{self, Paint, wrap};
 use limpid::names::{self, Notation};
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::table::{self, Masks, TableOptions};
-use limpid::trace::view::{Paint, wrap};
 use limpid::trace::{Labelled, Trace};
 
 /// Prints all that was asked for.
@@ -26,7 +26,7 @@ pub fn seen(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenize
     let maps = TableOptions { width: if width == 0 && !args.full { show::PROSE } else { options.width }, ..options };
     let ink = show::paint();
     let paint = |tensor: &Labelled| match args.view.as_str() {
-        "auto" => Some(ink).filter(|_| show::terminal() && tensor.is_map()),
+        "auto" => Some(ink).filter(|_| show::terminal() && view::is_map(tensor)),
         view => Some(ink).filter(|_| view == "heat"),
     };
     let mut parts = vec![];
@@ -39,7 +39,7 @@ pub fn seen(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenize
             Some(notation) => headline(trace.row(name)?.in_notation(model, notation)),
             None => String::new(),
         };
-        parts.push(heading + &tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options }));
+        parts.push(heading + &view::text(tensor, &seen.labels, paint, if paint.is_some() { &maps } else { &options }));
         let inputs = seen.inputs.iter().filter(|_| name == "input");
         parts.extend(inputs.map(|grid| grid.clone().ends(&options).text(options.width)));
     }

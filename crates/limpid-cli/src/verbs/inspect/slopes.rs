@@ -7,9 +7,10 @@ use crate::options::Usage;
 use crate::{models, show};
 use anyhow::{Result, bail};
 use limpid::checkpoint::Checkpoint;
+use limpid::draw::table::TableOptions;
+use limpid::draw::view::{self, wrap};
 use limpid::sweep::MetricSlopes;
-use limpid::trace::table::TableOptions;
-use limpid::trace::view::{Labels, wrap};
+use limpid::trace::labels::Labels;
 use serde_json::json;
 
 pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Result<()> {
@@ -30,7 +31,7 @@ pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Res
             return show::json(&slopes.iter().map(tensor).collect::<Vec<_>>());
         }
         let options = TableOptions { width, decimals: args.decimals.into(), ..TableOptions::default() };
-        let texts: Vec<String> = slopes.iter().map(|one| one.text(&Labels::default(), None, &options)).collect();
+        let texts: Vec<String> = slopes.iter().map(|one| view::text(one, &Labels::default(), None, &options)).collect();
         return show::out(&texts.join("\n"));
     }
     let MetricSlopes { stream, heads, attribution } = lm.metric_slopes(ids, (metric, at as i64))?;

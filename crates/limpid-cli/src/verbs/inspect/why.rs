@@ -6,10 +6,10 @@ use crate::options::Usage;
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::config::ConfigError;
+use limpid::draw::table::columns;
+use limpid::draw::view::wrap;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::path::{Hop, PathBar, PathQuestion, PathStep, largest, steps};
-use limpid::trace::table::columns;
-use limpid::trace::view::wrap;
 use serde_json::json;
 
 /// Bars of a step.

@@ -8,8 +8,9 @@ mod draw;
 mod expression;
 pub mod png;
 pub(super) mod scene;
+pub mod swept;
 
-pub use expression::gelu;
+pub use expression::{gelu, plot};
 
 use super::palette::Palette;
 use super::table::{TableOptions, columns, cut, pad};

@@ -197,8 +197,9 @@ pub(super) fn number(v: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Labelled;
-    use crate::view::{Labels, label};
+    use crate::view::text;
+    use limpid_trace::Labelled;
+    use limpid_trace::labels::{Labels, label};
 
     /// Causal weights of three words, and scores with both signs.
     fn maps() -> (Labelled, Labelled, Labels) {
@@ -224,7 +225,7 @@ mod tests {
     }
 
     fn heat(tensor: &Labelled, labels: &Labels, paint: Paint, width: usize) -> String {
-        tensor.text(labels, Some(paint), &TableOptions { width, ..TableOptions::default() })
+        text(tensor, labels, Some(paint), &TableOptions { width, ..TableOptions::default() })
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! A run at a glance: how surprised the model was by each token, what it would have said after each block, and what each head attends to. Each is
 //! a table for a terminal; limpid-glass has the same numbers for a page.
 
-use crate::heads::{HeadKind, HeadScores, look};
-use crate::layers::LayerTrace;
-use crate::lens::{LensCell, LensRow, lens, stages};
-use crate::predict::Prediction;
 use crate::table::columns;
 use crate::view::Grid;
-use crate::{TraceError, sheet::AttentionHead};
+use limpid_trace::TraceError;
+use limpid_trace::heads::{HeadKind, HeadScores, look};
+use limpid_trace::layers::LayerTrace;
+use limpid_trace::lens::{LensCell, LensRow, lens, stages};
+use limpid_trace::predict::Prediction;
+use limpid_trace::sheet::AttentionHead;
 
 /// What is seen first.
 #[derive(Clone, Debug)]

@@ -3,10 +3,11 @@
 //!
 //! Everything returns text; the caller decides how wide a line may be.
 
-use super::view::{Labels, Matrix, wrap};
-use super::{Labelled, SummaryRow};
-use limpid_base::units::commas;
+use super::view::{Matrix, text, wrap};
+use limpid_base::units::{self, commas};
 use limpid_core::model::{Module, in_block};
+use limpid_trace::labels::Labels;
+use limpid_trace::{Labelled, SummaryRow};
 
 /// How much of a tensor is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +74,7 @@ pub(super) fn label_width(width: usize) -> usize {
 /// A tensor as tables: one for each index of all axes but the last two, each under a heading if there are several.
 /// Heads come one by one, as (pos x d_head).
 pub fn table(tensor: &Labelled, options: &TableOptions) -> String {
-    tensor.text(&Labels::default(), None, options)
+    text(tensor, &Labels::default(), None, options)
 }
 
 impl Matrix {
@@ -197,16 +198,6 @@ pub fn masks(n: usize, window: usize) -> Masks {
     Masks { binary: of("M", 1.0, 0.0), additive: of("M^-inf", 0.0, f32::NEG_INFINITY), function, window }
 }
 
-/// A number in at most nine columns, with an exponent where plain digits would lose too much.
-pub fn short(v: f64) -> String {
-    match v.abs() {
-        _ if v.is_nan() => "-".into(),
-        0.0 => "0".into(),
-        a if (1e-3..1e4).contains(&a) => format!("{v:.4}"),
-        _ => format!("{v:.2e}"),
-    }
-}
-
 /// The summary of a run, one line per tensor, aligned. Where `width` is too small for all columns (0 for any width),
 /// statistics are left out first; then tensors of a block come under its name, so that symbols and formulas fit.
 /// Remarks (masked scores, elements that are not finite) come last on a line, or below it.
@@ -249,7 +240,7 @@ impl Summary {
     fn new(rows: &[SummaryRow], short: bool, shown: &'static str) -> Summary {
         let headers: Vec<&'static str> = std::iter::once("tensor").chain(shown.split_whitespace()).collect();
         let cells: Vec<Vec<String>> =
-            rows.iter().map(|row| headers.iter().map(|header| row.cell(header, short)).collect()).collect();
+            rows.iter().map(|row| headers.iter().map(|header| cell(row, header, short)).collect()).collect();
         let widest = |j: usize| cells.iter().map(|row| columns(&row[j])).chain([headers[j].len()]).max().unwrap_or(0);
         let widths = (0..headers.len()).map(widest).collect();
         Summary { short, headers, cells, widths }
@@ -277,7 +268,7 @@ impl Summary {
                 text += &format!("{}\n", Module::block(block).name());
             }
             above = block;
-            let remarks = row.remarks();
+            let remarks = remarks(row);
             let mut line = self.line(cells);
             let long = width > 0 && columns(&line) > width && self.headers.last() == Some(&"formula");
             if let (true, [first @ .., last]) = (long, cells.as_slice()) {
@@ -294,36 +285,30 @@ impl Summary {
     }
 }
 
-impl SummaryRow {
-    /// What a column says of it; `short` under the name of its block, whose number its symbol goes without as in formulas.
-    fn cell(&self, header: &str, short: bool) -> String {
-        let whole = (self.symbol.as_str(), self.formula.as_str());
-        let (symbol, formula) = if short { self.formula.split_once(" = ").unwrap_or(whole) } else { whole };
-        match (header, in_block(&self.name).filter(|_| short)) {
-            ("tensor", Some((_, name))) => format!("  {name}"),
-            ("tensor", None) => self.name.clone(),
-            ("symbol", _) => symbol.into(),
-            ("formula", _) => formula.into(),
-            ("axes", _) => self.letters.clone(),
-            ("shape", _) => self.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" "),
-            ("mean", _) => self::short(self.mean),
-            ("deviation", _) => self::short(self.deviation),
-            ("min", _) => self::short(self.min.into()),
-            ("max", _) => self::short(self.max.into()),
-            _ => String::new(),
-        }
+/// What a column says of it; `short` under the name of its block, whose number its symbol goes without as in formulas.
+fn cell(row: &SummaryRow, header: &str, short: bool) -> String {
+    let whole = (row.symbol.as_str(), row.formula.as_str());
+    let (symbol, formula) = if short { row.formula.split_once(" = ").unwrap_or(whole) } else { whole };
+    match (header, in_block(&row.name).filter(|_| short)) {
+        ("tensor", Some((_, name))) => format!("  {name}"),
+        ("tensor", None) => row.name.clone(),
+        ("symbol", _) => symbol.into(),
+        ("formula", _) => formula.into(),
+        ("axes", _) => row.letters.clone(),
+        ("shape", _) => row.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" "),
+        ("mean", _) => units::short(row.mean),
+        ("deviation", _) => units::short(row.deviation),
+        ("min", _) => units::short(row.min.into()),
+        ("max", _) => units::short(row.max.into()),
+        _ => String::new(),
     }
+}
 
-    fn remarks(&self) -> String {
-        let counted = [
-            (self.nan, "NaN"),
-            (self.infinite, "infinite"),
-            (self.masked, "masked"),
-            (self.without_target, "without target"),
-        ];
-        let some = counted.iter().filter(|(n, _)| *n > 0);
-        some.map(|(n, what)| format!("{} {what}", commas(*n as u64))).collect::<Vec<_>>().join(", ")
-    }
+fn remarks(row: &SummaryRow) -> String {
+    let counted =
+        [(row.nan, "NaN"), (row.infinite, "infinite"), (row.masked, "masked"), (row.without_target, "without target")];
+    let some = counted.iter().filter(|(n, _)| *n > 0);
+    some.map(|(n, what)| format!("{} {what}", commas(*n as u64))).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -343,7 +328,7 @@ mod tests {
             "plain words here",
             "世界世界世界世界",
         ] {
-            let word = super::super::view::label(word);
+            let word = limpid_trace::labels::label(word);
             for most in 5..24 {
                 let shown = cut(&word, most);
                 assert!(columns(&shown) <= most, "{shown} in {most}");
@@ -355,8 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short_and_counts_have_commas() {
-        assert_eq!([0.0, -0.5, 1e-9, 123456.0].map(short), ["0", "-0.5000", "1.00e-9", "1.23e5"]);
+    fn a_combining_mark_takes_no_column() {
         assert_eq!(columns("X̃₁"), 2);
     }
 

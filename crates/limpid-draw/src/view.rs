@@ -1,15 +1,15 @@
 //! What there is to look at, as plain data: a [`Matrix`] with words at its rows and columns, a [`Grid`] of texts, a sentence.
 //! [`View::text`] prints one for a terminal; a page draws the same from its JSON.
 //!
-//! [`Labelled::matrices`] cuts a tensor into matrices. `table` shows one as numbers, `heat` as a heat map.
+//! [`matrices`] cuts a tensor into matrices. `table` shows one as numbers, `heat` as a heat map.
 
-use super::masked::MaskTable;
 use super::table::{TableOptions, columns, pad, some};
-use super::{Labelled, Trace, index_of};
 use limpid_base::units::commas;
-use limpid_core::model::in_block;
 use limpid_core::ops::{IGNORE, Span};
-use serde::{Serialize, Serializer};
+use limpid_trace::json::numbers;
+use limpid_trace::labels::Labels;
+use limpid_trace::{Labelled, Trace, index_of};
+use serde::Serialize;
 use std::borrow::Cow;
 
 /// Something to look at.
@@ -53,28 +53,6 @@ pub struct Matrix {
     pub scale: HeatScale,
 }
 
-/// Writes numbers, and the words "NaN", "inf" and "-inf" where JSON has no number.
-///
-/// # Errors
-/// Those of `out`.
-pub fn numbers<S: Serializer>(values: &[f32], out: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    #[serde(untagged)]
-    enum Written {
-        Number(f32),
-        Word(String),
-    }
-    out.collect_seq(
-        values.iter().map(|v| if v.is_finite() { Written::Number(*v) } else { Written::Word(v.to_string()) }),
-    )
-}
-
-/// Writes a number, or its word likewise.
-pub(super) fn number<S: Serializer>(value: &(impl Copy + Into<f64>), out: S) -> Result<S::Ok, S::Error> {
-    let value: f64 = (*value).into();
-    if value.is_finite() { out.serialize_f64(value) } else { out.serialize_str(&value.to_string()) }
-}
-
 /// What the colours or shades of a heat map stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -116,169 +94,116 @@ impl Paint {
     }
 }
 
-/// Words for the axes of a run's tensors ([`super::Trace::labels`]); without any, rows and columns are numbered.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Labels {
-    /// The tokens of each sequence.
-    pub tokens: Vec<Vec<String>>,
-    /// Every token, by its id.
-    pub vocabulary: Vec<String>,
-    /// How many keys each query of each sequence sees; none where nothing is hidden.
-    pub reach: Vec<Vec<usize>>,
-    /// How many of these, the nearest ones, it sees at most in each block; 0 for all.
-    pub windows: Vec<usize>,
-    /// Which keys each query sees instead, in a run with a mask of its own.
-    pub mask: Option<MaskTable>,
+/// Whether a heat map says more of a tensor than a table: what queries give to keys, and probabilities.
+pub fn is_map(tensor: &Labelled) -> bool {
+    tensor.axes.contains(&"key_pos") || is_share(tensor)
 }
 
-impl Labels {
-    /// The window of the block that a tensor belongs to; 0 for none.
-    fn window(&self, tensor: &str) -> usize {
-        in_block(tensor).and_then(|(block, _)| self.windows.get(block)).copied().unwrap_or(0)
-    }
+/// Whether a tensor's values are shares of one.
+fn is_share(tensor: &Labelled) -> bool {
+    let share = ["hook_pattern", "probs", "lens("].iter().any(|part| tensor.name.contains(part));
+    share && !tensor.name.contains(".grad")
+}
 
-    /// Whether the mask hides a key from a query of a sequence.
-    pub fn hides(&self, tensor: &str, sequence: usize, query: usize, key: usize) -> bool {
-        if let Some(mask) = &self.mask {
-            return !mask.sees(query, key);
+/// A matrix for each index of all axes of a tensor but the last two, heads one by one as (pos x d_head).
+pub fn matrices<'a>(tensor: &'a Labelled, labels: &'a Labels) -> impl ExactSizeIterator<Item = Matrix> + use<'a> {
+    let tensor = tensor.by_head().map_or(Cow::Borrowed(tensor), Cow::Owned);
+    let n = tensor.shape.len();
+    // one without a name is an adapter's
+    let at = |i: usize| tensor.axes.get(i).copied().unwrap_or("axis");
+    let lead: Vec<&'static str> = (0..n.saturating_sub(2)).map(at).collect();
+    let sizes = tensor.shape[..lead.len()].to_vec();
+    let size = [if n > 1 { tensor.shape[n - 2] } else { 1 }, tensor.shape.last().copied().unwrap_or(1)];
+    let axes = [if n > 1 { at(n - 2) } else { "1" }, if n > 0 { at(n - 1) } else { "1" }];
+    let scale = if is_share(&tensor) {
+        HeatScale::Unit
+    } else if tensor.values.iter().any(|v| *v < 0.0 && v.is_finite()) {
+        HeatScale::Signed
+    } else {
+        HeatScale::Positive
+    };
+    let only = (tensor.axes.contains(&"batch") && labels.tokens.len() == 1).then_some(0);
+    (0..sizes.iter().product::<usize>()).map(move |k| {
+        let index: Vec<(&'static str, usize)> = lead.iter().copied().zip(index_of(k, &sizes)).collect();
+        let sequence = index.iter().find(|(axis, _)| *axis == "batch").map_or(only, |(_, i)| Some(*i));
+        let [rows, columns] = [0, 1].map(|i| labels.words(axes[i], sequence, size[i]));
+        let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
+        // a mask of its own hides the same in all sequences
+        let of = sequence.or(labels.mask.is_some().then_some(0));
+        let beyond = |query, key| of.is_some_and(|of| labels.hides(&tensor.name, of, query, key));
+        // what is before the mask is there whole
+        let before = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
+        let hides = |at: usize| match axes {
+            _ if before => false,
+            ["query_pos", "key_pos"] => beyond(at / size[1], at % size[1]),
+            ["key_pos", "query_pos"] => beyond(at % size[1], at / size[1]),
+            _ => false,
+        };
+        let mut hidden: Vec<bool> =
+            values.iter().enumerate().map(|(at, v)| *v == f32::NEG_INFINITY || hides(at)).collect();
+        if !hidden.contains(&true) {
+            hidden.clear();
         }
-        let reach = self.reach.get(sequence).and_then(|reach| reach.get(query));
-        let window = self.window(tensor);
-        reach.is_some_and(|reach| key >= *reach || window > 0 && key + window < *reach)
-    }
-
-    /// Words for an axis of `size`; for positions they are a sequence's.
-    fn words(&self, axis: &str, sequence: Option<usize>, size: usize) -> Vec<String> {
-        let words = match axis {
-            "pos" | "query_pos" | "key_pos" => sequence.and_then(|sequence| self.tokens.get(sequence)),
-            "d_vocab" => Some(&self.vocabulary),
-            _ => None,
-        };
-        words.filter(|words| words.len() == size).cloned().unwrap_or_default()
-    }
+        Matrix { tensor: tensor.name.clone(), index, size, axes, rows, columns, values, hidden, scale }
+    })
 }
 
-/// A token as a label: as it is, or in quotes where spaces or what no eye sees belong to it.
-pub fn label(piece: &str) -> String {
-    let quoted = format!("{piece:?}");
-    let plain = !piece.is_empty() && !piece.contains(char::is_whitespace) && quoted[1..quoted.len() - 1] == *piece;
-    if plain { piece.into() } else { quoted }
+/// A tensor to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the first.
+pub fn text(tensor: &Labelled, labels: &Labels, paint: Option<Paint>, options: &TableOptions) -> String {
+    let decimals = if whole(&tensor.values) { 0 } else { options.decimals };
+    let options = TableOptions { decimals, ..*options };
+    let (matrices, most) = (matrices(tensor, labels), options.max_tables.max(1));
+    let more = matrices.len().saturating_sub(most);
+    let mut parts: Vec<String> = vec![];
+    let mut legend = String::new();
+    for matrix in matrices.take(most) {
+        parts.push(match paint {
+            Some(paint) => matrix.heat(paint, &options),
+            None => matrix.table(&options),
+        });
+        legend = paint.map_or(String::new(), |paint| matrix.legend(paint, options.width));
+    }
+    parts.extend(Some(legend).filter(|legend| !legend.is_empty()));
+    if more > 0 {
+        let what = if paint.is_some() { "maps" } else { "tables" };
+        parts.push(format!("... and {} more such {what}\n", commas(more as u64)));
+    }
+    parts.join("\n")
 }
 
-impl Labelled {
-    /// Whether a heat map says more of it than a table: what queries give to keys, and probabilities.
-    pub fn is_map(&self) -> bool {
-        self.axes.contains(&"key_pos") || self.is_share()
-    }
-
-    /// Whether its values are shares of one.
-    fn is_share(&self) -> bool {
-        let share = ["hook_pattern", "probs", "lens("].iter().any(|part| self.name.contains(part));
-        share && !self.name.contains(".grad")
-    }
-
-    /// A matrix for each index of all axes but the last two, heads one by one as (pos x d_head).
-    pub fn matrices<'a>(&'a self, labels: &'a Labels) -> impl ExactSizeIterator<Item = Matrix> + use<'a> {
-        let tensor = self.by_head().map_or(Cow::Borrowed(self), Cow::Owned);
-        let n = tensor.shape.len();
-        // one without a name is an adapter's
-        let at = |i: usize| tensor.axes.get(i).copied().unwrap_or("axis");
-        let lead: Vec<&'static str> = (0..n.saturating_sub(2)).map(at).collect();
-        let sizes = tensor.shape[..lead.len()].to_vec();
-        let size = [if n > 1 { tensor.shape[n - 2] } else { 1 }, tensor.shape.last().copied().unwrap_or(1)];
-        let axes = [if n > 1 { at(n - 2) } else { "1" }, if n > 0 { at(n - 1) } else { "1" }];
-        let scale = if self.is_share() {
-            HeatScale::Unit
-        } else if tensor.values.iter().any(|v| *v < 0.0 && v.is_finite()) {
-            HeatScale::Signed
-        } else {
-            HeatScale::Positive
-        };
-        let only = (tensor.axes.contains(&"batch") && labels.tokens.len() == 1).then_some(0);
-        (0..sizes.iter().product::<usize>()).map(move |k| {
-            let index: Vec<(&'static str, usize)> = lead.iter().copied().zip(index_of(k, &sizes)).collect();
-            let sequence = index.iter().find(|(axis, _)| *axis == "batch").map_or(only, |(_, i)| Some(*i));
-            let [rows, columns] = [0, 1].map(|i| labels.words(axes[i], sequence, size[i]));
-            let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
-            // a mask of its own hides the same in all sequences
-            let of = sequence.or(labels.mask.is_some().then_some(0));
-            let beyond = |query, key| of.is_some_and(|of| labels.hides(&tensor.name, of, query, key));
-            // what is before the mask is there whole
-            let before = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
-            let hides = |at: usize| match axes {
-                _ if before => false,
-                ["query_pos", "key_pos"] => beyond(at / size[1], at % size[1]),
-                ["key_pos", "query_pos"] => beyond(at % size[1], at / size[1]),
-                _ => false,
-            };
-            let mut hidden: Vec<bool> =
-                values.iter().enumerate().map(|(at, v)| *v == f32::NEG_INFINITY || hides(at)).collect();
-            if !hidden.contains(&true) {
-                hidden.clear();
-            }
-            Matrix { tensor: tensor.name.clone(), index, size, axes, rows, columns, values, hidden, scale }
-        })
-    }
-
-    /// It, to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the first.
-    pub fn text(&self, labels: &Labels, paint: Option<Paint>, options: &TableOptions) -> String {
-        let decimals = if whole(&self.values) { 0 } else { options.decimals };
-        let options = TableOptions { decimals, ..*options };
-        let (matrices, most) = (self.matrices(labels), options.max_tables.max(1));
-        let more = matrices.len().saturating_sub(most);
-        let mut parts: Vec<String> = vec![];
-        let mut legend = String::new();
-        for matrix in matrices.take(most) {
-            parts.push(match paint {
-                Some(paint) => matrix.heat(paint, &options),
-                None => matrix.table(&options),
-            });
-            legend = paint.map_or(String::new(), |paint| matrix.legend(paint, options.width));
-        }
-        parts.extend(Some(legend).filter(|legend| !legend.is_empty()));
-        if more > 0 {
-            let what = if paint.is_some() { "maps" } else { "tables" };
-            parts.push(format!("... and {} more such {what}\n", commas(more as u64)));
-        }
-        parts.join("\n")
-    }
-}
-
-impl Trace<'_> {
-    /// What each sequence went in as, token by token: its place, its text, its id, and the token that it predicts where the batch has
-    /// targets. `piece` says what a token looks like; `other` has the heading and the numbers of further ids that the tokens go by.
-    pub fn inputs(
-        &self,
-        piece: Option<&dyn Fn(u32) -> String>,
-        other: Option<(&str, &dyn Fn(u32) -> u32)>,
-    ) -> Vec<Grid> {
-        let (batch, has_targets) = (self.batch(), self.batch().targets.iter().any(|target| *target != IGNORE));
-        let cells = |id: u32| -> Vec<String> {
-            let (text, other) = (piece.map(|piece| piece(id)), other.map(|(_, other)| other(id).to_string()));
-            text.into_iter().chain([id.to_string()]).chain(other).collect()
-        };
-        let names = |what: &str, id: &str| -> Vec<String> {
-            let (text, other) = (piece.map(|_| what.to_string()), other.map(|(name, _)| name.to_string()));
-            text.into_iter().chain([id.to_string()]).chain(other).collect()
-        };
-        let target = names("target", if piece.is_some() { "id" } else { "target" });
-        let none = vec!["-".to_string(); target.len()];
-        let mut headers = [vec!["pos".to_string()], names("token", "id")].concat();
-        headers.extend(target.into_iter().filter(|_| has_targets));
-        let line = |row: usize, first: usize| -> Vec<String> {
-            let predicted = batch.targets.get(row).filter(|id| **id != IGNORE);
-            let predicted = predicted.map_or_else(|| none.clone(), |id| cells(*id));
-            let mut line = [vec![(row - first).to_string()], cells(batch.tokens[row])].concat();
-            line.extend(predicted.into_iter().filter(|_| has_targets));
-            line
-        };
-        let grid = |(b, span): (usize, &Span)| Grid {
-            title: if batch.spans.len() > 1 { format!("sequence {b}:") } else { String::new() },
-            headers: headers.clone(),
-            rows: (span.row..span.row + span.rows).map(|row| line(row, span.row)).collect(),
-        };
-        batch.spans.iter().enumerate().map(grid).collect()
-    }
+/// What each sequence of a run went in as, token by token: its place, its text, its id, and the token that it predicts where the batch has
+/// targets. `piece` says what a token looks like; `other` has the heading and the numbers of further ids that the tokens go by.
+pub fn inputs(
+    trace: &Trace,
+    piece: Option<&dyn Fn(u32) -> String>,
+    other: Option<(&str, &dyn Fn(u32) -> u32)>,
+) -> Vec<Grid> {
+    let (batch, has_targets) = (trace.batch(), trace.batch().targets.iter().any(|target| *target != IGNORE));
+    let cells = |id: u32| -> Vec<String> {
+        let (text, other) = (piece.map(|piece| piece(id)), other.map(|(_, other)| other(id).to_string()));
+        text.into_iter().chain([id.to_string()]).chain(other).collect()
+    };
+    let names = |what: &str, id: &str| -> Vec<String> {
+        let (text, other) = (piece.map(|_| what.to_string()), other.map(|(name, _)| name.to_string()));
+        text.into_iter().chain([id.to_string()]).chain(other).collect()
+    };
+    let target = names("target", if piece.is_some() { "id" } else { "target" });
+    let none = vec!["-".to_string(); target.len()];
+    let mut headers = [vec!["pos".to_string()], names("token", "id")].concat();
+    headers.extend(target.into_iter().filter(|_| has_targets));
+    let line = |row: usize, first: usize| -> Vec<String> {
+        let predicted = batch.targets.get(row).filter(|id| **id != IGNORE);
+        let predicted = predicted.map_or_else(|| none.clone(), |id| cells(*id));
+        let mut line = [vec![(row - first).to_string()], cells(batch.tokens[row])].concat();
+        line.extend(predicted.into_iter().filter(|_| has_targets));
+        line
+    };
+    let grid = |(b, span): (usize, &Span)| Grid {
+        title: if batch.spans.len() > 1 { format!("sequence {b}:") } else { String::new() },
+        headers: headers.clone(),
+        rows: (span.row..span.row + span.rows).map(|row| line(row, span.row)).collect(),
+    };
+    batch.spans.iter().enumerate().map(grid).collect()
 }
 
 /// Whether a table of these has no digits after the point.
@@ -469,23 +394,6 @@ mod tests {
         };
         let json = serde_json::to_value(matrix).unwrap();
         assert_eq!(json["values"], serde_json::json!([0.5, -2.0, "-inf", "inf", "NaN"]));
-    }
-
-    #[test]
-    fn labels_can_be_told_apart_and_steer_nothing() {
-        for (piece, shown) in [
-            ("dog", "dog"),
-            ("é日", "é日"),
-            ("don't", "don't"),
-            (" the", "\" the\""),
-            ("", "\"\""),
-            ("\n", "\"\\n\""),
-            ("a\u{1b}[31m", "\"a\\u{1b}[31m\""),
-            ("\u{202e}x", "\"\\u{202e}x\""),
-            ("say \"", "\"say \\\"\""),
-        ] {
-            assert_eq!(label(piece), shown);
-        }
     }
 
     #[test]

@@ -2,17 +2,17 @@
 //! ops, so they are true of every variant; symbols, names and letters are those of `names`.
 
 use super::picture::scene::{Fill, Mark, Scene, Side, Text, text_width};
-use super::ranking::greatest;
 use super::table::cut;
-use super::view::{Labels, label};
-use super::{Trace, TraceError};
-use crate::names::{self, Notation, makes};
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Axis, Config, Mask, NormKind, NormPlace, axis};
 use limpid_core::model::{Mode, Model, Module};
 use limpid_core::ops::{Access, IGNORE, Op, Region, Scoring};
+use limpid_trace::labels::{Labels, label};
+use limpid_trace::names::{self, Notation, makes};
+use limpid_trace::ranking::greatest;
+use limpid_trace::{Trace, TraceError, shape};
 
 axis! {
     /// A diagram.
@@ -95,7 +95,7 @@ impl Diagram {
     /// # Errors
     /// If the run has not what it shows.
     pub fn of_run(self, trace: &Trace, labels: &Labels, notation: Notation) -> Result<String, TraceError> {
-        let mut drawing = Drawing::new(trace.model, notation, trace.size());
+        let mut drawing = Drawing::new(trace.model(), notation, trace.size());
         match self {
             Diagram::Input => drawing.input(trace, labels),
             Diagram::Loss => drawing.loss(trace, labels)?,
@@ -324,7 +324,7 @@ impl<'a> Drawing<'a> {
     fn shape(&self, name: &str) -> String {
         // a norm's mean is as large as what it divides by, and no op's own
         let stored = name.replace("hook_mean", "hook_scale");
-        let Some((mut axes, mut sizes)) = super::shape(self.model, &stored, (self.b, self.t)) else {
+        let Some((mut axes, mut sizes)) = shape(self.model, &stored, (self.b, self.t)) else {
             return String::new();
         };
         // what these call it is the heads side by side
@@ -801,7 +801,7 @@ impl<'a> Drawing<'a> {
         let (b, t) = (self.b.min(4), self.t.min(8));
         let word = |row: usize, at: usize| {
             let own = labels.tokens.get(row).and_then(|words| words.get(at)).cloned();
-            let id = trace.batch.tokens[row * self.t + at];
+            let id = trace.batch().tokens[row * self.t + at];
             [own.unwrap_or_else(|| label(&id.to_string())), format!("id {id}")].map(|text| cut(&text, 14))
         };
         let words: Vec<Vec<[String; 2]>> = (0..b).map(|row| (0..t).map(|at| word(row, at)).collect()).collect();
@@ -847,7 +847,7 @@ impl<'a> Drawing<'a> {
         const SHOWN: usize = 6;
         const LIKELIEST: usize = 5;
         let (logits, probs, losses) = (trace.get("logits")?, trace.get("probs")?, trace.get("losses")?);
-        let (v, targets) = (self.c.vocab_size, &trace.batch.targets);
+        let (v, targets) = (self.c.vocab_size, &trace.batch().targets);
         let counted: Vec<usize> =
             (0..losses.values.len()).filter(|n| targets.get(*n).is_some_and(|target| *target != IGNORE)).collect();
         if counted.is_empty() {
@@ -872,7 +872,7 @@ impl<'a> Drawing<'a> {
             }
             let high = 14.0 + LINE * shown.len() as f64;
             self.rect([-10.0, y, 770.0, high], PLAIN);
-            let own = trace.batch.tokens[n] as usize;
+            let own = trace.batch().tokens[n] as usize;
             self.say([columns[0] + 4.0, y + high / 2.0 + 4.0], Side::Start, cut(&word(own), 16));
             for (i, id) in shown.iter().enumerate() {
                 let at = y + 20.0 + LINE * i as f64;
