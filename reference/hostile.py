@@ -8,7 +8,7 @@ Each answer must come within 10 s and be no fault of the server (a status of 500
 without one. At the end the server must be well, and its memory is told before and after (on Linux, for a server on this machine). Exit 1 if
 anything was wrong. Needs Python 3.9 and nothing else; the same --seed sends the same.
 """
-import argparse, json, os, random, re, socket, sys, threading, time
+import argparse, json, multiprocessing, os, random, re, socket, sys, threading, time
 from urllib.parse import quote, urlsplit
 
 LIMIT = 10.0
@@ -236,6 +236,33 @@ def memory(port):
     return None
 
 
+PLAIN = {"prompt": "to be", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+
+
+def ask_plainly(server, told):
+    """Asks the same every 100 ms until somebody says something, then tells how long each took, and what was wrong. It runs in a process of its
+    own: a thread would wait for those that write requests of 50 MB."""
+    plain, waits, faults, asked = server.post("/v1/completions", PLAIN), [], [], []
+    text = lambda answer: answer and answer[0] == 200 and json.loads(answer[1])["choices"]
+    want = text(server.send(plain))
+
+    def ask(n):
+        began = time.monotonic()
+        try:
+            answer = server.send(plain)
+        except OSError as error:
+            answer = (-1, str(error).encode())
+        waits.append(time.monotonic() - began)
+        if answer is None or answer[0] != 429 and text(answer) != want:  # the queue may be full of others
+            faults.append((f"plain {n}", plain[:300], answer and (answer[0], answer[1][:300])))
+
+    while not told.poll(0.1):
+        asked.append(threading.Thread(target=ask, args=(len(asked),)))
+        asked[-1].start()
+    [thread.join() for thread in asked]
+    told.send((waits, faults))
+
+
 def main():
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ask.add_argument("url")
@@ -295,37 +322,17 @@ def main():
                 if due and not gone and (done is None or done[0] < 200 or done[0] == 500):
                     faults.append((n, data[:300], done and (done[0], done[1][:300])))
 
-    waits, done, plain = [], threading.Event(), server.post("/v1/completions", {"prompt": "to be", "max_tokens": 4, "temperature": 0, "ignore_eos": True})
-    text = lambda answer: answer and answer[0] == 200 and json.loads(answer[1])["choices"]
-    want = text(server.send(plain))
-
-    def ask_plainly(n):
-        began = time.monotonic()
-        try:
-            answer = server.send(plain)
-        except OSError as error:
-            answer = (-1, str(error).encode())
-        with lock:
-            waits.append(time.monotonic() - began)
-            if answer is None or answer[0] != 429 and text(answer) != want:  # the queue may be full of others
-                faults.append((f"plain {n}", plain[:300], answer and (answer[0], answer[1][:300])))
-
-    def every_100_ms():
-        asked = []
-        while not done.wait(0.1):
-            asked.append(threading.Thread(target=ask_plainly, args=(len(asked),)))
-            asked[-1].start()
-        [thread.join() for thread in asked]
-
+    here, there = multiprocessing.Pipe()
+    multiprocessing.Process(target=ask_plainly, args=(server, there)).start()
+    there.close()
     threads = [threading.Thread(target=client) for _ in range(args.clients)]
-    beside = threading.Thread(target=every_100_ms)
-    beside.start()
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
-    done.set()
-    beside.join()
-    for n, data, done in faults[:20]:
-        print(f"request {n}: {data!r}\n  was answered with {done!r}", file=sys.stderr)
+    here.send("done")
+    waits, wrong = here.recv()
+    faults += wrong
+    for n, data, answer in faults[:20]:
+        print(f"request {n}: {data!r}\n  was answered with {answer!r}", file=sys.stderr)
     try:
         well = server.send(server.get("/health"))
     except OSError as error:
@@ -343,4 +350,5 @@ def main():
         sys.exit(1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ mod training;
 mod why;
 
 use asked::{AskedFields, AskedQuery, shown};
-use limpid::{Error, InterventionError, Interventions, Lm};
+use limpid::{Error, InterventionError, Interventions, Lm, TokenNameError};
 use limpid_base::budget::{Budget, Spent};
 use limpid_base::units;
 use limpid_trace::TraceError;
@@ -144,6 +144,14 @@ pub enum GlassError {
         /// What it is.
         found: String,
     },
+    /// A text that names no token.
+    #[error("`{name}`: {error}")]
+    Word {
+        /// Which parameter.
+        name: &'static str,
+        /// Why not.
+        error: TokenNameError,
+    },
     /// A place outside of a tensor.
     #[error("`{name}` has {size} along {axis}, counted from 0: {found} is outside")]
     Outside {
@@ -246,6 +254,7 @@ impl GlassError {
             | GlassError::Intervention(_)
             | GlassError::Twice { .. }
             | GlassError::Parameter { .. }
+            | GlassError::Word { .. }
             | GlassError::Differ { .. }
             | GlassError::Trace(TraceError::NoRows { .. } | TraceError::Nested) => "invalid_value",
             GlassError::Outside { .. } => "index_out_of_range",

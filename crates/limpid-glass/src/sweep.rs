@@ -36,7 +36,7 @@ fn one(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Opti
     let end = subject.lm.config().vocab_size as u64;
     match body.get(name) {
         None => Ok(None),
-        Some(Value::String(text)) => one_token(subject, name, text).map(|id| Some(id as u32)),
+        Some(Value::String(text)) => one_token(subject, name, text).map(Some),
         Some(given) => match given.as_u64().filter(|id| *id < end) {
             Some(id) => Ok(Some(id as u32)),
             None => Err(wrong(name, &format!("a text, or an id below {end}"), given)),

@@ -102,26 +102,21 @@ pub fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Res
             return Err(refusal("word", "alone, without `target`", word));
         }
         Some(word) => one_token(&opened.subject, "word", word)?,
-        None => query.number("target", usual(0), v)?,
+        None => query.number("target", usual(0), v)? as u32,
     };
     let foil = match query.text("foil") {
         Some("none") => None,
         None if best.is_empty() => None,
-        _ => Some(query.number("foil", if usual(0) == target { usual(1) } else { usual(0) }, v)? as u32),
+        _ => Some(query.number("foil", usual(usize::from(usual(0) == target as usize)), v)? as u32),
     };
-    Ok(PathQuestion { row, target: target as u32, foil })
+    Ok(PathQuestion { row, target, foil })
 }
 
 /// The token that has this text, or this number.
-pub fn one_token(subject: &Subject, name: &'static str, word: &str) -> Result<usize> {
+pub fn one_token(subject: &Subject, name: &'static str, word: &str) -> Result<u32> {
     let tokenizer = subject.lm.tokenizer().map_err(|error| GlassError::Prompt(error.into()))?;
-    if let Ok(id) = limpid::token_named(word, Some(tokenizer), subject.lm.config().vocab_size) {
-        return Ok(id as usize);
-    }
-    let ids = tokenizer.encode(word).map_err(|error| GlassError::Prompt(Box::new(limpid::Error::from(error))))?;
-    let pieces: Vec<String> = ids.iter().take(8).map(|id| format!("“{}”", piece(subject, *id))).collect();
-    let expected = format!("one token of this model's vocabulary (this text would be {})", pieces.join(" + "));
-    Err(refusal(name, &expected, word))
+    let named = limpid::token_named(word, Some(tokenizer), subject.lm.config().vocab_size);
+    named.map_err(|error| GlassError::Word { name, error })
 }
 
 /// One step of the path from a word to its reason.

@@ -248,7 +248,7 @@ impl Served {
         let Job { requests, events, came, .. } = job;
         for (choice, (request, waits)) in requests.into_iter().enumerate() {
             let prompt = request.prompt.len();
-            match contain(|| engine.submit(request)) {
+            match contain(|| engine.submit_nth(request, choice)) {
                 Ok(Ok(id)) => {
                     let events = events.clone();
                     let waits = Some(waits);

@@ -3,7 +3,7 @@ import { troubleNote } from "./answer.js";
 import { button, figure, make, plural, say, short } from "./dom.js";
 import { numberMap } from "./number-map.js";
 import { tokenNumbers } from "./numbers.js";
-import { onOneLine, runPrompt } from "./runs.js";
+import { runPrompt } from "./runs.js";
 import { Trouble, asTrouble } from "./source.js";
 import { piece, spelled } from "./text.js";
 import { textTable } from "./view-walks.js";
@@ -24,9 +24,6 @@ const SITES = [
 
 /** Cells of which a table is made. */
 const WRITTEN = 10_000;
-
-/** How far rounding may move the ends of a sweep, beside the larger of them or 1: a smaller difference is not divided by. */
-const NOISE = 1e-5;
 
 /** Milliseconds without a letter after which a text is read. */
 const READING = 300;
@@ -198,24 +195,6 @@ function sweepView(glass) {
     ...(to.value ? { to: to.value, to_head: (heads.value.match(/\d+/g) ?? []).map(Number) } : {}), ...(estimate.checked ? { estimate: true } : {}), ...(confirm ? { confirm } : {}),
   });
 
-  /** Refuses to choose an answer where both texts lead to the same word. @param {AbortSignal} signal */
-  async function needsAnswer(signal) {
-    if (metric.value || answer.value || glass.model.saved) return;
-    const tokens = glass.run().tokens;
-    const masked = tokens.findIndex(({ piece: own }) => own.text === "[MASK]");
-    const at = glass.model.causal || masked < 0 ? tokens.length - 1 : masked;
-    const best = async (/** @type {any} */ body) => {
-      const { run, ended } = runPrompt(glass.source, body, () => {}, signal);
-      await ended;
-      if (run.trouble) throw run.trouble;
-      return run.predictions[at]?.top[0];
-    };
-    const [theirs, own] = await Promise.all([best({ prompt: clean.value }), best({ tokens: tokens.map(({ id }) => id) })]);
-    if (!theirs || theirs[0] !== own?.[0]) return;
-    answer.focus();
-    throw new Trouble(`Both texts lead to the same word, “${onOneLine(piece(theirs[1]))}”, so there is no usual answer. Write under “Answer” the word that the clean text should lead to.`);
-  }
-
   async function sweep(confirm = false) {
     SWEPT.sweep?.flight?.abort();
     const flight = new AbortController();
@@ -224,7 +203,6 @@ function sweepView(glass) {
     SWEPT.sweep = mine;
     show();
     try {
-      await needsAnswer(flight.signal);
       await glass.source.stream("sweeps", body(confirm), (event) => {
         if (event.event === "start") mine.start = event;
         else if (event.event === "metric") mine.measured = event;
@@ -235,6 +213,7 @@ function sweepView(glass) {
       say(mine.done?.peaks[0]?.sentence ?? "");
     } catch (fault) {
       if (!flight.signal.aborted) mine.trouble = asTrouble(fault);
+      if (mine.trouble?.message.startsWith("`answer`")) answer.focus();
     }
     mine.flight = null;
     if (mine === SWEPT.sweep) SWEPT.changed();
@@ -278,8 +257,8 @@ function sweepView(glass) {
     if (notice.textContent === "" || !told || !notice.textContent?.includes(told.message)) {
       notice.replaceChildren(...(told ? [troubleNote(told, null, ...(large ? [button("Run it anyway", () => sweep(true), { class: "quiet" })] : []))] : []));
     }
-    results.hidden = !one?.start;
-    if (one?.start) draw(one);
+    results.hidden = !one?.start || (trouble !== null && one.rows.length === 0);
+    if (one && !results.hidden) draw(one);
   }
 
   /** @param {NonNullable<typeof SWEPT.sweep>} one */
@@ -288,10 +267,7 @@ function sweepView(glass) {
     const computed = one.rows.filter((row) => row).length;
     const ends = done ? ` Clean ${short(done.clean, 5)}, this text ${short(done.corrupt, 5)}.` : ` Layer ${computed} of ${start.shape[0]}${one.flight ? " …" : ": stopped."}`;
     const of = measured?.answer ? [" of ", spelled(piece(measured.answer[1])), ...(measured.foil ? [" over ", spelled(piece(measured.foil[1]))] : [])] : [];
-    const alike = done !== null && Math.abs(done.clean - done.corrupt) <= NOISE * Math.max(1, Math.abs(done.clean), Math.abs(done.corrupt));
-    [map.element, cell, peaks, table].forEach((part) => (part.hidden = alike));
-    line.replaceChildren(`${plural(start.cells, "cell")}, ${start.estimate ? "estimated from gradients" : `at most ${figure(start.token_layers, 0)} token-layers`}. ${start.to ? `By paths to ${start.to}. ` : ""}Measured: ${measured?.metric ?? "…"}`, ...of, `.${ends}${alike ? " The two are alike, so there is no difference that a patch could restore: choose another answer, or texts that differ more." : ""}`);
-    if (alike) return;
+    line.replaceChildren(`${plural(start.cells, "cell")}, ${start.estimate ? "estimated from gradients" : `at most ${figure(start.token_layers, 0)} token-layers`}. ${start.to ? `By paths to ${start.to}. ` : ""}Measured: ${measured?.metric ?? "…"}`, ...of, `.${ends}`);
     const values = [];
     const hidden = [];
     for (let row = 0; row < lay.rows; row++) {

@@ -1,7 +1,7 @@
 //! Tensors of a run as other programs take them: by name with their gradients, and as llm.c's arrays.
 
 use crate::names::{self, Notation, called, derived};
-use crate::{Labelled, Trace, TraceError};
+use crate::{Labelled, Trace, TraceError, heads_in_rows};
 
 /// The tensors called `names`; with none, every tensor of the run and, after a backward pass, its gradient.
 ///
@@ -61,9 +61,9 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
             tensor.axes.pop();
             tensor.shape.pop();
         }
-        if matches!(tensor.axes[..], [.., "head", "d_head" | "d_v"]) {
-            let wide = tensor.shape.split_off(tensor.shape.len() - 2).iter().product();
-            tensor.axes.truncate(tensor.axes.len() - 2);
+        if let Some(head) = heads_in_rows(&tensor.axes) {
+            let wide = tensor.shape.split_off(head).iter().product();
+            tensor.axes.truncate(head);
             tensor.axes.push(if wide == trace.model().config.d_model { "d_model" } else { "features" });
             tensor.shape.push(wide);
         }

@@ -9,7 +9,7 @@
 
 use super::edits::{EditedBackend, EditedNumber, EditedRow, Edits, NumberChange, PlacedEdits};
 use super::sheet::{AttentionHead, Sheet, float_bytes};
-use super::{Labelled, SummaryRow, Trace, TraceError, fits, labelled, shape, unknown};
+use super::{Labelled, SummaryRow, Trace, TraceError, fits, heads_in_rows, labelled, shape, unknown};
 use crate::names::{self, Derived};
 use limpid_base::budget::Budget;
 use limpid_core::backend::Backend;
@@ -187,9 +187,9 @@ impl LayerTrace {
         }
         let size = (self.batch.spans.len(), self.length);
         let (mut axes, mut sizes) = shape(&self.named, name, size).ok_or_else(|| unknown(&self.named, name))?;
-        if matches!(axes[..], [_, _, "head", _]) {
-            axes.swap(1, 2);
-            sizes.swap(1, 2);
+        if let Some(head) = heads_in_rows(&axes) {
+            axes.swap(head - 1, head);
+            sizes.swap(head - 1, head);
         }
         Ok((axes, sizes))
     }

@@ -187,8 +187,8 @@ impl Labelled {
             return self;
         }
         let mut order: Vec<usize> = (0..n).collect();
-        if n > 2 && self.axes.get(n - 2) == Some(&"head") {
-            order.swap(n - 3, n - 2);
+        if let Some(head) = heads_in_rows(&self.axes) {
+            order.swap(head - 1, head);
         }
         order.swap(n - 2, n - 1);
         self.permuted(&order)
@@ -221,12 +221,17 @@ impl Labelled {
     }
     /// [`Labelled::heads_first`] of what has such axes.
     pub fn by_head(&self) -> Option<Labelled> {
-        let between = |head: &usize| *head > 0 && head + 2 == self.axes.len();
-        let head = self.axes.iter().position(|axis| *axis == "head").filter(between)?;
+        let head = heads_in_rows(&self.axes)?;
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
         order.swap(head - 1, head);
         Some(self.permuted(&order))
     }
+}
+
+/// The axis of heads in a tensor whose rows have all heads side by side, as [batch pos head d_head] has; others have none.
+fn heads_in_rows(axes: &[&str]) -> Option<usize> {
+    let head = axes.len().checked_sub(2)?;
+    (head > 0 && axes[head] == "head").then_some(head)
 }
 
 /// The index of an element of a tensor with these sizes, by its place row after row.

@@ -4,8 +4,8 @@
 //! picture shows a part, or the largest of every block. Who does not know how many cells are wanted takes them within a [`Budget`], strip
 //! by strip.
 
-use super::Labelled;
 use super::edits::PlacedWeights;
+use super::{Labelled, heads_in_rows};
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::config::Heads;
 use limpid_core::kernels::attend::{self, Head, Keys, Stage};
@@ -103,8 +103,7 @@ impl Sheet {
     pub fn of(tensor: &Arc<Labelled>, index: &[usize]) -> Sheet {
         let n = tensor.shape.len();
         let cols = tensor.shape.last().copied().unwrap_or(1);
-        if matches!(tensor.axes[..], [_, _, "head", "d_head" | "d_v"]) {
-            let [_, pos, heads, d] = [tensor.shape[0], tensor.shape[1], tensor.shape[2], tensor.shape[3]];
+        if let (Some(_), &[_, pos, heads, d]) = (heads_in_rows(&tensor.axes), &tensor.shape[..]) {
             let at = (index[0] * pos * heads + index[1]) * d;
             return Sheet { rows: pos, cols: d, cells: Cells::Tensor { of: tensor.clone(), at, stride: heads * d } };
         }

@@ -3,8 +3,8 @@
 use limpid_data::{DataError, check_ids};
 use limpid_tokenizer::Tokenizer;
 
-/// Tokens of a text that an error shows.
-const SHOWN: usize = 6;
+/// Tokens of a text that an error shows, and letters.
+const SHOWN: (usize, usize) = (6, 64);
 
 /// Why a text names no token.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum TokenNameError {
     /// Several tokens, or one of another text, such as `[UNK]`.
     #[error("{text:?} is not one token of this model{}", would_be(.pieces))]
     Other {
-        /// What was typed.
+        /// How what was typed begins.
         text: String,
         /// The first tokens of the text, quoted.
         pieces: Vec<String>,
@@ -65,5 +65,6 @@ pub fn token_named(text: &str, tokenizer: Option<&Tokenizer>, vocab_size: usize)
     }
     let ids = tokenizer.encode(text).unwrap_or_default();
     let piece = |id: &u32| tokenizer.piece(*id).map_or_else(|_| id.to_string(), |piece| format!("{piece:?}"));
-    Err(TokenNameError::Other { text: text.into(), pieces: ids.iter().take(SHOWN).map(piece).collect() })
+    let begins = text.chars().take(SHOWN.1).collect();
+    Err(TokenNameError::Other { text: begins, pieces: ids.iter().take(SHOWN.0).map(piece).collect() })
 }

@@ -138,6 +138,56 @@ fn rows_are_those_of_the_library() {
     server.lives();
 }
 
+/// Where two texts' answers are a rounding apart there is no difference to take parts of; where they are a thousandth apart there is.
+#[test]
+fn a_difference_within_rounding_is_refused() {
+    let (server, lm) = (serve(options()), Lm::open(folder()).unwrap());
+    let pieces: Vec<String> = (0..).map_while(|id| lm.tokenizer().unwrap().piece(id).ok()).collect();
+    let texts: Vec<String> = pieces.iter().flat_map(|a| pieces.iter().map(move |b| format!("to {a}{b}"))).collect();
+    let logits = |text: &String| {
+        let all = lm.trace(text, |trace| trace.get("logits")).unwrap();
+        let row: Vec<f64> =
+            all.values[all.values.len() - lm.config().vocab_size..].iter().map(|v| (*v).into()).collect();
+        (lm.encode(text).unwrap(), row)
+    };
+    let runs: Vec<(Vec<u32>, Vec<f64>)> = texts.iter().map(logits).collect();
+    let (mut refused, mut answered) = (0, 0);
+    for (clean, clean_logits) in &runs {
+        for (corrupt, corrupt_logits) in runs.iter().filter(|(ids, _)| ids.len() == clean.len()) {
+            for (answer, foil) in
+                (0..lm.config().vocab_size).flat_map(|foil| (0..foil).map(move |answer| (answer, foil)))
+            {
+                let apart = |row: &[f64]| row[answer] - row[foil];
+                let difference = (apart(clean_logits) - apart(corrupt_logits)).abs();
+                let (within, beyond) =
+                    (difference > 0.0 && difference < 1e-6, difference > 1e-3 && difference < 1.2e-3);
+                if !(within && refused < 4 || beyond && answered < 4) {
+                    continue;
+                }
+                let body = json!({ "clean": clean, "corrupt": corrupt, "answer": answer, "foil": foil });
+                let last = events(&server.post(SWEEPS, &body).text()).pop().unwrap();
+                if within {
+                    assert_eq!(
+                        (&last["event"], &last["error"]["code"]),
+                        (&json!("error"), &json!("invalid_value")),
+                        "{last}"
+                    );
+                    assert!(
+                        last["error"]["message"].as_str().unwrap().contains("no more apart than f32 rounds"),
+                        "{last}"
+                    );
+                    refused += 1;
+                } else {
+                    assert_eq!(last["event"], "done", "{last}");
+                    answered += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((refused, answered), (4, 4), "what is asked for is there");
+    server.lives();
+}
+
 /// Four sweeps of minutes hold all places; when those who asked are gone, others are answered.
 #[test]
 fn a_sweep_that_nobody_reads_ends() {

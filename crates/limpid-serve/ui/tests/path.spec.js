@@ -112,7 +112,7 @@ test("a word that is no token, and a way that is none, say so in place", async (
   await expect(page.locator(".parts a").first()).toBeVisible();
   await page.getByLabel("Another word").fill("quizzaciously");
   await page.keyboard.press("Enter");
-  await expect(page.locator(".path .trouble")).toContainText("must be one token of this model's vocabulary");
+  await expect(page.locator(".path .trouble")).toContainText("is not one token of this model");
   await page.getByRole("link", { name: "Begin with the likeliest word" }).click();
   await expect(page.locator(".parts a").first()).toBeVisible();
   await page.evaluate(() => (location.hash = "v=path&why=%7E%7Eh99.0%7E"));
@@ -214,7 +214,7 @@ test("a word clicked while the run streams says that the run is not at its end",
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await expect(page.locator(".path .hint")).toHaveText(where);
   await page.evaluate(() => window.runOn());
-  await expect(page.locator(".path .trouble")).toContainText("must be one token of this model's vocabulary");
+  await expect(page.locator(".path .trouble")).toContainText("is not one token of this model");
   await page.getByRole("link", { name: "Begin with the likeliest word" }).click();
   await addsUp(page, "after the run");
 });
@@ -228,7 +228,7 @@ test("an unknown word clicked while an answer streams says so in its place", asy
   await page.locator(".answer .token").click();
   await expect(page.locator(".answer")).toHaveAttribute("aria-busy", "true");
   await page.getByRole("button", { name: "Why this word?" }).click();
-  await expect(page.locator(".path .trouble")).toContainText("must be one token of this model's vocabulary");
+  await expect(page.locator(".path .trouble")).toContainText("is not one token of this model");
   await page.getByRole("link", { name: "Begin with the likeliest word" }).click();
   await addsUp(page, "in place of it");
 });

@@ -239,6 +239,10 @@ struct Request {
     held: usize,
     /// Its prompt's log-probabilities so far, until these are told.
     prompt: Option<Vec<TokenLogProb>>,
+    /// Those with smaller numbers are admitted first.
+    order: usize,
+    /// Whether it leaves places to others: one with costly edits, or a later answer of somebody who asks for many.
+    yields: bool,
 }
 
 impl Request {
@@ -336,6 +340,8 @@ pub struct Engine {
     edits: Option<Arc<Edits>>,
     edited: EditedSequences,
     requests: u64,
+    /// How many have asked.
+    askers: usize,
     /// Requests that need no run.
     silent: Vec<Request>,
     waiting: VecDeque<Request>,
@@ -354,8 +360,8 @@ impl Engine {
         let (silent, waiting, running) = (vec![], VecDeque::new(), vec![]);
         let edited = EditedSequences::default();
         let decoder = decoder.wrapped(|backend| Box::new(EditedBackend::new(backend, edited.clone())));
-        let (edits, requests, rows, work) = (None, 0, 0, 0);
-        Engine { decoder, tokenizer, limits, edits, edited, requests, silent, waiting, running, rows, work }
+        let (edits, requests, askers, rows, work) = (None, 0, 0, 0, 0);
+        Engine { decoder, tokenizer, limits, edits, edited, requests, askers, silent, waiting, running, rows, work }
     }
 
     /// The same with every request changed that has no edits of its own.
@@ -392,6 +398,16 @@ impl Engine {
     /// If the prompt is empty or has tokens that the model or the tokenizer lacks; if it does not fit the context or,
     /// with its answer, the cache; or if an option is out of its range.
     pub fn submit(&mut self, request: EngineRequest) -> Result<RequestId, GenerateError> {
+        self.submit_nth(request, 0)
+    }
+
+    /// The same for the n-th (from 0) of several requests by one who asks: it lets n who ask later pass, and they leave a quarter of the
+    /// sequences to others, so that nobody waits for all of them.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    pub fn submit_nth(&mut self, request: EngineRequest, n: usize) -> Result<RequestId, GenerateError> {
+        self.askers += usize::from(n == 0);
         let EngineRequest { mut prompt, options, log_probs, reuse, edits } = request;
         self.decoder.check_tokens(&prompt)?;
         // tokens that have no text may be scored, and none is made
@@ -443,11 +459,16 @@ impl Engine {
             table: None,
             held: 0,
             prompt: Some(vec![]),
+            order: self.askers + n,
+            yields: n > 0 || weight > 1,
         };
         self.requests += 1;
         match request.run {
             0 => self.silent.push(request),
-            _ => self.waiting.push_back(request),
+            _ => {
+                let at = self.waiting.partition_point(|other| other.order <= request.order);
+                self.waiting.insert(at, request);
+            }
         }
         Ok(RequestId(self.requests - 1))
     }
@@ -528,11 +549,13 @@ impl Engine {
     }
 
     /// The places of those that wait and may be admitted next, as many as there is room for. Costly edits wait for other costly edits:
-    /// what a row of each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. Others overtake
-    /// them meanwhile.
+    /// what a row of each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. These, and the
+    /// later ones of who asks for many, leave a quarter of the sequences to others, which overtake them meanwhile.
     fn next(&self) -> Vec<usize> {
         let more = |request: &Request| request.weight - 1;
         let mut taken: usize = self.running.iter().map(more).sum();
+        let mut yielding = self.running.iter().filter(|request| request.yields).count();
+        let most_yielding = self.limits.sequences - self.limits.sequences / 4;
         let (mut next, mut full) = (vec![], false);
         for (at, request) in self.waiting.iter().enumerate() {
             if next.len() == self.limits.sequences - self.running.len() {
@@ -540,10 +563,12 @@ impl Engine {
             }
             let costly = more(request) > 0;
             full |= costly && taken > 0 && taken + more(request) > self.limits.prompt_rows / 2;
-            if !(costly && full) {
-                taken += more(request);
-                next.push(at);
+            if costly && full || request.yields && yielding == most_yielding {
+                continue;
             }
+            taken += more(request);
+            yielding += usize::from(request.yields);
+            next.push(at);
         }
         next
     }

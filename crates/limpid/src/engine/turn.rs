@@ -6,7 +6,7 @@
 //!   write ever wait for the others.
 //! * Rows of sequences with costly edits count as several. What they count beyond one, and their prompts, have at most half of what prompts
 //!   have, but for one row: so they take longer, and nobody waits longer for them. They are overtaken by others, and wait for each other.
-//! * Requests are admitted in the order they came, each when the KV cache has blocks for all positions it can come to
+//! * Requests are admitted in the order that they are shown in, each when the KV cache has blocks for all positions it can come to
 //!   need. So one that was admitted is never interrupted. None overtakes: one that waits for memory is not starved by
 //!   smaller ones.
 //!

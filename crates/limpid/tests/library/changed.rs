@@ -292,22 +292,6 @@ fn a_plain_request_waits_for_no_costly_one() {
     };
     let weight = edited(ask(100, 20, 0)).edits.unwrap().weight(&named);
     assert!(weight > 100, "{weight}: such steps cost much more than a row");
-    let answer = |engine: &mut Engine, request: EngineRequest| {
-        let (id, mut rounds, mut done, mut work) = (engine.submit(request).unwrap(), 0, None, 0);
-        while done.is_none() {
-            engine
-                .round(&mut |which, event| {
-                    if let (true, EngineEvent::Done(sample)) = (which == id, event) {
-                        done = Some(sample.tokens);
-                    }
-                    true
-                })
-                .unwrap();
-            work = engine.counts().work.max(work);
-            rounds += 1;
-        }
-        (done.unwrap(), rounds, work)
-    };
     let plain = ask(100, 5, 99);
     let (want, ..) = answer(&mut engine(&config, sequences, prompt_rows), plain.clone());
     for many in [1, 3, 9] {
@@ -323,6 +307,52 @@ fn a_plain_request_waits_for_no_costly_one() {
             while engine.round(&mut |_, _| true).unwrap() {}
             let EngineCounts { running, waiting, held, .. } = engine.counts();
             assert_eq!((running, waiting, held), (0, 0, 0));
+        }
+    }
+}
+
+/// Runs until a request is answered: its tokens, the rounds, and the most work of one.
+fn answer(engine: &mut Engine, request: EngineRequest) -> (Vec<u32>, usize, usize) {
+    let (id, mut rounds, mut done, mut work) = (engine.submit(request).unwrap(), 0, None, 0);
+    while done.is_none() {
+        engine
+            .round(&mut |which, event| {
+                if let (true, EngineEvent::Done(sample)) = (which == id, event) {
+                    done = Some(sample.tokens);
+                }
+                true
+            })
+            .unwrap();
+        work = engine.counts().work.max(work);
+        rounds += 1;
+    }
+    (done.unwrap(), rounds, work)
+}
+
+/// Who asks for more answers than there are places leaves some to others, who are answered as if alone.
+#[test]
+fn who_asks_for_many_answers_leaves_places_to_others() {
+    let config =
+        Config { vocab_size: 40, context_length: 256, d_model: 24, n_head: 3, n_layer: 1, ..Config::default() };
+    let (sequences, prompt_rows) = (8, 32);
+    let ask = |length: usize, max_tokens: usize, n: u64| {
+        let prompt = (0..length as u64).map(|i| random::below(7, n, i, 40) as u32).collect();
+        let options = Options { max_tokens, overflow: Overflow::Stop, ..Options::default() };
+        EngineRequest { prompt, options, log_probs: None, reuse: false, edits: None }
+    };
+    let plain = ask(40, 5, 99);
+    let (want, ..) = answer(&mut engine(&config, sequences, prompt_rows), plain.clone());
+    for many in [16, 40] {
+        for before in [0, 1, 40] {
+            let mut engine = engine(&config, sequences, prompt_rows);
+            (0..many).for_each(|n| _ = engine.submit_nth(ask(10, 200, n as u64), n).unwrap());
+            (0..before).for_each(|_| _ = engine.round(&mut |_, _| true).unwrap());
+            let (got, rounds, _) = answer(&mut engine, plain.clone());
+            assert_eq!(got, want, "beside {many} after {before}");
+            // the prompts of all that run together may come before its own
+            let most = (sequences * 10 + 40).div_ceil(prompt_rows / 2) + 5;
+            assert!(rounds <= most, "{rounds} rounds beside {many} after {before}, at most {most}");
+            while engine.round(&mut |_, _| true).unwrap() {}
         }
     }
 }
