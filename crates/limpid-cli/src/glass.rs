@@ -154,7 +154,7 @@ pub fn html(
     };
     body["last"] = Value::Bool(run.last);
     if let Some(steps) = run.steps {
-        body["interventions"] = steps.json().clone();
+        body["interventions"] = json!(steps);
     }
     save((path, glass.max_bytes), (dir, checkpoint), (&body, None), machine)
 }

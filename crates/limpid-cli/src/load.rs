@@ -539,7 +539,7 @@ fn engine_alone(engine: &mut Engine, load: &Load) -> Result<Report> {
             && let Some(prompt) = prompts.next()
         {
             let (prompt, options) = (prompt.ids.clone(), options.clone());
-            let id = engine.submit(EngineRequest { prompt, options, log_probs: None, reuse: true, edits: None })?;
+            let id = engine.submit(EngineRequest { prompt, options, log_probs: None, reuse: true, steps: None })?;
             open.insert(id, (Instant::now(), false));
         }
         if open.is_empty() {

@@ -218,10 +218,16 @@ impl From<Error> for GlassError {
             Error::TooLong { tokens, context } => GlassError::TooLong { tokens, context },
             Error::Empty => GlassError::Empty,
             Error::Trace(error) => error.into(),
-            Error::Intervention(error) => GlassError::Intervention(error.into()),
+            Error::Intervention(error) => error.into(),
             Error::Sweep(error) => error.into(),
             other => GlassError::Failed(Box::new(other)),
         }
+    }
+}
+
+impl From<InterventionError> for GlassError {
+    fn from(error: InterventionError) -> GlassError {
+        GlassError::Intervention(error.into())
     }
 }
 
@@ -262,11 +268,11 @@ impl GlassError {
             GlassError::LargeSweep(_) => "sweep_too_large",
             GlassError::Sweep(error) if matches!(**error, SweepError::NotFinite { .. }) => "engine_error",
             GlassError::Sweep(_) => "invalid_value",
-            GlassError::Failed(error) if matches!(**error, Error::EditedGradients) => "not_for_this_model",
+            GlassError::Failed(error) if matches!(**error, Error::InterventionGradients) => "not_for_this_model",
             GlassError::Trace(TraceError::Unknown { .. }) => "unknown_tensor",
             GlassError::Trace(TraceError::Batch { .. }) => "index_out_of_range",
             GlassError::Trace(TraceError::NoBackward { .. } | TraceError::NoGradient { .. }) => "not_for_this_model",
-            GlassError::Trace(TraceError::Edit(_)) => "invalid_value",
+            GlassError::Trace(TraceError::Intervention(_)) => "invalid_value",
             GlassError::Trace(_) | GlassError::Failed(_) | GlassError::Timelapse(_) | GlassError::Log(_) => {
                 "engine_error"
             }
@@ -507,7 +513,7 @@ impl Glass {
         let body = AskedFields::read(body, &["prompt", "tokens", "last", "model", "interventions"])?;
         let subject = body.subject(subjects)?;
         let (ids, dropped) = stream::ids(subject, &body)?;
-        let interventions = body.get("interventions").cloned().map(Interventions::new).transpose()?;
+        let interventions = body.get("interventions").cloned().map(Interventions::try_from).transpose()?;
         let id = {
             let text = ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>();
             let changes = interventions.iter().map(|given| format!("{given}/")).collect::<String>();
@@ -522,8 +528,9 @@ impl Glass {
         if let Some(given) = &interventions {
             subject.lm = Arc::new(subject.lm.intervene_within(given, budget)?);
         }
+        let changed = subject.lm.resolved_steps().map_or(0, |steps| steps.bytes());
         let seen = subject.lm.shown_bytes(ids.len())?.min(self.limit / SEEN);
-        let needed = subject.lm.layer_bytes(ids.len())?.saturating_add(seen).saturating_add(subject.lm.edit_bytes());
+        let needed = subject.lm.layer_bytes(ids.len())?.saturating_add(seen).saturating_add(changed);
         if needed > self.limit {
             return Err(GlassError::TooLarge { tokens: ids.len(), needed, limit: self.limit });
         }

@@ -4,7 +4,6 @@ use crate::asked::{AskedFields, wrong};
 use crate::{GlassError, Opened, Result, Subject, THUMBNAIL};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use limpid::Interventions;
 use limpid_core::config::Mask;
 use limpid_core::model::{Component, Module};
 use limpid_trace::heads::{HeadLook, NAMED_FROM, look};
@@ -116,7 +115,7 @@ fn start(opened: &Opened) -> Value {
         let bytes = subject.lm.tokenizer().ok().and_then(|tokenizer| tokenizer.piece_bytes(*id)).unwrap_or_default();
         json!({ "id": id, "text": piece(subject, *id), "bytes": BASE64_STANDARD.encode(bytes) })
     };
-    let given = subject.lm.interventions().last().map(Interventions::json);
+    let given = subject.lm.interventions().last();
     json!({
         "event": "start",
         "interventions": given,

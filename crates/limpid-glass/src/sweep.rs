@@ -8,7 +8,7 @@ use limpid_base::budget::Budget;
 use limpid_core::config::{Axis, Mask};
 use limpid_core::model::{Mode, Model};
 use limpid_trace::Labelled;
-use limpid_trace::edits::position_in;
+use limpid_trace::interventions::position_in;
 use limpid_trace::sweep::{
     Sweep, SweepBy, SweepMetric, SweepPeak, SweepQuestion, SweepReceiver, SweepSite, TOKEN_LAYERS,
 };
@@ -193,7 +193,7 @@ impl Glass {
 fn ended(sweep: &Sweep, words: &[String], (question, body): (&SweepQuestion, &AskedFields)) -> Value {
     let peak = |peak: &SweepPeak| {
         let texts = ["clean", "corrupt"].map(|name| body.get(name).and_then(Value::as_str));
-        let steps = question.in_words(&peak.intervention, texts);
+        let steps = question.in_words(peak.intervention.clone(), texts);
         json!({
             "index": peak.index, "recovered": number(peak.recovered), "sentence": sweep.sentence(peak, words), "interventions": steps,
         })

@@ -10,7 +10,7 @@ use limpid::data::chat::{END, Message, Role, is_template};
 use limpid::data::source::TextSource;
 use limpid::generate::{GenerateEvent, Options, Sampler};
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
-use limpid::{Device, Interventions, Machine, SampleStream};
+use limpid::{Device, InterventionError, Interventions, Machine, SampleStream, Step};
 use limpid_glass::Subject;
 use limpid_serve::saved::{self, SaveError};
 use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
@@ -412,7 +412,7 @@ impl Lm {
     /// The same model with every run changed: steps are dictionaries, as docs/interventions.md has them. Both share the weights, and this one
     /// stays as it is.
     fn intervene(&self, py: Python, steps: &Bound<PyAny>) -> PyResult<Lm> {
-        let steps: Interventions = as_json(steps)?.parse().map_err(raised)?;
+        let steps: Interventions = as_json(steps)?.parse().map_err(|error: InterventionError| raised(error.into()))?;
         self.run(py, |lm| lm.intervene(&steps)).map(Lm::from)
     }
 
@@ -531,8 +531,8 @@ fn word(lm: &limpid::Lm, id: u32) -> String {
 }
 
 /// All steps of a model's interventions, in their order.
-fn steps(lm: &limpid::Lm) -> Vec<Value> {
-    lm.interventions().iter().flat_map(|one| one.json().as_array().cloned().unwrap_or_default()).collect()
+fn steps(lm: &limpid::Lm) -> Vec<&Step> {
+    lm.interventions().iter().flat_map(|interventions| &interventions.steps).collect()
 }
 
 /// What is measured.

@@ -138,7 +138,7 @@ impl Answer {
             EngineEvent::Failed(GenerateError::NoCache { positions, room }) => {
                 return self.fail(&Refusal::kv_full(positions as u64, room as u64));
             }
-            EngineEvent::Failed(GenerateError::Edit(error)) => {
+            EngineEvent::Failed(GenerateError::Intervention(error)) => {
                 return self.fail(&fault("limpid.interventions", &error));
             }
             EngineEvent::Failed(error) => return self.fail(&Refusal::engine_error(error)),

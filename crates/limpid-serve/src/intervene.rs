@@ -22,9 +22,9 @@ const STEPS: usize = 4096;
 
 /// What a request of so many answers wants to be changed, if anything.
 pub fn read(fields: &RequestFields, answers: usize) -> Result<Option<Interventions>> {
-    let given = fields.get(PARAM).cloned().map(Interventions::new).transpose();
+    let given = fields.get(PARAM).cloned().map(Interventions::try_from).transpose();
     let given = given.map_err(|error| fault(PARAM, &error))?;
-    match given.as_ref().map(Interventions::steps).filter(|steps| steps * answers > STEPS) {
+    match given.as_ref().map(|given| given.steps.len()).filter(|steps| steps * answers > STEPS) {
         Some(steps) => {
             let expected = format!("at most {} steps for {answers} answers", STEPS / answers);
             Err(Refusal::invalid_value(PARAM, &expected, &steps.to_string()))
@@ -44,15 +44,15 @@ pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) ->
     on_thread(shared, &shared.looking, move |gone| {
         let subject = Subject::from(&**model);
         let budget = Arc::new(glass.budget(&[subject]).time(time).unless(gone.clone()));
-        let edits = Arc::new(model.lm.resolve(&given, &budget).map_err(refused)?);
-        let held = glass.reserve(edits.bytes(), &budget)?;
+        let steps = Arc::new(model.lm.resolve(&given, &budget).map_err(refused)?);
+        let held = glass.reserve(steps.bytes(), &budget)?;
         // once for all answers to a prompt, and here: it may take long
         for same in
             ask.requests.chunk_by_mut(|a, b| (&a.prompt, a.options.max_tokens) == (&b.prompt, b.options.max_tokens))
         {
             budget.take_steps(1).map_err(|why| GlassError::Spent { what: "the interventions".into(), why })?;
-            let placed = same[0].place(&edits, model.lm.config()).map_err(|error| fault(PARAM, &error))?;
-            same.iter_mut().for_each(|request| request.edits = Some(placed.clone()));
+            let placed = same[0].place(&steps, model.lm.config()).map_err(|error| fault(PARAM, &error))?;
+            same.iter_mut().for_each(|request| request.steps = Some(placed.clone()));
         }
         Ok((ask, Some(held)))
     })

@@ -175,7 +175,7 @@ fn ask(
             options: Options { sample, max_tokens: most_tokens, ..options.clone() },
             log_probs,
             reuse: true,
-            edits: None,
+            steps: None,
         }));
     }
     let (receipt, device) = (fields.flag("limpid.receipt"), model.lm.machine().device);

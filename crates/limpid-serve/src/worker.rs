@@ -431,7 +431,7 @@ mod tests {
             .unwrap();
             shared.queue.serve(&model, Engine::new(decoder, None, &limits));
             let options = Options { max_tokens: 3, ..Options::default() };
-            let request = EngineRequest { prompt: vec![0, 1], options, log_probs: None, reuse: true, edits: None };
+            let request = EngineRequest { prompt: vec![0, 1], options, log_probs: None, reuse: true, steps: None };
             let ask = || shared.queue.submit(&model, vec![request.clone(); 2]).unwrap();
             assert!(ask().blocking_recv().is_none(), "the end of the channel is all that is heard");
             assert_eq!(told.lock().unwrap().len(), n + 1);

@@ -10,8 +10,8 @@
 //! The way can begin elsewhere: `path` follows a head to the values that it read, and a unit to what made it respond.
 
 use super::TraceError;
-use super::edits::EditedRow;
 use super::explain::Cell;
+use super::interventions::IntervenedRow;
 use super::json::number;
 use super::layers::LayerTrace;
 use limpid_core::config::{Config, NormKind, NormPlace, axis};
@@ -75,7 +75,8 @@ pub enum ModelPart {
         block: usize,
     },
     /// A step of the interventions, with what it set or added.
-    Edit {
+    #[serde(rename = "step")]
+    Step {
         /// Its number, from 1.
         step: usize,
     },
@@ -163,7 +164,7 @@ pub(super) fn logit(trace: &mut LayerTrace, row: usize, (target, foil): (u32, Op
 /// How the parts of a logit are to be read; and whether they add up.
 pub(super) fn note(trace: &LayerTrace, adds_up: bool) -> String {
     let mut note = of_model(&trace.names().config).to_string();
-    if trace.is_edited() {
+    if trace.has_steps() {
         note += " This is the changed run: what a step set or added is a part of its own, and what a step cut off has no part.";
     }
     if !adds_up {
@@ -208,7 +209,7 @@ pub(super) struct Way<'a> {
     bars: Vec<AttributionBar>,
     /// The absolute values of all products that were added up.
     pub(super) size: f64,
-    /// A tensor whose edits have parts already, where the way begins behind them.
+    /// A tensor whose steps have parts already, where the way begins behind them.
     pub(super) told: Option<Region>,
     /// In which direction a tensor is read.
     directions: HashMap<Region, Vec<f64>>,
@@ -294,7 +295,7 @@ impl<'a> Way<'a> {
         let (post, mut additive) = (place.is_post(), place != NormPlace::PostAttention);
         for (i, op) in ops.into_iter().enumerate().rev() {
             let Some(behind) = self.directions.remove(&op.output()) else { continue };
-            // as what the op itself wrote is read, behind its edits
+            // as what the op itself wrote is read, behind its steps
             let direction = self.edited(op.output(), &behind);
             match op {
                 Op::Linear { x, w, b, .. } if i >= reads => self.project((x, w, b), &direction)?,
@@ -377,21 +378,21 @@ impl<'a> Way<'a> {
         })
     }
 
-    /// In which direction that is read which an op wrote, where its output is read in the direction `behind`, with its edits. What these put
+    /// In which direction that is read which an op wrote, where its output is read in the direction `behind`, with its steps. What these put
     /// in is told in bars, one for each step; their sum is what a reader of the output gets besides.
     fn edited(&mut self, y: Region, behind: &[f64]) -> Vec<f64> {
-        let edited = self.trace.edited_row(y, self.row).filter(|_| self.told != Some(y));
+        let edited = self.trace.intervened_row(y, self.row).filter(|_| self.told != Some(y));
         let Some(edited) = edited else { return behind.to_vec() };
         self.given(y, &edited, behind);
         times(behind, &edited.kept)
     }
 
     /// Bars for what steps put into a tensor; their sum.
-    fn given(&mut self, y: Region, edited: &EditedRow, behind: &[f64]) -> f64 {
+    fn given(&mut self, y: Region, edited: &IntervenedRow, behind: &[f64]) -> f64 {
         let mut all = 0.0;
         for (by, given) in &edited.given {
             let value = self.sum(behind, given);
-            let (part, verb) = (ModelPart::Edit { step: by.step }, if by.sets { "set" } else { "added" });
+            let (part, verb) = (ModelPart::Step { step: by.step }, if by.sets { "set" } else { "added" });
             let name = format!("{verb} by step {}", by.step);
             match self.bars.iter_mut().find(|bar| bar.name == name) {
                 Some(bar) => bar.value += value,
@@ -408,7 +409,7 @@ impl<'a> Way<'a> {
     /// A row of a tensor as far as the op that writes it wrote it.
     pub(super) fn own_row(&mut self, region: Region) -> Result<Vec<f64>, TraceError> {
         let values = self.trace.stored_row(&self.trace.names().name_of(region), self.row)?;
-        let edited = self.trace.edited_row(region, self.row).filter(|_| self.told != Some(region));
+        let edited = self.trace.intervened_row(region, self.row).filter(|_| self.told != Some(region));
         Ok(edited.map_or_else(|| wide(&values), |edited| edited.own(&values)))
     }
 
@@ -455,7 +456,7 @@ impl<'a> Way<'a> {
         if whole != ModelPart::Other {
             self.openings.push((whole, Opening { x, w: Some(w), y, direction: direction.to_vec() }));
         }
-        let edited = self.trace.edited_row(x, self.row);
+        let edited = self.trace.intervened_row(x, self.row);
         if wide.is_none() && edited.is_none() {
             return self.whole(y, (format!("L{block} {what}"), whole), behind);
         }
@@ -574,7 +575,7 @@ pub(super) fn direct_way(
             _ => {}
         }
     }
-    let edited = |trace: &LayerTrace, y: Region, vectors: Vec<Vec<f64>>| match trace.edited_row(y, row) {
+    let edited = |trace: &LayerTrace, y: Region, vectors: Vec<Vec<f64>>| match trace.intervened_row(y, row) {
         Some(edited) => scaled(vectors, |i| edited.kept[i]),
         None => vectors,
     };

@@ -8,7 +8,7 @@
 mod attention;
 
 use super::curve::ActivationCurve;
-use super::edits::{EditedNumber, NumberChange};
+use super::interventions::{NumberAction, NumberPlace};
 use super::json::number;
 use super::layers::LayerTrace;
 use super::{TraceError, unknown};
@@ -259,14 +259,14 @@ impl Draft {
     }
 
     /// The same after what steps of the interventions did to the number. What a step set is not computed at all.
-    fn changed(mut self, changes: &[(usize, NumberChange)]) -> Draft {
+    fn changed(mut self, changes: &[(usize, NumberAction)]) -> Draft {
         for (step, change) in changes {
             self = match change {
-                NumberChange::Times(by) => {
+                NumberAction::Times(by) => {
                     self.step(Operation::Times, format!("the factor of step {step}"), constant(*by))
                 }
-                NumberChange::Plus(by) => self.step(Operation::Plus, format!("what step {step} adds"), constant(*by)),
-                NumberChange::Set(to) => {
+                NumberAction::Plus(by) => self.step(Operation::Plus, format!("what step {step} adds"), constant(*by)),
+                NumberAction::Set(to) => {
                     let what = format!("Step {step} of the interventions set this number, whatever was computed.");
                     Draft::new(what).term(format!("set by step {step}"), constant(*to), None)
                 }
@@ -416,7 +416,7 @@ impl Explainer<'_> {
             let draft = self.attend(op, tensor.region, (head, query), key)?;
             let changes = match op {
                 Op::Attend { pattern, .. } if pattern == Some(tensor.region) => {
-                    self.trace.changes_of(self.trace.maker(tensor.region), self.row, EditedNumber::Weight { head, key })
+                    self.trace.changes_of(self.trace.maker(tensor.region), self.row, NumberPlace::Weight { head, key })
                 }
                 _ => vec![],
             };
@@ -432,7 +432,7 @@ impl Explainer<'_> {
         let value = self.trace.stored_row(name, self.row)?[col];
         let (region, col) = (tensor.region, tensor.cols.start + col);
         let writer = self.trace.writer(region); // none of what lies beside an op's output
-        let changes = self.trace.changes_of(writer, self.row, EditedNumber::Column(col));
+        let changes = self.trace.changes_of(writer, self.row, NumberPlace::Column(col));
         let draft = self.computed(op, region, col)?;
         Ok((value, changed_op(op, &changes), draft.changed(&changes)))
     }
@@ -836,8 +836,8 @@ impl Explainer<'_> {
 }
 
 /// What made a number: the op, unless a step set it.
-fn changed_op(op: Op, changes: &[(usize, NumberChange)]) -> &'static str {
-    let set = changes.iter().any(|(_, change)| matches!(change, NumberChange::Set(_)));
+fn changed_op(op: Op, changes: &[(usize, NumberAction)]) -> &'static str {
+    let set = changes.iter().any(|(_, change)| matches!(change, NumberAction::Set(_)));
     if set { SET } else { op.name() }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! So a trace of T tokens takes memory for T, not for T squared, and opening a block costs what the block costs.
 
-use super::edits::{EditedBackend, EditedNumber, EditedRow, Edits, NumberChange, PlacedEdits};
+use super::interventions::{IntervenedRow, InterveningBackend, NumberAction, NumberPlace, PlacedSteps, ResolvedSteps};
 use super::sheet::{AttentionHead, Sheet, float_bytes};
 use super::{Labelled, SummaryRow, Trace, TraceError, fits, heads_in_rows, labelled, shape, unknown};
 use crate::names::{self, Derived};
@@ -37,8 +37,8 @@ pub struct LayerTrace {
     backend: Box<dyn Backend>,
     batch: Batch,
     /// What changes the run, and what that is for each sequence.
-    edits: Option<Arc<Edits>>,
-    placed: Vec<PlacedEdits>,
+    steps: Option<Arc<ResolvedSteps>>,
+    placed: Vec<PlacedSteps>,
     length: usize,
     /// How many blocks have run.
     ran: usize,
@@ -79,17 +79,17 @@ impl LayerTrace {
     /// # Errors
     /// As [`Trace::run`].
     pub fn start(model: Model, backend: Box<dyn Backend>, batch: Batch, seen: usize) -> Result<LayerTrace, TraceError> {
-        LayerTrace::start_edited(model, backend, (batch, None), seen)
+        LayerTrace::start_with(model, backend, (batch, None), seen)
     }
 
     /// [`LayerTrace::start`] of a run that is changed on its way.
     ///
     /// # Errors
-    /// As there, and if the edits do not fit the batch.
-    pub fn start_edited(
+    /// As there, and if the steps do not fit the batch.
+    pub fn start_with(
         model: Model,
         backend: Box<dyn Backend>,
-        (batch, edits): (Batch, Option<Arc<Edits>>),
+        (batch, steps): (Batch, Option<Arc<ResolvedSteps>>),
         seen: usize,
     ) -> Result<LayerTrace, TraceError> {
         if !matches!(model.mode, Mode::Layers { .. }) {
@@ -99,13 +99,13 @@ impl LayerTrace {
         let all = Mode::Inspect { batch: batch.spans.len(), context: length };
         let named = Model::tuned(&model.config, all, &model.tuning);
         let named = named.map_err(|error| TraceError::Batch { what: error.to_string() })?;
-        let mut backend = EditedBackend::around(backend, edits.as_ref(), &batch)?;
+        let mut backend = InterveningBackend::around(backend, steps.as_ref(), &batch)?;
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..model.blocks[0].start))?;
         let (seen_bytes, budget, seen) = (seen, Arc::default(), vec![]);
-        let placed = placed(edits.as_deref(), &batch);
+        let placed = placed(steps.as_deref(), &batch);
         let (ran, held) = (0, None);
-        Ok(LayerTrace { model, named, backend, batch, edits, placed, length, ran, held, seen, seen_bytes, budget })
+        Ok(LayerTrace { model, named, backend, batch, steps, placed, length, ran, held, seen, seen_bytes, budget })
     }
 
     /// From now on this is what may be spent: bytes of tensors that are computed again, and a step for every row that a block or the head
@@ -142,7 +142,7 @@ impl LayerTrace {
         fits(&self.model, &batch, false)?;
         let name = self.stream(block);
         let before = self.model.tensor(&name).ok_or_else(|| unknown(&self.named, &name))?.region;
-        (self.placed, self.batch) = (placed(self.edits.as_deref(), &batch), batch);
+        (self.placed, self.batch) = (placed(self.steps.as_deref(), &batch), batch);
         self.backend.feed(&self.batch)?;
         self.backend.write(before.for_batch(&self.batch), stream)?;
         (self.ran, self.held) = (block, None);
@@ -253,7 +253,7 @@ impl LayerTrace {
         let lse = Module::block(block).part(Component::Attention).named("hook_lse");
         let (at, qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
         let (qkv, lse, span) = (self.stored(&qkv)?, self.get(&lse)?, self.batch.spans[sequence]);
-        let changes = self.placed.get(sequence).map_or([].into(), |edits| edits.of_head(at, head));
+        let changes = self.placed.get(sequence).map_or([].into(), |steps| steps.of_head(at, head));
         Ok(AttentionHead { qkv, lse, heads, head, span, scoring, changes })
     }
 
@@ -290,37 +290,37 @@ impl LayerTrace {
     }
 
     /// Whether something changes the run.
-    pub(super) fn is_edited(&self) -> bool {
-        self.edits.is_some()
+    pub(super) fn has_steps(&self) -> bool {
+        self.steps.is_some()
     }
 
     /// That a number of the run is finite, if the run is changed: an overflow is then a step's.
     ///
     /// # Errors
-    /// [`EditError::TooLarge`](super::edits::EditError::TooLarge).
+    /// [`InterventionError::TooLarge`](super::interventions::InterventionError::TooLarge).
     pub fn check_finite(&self, v: f64) -> Result<(), TraceError> {
-        match self.edits.as_ref().filter(|_| !v.is_finite()).and_then(|edits| edits.too_large()) {
+        match self.steps.as_ref().filter(|_| !v.is_finite()).and_then(|steps| steps.too_large()) {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
     }
 
-    /// The edits of the sequence that has a row of the batch, and the row's position in it.
-    fn edits_at(&self, row: usize) -> Option<(&PlacedEdits, usize)> {
+    /// The steps of the sequence that has a row of the batch, and the row's position in it.
+    fn steps_at(&self, row: usize) -> Option<(&PlacedSteps, usize)> {
         let mut all = self.batch.spans.iter().zip(&self.placed);
-        let (span, edits) = all.find(|(span, _)| (span.row..span.row + span.rows).contains(&row))?;
-        Some((edits, row - span.row))
+        let (span, steps) = all.find(|(span, _)| (span.row..span.row + span.rows).contains(&row))?;
+        Some((steps, row - span.row))
     }
 
-    /// What edits make of a row of the batch of a tensor that an op writes, if anything.
-    pub(super) fn edited_row(&self, tensor: Region, row: usize) -> Option<EditedRow> {
-        let (edits, position) = self.edits_at(row)?;
-        edits.of_row(self.writer(tensor), position, tensor.cols)
+    /// What steps make of a row of the batch of a tensor that an op writes, if anything.
+    pub(super) fn intervened_row(&self, tensor: Region, row: usize) -> Option<IntervenedRow> {
+        let (steps, position) = self.steps_at(row)?;
+        steps.of_row(self.writer(tensor), position, tensor.cols)
     }
 
-    /// What edits do to a number of what the op `at` writes, in their order, each with its step.
-    pub(super) fn changes_of(&self, at: usize, row: usize, number: EditedNumber) -> Vec<(usize, NumberChange)> {
-        self.edits_at(row).map_or(vec![], |(edits, position)| edits.of_number(at, position, number))
+    /// What steps do to a number of what the op `at` writes, in their order, each with its step.
+    pub(super) fn changes_of(&self, at: usize, row: usize, number: NumberPlace) -> Vec<(usize, NumberAction)> {
+        self.steps_at(row).map_or(vec![], |(steps, position)| steps.of_number(at, position, number))
     }
 
     /// That rows of the batch are there.
@@ -376,7 +376,7 @@ impl LayerTrace {
     }
 
     fn run(&mut self, block: usize) -> Result<(), TraceError> {
-        let rows = |(span, edits): (&Span, &PlacedEdits)| span.rows * (edits.weight(&self.model) - 1);
+        let rows = |(span, steps): (&Span, &PlacedSteps)| span.rows * (steps.weight(&self.model) - 1);
         let more: usize = self.batch.spans.iter().zip(&self.placed).map(rows).sum();
         self.take(&Module::block(block).name(), [self.batch.tokens.len() + more, 0])?;
         self.held = None;
@@ -439,7 +439,7 @@ impl LayerTrace {
         self.named.ops().iter().position(writes).unwrap_or(0)
     }
 
-    /// The op whose output a region is: the one whose edits change it.
+    /// The op whose output a region is: the one whose steps change it.
     pub(super) fn writer(&self, region: Region) -> usize {
         self.named.ops().iter().rposition(|op| op.output() == region).unwrap_or(usize::MAX)
     }
@@ -583,9 +583,9 @@ impl LayerTrace {
     }
 }
 
-/// The edits of each sequence of a batch, if there are any.
-fn placed(edits: Option<&Edits>, batch: &Batch) -> Vec<PlacedEdits> {
-    let own = |span: &Span| Some(edits?.where_they_fit(&batch.tokens[span.row..span.row + span.rows]));
+/// The steps of each sequence of a batch, if there are any.
+fn placed(steps: Option<&ResolvedSteps>, batch: &Batch) -> Vec<PlacedSteps> {
+    let own = |span: &Span| Some(steps?.where_they_fit(&batch.tokens[span.row..span.row + span.rows]));
     batch.spans.iter().filter_map(own).collect()
 }
 

@@ -13,9 +13,9 @@ mod batch;
 pub mod compare;
 pub mod curve;
 pub mod directions;
-pub mod edits;
 pub mod explain;
 pub mod heads;
+pub mod interventions;
 pub mod json;
 pub mod labels;
 pub mod layers;
@@ -124,7 +124,7 @@ pub enum TraceError {
     Nested,
     /// Interventions that do not fit the run.
     #[error(transparent)]
-    Edit(#[from] edits::EditError),
+    Intervention(#[from] interventions::InterventionError),
     /// More than may be spent on it.
     #[error("{what}: {why}")]
     Spent {

@@ -62,7 +62,7 @@ impl Hop {
             ModelPart::Unit { unit, .. } => Hop::Unit(unit),
             ModelPart::Stream { block } => Hop::Stream(block),
             ModelPart::Embed => Hop::Word,
-            ModelPart::Attention { .. } | ModelPart::Edit { .. } | ModelPart::Other => return None,
+            ModelPart::Attention { .. } | ModelPart::Step { .. } | ModelPart::Other => return None,
         })
     }
 }
@@ -430,7 +430,7 @@ impl<'a> PathWay<'a> {
     fn head(&mut self, here: Standing, (block, head): (usize, usize), value: f64) -> Result<Standing, TraceError> {
         let (read, x, y) = self.read(&here, ModelPart::Attention { block })?;
         let wide = self.trace.names().config.d_value();
-        let kept = self.trace.edited_row(x, here.row).map(|edited| edited.kept);
+        let kept = self.trace.intervened_row(x, here.row).map(|edited| edited.kept);
         let read = kept.map_or_else(|| read.clone(), |kept| times(&read, &kept))[head * wide..][..wide].to_vec();
         let own = self.trace.head(block, self.sequence(), head)?;
         let (query, keys) = (here.row - self.span.row, self.span.rows);
@@ -491,7 +491,7 @@ impl<'a> PathWay<'a> {
         };
         let w = ops.iter().find_map(product).ok_or_else(|| unknown(self.trace.names(), "hook_z"))?;
         let weights = self.trace.table_rows(w, 0..w.rows)?;
-        let kept = self.trace.edited_row(z, here.row).map(|edited| edited.kept[head * wide..][..wide].to_vec());
+        let kept = self.trace.intervened_row(z, here.row).map(|edited| edited.kept[head * wide..][..wide].to_vec());
         let value: Vec<f64> = own.qkv.values[row * cols..][values.clone()].iter().map(|v| f64::from(*v)).collect();
         let value = kept.map_or_else(|| value.clone(), |kept| times(&value, &kept));
         let vector = weights.chunks_exact(w.cols).map(|weights| factor * dot(&value, &weights[head * wide..]));

@@ -4,7 +4,7 @@
 //! picture shows a part, or the largest of every block. Who does not know how many cells are wanted takes them within a [`Budget`], strip
 //! by strip.
 
-use super::edits::PlacedWeights;
+use super::interventions::PlacedWeights;
 use super::{Labelled, heads_in_rows};
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::config::Heads;

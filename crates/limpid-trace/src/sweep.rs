@@ -1,9 +1,9 @@
 //! Activation patching over a grid: which activations of a clean run, put one at a time into a run of a corrupted prompt, restore what the
 //! clean run says.
 //!
-//! The cells of a layer run as sequences of one batch. It begins before that layer, with the corrupted run's residual stream, which was
-//! computed once; [`EditedBackend`](crate::edits::EditedBackend) patches each sequence in its way; and the head runs on the rows that the
-//! metric reads. Where both runs have the same numbers a patch changes nothing, so such cells are not run. Every number is that of a
+//! The cells of a layer run as sequences of one batch. It begins before that layer, with the corrupted run's residual
+//! stream, which was computed once; [`InterveningBackend`](crate::interventions::InterveningBackend) patches each
+//! sequence in its way; and the head runs on the rows that the metric reads. Where both runs have the same numbers a patch changes nothing, so such cells are not run. Every number is that of a
 //! single run with the same intervention, bit for bit.
 //!
 //! With a [`SweepReceiver`] the sweep follows paths (path patching, Wang et al. 2022): a cell's patch reaches the receiver through the residual
@@ -15,8 +15,9 @@
 mod shown;
 
 use crate::compare::{divergence, log_softmax};
-use crate::edits::{
-    ColumnChange, Edit, EditError, EditPositions, EditSite, EditedSequences, Edits, WeightChange, position_in,
+use crate::interventions::{
+    ColumnAction, InterventionError, Interventions, Numbers, Positions, ResolvedStep, ResolvedSteps, SequenceSteps,
+    Source, SourceText, Step, StepPositions, StepSite, WeightAction, position_in,
 };
 use crate::layers::LayerTrace;
 use crate::names::{self, Derived};
@@ -28,7 +29,6 @@ use limpid_core::kernels::classify::Row;
 use limpid_core::model::{Model, Module};
 use limpid_core::numeric::simd::Level;
 use limpid_core::ops::{Batch, IGNORE, Target, Terms};
-use serde_json::{Value, json};
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ pub enum SweepError {
     Stopped,
     /// A site that cannot be changed.
     #[error(transparent)]
-    Edit(#[from] EditError),
+    Intervention(#[from] InterventionError),
     /// A run that failed.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -176,9 +176,9 @@ fn row(at: i64, tokens: usize) -> Result<usize, SweepError> {
 }
 
 /// A tensor that a run may change.
-fn find(named: &Model, tensor: &str) -> Result<EditSite, SweepError> {
-    match EditSite::find(named, tensor, 1) {
-        Err(EditError::Site { error, .. }) => Err(SweepError::Trace(*error)),
+fn find(named: &Model, tensor: &str) -> Result<StepSite, SweepError> {
+    match StepSite::find(named, tensor, 1) {
+        Err(InterventionError::Site { error, .. }) => Err(SweepError::Trace(*error)),
         found => Ok(found?),
     }
 }
@@ -410,12 +410,12 @@ impl SweepQuestion {
     }
 
     /// What receives patches.
-    fn receiver(&self, named: &Model) -> Result<Option<EditSite>, SweepError> {
+    fn receiver(&self, named: &Model) -> Result<Option<StepSite>, SweepError> {
         let Some(to) = &self.to else { return Ok(None) };
         let receiver = find(named, &to.tensor)?;
         match &to.heads {
             heads if receiver.is_pattern() => {
-                _ = receiver.edit_weights(heads.as_deref(), EditPositions::All, WeightChange::Set([].into()))?
+                _ = receiver.weights_step(heads.as_deref(), StepPositions::All, WeightAction::Scale(1.0, None))?
             }
             heads => _ = receiver.shown(heads.as_deref(), None)?,
         }
@@ -490,55 +490,44 @@ impl SweepQuestion {
         (0..all).map(cell).collect()
     }
 
-    /// The intervention of a cell, in the words of docs/interventions.md.
-    fn intervention(&self, cell: &Cell, run: &SiteValues) -> Value {
+    /// The intervention of a cell.
+    fn intervention(&self, cell: &Cell, run: &SiteValues) -> Interventions {
         let patch = self.patch(cell, run);
-        let Some(to) = &self.to else { return json!([patch]) };
-        let held = |name: &str| json!({ "patch": name, "from": { "tokens": self.corrupt } });
-        let steps: Vec<Value> = [patch].into_iter().chain(run.frozen.iter().map(|(name, _)| held(name))).collect();
-        let mut received = json!({ "patch": to.tensor, "from": { "tokens": self.corrupt, "do": steps } });
-        if let Some(heads) = &to.heads {
-            received["head"] = json!(heads);
-        }
-        json!([received])
+        let Some(to) = &self.to else { return Interventions::new([patch]) };
+        let held = |name: &String| Step::patch(name, Source::tokens(&self.corrupt[..]));
+        let sent = [patch].into_iter().chain(run.frozen.iter().map(|(name, _)| held(name)));
+        let received = Step::patch(&to.tensor, Source::tokens(&self.corrupt[..]).with(Interventions::new(sent)));
+        Interventions::new([Step { head: to.heads.clone().map(Numbers::from), ..received }])
     }
 
     /// Steps of a cell with the prompts as text in place of their tokens, clean and corrupt, as far as there are texts.
-    pub fn in_words(&self, steps: &Value, texts: [Option<&str>; 2]) -> Value {
-        match steps {
-            Value::Array(list) => list.iter().map(|one| self.in_words(one, texts)).collect(),
-            Value::Object(fields) => {
-                let field = |(key, value): (&String, &Value)| {
-                    let own = [&self.clean, &self.corrupt].into_iter().position(|ids| *value == json!(ids));
-                    match own.filter(|_| key == "tokens").and_then(|own| texts[own]) {
-                        Some(text) => ("prompt".to_string(), json!(text)),
-                        None => (key.clone(), self.in_words(value, texts)),
-                    }
-                };
-                Value::Object(fields.iter().map(field).collect())
+    #[must_use]
+    pub fn in_words(&self, mut interventions: Interventions, texts: [Option<&str>; 2]) -> Interventions {
+        for source in interventions.steps.iter_mut().filter_map(Step::source_mut) {
+            let prompts = [&self.clean, &self.corrupt].into_iter().zip(texts);
+            let text =
+                prompts.filter(|(ids, _)| source.text == SourceText::Tokens(ids.to_vec())).find_map(|(_, text)| text);
+            if let Some(text) = text {
+                source.text = SourceText::Prompt(text.into());
             }
-            other => other.clone(),
+            source.steps = source.steps.take().map(|steps| self.in_words(steps, texts));
         }
+        interventions
     }
 
     /// The step that patches a cell.
-    fn patch(&self, cell: &Cell, run: &SiteValues) -> Value {
+    fn patch(&self, cell: &Cell, run: &SiteValues) -> Step {
         let name = &run.site.name;
-        let mut step = match cell.key {
-            None => json!({ "patch": name, "from": { "tokens": self.clean } }),
+        let step = match cell.key {
+            None => Step::patch(name, Source::tokens(&self.clean[..])),
             Some(_) => {
-                let row = run.patched_row(cell).into_iter().enumerate().filter(|(_, weight)| *weight != 0.0);
-                let row = row.map(|(key, weight)| (key.to_string(), f64::from(weight).into()));
-                json!({ "set": name, "row": row.collect::<serde_json::Map<_, _>>() })
+                let row = run.patched_row(cell).into_iter().enumerate();
+                Step::set_row(name, row.filter(|(_, weight)| *weight != 0.0))
             }
         };
-        if let Some(head) = cell.head {
-            step["head"] = head.into();
-        }
-        if cell.positions.len() < self.clean.len() || cell.key.is_some() {
-            step["pos"] = cell.positions.start.into();
-        }
-        step
+        let is_part = cell.positions.len() < self.clean.len() || cell.key.is_some();
+        let pos = is_part.then(|| Positions::from(cell.positions.start));
+        Step { head: cell.head.map(Numbers::from), pos, ..step }
     }
 }
 
@@ -561,7 +550,7 @@ pub struct SweepPeak {
     /// What part of the difference it restores.
     pub recovered: f64,
     /// The intervention that a single run does the same with.
-    pub intervention: Value,
+    pub intervention: Interventions,
 }
 
 /// What a sweep found.
@@ -674,16 +663,16 @@ impl Gauge {
 
 /// A site of a layer with its values in both runs.
 struct SiteValues {
-    site: EditSite,
+    site: StepSite,
     clean: Arc<Labelled>,
     corrupt: Arc<Labelled>,
     /// What writes to the stream between the site and the receiver, and so keeps what it writes in the corrupt run.
-    frozen: Vec<(String, Edit)>,
+    frozen: Vec<(String, ResolvedStep)>,
 }
 
 impl SiteValues {
     fn new(
-        (question, to): (&SweepQuestion, Option<&EditSite>),
+        (question, to): (&SweepQuestion, Option<&StepSite>),
         layer: usize,
         [clean, corrupt]: [&mut LayerTrace; 2],
     ) -> Result<SiteValues, SweepError> {
@@ -710,12 +699,12 @@ impl SiteValues {
     }
 
     /// Whether it is computed before the receiver.
-    fn reaches(&self, to: Option<&EditSite>) -> bool {
+    fn reaches(&self, to: Option<&StepSite>) -> bool {
         to.is_none_or(|to| self.site.op() < to.op())
     }
 
     /// Where a cell's numbers are in the tensor.
-    fn places(&self, cell: &Cell) -> Result<Vec<usize>, EditError> {
+    fn places(&self, cell: &Cell) -> Result<Vec<usize>, InterventionError> {
         if self.site.is_pattern() {
             let (tokens, head) = (self.clean.shape[2], cell.head.unwrap_or(0));
             let keys = cell.key.map_or(0..tokens, |key| key..key + 1);
@@ -743,7 +732,7 @@ impl SiteValues {
     }
 
     /// The patch of a cell.
-    fn edit(&self, cell: &Cell) -> Result<Edit, EditError> {
+    fn step(&self, cell: &Cell) -> Result<ResolvedStep, InterventionError> {
         let heads = cell.head.map(|head| vec![head]);
         if cell.key.is_none() {
             return patch(&self.site, heads.as_deref(), cell.positions.clone(), &self.clean);
@@ -757,10 +746,10 @@ impl SiteValues {
     }
 
     /// The patch of a cell, and what keeps its effect on the stream.
-    fn edits(&self, cell: &Cell) -> Result<Edits, EditError> {
-        let frozen = self.frozen.iter().map(|(_, edit)| Ok(edit.clone()));
+    fn steps(&self, cell: &Cell) -> Result<ResolvedSteps, InterventionError> {
+        let frozen = self.frozen.iter().map(|(_, step)| Ok(step.clone()));
         // the stream itself is patched where the run begins
-        let own = if self.is_stream() { None } else { Some(self.edit(cell)) };
+        let own = if self.is_stream() { None } else { Some(self.step(cell)) };
         own.into_iter().chain(frozen).collect()
     }
 
@@ -770,21 +759,26 @@ impl SiteValues {
     }
 
     /// Whether a patch changes a bit.
-    fn changes(&self, cell: &Cell) -> Result<bool, EditError> {
+    fn changes(&self, cell: &Cell) -> Result<bool, InterventionError> {
         let differs = |at: &usize| self.clean.values[*at].to_bits() != self.corrupt.values[*at].to_bits();
         Ok(self.places(cell)?.iter().any(differs))
     }
 }
 
-/// The edit that puts another run's values in the place of a tensor's, at some positions.
-fn patch(site: &EditSite, heads: Option<&[usize]>, at: Range<usize>, from: &Arc<Labelled>) -> Result<Edit, EditError> {
-    let positions = EditPositions::These(at.clone().map(|at| at as i64).collect());
+/// The step that puts another run's values in the place of a tensor's, at some positions.
+fn patch(
+    site: &StepSite,
+    heads: Option<&[usize]>,
+    at: Range<usize>,
+    from: &Arc<Labelled>,
+) -> Result<ResolvedStep, InterventionError> {
+    let positions = StepPositions::These(at.clone().map(|at| at as i64).collect());
     if site.is_pattern() {
-        return site.edit_weights(heads, positions, WeightChange::From(from.clone()));
+        return site.weights_step(heads, positions, WeightAction::From(from.clone()));
     }
     let (shown, wide) = (site.shown(heads, None)?, site.width());
     let row = |at: usize| shown.iter().map(|i| from.values[at * wide + i]).collect();
-    site.edit(&shown, positions, ColumnChange::SetEach(at.map(row).collect()))
+    site.step(&shown, positions, ColumnAction::SetEach(at.map(row).collect()))
 }
 
 /// So many copies of a sequence.
@@ -793,7 +787,7 @@ pub fn copies(one: &Batch, n: usize) -> Batch {
     Batch { segments: one.segments.repeat(n), ..all }
 }
 
-/// What a sweep runs on: both runs, and a batch of copies of the corrupt prompt whose sequences `edited` changes.
+/// What a sweep runs on: both runs, and a batch of copies of the corrupt prompt whose sequences `sequences` changes.
 pub struct SweepRuns<'a> {
     /// The clean run.
     pub clean: &'a mut LayerTrace,
@@ -802,7 +796,7 @@ pub struct SweepRuns<'a> {
     /// Copies of the corrupt prompt.
     pub copies: &'a mut LayerTrace,
     /// Which of them are changed.
-    pub edited: &'a EditedSequences,
+    pub sequences: &'a SequenceSteps,
 }
 
 impl SweepRuns<'_> {
@@ -855,13 +849,13 @@ impl SweepRuns<'_> {
             if values.is_stream() {
                 values.places(cell)?.into_iter().for_each(|at| begun[first + at] = values.clean.values[at]);
             }
-            self.edited.insert(n as u32, Arc::new(values.edits(cell)?.on(&tokens, tokens.len())?));
+            self.sequences.insert(n as u32, Arc::new(values.steps(cell)?.on(&tokens, tokens.len())?));
         }
         Ok(self.copies.restart(copies(self.corrupt.batch(), cells.len()), layer, &begun)?)
     }
 
     /// Begins the runs again, of which nothing is changed but what the receiver was in them.
-    fn receive(&mut self, to: &EditSite, heads: Option<&[usize]>) -> Result<(), SweepError> {
+    fn receive(&mut self, to: &StepSite, heads: Option<&[usize]>) -> Result<(), SweepError> {
         let tokens = self.corrupt.batch().tokens.clone();
         let received = self.copies.get(&to.name)?;
         let n = self.copies.batch().spans.len();
@@ -871,8 +865,8 @@ impl SweepRuns<'_> {
             let Labelled { name, axes, .. } = &*received;
             let one =
                 Labelled { name: name.clone(), axes: axes.clone(), shape: shape.clone(), values: values.to_vec() };
-            let edits: Edits = [patch(to, heads, 0..tokens.len(), &Arc::new(one))?].into_iter().collect();
-            self.edited.insert(n as u32, Arc::new(edits.on(&tokens, tokens.len())?));
+            let steps: ResolvedSteps = [patch(to, heads, 0..tokens.len(), &Arc::new(one))?].into_iter().collect();
+            self.sequences.insert(n as u32, Arc::new(steps.on(&tokens, tokens.len())?));
         }
         let blocks = &self.corrupt.names().blocks;
         let layer = blocks.iter().position(|block| block.contains(&to.op())).unwrap_or(0);
@@ -950,7 +944,7 @@ impl SweepEstimate {
 /// What was found so far.
 struct Findings<'a> {
     question: &'a SweepQuestion,
-    to: Option<&'a EditSite>,
+    to: Option<&'a StepSite>,
     ends: [f64; 2],
     metric: Vec<f64>,
     peaks: Vec<SweepPeak>,
@@ -959,7 +953,7 @@ struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    fn new(question: &'a SweepQuestion, to: Option<&'a EditSite>, ends: [f64; 2]) -> Findings<'a> {
+    fn new(question: &'a SweepQuestion, to: Option<&'a StepSite>, ends: [f64; 2]) -> Findings<'a> {
         Findings { question, to, ends, metric: vec![], peaks: vec![], lowest: vec![] }
     }
 

@@ -6,9 +6,8 @@ use crate::checkpoint::{ControlVector, NamedArray, write_arrays, write_text};
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model};
 use crate::trace::directions::{DirectionMethod, FoundDirection};
-use crate::trace::edits::{EditError, EditSite, position_in};
+use crate::trace::interventions::{Direction, InterventionError, Interventions, Numbers, Step, StepSite, position_in};
 use limpid_base::plural::plural;
-use serde_json::{Value, json};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -139,8 +138,10 @@ pub struct Directions {
     pub pairs: usize,
     /// On how many others they were tested.
     pub held_out: usize,
-    /// What steps at these sites have beside the vector.
-    pub part: Value,
+    /// Which heads and units steps at these sites name.
+    pub heads: Option<Vec<usize>>,
+    /// Which units.
+    pub units: Option<Vec<usize>>,
     /// The architecture that files name.
     pub model_hint: String,
 }
@@ -189,25 +190,20 @@ impl Lm {
         if layers.iter().all(|layer| layer.norm == 0.0) {
             return Err(DirectionError::Same { site: layers[0].site.clone() }.into());
         }
-        let mut part = json!({});
-        for (key, numbers) in [("head", &question.heads), ("unit", &question.units)] {
-            if let Some(numbers) = numbers {
-                part[key] = json!(numbers);
-            }
-        }
         let hint = self.checkpoint().and_then(|files| files.metadata.str("general.architecture").ok());
         let model_hint = hint.unwrap_or("limpid").to_string();
-        Ok(Directions { layers, pairs: made, held_out, part, model_hint })
+        let (heads, units) = (question.heads.clone(), question.units.clone());
+        Ok(Directions { layers, pairs: made, held_out, heads, units, model_hint })
     }
 }
 
-impl From<EditError> for DirectionError {
+impl From<InterventionError> for DirectionError {
     /// The same words without the number of a step.
-    fn from(error: EditError) -> DirectionError {
+    fn from(error: InterventionError) -> DirectionError {
         let what = match error {
-            EditError::Site { error, .. } => error.to_string(),
-            EditError::Misfit { what, .. } | EditError::NoEffect { what, .. } => what,
-            EditError::NotWritten { name, why, .. } => format!("`{name}` is no site of steps: {why}"),
+            InterventionError::Site { error, .. } => error.to_string(),
+            InterventionError::Step { what, .. } | InterventionError::NoEffect { what, .. } => what,
+            InterventionError::NotWritten { name, why, .. } => format!("`{name}` is no site of steps: {why}"),
             other => other.to_string(),
         };
         DirectionError::Question { what }
@@ -215,7 +211,7 @@ impl From<EditError> for DirectionError {
 }
 
 /// The sites that are asked for: layer, tensor and columns.
-fn sites(named: &Model, question: &DirectionQuestion) -> Result<Vec<(usize, EditSite, Vec<usize>)>, DirectionError> {
+fn sites(named: &Model, question: &DirectionQuestion) -> Result<Vec<(usize, StepSite, Vec<usize>)>, DirectionError> {
     let wrong = |what: String| Err(DirectionError::Question { what });
     let n_layer = named.config.n_layer;
     let name = |layer: usize| {
@@ -246,7 +242,7 @@ fn sites(named: &Model, question: &DirectionQuestion) -> Result<Vec<(usize, Edit
     }
     let mut sites = vec![];
     for (layer, name) in layers {
-        let site = EditSite::find(named, &name, 1)?;
+        let site = StepSite::find(named, &name, 1)?;
         if site.is_pattern() {
             return wrong(format!("`{name}` has other sizes in each prompt: take `blocks.{layer}.attn.hook_z`"));
         }
@@ -287,17 +283,14 @@ impl Directions {
     }
 
     /// A step that adds a layer's direction, which it takes from `add`.
-    pub fn step(&self, layer: &LayerDirection, add: Value) -> Value {
-        let mut step = json!({ "steer": layer.site, "by": 1, "add": add });
-        for (key, value) in self.part.as_object().into_iter().flatten() {
-            step[key] = value.clone();
-        }
-        step
+    pub fn step(&self, layer: &LayerDirection, add: impl Into<Direction>) -> Step {
+        let [head, unit] = [&self.heads, &self.units].map(|numbers| numbers.clone().map(Numbers::from));
+        Step { head, unit, ..Step::steer(&layer.site, add) }
     }
 
     /// Steps that add each of them, with their numbers.
-    pub fn steps(&self) -> Value {
-        self.given().map(|layer| self.step(layer, json!({ "vector": layer.vector }))).collect()
+    pub fn steps(&self) -> Interventions {
+        Interventions::new(self.given().map(|layer| self.step(layer, layer.vector.clone())))
     }
 
     /// As llama.cpp's control vector. It has no place for layer 0, whose direction is left out.
@@ -310,7 +303,7 @@ impl Directions {
             let why = format!("a control vector is added to resid_post, and this is `{}`", other.site);
             return Err(what(format!("{why}: write a .safetensors or .json file")));
         }
-        if self.part != json!({}) {
+        if self.heads.is_some() || self.units.is_some() {
             return Err(what("a control vector has all units: leave the units out, or write a .json file".into()));
         }
         let directions = self.given().filter(|layer| layer.layer > 0).map(|one| (one.layer, one.vector.clone()));

@@ -1,6 +1,5 @@
 //! What can go wrong with a model as a whole: the errors of the parts, and what only shows when they meet.
 
-use crate::interventions::InterventionError;
 use crate::{Device, backend, checkpoint, config, data, generate, timelapse, tokenizer, trace, train, units};
 use std::path::PathBuf;
 
@@ -36,7 +35,7 @@ pub enum Error {
     Trace(trace::TraceError),
     /// Changing what a run computes.
     #[error(transparent)]
-    Intervention(#[from] InterventionError),
+    Intervention(#[from] trace::interventions::InterventionError),
     /// Finding a direction.
     #[error(transparent)]
     Direction(#[from] crate::directions::DirectionError),
@@ -45,13 +44,13 @@ pub enum Error {
     Sweep(#[from] trace::sweep::SweepError),
     /// Gradients of a run that is changed.
     #[error("gradients are those of the model as it is: they are not computed of a run with interventions")]
-    EditedGradients,
+    InterventionGradients,
     /// Saving a model whose runs are changed.
     #[error(
         "interventions change this model's runs, and no file of a model holds them: save the model without them, and keep the steps \
          beside it"
     )]
-    EditedModel,
+    InterventionModel,
     /// A text that names no token.
     #[error(transparent)]
     TokenName(#[from] crate::TokenNameError),
@@ -171,15 +170,9 @@ impl From<data::source::SourceError> for Error {
 impl From<trace::TraceError> for Error {
     fn from(error: trace::TraceError) -> Error {
         match error {
-            trace::TraceError::Edit(error) => error.into(),
+            trace::TraceError::Intervention(error) => error.into(),
             error => Error::Trace(error),
         }
-    }
-}
-
-impl From<trace::edits::EditError> for Error {
-    fn from(error: trace::edits::EditError) -> Error {
-        InterventionError::from(error).into()
     }
 }
 

@@ -82,7 +82,7 @@ mod training;
 
 pub use error::Error;
 pub use fitted::FittedLength;
-pub use interventions::{InterventionError, Interventions};
+pub use limpid_trace::interventions::{InterventionError, Interventions, Source, Step};
 pub use lm::{Lm, Pooling, normalized, objective};
 pub use machine::{Device, Machine};
 pub use stream::SampleStream;

@@ -12,7 +12,7 @@ use crate::data::template::{ChatTemplate, TemplateTokens};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::error::{Error, Result};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
-use crate::interventions::{Interventions, Resolver};
+use crate::interventions::{Resolver, files};
 use crate::matrix::Precision;
 use crate::memory::{self, Placement};
 use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
@@ -21,7 +21,7 @@ use crate::ops::Batch;
 use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
-use crate::trace::edits::{EditedBackend, EditedSequences, Edits};
+use crate::trace::interventions::{InterveningBackend, Interventions, ResolvedSteps, SequenceSteps};
 use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Labelled, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
@@ -66,7 +66,7 @@ pub struct Lm {
     weights: Arc<Weights>,
     machine: Machine,
     /// What changes every run.
-    edits: Option<Arc<Edits>>,
+    steps: Option<Arc<ResolvedSteps>>,
     interventions: Vec<Interventions>,
     /// What receipts say of it, once it was asked for.
     hashes: OnceLock<ReceiptHashes>,
@@ -205,7 +205,7 @@ impl Lm {
             chat_template: None,
             weights,
             machine,
-            edits: None,
+            steps: None,
             interventions: vec![],
             hashes: OnceLock::new(),
             largest: OnceLock::new(),
@@ -248,8 +248,9 @@ impl Lm {
     /// [`Lm::interventions`] has their numbers in place of their names.
     ///
     /// ```no_run
+    /// # use limpid::{Interventions, Step};
     /// # let lm = limpid::Lm::open("runs/1")?;
-    /// let silenced = lm.intervene(&r#"[{"ablate": "blocks.0.attn.hook_z", "head": [1, 5]}]"#.parse()?)?;
+    /// let silenced = lm.intervene(&Interventions::new([Step::ablate("blocks.0.attn.hook_z").head([1, 5])]))?;
     /// let (plain, without) = (lm.score("to be or", " not to be")?, silenced.score("to be or", " not to be")?);
     /// # Ok::<(), limpid::Error>(())
     /// ```
@@ -258,7 +259,7 @@ impl Lm {
     /// If a step does not fit the model, a file cannot be used, or a prompt that values come from cannot be run. Positions are checked when a
     /// prompt runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
-        self.intervene_within(&interventions.with_files(self)?, &Arc::default())
+        self.intervene_within(&files::read(interventions, self)?, &Arc::default())
     }
 
     /// The same, with what may be spent on runs that values come from, and for steps that others give: no file is read.
@@ -266,10 +267,10 @@ impl Lm {
     /// # Errors
     /// As [`Lm::intervene`], [`TraceError::Spent`], and if a step names a file.
     pub fn intervene_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Lm> {
-        let edits = self.resolve(interventions, budget)?;
-        let edits = self.edits.iter().flat_map(|own| own.iter()).chain(edits.iter()).cloned().collect();
+        let more = self.resolve(interventions, budget)?;
+        let steps = self.steps.iter().flat_map(|steps| steps.iter()).chain(more.iter()).cloned().collect();
         let interventions = self.interventions.iter().chain([interventions]).cloned().collect();
-        Ok(Lm { edits: Some(Arc::new(edits)), interventions, ..self.without_interventions() })
+        Ok(Lm { steps: Some(Arc::new(steps)), interventions, ..self.without_interventions() })
     }
 
     /// The same model without its interventions, on the same weights.
@@ -283,25 +284,20 @@ impl Lm {
         }
     }
 
-    /// The edits that interventions mean on this model, for one request among others of an engine ([`EngineRequest::edits`]), with a budget for
+    /// What interventions are on this model, for one request among others of an engine ([`EngineRequest::steps`]), with a budget for
     /// the runs that values come from. No file is read.
     ///
     /// # Errors
     /// As [`Lm::intervene_within`].
     ///
-    /// [`EngineRequest::edits`]: crate::engine::EngineRequest::edits
-    pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Edits> {
-        Resolver::new(self, budget)?.edits(interventions)
+    /// [`EngineRequest::steps`]: crate::engine::EngineRequest::steps
+    pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<ResolvedSteps> {
+        Resolver::new(self, budget)?.resolve(interventions)
     }
 
-    /// Bytes of the numbers that its interventions put into its runs.
-    pub fn edit_bytes(&self) -> usize {
-        self.edits.as_ref().map_or(0, |edits| edits.bytes())
-    }
-
-    /// The edits of its runs.
-    pub fn edits(&self) -> Option<&Arc<Edits>> {
-        self.edits.as_ref()
+    /// What the interventions of its runs are on this model.
+    pub fn resolved_steps(&self) -> Option<&Arc<ResolvedSteps>> {
+        self.steps.as_ref()
     }
 
     /// The interventions of its runs.
@@ -493,7 +489,7 @@ impl Lm {
         let (tokenizer, mask) = (self.tokenizer()?, self.mask_token()?);
         let batch = self.batch_of(ids)?;
         let (model, backend) = self.inspected(ids.len(), true)?;
-        let mut backend = self.edited(backend, &batch)?;
+        let mut backend = self.intervened(backend, &batch)?;
         backend.feed(&batch)?;
         backend.forward(model.ops())?;
         let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").region;
@@ -524,7 +520,7 @@ impl Lm {
             batch.segments = segments.to_vec();
         }
         let (model, backend) = self.inspected(tokens.len(), true)?;
-        let mut backend = self.edited(backend, &batch)?;
+        let mut backend = self.intervened(backend, &batch)?;
         let all = Trace::run(&model, &mut *backend, &batch, false)?.get("probs")?.values;
         let v = self.config.vocab_size;
         Ok(all[at * v..][..v].to_vec())
@@ -538,7 +534,7 @@ impl Lm {
     pub fn engine(&self, limits: &EngineLimits) -> Result<Engine> {
         let limits = limits.with_cache(self.machine.cache);
         let decoder = self.decoder(limits.decoder(&self.config))?;
-        Ok(Engine::new(decoder, self.tokenizer.clone(), &limits).with_edits(self.edits.clone()))
+        Ok(Engine::new(decoder, self.tokenizer.clone(), &limits).with_steps(self.steps.clone()))
     }
 
     /// Rows of sequences, on the model's weights, which all decoders share and none can change: for who decides what comes next
@@ -599,10 +595,10 @@ impl Lm {
     pub fn evaluate_windows(&self, windows: &Windows, context: usize, at_once: usize) -> Result<Score> {
         self.needs_head()?;
         let (model, mut backend) = self.scoring(Mode::Score { batch: at_once, context })?;
-        let Some(edits) = &self.edits else {
+        let Some(steps) = &self.steps else {
             return Ok(evaluate::score(&model, &mut *backend, windows, at_once, &mut |_| true)?);
         };
-        let mut backend = EditedBackend::every(backend, edits.clone());
+        let mut backend = InterveningBackend::every(backend, steps.clone());
         let score = evaluate::score(&model, &mut backend, windows, at_once, &mut |_| true)?;
         backend.check_effect()?;
         Ok(score)
@@ -633,7 +629,7 @@ impl Lm {
             (false, true) => Mode::Inspect { batch: 1, context },
         };
         let (model, backend) = self.scoring(mode)?;
-        let mut backend = self.edited(backend, &batch)?;
+        let mut backend = self.intervened(backend, &batch)?;
         let name = if self.config.final_norm {
             Module::MODEL.part(Component::FinalNorm).named("hook_out")
         } else {
@@ -650,7 +646,7 @@ impl Lm {
         if vector.iter().all(|v| v.is_finite()) {
             Ok(vector)
         } else {
-            match (self.damaged(&model)?, self.edits.as_ref().and_then(|edits| edits.too_large())) {
+            match (self.damaged(&model)?, self.steps.as_ref().and_then(|steps| steps.too_large())) {
                 (None, Some(error)) => Err(error.into()),
                 (weight, _) => Err(Error::NotFinite { weight }),
             }
@@ -736,20 +732,25 @@ impl Lm {
     /// # Errors
     /// If there are no ids or more than the context has, or memory is refused.
     pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
-        self.trace_layers_with(ids, self.edits.clone(), seen)
+        self.trace_layers_with(ids, self.steps.clone(), seen)
     }
 
-    /// The same with these edits in place of the model's own.
-    pub(crate) fn trace_layers_with(&self, ids: &[u32], edits: Option<Arc<Edits>>, seen: usize) -> Result<LayerTrace> {
+    /// The same with these steps in place of the model's own.
+    pub(crate) fn trace_layers_with(
+        &self,
+        ids: &[u32],
+        steps: Option<Arc<ResolvedSteps>>,
+        seen: usize,
+    ) -> Result<LayerTrace> {
         let batch = self.batch_of(ids)?;
         let (model, backend) = self.scoring(layers::mode(1, ids.len()))?;
-        Ok(LayerTrace::start_edited(model, backend, (batch, edits), seen)?)
+        Ok(LayerTrace::start_with(model, backend, (batch, steps), seen)?)
     }
 
-    /// The same of several sequences on a model without interventions, each changed as `edited` says.
-    pub(crate) fn trace_edited(&self, batch: Batch, edited: EditedSequences) -> Result<LayerTrace> {
+    /// The same of several sequences on a model without interventions, each changed as `sequences` says.
+    pub(crate) fn trace_sequences(&self, batch: Batch, sequences: SequenceSteps) -> Result<LayerTrace> {
         let (model, backend) = self.scoring(layers::mode(batch.spans.len(), batch.spans[0].rows))?;
-        Ok(LayerTrace::start(model, Box::new(EditedBackend::new(backend, edited)), batch, 0)?)
+        Ok(LayerTrace::start(model, Box::new(InterveningBackend::new(backend, sequences)), batch, 0)?)
     }
 
     /// Bytes that such a run takes beside the weights.
@@ -801,11 +802,11 @@ impl Lm {
     ) -> Result<T> {
         // packed in bf16 they are rounded, and cannot be looked at as they are
         let shares = !packs(&self.config) || !backward && self.machine.precision != Precision::Bf16;
-        if backward && self.edits.is_some() {
-            return Err(Error::EditedGradients);
+        if backward && self.steps.is_some() {
+            return Err(Error::InterventionGradients);
         }
         let (model, backend) = self.inspected(batch.tokens.len(), shares)?;
-        let mut backend = self.edited(backend, batch)?;
+        let mut backend = self.intervened(backend, batch)?;
         Ok(look(&mut Trace::run(&model, &mut *backend, batch, backward)?)?)
     }
 
@@ -890,7 +891,7 @@ impl Lm {
 
     fn write(&self, path: &Path, format: Format, dtype: &Dtype, keep_types: bool) -> Result<()> {
         if !self.interventions.is_empty() {
-            return Err(Error::EditedModel);
+            return Err(Error::InterventionModel);
         }
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let values = |param: &Param| match &*self.weights {
@@ -981,8 +982,8 @@ impl Lm {
     }
 
     /// A backend with what changes this model's runs around it.
-    fn edited(&self, backend: Box<dyn Backend>, batch: &Batch) -> Result<Box<dyn Backend>> {
-        Ok(EditedBackend::around(backend, self.edits.as_ref(), batch)?)
+    fn intervened(&self, backend: Box<dyn Backend>, batch: &Batch) -> Result<Box<dyn Backend>> {
+        Ok(InterveningBackend::around(backend, self.steps.as_ref(), batch)?)
     }
 
     /// Ids as one sequence.

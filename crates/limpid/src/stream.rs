@@ -41,7 +41,7 @@ impl<L: Deref<Target = Lm>> SampleStream<L> {
             options: options.clone(),
             log_probs: None,
             reuse: true,
-            edits: None,
+            steps: None,
         };
         match engine.submit(request) {
             Ok(id) => Ok(SampleStream { lm, engine: Some(engine), id, pieces: VecDeque::new(), sample: None }),

@@ -4,7 +4,7 @@ use crate::Lm;
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model, Module};
 use crate::trace::Labelled;
-use crate::trace::edits::EditedSequences;
+use crate::trace::interventions::SequenceSteps;
 use crate::trace::layers::LayerTrace;
 use crate::trace::sweep::{
     Sweep, SweepError, SweepEstimate, SweepMetric, SweepQuestion, SweepRow, SweepRuns, SweepSite, copies,
@@ -69,12 +69,12 @@ impl Lm {
     ) -> Result<Sweep> {
         let [mut clean, mut corrupt] = self.sweep_ends(question)?;
         question.check_cost(self.config())?;
-        let edited = EditedSequences::default();
+        let sequences = SequenceSteps::default();
         let batch = copies(corrupt.batch(), question.at_once(self.config()));
-        let mut copies = self.trace_edited(batch, edited.clone())?;
+        let mut copies = self.trace_sequences(batch, sequences.clone())?;
         copies.spend(budget);
-        let (clean, corrupt, copies, edited) = (&mut clean, &mut corrupt, &mut copies, &edited);
-        SweepRuns { clean, corrupt, copies, edited }.sweep(question, tell).map_err(|error| self.said(error))
+        let (clean, corrupt, copies, sequences) = (&mut clean, &mut corrupt, &mut copies, &sequences);
+        SweepRuns { clean, corrupt, copies, sequences }.sweep(question, tell).map_err(|error| self.said(error))
     }
 
     /// The same grid to first order, by attribution patching: the gradient of the metric in the corrupt run times the difference of the

@@ -227,7 +227,7 @@ impl Talk {
             options: self.options.clone(),
             log_probs: None,
             reuse: true,
-            edits: None,
+            steps: None,
         })?;
         // asked the same again, the draws are others
         self.options.sample += 1;

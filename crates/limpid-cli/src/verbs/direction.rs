@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::directions::{DirectionPosition, DirectionQuestion, Directions, LayerDirection};
 use limpid::trace::directions::DirectionMethod;
+use limpid::trace::interventions::Direction;
+use limpid::{Interventions, Step};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -202,14 +204,16 @@ fn left_out(found: &Directions, out: &Path) -> bool {
 }
 
 /// The steps that use a file: in one layer, in the middle. None if the file is a list of steps.
-fn steps(found: &Directions, out: &Path) -> Option<Value> {
+fn steps(found: &Directions, out: &Path) -> Option<Interventions> {
     let lacks = left_out(found, out);
     let given = found.layers.iter().filter(|one| one.norm > 0.0 && !(lacks && one.layer == 0));
     let written: Vec<&LayerDirection> = given.collect();
     let middle = written[written.len() / 2];
     match out.extension()?.to_str()? {
-        "gguf" => Some(json!([{ "control_vector": out, "by": 1, "layer": middle.layer }])),
-        "safetensors" => Some(json!([found.step(middle, json!({ "file": out }))])),
+        "gguf" => Some(Interventions::new([Step::control_vector(out.to_path_buf()).layer(middle.layer)])),
+        "safetensors" => {
+            Some(Interventions::new([found.step(middle, Direction::File { file: out.into(), tensor: None })]))
+        }
         _ => None,
     }
 }

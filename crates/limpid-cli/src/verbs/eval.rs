@@ -107,7 +107,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let (Some(loss), Some(perplexity)) = (score.loss(), score.perplexity()) else {
         bail!("{data}: none of its {} can be predicted, so it has no loss", show::plural(ids.len(), "token"))
     };
-    if let Some(error) = lm.edits().and_then(|edits| edits.too_large()).filter(|_| !loss.is_finite()) {
+    if let Some(error) = lm.resolved_steps().and_then(|steps| steps.too_large()).filter(|_| !loss.is_finite()) {
         bail!("the loss is {loss}: {error}");
     }
     finite(checkpoint, "the loss", loss)?;

@@ -111,7 +111,7 @@ pub fn run(mut args: Args) -> Result<()> {
         bail!(Usage("--receipt needs --device cpu: other devices differ in the last digits".into()));
     }
     let lm = args.changes.apply(on_machine(checkpoint, &args.machine)?)?;
-    if lm.edits().is_some() && args.max_tokens.is_none() {
+    if !lm.interventions().is_empty() && args.max_tokens.is_none() {
         let room = (lm.config().context_length + 1).saturating_sub(prompt.len());
         options.max_tokens = options.max_tokens.min(room.max(1));
     }
@@ -264,7 +264,7 @@ impl Samples<'_> {
             while self.submitted < self.args.num_samples && self.written.len() < self.ahead {
                 let options = Options { sample: self.submitted, ..options.clone() };
                 let request =
-                    EngineRequest { prompt: prompt.to_vec(), options, log_probs: None, reuse: true, edits: None };
+                    EngineRequest { prompt: prompt.to_vec(), options, log_probs: None, reuse: true, steps: None };
                 let id = engine.submit(request)?; // or it is refused, before anything is shown
                 if self.submitted == 0 {
                     self.begin()?;

@@ -28,7 +28,7 @@ use limpid::draw::view::{self, Grid, wrap};
 use limpid::model::{Mode, Model, Module, Param};
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::edits::{EditedBackend, Edits};
+use limpid::trace::interventions::{InterveningBackend, ResolvedSteps};
 use limpid::trace::labels::Labels;
 use limpid::trace::layers::LayerTrace;
 use limpid::trace::masked::MaskTable;
@@ -274,8 +274,8 @@ pub fn run(mut args: Args) -> Result<()> {
     if glances(&args) {
         return first(&args, ready);
     }
-    let Ready { model, backend, batch, edits, tokenizer } = ready;
-    let mut backend = EditedBackend::around(backend, edits.as_ref(), &batch)?;
+    let Ready { model, backend, batch, steps, tokenizer } = ready;
+    let mut backend = InterveningBackend::around(backend, steps.as_ref(), &batch)?;
     let tokenizer = tokenizer.as_ref();
     let trace = traced(&args, &model, &mut *backend, &batch)?;
     // every name is looked up before anything is printed or written
@@ -291,7 +291,7 @@ pub fn run(mut args: Args) -> Result<()> {
     if draws(&args) && !(args.json && outs.is_empty()) {
         pictures(&args, &outs, seen.plots, seen.diagrams)?;
     }
-    sound_rows(&trace, &seen.rows, edits.as_deref())
+    sound_rows(&trace, &seen.rows, steps.as_deref())
 }
 
 /// Runs the model, with the mask of --mask-file if one is given.
@@ -314,15 +314,15 @@ fn traced<'a>(args: &Args, model: &'a Model, backend: &'a mut dyn Backend, batch
 }
 
 /// Refuses a run with a NaN or an infinity in one of its rows.
-fn sound_rows(trace: &Trace, rows: &[SummaryRow], edits: Option<&Edits>) -> Result<()> {
+fn sound_rows(trace: &Trace, rows: &[SummaryRow], steps: Option<&ResolvedSteps>) -> Result<()> {
     let broken = |row: &SummaryRow| row.nan + row.infinite > 0;
     let first = rows.iter().find(|row| broken(row)).map(|row| row.name.as_str());
-    sound((first, edits), &trace.model().params, |name| Ok(broken(&trace.row(name)?)))
+    sound((first, steps), &trace.model().params, |name| Ok(broken(&trace.row(name)?)))
 }
 
 /// Refuses a run with a NaN or an infinity in `first`, if there is one: names the parameter at fault, or the step, or else `first`.
 fn sound(
-    (first, edits): (Option<&str>, Option<&Edits>),
+    (first, steps): (Option<&str>, Option<&ResolvedSteps>),
     params: &[Param],
     mut broken: impl FnMut(&str) -> Result<bool, TraceError>,
 ) -> Result<()> {
@@ -332,7 +332,7 @@ fn sound(
             bail!("the weights are damaged: `{name}` has NaN or infinite values");
         }
     }
-    if let Some(error) = edits.and_then(Edits::too_large) {
+    if let Some(error) = steps.and_then(ResolvedSteps::too_large) {
         bail!("`{first}` has NaN or infinite values: {error}");
     }
     bail!("`{first}` has NaN or infinite values, though the weights have none: the weights are too large")
@@ -549,12 +549,12 @@ fn tells(args: &Args) -> bool {
 
 /// The text with the surprise of each token, what each block would have said, and what heads attend to.
 fn first(args: &Args, ready: Ready) -> Result<()> {
-    let Ready { model, backend, batch, edits, tokenizer } = ready;
+    let Ready { model, backend, batch, steps, tokenizer } = ready;
     let width = args.width.map_or_else(show::table_width, usize::from);
     let causal = model.config.mask == Mask::Causal;
     let head = model.config.lm_head;
     let sequences = batch.spans.len();
-    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits.clone()), SEEN)?;
+    let mut trace = LayerTrace::start_with(model, backend, (batch, steps.clone()), SEEN)?;
     let mut text = String::new();
     let mut numbers = true;
     let prose = |text: &str| wrap(text, 0, width);
@@ -582,7 +582,7 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
     let broken = |tensor: &Labelled| tensor.values.iter().any(|v| !v.is_finite());
     let (last, params) = (trace.last()?, trace.names().params.clone());
     let first = if numbers { Some(&*last.name).filter(|_| broken(&last)) } else { Some("loss") };
-    sound((first, edits.as_deref()), &params, |name| Ok(broken(&*trace.get(name)?)))
+    sound((first, steps.as_deref()), &params, |name| Ok(broken(&*trace.get(name)?)))
 }
 
 /// Bytes that tensors may take which are looked at.

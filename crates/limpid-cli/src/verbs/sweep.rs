@@ -272,7 +272,8 @@ fn question(
 /// The command that runs a peak alone.
 fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[String; 2])) -> Result<String> {
     let model = args.weights.words()?;
-    let steps = question.in_words(&peak.intervention, texts.each_ref().map(|text| Some(text.as_str()))).to_string();
+    let steps =
+        question.in_words(peak.intervention.clone(), texts.each_ref().map(|text| Some(text.as_str()))).to_string();
     let [prompt, steps] = [texts[1].clone(), steps].map(show::quoted);
     let flag = |(flag, value): (&str, Option<String>)| value.map(|value| format!(" --{flag} {}", show::quoted(value)));
     let measured = [
@@ -310,8 +311,9 @@ fn say_cost(question: &SweepQuestion, (config, cost): (&Config, SweepCost)) -> R
 }
 
 fn as_json(question: &SweepQuestion, sweep: &Sweep, (cost, texts): (SweepCost, &[String; 2])) -> Value {
-    let steps =
-        |peak: &SweepPeak| question.in_words(&peak.intervention, texts.each_ref().map(|text| Some(text.as_str())));
+    let steps = |peak: &SweepPeak| {
+        question.in_words(peak.intervention.clone(), texts.each_ref().map(|text| Some(text.as_str())))
+    };
     let peak =
         |peak: &SweepPeak| json!({ "index": peak.index, "recovered": peak.recovered, "intervention": steps(peak) });
     let to = question.to.as_ref().map(|to| json!({ "tensor": to.tensor, "head": to.heads }));

@@ -2,14 +2,13 @@
 
 use super::training::ToyModel;
 use super::{Class, Topic};
-use limpid::{Error, Interventions, Lm};
+use limpid::{Error, Interventions, Lm, Source, Step};
 use limpid_base::random::{below, bits, site};
 use limpid_core::config::{Config, Positions};
 use limpid_draw::view::{HeatScale, Matrix, View};
 use limpid_trace::Labelled;
 use limpid_trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid_train::Recipe;
-use serde_json::json;
 
 /// Steps of training, and sentences to learn from.
 const STEPS: u64 = 400;
@@ -183,17 +182,17 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     // each head of these from the sentence whose subject has the other number
     let turned = |heads: &[usize]| {
         right(&pairs, |pair| {
-            let from = json!({ "tokens": &pair.other });
-            let step =
-                |i: &usize| json!({ "patch": format!("blocks.{}.attn.hook_z", i / n), "head": i % n, "from": from });
-            verbs(&lm.intervene(&Interventions::new(heads.iter().map(step).collect())?)?, &pair.tokens)
+            let step = |i: &usize| {
+                Step::patch(format!("blocks.{}.attn.hook_z", i / n), Source::tokens(&pair.other[..])).head(i % n)
+            };
+            verbs(&lm.intervene(&Interventions::new(heads.iter().map(step)))?, &pair.tokens)
         })
     };
     let patched = |pos: &[usize]| {
         right(&pairs, |pair| {
-            let from = json!({ "tokens": if pos[0] == 1 { &pair.other } else { &pair.distractor } });
-            let step = json!([{ "patch": "blocks.1.hook_resid_pre", "pos": pos, "from": from }]);
-            verbs(&lm.intervene(&Interventions::new(step)?)?, &pair.tokens)
+            let from = Source::tokens(if pos[0] == 1 { &pair.other[..] } else { &pair.distractor[..] });
+            let step = Step::patch("blocks.1.hook_resid_pre", from).pos(pos.to_vec());
+            verbs(&lm.intervene(&Interventions::new([step]))?, &pair.tokens)
         })
     };
     let plain = right(&pairs, |pair| verbs(&lm, &pair.tokens))?;

@@ -5,13 +5,12 @@
 
 use super::training::{ToyModel, cell};
 use super::{Class, Topic};
-use limpid::{Error, Interventions, Lm};
+use limpid::{Error, Interventions, Lm, Source, Step};
 use limpid_base::random::{below, bits, permuted, site};
 use limpid_core::config::{Config, Positions};
 use limpid_trace::heads::{HeadScores, scores_of_weights};
 use limpid_trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid_train::{Recipe, WindowOrder};
-use serde_json::{Value, json};
 
 /// Steps of training, sequences of a step, letters of a sequence.
 const STEPS: u64 = 500;
@@ -148,15 +147,10 @@ fn heads(lm: &Lm, repeats: &[Repeat]) -> Result<Vec<Head>, Error> {
     Ok(found)
 }
 
-/// A step for each head: `ablate` or `patch` of what it computes, with further fields.
-fn steps(kind: &str, heads: &[Head], fields: &Value) -> Result<Interventions, Error> {
-    let step = |head: &Head| {
-        let mut step = fields.clone();
-        step[kind] = format!("blocks.{}.attn.hook_z", head.layer).into();
-        step["head"] = head.head.into();
-        step
-    };
-    Interventions::new(heads.iter().map(step).collect())
+/// A step for each head: of the tensor with what it computes.
+fn steps(heads: &[Head], step: impl Fn(String) -> Step) -> Interventions {
+    let of_head = |head: &Head| step(format!("blocks.{}.attn.hook_z", head.layer)).head(head.head);
+    Interventions::new(heads.iter().map(of_head))
 }
 
 fn induction(class: &mut Class, training: u64) -> Result<(), Error> {
@@ -174,15 +168,15 @@ fn induction(class: &mut Class, training: u64) -> Result<(), Error> {
     let (found, others) = (&heads[..2], &last[2..4]);
     let names = |heads: &[Head]| format!("{} and {}", heads[0].name(), heads[1].name());
 
-    let patch = |repeat: &Repeat, of: &[Head]| steps("patch", of, &json!({ "from": { "tokens": repeat.tokens } }));
-    let [silent, control] =
-        [found, others].map(|heads| steps("ablate", heads, &json!({})).and_then(|steps| lm.intervene(&steps)));
+    let patch =
+        |repeat: &Repeat, heads: &[Head]| steps(heads, |site| Step::patch(site, Source::tokens(&repeat.tokens[..])));
+    let [silent, control] = [found, others].map(|heads| lm.intervene(&steps(heads, Step::ablate)));
     let (silent, control) = (silent?, control?);
     let trained = mean_halves(&repeats, |r| halves(&lm, &r.tokens))?;
     let silenced = mean_halves(&repeats, |r| halves(&silent, &r.tokens))?;
     let controlled = mean_halves(&repeats, |r| halves(&control, &r.tokens))?;
     let unrelated = mean_halves(&repeats, |r| halves(&lm, &r.unrelated))?;
-    let moved = mean_halves(&repeats, |r| halves(&lm.intervene(&patch(r, found)?)?, &r.unrelated))?;
+    let moved = mean_halves(&repeats, |r| halves(&lm.intervene(&patch(r, found))?, &r.unrelated))?;
     let rows = [
         ("as trained".to_string(), trained),
         (format!("{} silenced", names(found)), silenced),

@@ -3,11 +3,11 @@
 use super::training::ToyModel;
 use super::{Class, Topic};
 use limpid::generate::{Options, Sampler};
-use limpid::{Error, Interventions, Lm};
+use limpid::trace::interventions::Direction;
+use limpid::{Error, Interventions, Lm, Step};
 use limpid_core::config::{Config, Positions};
 use limpid_data::stories;
 use limpid_train::Recipe;
-use serde_json::json;
 
 const STEPS: u64 = 800;
 /// Bytes to learn from.
@@ -81,11 +81,12 @@ fn steering(class: &mut Class, training: u64) -> Result<(), Error> {
         let step = |[girl, boy]: [&str; 2]| {
             let girl = format!("Once there was a kind girl called {girl}.");
             let boy = format!("Once there was a kind boy called {boy}.");
-            json!({ "steer": SITE, "by": by / PAIRS.len() as f64, "add": { "difference": [girl, boy] } })
+            Step::steer(SITE, Direction::Difference { difference: [girl, boy], pos: -1 })
+                .by((by / PAIRS.len() as f64) as f32)
         };
-        let steer = PAIRS.map(step).into_iter().collect();
+        let steer = Interventions::new(PAIRS.map(step));
         // a strength of 0 changes nothing, which is an error
-        let steered = if by == 0.0 { lm.without_interventions() } else { lm.intervene(&Interventions::new(steer)?)? };
+        let steered = if by == 0.0 { lm.without_interventions() } else { lm.intervene(&steer)? };
         let (odds, shares) = odds(&steered)?;
         let tales = tales(&steered)?;
         found.push(Told { odds, shares, loss: loss(&lm, &tales)?, first: tales[0].clone() });

@@ -18,7 +18,7 @@ use crate::ops::BLOCK;
 use crate::ops::cache_blocks;
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
-use limpid_trace::edits::{EditError, EditedBackend, EditedSequences, Edits, PlacedEdits};
+use limpid_trace::interventions::{InterveningBackend, InterventionError, PlacedSteps, ResolvedSteps, SequenceSteps};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::{fmt, mem};
@@ -39,17 +39,17 @@ pub struct EngineRequest {
     /// own. The answer is the same. A sequence that may slide shares nothing.
     pub reuse: bool,
     /// What changes its runs ([`EngineRequest::place`]); the answer of such a request shares nothing with others.
-    pub edits: Option<Arc<PlacedEdits>>,
+    pub steps: Option<Arc<PlacedSteps>>,
 }
 
 impl EngineRequest {
-    /// What edits are for this request: its prompt, of which nothing must be dropped, and what may follow.
+    /// What steps are for this request: its prompt, of which nothing must be dropped, and what may follow.
     ///
     /// # Errors
-    /// As [`Edits::on`].
-    pub fn place(&self, edits: &Edits, config: &Config) -> Result<Arc<PlacedEdits>, EditError> {
+    /// As [`ResolvedSteps::on`].
+    pub fn place(&self, steps: &ResolvedSteps, config: &Config) -> Result<Arc<PlacedSteps>, InterventionError> {
         let (run, positions) = extent(self.prompt.len(), self.options.max_tokens, config.context_length);
-        edits.on(&self.prompt[..run], positions).map(Arc::new)
+        steps.on(&self.prompt[..run], positions).map(Arc::new)
     }
 }
 
@@ -203,7 +203,7 @@ pub struct EngineCounts {
     pub idle: usize,
     /// Rows of the last run.
     pub rows: usize,
-    /// The same, rows of edited sequences counted by what they cost ([`PlacedEdits::weight`]).
+    /// The same, rows of changed sequences counted by what they cost ([`PlacedSteps::weight`]).
     pub work: usize,
 }
 
@@ -220,7 +220,7 @@ struct Request {
     writer: Writer,
     log_probs: Option<LogProbs>,
     reuse: bool,
-    edits: Option<Arc<PlacedEdits>>,
+    steps: Option<Arc<PlacedSteps>>,
     /// How many rows one of its rows is worth.
     weight: usize,
     /// The tokens of the sequence: what is seen of the prompt, and what followed.
@@ -241,7 +241,7 @@ struct Request {
     prompt: Option<Vec<TokenLogProb>>,
     /// Those with smaller numbers are admitted first.
     order: usize,
-    /// Whether it leaves places to others: one with costly edits, or a later answer of somebody who asks for many.
+    /// Whether it leaves places to others: one with costly steps, or a later answer of somebody who asks for many.
     yields: bool,
 }
 
@@ -337,8 +337,8 @@ pub struct Engine {
     tokenizer: Option<Tokenizer>,
     limits: TurnLimits,
     /// What changes the runs of requests that say nothing of it.
-    edits: Option<Arc<Edits>>,
-    edited: EditedSequences,
+    steps: Option<Arc<ResolvedSteps>>,
+    sequences: SequenceSteps,
     requests: u64,
     /// How many have asked.
     askers: usize,
@@ -358,16 +358,16 @@ impl Engine {
         let sequences = limits.sequences;
         let limits = TurnLimits { rows, outputs, prompt_rows: rows - sequences, sequences };
         let (silent, waiting, running) = (vec![], VecDeque::new(), vec![]);
-        let edited = EditedSequences::default();
-        let decoder = decoder.wrapped(|backend| Box::new(EditedBackend::new(backend, edited.clone())));
-        let (edits, requests, askers, rows, work) = (None, 0, 0, 0, 0);
-        Engine { decoder, tokenizer, limits, edits, edited, requests, askers, silent, waiting, running, rows, work }
+        let sequences = SequenceSteps::default();
+        let decoder = decoder.wrapped(|backend| Box::new(InterveningBackend::new(backend, sequences.clone())));
+        let (steps, requests, askers, rows, work) = (None, 0, 0, 0, 0);
+        Engine { decoder, tokenizer, limits, steps, sequences, requests, askers, silent, waiting, running, rows, work }
     }
 
-    /// The same with every request changed that has no edits of its own.
+    /// The same with every request changed that has no steps of its own.
     #[must_use]
-    pub fn with_edits(self, edits: Option<Arc<Edits>>) -> Engine {
-        Engine { edits, ..self }
+    pub fn with_steps(self, steps: Option<Arc<ResolvedSteps>>) -> Engine {
+        Engine { steps, ..self }
     }
 
     /// The model and its backend.
@@ -375,12 +375,16 @@ impl Engine {
         &mut self.decoder
     }
 
-    /// What its edits of every request are for a prompt that comes to have so many positions.
+    /// What its steps of every request are for a prompt that comes to have so many positions.
     ///
     /// # Errors
-    /// As [`Edits::on`].
-    pub(crate) fn place(&self, prompt: &[u32], positions: usize) -> Result<Option<Arc<PlacedEdits>>, EditError> {
-        self.edits.as_ref().map(|edits| edits.on(prompt, positions).map(Arc::new)).transpose()
+    /// As [`ResolvedSteps::on`].
+    pub(crate) fn place(
+        &self,
+        prompt: &[u32],
+        positions: usize,
+    ) -> Result<Option<Arc<PlacedSteps>>, InterventionError> {
+        self.steps.as_ref().map(|steps| steps.on(prompt, positions).map(Arc::new)).transpose()
     }
 
     /// Takes a request. All that can be checked is checked now.
@@ -408,7 +412,7 @@ impl Engine {
     /// As [`Engine::submit`].
     pub fn submit_nth(&mut self, request: EngineRequest, n: usize) -> Result<RequestId, GenerateError> {
         self.askers += usize::from(n == 0);
-        let EngineRequest { mut prompt, options, log_probs, reuse, edits } = request;
+        let EngineRequest { mut prompt, options, log_probs, reuse, steps } = request;
         self.decoder.check_tokens(&prompt)?;
         // tokens that have no text may be scored, and none is made
         let writes = options.max_tokens > 0 || !options.stop.is_empty();
@@ -431,25 +435,25 @@ impl Engine {
             return Err(GenerateError::NoCache { positions, room });
         }
         let may_slide = slides && run.saturating_add(more) > context;
-        if (edits.is_some() || self.edits.is_some()) && may_slide {
-            return Err(GenerateError::EditedSlides { positions: run.saturating_add(more), context });
+        if (steps.is_some() || self.steps.is_some()) && may_slide {
+            return Err(GenerateError::InterventionSlides { positions: run.saturating_add(more), context });
         }
-        let edits = match edits {
+        let steps = match steps {
             Some(placed) => {
-                assert_eq!(placed.positions(), positions, "the edits were placed for another request");
+                assert_eq!(placed.positions(), positions, "the steps were placed for another request");
                 Some(placed)
             }
             None => self.place(&prompt[..run], positions)?,
         };
-        let weight = edits.as_ref().map_or(1, |edits| edits.weight(self.decoder.model()));
+        let weight = steps.as_ref().map_or(1, |steps| steps.weight(self.decoder.model()));
         let scored = log_probs.and_then(|wanted| wanted.prompt_from).map(|from| from.max(1));
         let from = scored.filter(|from| *from < prompt.len()).map(|from| from - 1);
         let request = Request {
             id: RequestId(self.requests),
             writer,
             log_probs,
-            reuse: reuse && edits.is_none() && !may_slide,
-            edits,
+            reuse: reuse && steps.is_none() && !may_slide,
+            steps,
             weight,
             logits_from: from.unwrap_or(usize::MAX).min(run.saturating_sub(1)),
             tokens: prompt,
@@ -506,8 +510,8 @@ impl Engine {
         };
         for (before, (at, table)) in turn.admitted.into_iter().enumerate() {
             let mut request = self.waiting.remove(next[at] - before).expect("only those that wait are admitted");
-            if let (Some(edits), Some(first)) = (&request.edits, table.blocks().first()) {
-                self.edited.insert(*first, edits.clone());
+            if let (Some(steps), Some(first)) = (&request.steps, table.blocks().first()) {
+                self.sequences.insert(*first, steps.clone());
             }
             (request.held, request.table) = (table.found(), Some(table));
             self.running.push(request);
@@ -548,7 +552,7 @@ impl Engine {
         Ok(self.is_busy())
     }
 
-    /// The places of those that wait and may be admitted next, as many as there is room for. Costly edits wait for other costly edits:
+    /// The places of those that wait and may be admitted next, as many as there is room for. Costly steps wait for other costly steps:
     /// what a row of each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. These, and the
     /// later ones of who asks for many, leave a quarter of the sequences to others, which overtake them meanwhile.
     fn next(&self) -> Vec<usize> {
@@ -603,9 +607,9 @@ impl Engine {
     }
 
     fn end(&mut self, request: Request, end: End, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) {
-        let (id, edits) = (request.id, request.edits.clone());
+        let (id, steps) = (request.id, request.steps.clone());
         let writer = self.release(request);
-        let end = match (end, edits.and_then(|edits| edits.too_large())) {
+        let end = match (end, steps.and_then(|steps| steps.too_large())) {
             (End::Failed(GenerateError::Decode(DecodeError::Logit { .. })), Some(error)) => End::Failed(error.into()),
             (end, _) => end,
         };
@@ -618,8 +622,8 @@ impl Engine {
 
     fn release(&mut self, request: Request) -> Writer {
         if let Some(table) = request.table {
-            if let (Some(_), Some(first)) = (&request.edits, table.blocks().first()) {
-                self.edited.remove(*first);
+            if let (Some(_), Some(first)) = (&request.steps, table.blocks().first()) {
+                self.sequences.remove(*first);
             }
             self.decoder.pool().release(table);
         }

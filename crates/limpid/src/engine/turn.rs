@@ -4,7 +4,7 @@
 //! * The other rows, up to a limit, are prompts: the oldest first, and as many as fit. So at most one prompt is left
 //!   unfinished, the last one that was admitted, and it advances in every turn. Neither those who read nor those who
 //!   write ever wait for the others.
-//! * Rows of sequences with costly edits count as several. What they count beyond one, and their prompts, have at most half of what prompts
+//! * Rows of sequences with costly steps count as several. What they count beyond one, and their prompts, have at most half of what prompts
 //!   have, but for one row: so they take longer, and nobody waits longer for them. They are overtaken by others, and wait for each other.
 //! * Requests are admitted in the order that they are shown in, each when the KV cache has blocks for all positions it can come to
 //!   need. So one that was admitted is never interrupted. None overtakes: one that waits for memory is not starved by
@@ -37,7 +37,7 @@ pub struct SequenceProgress {
     pub known: usize,
     /// The first position whose logits are wanted: the prompt's last, or an earlier one if it is scored.
     pub logits_from: usize,
-    /// How many rows one of its rows is worth: 1, or more if edits change it.
+    /// How many rows one of its rows is worth: 1, or more if steps change it.
     pub weight: usize,
 }
 
@@ -85,7 +85,7 @@ struct Left {
     outputs: usize,
 }
 
-/// What is left for prompts of one kind: plain ones, or those with costly edits.
+/// What is left for prompts of one kind: plain ones, or those with costly steps.
 struct Share {
     work: usize,
     begun: bool,
@@ -213,7 +213,7 @@ mod tests {
         turn.admitted.into_iter().for_each(|(_, table)| pool.release(table));
     }
 
-    /// Whatever those with costly edits take, prompts without have half of the rows in every turn, and each of the others advances.
+    /// Whatever those with costly steps take, prompts without have half of the rows in every turn, and each of the others advances.
     #[test]
     fn costly_rows_have_half_of_the_prompts() {
         let prompt: Vec<u32> = (0..100).collect();

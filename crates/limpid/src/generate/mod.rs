@@ -19,7 +19,7 @@ use crate::backend::BackendError;
 use crate::config::{Config, Mask};
 use crate::engine::{Engine, EngineEvent, EngineRequest, LogProbs, RequestId, Tell};
 use crate::tokenizer::{self, Tokenizer};
-use crate::trace::edits::EditError;
+use crate::trace::interventions::InterventionError;
 
 /// Why nothing can be generated.
 #[derive(Debug, thiserror::Error)]
@@ -52,13 +52,13 @@ pub enum GenerateError {
     },
     /// Interventions that do not fit the prompt.
     #[error(transparent)]
-    Edit(#[from] EditError),
+    Intervention(#[from] InterventionError),
     /// Interventions on a sequence whose positions would move.
     #[error(
         "with interventions a sequence stays within the context, because they name its positions: it may need {positions} positions \
          and the context has {context}; ask for fewer tokens"
     )]
-    EditedSlides {
+    InterventionSlides {
         /// What it needs.
         positions: usize,
         /// T.
@@ -155,7 +155,7 @@ pub fn generate(
     tell: &mut dyn FnMut(GenerateEvent) -> bool,
 ) -> Result<Sample> {
     let request =
-        EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true, edits: None };
+        EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true, steps: None };
     alone(engine, request, &mut |event| match event {
         EngineEvent::Cropped { kept, dropped } => tell(GenerateEvent::Cropped { kept, dropped }),
         EngineEvent::Token { token: GeneratedToken { text, choice, .. }, .. } => {
@@ -178,9 +178,9 @@ pub fn score(engine: &mut Engine, prompt: &[u32], continuation: &[u32]) -> Resul
     }
     let log_probs = Some(LogProbs { top: 0, prompt_from: Some(prompt.len()) });
     let options = Options { max_tokens: 0, overflow: Overflow::Stop, ..Options::default() };
-    // to edits the continuation is what is generated, of which the last token is not run
-    let edits = engine.place(prompt, (prompt.len() + continuation.len()).saturating_sub(1))?;
-    let request = EngineRequest { prompt: [prompt, continuation].concat(), options, log_probs, reuse: true, edits };
+    // to steps the continuation is what is generated, of which the last token is not run
+    let steps = engine.place(prompt, (prompt.len() + continuation.len()).saturating_sub(1))?;
+    let request = EngineRequest { prompt: [prompt, continuation].concat(), options, log_probs, reuse: true, steps };
     let mut found = vec![];
     alone(engine, request, &mut |event| {
         if let EngineEvent::Prompt { log_probs, .. } = event {

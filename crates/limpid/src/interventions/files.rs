@@ -1,107 +1,114 @@
 //! Steps that name files: control vectors of llama.cpp, and directions. [`Lm::intervene`] puts their numbers in place of their names, so that a
 //! receipt has them, and whoever resolves the steps of others never reads a file for them.
 
-use super::{Direction, How, InterventionError, Interventions, LayerVectors, Step, What};
 use crate::Lm;
 use crate::checkpoint::{CheckpointError, ControlVector, safetensors_file};
 use crate::error::Result;
 use crate::model::{Mode, Model};
 use crate::names;
-use crate::trace::edits::EditSite;
+use crate::trace::interventions::{
+    Action, Direction, InterventionError, Interventions, LayerVectors, Numbers, Step, StepSite,
+};
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-impl Interventions {
-    /// The same with numbers in place of files.
-    ///
-    /// # Errors
-    /// Names the step, the file, and why it cannot be used.
-    pub(crate) fn with_files(&self, lm: &Lm) -> Result<Interventions> {
-        let mut given = self.given.clone();
-        for step in &self.steps {
-            let list = if given.is_object() { &mut given["do"] } else { &mut given };
-            let own = &mut list[step.number - 1];
-            if let Some(steps) = step.source().and_then(|source| source.steps.as_ref()) {
-                let from = if own["from"].is_null() { &mut own["with"]["mean_of"] } else { &mut own["from"] };
-                from["do"] = steps.with_files(lm)?.given;
-            }
-            let (path, read) = match &step.what {
-                What::ControlVector { directions: LayerVectors::File(path), layers, .. } => {
-                    (path, ("control_vector", control_vector(path, layers.as_deref(), lm)))
-                }
-                What::Change { site, how: How::Steer { add: Direction::File { path, tensor }, .. } } => {
-                    let name = EditSite::find(
-                        &Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?,
-                        site,
-                        step.number,
-                    )?;
-                    (path, ("add", direction(path, (step, &name), tensor.as_deref())))
-                }
-                _ => continue,
-            };
-            let (key, value) = read;
-            let value =
-                value.map_err(|what| InterventionError::File { step: step.number, path: path.clone(), what })?;
-            own[key] = value;
+/// The same with numbers in place of files.
+///
+/// # Errors
+/// Names the step, the file, and why it cannot be used.
+pub(crate) fn read(interventions: &Interventions, lm: &Lm) -> Result<Interventions> {
+    let mut read_in = interventions.clone();
+    for (step, asked) in (1..).zip(&mut read_in.steps) {
+        if let Some(steps) = asked.source_mut().and_then(|source| source.steps.as_mut()) {
+            *steps = read(steps, lm)?;
         }
-        Interventions::new(given)
+        let of_file = |path: &Path, what| InterventionError::File { step, path: path.into(), what };
+        let given = asked.clone();
+        match &mut asked.action {
+            Action::ControlVector { control_vector, layer, .. } => {
+                let LayerVectors::File(path) = &*control_vector else { continue };
+                let vectors = layer_vectors(path, layer.as_ref(), lm).map_err(|what| of_file(path, what))?;
+                *control_vector = LayerVectors::These(vectors);
+            }
+            Action::Steer { site, add, .. } => {
+                let Direction::File { file, tensor } = &*add else { continue };
+                let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
+                let site = StepSite::find(&named, site, step)?;
+                let vector = direction(file, &given, &site, tensor.as_deref()).map_err(|what| of_file(file, what))?;
+                *add = vector.into();
+            }
+            _ => {}
+        }
     }
+    Ok(read_in)
 }
 
 /// Some of a control vector's directions, on a model of so many layers; all if no layers are named.
 pub(super) fn chosen<'a>(
-    directions: &'a BTreeMap<usize, Vec<f32>>,
-    layers: Option<&[usize]>,
+    vectors: &'a LayerVectors,
+    layers: Option<&Numbers>,
+    n_layer: usize,
+    step: usize,
+) -> Result<Vec<(usize, &'a Vec<f32>)>, InterventionError> {
+    match vectors {
+        LayerVectors::These(vectors) => {
+            chosen_of(vectors, layers, n_layer).map_err(|what| InterventionError::Step { step, what })
+        }
+        LayerVectors::File(path) => {
+            let (path, instead) = (path.clone(), "{\"1\": [numbers], ...}, a vector for each layer");
+            Err(InterventionError::NoFiles { step, path, instead })
+        }
+    }
+}
+
+fn chosen_of<'a>(
+    vectors: &'a BTreeMap<usize, Vec<f32>>,
+    layers: Option<&Numbers>,
     n_layer: usize,
 ) -> Result<Vec<(usize, &'a Vec<f32>)>, String> {
-    let has = || format!("it has {}", directions.keys().map(usize::to_string).collect::<Vec<_>>().join(", "));
-    let chosen: Vec<_> = match layers {
-        None => directions.iter().map(|(layer, vector)| (*layer, vector)).collect(),
-        Some([]) => return Err("the list of `layer` is empty".into()),
-        Some(layers) => {
-            let one = |layer: &usize| {
-                let vector = directions.get(layer).map(|vector| (*layer, vector));
-                let lost = match layer {
-                    0 => {
-                        "; llama.cpp's files have no place for layer 0: `limpid direction` writes it into a .json or .safetensors file"
-                    }
-                    _ => "",
-                };
-                vector.ok_or_else(|| format!("the control vector has no direction of layer {layer}: {}{lost}", has()))
-            };
-            layers.iter().map(one).collect::<Result<_, _>>()?
-        }
+    let layers = layers.map_or_else(|| vectors.keys().copied().collect(), Numbers::places);
+    if layers.is_empty() {
+        return Err("the list of `layer` is empty".into());
+    }
+    let vector = |layer: usize| {
+        let lost = match layer {
+            0 => {
+                "; llama.cpp's files have no place for layer 0: `limpid direction` writes it into a .json or \
+                 .safetensors file"
+            }
+            _ => "",
+        };
+        let has = || vectors.keys().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let missing = || format!("the control vector has no direction of layer {layer}: it has {}{lost}", has());
+        Ok((layer, vectors.get(&layer).ok_or_else(missing)?))
     };
+    let chosen = layers.into_iter().map(vector).collect::<Result<Vec<_>, String>>()?;
     match chosen.iter().find(|(layer, _)| *layer >= n_layer) {
         Some((layer, _)) => Err(format!(
-            "the control vector has a direction of layer {layer}, and the model's layers are 0 to {}: it was made with another model, or \
-             give some of its layers as `layer`",
+            "the control vector has a direction of layer {layer}, and the model's layers are 0 to {}: it was made with \
+             another model, or give some of its layers as `layer`",
             n_layer - 1
         )),
         None => Ok(chosen),
     }
 }
 
-/// The directions of a control vector, as they stand in a step.
-fn control_vector(path: &Path, layers: Option<&[usize]>, lm: &Lm) -> Result<Value, String> {
+/// The directions of a control vector in a file.
+fn layer_vectors(path: &Path, layers: Option<&Numbers>, lm: &Lm) -> Result<BTreeMap<usize, Vec<f32>>, String> {
     let vector = ControlVector::read(path).map_err(said)?;
-    let chosen = chosen(&vector.directions, layers, lm.config().n_layer).map_err(|what| named(path, &what))?;
+    let chosen = chosen_of(&vector.directions, layers, lm.config().n_layer).map_err(|what| named(path, &what))?;
     for (layer, vector) in &chosen {
-        fits(path, (&format!("direction.{layer}"), vector), lm.config().d_model)?;
+        fits(path, &format!("direction.{layer}"), vector, lm.config().d_model)?;
     }
-    Ok(chosen
-        .into_iter()
-        .map(|(layer, vector)| (layer.to_string(), json!(vector)))
-        .collect::<serde_json::Map<_, _>>()
-        .into())
+    Ok(chosen.into_iter().map(|(layer, vector)| (layer, vector.clone())).collect())
 }
 
-/// The vector that a step adds, as it stands in a step.
-fn direction(path: &Path, (step, site): (&Step, &EditSite), tensor: Option<&str>) -> Result<Value, String> {
-    let wide = site.shown(step.heads.as_deref(), step.units.as_deref()).map_err(|error| error.to_string())?.len();
+/// The vector that a step adds.
+fn direction(path: &Path, step: &Step, site: &StepSite, tensor: Option<&str>) -> Result<Vec<f32>, String> {
+    let [heads, units] = [&step.head, &step.unit].map(|some| some.as_ref().map(Numbers::places));
+    let wide = site.shown(heads.as_deref(), units.as_deref()).map_err(|error| error.to_string())?.len();
     let (name, vector) = match path.extension().and_then(|end| end.to_str()) {
         Some("gguf") => {
             let layer = names::lookup(&site.name).and_then(|(_, block)| block).unwrap_or_default();
@@ -127,11 +134,11 @@ fn direction(path: &Path, (step, site): (&Step, &EditSite), tensor: Option<&str>
     if let Some(at) = vector.iter().position(|v| !v.is_finite()) {
         return Err(named(path, &format!("`{name}` is {} at {at}: find the direction anew", vector[at])));
     }
-    fits(path, (&name, &vector), wide)?;
-    Ok(json!({ "vector": vector }))
+    fits(path, &name, &vector, wide)?;
+    Ok(vector)
 }
 
-fn fits(path: &Path, (name, vector): (&str, &[f32]), wide: usize) -> Result<(), String> {
+fn fits(path: &Path, name: &str, vector: &[f32], wide: usize) -> Result<(), String> {
     if vector.len() == wide {
         return Ok(());
     }

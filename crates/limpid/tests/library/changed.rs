@@ -1,8 +1,8 @@
 //! What is said of a changed run is about what ran: parts of logits, sums behind numbers, likelihoods, sweeps. Beside PyTorch's hooks
-//! (`reference/changed_runs.py`), and on random models with random edits. And what steps cost is paid by those who ask for them.
+//! (`reference/changed_runs.py`), and on random models with random steps. And what steps cost is paid by those who ask for them.
 
 use crate::by_layers::{batch, filled};
-use crate::interventions::random_edits;
+use crate::interventions::random_steps;
 use crate::random_config::{configs, fill};
 use limpid::backend::Cpu;
 use limpid::config::{Config, NormPlace};
@@ -14,14 +14,14 @@ use limpid::generate::{Options, Overflow, score};
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::trace::attribution::{AttributionUnit, ModelPart, attribute};
-use limpid::trace::edits::{EditPositions, EditSite, Edits, WeightChange};
 use limpid::trace::explain::explain;
+use limpid::trace::interventions::{ResolvedSteps, StepPositions, StepSite, WeightAction};
 use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::path::{PathQuestion, largest, steps};
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
-use limpid::{Interventions, Lm};
+use limpid::{Error, Interventions, Lm};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn ids(list: &Value) -> Vec<u32> {
 }
 
 fn changed(lm: &Lm, case: &Value) -> Lm {
-    lm.intervene(&Interventions::new(case["do"].clone()).unwrap()).unwrap()
+    lm.intervene(&Interventions::try_from(case["do"].clone()).unwrap()).unwrap()
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn who_wrote_a_changed_logit_is_who_wrote_it_in_pytorch() {
             let mut found = BTreeMap::<String, f64>::new();
             for bar in &all.bars {
                 let name = match bar.part {
-                    ModelPart::Edit { step } => format!("step {step}"),
+                    ModelPart::Step { step } => format!("step {step}"),
                     ModelPart::Attention { block } | ModelPart::Head { block, .. } => format!("L{block} attention"),
                     ModelPart::Mlp { block } | ModelPart::Unit { block, .. } => format!("L{block} MLP"),
                     _ => match bar.name.as_str() {
@@ -78,7 +78,7 @@ fn who_wrote_a_changed_logit_is_who_wrote_it_in_pytorch() {
     }
 }
 
-/// In every model, with any edits, parts add up, and so does the sum behind each number.
+/// In every model, with any steps, parts add up, and so does the sum behind each number.
 #[test]
 #[ignore = "gate"]
 fn changed_runs_add_up() {
@@ -91,13 +91,13 @@ fn changed_runs_add_up() {
         };
         let batch = batch(config, 1, 6, seed);
         let named = Model::new(config, Mode::Inspect { batch: 1, context: 6 }).unwrap();
-        let edits = random_edits(&named, 6, &mut below);
-        if edits.on(&batch.tokens, 6).is_err() {
+        let steps = random_steps(&named, 6, &mut below);
+        if steps.on(&batch.tokens, 6).is_err() {
             continue; // it needs another prompt
         }
         let (model, backend) = filled(config, layers::mode(1, 6), 1, seed);
-        let run = (batch, Some(Arc::new(edits)));
-        let mut trace = LayerTrace::start_edited(model, Box::new(backend), run, 1 << 24).unwrap();
+        let run = (batch, Some(Arc::new(steps)));
+        let mut trace = LayerTrace::start_with(model, Box::new(backend), run, 1 << 24).unwrap();
         let names: Vec<String> = named.tensors.iter().map(|tensor| tensor.name.clone()).collect();
         for name in names.iter().filter(|name| !name.contains("loss")) {
             for _ in 0..3 {
@@ -119,7 +119,7 @@ fn changed_runs_add_up() {
             let near = all.remainder.abs() <= 1e-4 * (size + 1e-3);
             assert!(near || !linear, "{} of {size} in {config:?}", all.remainder);
             assert!(all.additive || !told, "{} in {config:?}", all.remainder);
-            edited += usize::from(all.bars.iter().any(|bar| matches!(bar.part, ModelPart::Edit { .. })));
+            edited += usize::from(all.bars.iter().any(|bar| matches!(bar.part, ModelPart::Step { .. })));
         }
     }
     assert!(edited > 20 && numbers > 5000, "{edited} {numbers}");
@@ -194,7 +194,7 @@ fn a_source_is_as_long_as_the_prompt() {
                 if let Some(pos) = pos.clone().filter(|_| step.get("freeze_attention").is_none()) {
                     step["pos"] = pos;
                 }
-                let lm = lm.intervene(&Interventions::new(json!([step])).unwrap()).unwrap();
+                let lm = lm.intervene(&Interventions::try_from(json!([step])).unwrap()).unwrap();
                 let looked = lm.trace_layers(&prompt, 0).map(drop).map_err(|error| error.to_string());
                 assert_eq!(looked.is_ok(), length == 4, "{step}: {looked:?}");
                 let said = looked.err().unwrap_or_else(|| "source of the same length".into());
@@ -204,7 +204,7 @@ fn a_source_is_as_long_as_the_prompt() {
                 for (more, fits) in [(1, true), (3, !["all", ""].contains(&pos_name(&step)))] {
                     let options = Options { max_tokens: more, overflow: Overflow::Stop, ..Options::default() };
                     let request =
-                        EngineRequest { prompt: prompt.into(), options, log_probs: None, reuse: true, edits: None };
+                        EngineRequest { prompt: prompt.into(), options, log_probs: None, reuse: true, steps: None };
                     assert_eq!(engine.submit(request).is_ok(), length == 4 && fits, "{step} and {more} tokens");
                 }
             }
@@ -246,8 +246,9 @@ fn lists_name_each_number_once() {
             "`pos` names 1 twice",
         ),
     ] {
-        let found =
-            Interventions::new(json!([step])).and_then(|given| lm.intervene(&given)?.trace_layers(&[4, 5, 6], 0));
+        let found = Interventions::try_from(json!([step]))
+            .map_err(Error::from)
+            .and_then(|given| lm.intervene(&given)?.trace_layers(&[4, 5, 6], 0));
         let found = found.map(drop).unwrap_err().to_string();
         assert!(found.contains(said), "{said}: {found}");
     }
@@ -276,21 +277,22 @@ fn a_plain_request_waits_for_no_costly_one() {
         ..Config::default()
     };
     let named = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
-    let site = EditSite::find(&named, "blocks.1.attn.hook_pattern", 1).unwrap();
-    let keys: Arc<[usize]> = (0..256).rev().collect();
-    let scale = |n: usize| WeightChange::Scale(1.0 + 0.01 * n as f32, Some(keys.clone()));
-    let costly: Edits = (0..256).map(|n| site.edit_weights(None, EditPositions::All, scale(n)).unwrap()).collect();
+    let site = StepSite::find(&named, "blocks.1.attn.hook_pattern", 1).unwrap();
+    let keys: Arc<BTreeSet<usize>> = Arc::new((0..256).collect());
+    let scale = |n: usize| WeightAction::Scale(1.0 + 0.01 * n as f32, Some(keys.clone()));
+    let costly: ResolvedSteps =
+        (0..256).map(|n| site.weights_step(None, StepPositions::All, scale(n)).unwrap()).collect();
     let (sequences, prompt_rows) = (6, 32);
     let ask = |length: usize, max_tokens: usize, n: u64| {
         let prompt = (0..length as u64).map(|i| random::below(7, n, i, 40) as u32).collect();
         let options = Options { max_tokens, overflow: Overflow::Stop, ..Options::default() };
-        EngineRequest { prompt, options, log_probs: None, reuse: false, edits: None }
+        EngineRequest { prompt, options, log_probs: None, reuse: false, steps: None }
     };
     let edited = |request: EngineRequest| {
-        let edits = Some(request.place(&costly, &config).unwrap());
-        EngineRequest { edits, ..request }
+        let steps = Some(request.place(&costly, &config).unwrap());
+        EngineRequest { steps, ..request }
     };
-    let weight = edited(ask(100, 20, 0)).edits.unwrap().weight(&named);
+    let weight = edited(ask(100, 20, 0)).steps.unwrap().weight(&named);
     assert!(weight > 100, "{weight}: such steps cost much more than a row");
     let plain = ask(100, 5, 99);
     let (want, ..) = answer(&mut engine(&config, sequences, prompt_rows), plain.clone());
@@ -338,7 +340,7 @@ fn who_asks_for_many_answers_leaves_places_to_others() {
     let ask = |length: usize, max_tokens: usize, n: u64| {
         let prompt = (0..length as u64).map(|i| random::below(7, n, i, 40) as u32).collect();
         let options = Options { max_tokens, overflow: Overflow::Stop, ..Options::default() };
-        EngineRequest { prompt, options, log_probs: None, reuse: false, edits: None }
+        EngineRequest { prompt, options, log_probs: None, reuse: false, steps: None }
     };
     let plain = ask(40, 5, 99);
     let (want, ..) = answer(&mut engine(&config, sequences, prompt_rows), plain.clone());

@@ -166,7 +166,7 @@ fn a_difference_of_means_is_that_of_the_traces() {
 }
 
 fn steps(value: Value) -> Interventions {
-    Interventions::new(value).unwrap()
+    Interventions::try_from(value).unwrap()
 }
 
 fn logits(lm: &Lm, ids: &[u32]) -> Vec<u32> {

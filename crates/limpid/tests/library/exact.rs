@@ -3,7 +3,7 @@
 
 use crate::common::filled::fill;
 use crate::common::sequences::Sequences;
-use crate::interventions::random_edits;
+use crate::interventions::random_steps;
 use limpid::backend::{Backend, Cpu, Reference, Result};
 use limpid::config::{Config, Mask, Positions};
 use limpid::engine::{
@@ -173,13 +173,13 @@ fn request(config: &Config, draws: &mut Draws) -> EngineRequest {
     // every second one that stays within the context is changed on its way
     let (run, last) = (length - usize::from(options.max_tokens == 0), length + options.max_tokens);
     let stays = run > 0 && (options.overflow == Overflow::Stop || last <= CONTEXT);
-    let edits = (stays && draws.below(2) == 0).then(|| {
+    let steps = (stays && draws.below(2) == 0).then(|| {
         let named = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
-        random_edits(&named, run, &mut |n| draws.below(n))
+        random_steps(&named, run, &mut |n| draws.below(n))
     });
-    let request = EngineRequest { prompt, options, log_probs, reuse: draws.below(4) > 0, edits: None };
-    let edits = edits.map(|edits| request.place(&edits, config).unwrap());
-    EngineRequest { edits, ..request }
+    let request = EngineRequest { prompt, options, log_probs, reuse: draws.below(4) > 0, steps: None };
+    let steps = steps.map(|steps| request.place(&steps, config).unwrap());
+    EngineRequest { steps, ..request }
 }
 
 /// Up to 32 requests at once, in engines of many kinds that were used before, with requests that are cancelled at any
@@ -268,7 +268,7 @@ fn a_known_beginning_is_not_run_again() {
     let mut engine = how.engine(&config);
     let prompt: Vec<u32> = (0..150).map(|i| random::below(3, 9, i, 30) as u32).collect();
     let options = Options { max_tokens: 5, sampler: Sampler::GREEDY, overflow: Overflow::Stop, ..Options::default() };
-    let plain = EngineRequest { prompt, options, log_probs: None, reuse: true, edits: None };
+    let plain = EngineRequest { prompt, options, log_probs: None, reuse: true, steps: None };
     let scored = EngineRequest { log_probs: Some(LogProbs { top: 0, prompt_from: Some(70) }), ..plain.clone() };
     let apart = EngineRequest { reuse: false, ..plain.clone() };
     let all = EngineRequest { log_probs: Some(LogProbs { top: 0, prompt_from: Some(0) }), ..plain.clone() };
@@ -329,7 +329,7 @@ fn log_probs_are_those_of_the_logits() {
     let log_probs = Some(LogProbs { top: 3, prompt_from: Some(1) });
     let told = alone(
         &mut how.engine(&config),
-        EngineRequest { prompt: prompt.clone(), options, log_probs, reuse: true, edits: None },
+        EngineRequest { prompt: prompt.clone(), options, log_probs, reuse: true, steps: None },
     );
     let answer = told.tokens.iter().map(|(_, _, log_prob)| log_prob.clone().unwrap());
     let all: Vec<TokenLogProb> = told.prompt.unwrap().into_iter().chain(answer).collect();
@@ -365,7 +365,7 @@ fn long_prompts_hold_up_nobody() {
         options: Options { max_tokens, overflow: Overflow::Stop, stop_at_end_of_text: false, ..Options::default() },
         log_probs: None,
         reuse: true,
-        edits: None,
+        steps: None,
     };
     let mut writers: HashMap<RequestId, usize> = (0..4).map(|n| (engine.submit(ask(2, n, 190)).unwrap(), 0)).collect();
     let (mut prompts, mut answered) = (0, 0);
@@ -441,7 +441,7 @@ fn what_does_not_fit_is_refused() {
         options,
         log_probs: None,
         reuse: true,
-        edits: None,
+        steps: None,
     };
     let stop = || Options { overflow: Overflow::Stop, max_tokens: 1, ..Options::default() };
     let cases: [(EngineRequest, &str); 6] = [

@@ -50,7 +50,7 @@ fn a_model_is_itself_on_a_gpu() {
         .map(|(i, prompt)| {
             let prompt = gpu_lm.encode(prompt).unwrap();
             engine
-                .submit(EngineRequest { prompt, options: options(i), log_probs: None, reuse: true, edits: None })
+                .submit(EngineRequest { prompt, options: options(i), log_probs: None, reuse: true, steps: None })
                 .unwrap()
         })
         .collect();

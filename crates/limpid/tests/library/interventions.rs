@@ -8,16 +8,17 @@ use limpid::engine::{DecodeRows, Decoder, DecoderLimits};
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::ops::Batch;
-use limpid::trace::edits::{
-    ColumnChange, Edit, EditPositions, EditSite, EditedBackend, EditedSequences, Edits, WeightChange,
+use limpid::trace::interventions::{
+    Action, ColumnAction, Direction, InterveningBackend, Positions, ResolvedStep, ResolvedSteps, SequenceSteps,
+    StepPositions, StepSite, WeightAction,
 };
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid::trace::{Labelled, Trace};
-use limpid::{Interventions, Lm};
+use limpid::{Interventions, Lm, Source, Step};
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// One sequence.
@@ -38,12 +39,12 @@ fn cpu(model: &Model, seed: u64) -> Box<dyn Backend> {
     Box::new(cpu)
 }
 
-/// Every tensor of a run with edits.
-fn tensors(model: &Model, seed: u64, batch: &Batch, edits: Option<Edits>) -> Vec<Labelled> {
+/// Every tensor of a run with steps.
+fn tensors(model: &Model, seed: u64, batch: &Batch, steps: Option<ResolvedSteps>) -> Vec<Labelled> {
     let mut backend = cpu(model, seed);
-    if let Some(edits) = edits {
-        edits.on(&batch.tokens, batch.tokens.len()).unwrap();
-        backend = Box::new(EditedBackend::every(backend, Arc::new(edits)));
+    if let Some(steps) = steps {
+        steps.on(&batch.tokens, batch.tokens.len()).unwrap();
+        backend = Box::new(InterveningBackend::every(backend, Arc::new(steps)));
     }
     let trace = Trace::run(model, &mut *backend, batch, false).unwrap();
     trace.names().map(|name| trace.get(&name).unwrap()).collect()
@@ -53,7 +54,7 @@ fn bits(tensors: &[Labelled]) -> Vec<(String, Vec<u32>)> {
     tensors.iter().map(|one| (one.name.clone(), one.values.iter().map(|v| v.to_bits()).collect())).collect()
 }
 
-fn all(site: &EditSite) -> Vec<usize> {
+fn all(site: &StepSite) -> Vec<usize> {
     site.shown(None, None).unwrap()
 }
 
@@ -63,8 +64,8 @@ fn rows(tensor: &Labelled) -> impl Iterator<Item = Arc<[f32]>> {
 }
 
 /// The tensors of a model that can be changed.
-fn sites(model: &Model) -> Vec<EditSite> {
-    limpid::names::activations(model).iter().filter_map(|name| EditSite::find(model, name, 1).ok()).collect()
+fn sites(model: &Model) -> Vec<StepSite> {
+    limpid::names::activations(model).iter().filter_map(|name| StepSite::find(model, name, 1).ok()).collect()
 }
 
 #[test]
@@ -75,26 +76,26 @@ fn what_changes_nothing_changes_no_bit() {
         let model = Model::new(config, Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
         let batch = batch(config, seed);
         let plain = tensors(&model, seed, &batch, None);
-        let own = |site: &EditSite| plain.iter().find(|tensor| tensor.name == site.tensor()).unwrap();
-        let mut edits: Vec<Edit> = vec![];
+        let own = |site: &StepSite| plain.iter().find(|tensor| tensor.name == site.tensor()).unwrap();
+        let mut steps: Vec<ResolvedStep> = vec![];
         for site in sites(&model) {
-            let at = || EditPositions::All;
+            let at = || StepPositions::All;
             if site.is_pattern() {
-                edits.push(site.edit_weights(None, at(), WeightChange::Scale(1.0, None)).unwrap());
-                edits.push(site.edit_weights(None, at(), WeightChange::From(Arc::new(own(&site).clone()))).unwrap());
+                steps.push(site.weights_step(None, at(), WeightAction::Scale(1.0, None)).unwrap());
+                steps.push(site.weights_step(None, at(), WeightAction::From(Arc::new(own(&site).clone()))).unwrap());
             } else {
-                edits.push(site.edit(&all(&site), at(), ColumnChange::Scale(1.0)).unwrap());
-                let same = ColumnChange::SetFrom(rows(own(&site)).collect());
+                steps.push(site.step(&all(&site), at(), ColumnAction::Scale(1.0)).unwrap());
+                let same = ColumnAction::SetFrom(rows(own(&site)).collect());
                 // a second name of one tensor would set it twice
-                let edit = site.edit(&all(&site), at(), same).unwrap();
-                let alone: Edits = edits.iter().chain([&edit]).cloned().collect();
+                let step = site.step(&all(&site), at(), same).unwrap();
+                let alone: ResolvedSteps = steps.iter().chain([&step]).cloned().collect();
                 if alone.on(&batch.tokens, CONTEXT).is_ok() {
-                    edits.push(edit);
+                    steps.push(step);
                 }
             }
             tried += 1;
         }
-        let edited = tensors(&model, seed, &batch, Some(edits.into_iter().collect()));
+        let edited = tensors(&model, seed, &batch, Some(steps.into_iter().collect()));
         for ((name, want), (_, got)) in bits(&plain).iter().zip(bits(&edited)) {
             assert!(*want == got, "{name} of {config:?}");
         }
@@ -103,44 +104,44 @@ fn what_changes_nothing_changes_no_bit() {
 }
 
 /// A few changes of any kind at any place, of a sequence that comes to have `tokens` tokens; whatever contradicts itself is left out.
-pub fn random_edits(named: &Model, tokens: usize, below: &mut dyn FnMut(usize) -> usize) -> Edits {
+pub fn random_steps(named: &Model, tokens: usize, below: &mut dyn FnMut(usize) -> usize) -> ResolvedSteps {
     let sites = sites(named);
-    let mut edits: Vec<Edit> = vec![];
-    while edits.is_empty() || below(3) > 0 {
+    let mut steps: Vec<ResolvedStep> = vec![];
+    while steps.is_empty() || below(3) > 0 {
         let site = &sites[below(sites.len())];
         let positions = match below(4) {
-            0 => EditPositions::All,
-            1 => EditPositions::Prompt,
+            0 => StepPositions::All,
+            1 => StepPositions::Prompt,
             _ => {
                 let each: BTreeSet<i64> = (0..1 + below(3)).map(|_| below(tokens) as i64).collect();
-                EditPositions::These(each.into_iter().collect())
+                StepPositions::These(each.into_iter().collect())
             }
         };
         let value = |n: usize| n as f32 / 8.0 - 1.0;
-        let edit = if site.is_pattern() {
+        let step = if site.is_pattern() {
             let change = match below(3) {
-                0 => WeightChange::Scale(value(below(16)), Some([0, 1 + below(tokens)].into())),
-                1 => WeightChange::Set([(0, value(below(16)))].into()),
-                _ => WeightChange::Scale(0.0, None),
+                0 => WeightAction::Scale(value(below(16)), Some(Arc::new([0, 1 + below(tokens)].into()))),
+                1 => WeightAction::Set(Arc::new([(0, value(below(16)))].into())),
+                _ => WeightAction::Scale(0.0, None),
             };
-            site.edit_weights(Some(&[below(named.config.n_head)]), positions, change)
+            site.weights_step(Some(&[below(named.config.n_head)]), positions, change)
         } else {
             let shown: Vec<usize> = all(site).into_iter().filter(|_| below(2) == 0).collect();
             let values = |below: &mut dyn FnMut(usize) -> usize| shown.iter().map(|_| value(below(16))).collect();
             let change = match below(3) {
-                0 => ColumnChange::Scale(value(below(16))),
-                1 => ColumnChange::Add(values(below)),
-                _ => ColumnChange::Set(values(below)),
+                0 => ColumnAction::Scale(value(below(16))),
+                1 => ColumnAction::Add(values(below)),
+                _ => ColumnAction::Set(values(below)),
             };
-            site.edit(&shown, positions, change)
+            site.step(&shown, positions, change)
         };
-        edits.push(edit.unwrap());
-        let together: Edits = edits.iter().cloned().collect();
+        steps.push(step.unwrap());
+        let together: ResolvedSteps = steps.iter().cloned().collect();
         if together.on(&vec![0; tokens], tokens).is_err() {
-            edits.pop();
+            steps.pop();
         }
     }
-    edits.into_iter().collect()
+    steps.into_iter().collect()
 }
 
 /// Some sequences are changed, each in its way, and others are not; they come in pieces, beside each other, with a KV cache. Each gives the
@@ -157,25 +158,25 @@ fn a_run_with_a_cache_is_the_run_without() {
         };
         let model = Model::new(&config, Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
         let texts: Vec<Vec<u32>> = (0..4).map(|n| batch(&config, seed + n / 2).tokens).collect();
-        let edits: Vec<Option<Edits>> =
-            (0..4).map(|n| (n % 2 == 0).then(|| random_edits(&model, CONTEXT, &mut below))).collect();
-        let alone = |(text, edits): (&Vec<u32>, &Option<Edits>)| {
+        let steps: Vec<Option<ResolvedSteps>> =
+            (0..4).map(|n| (n % 2 == 0).then(|| random_steps(&model, CONTEXT, &mut below))).collect();
+        let alone = |(text, steps): (&Vec<u32>, &Option<ResolvedSteps>)| {
             let batch = Batch::of_sequences(text.clone(), vec![], CONTEXT);
-            let all = tensors(&model, seed, &batch, edits.clone());
+            let all = tensors(&model, seed, &batch, steps.clone());
             all.into_iter().find(|tensor| tensor.name == "logits").unwrap().values
         };
-        let want: Vec<Vec<f32>> = texts.iter().zip(&edits).map(alone).collect();
+        let want: Vec<Vec<f32>> = texts.iter().zip(&steps).map(alone).collect();
         edited += usize::from(want[0] != want[1]) + usize::from(want[2] != want[3]);
         runs += 2;
 
-        let list = EditedSequences::default();
+        let list = SequenceSteps::default();
         let limits = DecoderLimits { outputs: 4 * CONTEXT, ..DecoderLimits::of_sequences(&config, 4, 4 * CONTEXT) };
         let decoder = Decoder::new(&config, limits, |model| Ok(cpu(model, seed))).unwrap();
-        let mut decoder = decoder.wrapped(|backend| Box::new(EditedBackend::new(backend, list.clone())));
+        let mut decoder = decoder.wrapped(|backend| Box::new(InterveningBackend::new(backend, list.clone())));
         let tables: Vec<_> = (0..4).map(|_| decoder.pool().reserve(None, CONTEXT).unwrap()).collect();
-        for ((table, text), edits) in tables.iter().zip(&texts).zip(&edits) {
-            if let Some(edits) = edits {
-                list.insert(table.blocks()[0], Arc::new(edits.on(text, CONTEXT).unwrap()));
+        for ((table, text), steps) in tables.iter().zip(&texts).zip(&steps) {
+            if let Some(steps) = steps {
+                list.insert(table.blocks()[0], Arc::new(steps.on(text, CONTEXT).unwrap()));
             }
         }
         let (mut held, mut got) = ([0; 4], vec![vec![]; 4]);
@@ -199,7 +200,7 @@ fn a_run_with_a_cache_is_the_run_without() {
         }
         for (n, (got, want)) in got.iter().zip(&want).enumerate() {
             let same = got.iter().zip(want).all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same && got.len() == want.len(), "sequence {n} with {:?} of {config:?}", edits[n]);
+            assert!(same && got.len() == want.len(), "sequence {n} with {:?} of {config:?}", steps[n]);
         }
     }
     assert!(runs > 40 && edited * 10 > runs * 9, "{edited} of {runs} were changed");
@@ -218,7 +219,7 @@ fn pytorch_gives_the_same_numbers() {
         let name = case["model"].as_str().unwrap();
         let lm = models.entry(name).or_insert_with(|| Lm::open(folder.join("hf").join(name)).unwrap());
         let ids: Vec<u32> = case["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
-        let changed = lm.intervene(&Interventions::new(case["do"].clone()).unwrap()).unwrap();
+        let changed = lm.intervene(&Interventions::try_from(case["do"].clone()).unwrap()).unwrap();
         let logits = changed.trace_ids(&ids, |trace| trace.get("logits")).unwrap();
         let mut by_layers = changed.trace_layers(&ids, 1 << 20).unwrap();
         let last = by_layers.last().unwrap();
@@ -244,7 +245,7 @@ fn pytorch_gives_the_same_numbers() {
 /// A list has bounds however it is written, and is the same when it is read again.
 #[test]
 fn a_list_of_interventions_has_bounds() {
-    let said = |given: Value| Interventions::new(given).unwrap_err().to_string();
+    let said = |given: Value| Interventions::try_from(given).unwrap_err().to_string();
     let step = |pos: Value| json!({ "scale": "hook_embed", "by": 1, "pos": pos });
     let list = |steps: usize, pos: Value| Value::from(vec![step(pos); steps]);
     let most = Interventions::MOST_STEPS;
@@ -254,35 +255,109 @@ fn a_list_of_interventions_has_bounds() {
         assert!(said(numbers).contains("name at most 131072 heads, units, positions and keys"));
     }
     for fits in [list(most, json!("0..512")), list(1, json!("0..131072")), list(most, json!("all"))] {
-        let read = Interventions::new(fits.clone()).unwrap();
-        assert_eq!((read.json(), serde_json::to_value(&read).unwrap()), (&fits, fits.clone()));
+        let read = Interventions::try_from(fits.clone()).unwrap();
+        assert_eq!((serde_json::to_value(&read).unwrap(), read.to_string()), (fits.clone(), fits.to_string()));
         assert_eq!(serde_json::from_value::<Interventions>(fits).unwrap(), read);
     }
+}
+
+/// Steps that are built are those that JSON says, whatever their kind; and numbers come back from JSON with their bits.
+#[test]
+fn steps_in_rust_are_steps_in_json() {
+    let (site, pattern) = ("blocks.0.mlp.hook_post", "blocks.0.attn.hook_pattern");
+    let source = || Source::tokens([1, 2]);
+    let vectors: BTreeMap<usize, Vec<f32>> = [(1, vec![0.1, -2.0]), (10, vec![1e-30, 3.5])].into();
+    let difference = Direction::Difference { difference: ["a".into(), "b".into()], pos: 2 };
+    let file = Direction::File { file: "d.gguf".into(), tensor: Some("direction.1".into()) };
+    let built = Interventions::new([
+        Step::ablate("blocks.0.attn.hook_z").head(1),
+        Step::mean(site, Source::prompt("to be")).unit([12, 40]).pos(-1),
+        Step::patch(site, source()).pos([3, 4]).from_pos(0..2),
+        Step::patch(site, source().with(Interventions::new([Step::scale(site, 0.5)]))),
+        Step::scale(pattern, 0.1).head(0..2).key([0]).pos(Positions::Generated),
+        Step::steer(site, vec![0.1, 0.2, 1e10]).by(4.0).pos(Positions::Token(" girl".into())),
+        Step::steer(site, difference).pos(Positions::All),
+        Step::steer(site, file).pos(Positions::Prompt),
+        Step::set(site, [0.5]),
+        Step::set(site, [1.0, 0.3]),
+        Step::set_row(pattern, [(0, 0.25), (2, 0.1)]).head(1).pos(3),
+        Step::freeze_attention(source()).head(1),
+        Step::freeze_attention(source()).layer([0, 1]),
+        Step::control_vector(vectors).by(-0.7).layer(1..2),
+        Step::control_vector(PathBuf::from("happy.gguf")),
+    ]);
+    let written = json!([
+        { "ablate": "blocks.0.attn.hook_z", "head": 1 },
+        { "ablate": site, "with": { "mean_of": { "prompt": "to be" } }, "unit": [12, 40], "pos": -1 },
+        { "patch": site, "from": { "tokens": [1, 2] }, "pos": [3, 4], "from_pos": "0..2" },
+        { "patch": site, "from": { "tokens": [1, 2], "do": [{ "scale": site, "by": 0.5 }] } },
+        { "scale": pattern, "by": 0.1, "head": "0..2", "key": [0], "pos": "generated" },
+        { "steer": site, "add": { "vector": [0.1, 0.2, 1e10] }, "by": 4, "pos": { "token": " girl" } },
+        { "steer": site, "add": { "difference": ["a", "b"], "pos": 2 }, "by": 1, "pos": "all" },
+        { "steer": site, "add": { "file": "d.gguf", "tensor": "direction.1" }, "by": 1, "pos": "prompt" },
+        { "set": site, "value": 0.5 },
+        { "set": site, "value": [1, 0.3] },
+        { "set": pattern, "row": { "0": 0.25, "2": 0.1 }, "head": 1, "pos": 3 },
+        { "freeze_attention": "all", "from": { "tokens": [1, 2] }, "head": 1 },
+        { "freeze_attention": { "layer": [0, 1] }, "from": { "tokens": [1, 2] } },
+        { "control_vector": { "1": [0.1, -2], "10": [1e-30, 3.5] }, "by": -0.7, "layer": "1..2" },
+        { "control_vector": "happy.gguf", "by": 1 },
+    ]);
+    assert_eq!(Interventions::try_from(written.clone()).unwrap(), built);
+    assert_eq!(json!(built), written);
+    // any f32
+    let values: Vec<f32> = (0..4000u64)
+        .map(|n| f32::from_bits(random::below(5, 83, n, 1 << 32) as u32))
+        .filter(|value| value.is_finite())
+        .collect();
+    let given = Interventions::new([Step::steer(site, values)]);
+    let [text, tree] = [given.to_string(), serde_json::to_string(&given).unwrap()];
+    for text in [text, tree] {
+        let read: Interventions = text.parse().unwrap();
+        let bits = |given: &Interventions| match &given.steps[0].action {
+            Action::Steer { add: Direction::Vector { vector }, .. } => vector.iter().map(|v| v.to_bits()).collect(),
+            _ => vec![],
+        };
+        assert!(bits(&read).len() > 3900 && bits(&read) == bits(&given));
+    }
+    // what only Rust can say is refused before anything runs
+    let lm = Lm::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf/gpt2-plain")).unwrap();
+    for (step, says) in [
+        (Step::scale(site, f32::NAN), "step 1: `by` has finite numbers; found NaN"),
+        (Step::ablate(site).unit(-1), "step 1: `unit` counts from 0; found -1"),
+        (Step::freeze_attention(source()).pos(1), "step 1: `pos` does not belong to `freeze_attention`, which takes"),
+        (Step::ablate(site).pos(0..i64::MAX), "name at most 131072 heads, units, positions and keys"),
+    ] {
+        let said = lm.intervene(&Interventions::new([step])).map(drop).unwrap_err().to_string();
+        assert!(said.contains(says), "{said}");
+    }
+    let none = lm.intervene(&Interventions::new([])).map(drop).unwrap_err().to_string();
+    assert!(none.contains("the list is empty"), "{none}");
 }
 
 /// As many steps as there may be, each with positions of its own in all columns of one site, are checked for any prompt.
 #[test]
 fn long_lists_are_checked() {
     let model = Model::new(&configs()[0], Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
-    let site = EditSite::find(&model, "blocks.0.hook_resid_pre", 1).unwrap();
+    let site = StepSite::find(&model, "blocks.0.hook_resid_pre", 1).unwrap();
     let shown = all(&site);
-    let edits = |by: i64| -> Edits {
-        let set = ColumnChange::Set(vec![0.0; shown.len()].into());
-        let at = |n: i64| EditPositions::These((0..512).map(|i| n + i * by).collect());
-        (0..256).map(|n| site.edit(&shown, at(n), set.clone()).unwrap()).collect()
+    let steps = |by: i64| -> ResolvedSteps {
+        let set = ColumnAction::Set(vec![0.0; shown.len()].into());
+        let at = |n: i64| StepPositions::These((0..512).map(|i| n + i * by).collect());
+        (0..256).map(|n| site.step(&shown, at(n), set.clone()).unwrap()).collect()
     };
     let prompt = vec![0; 131_072];
-    edits(256).on(&prompt, prompt.len()).unwrap();
-    assert!(edits(255).on(&prompt, prompt.len()).unwrap_err().to_string().contains("both set"));
+    steps(256).on(&prompt, prompt.len()).unwrap();
+    assert!(steps(255).on(&prompt, prompt.len()).unwrap_err().to_string().contains("both set"));
 }
 
 /// Steps of a source count as those of the list, and lie in each other no deeper than is useful; what is wrong with them names the way.
 #[test]
 fn sources_with_steps_have_bounds() {
-    let said = |given: Value| Interventions::new(given).unwrap_err().to_string();
+    let said = |given: Value| Interventions::try_from(given).unwrap_err().to_string();
     let scale = || json!({ "scale": "hook_embed", "by": 1, "pos": "0..1024" });
     let patch = |steps: Vec<Value>| json!({ "patch": "hook_embed", "from": { "tokens": [1], "do": steps } });
-    assert!(Interventions::new(json!([patch(vec![scale(); 100])])).is_ok());
+    assert!(Interventions::try_from(json!([patch(vec![scale(); 100])])).is_ok());
     assert!(said(json!([patch(vec![scale(); 129])])).contains("name at most 131072"));
     let small = || json!({ "scale": "hook_embed", "by": 1 });
     assert!(
@@ -290,7 +365,7 @@ fn sources_with_steps_have_bounds() {
             .contains("a list has at most 256, found 262")
     );
     let deep = |n: usize| (0..n).fold(small(), |inner, _| patch(vec![inner]));
-    assert!(Interventions::new(json!([deep(4)])).is_ok());
+    assert!(Interventions::try_from(json!([deep(4)])).is_ok());
     assert!(said(json!([deep(5)])).contains("lie at most 4 deep in each other"));
     assert!(said(json!([deep(60)])).contains("lie at most 4 deep in each other"));
     let wrong = json!([small(), patch(vec![small(), json!({ "ablte": "hook_embed" })])]);
@@ -307,7 +382,7 @@ fn sources_with_steps_have_bounds() {
         (json!({ "ablate": "blocks.0.hook_mlp_ot" }), "step 1: its source: step 1: "),
         (json!({ "ablate": "blocks.0.hook_mlp_out", "pos": 7 }), "step 1: its source: step 1: there is no position 7"),
     ] {
-        let said = lm.intervene(&Interventions::new(patch(inner)).unwrap()).map(drop).unwrap_err().to_string();
+        let said = lm.intervene(&Interventions::try_from(patch(inner)).unwrap()).map(drop).unwrap_err().to_string();
         assert!(said.starts_with(says), "{said}");
     }
 }

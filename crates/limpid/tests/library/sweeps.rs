@@ -143,7 +143,7 @@ fn intervention(lm: &Lm, question: &SweepQuestion, (axes, index): (&[&str], &[us
             step["head"] = json!(heads);
         }
     }
-    Interventions::new(json!([step])).unwrap()
+    Interventions::try_from(json!([step])).unwrap()
 }
 
 /// What writes to the stream on the way from a tensor to another, in models whose blocks are attention and then an MLP.
@@ -253,7 +253,8 @@ fn check(lm: &Lm, question: &SweepQuestion) -> usize {
         let steps = intervention(lm, question, (&grid.axes, &index));
         // no path leads from a tensor to itself; the stream between two blocks has two names
         let is_receiver = |to: &SweepReceiver| {
-            let sender = steps.json()[0]["from"]["do"][0]["patch"].as_str().unwrap();
+            let written = json!(steps);
+            let sender = written[0]["from"]["do"][0]["patch"].as_str().unwrap();
             let before = |name: &str| format!("blocks.{}.{name}", index[0].wrapping_sub(1));
             sender == to.tensor || sender.ends_with("hook_resid_pre") && to.tensor == before("hook_resid_post")
         };
@@ -275,7 +276,7 @@ fn check(lm: &Lm, question: &SweepQuestion) -> usize {
     let first = if most < 0.005 && least <= -0.005 { least } else { most };
     assert_eq!(peaks[0].recovered as f32, first, "{what}");
     for peak in &peaks {
-        let again = lm.intervene(&Interventions::new(peak.intervention.clone()).unwrap()).unwrap();
+        let again = lm.intervene(&peak.intervention).unwrap();
         let again = metric(lm, question, &mut again.trace_layers(&question.corrupt, SEEN).unwrap());
         assert_eq!(grid.at(&peak.index).unwrap(), again as f32, "{} of {what}", peak.intervention);
     }
@@ -400,7 +401,7 @@ fn an_estimate_is_the_slope_of_the_sweep() {
                 if let Some(head) = index.get(2) {
                     step[0]["head"] = (*head).into();
                 }
-                let moved = lm.intervene(&Interventions::new(step).unwrap()).unwrap();
+                let moved = lm.intervene(&Interventions::try_from(step).unwrap()).unwrap();
                 metric(&lm, &question, &mut moved.trace_layers(&question.corrupt, SEEN).unwrap())
             };
             let want = sweep.corrupt + (moved(1.0) - moved(-1.0)) / 2e-2;

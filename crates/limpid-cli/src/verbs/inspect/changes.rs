@@ -111,7 +111,7 @@ pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Res
     };
     let [plain, changed] = [predicted(&mut a)?, predicted(&mut b)?];
     let broken = |all: &[Prediction]| all.iter().any(|one| one.top.is_empty());
-    match other.edits().and_then(|edits| edits.too_large()) {
+    match other.resolved_steps().and_then(|steps| steps.too_large()) {
         _ if broken(&plain) => {
             bail!("the logits of the run are NaN or infinite: `limpid params --check` finds a damaged weight")
         }
@@ -232,7 +232,7 @@ impl Runs {
             json!({ "position": at, "token": self.tokens[at], "kl": kl, "without": next(a), "with": next(b) })
         });
         json!({
-            "interventions": lm.interventions().iter().map(|one| one.json()).collect::<Vec<_>>(),
+            "interventions": lm.interventions(),
             "loss": self.mean_losses().map(|[before, after]| json!({ "without": before, "with": after })),
             "positions": rows.collect::<Vec<_>>(),
             "stream": self.differs.stream,

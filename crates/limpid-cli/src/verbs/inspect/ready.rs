@@ -15,7 +15,7 @@ use limpid::model::{Mode, Model, init};
 use limpid::numeric::random;
 use limpid::ops::Batch;
 use limpid::tokenizer::{DenseTokenizer, Tokenizer};
-use limpid::trace::edits::Edits;
+use limpid::trace::interventions::ResolvedSteps;
 use limpid::trace::layers;
 use limpid::trace::{self};
 use limpid::train::{Recipe, Windows};
@@ -28,7 +28,7 @@ pub struct Ready {
     pub backend: Box<dyn Backend>,
     pub batch: Batch,
     /// What changes the run.
-    pub edits: Option<Arc<Edits>>,
+    pub steps: Option<Arc<ResolvedSteps>>,
     pub tokenizer: Option<Tokenizer>,
 }
 
@@ -59,7 +59,7 @@ pub fn ready(args: &Args) -> Result<Ready> {
         if !args.prompt.is_empty() {
             show::say(format_args!("note: {} is untrained here: its weights are random", args.preset.name()));
         }
-        return Ok(Ready { model, backend, batch, edits: None, tokenizer });
+        return Ok(Ready { model, backend, batch, steps: None, tokenizer });
     };
     let mut checkpoint = open(args, dir)?;
     if let Some(preset) = &args.preset.preset {
@@ -80,7 +80,7 @@ pub fn ready(args: &Args) -> Result<Ready> {
         }
     };
     let batch = drawn(args, &config, batch)?;
-    let (tokenizer, mut edits) = (checkpoint.tokenizer.clone(), None);
+    let (tokenizer, mut steps) = (checkpoint.tokenizer.clone(), None);
     let (model, backend) = if args.initial {
         let unknown =
             || format!("{} has no limpid.toml, so the initial weights of its training are unknown", dir.display());
@@ -88,10 +88,10 @@ pub fn ready(args: &Args) -> Result<Ready> {
     } else {
         checkpoint.config = config;
         let lm = args.changes.apply(models::on_machine(checkpoint, machine)?)?;
-        edits = lm.edits().cloned();
+        steps = lm.resolved_steps().cloned();
         lm.start(mode(args, &batch))?
     };
-    Ok(Ready { model, backend, batch, edits, tokenizer })
+    Ok(Ready { model, backend, batch, steps, tokenizer })
 }
 
 /// The batch with the draws of the first micro-batch of a training, if they are asked for.

@@ -9,7 +9,7 @@ use limpid::config::ConfigError;
 use limpid::draw::table::columns;
 use limpid::draw::view::wrap;
 use limpid::trace::layers::LayerTrace;
-use limpid::trace::path::{Hop, PathBar, PathQuestion, PathStep, largest, steps};
+use limpid::trace::path::{self, Hop, PathBar, PathQuestion, PathStep, largest};
 use serde_json::json;
 
 /// Bars of a step.
@@ -18,8 +18,8 @@ const BARS: usize = 6;
 const HALF: usize = 12;
 
 pub fn print(args: &Args, ready: Ready) -> Result<()> {
-    let Ready { model, backend, batch, edits, tokenizer } = ready;
-    let too_large = edits.as_ref().and_then(|edits| edits.too_large());
+    let Ready { model, backend, batch, steps, tokenizer } = ready;
+    let too_large = steps.as_ref().and_then(|steps| steps.too_large());
     let config = model.config.clone();
     if !config.lm_head {
         bail!("--why: {}", ConfigError::NoHead);
@@ -29,7 +29,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     }
     let tokenizer = tokenizer.as_ref();
     let row = position(args.position, &batch.tokens, (config.mask, tokenizer))?;
-    let mut trace = LayerTrace::start_edited(model, backend, (batch, edits), SEEN)?;
+    let mut trace = LayerTrace::start_with(model, backend, (batch, steps), SEEN)?;
     let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
     if let Some(error) = too_large.filter(|_| likeliest.is_empty()) {
         bail!(error);
@@ -52,7 +52,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
         Some(hops) => hops.clone(),
         None => largest(&mut trace, asked)?,
     };
-    let steps = steps(&mut trace, asked, &hops, BARS)?;
+    let steps = path::steps(&mut trace, asked, &hops, BARS)?;
     if !steps[0].value.is_finite() {
         bail!(
             "the logits of this run are NaN or infinite, so nothing adds up: `limpid params --check` finds a damaged weight"

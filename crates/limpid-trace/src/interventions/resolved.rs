@@ -1,16 +1,9 @@
-//! Edits: a run whose activations are changed on the way.
+//! Steps held against a model: which op writes what they change, which columns, and what becomes of these; and placed in a prompt.
 //!
-//! An [`Edit`] changes some columns of what one op writes, or attention weights, at some positions of a sequence. [`Edits`] are a list of them,
-//! checked against a model. [`Edits::on`] applies them to a prompt: it resolves the positions and checks that each step changes something.
-//! [`EditedBackend`] wraps another backend and makes the changes (`backend.rs`). Ops and kernels are unaware of edits, and sequences without
-//! edits run unchanged beside the others in one batch.
+//! A [`ResolvedStep`] changes some columns of what one op writes, or attention weights, at some positions of a sequence. [`ResolvedSteps::on`]
+//! places a list of them in a prompt: it resolves the positions and checks that each step changes something.
 
-mod backend;
-mod rows;
-
-pub use backend::{EditedBackend, EditedSequences};
-pub use rows::Rows;
-
+use super::{InterventionError, Rows};
 use crate::names::{self, Derived};
 use crate::{Labelled, TraceError, unknown};
 use limpid_base::plural::plural;
@@ -19,75 +12,9 @@ use limpid_core::ops::{Op, Scoring, Span};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Why a run cannot be changed so. Steps are counted from 1.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EditError {
-    /// There is no such tensor.
-    #[error("step {step}: {error}")]
-    Site {
-        /// Which step.
-        step: usize,
-        /// What is said of its name.
-        error: Box<TraceError>,
-    },
-    /// A tensor that no op of a block writes, so changing it would have no effect.
-    #[error("step {step}: `{name}` cannot be changed: {why}; change `{instead}`")]
-    NotWritten {
-        /// Which step.
-        step: usize,
-        /// The tensor.
-        name: String,
-        /// Why not.
-        why: &'static str,
-        /// A tensor near it that can be.
-        instead: String,
-    },
-    /// A head, unit, layer, position or value that does not fit.
-    #[error("step {step}: {what}")]
-    Misfit {
-        /// Which step.
-        step: usize,
-        /// What was expected, and what was found.
-        what: String,
-    },
-    /// A step that would change nothing.
-    #[error("step {step} changes nothing (no_effect): {what}")]
-    NoEffect {
-        /// Which step.
-        step: usize,
-        /// Why.
-        what: String,
-    },
-    /// A changed run that is NaN or infinite, though the model's weights are finite.
-    #[error(
-        "step {step} is too large: it changes `{name}` by numbers up to {most:e}, and the changed run is NaN or infinite; take smaller numbers"
-    )]
-    TooLarge {
-        /// The step with the largest numbers.
-        step: usize,
-        /// The tensor.
-        name: String,
-        /// The largest.
-        most: f32,
-    },
-    /// Two steps that set the same numbers.
-    #[error("steps {first} and {second} both set `{name}` at position {position}: leave one out")]
-    Contradiction {
-        /// The first step.
-        first: usize,
-        /// The second step.
-        second: usize,
-        /// The tensor.
-        name: String,
-        /// A position that both set.
-        position: usize,
-    },
-}
-
 /// The positions of a sequence that a step changes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum EditPositions {
+pub enum StepPositions {
     /// All.
     All,
     /// Those of the prompt.
@@ -100,9 +27,9 @@ pub enum EditPositions {
     Token(Vec<u32>),
 }
 
-/// How columns of a row change. Values are one for each column.
+/// What becomes of columns of a row. Values are one for each column.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ColumnChange {
+pub enum ColumnAction {
     /// Times a factor.
     Scale(f32),
     /// Values are added.
@@ -115,25 +42,25 @@ pub enum ColumnChange {
     SetEach(Arc<[Arc<[f32]>]>),
 }
 
-/// How weights of attention change in the row of a query. A row need not add up to 1 afterwards.
+/// What becomes of weights of attention in the row of a query. A row need not add up to 1 afterwards.
 #[derive(Clone, Debug, PartialEq)]
-pub enum WeightChange {
-    /// Times a factor, those of all keys or of some, each named once.
-    Scale(f32, Option<Arc<[usize]>>),
-    /// Keys get these weights, each named once; all others none.
-    Set(Arc<[(usize, f32)]>),
+pub enum WeightAction {
+    /// Times a factor, those of all keys or of some.
+    Scale(f32, Option<Arc<BTreeSet<usize>>>),
+    /// Keys get these weights; all others none.
+    Set(Arc<BTreeMap<usize, f32>>),
     /// The rows of another run, [batch head query_pos key_pos], take their place.
     From(Arc<Labelled>),
 }
 
-/// A change of attention weights, and the positions of its queries.
-pub type PlacedWeights = (Rows, WeightChange);
+/// What becomes of attention weights, and the positions of its queries.
+pub type PlacedWeights = (Rows, WeightAction);
 
 /// What of an op's output changes.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
-    Columns { columns: Arc<[usize]>, change: ColumnChange },
-    Weights { heads: Arc<[usize]>, pattern: Pattern, change: WeightChange },
+    Columns { columns: Arc<[usize]>, action: ColumnAction },
+    Weights { heads: Arc<[usize]>, pattern: Pattern, action: WeightAction },
 }
 
 /// Weights of attention: of how many heads, which keys a query sees, and how many numbers a query, and what it reads, have together.
@@ -144,19 +71,19 @@ struct Pattern {
     wide: usize,
 }
 
-/// One change of a run.
+/// A step at one site of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Edit {
-    step: usize,
+pub struct ResolvedStep {
+    pub(super) number: usize,
     name: String,
     op: usize,
-    positions: EditPositions,
+    positions: StepPositions,
     part: Part,
 }
 
 /// A tensor that can be changed.
 #[derive(Clone, Debug)]
-pub struct EditSite {
+pub struct StepSite {
     step: usize,
     /// Its name.
     pub name: String,
@@ -171,23 +98,23 @@ pub struct EditSite {
     pattern: Option<Pattern>,
 }
 
-impl EditSite {
+impl StepSite {
     /// The tensor of that name; `named` has a place for every tensor (`Mode::Inspect`), `step` is for errors.
     ///
     /// # Errors
     /// If there is none, or it is no op's own output, or the head's.
-    pub fn find(named: &Model, name: &str, step: usize) -> Result<EditSite, EditError> {
-        let site = |error: TraceError| EditError::Site { step, error: error.into() };
+    pub fn find(named: &Model, name: &str, step: usize) -> Result<StepSite, InterventionError> {
+        let site = |error: TraceError| InterventionError::Site { step, error: error.into() };
         let Some(tensor) = named.tensor(name) else {
             if let Some(Derived::Scaled { of, factor }) = names::derivation(named, name) {
-                let own = EditSite::find(named, &of, step)?;
-                return Ok(EditSite { name: name.into(), stretched: Some((of, factor)), ..own });
+                let own = StepSite::find(named, &of, step)?;
+                return Ok(StepSite { name: name.into(), stretched: Some((of, factor)), ..own });
             }
             if name != "input" && named.param(name).is_none() && names::derivation(named, name).is_none() {
                 return Err(site(unknown(named, name)));
             }
             let why = "it is no activation that an op writes";
-            return Err(EditError::NotWritten { step, name: name.into(), why, instead: near(named, name) });
+            return Err(InterventionError::NotWritten { step, name: name.into(), why, instead: near(named, name) });
         };
         let ops = named.ops();
         let attends = |op: &Op| match *op {
@@ -197,7 +124,7 @@ impl EditSite {
         if let Some((op, scoring)) = ops.iter().enumerate().find_map(|(op, one)| Some((op, attends(one)?))) {
             let (heads, columns) = (named.config.heads(), vec![]);
             let pattern = Pattern { n_head: heads.n_head, scoring, wide: heads.d_head + heads.d_value };
-            return Ok(EditSite {
+            return Ok(StepSite {
                 step,
                 name: name.into(),
                 stretched: None,
@@ -207,7 +134,8 @@ impl EditSite {
                 pattern: Some(pattern),
             });
         }
-        let not_written = |why| EditError::NotWritten { step, name: name.into(), why, instead: near(named, name) };
+        let not_written =
+            |why| InterventionError::NotWritten { step, name: name.into(), why, instead: near(named, name) };
         let op = ops.iter().rposition(|op| op.output() == tensor.region);
         let op = op.ok_or_else(|| not_written("it is computed beside the run, and nothing reads it"))?;
         if named.blocks.last().is_some_and(|last| op >= last.end) {
@@ -220,7 +148,7 @@ impl EditSite {
             _ => None,
         };
         let columns = (0..tensor.cols.len()).map(stored).collect();
-        Ok(EditSite { step, name: name.into(), stretched: None, op, columns, d_head, pattern: None })
+        Ok(StepSite { step, name: name.into(), stretched: None, op, columns, d_head, pattern: None })
     }
 
     /// The op that writes it, by its place in the list.
@@ -228,12 +156,12 @@ impl EditSite {
         self.op
     }
 
-    /// The tensor whose values a change puts in: its own, or what a factor stretches to it.
+    /// The tensor whose values a step puts in: its own, or what a factor stretches to it.
     pub fn tensor(&self) -> &str {
         self.stretched.as_ref().map_or(&self.name, |(of, _)| of)
     }
 
-    /// Numbers of it as a change puts them in: those of [`EditSite::tensor`].
+    /// Numbers of it as a step puts them in: those of [`StepSite::tensor`].
     pub fn unstretched(&self, values: impl IntoIterator<Item = f32>) -> Vec<f32> {
         let factor = self.stretched.as_ref().map_or(1.0, |(_, factor)| *factor);
         values.into_iter().map(|v| v / factor).collect()
@@ -253,9 +181,9 @@ impl EditSite {
     ///
     /// # Errors
     /// If it has no heads or has fewer, or has fewer units.
-    pub fn shown(&self, heads: Option<&[usize]>, units: Option<&[usize]>) -> Result<Vec<usize>, EditError> {
+    pub fn shown(&self, heads: Option<&[usize]>, units: Option<&[usize]>) -> Result<Vec<usize>, InterventionError> {
         let (step, name) = (self.step, &self.name);
-        let misfit = |what| Err(EditError::Misfit { step, what });
+        let misfit = |what| Err(InterventionError::Step { step, what });
         match (heads, units, self.d_head) {
             (Some(_), Some(_), _) => misfit("give heads or units, not both".into()),
             (Some(_), None, None) => misfit(format!("`{name}` is not divided into heads: leave `head` out")),
@@ -274,56 +202,60 @@ impl EditSite {
         }
     }
 
-    /// A change of some columns, numbered as they are shown, by numbers of [`EditSite::tensor`].
+    /// A step on some columns, numbered as they are shown, by numbers of [`StepSite::tensor`].
     ///
     /// # Errors
     /// If there are not as many values as columns.
-    pub fn edit(&self, shown: &[usize], positions: EditPositions, change: ColumnChange) -> Result<Edit, EditError> {
+    pub fn step(
+        &self,
+        shown: &[usize],
+        positions: StepPositions,
+        action: ColumnAction,
+    ) -> Result<ResolvedStep, InterventionError> {
         let (step, name) = (self.step, self.name.clone());
-        let wide = match &change {
-            ColumnChange::Scale(_) => shown.len(),
-            ColumnChange::Add(values) | ColumnChange::Set(values) => values.len(),
-            ColumnChange::SetFrom(rows) | ColumnChange::SetEach(rows) => {
+        let wide = match &action {
+            ColumnAction::Scale(_) => shown.len(),
+            ColumnAction::Add(values) | ColumnAction::Set(values) => values.len(),
+            ColumnAction::SetFrom(rows) | ColumnAction::SetEach(rows) => {
                 rows.first().map_or(shown.len(), |row| row.len())
             }
         };
         if wide != shown.len() {
             let what = format!("`{name}` has {} here and {} were given", plural(shown.len(), "number"), wide);
-            return Err(EditError::Misfit { step, what });
+            return Err(InterventionError::Step { step, what });
         }
         let columns = shown.iter().map(|i| self.columns[*i]).collect();
-        Ok(Edit { step, name, op: self.op, positions, part: Part::Columns { columns, change } })
+        Ok(ResolvedStep { number: step, name, op: self.op, positions, part: Part::Columns { columns, action } })
     }
 
-    /// A change of weights of attention, of all heads or of some.
+    /// A step on weights of attention, of all heads or of some.
     ///
     /// # Errors
     /// If there are fewer heads.
-    pub fn edit_weights(
+    pub fn weights_step(
         &self,
         heads: Option<&[usize]>,
-        positions: EditPositions,
-        change: WeightChange,
-    ) -> Result<Edit, EditError> {
+        positions: StepPositions,
+        action: WeightAction,
+    ) -> Result<ResolvedStep, InterventionError> {
         let (step, name) = (self.step, self.name.clone());
         let Some(pattern) = self.pattern else {
-            return Err(EditError::Misfit { step, what: format!("`{name}` has no weights of keys") });
+            return Err(InterventionError::Step { step, what: format!("`{name}` has no weights of keys") });
         };
         let mut heads = heads.map_or_else(|| (0..pattern.n_head).collect(), <[usize]>::to_vec);
         inside(step, &name, "head", &heads, pattern.n_head)?;
         heads.sort_unstable();
-        let change = change.sorted().map_err(|what| EditError::Misfit { step, what })?;
-        let part = Part::Weights { heads: heads.into(), pattern, change };
-        Ok(Edit { step, name, op: self.op, positions, part })
+        let part = Part::Weights { heads: heads.into(), pattern, action };
+        Ok(ResolvedStep { number: step, name, op: self.op, positions, part })
     }
 }
 
 /// That numbers are given, and each is one of so many.
-fn inside(step: usize, name: &str, what: &str, numbers: &[usize], count: usize) -> Result<(), EditError> {
+fn inside(step: usize, name: &str, what: &str, numbers: &[usize], count: usize) -> Result<(), InterventionError> {
     if numbers.is_empty() {
-        return Err(EditError::NoEffect { step, what: format!("the list of `{what}` is empty") });
+        return Err(InterventionError::NoEffect { step, what: format!("the list of `{what}` is empty") });
     }
-    let misfit = |what| Err(EditError::Misfit { step, what });
+    let misfit = |what| Err(InterventionError::Step { step, what });
     if let Some(n) = numbers.iter().find(|n| **n >= count) {
         return misfit(format!("`{name}` has no {what} {n}: there are {count}, counted from 0"));
     }
@@ -336,27 +268,6 @@ fn once(what: &str, numbers: impl IntoIterator<Item = usize>) -> Result<(), Stri
     match numbers.into_iter().find(|n| !known.insert(*n)) {
         Some(n) => Err(format!("`{what}` names {n} twice")),
         None => Ok(()),
-    }
-}
-
-impl WeightChange {
-    /// The same with its keys in ascending order.
-    fn sorted(self) -> Result<WeightChange, String> {
-        match self {
-            WeightChange::Scale(factor, Some(keys)) => {
-                once("key", keys.iter().copied())?;
-                let mut keys = keys.to_vec();
-                keys.sort_unstable();
-                Ok(WeightChange::Scale(factor, Some(keys.into())))
-            }
-            WeightChange::Set(row) => {
-                once("row", row.iter().map(|(key, _)| *key))?;
-                let mut row = row.to_vec();
-                row.sort_unstable_by_key(|(key, _)| *key);
-                Ok(WeightChange::Set(row.into()))
-            }
-            other => Ok(other),
-        }
     }
 }
 
@@ -374,106 +285,106 @@ fn near(named: &Model, name: &str) -> String {
     format!("blocks.{}.{hook}", block.unwrap_or(last_block))
 }
 
-/// Edits of a run. Those at the same site apply in this order.
+/// ResolvedSteps of a run. Those at the same site apply in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Edits(Vec<Edit>);
+pub struct ResolvedSteps(Vec<ResolvedStep>);
 
-impl FromIterator<Edit> for Edits {
-    fn from_iter<I: IntoIterator<Item = Edit>>(edits: I) -> Edits {
-        Edits(edits.into_iter().collect())
+impl FromIterator<ResolvedStep> for ResolvedSteps {
+    fn from_iter<I: IntoIterator<Item = ResolvedStep>>(steps: I) -> ResolvedSteps {
+        ResolvedSteps(steps.into_iter().collect())
     }
 }
 
-impl Edits {
+impl ResolvedSteps {
     /// Each.
-    pub fn iter(&self) -> std::slice::Iter<'_, Edit> {
+    pub fn iter(&self) -> std::slice::Iter<'_, ResolvedStep> {
         self.0.iter()
     }
 
     /// Bytes of the numbers that they put into runs, and of where these go.
     pub fn bytes(&self) -> usize {
         let rows = |rows: &[Arc<[f32]>]| rows.iter().map(|row| row.len()).sum::<usize>();
-        let numbers = |edit: &Edit| match &edit.part {
-            Part::Columns { columns, change } => match change {
-                ColumnChange::Scale(_) => 2 * columns.len(),
-                ColumnChange::Add(values) | ColumnChange::Set(values) => values.len() + 2 * columns.len(),
-                ColumnChange::SetFrom(all) | ColumnChange::SetEach(all) => rows(all) + 2 * columns.len(),
+        let numbers = |step: &ResolvedStep| match &step.part {
+            Part::Columns { columns, action } => match action {
+                ColumnAction::Scale(_) => 2 * columns.len(),
+                ColumnAction::Add(values) | ColumnAction::Set(values) => values.len() + 2 * columns.len(),
+                ColumnAction::SetFrom(all) | ColumnAction::SetEach(all) => rows(all) + 2 * columns.len(),
             },
-            Part::Weights { change, .. } => match change {
-                WeightChange::Scale(_, keys) => 2 * keys.as_ref().map_or(0, |keys| keys.len()),
-                WeightChange::Set(row) => 4 * row.len(),
-                WeightChange::From(pattern) => pattern.values.len(),
+            Part::Weights { action, .. } => match action {
+                WeightAction::Scale(_, keys) => 2 * keys.as_ref().map_or(0, |keys| keys.len()),
+                WeightAction::Set(row) => 4 * row.len(),
+                WeightAction::From(pattern) => pattern.values.len(),
             },
         };
         self.0.iter().map(numbers).sum::<usize>() * size_of::<f32>()
     }
 
     /// Which of them makes a run overflow whose model is sound: the one with the largest numbers.
-    pub fn too_large(&self) -> Option<EditError> {
+    pub fn too_large(&self) -> Option<InterventionError> {
         too_large(self.0.iter())
     }
 
     /// Those of them that change something of a sequence.
-    pub(crate) fn where_they_fit(&self, tokens: &[u32]) -> PlacedEdits {
-        let placed = self.0.iter().filter_map(|edit| edit.place(tokens, tokens.len()).ok());
-        PlacedEdits::new(placed, tokens.len())
+    pub(crate) fn where_they_fit(&self, tokens: &[u32]) -> PlacedSteps {
+        let placed = self.0.iter().filter_map(|step| step.place(tokens, tokens.len()).ok());
+        PlacedSteps::new(placed, tokens.len())
     }
 
-    /// The edits of a sequence that begins with `prompt` and comes to have `positions` positions.
+    /// The steps of a sequence that begins with `prompt` and comes to have `positions` positions.
     ///
     /// # Errors
     /// If a position is not in it, a step changes nothing there, or two set the same.
-    pub fn on(&self, prompt: &[u32], positions: usize) -> Result<PlacedEdits, EditError> {
-        let placed = self.0.iter().map(|edit| edit.place(prompt, positions)).collect::<Result<Vec<_>, _>>()?;
-        let mut setting: Vec<(SetBits, &PlacedEdit)> = vec![];
+    pub fn on(&self, prompt: &[u32], positions: usize) -> Result<PlacedSteps, InterventionError> {
+        let placed = self.0.iter().map(|step| step.place(prompt, positions)).collect::<Result<Vec<_>, _>>()?;
+        let mut setting: Vec<(SetBits, &PlacedStep)> = vec![];
         for own in &placed {
-            let Some(bits) = own.edit.set_bits() else { continue };
+            let Some(bits) = own.step.set_bits() else { continue };
             for (_, other) in setting.iter().filter(|(of, _)| of.meet(&bits)) {
                 if let Some(position) = own.rows.common(&other.rows) {
-                    let (first, second, name) = (other.edit.step, own.edit.step, own.edit.name.clone());
-                    return Err(EditError::Contradiction { first, second, name, position });
+                    let (first, second, name) = (other.step.number, own.step.number, own.step.name.clone());
+                    return Err(InterventionError::Contradiction { first, second, name, position });
                 }
             }
             setting.push((bits, own));
         }
-        Ok(PlacedEdits::new(placed, positions))
+        Ok(PlacedSteps::new(placed, positions))
     }
 }
 
-impl EditPositions {
-    fn on(&self, edit: &Edit, prompt: &[u32], all: usize) -> Result<Rows, EditError> {
-        let (step, held) = (edit.step, prompt.len());
+impl StepPositions {
+    fn on(&self, step: &ResolvedStep, prompt: &[u32], all: usize) -> Result<Rows, InterventionError> {
+        let (step, held) = (step.number, prompt.len());
         let found: Rows = match self {
-            EditPositions::All => (0..all).into(),
-            EditPositions::Prompt => (0..held).into(),
-            EditPositions::Generated => (held..all).into(),
-            EditPositions::Token(ids) => {
+            StepPositions::All => (0..all).into(),
+            StepPositions::Prompt => (0..held).into(),
+            StepPositions::Generated => (held..all).into(),
+            StepPositions::Token(ids) => {
                 let starts = |at: &usize| prompt[*at..].starts_with(ids);
                 (0..held).filter(starts).flat_map(|at| at..at + ids.len()).collect()
             }
-            EditPositions::These(listed) => {
+            StepPositions::These(listed) => {
                 let of = |at: &i64| {
                     position_in(*at, held).filter(|at| *at < all).ok_or_else(|| {
                         let what = format!(
                             "there is no position {at}: the sequence has {all}, of which {held} are the prompt's"
                         );
-                        EditError::Misfit { step, what }
+                        InterventionError::Step { step, what }
                     })
                 };
                 let places = listed.iter().map(of).collect::<Result<Vec<_>, _>>()?;
-                once("pos", places.iter().copied()).map_err(|what| EditError::Misfit { step, what })?;
+                once("pos", places.iter().copied()).map_err(|what| InterventionError::Step { step, what })?;
                 places.into_iter().collect()
             }
         };
         if found.is_empty() {
             let what = match self {
-                EditPositions::Generated => {
+                StepPositions::Generated => {
                     "nothing after the prompt is run: at least 2 tokens must follow it".to_string()
                 }
-                EditPositions::Token(_) => format!("the prompt ({}) does not have that token", plural(held, "token")),
+                StepPositions::Token(_) => format!("the prompt ({}) does not have that token", plural(held, "token")),
                 _ => "there are no positions".into(),
             };
-            return Err(EditError::NoEffect { step, what });
+            return Err(InterventionError::NoEffect { step, what });
         }
         Ok(found)
     }
@@ -484,35 +395,35 @@ pub fn position_in(at: i64, tokens: usize) -> Option<usize> {
     usize::try_from(at).ok().or_else(|| tokens.checked_sub(at.unsigned_abs() as usize))
 }
 
-impl Edit {
+impl ResolvedStep {
     /// It in a sequence that begins with `prompt` and comes to have so many positions.
-    fn place(&self, prompt: &[u32], positions: usize) -> Result<PlacedEdit, EditError> {
+    fn place(&self, prompt: &[u32], positions: usize) -> Result<PlacedStep, InterventionError> {
         let rows = self.positions.on(self, prompt, positions)?;
         self.check(&rows, prompt.len())?;
         let mut places = BTreeMap::new();
-        if let (Part::Columns { change: ColumnChange::SetEach(_), .. }, EditPositions::These(listed)) =
+        if let (Part::Columns { action: ColumnAction::SetEach(_), .. }, StepPositions::These(listed)) =
             (&self.part, &self.positions)
         {
             places = listed.iter().filter_map(|at| position_in(*at, prompt.len())).zip(0..).collect();
         }
-        Ok(PlacedEdit { rows, places, edit: self.clone() })
+        Ok(PlacedStep { rows, places, step: self.clone() })
     }
 
     /// The largest of its numbers, by magnitude.
     fn most(&self) -> f32 {
         let of = |values: &[f32]| values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
         match &self.part {
-            Part::Columns { change, .. } => match change {
-                ColumnChange::Scale(factor) => factor.abs(),
-                ColumnChange::Add(values) | ColumnChange::Set(values) => of(values),
-                ColumnChange::SetFrom(rows) | ColumnChange::SetEach(rows) => {
+            Part::Columns { action, .. } => match action {
+                ColumnAction::Scale(factor) => factor.abs(),
+                ColumnAction::Add(values) | ColumnAction::Set(values) => of(values),
+                ColumnAction::SetFrom(rows) | ColumnAction::SetEach(rows) => {
                     rows.iter().fold(0.0, |most, row| most.max(of(row)))
                 }
             },
-            Part::Weights { change, .. } => match change {
-                WeightChange::Scale(factor, _) => factor.abs(),
-                WeightChange::Set(row) => row.iter().fold(0.0, |most, (_, weight)| most.max(weight.abs())),
-                WeightChange::From(pattern) => of(&pattern.values),
+            Part::Weights { action, .. } => match action {
+                WeightAction::Scale(factor, _) => factor.abs(),
+                WeightAction::Set(row) => row.iter().fold(0.0, |most, (_, weight)| most.max(weight.abs())),
+                WeightAction::From(pattern) => of(&pattern.values),
             },
         }
     }
@@ -520,8 +431,8 @@ impl Edit {
     /// What it sets of a row; none if it changes what is there.
     fn set_bits(&self) -> Option<SetBits> {
         let (of_weights, numbers) = match &self.part {
-            Part::Columns { columns, change } if change.sets() => (false, columns),
-            Part::Weights { heads, change: WeightChange::Set(_) | WeightChange::From(_), .. } => (true, heads),
+            Part::Columns { columns, action } if action.sets() => (false, columns),
+            Part::Weights { heads, action: WeightAction::Set(_) | WeightAction::From(_), .. } => (true, heads),
             _ => return None,
         };
         let mut bits = vec![0; numbers.iter().max().map_or(0, |most| most / 64 + 1)];
@@ -530,25 +441,25 @@ impl Edit {
     }
 
     /// That it has values for these positions, which sees the keys that it is about.
-    fn check(&self, rows: &Rows, prompt: usize) -> Result<(), EditError> {
-        let (step, name) = (self.step, &self.name);
-        let misfit = |what| Err(EditError::Misfit { step, what });
+    fn check(&self, rows: &Rows, prompt: usize) -> Result<(), InterventionError> {
+        let (step, name) = (self.number, &self.name);
+        let misfit = |what| Err(InterventionError::Step { step, what });
         let sees = |pattern: &Pattern, row: usize| {
             let all = prompt.max(row + 1);
             pattern.scoring.sees(&Span { row: 0, rows: all, past: 0, table: 0, valid: all }, row)
         };
         match &self.part {
-            Part::Columns { change: ColumnChange::SetFrom(source), .. } => self.fits_source(source.len(), rows, prompt),
-            Part::Columns { change: ColumnChange::SetEach(values), .. } => match &self.positions {
-                EditPositions::These(listed) if listed.len() == values.len() => Ok(()),
+            Part::Columns { action: ColumnAction::SetFrom(source), .. } => self.fits_source(source.len(), rows, prompt),
+            Part::Columns { action: ColumnAction::SetEach(values), .. } => match &self.positions {
+                StepPositions::These(listed) if listed.len() == values.len() => Ok(()),
                 _ => misfit(format!("`{name}` is set to {} rows, one for each listed position", values.len())),
             },
-            Part::Weights { change: WeightChange::From(pattern), .. } => {
+            Part::Weights { action: WeightAction::From(pattern), .. } => {
                 self.fits_source(pattern.shape[2], rows, prompt)
             }
-            Part::Weights { change: WeightChange::Set(weights), pattern, .. } => {
+            Part::Weights { action: WeightAction::Set(weights), pattern, .. } => {
                 let hidden = |row: &usize| {
-                    let (seen, ends) = (sees(pattern, *row), [weights.first(), weights.last()]);
+                    let (seen, ends) = (sees(pattern, *row), [weights.first_key_value(), weights.last_key_value()]);
                     ends.into_iter().flatten().map(|(key, _)| *key).find(|key| !seen.contains(key))
                 };
                 match rows.iter().find_map(|row| Some((row, hidden(&row)?))) {
@@ -556,19 +467,19 @@ impl Edit {
                     None => Ok(()),
                 }
             }
-            Part::Weights { change: WeightChange::Scale(_, Some(keys)), pattern, .. } => {
-                if rows.iter().any(|row| !part(keys, |key| *key, sees(pattern, row)).is_empty()) {
+            Part::Weights { action: WeightAction::Scale(_, Some(keys)), pattern, .. } => {
+                if rows.iter().any(|row| keys.range(sees(pattern, row)).next().is_some()) {
                     return Ok(());
                 }
-                Err(EditError::NoEffect { step, what: format!("no position of `{name}` sees these keys") })
+                Err(InterventionError::NoEffect { step, what: format!("no position of `{name}` sees these keys") })
             }
             _ => Ok(()),
         }
     }
 
     /// That a run of so many tokens has what is put into these positions: a patch goes from each position to the same one.
-    fn fits_source(&self, tokens: usize, rows: &Rows, prompt: usize) -> Result<(), EditError> {
-        let (step, name) = (self.step, &self.name);
+    fn fits_source(&self, tokens: usize, rows: &Rows, prompt: usize) -> Result<(), InterventionError> {
+        let (step, name) = (self.number, &self.name);
         let what = match rows.last() {
             Some(at) if at >= prompt => format!(
                 "`{name}` is patched at position {at} from a run of {}, and the prompt has {prompt}: what follows the prompt has no \
@@ -582,29 +493,22 @@ impl Edit {
             ),
             _ => return Ok(()),
         };
-        Err(EditError::Misfit { step, what })
+        Err(InterventionError::Step { step, what })
     }
 }
 
-/// The elements of a sorted list whose key is in a range.
-fn part<T>(sorted: &[T], key: impl Fn(&T) -> usize, range: std::ops::Range<usize>) -> &[T] {
-    let first = sorted.partition_point(|one| key(one) < range.start);
-    let len = sorted[first..].partition_point(|one| key(one) < range.end);
-    &sorted[first..first + len]
-}
-
-impl ColumnChange {
+impl ColumnAction {
     /// Whether nothing stays of what was there.
     fn sets(&self) -> bool {
-        !matches!(self, ColumnChange::Scale(_) | ColumnChange::Add(_))
+        !matches!(self, ColumnAction::Scale(_) | ColumnAction::Add(_))
     }
 
     /// The number that a column gets, or that is added to it; `place` is that of a row among several.
-    fn number(&self, place: usize, column: usize) -> f32 {
+    pub(super) fn number(&self, place: usize, column: usize) -> f32 {
         match self {
-            ColumnChange::Scale(factor) => *factor,
-            ColumnChange::Add(values) | ColumnChange::Set(values) => values[column],
-            ColumnChange::SetFrom(rows) | ColumnChange::SetEach(rows) => rows[place][column],
+            ColumnAction::Scale(factor) => *factor,
+            ColumnAction::Add(values) | ColumnAction::Set(values) => values[column],
+            ColumnAction::SetFrom(rows) | ColumnAction::SetEach(rows) => rows[place][column],
         }
     }
 }
@@ -623,38 +527,38 @@ impl SetBits {
     }
 }
 
-/// An edit of one sequence.
+/// An step of one sequence.
 #[derive(Clone, Debug, PartialEq)]
-struct PlacedEdit {
-    rows: Rows,
-    /// The place of each position in the list, of a change that has a row for each.
+pub(super) struct PlacedStep {
+    pub(super) rows: Rows,
+    /// The place of each position in the list, of a step that has a row for each.
     places: BTreeMap<usize, usize>,
-    edit: Edit,
+    step: ResolvedStep,
 }
 
-impl PlacedEdit {
+impl PlacedStep {
     /// What becomes of columns of what an op wrote at a position.
-    fn columns(&self, position: usize) -> Option<(&[usize], &ColumnChange, usize)> {
+    pub(super) fn columns(&self, position: usize) -> Option<(&[usize], &ColumnAction, usize)> {
         let place = self.places.get(&position).copied().unwrap_or(position);
-        match &self.edit.part {
-            Part::Columns { columns, change } if self.rows.contains(position) => Some((columns, change, place)),
+        match &self.step.part {
+            Part::Columns { columns, action } if self.rows.contains(position) => Some((columns, action, place)),
             _ => None,
         }
     }
 }
 
-/// Edits of one sequence, in their order, by the op whose output they change.
+/// Steps of one sequence, in their order, by the op whose output they change.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PlacedEdits {
-    by_op: BTreeMap<usize, Vec<PlacedEdit>>,
+pub struct PlacedSteps {
+    pub(super) by_op: BTreeMap<usize, Vec<PlacedStep>>,
     positions: usize,
 }
 
-impl PlacedEdits {
-    fn new(placed: impl IntoIterator<Item = PlacedEdit>, positions: usize) -> PlacedEdits {
-        let mut by_op: BTreeMap<usize, Vec<PlacedEdit>> = BTreeMap::new();
-        placed.into_iter().for_each(|one| by_op.entry(one.edit.op).or_default().push(one));
-        PlacedEdits { by_op, positions }
+impl PlacedSteps {
+    fn new(placed: impl IntoIterator<Item = PlacedStep>, positions: usize) -> PlacedSteps {
+        let mut by_op: BTreeMap<usize, Vec<PlacedStep>> = BTreeMap::new();
+        placed.into_iter().for_each(|one| by_op.entry(one.step.op).or_default().push(one));
+        PlacedSteps { by_op, positions }
     }
 
     /// How many positions the sequence may come to have.
@@ -662,23 +566,23 @@ impl PlacedEdits {
         self.positions
     }
 
-    fn at(&self, op: usize) -> &[PlacedEdit] {
+    pub(super) fn of_op(&self, op: usize) -> &[PlacedStep] {
         self.by_op.get(&op).map_or(&[], Vec::as_slice)
     }
 
-    /// As [`Edits::too_large`].
-    pub fn too_large(&self) -> Option<EditError> {
-        too_large(self.by_op.values().flatten().map(|placed| &placed.edit))
+    /// As [`ResolvedSteps::too_large`].
+    pub fn too_large(&self) -> Option<InterventionError> {
+        too_large(self.by_op.values().flatten().map(|placed| &placed.step))
     }
 
-    fn steps(&self) -> impl Iterator<Item = usize> + '_ {
-        self.by_op.values().flatten().map(|placed| placed.edit.step)
+    pub(super) fn steps(&self) -> impl Iterator<Item = usize> + '_ {
+        self.by_op.values().flatten().map(|placed| placed.step.number)
     }
 
     /// Those of an op's attention weights. Whoever applies them needs queries, keys and values of the whole sequence.
-    fn weights(&self, op: usize) -> impl Iterator<Item = (&Rows, &[usize], &WeightChange)> {
-        self.at(op).iter().filter_map(|placed| match &placed.edit.part {
-            Part::Weights { heads, change, .. } => Some((&placed.rows, &heads[..], change)),
+    pub(super) fn weights(&self, op: usize) -> impl Iterator<Item = (&Rows, &[usize], &WeightAction)> {
+        self.of_op(op).iter().filter_map(|placed| match &placed.step.part {
+            Part::Weights { heads, action, .. } => Some((&placed.rows, &heads[..], action)),
             Part::Columns { .. } => None,
         })
     }
@@ -686,21 +590,21 @@ impl PlacedEdits {
     /// What they make of the weights of a head: of the op `at`.
     pub(crate) fn of_head(&self, at: usize, head: usize) -> Arc<[PlacedWeights]> {
         let mine = self.weights(at).filter(|(_, heads, _)| heads.binary_search(&head).is_ok());
-        mine.map(|(rows, _, change)| (rows.clone(), change.clone())).collect()
+        mine.map(|(rows, _, action)| (rows.clone(), action.clone())).collect()
     }
 
     /// What they make of a row of an op's output, if anything: a linear function of what the op wrote.
-    pub(crate) fn of_row(&self, op: usize, position: usize, cols: usize) -> Option<EditedRow> {
-        let mut row = EditedRow { kept: vec![1.0; cols], given: BTreeMap::new() };
+    pub(crate) fn of_row(&self, op: usize, position: usize, cols: usize) -> Option<IntervenedRow> {
+        let mut row = IntervenedRow { kept: vec![1.0; cols], given: BTreeMap::new() };
         let mut any = false;
-        for placed in self.at(op) {
-            let Some((columns, change, place)) = placed.columns(position) else { continue };
+        for placed in self.of_op(op) {
+            let Some((columns, action, place)) = placed.columns(position) else { continue };
             any = true;
-            let is_scale = matches!(change, ColumnChange::Scale(_));
-            let key = GivenBy { step: placed.edit.step, sets: change.sets() };
+            let is_scale = matches!(action, ColumnAction::Scale(_));
+            let key = GivenBy { step: placed.step.number, sets: action.sets() };
             for (n, at) in columns.iter().enumerate() {
-                let number = f64::from(change.number(place, n));
-                let factor = if is_scale { number } else { f64::from(u8::from(!change.sets())) };
+                let number = f64::from(action.number(place, n));
+                let factor = if is_scale { number } else { f64::from(u8::from(!action.sets())) };
                 row.kept[*at] *= factor;
                 row.given.values_mut().for_each(|given| given[*at] *= factor);
                 if !is_scale {
@@ -712,35 +616,35 @@ impl PlacedEdits {
     }
 
     /// What they do to one number of an op's output, or of its attention weights, each with its step.
-    pub(crate) fn of_number(&self, op: usize, position: usize, at: EditedNumber) -> Vec<(usize, NumberChange)> {
-        let one = |placed: &PlacedEdit| {
-            let change = match (&placed.edit.part, at) {
-                (Part::Columns { .. }, EditedNumber::Column(col)) => {
-                    let (columns, change, place) = placed.columns(position)?;
-                    let number = change.number(place, columns.iter().position(|own| *own == col)?);
-                    match change {
-                        ColumnChange::Scale(_) => NumberChange::Times(number),
-                        ColumnChange::Add(_) => NumberChange::Plus(number),
-                        _ => NumberChange::Set(number),
+    pub(crate) fn of_number(&self, op: usize, position: usize, at: NumberPlace) -> Vec<(usize, NumberAction)> {
+        let one = |placed: &PlacedStep| {
+            let action = match (&placed.step.part, at) {
+                (Part::Columns { .. }, NumberPlace::Column(col)) => {
+                    let (columns, action, place) = placed.columns(position)?;
+                    let number = action.number(place, columns.iter().position(|own| *own == col)?);
+                    match action {
+                        ColumnAction::Scale(_) => NumberAction::Times(number),
+                        ColumnAction::Add(_) => NumberAction::Plus(number),
+                        _ => NumberAction::Set(number),
                     }
                 }
-                (Part::Weights { heads, change, .. }, EditedNumber::Weight { head, key }) => {
+                (Part::Weights { heads, action, .. }, NumberPlace::Weight { head, key }) => {
                     if !placed.rows.contains(position) || heads.binary_search(&head).is_err() {
                         return None;
                     }
                     let mut number = [1.0];
-                    change.apply((position, head), key, &mut number);
-                    match change {
-                        WeightChange::Scale(_, Some(keys)) if keys.binary_search(&key).is_err() => return None,
-                        WeightChange::Scale(..) => NumberChange::Times(number[0]),
-                        _ => NumberChange::Set(number[0]),
+                    action.apply((position, head), key, &mut number);
+                    match action {
+                        WeightAction::Scale(_, Some(keys)) if !keys.contains(&key) => return None,
+                        WeightAction::Scale(..) => NumberAction::Times(number[0]),
+                        _ => NumberAction::Set(number[0]),
                     }
                 }
                 _ => return None,
             };
-            Some((placed.edit.step, change))
+            Some((placed.step.number, action))
         };
-        self.at(op).iter().filter_map(one).collect()
+        self.of_op(op).iter().filter_map(one).collect()
     }
 
     /// How many rows of the model a row of this sequence is worth, its changes counted: 1, if these cost little.
@@ -750,10 +654,10 @@ impl PlacedEdits {
             _ => 0,
         };
         let plain = model.ops().iter().map(product).sum::<usize>().max(1);
-        let of_op = |placed: &Vec<PlacedEdit>| {
+        let of_op = |placed: &Vec<PlacedStep>| {
             let (mut cost, mut heads, mut wide) = (0, 0, 0);
             for one in placed {
-                match &one.edit.part {
+                match &one.step.part {
                     Part::Columns { columns, .. } => cost += columns.len(),
                     Part::Weights { heads: own, pattern, .. } => {
                         cost += own.len() * self.positions;
@@ -767,17 +671,17 @@ impl PlacedEdits {
     }
 }
 
-/// How many times as long an operation of an edit takes as one of a product, which has vectors of f32.
+/// How many times as long an operation of an step takes as one of a product, which has vectors of f32.
 const SLOWER: usize = 16;
 
-fn too_large<'a>(edits: impl Iterator<Item = &'a Edit>) -> Option<EditError> {
-    let largest = edits.max_by(|a, b| a.most().total_cmp(&b.most()))?;
-    Some(EditError::TooLarge { step: largest.step, name: largest.name.clone(), most: largest.most() })
+fn too_large<'a>(steps: impl Iterator<Item = &'a ResolvedStep>) -> Option<InterventionError> {
+    let largest = steps.max_by(|a, b| a.most().total_cmp(&b.most()))?;
+    Some(InterventionError::TooLarge { step: largest.number, name: largest.name.clone(), most: largest.most() })
 }
 
 /// A number that may be changed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum EditedNumber {
+pub(crate) enum NumberPlace {
     /// A column of what the op wrote.
     Column(usize),
     /// A weight of attention, of the query at the position.
@@ -786,7 +690,7 @@ pub(crate) enum EditedNumber {
 
 /// What a step does to a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum NumberChange {
+pub(crate) enum NumberAction {
     Times(f32),
     Plus(f32),
     Set(f32),
@@ -799,14 +703,14 @@ pub(crate) struct GivenBy {
     pub sets: bool,
 }
 
-/// A row of an op's output with edits: `kept` times what the op wrote, and what each step gave.
+/// A row of an op's output with steps: `kept` times what the op wrote, and what each step gave.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct EditedRow {
+pub(crate) struct IntervenedRow {
     pub kept: Vec<f64>,
     pub given: BTreeMap<GivenBy, Vec<f64>>,
 }
 
-impl EditedRow {
+impl IntervenedRow {
     /// What is left of the op's own write in a row that the run has.
     pub fn own(&self, row: &[f32]) -> Vec<f64> {
         let given = |i: usize| self.given.values().map(|given| given[i]).sum::<f64>();

@@ -1,10 +1,10 @@
-//! The backend that makes the changes: it stops after each edited op, changes rows of what the op wrote, and continues.
+//! The backend that applies steps: it stops after each op that they change, changes rows of what the op wrote, and continues.
 //!
 //! Attention weights are never in memory while a model runs. So a change of weights adds Σ Δp v to the head's output, where the weights p come
 //! from a [`Sheet`]: weights that stay the same change no bit. As weights are computed before what a head reads with them, those of an op
 //! change first, whatever the order of the list, all of a query together.
 
-use super::{ColumnChange, Edit, EditError, Edits, PlacedEdits, Rows, WeightChange, part};
+use super::{ColumnAction, InterventionError, PlacedSteps, ResolvedSteps, Rows, WeightAction};
 use crate::Labelled;
 use crate::sheet::{AttentionHead, Sheet};
 use limpid_core::backend::{Backend, Result as BackendResult, Wrapper};
@@ -14,19 +14,19 @@ use limpid_core::ops::{Batch, Op, Ops, Region, Span};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Which sequences of an [`EditedBackend`] are edited, and how. Clones share one list.
+/// Which sequences of an [`InterveningBackend`] are changed, and how. Clones share one list.
 ///
 /// With a KV cache, a sequence is identified by its first block, which it must not share; without one, by its place in the batch.
 #[derive(Clone, Default)]
-pub struct EditedSequences(Arc<Mutex<HashMap<u32, Arc<PlacedEdits>>>>);
+pub struct SequenceSteps(Arc<Mutex<HashMap<u32, Arc<PlacedSteps>>>>);
 
-impl EditedSequences {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<PlacedEdits>>> {
+impl SequenceSteps {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<PlacedSteps>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// From the next run on the sequence is edited so.
-    pub fn insert(&self, sequence: u32, edits: Arc<PlacedEdits>) {
-        self.lock().insert(sequence, edits);
+    /// From the next run on the sequence is changed so.
+    pub fn insert(&self, sequence: u32, steps: Arc<PlacedSteps>) {
+        self.lock().insert(sequence, steps);
     }
     /// From the next run on the sequence is as the model makes it.
     pub fn remove(&self, sequence: u32) {
@@ -35,66 +35,64 @@ impl EditedSequences {
 }
 
 /// Which sequences a backend changes.
-enum Edited {
-    Some(EditedSequences),
-    /// All; and the steps that have changed one.
-    Every {
-        edits: Arc<Edits>,
-        steps: BTreeSet<usize>,
-    },
+enum Scope {
+    Some(SequenceSteps),
+    /// All; and the numbers of steps that have changed one.
+    Every(Arc<ResolvedSteps>, BTreeSet<usize>),
 }
 
-/// A backend around another one that edits some or all sequences.
-pub struct EditedBackend {
+/// A backend around another one that changes some or all sequences.
+pub struct InterveningBackend {
     inner: Box<dyn Backend>,
-    edited: Edited,
+    scope: Scope,
     /// Rows of the batch, and its seed.
     rows: usize,
     seed: Option<u64>,
-    /// The edited sequences of the batch.
-    active: Vec<(u32, Span, Arc<PlacedEdits>)>,
-    /// Queries, keys and values so far of sequences whose weights of attention are edited, by sequence and op.
+    /// The sequences of the batch that are changed.
+    active: Vec<(u32, Span, Arc<PlacedSteps>)>,
+    /// Queries, keys and values so far of sequences whose weights of attention are changed, by sequence and op.
     held: HashMap<(u32, usize), Vec<f32>>,
 }
 
-impl EditedBackend {
+impl InterveningBackend {
     /// A backend around another one that changes the sequences of a list.
-    pub fn new(inner: Box<dyn Backend>, edited: EditedSequences) -> EditedBackend {
-        EditedBackend { inner, edited: Edited::Some(edited), rows: 0, seed: None, active: vec![], held: HashMap::new() }
+    pub fn new(inner: Box<dyn Backend>, sequences: SequenceSteps) -> InterveningBackend {
+        InterveningBackend::scoped(inner, Scope::Some(sequences))
+    }
+
+    fn scoped(inner: Box<dyn Backend>, scope: Scope) -> InterveningBackend {
+        InterveningBackend { inner, scope, rows: 0, seed: None, active: vec![], held: HashMap::new() }
     }
 
     /// A backend around another one without a KV cache, for a batch whose sequences are all to be changed; that one itself if nothing is.
     ///
     /// # Errors
-    /// As [`Edits::on`], of any sequence.
+    /// As [`ResolvedSteps::on`], of any sequence.
     pub fn around(
         inner: Box<dyn Backend>,
-        edits: Option<&Arc<Edits>>,
+        steps: Option<&Arc<ResolvedSteps>>,
         batch: &Batch,
-    ) -> Result<Box<dyn Backend>, EditError> {
-        let Some(edits) = edits else { return Ok(inner) };
+    ) -> Result<Box<dyn Backend>, InterventionError> {
+        let Some(steps) = steps else { return Ok(inner) };
         for span in &batch.spans {
-            edits.on(&batch.tokens[span.row..span.row + span.rows], span.rows)?;
+            steps.on(&batch.tokens[span.row..span.row + span.rows], span.rows)?;
         }
-        Ok(Box::new(EditedBackend::every(inner, edits.clone())))
+        Ok(Box::new(InterveningBackend::every(inner, steps.clone())))
     }
 
     /// A backend around another one without a KV cache that changes every sequence, as far as its tokens have what a step is about.
-    pub fn every(inner: Box<dyn Backend>, edits: Arc<Edits>) -> EditedBackend {
-        let edited = Edited::Every { edits, steps: BTreeSet::new() };
-        EditedBackend { inner, edited, rows: 0, seed: None, active: vec![], held: HashMap::new() }
+    pub fn every(inner: Box<dyn Backend>, steps: Arc<ResolvedSteps>) -> InterveningBackend {
+        InterveningBackend::scoped(inner, Scope::Every(steps, BTreeSet::new()))
     }
 
     /// That every step has changed something so far, where every sequence is changed.
     ///
     /// # Errors
     /// Names the first that has not.
-    pub fn check_effect(&self) -> Result<(), EditError> {
-        let Edited::Every { edits, steps } = &self.edited else { return Ok(()) };
-        match edits.0.iter().find(|edit| !steps.contains(&edit.step)) {
-            Some(Edit { step, .. }) => {
-                Err(EditError::NoEffect { step: *step, what: "no sequence has such a position".into() })
-            }
+    pub fn check_effect(&self) -> Result<(), InterventionError> {
+        let Scope::Every(steps, effective) = &self.scope else { return Ok(()) };
+        match steps.iter().map(|step| step.number).find(|step| !effective.contains(step)) {
+            Some(step) => Err(InterventionError::NoEffect { step, what: "no sequence has such a position".into() }),
             None => Ok(()),
         }
     }
@@ -102,23 +100,23 @@ impl EditedBackend {
     /// Changes what an op has written.
     fn apply(&mut self, at: usize, op: &Op) -> BackendResult<()> {
         let whole = |region: Region| Region { rows: self.rows, ..region };
-        let weighed = |edits: &PlacedEdits| edits.weights(at).next().is_some();
+        let weighed = |steps: &PlacedSteps| steps.weights(at).next().is_some();
         let attention = match *op {
-            Op::Attend { qkv, lse, .. } if self.active.iter().any(|(_, _, edits)| weighed(edits)) => {
+            Op::Attend { qkv, lse, .. } if self.active.iter().any(|(_, _, steps)| weighed(steps)) => {
                 Some([self.inner.read(whole(qkv))?, self.inner.read(whole(lse))?])
             }
             _ => None,
         };
         if let (Some([rows, _]), Op::Attend { qkv, cache: Some(_), .. }) = (&attention, op) {
-            for (key, span, _) in self.active.iter().filter(|(_, _, edits)| weighed(edits)) {
+            for (key, span, _) in self.active.iter().filter(|(_, _, steps)| weighed(steps)) {
                 let held = self.held.entry((*key, at)).or_default();
                 held.truncate(span.past * qkv.cols);
                 held.extend(&rows[span.row * qkv.cols..(span.row + span.rows) * qkv.cols]);
             }
         }
-        let touched = |(_, span, edits): &&(u32, Span, Arc<PlacedEdits>)| {
+        let touched = |(_, span, steps): &&(u32, Span, Arc<PlacedSteps>)| {
             let here = span.past..span.past + span.rows;
-            edits.at(at).iter().any(|placed| placed.rows.within(here.clone()).next().is_some())
+            steps.of_op(at).iter().any(|placed| placed.rows.within(here.clone()).next().is_some())
         };
         if !self.active.iter().any(|one| touched(&one)) {
             return Ok(());
@@ -128,10 +126,10 @@ impl EditedBackend {
             _ => None,
         };
         let (mut values, mut shown) = (self.inner.read(whole(op.output()))?, BTreeMap::new());
-        for (key, span, edits) in self.active.iter().filter(touched) {
+        for (key, span, steps) in self.active.iter().filter(touched) {
             let cols = op.output().cols;
             let row_of = |position: usize| span.row + position - span.past;
-            if let Some([rows, sums]) = attention.as_ref().filter(|_| weighed(edits)) {
+            if let Some([rows, sums]) = attention.as_ref().filter(|_| weighed(steps)) {
                 let begun = self.held.get(&(*key, at)).map_or(&rows[..], Vec::as_slice);
                 let Some(mut own) = attended(op, *span, begun, sums) else { continue };
                 for (position, head) in
@@ -142,14 +140,14 @@ impl EditedBackend {
                     let dropped =
                         |key| draws.map_or(1.0, |draws| draws.factor(weight_index(row, head, own.heads.n_head, key)));
                     if let Some(weights) =
-                        reweighed(&own, position, edits.weights(at), (&dropped, &mut values[row * cols..][..cols]))
+                        reweighed(&own, position, steps.weights(at), (&dropped, &mut values[row * cols..][..cols]))
                         && matches!(op, Op::Attend { pattern: Some(_), .. })
                     {
                         shown.insert((row, head), weights);
                     }
                 }
             }
-            for placed in edits.at(at) {
+            for placed in steps.of_op(at) {
                 for position in placed.rows.within(span.past..span.past + span.rows) {
                     if let Some((columns, change, place)) = placed.columns(position) {
                         change.apply(place, columns, &mut values[row_of(position) * cols..][..cols]);
@@ -176,10 +174,10 @@ impl EditedBackend {
 fn reweighed<'a>(
     of: &AttentionHead,
     position: usize,
-    changes: impl Iterator<Item = (&'a Rows, &'a [usize], &'a WeightChange)>,
+    changes: impl Iterator<Item = (&'a Rows, &'a [usize], &'a WeightAction)>,
     (dropped, out): (&dyn Fn(usize) -> f32, &mut [f32]),
 ) -> Option<Vec<f32>> {
-    let mine = |(rows, heads, _): &(&Rows, &[usize], &WeightChange)| {
+    let mine = |(rows, heads, _): &(&Rows, &[usize], &WeightAction)| {
         heads.binary_search(&of.head).is_ok() && rows.contains(position)
     };
     let mut changes = changes.filter(mine).peekable();
@@ -219,34 +217,34 @@ fn weigh(of: &AttentionHead, [weights, changed]: [&[f32]; 2], (dropped, out): (&
     }
 }
 
-impl ColumnChange {
+impl ColumnAction {
     /// Changes columns of a row; `place` is that of the row among several.
     fn apply(&self, place: usize, columns: &[usize], row: &mut [f32]) {
         for (n, at) in columns.iter().enumerate() {
             let number = self.number(place, n);
             match self {
-                ColumnChange::Scale(_) => row[*at] *= number,
-                ColumnChange::Add(_) => row[*at] += number,
+                ColumnAction::Scale(_) => row[*at] *= number,
+                ColumnAction::Add(_) => row[*at] += number,
                 _ => row[*at] = number,
             }
         }
     }
 }
 
-impl WeightChange {
+impl WeightAction {
     /// Changes weights of a query: those of the keys from `first` on.
     pub(crate) fn apply(&self, (query, head): (usize, usize), first: usize, weights: &mut [f32]) {
         let keys = first..first + weights.len();
         match self {
-            WeightChange::Scale(factor, None) => weights.iter_mut().for_each(|weight| *weight *= factor),
-            WeightChange::Scale(factor, Some(some)) => {
-                part(some, |key| *key, keys).iter().for_each(|key| weights[key - first] *= factor);
+            WeightAction::Scale(factor, None) => weights.iter_mut().for_each(|weight| *weight *= factor),
+            WeightAction::Scale(factor, Some(some)) => {
+                some.range(keys).for_each(|key| weights[key - first] *= factor);
             }
-            WeightChange::Set(row) => {
+            WeightAction::Set(row) => {
                 weights.fill(0.0);
-                part(row, |(key, _)| *key, keys).iter().for_each(|(key, weight)| weights[key - first] = *weight);
+                row.range(keys).for_each(|(key, weight)| weights[key - first] = *weight);
             }
-            WeightChange::From(pattern) => {
+            WeightAction::From(pattern) => {
                 let (n_head, all) = (pattern.shape[1], pattern.shape[3]);
                 let row = &pattern.values[((head % n_head) * pattern.shape[2] + query) * all..][..all];
                 for (key, weight) in keys.zip(weights) {
@@ -257,7 +255,7 @@ impl WeightChange {
     }
 }
 
-impl Wrapper for EditedBackend {
+impl Wrapper for InterveningBackend {
     fn inner(&self) -> &dyn Backend {
         &*self.inner
     }
@@ -267,36 +265,32 @@ impl Wrapper for EditedBackend {
     fn feed(&mut self, batch: &Batch) -> BackendResult<()> {
         (self.rows, self.seed, self.active) = (batch.tokens.len(), batch.seed, vec![]);
         let spans = batch.spans.iter().enumerate();
-        match &mut self.edited {
-            Edited::Every { edits, steps } => {
+        match &mut self.scope {
+            Scope::Every(steps, effective) => {
                 for (n, span) in spans {
-                    let placed = edits.where_they_fit(&batch.tokens[span.row..span.row + span.rows]);
-                    steps.extend(placed.steps());
+                    let placed = steps.where_they_fit(&batch.tokens[span.row..span.row + span.rows]);
+                    effective.extend(placed.steps());
                     self.active.push((n as u32, *span, Arc::new(placed)));
                 }
             }
-            Edited::Some(edited) => {
-                let edited = edited.lock();
-                for (n, span) in spans.filter(|_| !edited.is_empty()) {
+            Scope::Some(sequences) => {
+                let changed = sequences.lock();
+                for (n, span) in spans.filter(|_| !changed.is_empty()) {
                     let key = batch.blocks.get(span.table).copied().unwrap_or(n as u32);
-                    if let Some(edits) = edited.get(&key) {
-                        self.active.push((key, *span, edits.clone()));
+                    if let Some(steps) = changed.get(&key) {
+                        self.active.push((key, *span, steps.clone()));
                     }
                 }
-                self.held.retain(|(key, _), _| edited.contains_key(key));
+                self.held.retain(|(key, _), _| changed.contains_key(key));
             }
         }
         self.inner.feed(batch)
     }
     fn forward(&mut self, ops: Ops) -> BackendResult<()> {
-        let mut edited: Vec<usize> = vec![];
-        for (_, _, edits) in &self.active {
-            edited.extend(edits.by_op.keys());
-        }
-        edited.sort_unstable();
-        edited.dedup();
+        let changed: BTreeSet<usize> =
+            self.active.iter().flat_map(|(_, _, steps)| steps.by_op.keys().copied()).collect();
         let mut done = 0;
-        for at in edited {
+        for at in changed {
             let Some(end) = at.checked_sub(ops.start()).filter(|end| (done..ops.len()).contains(end)) else { continue };
             self.inner.forward(ops.part(done..=end))?;
             self.apply(at, &ops.as_slice()[end])?;
