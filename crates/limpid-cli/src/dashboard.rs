@@ -2,7 +2,7 @@
 //! of its own, so that it answers keys and a new size of the window while a step takes its time. Without the feature `ui`,
 //! without a terminal or in a tiny one there is none, and `show::Progress` says the same in lines.
 
-use limpid::train::Step;
+use limpid::train::StepReport;
 
 /// What is known after a step, beside the step.
 pub struct Now {
@@ -23,7 +23,7 @@ pub struct Now {
 
 impl Now {
     /// A step and what is known after it, name and value.
-    pub fn numbers(&self, step: &Step) -> Vec<(&'static str, String)> {
+    pub fn numbers(&self, step: &StepReport) -> Vec<(&'static str, String)> {
         use crate::show::{count, duration};
         let loss = |loss: Option<f64>| loss.map_or("-".into(), |v| format!("{v:.4}"));
         let mut numbers = vec![
@@ -53,7 +53,7 @@ mod drawn {
     use super::Now;
     use crate::machine::{ignores_closed_terminal, peak_rss};
     use crate::show::{bytes, commas, spelled};
-    use limpid::train::{LayerUpdate, Step, log};
+    use limpid::train::{LayerUpdate, StepReport, log};
     use limpid_base::units::tick;
     use limpid_report::smoothed;
     use ratatui::backend::CrosstermBackend;
@@ -156,7 +156,7 @@ mod drawn {
         }
 
         /// A step was done.
-        pub fn step(&self, step: &Step, now: &Now) {
+        pub fn step(&self, step: &StepReport, now: &Now) {
             let mut screen = self.screen();
             screen.step = step.step;
             screen.numbers = now.numbers(step);
@@ -518,7 +518,7 @@ mod drawn {
             let (loss, val) = (Some(1.01), Some(1.25));
             let now = Now { loss, val, per_second: 30_700.0, share: Some(0.57), left: 12.5, all_reduce: None };
             screen.numbers =
-                now.numbers(&Step { step: 10_000, loss: Some(1.01), norm: Some(0.5), rate: 1e-3, tokens: 768 });
+                now.numbers(&StepReport { step: 10_000, loss: Some(1.01), norm: Some(0.5), rate: 1e-3, tokens: 768 });
             screen.lines.push_back("step 10000: val loss 1.2500 on 20,032 tokens".into());
             let update = |i: usize| LayerUpdate {
                 layer: format!("blocks.{i}"),
@@ -554,7 +554,7 @@ mod drawn {
             // of several processes
             let now = Now { all_reduce: Some([0.034, 0.121]), share: None, ..now };
             screen.numbers =
-                now.numbers(&Step { step: 10_000, loss: Some(1.01), norm: Some(0.5), rate: 1e-3, tokens: 768 });
+                now.numbers(&StepReport { step: 10_000, loss: Some(1.01), norm: Some(0.5), rate: 1e-3, tokens: 768 });
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
             terminal.draw(|frame| view(frame, &screen, false)).unwrap();
             let seen: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
@@ -566,7 +566,7 @@ mod drawn {
 #[cfg(not(feature = "ui"))]
 mod none {
     use super::Now;
-    use limpid::train::{LayerUpdate, Step};
+    use limpid::train::{LayerUpdate, StepReport};
     use std::path::Path;
     use std::sync::{Arc, atomic::AtomicBool};
 
@@ -579,7 +579,7 @@ mod none {
             None
         }
         /// Nobody is told.
-        pub fn step(&self, _: &Step, _: &Now) {}
+        pub fn step(&self, _: &StepReport, _: &Now) {}
         /// Nobody is told.
         pub fn validated(&self, _: u64, _: f64) {}
         /// Nobody is told.

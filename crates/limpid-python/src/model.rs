@@ -17,7 +17,7 @@ use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
 use pythonize::pythonize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -412,7 +412,8 @@ impl Lm {
     /// The same model with every run changed: steps are dictionaries, as docs/interventions.md has them. Both share the weights, and this one
     /// stays as it is.
     fn intervene(&self, py: Python, steps: &Bound<PyAny>) -> PyResult<Lm> {
-        let steps: Interventions = as_json(steps)?.parse().map_err(|error: InterventionError| raised(error.into()))?;
+        let steps: Interventions =
+            as_json(steps)?.parse().map_err(|error: InterventionError| raised(limpid::Error::from(error)))?;
         self.run(py, |lm| lm.intervene(&steps)).map(Lm::from)
     }
 
@@ -484,7 +485,7 @@ impl Lm {
         let mut body = json!({ "prompt": prompt });
         let steps = steps(&lm);
         if !steps.is_empty() {
-            body["interventions"] = steps.into();
+            body["interventions"] = json!(steps);
         }
         let page = py.detach(|| {
             let lm = Arc::new(lm.without_interventions());

@@ -30,4 +30,4 @@ pub use ranks::team::AllReduce;
 pub use ranks::{Ranks, RanksError, Solo};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
 pub use run::{Control, LayerUpdate, Observer, RECENT, Resumable, Run, Summary, TrainEvent};
-pub use trainer::{Branch, Gradient, Step, Trainer};
+pub use trainer::{Branch, Gradient, StepReport, Trainer};

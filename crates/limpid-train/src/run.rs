@@ -36,7 +36,7 @@ use crate::log::writer::Log;
 use crate::preflight::preflight;
 use crate::ranks::team::AllReduce;
 use crate::recipe::{Divergence, Recipe, RunOptions, RunSettings};
-use crate::trainer::{Gradient, Step, Trainer, Weights};
+use crate::trainer::{Gradient, StepReport, Trainer, Weights};
 use limpid_base::files::OutputFile;
 use limpid_base::plural::plural;
 use limpid_checkpoint::Carried;
@@ -55,7 +55,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrainEvent {
     /// A step was done; with the seconds since the run began or was resumed.
-    Step(Step, f64),
+    Step(StepReport, f64),
     /// What adding up gradients and spreading parameters took of a step, if several processes train. It comes before the event of the
     /// step.
     AllReduce(u64, AllReduce),
@@ -360,7 +360,7 @@ impl<'a> Run<'a> {
     }
 
     /// Logs a step's numbers. Returns whether to stop.
-    fn log_step(&mut self, step: &Step, moved: [u64; 2], tell: Tell) -> bool {
+    fn log_step(&mut self, step: &StepReport, moved: [u64; 2], tell: Tell) -> bool {
         let mut line = serde_json::json!({
             "step": step.step, "learning_rate": step.rate, "tokens": self.state.tokens, "seconds": self.state.seconds,
         });
@@ -389,7 +389,7 @@ impl<'a> Run<'a> {
     }
 
     /// Logs what a step's update did to each layer, if that was measured. Returns whether to stop.
-    fn log_layers(&mut self, step: &Step, tell: Tell) -> bool {
+    fn log_layers(&mut self, step: &StepReport, tell: Tell) -> bool {
         if self.changes.is_empty() || step.loss.is_none() {
             return false;
         }
@@ -442,7 +442,7 @@ impl<'a> Run<'a> {
     }
 
     /// Does one step; none if training was rolled back instead.
-    fn advance(&mut self, batches: &Batches, evaluates: bool, tell: Tell) -> Result<Option<Step>> {
+    fn advance(&mut self, batches: &Batches, evaluates: bool, tell: Tell) -> Result<Option<StepReport>> {
         self.changes = self.changes_to_measure();
         let rate = self.trainer.recipe.rate(self.trainer.step);
         if self.trainer.runs_ahead() {
@@ -477,7 +477,7 @@ impl<'a> Run<'a> {
     }
 
     /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation, a save or a look comes first.
-    fn step_ahead(&mut self, batches: &Batches, evaluates: bool, rate: f64) -> Result<Option<Step>> {
+    fn step_ahead(&mut self, batches: &Batches, evaluates: bool, rate: f64) -> Result<Option<StepReport>> {
         let sigma = self.options.spike_sigma;
         let spikes = (sigma > 0.0).then(|| limit(&self.state.recent, sigma, self.trainer.targets(batches)));
         let most = spikes.flatten();
@@ -520,7 +520,7 @@ impl<'a> Run<'a> {
     }
 
     /// Reports the batch of a step that was not finite, and rolls back if the settings say so. Other errors are returned.
-    fn after_failure(&mut self, batches: &Batches, error: TrainError, tell: Tell) -> Result<Option<Step>> {
+    fn after_failure(&mut self, batches: &Batches, error: TrainError, tell: Tell) -> Result<Option<StepReport>> {
         if !matches!(error, TrainError::NotFinite { .. }) {
             return Err(error);
         }

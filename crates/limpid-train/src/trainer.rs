@@ -43,7 +43,7 @@ pub(crate) type Weights = Vec<(Region, Vec<f32>)>;
 
 /// What one step found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct StepReport {
     /// Its number, from 1.
     pub step: u64,
     /// Mean loss of its batch, before the update; none if the batch had no target.
@@ -234,7 +234,7 @@ impl Trainer {
     /// # Errors
     /// If a loss or the gradient is not finite; the weights are then unchanged, and the error names the tensor. If the backend fails;
     /// unless the device is lost, training can continue from the step that [`Trainer::step`] says.
-    pub fn step(&mut self, batches: &Batches) -> Result<Step> {
+    pub fn step(&mut self, batches: &Batches) -> Result<StepReport> {
         let gradient = self.gradient(batches)?;
         self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
     }
@@ -381,7 +381,13 @@ impl Trainer {
     /// # Errors
     /// If the gradient is not finite, or the backend cannot update; the weights are then unchanged. If the backend cannot report, or
     /// cannot move the average; the step is then done all the same, and the rest of it is done before the next one.
-    pub fn update(&mut self, batches: &Batches, gradient: Gradient, rate: f64, watch: &mut [Change]) -> Result<Step> {
+    pub fn update(
+        &mut self,
+        batches: &Batches,
+        gradient: Gradient,
+        rate: f64,
+        watch: &mut [Change],
+    ) -> Result<StepReport> {
         let done = self.update_own(batches, gradient, rate, watch)?;
         self.settle()?;
         Ok(done)
@@ -395,7 +401,7 @@ impl Trainer {
         gradient: Gradient,
         rate: f64,
         watch: &mut [Change],
-    ) -> Result<Step> {
+    ) -> Result<StepReport> {
         let Gradient { loss, tokens, .. } = gradient;
         if loss.is_none() {
             return Ok(self.skip_update(tokens, rate));
@@ -403,13 +409,13 @@ impl Trainer {
         let pieces = self.team.cut(watch);
         self.begin_update(rate, None, &pieces)?;
         let norm = self.end_update(batches, pieces, watch)?.expect("an update without a limit is not held back");
-        Ok(Step { step: self.step, loss, norm: Some(norm), rate, tokens })
+        Ok(StepReport { step: self.step, loss, norm: Some(norm), rate, tokens })
     }
 
     /// Counts a step that has no target.
-    fn skip_update(&mut self, tokens: usize, rate: f64) -> Step {
+    fn skip_update(&mut self, tokens: usize, rate: f64) -> StepReport {
         self.step += 1;
-        Step { step: self.step, loss: None, norm: None, rate, tokens }
+        StepReport { step: self.step, loss: None, norm: None, rate, tokens }
     }
 
     /// Whether steps should begin before the last one's report is taken ([`Trainer::step_ahead`]).
@@ -430,7 +436,7 @@ impl Trainer {
         rate: f64,
         watch: &mut [Change],
         continues: bool,
-    ) -> Result<Option<Step>> {
+    ) -> Result<Option<StepReport>> {
         let all = 0..self.recipe.accumulate as u64;
         let begun = if let Gradients::Ahead(begun) = self.gradients {
             self.gradients = Gradients::Waiting;
@@ -459,7 +465,7 @@ impl Trainer {
         let loss = sum? / begun.count.targets as f64;
         dropped?;
         let Some(norm) = ended? else { return Ok(None) };
-        Ok(Some(Step { step: self.step, loss: Some(loss), norm: Some(norm), rate, tokens: begun.count.tokens }))
+        Ok(Some(StepReport { step: self.step, loss: Some(loss), norm: Some(norm), rate, tokens: begun.count.tokens }))
     }
 
     /// The losses of a step's last micro-batch, and the sum above which the mean loss of the step is more than `most`.

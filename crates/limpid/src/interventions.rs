@@ -1,5 +1,6 @@
-//! Interventions held against a model. [`Lm::intervene`] checks their steps, runs the prompts that values come from, and returns a model that
-//! applies them in every run. Read `trace::interventions` for what steps are, and for how a run is changed.
+//! Interventions held against a model. [`Lm::intervene`] checks their steps, runs the prompts that values come from,
+//! and returns a model that applies them in every run. Read `trace::interventions` for what steps are, and for how a
+//! run is changed.
 
 use crate::Lm;
 use crate::error::{Error, Result};

@@ -757,7 +757,7 @@ fn headline(row: SummaryRow) -> String {
 
 /// Formats a number as the summary does; NaN is spelled out.
 fn short(v: f64) -> String {
-    if v.is_nan() { v.to_string() } else { short(v) }
+    if v.is_nan() { v.to_string() } else { limpid_base::units::short(v) }
 }
 
 /// Lines of texts to look at.

@@ -19,7 +19,9 @@ use limpid::engine::EngineLimits;
 use limpid::generate::{Options, Sampler, generate, prompt_ids};
 use limpid::matrix::Precision;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::{AllReduce, Control, RECENT, Ranks, Recipe, Run, Solo, Step, Summary, TrainError, TrainEvent, log};
+use limpid::train::{
+    AllReduce, Control, RECENT, Ranks, Recipe, Run, Solo, StepReport, Summary, TrainError, TrainEvent, log,
+};
 use limpid::{Lm, Machine, Training, TrainingPlan};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -544,7 +546,7 @@ fn recent(folder: &Path, step: u64) -> VecDeque<f64> {
 }
 
 impl Shown {
-    fn add(&mut self, step: &Step) {
+    fn add(&mut self, step: &StepReport) {
         self.rate.add(step.tokens);
         if let Some(loss) = step.loss {
             self.recent.push_back(loss);
@@ -552,7 +554,7 @@ impl Shown {
         }
     }
 
-    fn now(&self, step: &Step) -> Now {
+    fn now(&self, step: &StepReport) -> Now {
         let per_second = self.rate.per_second();
         let steps_a_second = per_second / step.tokens as f64;
         let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
@@ -564,7 +566,7 @@ impl Shown {
     }
 
     /// The text of the progress bar, as wide as there is room, or a line of a log.
-    fn text(&self, step: &Step, line: bool) -> String {
+    fn text(&self, step: &StepReport, line: bool) -> String {
         let numbers = self.now(step).numbers(step).into_iter();
         let said = |(name, value): (&str, String)| match name {
             "lr" | "grad norm" if !line => None,

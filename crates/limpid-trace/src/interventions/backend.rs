@@ -1,8 +1,9 @@
-//! The backend that applies steps: it stops after each op that they change, changes rows of what the op wrote, and continues.
+//! The backend that applies steps: it stops after each op that they change, changes rows of what the op wrote, and
+//! continues.
 //!
-//! Attention weights are never in memory while a model runs. So a change of weights adds Σ Δp v to the head's output, where the weights p come
-//! from a [`Sheet`]: weights that stay the same change no bit. As weights are computed before what a head reads with them, those of an op
-//! change first, whatever the order of the list, all of a query together.
+//! Attention weights are never in memory while a model runs. So a change of weights adds Σ Δp v to the head's output,
+//! where the weights p come from a [`Sheet`]: weights that stay the same change no bit. As weights are computed before
+//! what a head reads with them, those of an op change first, whatever the order of the list, all of a query together.
 
 use super::{ColumnAction, InterventionError, PlacedSteps, ResolvedSteps, Rows, WeightAction};
 use crate::Labelled;
@@ -16,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which sequences of an [`InterveningBackend`] are changed, and how. Clones share one list.
 ///
-/// With a KV cache, a sequence is identified by its first block, which it must not share; without one, by its place in the batch.
+/// With a KV cache, a sequence is identified by its first block, which it must not share; without one, by its place in
+/// the batch.
 #[derive(Clone, Default)]
 pub struct SequenceSteps(Arc<Mutex<HashMap<u32, Arc<PlacedSteps>>>>);
 
@@ -64,7 +66,8 @@ impl InterveningBackend {
         InterveningBackend { inner, scope, rows: 0, seed: None, active: vec![], held: HashMap::new() }
     }
 
-    /// A backend around another one without a KV cache, for a batch whose sequences are all to be changed; that one itself if nothing is.
+    /// A backend around another one without a KV cache, for a batch whose sequences are all to be changed; that one
+    /// itself if nothing is.
     ///
     /// # Errors
     /// As [`ResolvedSteps::on`], of any sequence.
@@ -80,7 +83,8 @@ impl InterveningBackend {
         Ok(Box::new(InterveningBackend::every(inner, steps.clone())))
     }
 
-    /// A backend around another one without a KV cache that changes every sequence, as far as its tokens have what a step is about.
+    /// A backend around another one without a KV cache that changes every sequence, as far as its tokens have what a
+    /// step is about.
     pub fn every(inner: Box<dyn Backend>, steps: Arc<ResolvedSteps>) -> InterveningBackend {
         InterveningBackend::scoped(inner, Scope::Every(steps, BTreeSet::new()))
     }
@@ -169,8 +173,8 @@ impl InterveningBackend {
     }
 }
 
-/// Changes the weights of one query of a head: adds to the row of the op's output what all changes are worth together, and returns the
-/// weights; none if nothing changes them.
+/// Changes the weights of one query of a head: adds to the row of the op's output what all changes are worth together,
+/// and returns the weights; none if nothing changes them.
 fn reweighed<'a>(
     of: &AttentionHead,
     position: usize,
@@ -189,8 +193,8 @@ fn reweighed<'a>(
     Some(changed)
 }
 
-/// What attention of a sequence is computed from, from its beginning, as if all of it ran now. `rows` are queries, keys and values of the
-/// batch or, with a cache, of the sequence so far; `sums` the batch's logs of sums of exponentials.
+/// What attention of a sequence is computed from, from its beginning, as if all of it ran now. `rows` are queries, keys
+/// and values of the batch or, with a cache, of the sequence so far; `sums` the batch's logs of sums of exponentials.
 fn attended(op: &Op, span: Span, rows: &[f32], sums: &[f32]) -> Option<AttentionHead> {
     let Op::Attend { qkv, cache, lse, heads, scoring, .. } = *op else { return None };
     let (all, own) = (span.past + span.rows, span.row * lse.cols..(span.row + span.rows) * lse.cols);
@@ -202,7 +206,8 @@ fn attended(op: &Op, span: Span, rows: &[f32], sums: &[f32]) -> Option<Attention
     Some(AttentionHead { qkv: tensor(rows), lse: tensor(sums), heads, head: 0, span, scoring, changes: [].into() })
 }
 
-/// Adds to a row of the op's output what other weights of one query are worth; `dropped` is what dropout multiplies the weight of a key with.
+/// Adds to a row of the op's output what other weights of one query are worth; `dropped` is what dropout multiplies the
+/// weight of a key with.
 fn weigh(of: &AttentionHead, [weights, changed]: [&[f32]; 2], (dropped, out): (&dyn Fn(usize) -> f32, &mut [f32])) {
     let values = of.heads.of_head(of.head)[2].clone();
     let cols = of.qkv.values.len() / of.span.rows;

@@ -198,8 +198,8 @@ impl<'a> Fields<'a> {
     }
 
     fn direction(&self) -> Read<Direction> {
-        let expected = "{\"vector\": [numbers]}, {\"file\": \"NAME.gguf\"} or {\"difference\": [\"one prompt\", \"another\"], \
-                        \"pos\": -1}";
+        let expected = "{\"vector\": [numbers]}, {\"file\": \"NAME.gguf\"} or {\"difference\": [\"one prompt\", \
+                        \"another\"], \"pos\": -1}";
         let text = |value: &Value| value.as_str().map(String::from);
         self.needed("add", expected, |add| {
             let object = add.as_object()?;

@@ -1,9 +1,10 @@
 //! Interventions: a run whose activations are changed on the way (docs/interventions.md).
 //!
-//! [`Interventions`] are a list of [`Step`]s, built in Rust or read from JSON (`steps.rs`, `json.rs`), without a model. Held against a model
-//! they are [`ResolvedSteps`], and for a prompt [`PlacedSteps`] (`resolved.rs`); whoever resolves them runs the prompts that values come from.
-//! [`InterveningBackend`] wraps another backend and applies them (`backend.rs`). Ops and kernels are unaware of it, and sequences without
-//! steps run unchanged beside the others in one batch.
+//! [`Interventions`] are a list of [`Step`]s, built in Rust or read from JSON (`steps.rs`, `json.rs`), without a model.
+//! Held against a model they are [`ResolvedSteps`], and for a prompt [`PlacedSteps`] (`resolved.rs`); whoever resolves
+//! them runs the prompts that values come from. [`InterveningBackend`] wraps another backend and applies them
+//! (`backend.rs`). Ops and kernels are unaware of it, and sequences without steps run unchanged beside the others in
+//! one batch.
 
 mod backend;
 mod json;
@@ -90,8 +91,8 @@ pub enum InterventionError {
     },
     /// A changed run that is NaN or infinite, though the model's weights are finite.
     #[error(
-        "step {step} is too large: it changes `{name}` by numbers up to {most:e}, and the changed run is NaN or infinite; \
-         take smaller numbers"
+        "step {step} is too large: it changes `{name}` by numbers up to {most:e}, and the changed run is NaN or \
+         infinite; take smaller numbers"
     )]
     TooLarge {
         /// The step with the largest numbers.

@@ -1,7 +1,9 @@
-//! Steps held against a model: which op writes what they change, which columns, and what becomes of these; and placed in a prompt.
+//! Steps held against a model: which op writes what they change, which columns, and what becomes of these; and placed
+//! in a prompt.
 //!
-//! A [`ResolvedStep`] changes some columns of what one op writes, or attention weights, at some positions of a sequence. [`ResolvedSteps::on`]
-//! places a list of them in a prompt: it resolves the positions and checks that each step changes something.
+//! A [`ResolvedStep`] changes some columns of what one op writes, or attention weights, at some positions of a
+//! sequence. [`ResolvedSteps::on`] places a list of them in a prompt: it resolves the positions and checks that each
+//! step changes something.
 
 use super::{InterventionError, Rows};
 use crate::names::{self, Derived};
@@ -63,7 +65,8 @@ enum Part {
     Weights { heads: Arc<[usize]>, pattern: Pattern, action: WeightAction },
 }
 
-/// Weights of attention: of how many heads, which keys a query sees, and how many numbers a query, and what it reads, have together.
+/// Weights of attention: of how many heads, which keys a query sees, and how many numbers a query, and what it reads,
+/// have together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pattern {
     n_head: usize,
@@ -390,7 +393,8 @@ impl StepPositions {
     }
 }
 
-/// A position that may be counted from the end of so many tokens: -1 is the last. One that is not negative may lie beyond them.
+/// A position that may be counted from the end of so many tokens: -1 is the last. One that is not negative may lie
+/// beyond them.
 pub fn position_in(at: i64, tokens: usize) -> Option<usize> {
     usize::try_from(at).ok().or_else(|| tokens.checked_sub(at.unsigned_abs() as usize))
 }
@@ -477,18 +481,19 @@ impl ResolvedStep {
         }
     }
 
-    /// That a run of so many tokens has what is put into these positions: a patch goes from each position to the same one.
+    /// That a run of so many tokens has what is put into these positions: a patch goes from each position to the same
+    /// one.
     fn fits_source(&self, tokens: usize, rows: &Rows, prompt: usize) -> Result<(), InterventionError> {
         let (step, name) = (self.number, &self.name);
         let what = match rows.last() {
             Some(at) if at >= prompt => format!(
-                "`{name}` is patched at position {at} from a run of {}, and the prompt has {prompt}: what follows the prompt has no \
-                 counterpart, so give \"pos\": \"prompt\"",
+                "`{name}` is patched at position {at} from a run of {}, and the prompt has {prompt}: what follows \
+                 the prompt has no counterpart, so give \"pos\": \"prompt\"",
                 plural(tokens, "token")
             ),
             _ if tokens != prompt => format!(
-                "`{name}` is patched from a run of {}, and the prompt has {prompt}: give a source of the same length, or `pos` and \
-                 `from_pos`",
+                "`{name}` is patched from a run of {}, and the prompt has {prompt}: give a source of \
+                 the same length, or `pos` and `from_pos`",
                 plural(tokens, "token")
             ),
             _ => return Ok(()),

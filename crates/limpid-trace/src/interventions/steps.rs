@@ -1,4 +1,5 @@
-//! Interventions as they are asked for: steps with names, numbers and prompts, not yet held against a model. JSON is their serde form.
+//! Interventions as they are asked for: steps with names, numbers and prompts, not yet held against a model. JSON is
+//! their serde form.
 
 use super::InterventionError;
 use serde::{Deserialize, Serialize, Serializer};
@@ -278,7 +279,8 @@ impl Step {
         Action::FreezeAttention { layer: None, from }.into()
     }
 
-    /// Adds vectors to the residual stream, times [`Step::by`], after all layers that have one or some ([`Step::layer`]).
+    /// Adds vectors to the residual stream, times [`Step::by`], after all layers that have one or some
+    /// ([`Step::layer`]).
     pub fn control_vector(control_vector: impl Into<LayerVectors>) -> Step {
         Action::ControlVector { control_vector: control_vector.into(), by: 1.0, layer: None }.into()
     }

@@ -1,5 +1,5 @@
-//! Steps that name files: control vectors of llama.cpp, and directions. [`Lm::intervene`] puts their numbers in place of their names, so that a
-//! receipt has them, and whoever resolves the steps of others never reads a file for them.
+//! Steps that name files: control vectors of llama.cpp, and directions. [`Lm::intervene`] puts their numbers in place
+//! of their names, so that a receipt has them, and whoever resolves the steps of others never reads a file for them.
 
 use crate::Lm;
 use crate::checkpoint::{CheckpointError, ControlVector, safetensors_file};
