@@ -13,7 +13,6 @@ mod glass;
 mod live;
 mod llmc;
 #[cfg(feature = "serve")]
-mod load;
 mod look;
 mod machine;
 mod models;
@@ -501,8 +500,8 @@ mod tests {
     #[test]
     fn no_flag_loses_a_value() {
         #[rustfmt::skip]
-        const LISTS: [&str; 25] = [
-            "adapter", "add_special_tokens", "against", "allow_host", "clients", "cors_origin", "diagram", "freeze", "head", "layers", "lora_targets",
+        const LISTS: [&str; 24] = [
+            "adapter", "add_special_tokens", "against", "allow_host", "cors_origin", "diagram", "freeze", "head", "layers", "lora_targets",
             "negative", "plot", "plot_out", "positive", "prompt", "segments", "special", "stop", "tensor", "to_head", "tokens", "train_only",
             "unit", "via",
         ];

@@ -45,9 +45,6 @@ enum What {
     Decode(InferenceArgs),
     /// Text to ids, on one thread and on all
     Encode(EncodeArgs),
-    /// A server with many clients: tokens a second, time to the first token and between tokens
-    #[cfg(feature = "serve")]
-    Serve(crate::load::LoadArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -106,8 +103,6 @@ pub fn run(args: Args) -> Result<()> {
         What::Prefill(args) => prefill(&args),
         What::Decode(args) => decode(&args),
         What::Encode(args) => encode(args),
-        #[cfg(feature = "serve")]
-        What::Serve(args) => crate::load::run(&args),
     }
 }
 

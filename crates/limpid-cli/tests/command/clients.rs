@@ -71,7 +71,8 @@ fn the_guide_runs() {
         "sh" => block.lines().map(String::from).collect(),
         _ => vec![],
     };
-    let (mut server, mut asked, curl) = (None, 0, Command::new("curl").arg("--version").output().is_ok());
+    let installed = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    let (mut server, mut asked, curl) = (None, 0, installed("curl"));
     for line in blocks.iter().flat_map(lines) {
         match line.split(' ').next().unwrap() {
             "limpid" if line.starts_with("limpid serve ") => server = Some(Running::start(&f, &line)),
@@ -84,7 +85,12 @@ fn the_guide_runs() {
                 assert!(metrics || last == "data: [DONE]" || serde_json::from_str::<Value>(&last).is_ok(), "{seen}");
                 asked += 1;
             }
-            "curl" => println!("left out: there is no curl"),
+            "hey" if installed("hey") => {
+                let line = line.replace("http://127.0.0.1:8080", &server.as_ref().unwrap().url);
+                let seen = run(Command::new("sh").args(["-euc", &line]));
+                assert!(seen.contains("[200]\t40 responses"), "{seen}");
+            }
+            program @ ("curl" | "hey") => println!("left out: there is no {program}"),
             other => panic!("{other}"),
         }
     }

@@ -314,37 +314,6 @@ fn answers_replay_on_the_checkpoint_that_gave_them() {
     assert_eq!(known, answers.lock().unwrap().len());
 }
 
-/// Every token of every answer is counted, at a server of its own, at another one, and with random arrivals.
-#[test]
-fn a_server_is_measured() {
-    let f = Folder::new("serve-load");
-    train(&f, "--steps 2");
-    let load = "bench serve --model m --threads 1 --prompt-tokens 8 --max-tokens 4 --json";
-    let found = f.json(&format!("{load} --clients 1,3 --requests 2 --shared-prefix 4"));
-    let loads = found["loads"].as_array().unwrap();
-    assert_eq!(loads.iter().map(|load| load["clients"].as_str().unwrap()).collect::<Vec<_>>(), ["1", "3"]);
-    for (load, answers) in loads.iter().zip([2, 6]) {
-        for of in [&load["served"], &load["engine_alone"]] {
-            assert_eq!(of["tokens"], 4 * answers, "{load}");
-            assert!(of["tok_s"].as_f64().unwrap() > 0.0 && of["first_p50_s"].as_f64() <= of["first_p99_s"].as_f64());
-        }
-    }
-    assert!(found["spread"].as_f64().unwrap() >= 1.0, "{found}");
-    let other = Serving::start(&f, "");
-    let found = f.json(&format!("{load} --rate 200 --requests 5 --against http://{}/", other.address));
-    assert_eq!(
-        (&found["loads"][0]["served"]["tokens"], &found["loads"][0]["engine_alone"]),
-        (&json!(20), &json!(null))
-    );
-    f.fails(1, &format!("{load} --against ftp://nowhere"), &["\"ftp://nowhere\" is not a server's address"]);
-    let large = load.replace("--prompt-tokens 8", "--prompt-tokens 30");
-    f.fails(2, &large, &["--prompt-tokens 30 and --max-tokens 4 must be 1 to 32 together"]);
-    let keyed = Serving::start(&f, "--api-key secret");
-    let address = format!("--clients 1 --requests 1 --against http://{}", keyed.address);
-    f.fails(1, &format!("{load} {address}"), &["the server answered http/1.1 401", "invalid_api_key"]);
-    assert_eq!(f.json(&format!("{load} {address} --api-key secret"))["loads"][0]["served"]["tokens"], 4);
-}
-
 /// A change that a request asks for is made only where the server's owner allows it; its receipt is replayed, and one that was altered is
 /// found out.
 #[test]
