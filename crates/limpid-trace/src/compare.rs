@@ -3,6 +3,7 @@
 use super::TraceError;
 use super::explain::lse;
 use super::layers::{LayerTrace, OUTPUTS};
+use limpid_core::numeric::math;
 
 /// Two runs, row by row of their batches.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +63,7 @@ pub fn compare(a: &mut LayerTrace, b: &mut LayerTrace) -> Result<TraceComparison
 /// KL(P, Q) = sum P ln(P / Q), of logarithms of probabilities.
 pub(super) fn divergence(p: &[f64], q: &[f64]) -> f64 {
     let each = p.iter().zip(q).filter(|(p, _)| **p > f64::NEG_INFINITY);
-    let sum: f64 = each.map(|(p, q)| p.exp() * (p - q)).sum();
+    let sum: f64 = each.map(|(p, q)| math::exp_f64(*p) * (p - q)).sum();
     if sum < 0.0 { 0.0 } else { sum }
 }
 

@@ -6,6 +6,7 @@
 //! positive ones are. `limpid::directions` takes the rows from a model.
 
 use limpid_base::nearest::nearest;
+use limpid_core::numeric::math;
 use limpid_core::numeric::random;
 use std::str::FromStr;
 
@@ -185,7 +186,7 @@ fn probe(positive: &[Vec<f64>], negative: &[Vec<f64>]) -> (Vec<f64>, f64) {
     for _ in 0..ROUNDS {
         let wrong = |(i, row): (usize, &Vec<f64>)| {
             let y = if i < positive.len() { 1.0 } else { 0.0 };
-            (1.0 / (1.0 + libm::exp(-dot(row, &ahead.0) - ahead.1)) - y) / rows.len() as f64
+            (1.0 / (1.0 + math::exp_f64(-dot(row, &ahead.0) - ahead.1)) - y) / rows.len() as f64
         };
         let wrong: Vec<f64> = rows.iter().enumerate().map(wrong).collect();
         let slope = combined(&rows, wrong.iter().copied());

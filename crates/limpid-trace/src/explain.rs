@@ -19,6 +19,7 @@ use limpid_core::config::{Activation, Axis, Constants, NormKind, Positions};
 use limpid_core::kernels::dropout::Draws;
 use limpid_core::kernels::{activate, norm};
 use limpid_core::model::{Axes, Component, ParamRole};
+use limpid_core::numeric::math;
 use limpid_core::ops::{Op, Region, Target};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -107,11 +108,11 @@ impl Operation {
             Operation::Minus => x - by,
             Operation::Times => x * by,
             Operation::Over => x / by,
-            Operation::Exp => x.exp(),
-            Operation::Ln => x.ln(),
+            Operation::Exp => math::exp_f64(x),
+            Operation::Ln => math::ln_f64(x),
             Operation::Sqrt => x.sqrt(),
-            Operation::Sine => x.sin(),
-            Operation::Cosine => x.cos(),
+            Operation::Sine => math::sin(x),
+            Operation::Cosine => math::cos(x),
             Operation::Activation(f, k) => activate::reference::value(f, k, x),
         }
     }
@@ -630,7 +631,7 @@ impl Explainer<'_> {
                 _ if even => (t, col, Operation::Sine),
                 _ => (t, col - 1, Operation::Cosine),
             };
-            let frequency = 10_000f64.powf(-(exponent as f64) / c as f64);
+            let frequency = math::pow(10_000.0, -(exponent as f64) / c as f64);
             let name = wave.name();
             let what = format!("The {name} of {place} / 10000^({exponent}/{c}), for position {t} and column {col}.");
             let draft = Draft::new(what).term("angle", constant(place as f64), Some(constant(frequency)));
@@ -851,5 +852,5 @@ fn last(name: &str) -> &str {
 /// The log of the sum of exponentials.
 pub(super) fn lse(logits: &[f32]) -> f64 {
     let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    top + logits.iter().map(|v| (f64::from(*v) - top).exp()).sum::<f64>().ln()
+    top + math::ln_f64(logits.iter().map(|v| math::exp_f64(f64::from(*v) - top)).sum())
 }

@@ -8,6 +8,7 @@
 
 use super::sheet::{AttentionHead, Sheet};
 use limpid_core::kernels::attend::Stage;
+use limpid_core::numeric::math;
 use limpid_core::ops::BLOCK;
 use serde::Serialize;
 use std::ops::Range;
@@ -164,7 +165,7 @@ impl Tally {
         let at = |j: usize| p.get(j).map_or(0.0, |p| f64::from(*p));
         let one = |j: usize| (at(j), usize::from(seen.contains(&j)));
         if seen.len() > 1 {
-            self.entropy.add(spread / (seen.len() as f64).ln());
+            self.entropy.add(spread / math::ln_f64(seen.len() as f64));
         }
         self.distance.add(p.iter().enumerate().map(|(j, p)| f64::from(*p) * t.abs_diff(j) as f64).sum());
         let equal = &self.earlier[t];
@@ -193,7 +194,8 @@ impl Tally {
 pub fn scores_of_weights(weights: &[f32], ids: &[u32], sees: impl Fn(usize) -> Range<usize>) -> HeadScores {
     let mut tally = Tally::new(ids);
     for (t, row) in weights.chunks_exact(ids.len().max(1)).enumerate() {
-        let (seen, part) = (sees(t), |p: &f32| if *p > 0.0 { -f64::from(*p) * f64::from(*p).ln() } else { 0.0 });
+        let (seen, part) =
+            (sees(t), |p: &f32| if *p > 0.0 { -f64::from(*p) * math::ln_f64(f64::from(*p)) } else { 0.0 });
         let p = &row[..seen.end];
         tally.add(t, &seen, p, p.iter().map(part).sum());
     }

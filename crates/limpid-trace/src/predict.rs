@@ -3,6 +3,7 @@
 use super::layers::LayerTrace;
 use super::{Labelled, TraceError};
 use limpid_core::kernels::classify::Row;
+use limpid_core::numeric::math;
 use limpid_core::numeric::simd::Level;
 use limpid_core::ops::{IGNORE, Target, Terms};
 use std::ops::Range;
@@ -64,7 +65,11 @@ impl Guess {
         });
         let aim = target.map_or(Target::None, Target::Token);
         let loss = Level::best().run(Row { logits, target: aim, terms: Terms::default(), weight: None });
-        Guess { id: best as u32, log_prob: f64::from(logits[best]).ln() as f32, target: rank.map(|rank| (loss, rank)) }
+        Guess {
+            id: best as u32,
+            log_prob: math::ln_f64(f64::from(logits[best])) as f32,
+            target: rank.map(|rank| (loss, rank)),
+        }
     }
 }
 
@@ -87,7 +92,7 @@ impl Prediction {
         }
         // ln p = logit - lse, which the likeliest token tells best
         let greatest = (0..before.len()).fold(0, |best, id| if before[id] > before[best] { id } else { best });
-        let lse = f64::from(before[greatest]) - f64::from(logits[greatest]).ln();
+        let lse = f64::from(before[greatest]) - math::ln_f64(f64::from(logits[greatest]));
         let mean: f64 =
             logits.iter().zip(&before).map(|(p, s)| f64::from(*p) * f64::from(*s)).filter(|v| !v.is_nan()).sum();
         let facts = |id: u32| {

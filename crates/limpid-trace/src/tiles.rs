@@ -9,6 +9,7 @@
 use super::sheet::Sheet;
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::config::axis;
+use limpid_core::numeric::math;
 use std::ops::Range;
 
 /// Cells of a tile in a row and in a column.
@@ -59,10 +60,10 @@ impl Code {
         match self {
             Code::F32 => NOT_FINITE,
             Code::Lin8 => clamp(1.0 + 253.0 * (v - lo) / (hi - lo), 1.0, 254.0) as u8,
-            Code::Log8 => clamp(254.0 + STEPS * (v / hi).log2(), 1.0, 254.0) as u8,
+            Code::Log8 => clamp(254.0 + STEPS * math::log2_f64(v / hi), 1.0, 254.0) as u8,
             Code::Slog8 => {
                 // halves: 0.5 is next to zero, 126.5 the greatest
-                let steps = 126.5 + SIGNED_STEPS * (v.abs() / hi).log2();
+                let steps = 126.5 + SIGNED_STEPS * math::log2_f64(v.abs() / hi);
                 let steps = clamp(steps - 0.5, 0.0, 126.0) + 0.5;
                 (127.5 + if v < 0.0 { -steps } else { steps }) as u8
             }
@@ -75,10 +76,10 @@ impl Code {
         let v = match self {
             Code::F32 => f64::NAN,
             Code::Lin8 => lo + (q - 1.0) / 253.0 * (hi - lo),
-            Code::Log8 => hi * ((q - 254.0) / STEPS).exp2(),
+            Code::Log8 => hi * math::exp2_f64((q - 254.0) / STEPS),
             Code::Slog8 => {
                 let steps = q - 127.5;
-                (hi * ((steps.abs() - 126.5) / SIGNED_STEPS).exp2()).copysign(steps)
+                (hi * math::exp2_f64((steps.abs() - 126.5) / SIGNED_STEPS)).copysign(steps)
             }
         };
         v as f32

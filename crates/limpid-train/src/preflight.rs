@@ -7,6 +7,7 @@ use crate::trainer::Trainer;
 use limpid_core::backend;
 use limpid_core::finite;
 use limpid_core::model::Param;
+use limpid_core::numeric::math;
 use limpid_core::numeric::random;
 use limpid_core::ops::{Batch, IGNORE};
 
@@ -45,7 +46,7 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
     trainer.settle().map_err(TrainError::into_backend)?;
     let batch = two_sequences(trainer, batches)?;
     let loss = first_loss(trainer, &batch)?;
-    let uniform = (trainer.model.config.vocab_size as f64).ln();
+    let uniform = math::ln_f64(trainer.model.config.vocab_size as f64);
     if trainer.fresh {
         let (spread, most) = (spread(trainer, &batch)?, largest_spread(uniform));
         if spread.is_nan() || spread > most {

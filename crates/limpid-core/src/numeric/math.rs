@@ -7,7 +7,7 @@
 use super::simd::{MulAdd, fma};
 
 /// f64 functions with the same bits on every machine.
-pub use libm::{cos, exp as exp_f64, log as ln_f64, pow, sin, tanh as tanh_f64};
+pub use libm::{cos, exp as exp_f64, exp2 as exp2_f64, log as ln_f64, log2 as log2_f64, pow, sin, tanh as tanh_f64};
 
 /// ln(x), computed in f64 and rounded.
 pub fn ln(x: f32) -> f32 {

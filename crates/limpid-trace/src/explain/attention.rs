@@ -5,6 +5,7 @@ use crate::TraceError;
 use limpid_base::plural::plural;
 use limpid_core::kernels::attend::Stage;
 use limpid_core::kernels::dropout::{Draws, weight_index};
+use limpid_core::numeric::math;
 use limpid_core::ops::{Op, Region};
 
 impl Explainer<'_> {
@@ -77,7 +78,7 @@ impl Explainer<'_> {
             let keys = self.stage(op, Stage::Masked, (head, query), seen.clone())?;
             let top = keys.iter().map(|key| key.value).fold(f64::NEG_INFINITY, f64::max);
             let one = |(j, left): (usize, Operand)| {
-                let value = (left.value - top).exp();
+                let value = math::exp_f64(left.value - top);
                 SumTerm { label: format!("key {j}"), left, right: None, value }
             };
             let what = format!(

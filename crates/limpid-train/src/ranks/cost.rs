@@ -13,6 +13,7 @@
 use super::shards::{BLOCK, Uses};
 use super::team::AWAY;
 use limpid_core::config::axis;
+use limpid_core::numeric::math;
 use limpid_core::optimizer::{NORM_PART, ParamGroup};
 
 axis! {
@@ -115,7 +116,7 @@ impl SharedStep {
         // one process has everything at hand
         let buffers = if n > 1 { (2 * 4 * (n * share).min(AWAY * BLOCK)) as u64 } else { 0 };
         let part = share as f64 / self.learning.max(1) as f64;
-        let way = ALPHA * (n as f64).log2() + out as f64 / network.bytes_per_second();
+        let way = ALPHA * math::log2_f64(n as f64) + out as f64 / network.bytes_per_second();
         let soon = 1.0 - self.late as f64 / self.learning.max(1) as f64;
         let pass = self.gradients / self.micros.max(1) as f64 / 3.0;
         let hidden = |passes: f64| (way * soon).min(passes * pass);

@@ -15,6 +15,7 @@ use limpid::trace::layers::LayerTrace;
 use limpid::trace::predict::Prediction;
 use limpid::trace::sweep::{Sweep, SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid::{Error, Interventions, Lm, Machine};
+use limpid_core::numeric::math;
 use serde_json::{Value, json};
 
 const TOKENS: usize = 5;
@@ -95,8 +96,8 @@ fn metric(lm: &Lm, question: &SweepQuestion, run: &mut LayerTrace) -> f64 {
         }
         SweepMetric::LogProbability { answer } => {
             let top = rows[row].iter().fold(f64::NEG_INFINITY, |top, v| top.max(f64::from(*v)));
-            let sum: f64 = rows[row].iter().map(|v| (f64::from(*v) - top).exp()).sum();
-            f64::from(rows[row][answer as usize]) - (top + sum.ln())
+            let sum: f64 = rows[row].iter().map(|v| math::exp_f64(f64::from(*v) - top)).sum();
+            f64::from(rows[row][answer as usize]) - (top + math::ln_f64(sum))
         }
         SweepMetric::Loss => {
             let targets = clean.batch().targets.clone();
