@@ -7,22 +7,25 @@
 //! An opened adapter is a layer over a [`Checkpoint`]: its weights are w + alpha / r B A, summed in f64 and rounded
 //! once. A run's folder also has `base.json`, which says which model the adapter was trained on and whose names it has.
 
-use super::dialect::{self, Link, TensorLayout, huggingface, outline, together};
-use super::store::{Dtype, MakeValues, OutputTensor, Store, bad, refuse};
-use super::{
-    Checkpoint, CheckpointError, Dialect, GENERATION, Result, chat_template, ends, read_json, safetensors_file,
-};
+use crate::error::{ADAPTER_WEIGHTS, CheckpointError, PEFT_ALONE, Result, bad, refuse};
+use crate::files::read_json;
+use crate::formats::huggingface::{self, Family};
+use crate::formats::limpid::OwnNames;
+use crate::formats::links::{Dialect, Link, TensorLayout, together};
+use crate::formats::outline;
+use crate::gguf;
+use crate::safetensors_file;
+use crate::store::{Access, Dtype, MakeValues, OutputTensor, Store};
 use limpid_core::backend::Backend;
 use limpid_core::model::{Lora, Model, Param};
-use limpid_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
-pub(super) const CONFIG: &str = "adapter_config.json";
-pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
+pub(crate) const CONFIG: &str = "adapter_config.json";
 const PREFIX: &str = "base_model.model.";
 
 /// The model that an adapter was made for: `base.json`.
@@ -44,51 +47,25 @@ pub struct Base {
 }
 
 impl Base {
-    /// What an adapter says of the model that it is trained on, which is at `path`.
-    ///
-    /// # Errors
-    /// If a tensor has a type that limpid cannot read.
-    pub fn new(path: PathBuf, model: &Checkpoint) -> Result<Base> {
-        let (fingerprint, weights) = (model.fingerprint()?, Some(model.weights_sum()?));
-        let names = match model.dialect_of_adapters() {
-            Dialect::HuggingFace(family) => family.kind(),
-            _ => OWN_NAMES,
-        };
-        Ok(Base { path, fingerprint, weights, stored: model.stored_types(), names: Some(names.into()) })
-    }
-
-    /// Whether `model` is this one, as far as it can be told.
-    ///
-    /// # Errors
-    /// As [`Base::new`].
-    pub fn is(&self, model: &Checkpoint) -> Result<bool> {
-        if model.fingerprint()? != self.fingerprint {
-            return Ok(false);
-        }
-        let Some([sum, signs]) = &self.weights else { return Ok(true) };
-        let [own_sum, own_signs] = model.weights_sum()?;
-        let same_types = self.stored == model.stored_types();
-        Ok(*sum == own_sum || !same_types && have_like_signs(signs, &own_signs))
-    }
-
     /// Whose names the adapter has, which was trained on `model`.
-    fn dialect(&self, model: &Model) -> Dialect {
+    fn dialect(&self, model: &Model) -> Arc<dyn Dialect> {
         match self.names.as_deref() {
             None => earlier_dialect(model),
-            Some(kind) => huggingface::named(kind).map_or(Dialect::Own, Dialect::HuggingFace),
+            Some(kind) => names_of(huggingface::named(kind)),
         }
     }
-}
-
-/// Whether three of four signs are the same: of unrelated matrices half are, of a quantised one and its original nearly all.
-fn have_like_signs(a: &str, b: &str) -> bool {
-    let others = |(a, b): (char, char)| Some((a.to_digit(16)? ^ b.to_digit(16)?).count_ones() as usize);
-    let differ: Option<usize> = a.chars().zip(b.chars()).map(others).sum();
-    a.len() == b.len() && differ.is_some_and(|differ| differ < a.len())
 }
 
 /// What `base.json` calls limpid's own names.
-const OWN_NAMES: &str = "limpid";
+pub(crate) const OWN_NAMES: &str = "limpid";
+
+/// A family's names, or ours where there is none.
+pub(crate) fn names_of(family: Option<&'static Family>) -> Arc<dyn Dialect> {
+    match family {
+        Some(family) => Arc::new(family),
+        None => Arc::new(OwnNames),
+    }
+}
 
 /// An adapter in its files, fitted to a model.
 pub struct Adapter {
@@ -116,7 +93,7 @@ pub fn is_one(folder: &Path) -> bool {
 }
 
 /// Whether a folder holds an adapter, whatever else it holds.
-pub(super) fn is_in(folder: &Path) -> bool {
+pub(crate) fn is_in(folder: &Path) -> bool {
     folder.join(CONFIG).exists()
 }
 
@@ -129,27 +106,37 @@ pub fn base(folder: &Path) -> Result<Option<Base>> {
     path.exists().then(|| read_json(&path, "it cannot be read")).transpose()
 }
 
-/// Where the model is that the adapter in `folder` names as its base, if it names any.
+/// Where the model is that the adapter in `folder` names as its base.
 ///
 /// # Errors
-/// If its files cannot be read.
-pub(super) fn base_path(folder: &Path) -> Result<Option<PathBuf>> {
-    if let Some(base) = base(folder)? {
-        return Ok(Some(base.path));
+/// If its files cannot be read, it names none, or there is no model of its own there.
+pub(crate) fn base_of(folder: &Path) -> Result<PathBuf> {
+    let named = match base(folder)? {
+        Some(base) => Some(base.path),
+        None => {
+            let config = read_config(folder)?;
+            let name = config.get("base_model_name_or_path").and_then(Value::as_str);
+            name.filter(|name| !name.is_empty()).map(PathBuf::from)
+        }
+    };
+    let Some(base) = named else {
+        let what = "it does not say which model it is for: open that model, with this as its adapter";
+        return refuse(&folder.join(CONFIG), what);
+    };
+    let base = if base.exists() { base } else { folder.join(base) };
+    if !base.exists() {
+        return Err(CheckpointError::NoBase { path: folder.into(), base });
     }
-    let config = read_config(folder)?;
-    let name = config.get("base_model_name_or_path").and_then(Value::as_str).filter(|name| !name.is_empty());
-    Ok(name.map(PathBuf::from))
+    if is_one(&base) {
+        return refuse(folder, format!("it is an adapter of {}, which is an adapter itself", base.display()));
+    }
+    Ok(base)
 }
-
-/// What can be read of an adapter.
-pub(crate) const PEFT_ALONE: &str = "limpid reads adapters in PEFT's format alone, a folder with adapter_config.json and \
-    adapter_model.safetensors: give the folder that the file was made from";
 
 fn read_config(folder: &Path) -> Result<Map<String, Value>> {
     let path = folder.join(CONFIG);
     if folder.is_file() {
-        let kind = if super::is_gguf(folder) { "a GGUF file" } else { "a file" };
+        let kind = if gguf::is_gguf(folder) { "a GGUF file" } else { "a file" };
         return refuse(folder, format!("it is {kind}. {PEFT_ALONE}"));
     }
     if !path.exists() {
@@ -265,118 +252,6 @@ fn turned(link: Link) -> Link {
     Link { turn, ..link }
 }
 
-impl Checkpoint {
-    /// Opens the model that the adapter in the folder `path` names, with the adapter.
-    pub(super) fn open_adapter(path: &Path, verified: bool) -> Result<Checkpoint> {
-        let Some(base) = base_path(path)? else {
-            let what = "it does not say which model it is for: open that model, with this as its adapter";
-            return refuse(&path.join(CONFIG), what);
-        };
-        let base = if base.exists() { base } else { path.join(base) };
-        if !base.exists() {
-            return Err(CheckpointError::NoBase { path: path.into(), base });
-        }
-        if is_one(&base) {
-            return refuse(path, format!("it is an adapter of {}, which is an adapter itself", base.display()));
-        }
-        Checkpoint::open_as(&base, verified)?.with_adapter(path)
-    }
-
-    /// The same model with the adapter in the folder `path`, merged after those that it has already.
-    ///
-    /// # Errors
-    /// As [`Adapter::open`], if the adapter was trained on other weights, or if it is merged already.
-    pub fn with_adapter(self, path: &Path) -> Result<Checkpoint> {
-        let place = |path: &Path| path.canonicalize().unwrap_or(path.into());
-        if self.adapters.iter().any(|adapter| place(&adapter.path) == place(path)) {
-            return refuse(path, "this adapter is merged into the model already: give it once");
-        }
-        if let Some(base) = base(path)?
-            && !base.is(&self)?
-        {
-            let (own, base) = (self.path.display(), base.path.display());
-            let what = format!("the adapter was made for the model {base}, and {own} is another, or has changed since");
-            return refuse(path, what);
-        }
-        let model = self.outline()?;
-        let likely = [self.dialect, self.dialect_of_adapters()];
-        let adapter = Adapter::open_in(&likely, path, &model, &self.path, self.verified)?;
-        let tokenizer = match self.tokenizer {
-            None if path.is_dir() => Tokenizer::open(path)?,
-            own => own,
-        };
-        let chat_template = chat_template(path)?.or(self.chat_template);
-        let adapters = self.adapters.into_iter().chain([adapter]).collect();
-        // an adapter of conversations ends its turns
-        let taught = if path != self.path && path.join(GENERATION).exists() { ends(path)? } else { vec![] };
-        let (ends, carried) = if taught.is_empty() {
-            (self.ends, self.carried)
-        } else {
-            (taught.clone(), self.carried.with_ends(taught))
-        };
-        Ok(Checkpoint { adapters, tokenizer, chat_template, ends, carried, ..self })
-    }
-
-    /// Whose names an adapter of this model has: those of the family as which transformers opens it, or ours where there is none.
-    fn dialect_of_adapters(&self) -> Dialect {
-        if let Dialect::HuggingFace(_) = self.dialect {
-            return self.dialect;
-        }
-        let origin = self.carried.origin().map(|(text, _)| text);
-        huggingface::express(&self.config, origin).map_or(Dialect::Own, |(family, ..)| Dialect::HuggingFace(family))
-    }
-
-    /// Identifies this model in every format and type: a checksum of its sizes, and of the gains and biases that are not all 0 or all 1.
-    /// (These are few, and every format keeps them exactly.) Some models have none: [`Checkpoint::weights_sum`] is of the others.
-    ///
-    /// # Errors
-    /// If a tensor has a type that limpid cannot read.
-    pub fn fingerprint(&self) -> Result<String> {
-        let (model, c) = (self.outline()?, &self.config);
-        let mut hash = xxhash_rust::xxh3::Xxh3::new();
-        let sizes =
-            [c.vocab_size, c.context_length, c.d_model, c.n_layer, c.d_ff, c.heads().n_head, c.heads().n_kv_head];
-        sizes.iter().for_each(|n| hash.update(&(*n as u64).to_le_bytes()));
-        for param in model.params.iter().filter(|p| !p.is_matrix()) {
-            let values = self.values_of_base(&model, param)?;
-            if !values.iter().all(|v| *v == 0.0) && !values.iter().all(|v| *v == 1.0) {
-                values.iter().for_each(|v| hash.update(&v.to_le_bytes()));
-            }
-        }
-        Ok(format!("{:016x}", hash.digest()))
-    }
-
-    /// Identifies the matrices, without what adapters add to them: a checksum of all values, and the signs of 64 of each in hexadecimal
-    /// digits, which rounding hardly changes. Those that change nothing, which a format may add, are left out.
-    ///
-    /// # Errors
-    /// If a tensor has a type that limpid cannot read.
-    pub fn weights_sum(&self) -> Result<[String; 2]> {
-        let model = self.outline()?;
-        let (mut hash, mut signs) = (xxhash_rust::xxh3::Xxh3::new(), String::new());
-        for param in model.params.iter().filter(|p| p.is_matrix()) {
-            let values = self.values_of_base(&model, param)?;
-            if dialect::changes_nothing(param, &values) {
-                continue;
-            }
-            match bytemuck::try_cast_slice(&values) {
-                Ok(bytes) if cfg!(target_endian = "little") => hash.update(bytes),
-                _ => values.iter().for_each(|v| hash.update(&v.to_le_bytes())),
-            }
-            let negative = |i: usize| u64::from(values[i * values.len() / 64] < 0.0);
-            signs += &format!("{:016x}", (0..64).fold(0, |bits, i| bits << 1 | negative(i)));
-        }
-        Ok([format!("{:016x}", hash.digest()), signs])
-    }
-
-    /// The types in which its matrices are stored, which decide what their values are.
-    fn stored_types(&self) -> String {
-        let tensors = self.names.values().filter_map(|name| self.store.get(name));
-        let types = tensors.filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.dtype.to_string());
-        types.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
-    }
-}
-
 /// A module's name from that of one of its two tensors.
 fn module_of(tensor: &str) -> Option<&str> {
     let name = tensor.strip_prefix(PREFIX)?.strip_suffix(".weight")?;
@@ -390,24 +265,23 @@ impl Adapter {
     /// If a file is missing or damaged, if the adapter is more than plain LoRA, or if it was made for another model; the error names
     /// the modules of both.
     pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
-        Adapter::open_in(&[], path, model, like, true)
+        Adapter::open_in(&[], path, model, like, Access::default())
     }
 
     /// The same. Where several dialects have all its modules, it is limpid's word for whose they are that counts, then the first of `likely`.
-    pub(super) fn open_in(
-        likely: &[Dialect],
+    pub(crate) fn open_in(
+        likely: &[Arc<dyn Dialect>],
         path: &Path,
         model: &Model,
         like: &Path,
-        verified: bool,
+        access: Access,
     ) -> Result<Adapter> {
         let (config_path, config) = (path.join(CONFIG), read_config(path)?);
         let (rank, alpha, dropout) = settings(&config_path, &config)?;
-        if !path.join(WEIGHTS).exists() && path.join("adapter_model.bin").exists() {
+        if !path.join(ADAPTER_WEIGHTS).exists() && path.join("adapter_model.bin").exists() {
             return Err(safetensors_file::pickle(&path.join("adapter_model.bin")));
         }
-        let store = safetensors_file::open(&path.join(WEIGHTS))?;
-        let store = if verified { store } else { store.unverified() };
+        let store = safetensors_file::open_as(&path.join(ADAPTER_WEIGHTS), access)?;
         let other =
             |what: String| bad(path, format!("{what}: the adapter was made for another model than {}", like.display()));
         let mut names: Vec<&str> = vec![];
@@ -419,10 +293,10 @@ impl Adapter {
             }
         }
         let said = base(path)?.map(|base| base.dialect(model));
-        let (dialect, links) = spoken(said.into_iter().chain(likely.iter().copied()), model, &names);
+        let (dialect, links) = spoken(said.into_iter().chain(likely.iter().cloned()), model, &names);
         let mut modules = vec![];
         for module in names {
-            let Some(links) = held(dialect, model, &links, module) else {
+            let Some(links) = held(&*dialect, model, &links, module) else {
                 return Err(other(format!("it adapts `{module}`, which that model does not have ({})", model.config)));
             };
             let links: Vec<Link> = links.into_iter().map(turned).collect();
@@ -460,7 +334,7 @@ impl Adapter {
         Ok(Adapter { path: path.into(), lora: Lora { rank, alpha, dropout, targets }, store, modules })
     }
 
-    pub(super) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
@@ -567,24 +441,28 @@ struct LoadedProduct {
 }
 
 /// The links of a module in a dialect, if the model has it there.
-fn held(dialect: Dialect, model: &Model, links: &[Link], module: &str) -> Option<Vec<Link>> {
-    let name = match dialect {
-        Dialect::HuggingFace(family) => family.tidy(&format!("{module}.weight"), &model.config)?,
-        _ => format!("{module}.weight"),
-    };
+fn held(dialect: &dyn Dialect, model: &Model, links: &[Link], module: &str) -> Option<Vec<Link>> {
+    let name = dialect.canonical(&format!("{module}.weight"), &model.config)?;
     let held: Vec<Link> = links.iter().filter(|link| link.name == name).cloned().collect();
     (!held.is_empty()).then_some(held)
 }
 
 /// The dialect in which a model has most of the modules, and its links: of several the first of `likely`, then ours, then that of the first
 /// family.
-fn spoken(likely: impl Iterator<Item = Dialect>, model: &Model, modules: &[&str]) -> (Dialect, Vec<Link>) {
-    let families = huggingface::ALL.iter().map(Dialect::HuggingFace);
-    let all = likely.chain([Dialect::Own]).chain(families).map(|dialect| (dialect, dialect.links(model)));
-    let found = |(dialect, links): &(Dialect, Vec<Link>)| {
-        modules.iter().filter(|module| held(*dialect, model, links, module).is_some()).count()
-    };
-    all.reduce(|best, next| if found(&next) > found(&best) { next } else { best }).expect("there are dialects")
+fn spoken(
+    likely: impl Iterator<Item = Arc<dyn Dialect>>,
+    model: &Model,
+    modules: &[&str],
+) -> (Arc<dyn Dialect>, Vec<Link>) {
+    let families = [None].into_iter().chain(huggingface::ALL.iter().map(Some)).map(names_of);
+    let all = likely.chain(families).map(|dialect| {
+        let links = dialect.links(model);
+        let found = modules.iter().filter(|module| held(&*dialect, model, &links, module).is_some()).count();
+        (found, dialect, links)
+    });
+    let best = all.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    let (_, dialect, links) = best.expect("there are dialects");
+    (dialect, links)
 }
 
 /// Adds to rows of the parameter `name` what A (r, in) and B (rows, r) make of them.
@@ -624,10 +502,9 @@ pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> Result<Vec
 
 /// Whose names the adapters had that do not say it: those of the family nearest to the model, if no module there is part of one of our
 /// products or several of them, else ours.
-fn earlier_dialect(model: &Model) -> Dialect {
-    let one = |family: &&huggingface::Family| family.links(model).iter().all(|link| link.within.is_none());
-    let family = huggingface::express(&model.config, None).ok().map(|(family, ..)| family).filter(one);
-    family.map_or(Dialect::Own, Dialect::HuggingFace)
+fn earlier_dialect(model: &Model) -> Arc<dyn Dialect> {
+    let is_plain = |family: &&'static Family| family.links(model).iter().all(|link| link.within.is_none());
+    names_of(huggingface::express(&model.config, None).ok().map(|(family, ..)| family).filter(is_plain))
 }
 
 /// A module that is written: its name there, and which rows of which products it holds, each beside its own A and B.
@@ -638,14 +515,11 @@ struct WrittenModule<'m> {
 }
 
 /// Every module that a model's adapter adapts.
-fn written(model: &Model, dialect: Dialect) -> Vec<WrittenModule<'_>> {
+fn written<'m>(model: &'m Model, dialect: &dyn Dialect) -> Vec<WrittenModule<'m>> {
     let mut all: Vec<WrittenModule> = vec![];
     for link in dialect.links(model) {
         let Some(product) = model.param(&link.param).and_then(|weight| model.adapter(weight)) else { continue };
-        let full = match dialect {
-            Dialect::HuggingFace(family) => family.full(&link.name, &model.config),
-            _ => link.name.clone(),
-        };
+        let full = dialect.full(&link.name, &model.config);
         let name = full.trim_end_matches(".weight").to_string();
         let at = all.iter().position(|module| module.name == name).unwrap_or_else(|| {
             all.push(WrittenModule { name, links: vec![], products: vec![] });
@@ -689,14 +563,13 @@ impl WrittenModule<'_> {
 pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
     let Some(lora) = &model.tuning.lora else { return vec![] };
     let dialect = base.dialect(model);
-    let transposed = matches!(dialect, Dialect::HuggingFace(family) if family.transposed());
     let causal = model.config.mask == limpid_core::config::Mask::Causal;
-    let modules = written(model, dialect);
+    let modules = written(model, &*dialect);
     let targets: Vec<&str> = modules.iter().map(|module| &*module.name).collect();
     let mut config = json!({
         "peft_type": "LORA", "task_type": if causal { json!("CAUSAL_LM") } else { Value::Null },
         "base_model_name_or_path": base.path, "r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout,
-        "target_modules": targets, "fan_in_fan_out": transposed, "bias": "none", "inference_mode": true,
+        "target_modules": targets, "fan_in_fan_out": dialect.is_transposed(), "bias": "none", "inference_mode": true,
         "init_lora_weights": true,
     });
     for module in modules.iter().filter(|module| module.products.len() > 1) {
@@ -709,10 +582,10 @@ pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
 }
 
 /// The matrices of a model's adapter, as they are written to `folder`, which [`describe`] began.
-pub(super) fn tensors<'a>(folder: &Path, model: &'a Model, backend: &'a dyn Backend) -> Result<Vec<OutputTensor<'a>>> {
+pub(crate) fn tensors<'a>(folder: &Path, model: &'a Model, backend: &'a dyn Backend) -> Result<Vec<OutputTensor<'a>>> {
     let dialect = base(folder)?.map_or_else(|| earlier_dialect(model), |base| base.dialect(model));
     let mut outs = vec![];
-    for module in written(model, dialect) {
+    for module in written(model, &*dialect) {
         let ([a_name, b_name], [a, b]) = (pair(&module.name), module.products[0]);
         let rank = module.products.len() * b.region.cols;
         let shapes = [vec![rank, a.region.cols], vec![module.links[0].their_rows(), rank]];
@@ -732,7 +605,6 @@ pub(super) fn tensors<'a>(folder: &Path, model: &'a Model, backend: &'a dyn Back
 }
 
 /// Reads an adapter into a model that has one.
-pub(super) fn load(folder: &Path, model: &Model, backend: &mut dyn Backend) -> Result<()> {
-    let plain = outline(&model.config).map_err(|source| CheckpointError::Config { path: folder.into(), source })?;
-    Adapter::open(folder, &plain, folder)?.load(model, backend)
+pub(crate) fn load(folder: &Path, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+    Adapter::open(folder, &outline(folder, &model.config)?, folder)?.load(model, backend)
 }

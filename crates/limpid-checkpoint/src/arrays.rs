@@ -3,7 +3,8 @@
 //!
 //! The same arrays give the same bytes, and a file is there whole or not at all.
 
-use crate::{CheckpointError, LARGEST_JSON, replace};
+use crate::error::CheckpointError;
+use crate::files::{LARGEST_JSON, replace};
 use limpid_base::files::{self, OutputFile};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;

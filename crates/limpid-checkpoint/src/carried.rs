@@ -1,13 +1,16 @@
 //! What a model's folder has beside what limpid computes with: files that limpid knows by name and copies unchanged ([`Carried`]), and
 //! what some of them say of texts as vectors ([`SentenceRecipe`]).
 
-use super::{CHAT_TEMPLATE, Format, LARGEST_JSON, Result, at, read_json, refuse, replace};
+use crate::error::{Result, refuse};
+use crate::files::{LARGEST_JSON, at, read_json, replace, write_text};
 use limpid_base::files;
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+/// The file in a model's folder that says how conversations are written for it, in Jinja, as transformers reads it.
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 /// In a folder of limpid's: the config.json of HuggingFace's that the model came with.
 pub const ORIGIN: &str = "config.hf.json";
 /// Where sentence-transformers says what a model's modules are.
@@ -21,14 +24,14 @@ const TOKENIZERS: &[&str] = &[
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
 ];
 /// Further chat templates, by name.
-pub(super) const TEMPLATES: &str = "additional_chat_templates";
+pub(crate) const TEMPLATES: &str = "additional_chat_templates";
 /// The key of the tokens that end a text or a turn: one, or a list.
-pub(super) const EOS: &str = "eos_token_id";
+pub(crate) const EOS: &str = "eos_token_id";
 /// More than any file that is taken along has.
 const LARGEST: u64 = 256 << 20;
 
 /// Ids as config.json and generation_config.json have them: one, or a list.
-pub(super) fn ids(all: &[u32]) -> Value {
+pub(crate) fn ids(all: &[u32]) -> Value {
     if let [one] = all { json!(one) } else { json!(all) }
 }
 
@@ -43,12 +46,21 @@ fn is_sentence(name: &str) -> bool {
 }
 
 /// Whether a file of this name in a model's folder is taken along as it is.
-pub(super) fn is_known(name: &str) -> bool {
+pub(crate) fn is_known(name: &str) -> bool {
     is_tokenizers(name) || is_sentence(name) || [MODULES, "config_sentence_transformers.json"].contains(&name)
 }
 
+/// Whether a file of this name may be part of a model's folder, as limpid and transformers write them.
+pub fn is_part(name: &str) -> bool {
+    #[rustfmt::skip]
+    const NAMES: &[&str] = &[
+        "config.json", ORIGIN, "model.safetensors", "model.safetensors.index.json", "tokenizer.json", CHAT_TEMPLATE,
+    ];
+    NAMES.contains(&name) || is_known(name) || name.starts_with("model-") && name.ends_with(".safetensors")
+}
+
 /// Whether the folder `path` is that of a module or of templates: with files of such alone.
-pub(super) fn is_known_folder(path: &Path) -> bool {
+pub(crate) fn is_known_folder(path: &Path) -> bool {
     const ENDS: [&str; 5] = ["json", "safetensors", "bin", "txt", "jinja"];
     let numbered = |name: &str| name.split_once('_').is_some_and(|(n, _)| n.parse::<u8>().is_ok());
     let known = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name == TEMPLATES || numbered(name));
@@ -79,7 +91,7 @@ pub struct Carried {
 
 impl Carried {
     /// Looks through a folder; `origin` is its config.json, if that is HuggingFace's.
-    pub(super) fn open(folder: &Path, origin: Option<&str>) -> Result<Carried> {
+    pub(crate) fn open(folder: &Path, origin: Option<&str>) -> Result<Carried> {
         let (mut names, mut other) = (vec![], vec![]);
         for entry in at(folder, fs::read_dir(folder))? {
             let entry = at(folder, entry)?;
@@ -92,7 +104,7 @@ impl Carried {
                 other.push(format!("{name}/"));
             } else if is_known(&name) {
                 names.push(name);
-            } else if !super::is_part(&name) {
+            } else if !is_part(&name) {
                 other.push(name);
             }
         }
@@ -133,13 +145,13 @@ impl Carried {
     }
 
     /// What [`Carried::with_ends`] was given; else nothing.
-    pub(super) fn ends(&self) -> &[u32] {
+    pub(crate) fn ends(&self) -> &[u32] {
         &self.ends
     }
 
-    /// What goes along into such a model as it is, and what of the folder is left behind.
-    pub fn parted(&self, format: Format) -> [Vec<String>; 2] {
-        if format.is_folder() {
+    /// What goes along as it is into a model that is a folder, or is one file, and what of this folder is left behind.
+    pub fn parted(&self, into_folder: bool) -> [Vec<String>; 2] {
+        if into_folder {
             return [self.names.clone(), self.other.clone()];
         }
         // one file has the tokenizer in it, or none
@@ -166,7 +178,7 @@ impl Carried {
     }
 
     /// The token in a role, such as `pad_token`, by tokenizer_config.json.
-    pub(super) fn in_role(&self, role: &str) -> Option<String> {
+    pub(crate) fn in_role(&self, role: &str) -> Option<String> {
         let token = &self.of_tokenizer()[role];
         token.as_str().or(token["content"].as_str()).map(String::from)
     }
@@ -175,7 +187,7 @@ impl Carried {
     ///
     /// # Errors
     /// If a file that says it is broken.
-    pub(super) fn pooling(&self) -> Result<Option<String>> {
+    pub(crate) fn pooling(&self) -> Result<Option<String>> {
         if !self.names.iter().any(|name| name == MODULES) {
             return Ok(None);
         }
@@ -183,7 +195,7 @@ impl Carried {
     }
 
     /// The config.json of HuggingFace's that the model came with, and whether its tokenizer is the one that is written.
-    pub(super) fn origin(&self) -> Option<(&str, bool)> {
+    pub(crate) fn origin(&self) -> Option<(&str, bool)> {
         self.origin.as_deref().map(|text| (text, self.tokenizer))
     }
 
@@ -192,7 +204,7 @@ impl Carried {
     /// # Errors
     /// If a file cannot be read or written.
     pub fn put_whole(&self, to: &Path) -> Result<()> {
-        self.origin.as_deref().map_or(Ok(()), |text| super::write_text(&to.join(ORIGIN), text))?;
+        self.origin.as_deref().map_or(Ok(()), |text| write_text(&to.join(ORIGIN), text))?;
         self.put(to)
     }
 
@@ -203,7 +215,7 @@ impl Carried {
     }
 
     /// Copies the files into the folder `to`.
-    pub(super) fn put(&self, to: &Path) -> Result<()> {
+    pub(crate) fn put(&self, to: &Path) -> Result<()> {
         for name in &self.names {
             let (from, to) = (self.folder.join(name), to.join(name));
             let bytes = if name == GENERATION && !self.ends.is_empty() {
@@ -314,7 +326,7 @@ impl SentenceRecipe {
 }
 
 /// The tokens that end a text or a turn, by the first of a folder's files that names any.
-pub(super) fn ends(folder: &Path) -> Result<Vec<u32>> {
+pub(crate) fn ends(folder: &Path) -> Result<Vec<u32>> {
     for name in [GENERATION, "config.json", ORIGIN] {
         let path = folder.join(name);
         if !path.exists() {
@@ -339,7 +351,7 @@ pub(super) fn ends(folder: &Path) -> Result<Vec<u32>> {
 
 /// What a folder says of how conversations are written: a file of templates goes before tokenizer_config.json, and of several by name the
 /// one that is called `default` counts. chat_template.json, which transformers has for models that see pictures, is looked at last.
-pub(super) fn chat_template(folder: &Path) -> Result<Option<String>> {
+pub(crate) fn chat_template(folder: &Path) -> Result<Option<String>> {
     let more = folder.join(TEMPLATES);
     let names: std::io::Result<Vec<_>> = if more.exists() {
         at(&more, fs::read_dir(&more))?.map(|entry| Ok(entry?.file_name())).collect()
@@ -388,4 +400,57 @@ fn json(path: &Path) -> Result<Value> {
 
 fn json_if_there(path: &Path) -> Result<Value> {
     if path.exists() { json(path) } else { Ok(Value::Null) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// reference/folders.py
+    #[test]
+    fn of_several_chat_templates_that_of_transformers_is_taken() {
+        let cases: Vec<serde_json::Value> =
+            serde_json::from_str(include_str!("../fixtures/chat_templates.json")).unwrap();
+        let folder = std::env::temp_dir().join(format!("limpid-templates-{}", std::process::id()));
+        assert!(cases.len() > 15);
+        let taken = |files: &serde_json::Value| {
+            _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(folder.join(TEMPLATES)).unwrap();
+            for (name, text) in files.as_object().unwrap() {
+                fs::write(folder.join(name), text.as_str().unwrap()).unwrap();
+            }
+            chat_template(&folder).map_err(|error| error.to_string())
+        };
+        for case in cases {
+            assert_eq!(taken(&case["files"]).unwrap().as_deref(), case["taken"].as_str(), "{case}");
+        }
+        // of a model that sees pictures: looked at last
+        let beside = |config: &str| serde_json::json!({"chat_template.json": "{\"chat_template\": \"a\"}", "tokenizer_config.json": config});
+        assert_eq!(taken(&beside("{}")).unwrap().as_deref(), Some("a"));
+        assert_eq!(taken(&beside("{\"chat_template\": \"b\"}")).unwrap().as_deref(), Some("b"));
+        // a file that cannot be read is no model without a template
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+        for (wrong, said) in [
+            ("", "it is not an object in JSON"),
+            ("{\"chat_template\": \"a\"", "EOF"),
+            ("[\"a\"]", "invalid type: sequence"),
+            ("{\"chat_template\": 5}", "`chat_template` is 5"),
+            ("{\"chat_template\": true}", "`chat_template` is true"),
+            ("{\"chat_template\": {\"default\": [1]}}", "`chat_template` is [1]"),
+            ("{\"chat_template\": [{\"name\": \"default\", \"template\": {}}]}", "`chat_template` is {}"),
+            ("{\"x\": NaN}", "it has NaN at line 1 column 7"),
+            (pointer, "git lfs pull"),
+        ] {
+            for name in ["chat_template.json", "tokenizer_config.json"] {
+                let error = taken(&serde_json::json!({ name: wrong })).unwrap_err();
+                assert!(error.contains(said) && error.contains(name), "{name} with {wrong}: {error}");
+            }
+        }
+        for none in
+            ["{}", "{\"chat_template\": null}", "{\"chat_template\": []}", "{\"chat_template\": {\"rag\": \"x\"}}"]
+        {
+            assert_eq!(taken(&serde_json::json!({ "chat_template.json": none })).unwrap(), None, "{none}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

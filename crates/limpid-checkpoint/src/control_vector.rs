@@ -3,9 +3,9 @@
 //! llama.cpp counts layers from 0, as limpid does: it adds `direction.2` to the output of layer 2 (`l_out-2`, limpid's
 //! `blocks.2.hook_resid_post`). There is no `direction.0`: `llama_adapter_cvec` has no place for one.
 
-use super::gguf::{self, Metadata};
-use super::store::{Dtype, OutputTensor, refuse};
-use super::{CheckpointError, Result};
+use crate::error::{Result, refuse};
+use crate::gguf::{self, Metadata};
+use crate::store::{Dtype, OutputTensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -80,7 +80,7 @@ impl ControlVector {
     pub fn write(&self, path: &Path) -> Result<()> {
         if self.directions.is_empty() || self.directions.contains_key(&0) {
             let what = "a control vector has directions of the layers 1, 2, ...: llama.cpp has no place for layer 0";
-            return Err(CheckpointError::Format { path: path.into(), what: what.into() });
+            return refuse(path, what);
         }
         let mut metadata = Metadata::default();
         metadata.set(ARCHITECTURE, KIND.to_string());

@@ -2,12 +2,14 @@
 //! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, blocks, refuse, replace, sizes};
-use super::{CheckpointError, Result, safetensors_file};
-use limpid_base::files::Map;
+use crate::error::{CheckpointError, Result, bad, refuse};
+use crate::files::replace_buffered;
+use crate::safetensors_file;
+use crate::store::{Access, Dtype, Facts, OutputTensor, Place, Store, StoreFile, blocks, sizes};
+use limpid_base::files::{self, Map};
 use limpid_core::numeric::blocks::Quant;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -404,13 +406,24 @@ const SPLIT_NO: &str = "split.no";
 const SPLIT_COUNT: &str = "split.count";
 const SPLIT_TENSORS: &str = "split.tensors.count";
 
+/// Whether a file begins as GGUF files do.
+pub fn is_gguf(path: &Path) -> bool {
+    let mut first = [0; 4];
+    files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok()) && first == *MAGIC
+}
+
 /// Opens `path`, and of a model in several files (`NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` makes them) all, whichever
 /// is given. The metadata are the first file's.
 ///
 /// # Errors
 /// If one cannot be read, is of another version or byte order, is cut short or damaged, or is not there.
 pub fn open(path: &Path) -> Result<(Metadata, Store)> {
-    let (metadata, map, tensors) = part(path)?;
+    open_as(path, Access::default())
+}
+
+/// [`open`] in one of the ways to read files.
+pub(crate) fn open_as(path: &Path, access: Access) -> Result<(Metadata, Store)> {
+    let (metadata, map, tensors) = part(path, access)?;
     let count = metadata.maybe(SPLIT_COUNT, Metadata::u64)?.unwrap_or(1);
     if count <= 1 {
         return Ok((metadata, Store::new(path, vec![StoreFile::plain(path, map)], tensors, Facts::new())?));
@@ -436,7 +449,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
                 format!("it is one of {count} files of a model, and {name} is not there: put it beside this one");
             return refuse(path, what);
         }
-        let (metadata, map, own) = part(&place)?;
+        let (metadata, map, places) = part(&place, access)?;
         let found = (metadata.u64(SPLIT_NO)?, metadata.u64(SPLIT_COUNT)?);
         if found != (i, count) {
             let (no, of) = found;
@@ -447,7 +460,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
             first.agrees(&metadata, &place)?;
         }
         let file = files.len();
-        tensors.extend(own.into_iter().map(|place| Place { file, ..place }));
+        tensors.extend(places.into_iter().map(|place| Place { file, ..place }));
         files.push(StoreFile::plain(&place, map));
         first.get_or_insert(metadata);
     }
@@ -462,8 +475,8 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
 }
 
 /// One file: what it says, and where its tensors are.
-fn part(path: &Path) -> Result<(Metadata, Map, Vec<Place>)> {
-    let map = store::mapped(path)?;
+fn part(path: &Path, access: Access) -> Result<(Metadata, Map, Vec<Place>)> {
+    let map = access.open(path)?;
     let mut from = Reader { path, bytes: &map, at: 0 };
     if !map.starts_with(MAGIC) {
         if safetensors_file::looks_like_pickle(&map) {
@@ -600,7 +613,7 @@ pub fn write(path: &Path, metadata: &Metadata, tensors: Vec<OutputTensor>) -> Re
         offset += size.next_multiple_of(alignment) as u64;
     }
     head.resize(head.len().next_multiple_of(alignment), 0);
-    replace(path, |file| {
+    replace_buffered(path, |file| {
         file.write_all(&head)?;
         for (tensor, size) in tensors.iter().zip(&sizes) {
             tensor.write(path, file)?;

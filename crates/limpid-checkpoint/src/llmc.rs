@@ -3,8 +3,9 @@
 //! llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in), as ours are. Shards of
 //! tokens are `data::Shard`'s.
 
-use super::Result;
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, refuse, replace, sizes, view};
+use crate::error::{Result, refuse};
+use crate::files::replace_buffered;
+use crate::store::{Access, Dtype, Facts, OutputTensor, Place, Store, StoreFile, sizes, view};
 use std::io::Write;
 use std::path::Path;
 
@@ -147,7 +148,12 @@ fn places(header: &Header, dtype: &Dtype, mut at: usize) -> Vec<Place> {
 /// # Errors
 /// If the file cannot be read, is not a model, or is longer or shorter than its header says.
 pub fn open(path: &Path) -> Result<(Header, Store)> {
-    let map = store::mapped(path)?;
+    open_as(path, Access::default())
+}
+
+/// [`open`] in one of the ways to read files.
+pub(crate) fn open_as(path: &Path, access: Access) -> Result<(Header, Store)> {
+    let map = access.open(path)?;
     let n = header(path, &map, MODEL, &[3, 5])?;
     let (dtype, width) = if n[1] == 3 { (Dtype::F32, 4) } else { (Dtype::Bf16, 2) };
     let header = Header {
@@ -186,7 +192,7 @@ pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Result<Vec<f
     };
     let tensors: Vec<OutputTensor> = header.tensors().into_iter().map(out).collect();
     sizes(path, &tensors)?;
-    replace(path, |file| {
+    replace_buffered(path, |file| {
         file.write_all(&head)?;
         tensors.iter().try_for_each(|t| t.write(path, file))
     })
@@ -222,7 +228,7 @@ pub struct DebugState {
 /// If the file cannot be read, is not a debug state, or is longer or shorter than the headers say.
 pub fn open_state(path: &Path, model: &Header) -> Result<DebugState> {
     model.check(path)?;
-    let map = store::mapped(path)?;
+    let map = Access::default().open(path)?;
     let n = header(path, &map, STATE, &[2])?;
     let (batch_size, context, v) = (n[2], n[3], model.vocab_size);
     let rows = batch_size as u128 * context as u128;

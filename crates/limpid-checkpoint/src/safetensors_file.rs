@@ -2,8 +2,9 @@
 //! `model.safetensors.index.json`, which says in which of several such files a tensor is. A Python pickle in its place
 //! is recognised and never read, because reading one runs the code in it. Read `gguf` next.
 
-use super::store::{self, Dtype, Facts, OutputTensor, Place, Store, StoreFile, bad, refuse, replace, sizes};
-use super::{CheckpointError, Result, read_json};
+use crate::error::{CheckpointError, Result, bad, refuse};
+use crate::files::{read_json, replace_buffered, write_text};
+use crate::store::{Access, Dtype, Facts, OutputTensor, Place, Store, StoreFile, sizes};
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +19,22 @@ const LONGEST_HEADER: u64 = 100_000_000;
 /// The name of the file if all weights are in one.
 const ONE: &str = "model.safetensors";
 
+/// What transformers asks of a file's metadata.
+pub(crate) fn format_pt() -> Facts {
+    Facts::from([("format".to_string(), "pt".to_string())])
+}
+
 /// Opens `path`.
 ///
 /// # Errors
 /// If it cannot be read or is not a whole safetensors file.
 pub fn open(path: &Path) -> Result<Store> {
-    let (file, tensors, facts) = parts(path, 0)?;
+    open_as(path, Access::default())
+}
+
+/// [`open`] in one of the ways to read files.
+pub(crate) fn open_as(path: &Path, access: Access) -> Result<Store> {
+    let (file, tensors, facts) = parts(path, 0, access)?;
     Store::new(path, vec![file], tensors, facts)
 }
 
@@ -51,8 +62,8 @@ fn digits(header: &[u8]) -> Option<Range<usize>> {
 }
 
 /// What a store of `path` is made of, where it is file number `file`.
-fn parts(path: &Path, file: usize) -> Result<(StoreFile, Vec<Place>, Facts)> {
-    let map = store::mapped(path)?;
+fn parts(path: &Path, file: usize, access: Access) -> Result<(StoreFile, Vec<Place>, Facts)> {
+    let map = access.open(path)?;
     let (metadata, start) = header(path, &map)?;
     let place = |name: String| {
         let info = metadata.info(&name).expect("its own name");
@@ -67,7 +78,7 @@ fn parts(path: &Path, file: usize) -> Result<(StoreFile, Vec<Place>, Facts)> {
     };
     let tensors = metadata.offset_keys().into_iter().map(place).collect();
     let facts = metadata.metadata().clone().unwrap_or_default();
-    let digits = facts.get(SUM_KEY).and_then(|_| digits(&map[..start]));
+    let digits = facts.get(SUM_KEY).filter(|_| access.verified).and_then(|_| digits(&map[..start]));
     Ok((StoreFile::summed(path, map, digits), tensors, facts))
 }
 
@@ -106,6 +117,11 @@ struct Index {
 /// # Errors
 /// If a file is missing, lies outside the folder or lacks a tensor, or if two files have the same tensor.
 pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
+    open_sharded_as(folder, index, Access::default())
+}
+
+/// [`open_sharded`] in one of the ways to read files.
+pub(crate) fn open_sharded_as(folder: &Path, index: &Path, access: Access) -> Result<Store> {
     let Index { weight_map } = read_json(index, "it should have a `weight_map` from tensors to files")?;
     let names: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
     if folder.join(ONE).exists() && !names.contains(ONE) {
@@ -126,7 +142,7 @@ pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
             let what = format!("{n} tensors should be in {name}, which is not there: fetch all of the files");
             return refuse(index, what);
         }
-        let (file, places, more) = parts(&path, files.len())?;
+        let (file, places, more) = parts(&path, files.len(), access)?;
         tensors.extend(places);
         files.push(file);
         facts.extend(more);
@@ -189,7 +205,7 @@ fn put(path: &Path, mut tensors: Vec<OutputTensor>, facts: Facts) -> Result<Stri
     }
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut sum = String::new();
-    replace(path, |file| {
+    replace_buffered(path, |file| {
         let mut file = Summed { file, sum: Xxh3::new() };
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
@@ -247,7 +263,7 @@ pub fn write_sharded(folder: &Path, tensors: Vec<OutputTensor>, facts: Facts, mo
         write(&folder.join(&name), shard, facts.clone())?;
     }
     let index = serde_json::json!({ "metadata": { "total_size": total }, "weight_map": map });
-    super::write_text(&folder.join("model.safetensors.index.json"), &format!("{index:#}\n"))
+    write_text(&folder.join("model.safetensors.index.json"), &format!("{index:#}\n"))
 }
 
 /// Whether these are the first bytes of a file that Python pickled: `torch.save`'s zip, or a bare pickle.

@@ -2,17 +2,18 @@
 //! A [`Store`] checks its tensors when it is made, so that reads stay inside the files. Values are decoded to f32 on request; f32 values
 //! are read in place. `safetensors_file`, `gguf` and `llmc` make stores. What the names mean is `dialect`'s concern.
 
-use super::quantize::{self, WRITTEN};
-use super::{CheckpointError, Result, at};
+use crate::error::{CheckpointError, Result, bad, refuse};
+use crate::files::at;
+use crate::quantize::{self, WRITTEN};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
-use limpid_base::files::{Map, OutputFile as File};
+use limpid_base::files::Map;
 use limpid_core::numeric::blocks::Quant;
 use limpid_core::numeric::element::Element;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -178,12 +179,29 @@ pub(super) fn view<T: bytemuck::Pod, const N: usize>(bytes: &[u8], read: fn([u8;
     }
 }
 
-/// Maps a file of weights.
-#[allow(unsafe_code)] // what the map asks for, `Checkpoint::open` asks for
-pub(super) fn mapped(path: &Path) -> Result<Map> {
-    // SAFETY: limpid replaces files of weights by renaming and never writes into one. `Checkpoint::open` asks the same of others;
-    // reads find with `Map::check` who does.
-    at(path, unsafe { Map::open(path) })
+/// How files of weights are read, and whether they are held against their checksums.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    /// Read in place, through a map; else copied into memory.
+    pub(crate) mapped: bool,
+    /// Whether checksums are held against the bytes.
+    pub(crate) verified: bool,
+}
+
+impl Default for Access {
+    fn default() -> Access {
+        Access { mapped: true, verified: true }
+    }
+}
+
+impl Access {
+    /// The bytes of a file of weights.
+    #[allow(unsafe_code)] // what the map asks for, `Checkpoint::open` asks for
+    pub(crate) fn open(self, path: &Path) -> Result<Map> {
+        // SAFETY: limpid replaces files of weights by renaming and never writes into one. `Checkpoint::open` asks the same of others;
+        // reads find with `Map::check` who does.
+        at(path, if self.mapped { unsafe { Map::open(path) } } else { Map::copy(path) })
+    }
 }
 
 /// Lines of text by name: safetensors' `__metadata__`.
@@ -316,13 +334,6 @@ impl Store {
         self.files.iter().try_for_each(StoreFile::check)
     }
 
-    /// The same store without the check of its checksums.
-    #[must_use]
-    pub fn unverified(mut self) -> Store {
-        self.files.iter_mut().for_each(|file| file.digits = None);
-        self
-    }
-
     /// A line of text that came with the tensors: an entry of safetensors' `__metadata__`.
     pub fn fact(&self, key: &str) -> Option<&str> {
         self.facts.get(key).map(String::as_str)
@@ -442,24 +453,4 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
 pub fn rounded(values: &[f32], dtype: &Dtype) -> Vec<f32> {
     let read = |bytes: Vec<u8>| dtype.decode(&bytes).map(Cow::into_owned);
     encode(values, dtype).ok().and_then(read).unwrap_or_else(|| values.to_vec())
-}
-
-/// A file that is not what it should be.
-pub(super) fn bad(path: &Path, what: impl Into<String>) -> CheckpointError {
-    CheckpointError::Format { path: path.into(), what: what.into() }
-}
-
-/// [`bad`] as a result.
-pub(super) fn refuse<T>(path: &Path, what: impl Into<String>) -> Result<T> {
-    Err(bad(path, what))
-}
-
-/// [`super::replace`] for a writer that may also refuse a value: its [`CheckpointError`] comes out as itself.
-pub(super) fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
-    let whole = |beside: &Path| {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(beside)?);
-        write(&mut file)?;
-        file.flush()
-    };
-    super::replace(path, whole).map_err(CheckpointError::inner)
 }

@@ -346,26 +346,16 @@ pub fn ids(text: &str) -> Result<u32, String> {
         .map_err(|_| format!("`{text}` is not a token id: give whole numbers with commas between, like 1,2,3"))
 }
 
-/// What of a model goes along into such a format as it is, what is left behind, and the keys of a GGUF file that others have no place for.
-/// `same`: tensors keep their types, of which some keys speak.
-pub fn parted(source: &Checkpoint, carried: &Carried, format: Format, same: bool) -> [Vec<String>; 3] {
-    let [along, mut behind] = carried.parted(format);
-    if format == Format::Llmc && source.chat_template.is_some() {
-        behind.push("the chat template".into());
-    }
-    let stays = |key: &&String| format != Format::Gguf || !same && key.starts_with("quantize.");
-    [along, behind, source.unused.iter().filter(stays).cloned().collect()]
-}
-
 /// What goes along when a model becomes one of that format, and what does not: lines for people.
-pub fn along(source: &Checkpoint, carried: &Carried, format: Format, same: bool) -> Vec<(&'static str, String)> {
+pub fn along(source: &Checkpoint, carried: &Carried, format: Format, keep_types: bool) -> Vec<(&'static str, String)> {
     let no_place = if format.is_folder() { String::new() } else { format!(", or {format} has no place for them") };
     let nowhere = format!("limpid does not read them{no_place}");
-    let unsaid = match format {
-        Format::Gguf => "they describe the types that tensors had",
-        _ => "limpid writes them to GGUF only",
+    let unsaid = if format == source.format {
+        "they describe the types that tensors had"
+    } else {
+        "limpid writes them to GGUF only"
     };
-    let [along, behind, keys] = parted(source, carried, format, same);
+    let [along, behind, keys] = source.parted(carried, format, keep_types);
     let lists = [
         ("carried", along, "as they are"),
         ("left behind", behind, nowhere.as_str()),

@@ -177,10 +177,22 @@ impl fmt::Debug for Lm {
 impl Lm {
     /// Opens a model: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, or an adapter whose model is where it says.
     ///
+    /// The files are mapped into memory, not copied, so that large models open at once. No program may write into them while the model
+    /// exists: a change of a mapped file is undefined behaviour ([`Checkpoint::open`] says more). Replace files by renaming new
+    /// ones; where others may write into them, use [`Lm::open_copied`].
+    ///
     /// # Errors
     /// As [`Checkpoint::open`]; [`Checkpoint::open_as`] opens files without holding them against their checksums.
     pub fn open(path: impl AsRef<Path>) -> Result<Lm> {
         Ok(Checkpoint::open(path.as_ref())?.into())
+    }
+
+    /// [`Lm::open`] with the files' bytes copied into memory, where changes of the files do not reach.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_copied`].
+    pub fn open_copied(path: impl AsRef<Path>) -> Result<Lm> {
+        Ok(Checkpoint::open_copied(path.as_ref())?.into())
     }
 
     /// A model of the weights in memory that `load` writes into a backend.

@@ -7,22 +7,27 @@
 //! file whole for a program that has it open. Whoever opens a map passes the condition on in its own documentation, and
 //! finds with [`Map::check`] who broke it: before each part (a tensor, the batch of a step) and after the last. The file is
 //! mapped and not copied, because a copy would double the memory of a model, and a run over many gigabytes of shards would
-//! take minutes to start.
+//! take minutes to start. [`Map::copy`] is for who cannot keep the condition.
 
 #![allow(unsafe_code)] // the system cannot promise what other programs do to a file, and forgets pages on request
 
 use memmap2::{Mmap, MmapOptions};
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::path::Path;
 use std::time::SystemTime;
 
 /// The bytes of an open file.
 pub struct Map {
-    map: Option<Mmap>,
+    bytes: Bytes,
     file: File,
     opened: State,
+}
+
+enum Bytes {
+    Mapped(Mmap),
+    Copied(Vec<u8>),
 }
 
 /// What changes when a file is written or truncated: its length, and the time of the last write.
@@ -51,15 +56,30 @@ impl Map {
         // read are of no use. If the file is cut between a check and the read that follows, the system ends this process
         // (SIGBUS), as it would any program that maps files.
         let map = || unsafe { MmapOptions::new().map_copy_read_only(&file) };
-        let map = if about.len() == 0 { None } else { Some(map()?) }; // an empty file cannot be mapped
-        Ok(Map { map, file, opened: state(&about) })
+        // an empty file cannot be mapped
+        let bytes = if about.len() == 0 { Bytes::Copied(vec![]) } else { Bytes::Mapped(map()?) };
+        Ok(Map { bytes, file, opened: state(&about) })
+    }
+
+    /// Reads the whole file into memory, where later changes of the file do not reach.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not a regular file, or changes while it is read.
+    pub fn copy(path: &Path) -> io::Result<Map> {
+        super::may()?;
+        let mut file = super::open_regular(path)?;
+        let opened = state(&file.metadata()?);
+        let mut bytes = vec![];
+        file.read_to_end(&mut bytes)?;
+        let map = Map { bytes: Bytes::Copied(bytes), file, opened };
+        map.unchanged().map(|()| map)
     }
 
     /// Gives the memory of some of the bytes back to the system, which reads them from the file again where they are looked at again: for
     /// what was copied elsewhere.
     pub fn release(&self, part: &[u8]) {
         #[cfg(unix)]
-        if let Some(map) = &self.map
+        if let Bytes::Mapped(map) = &self.bytes
             && let Some(from) = part.as_ptr().addr().checked_sub(map.as_ptr().addr())
             && from + part.len() <= map.len()
         {
@@ -71,11 +91,15 @@ impl Map {
     }
 
     /// Checks that the file has not changed since it was opened: a truncated file must not be read, and values read
-    /// from one that was written are of no use. It costs less than a microsecond.
+    /// from one that was written are of no use. It costs less than a microsecond. A copy is not affected.
     ///
     /// # Errors
     /// If it has changed.
     pub fn check(&self) -> io::Result<()> {
+        if let Bytes::Mapped(_) = &self.bytes { self.unchanged() } else { Ok(()) }
+    }
+
+    fn unchanged(&self) -> io::Result<()> {
         let (is, was) = (state(&self.file.metadata()?), self.opened);
         if is == was {
             return Ok(());
@@ -85,15 +109,18 @@ impl Map {
         } else {
             "it was written into".to_string()
         };
-        let mend = "start again; to replace a file that is in use, rename another over it";
-        Err(io::Error::other(format!("it was changed while it was read ({how}): {mend}")))
+        let remedy = "start again; to replace a file that is in use, rename another over it";
+        Err(io::Error::other(format!("it was changed while it was read ({how}): {remedy}")))
     }
 }
 
 impl Deref for Map {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or(&[])
+        match &self.bytes {
+            Bytes::Mapped(map) => map,
+            Bytes::Copied(bytes) => bytes,
+        }
     }
 }
 
@@ -125,6 +152,7 @@ mod tests {
         std::fs::rename(dir.join("other"), &path).unwrap();
         assert!(map.check().is_ok() && *map == [7; 5000]);
         let map = open(&path).unwrap();
+        let copied = Map::copy(&path).unwrap();
         // shorter, longer, and as long but written at another time
         let file = File::options().write(true).open(&path).unwrap();
         let written = file.metadata().unwrap().modified().unwrap();
@@ -136,6 +164,9 @@ mod tests {
         }
         file.set_modified(written).unwrap();
         assert!(map.check().is_ok());
+        // a copy has what was there
+        file.set_len(10).unwrap();
+        assert!(copied.check().is_ok() && map.check().is_err() && *copied == [7; 5000]);
         assert!(open(&dir).is_err_and(|e| e.to_string() == "it is a folder, not a regular file"));
         assert!(open(&dir.join("none")).is_err());
         std::fs::remove_dir_all(dir).unwrap();

@@ -1,6 +1,6 @@
 //! `convert`: a model of one program rewritten for another, and the check that it is the same.
 
-use crate::models::{SENTENCE_PIECE, along, list, parted, sentence_piece};
+use crate::models::{SENTENCE_PIECE, along, list, sentence_piece};
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::Backend;
@@ -9,7 +9,7 @@ use limpid::checkpoint::{
     Carried, Checkpoint, CheckpointError, Format, ModelData, ModelValues, PaddedTable, SHARD_BYTES, gguf, is_part,
     regained, save,
 };
-use limpid::config::Config;
+use limpid::config::{Axis, Config};
 use limpid::model::{Mode, Model, Param};
 use limpid::ops::Batch;
 use limpid::tokenizer::{Tokenizer, TokenizerError};
@@ -121,12 +121,12 @@ impl Conversion<'_> {
             bail!("{} is of the format {}, not {from}", args.src.display(), source.format);
         }
         let ending = args.dst.extension().map(|e| e.to_ascii_lowercase());
-        let format = args.to.unwrap_or(match (ending.as_ref().and_then(|e| e.to_str()), source.format) {
-            (Some("gguf"), _) => Format::Gguf,
-            (Some("bin"), _) => Format::Llmc,
-            (_, Format::Limpid) => Format::HuggingFace,
-            _ => Format::Limpid,
-        });
+        let named = Format::ALL
+            .iter()
+            .copied()
+            .find(|format| format.ending().is_some_and(|known| ending.as_ref().is_some_and(|ending| ending == known)));
+        let other = if source.format == Format::Limpid { Format::HuggingFace } else { Format::Limpid };
+        let format = args.to.or(named).unwrap_or(other);
         check_place(args, source, format)?;
         let tokenizer = match args.tokenizer.as_deref() {
             None => source.tokenizer.clone(),
@@ -178,15 +178,14 @@ impl Conversion<'_> {
     /// What was written, compared with the source if that is asked for.
     fn outcome(&self, seconds: f64) -> Result<Outcome> {
         let Conversion { args, source, format, .. } = self;
-        // llm.c has files of byte pairs alone
         let tokenizer = self.tokenizer.as_ref();
-        let unfit = tokenizer.filter(|_| *format == Format::Llmc).and_then(|t| t.to_llmc().err());
+        let unfit = tokenizer.and_then(|tokenizer| format.tokenizer_error(tokenizer));
         let written = tokenizer.filter(|_| unfit.is_none());
         let padded = if args.verify { source.padded()? } else { vec![] };
         let proof = if args.verify { Some(verify(source, &args.dst, written)?) } else { None };
         // rows that are no blocks of what is asked for become others; tables of positions are F32 beside any type
-        let as_they_were = args.dtype.is_none() && source.format == Format::Gguf || self.dtype == Dtype::F32;
-        let mut types = if *format == Format::Gguf { types(&args.dst)? } else { vec![self.dtype.to_string()] };
+        let as_they_were = args.dtype.is_none() && source.format.mixes_types() || self.dtype == Dtype::F32;
+        let mut types = if format.mixes_types() { types(&args.dst)? } else { vec![self.dtype.to_string()] };
         types.retain(|name| as_they_were || *name != Dtype::F32.to_string());
         Ok(Outcome { seconds, types, unfit, proof, padded })
     }
@@ -199,7 +198,7 @@ impl Conversion<'_> {
     fn json(&self, outcome: &Outcome) -> serde_json::Value {
         let Conversion { source, format, carried, .. } = self;
         let proof = outcome.proof.as_ref();
-        let [along, behind, unsaid] = parted(source, carried, *format, self.args.dtype.is_none());
+        let [along, behind, unsaid] = source.parted(carried, *format, self.args.dtype.is_none());
         serde_json::json!({
             "from": source.format, "to": format, "dtype": outcome.types.join(", "),
             "parameters": self.model.parameter_count(),
@@ -264,22 +263,7 @@ impl Conversion<'_> {
         if let Some(why) = &outcome.unfit {
             told.push(format!("not written: {why}"));
         }
-        if *format != Format::Gguf {
-            return told;
-        }
-        if let Ok(table) = tokenizer.table() {
-            let nfc = "llama.cpp does not normalise texts to NFC, as this tokenizer does: texts that are not NFC get other ids there";
-            let once = "llama.cpp puts a blank before every text and after every special token, and this tokenizer only before a text \
-                        that begins with none: other texts have other ids there";
-            let differs = [(table.nfc, nfc), (table.blank_once, once)].into_iter().filter(|(is, _)| *is);
-            told.extend(differs.map(|(_, what)| what.to_string()));
-        }
-        if tokenizer.end_of_text().is_none() && tokenizer.name() != "wordpiece" {
-            told.push(
-                "it has no token that ends a text, which GGUF cannot express: llama.cpp ends a generation at token 11, or at 2 of SentencePiece's"
-                    .into(),
-            );
-        }
+        told.extend(format.tokenizer_differences(tokenizer).into_iter().map(String::from));
         told
     }
 }
@@ -316,16 +300,13 @@ fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
     if !args.force && !empty && std::fs::symlink_metadata(&args.dst).is_ok() {
         bail!("{dst} is there already: give another DST, or replace it with --force");
     }
-    let own = match format {
-        Format::Gguf => "gguf",
-        Format::Llmc => "bin",
-        Format::Limpid | Format::HuggingFace => "",
-    };
     let ending = args.dst.extension().map(|end| end.display().to_string().to_lowercase()).unwrap_or_default();
-    if ENDINGS.contains(&&*ending) && ending != own {
+    if ENDINGS.contains(&&*ending) && Some(&*ending) != format.ending() {
         bail!(
-            "{dst} ends in .{ending}, and a model as {format} is {is}: limpid writes folders (hf and limpid), .gguf and \
-             llm.c's .bin; give another DST, or another --to"
+            "{dst} ends in .{ending}, and a model as {format} is {is}: limpid writes folders ({}), {}; give another DST, \
+             or another --to",
+            Format::folders(),
+            Format::files()
         );
     }
     Ok(())

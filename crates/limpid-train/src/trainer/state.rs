@@ -81,8 +81,8 @@ impl Trainer {
     /// Takes a memory from process 0's state file: parameters whole, and of moments and average what this process updates.
     fn receive(&mut self, state: Option<&Store>, prefix: &str, space: MemorySpace) -> Result<()> {
         let saved = state.map(|state| limpid_checkpoint::state_values(state, &self.model, prefix, space));
-        for param in limpid_checkpoint::kept(&self.model, space) {
-            let region = limpid_checkpoint::place(param, space);
+        for param in limpid_checkpoint::saved_params(&self.model, space) {
+            let region = limpid_checkpoint::region_in(param, space);
             let mut values = match &saved {
                 Some(saved) => saved(param)?.into_owned(),
                 None => vec![0.0; region.len()],

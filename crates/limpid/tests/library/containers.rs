@@ -10,7 +10,7 @@ use limpid::checkpoint::llmc::{self, Header};
 use limpid::checkpoint::safetensors_file as st;
 use limpid::checkpoint::store::{Dtype, Facts, OutputTensor, Store, encode};
 use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, save};
-use limpid::config::Config;
+use limpid::config::{Axis, Config};
 use limpid::model::{Mode, Model, Param};
 use limpid::numeric::blocks::Quant;
 use limpid::numeric::random;
@@ -291,6 +291,30 @@ fn a_file_that_is_changed_while_it_is_open_is_an_error() {
     let store = st::open(&path).unwrap();
     st::write(&path, vec![], Facts::new()).unwrap();
     assert!(store.get("x").unwrap().values().unwrap().iter().all(|v| *v == 1.0) && store.check().is_ok());
+}
+
+/// A model that was copied into memory has the values that were there, whatever becomes of its files.
+#[test]
+fn a_copied_model_does_not_change_with_its_files() {
+    let folder = Folder::new("copied");
+    // llm.c's model is a GPT-2, and so is every format's
+    let config =
+        Config { n_layer: 2, d_model: 16, n_head: 2, d_ff: 64, vocab_size: 40, context_length: 8, ..Config::default() };
+    let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+    let written = |param: &Param| normal(param.region.len());
+    for format in Format::ALL {
+        let path = folder.0.join(format.ending().map_or(format!("{format}"), |ending| format!("model.{ending}")));
+        save(&path, *format, &Dtype::F32, &ModelData::new(&config, &written)).unwrap();
+        let weights = if format.is_folder() { path.join("model.safetensors") } else { path.clone() };
+        let copied = Checkpoint::open_copied(&path).unwrap();
+        let mapped = Checkpoint::open(&path).unwrap();
+        fs::File::options().write(true).open(&weights).unwrap().set_len(100).unwrap();
+        assert!(mapped.values(&model, &model.params[0]).is_err(), "{format}");
+        for param in &model.params {
+            assert_eq!(bits(&copied.values(&model, param).unwrap()), bits(&written(param)), "{format}: {}", param.name);
+        }
+        assert!(copied.check_sum().is_ok() && Checkpoint::open_copied(&path).is_err(), "{format}");
+    }
 }
 
 #[test]

@@ -826,10 +826,10 @@ fn files_that_limpid_does_not_read_travel() {
             "unsloth_version"
         ]
     );
-    let [along, left] = first.carried.parted(Format::Limpid);
+    let [along, left] = first.carried.parted(Format::Limpid.is_folder());
     assert!(files.iter().all(|(name, _)| along.iter().any(|file| file == name)), "{along:?}");
     assert_eq!(left, ["README.md", "onnx/", "text.json", "truth.safetensors"]);
-    let [along, left] = first.carried.parted(Format::Gguf);
+    let [along, left] = first.carried.parted(Format::Gguf.is_folder());
     assert!(along.is_empty() && left.iter().any(|name| name == "generation_config.json"), "{left:?}");
     let (own, back) = (folder.0.join("own"), folder.0.join("back"));
     convert(&first, &own, Format::Limpid, &Dtype::F32).unwrap();
@@ -856,7 +856,7 @@ fn files_that_limpid_does_not_read_travel() {
     let error = convert(&second, &back, Format::HuggingFace, &Dtype::F32).unwrap_err().to_string();
     assert!(error.contains("\"1_Pooling\", no part of a model"), "{error}");
     // what belongs to the old tokenizer stays behind with it
-    let [along, left] = first.carried.clone().without_tokenizer().parted(Format::Limpid);
+    let [along, left] = first.carried.clone().without_tokenizer().parted(Format::Limpid.is_folder());
     assert!(along.contains(&"modules.json".into()) && !along.contains(&"generation_config.json".into()), "{along:?}");
     assert!(left.contains(&"generation_config.json".into()) && left.contains(&"vocab.json".into()), "{left:?}");
     // the second token of what would be written ends it, by the list

@@ -464,7 +464,7 @@ const LONGEST_FILE: usize = 800;
 
 /// Functions and files that are longer, with the lines that they have: whoever touches one makes it shorter, and none is added.
 const LONG: &[(&str, usize)] = &[
-    ("limpid-checkpoint/dialect/huggingface/families.rs", 1252),
+    ("limpid-checkpoint/formats/huggingface/families.rs", 1059),
     ("limpid-core/backend/cpu/backward.rs: inputs", 119),
     ("limpid-core/backend/cpu/forward.rs: run", 86),
     ("limpid-core/backend/reference.rs: backward_op", 129),

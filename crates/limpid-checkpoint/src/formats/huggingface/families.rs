@@ -4,73 +4,58 @@
 //! To add one: an entry of [`ALL`] with what all its models have (`always`, where that is not GPT-2's), its keys and their values where
 //! a file has none (`usual`, where those are not the shared lists'), its tensors; two models in `reference/families.py`.
 
+use super::family::Family;
 use super::keys::Key::{Act, All, By, Cap, Choice, Follows, Idle, Is, Only, Rope, Window};
 use super::keys::{
     Entries, Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, read_rope,
     refuse, spellings,
 };
-use super::{Family, Held, Row};
 use limpid_core::config::{Parallel, Positions, RotaryKind, RotaryPairs, RotaryScaling};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
 // ---- keys that families share
 
-const VOCABULARY: Key = Is("vocab_size", &["vocab_size"], "");
-const SIZES: Key = All(&[
-    VOCABULARY,
-    Is("d_model", &["hidden_size"], ""),
-    Is("n_head", &["num_attention_heads"], ""),
-    Is("n_layer", &["num_hidden_layers"], ""),
-    Is("d_ff", &["intermediate_size"], ""),
-]);
-const GPT_SIZES: Key = All(&[
-    VOCABULARY,
-    Is("context_length", &["n_positions", "max_position_embeddings", "n_ctx"], ""),
-    Is("d_model", &["n_embd", "hidden_size"], ""),
-    Is("n_head", &["n_head", "num_attention_heads"], ""),
-    Is("n_layer", &["n_layer", "num_hidden_layers"], ""),
-    Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
-]);
-const GPT_DROPOUT: Key = All(&[
-    Is("dropout_embedding", &["embd_pdrop"], "0.1"),
-    Is("dropout_attention", &["attn_pdrop"], "0.1"),
-    Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0.1"),
-]);
-const N_INNER: Key = Is("d_ff", &["n_inner"], "4 d_model");
+const SIZES: Key =
+    Is("vocab_size=vocab_size d_model=hidden_size n_head=num_attention_heads n_layer=num_hidden_layers \
+    d_ff=intermediate_size");
+const GPT_SIZES: Key = Is("vocab_size=vocab_size context_length=n_positions|max_position_embeddings|n_ctx \
+    d_model=n_embd|hidden_size n_head=n_head|num_attention_heads n_layer=n_layer|num_hidden_layers \
+    norm_eps=layer_norm_epsilon?1e-5");
+const GPT_DROPOUT: Key = Is(
+    "dropout_embedding=embd_pdrop?0.1 dropout_attention=attn_pdrop?0.1 dropout_projection,dropout_ffn=resid_pdrop?0.1",
+);
+const N_INNER: Key = Is("d_ff=n_inner?4*d_model");
 /// d_ff is 4 d_model always.
 const FOURFOLD: Key = Follows(|c| c.d_ff = c.d_model.saturating_mul(4));
 
-const CONTEXT: Key = Is("context_length", &["max_position_embeddings"], "2048");
-const GIVEN_CONTEXT: Key = Is("context_length", &["max_position_embeddings"], "");
-const KV_HEADS: Key = Is("n_kv_head", &["num_key_value_heads"], "-");
+const CONTEXT: Key = Is("context_length=max_position_embeddings?2048");
+const GIVEN_CONTEXT: Key = Is("context_length=max_position_embeddings");
+const KV_HEADS: Key = Is("n_kv_head=num_key_value_heads?-");
 /// What Llama and its like have beside [`SIZES`], with Llama's values of missing keys.
-const GROUPED: Key = All(&[CONTEXT, KV_HEADS, Is("d_head", &["head_dim"], "-")]);
-const LAYER_EPS: Key = Is("norm_eps", &["layer_norm_eps"], "1e-5");
-const RMS_EPS: Key = Is("norm_eps", &["rms_norm_eps"], "1e-6");
+const GROUPED: Key = All(&[CONTEXT, KV_HEADS, Is("d_head=head_dim?-")]);
+const LAYER_EPS: Key = Is("norm_eps=layer_norm_eps?1e-5");
+const RMS_EPS: Key = Is("norm_eps=rms_norm_eps?1e-6");
 /// The angles of heads that are turned as a whole.
 const ANGLES: Key = Rope(None, ROPE);
 /// Sizes and angles of Llama and its like.
 const LLAMA_KEYS: Key = All(&[SIZES, GROUPED, RMS_EPS, ANGLES]);
 const SILU: Key = Act(&["hidden_act"], "silu", spellings);
-const UNTIED: Key = Is("tied_head", &["tie_word_embeddings"], "false");
-const TIED: Key = Is("tied_head", &["tie_word_embeddings"], "true");
-const ATTENTION_DROPOUT: Key = Is("dropout_attention", &["attention_dropout"], "0");
-const ATTENTION_BIAS: Key = Is("attention_bias", &["attention_bias"], "false");
-const FFN_BIAS: Key = Is("ffn_bias", &["mlp_bias"], "false");
-const USE_BIAS: Key = Is("attention_bias ffn_bias", &["use_bias"], "true");
+const UNTIED: Key = Is("tied_head=tie_word_embeddings?false");
+const TIED: Key = Is("tied_head=tie_word_embeddings?true");
+const ATTENTION_DROPOUT: Key = Is("dropout_attention=attention_dropout?0");
+const ATTENTION_BIAS: Key = Is("attention_bias=attention_bias?false");
+const FFN_BIAS: Key = Is("ffn_bias=mlp_bias?false");
+const USE_BIAS: Key = Is("attention_bias,ffn_bias=use_bias?true");
 /// Phi's.
-const PHI_DROPOUT: Key = All(&[
-    Is("dropout_embedding", &["embd_pdrop"], "0"),
-    ATTENTION_DROPOUT,
-    Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
-]);
+const PHI_DROPOUT: Key = Is(
+    "dropout_embedding=embd_pdrop?0 dropout_attention=attention_dropout?0 dropout_projection,dropout_ffn=resid_pdrop?0",
+);
 
 /// What most of Llama's kind have: rotary positions, norms by RMS, a gated network without biases.
-pub(in super::super) const GATED_RMS: &str =
-    "positions=rotary norm=rms norm_offset=false ffn_bias=false ffn_gated=true";
+pub(crate) const GATED_RMS: &str = "positions=rotary norm=rms norm_offset=false ffn_bias=false ffn_gated=true";
 /// What Llama and its like have.
-pub(in super::super) const LLAMAS: &[&str] = &[GATED_RMS, "attention_bias=false"];
+const LLAMAS: &[&str] = &[GATED_RMS, "attention_bias=false"];
 
 /// What BERT and ALBERT say alike.
 const ENCODER_KEYS: Key = All(&[
@@ -81,17 +66,17 @@ const ENCODER_KEYS: Key = All(&[
         },
         |c| vec![("type_vocab_size", json!(if c.n_segment == 0 { 2 } else { c.n_segment }))],
     ),
-    Is("norm_eps", &["layer_norm_eps"], "1e-12"),
+    Is("norm_eps=layer_norm_eps?1e-12"),
     TIED,
     Only("position_embedding_type", "\"absolute\"", "a trained table"),
     Only("is_decoder", "false", "BERT sees both ways"),
 ]);
 const BERT_KEYS: Key = All(&[
     Act(&["hidden_act"], "gelu", spellings),
-    Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout_prob"], "0.1"),
-    Is("dropout_attention", &["attention_probs_dropout_prob"], "0.1"),
+    Is("dropout_embedding,dropout_projection,dropout_ffn=hidden_dropout_prob?0.1 \
+        dropout_attention=attention_probs_dropout_prob?0.1"),
 ]);
-pub(in super::super) const BERTS: &str = "norm_place=post final_norm=false embedding_norm=true mask=bidirectional head_bias=true \
+pub(crate) const BERTS: &str = "norm_place=post final_norm=false embedding_norm=true mask=bidirectional head_bias=true \
     head_transform=true";
 /// Positions are counted from 2, after `pad_token_id`.
 const FROM_2: Key = All(&[
@@ -110,57 +95,30 @@ const FROM_2: Key = All(&[
 
 // ---- tensors that families share
 
-const LM_HEAD: &[Row] = &[Row("lm_head.weight", "unembed.weight", Held::Same)];
-const EMBED_TOKENS: &[Row] = &[Row("embed_tokens.weight", "embed.weight", Held::Same)];
+const LM_HEAD: &str = "unembed.weight=lm_head.weight";
+const EMBED_TOKENS: &str = "embed.weight=embed_tokens.weight";
 const TIED_COPY: &[(&str, &str)] = &[("lm_head.weight", "embed_tokens.weight")];
 const WTE_COPY: &[(&str, &str)] = &[("lm_head.weight", "wte.weight")];
 /// Attention with matrices of their own.
-const QKV: &[Row] = &[
-    Row("layers.{}.self_attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
-    Row("layers.{}.self_attn.o_proj", "attn.out", Held::Same),
-    Row("layers.{}.self_attn.q_norm", "attn.q_norm", Held::Turned),
-    Row("layers.{}.self_attn.k_norm", "attn.k_norm", Held::Turned),
-];
-const GATED: &[Row] = &[
-    Row("layers.{}.mlp.gate_proj", "mlp.gate", Held::Same),
-    Row("layers.{}.mlp.up_proj", "mlp.in", Held::Same),
-    Row("layers.{}.mlp.down_proj", "mlp.out", Held::Same),
-];
-const GATED_TOGETHER: &[Row] = &[
-    Row("layers.{}.mlp.gate_up_proj", "mlp.gate", Held::Half(0)),
-    Row("layers.{}.mlp.gate_up_proj", "mlp.in", Held::Half(1)),
-    Row("layers.{}.mlp.down_proj", "mlp.out", Held::Same),
-];
-const NORMS: &[Row] = &[
-    Row("layers.{}.input_layernorm", "ln1", Held::Same),
-    Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
-    Row("norm", "ln_final", Held::Same),
-];
+const QKV: &str = "attn.qkv=layers.{}.self_attn.(q|k|v)_proj attn.out=layers.{}.self_attn.o_proj \
+    attn.q_norm=layers.{}.self_attn.q_norm:turned attn.k_norm=layers.{}.self_attn.k_norm:turned";
+const GATED: &str = "mlp.gate=layers.{}.mlp.gate_proj mlp.in=layers.{}.mlp.up_proj mlp.out=layers.{}.mlp.down_proj";
+const GATED_TOGETHER: &str = "mlp.gate=layers.{}.mlp.gate_up_proj:first-half \
+    mlp.in=layers.{}.mlp.gate_up_proj:second-half mlp.out=layers.{}.mlp.down_proj";
+const NORMS: &str = "ln1=layers.{}.input_layernorm ln2=layers.{}.post_attention_layernorm ln_final=norm";
 /// Gemma 2's four norms of a block.
-const FOUR_NORMS: &[Row] = &[
-    Row("layers.{}.input_layernorm", "ln1", Held::Same),
-    Row("layers.{}.post_attention_layernorm", "ln1_post", Held::Same),
-    Row("layers.{}.pre_feedforward_layernorm", "ln2", Held::Same),
-    Row("layers.{}.post_feedforward_layernorm", "ln2_post", Held::Same),
-    Row("norm", "ln_final", Held::Same),
-];
-const LLAMA_TENSORS: &[&[Row]] = &[EMBED_TOKENS, QKV, GATED, NORMS];
+const FOUR_NORMS: &str = "ln1=layers.{}.input_layernorm ln1_post=layers.{}.post_attention_layernorm \
+    ln2=layers.{}.pre_feedforward_layernorm ln2_post=layers.{}.post_feedforward_layernorm ln_final=norm";
+const LLAMA_TENSORS: &[&str] = &[EMBED_TOKENS, QKV, GATED, NORMS];
 
-const BERT_EMBEDDINGS: &[Row] = &[
-    Row("embeddings.word_embeddings.weight", "embed.weight", Held::Same),
-    Row("embeddings.token_type_embeddings.weight", "segment_embed.weight", Held::Same),
-    Row("embeddings.LayerNorm", "embed_norm", Held::Same),
-];
-const BERT_BLOCKS: &[Row] = &[
-    Row("encoder.layer.{}.attention.self.(query|key|value)", "attn.qkv", Held::Thirds),
-    Row("encoder.layer.{}.attention.output.dense", "attn.out", Held::Same),
-    Row("encoder.layer.{}.attention.output.LayerNorm", "ln1", Held::Same),
-    Row("encoder.layer.{}.intermediate.dense", "mlp.in", Held::Same),
-    Row("encoder.layer.{}.output.dense", "mlp.out", Held::Same),
-    Row("encoder.layer.{}.output.LayerNorm", "ln2", Held::Same),
-];
-const POSITIONS: &[Row] = &[Row("embeddings.position_embeddings.weight", "pos_embed.weight", Held::Same)];
-const POSITIONS_FROM_2: &[Row] = &[Row("embeddings.position_embeddings.weight", "pos_embed.weight", Held::From(2))];
+const BERT_EMBEDDINGS: &str = "embed.weight=embeddings.word_embeddings.weight \
+    segment_embed.weight=embeddings.token_type_embeddings.weight embed_norm=embeddings.LayerNorm";
+const BERT_BLOCKS: &str = "attn.qkv=encoder.layer.{}.attention.self.(query|key|value) \
+    attn.out=encoder.layer.{}.attention.output.dense ln1=encoder.layer.{}.attention.output.LayerNorm \
+    mlp.in=encoder.layer.{}.intermediate.dense mlp.out=encoder.layer.{}.output.dense \
+    ln2=encoder.layer.{}.output.LayerNorm";
+const POSITIONS: &str = "pos_embed.weight=embeddings.position_embeddings.weight";
+const POSITIONS_FROM_2: &str = "pos_embed.weight=embeddings.position_embeddings.weight:from-2";
 /// Poolers, index tables, and heads that are not over the vocabulary.
 const BERT_IDLE: &[&str] =
     &["embeddings.position_ids", "embeddings.token_type_ids", "pooler.*", "cls.seq_relationship.*"];
@@ -183,14 +141,8 @@ const FAMILY: Family = Family {
     head_gelu: false,
 };
 
-const GPT_BLOCKS: &[Row] = &[
-    Row("h.{}.ln_1", "ln1", Held::Same),
-    Row("h.{}.attn.c_attn", "attn.qkv", Held::Transposed),
-    Row("h.{}.attn.c_proj", "attn.out", Held::Transposed),
-    Row("h.{}.ln_2", "ln2", Held::Same),
-    Row("h.{}.mlp.c_fc", "mlp.in", Held::Transposed),
-    Row("h.{}.mlp.c_proj", "mlp.out", Held::Transposed),
-];
+const GPT_BLOCKS: &str = "ln1=h.{}.ln_1 attn.qkv=h.{}.attn.c_attn:transposed attn.out=h.{}.attn.c_proj:transposed \
+    ln2=h.{}.ln_2 mlp.in=h.{}.mlp.c_fc:transposed mlp.out=h.{}.mlp.c_proj:transposed";
 const GPT_MASKS: &[&str] = &["*.attn.bias", "*.attn.masked_bias"];
 
 const ROBERTAS: Family = Family {
@@ -198,12 +150,8 @@ const ROBERTAS: Family = Family {
     always: &[BERTS],
     keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, FROM_2],
     tensors: &[BERT_EMBEDDINGS, POSITIONS_FROM_2, BERT_BLOCKS],
-    head: &[
-        Row("lm_head.dense", "head.dense", Held::Same),
-        Row("lm_head.layer_norm", "head.ln", Held::Same),
-        Row("lm_head.decoder.weight", "unembed.weight", Held::Same),
-        Row("lm_head.bias", "unembed.bias", Held::Same),
-    ],
+    head: "head.dense=lm_head.dense head.ln=lm_head.layer_norm unembed.weight=lm_head.decoder.weight \
+        unembed.bias=lm_head.bias",
     copies: &[
         ("lm_head.decoder.weight", "embeddings.word_embeddings.weight"),
         ("lm_head.decoder.bias", "lm_head.bias"),
@@ -242,16 +190,14 @@ const GEMMA_KEYS: Key = All(&[
     Only("use_bidirectional_attention", "false", "a token sees those before it"),
 ]);
 
-const BIASED_HEAD: &[Row] =
-    &[Row("lm_head.weight", "unembed.weight", Held::Same), Row("lm_head.bias", "unembed.bias", Held::Same)];
+const BIASED_HEAD: &str = "unembed.weight=lm_head.weight unembed.bias=lm_head.bias";
 
-pub(in super::super) const COHERES: &str =
-    "positions=rotary norm_offset=false parallel=one-norm ffn_bias=false ffn_gated=true";
+pub(crate) const COHERES: &str = "positions=rotary norm_offset=false parallel=one-norm ffn_bias=false ffn_gated=true";
 const COHERE_KEYS: Key = All(&[
     CONTEXT,
     KV_HEADS,
     LAYER_EPS,
-    Is("logits_scale", &["logit_scale"], "0.0625"),
+    Is("logits_scale=logit_scale?0.0625"),
     SILU,
     TIED,
     ATTENTION_BIAS,
@@ -270,14 +216,10 @@ pub static ALL: &[Family] = &[
             N_INNER,
             TIED,
             Act(&["activation_function"], "gelu_new", spellings),
-            Is("attention_scale", &["scale_attn_weights"], "true"),
-            Is("attention_scale_by_layer", &["scale_attn_by_inverse_layer_idx"], "false"),
+            Is("attention_scale=scale_attn_weights?true \
+                attention_scale_by_layer=scale_attn_by_inverse_layer_idx?false"),
         ],
-        tensors: &[
-            &[Row("wte.weight", "embed.weight", Held::Same), Row("wpe.weight", "pos_embed.weight", Held::Same)],
-            GPT_BLOCKS,
-            &[Row("ln_f", "ln_final", Held::Same)],
-        ],
+        tensors: &["embed.weight=wte.weight pos_embed.weight=wpe.weight", GPT_BLOCKS, "ln_final=ln_f"],
         copies: WTE_COPY,
         idle: GPT_MASKS,
         ..FAMILY
@@ -288,13 +230,7 @@ pub static ALL: &[Family] = &[
         prefix: "transformer.",
         always: &["norm_place=post final_norm=false"],
         keys: &[GPT_SIZES, GPT_DROPOUT, FOURFOLD, TIED, Act(&["afn"], "gelu", gpt_spellings)],
-        tensors: &[
-            &[
-                Row("tokens_embed.weight", "embed.weight", Held::Same),
-                Row("positions_embed.weight", "pos_embed.weight", Held::Same),
-            ],
-            GPT_BLOCKS,
-        ],
+        tensors: &["embed.weight=tokens_embed.weight pos_embed.weight=positions_embed.weight", GPT_BLOCKS],
         copies: &[("lm_head.weight", "tokens_embed.weight")],
         idle: GPT_MASKS,
         ..FAMILY
@@ -307,12 +243,8 @@ pub static ALL: &[Family] = &[
         always: &[BERTS],
         keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, GIVEN_CONTEXT],
         tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
-        head: &[
-            Row("cls.predictions.transform.dense", "head.dense", Held::Same),
-            Row("cls.predictions.transform.LayerNorm", "head.ln", Held::Same),
-            Row("cls.predictions.decoder.weight", "unembed.weight", Held::Same),
-            Row("cls.predictions.bias", "unembed.bias", Held::Same),
-        ],
+        head: "head.dense=cls.predictions.transform.dense head.ln=cls.predictions.transform.LayerNorm \
+            unembed.weight=cls.predictions.decoder.weight unembed.bias=cls.predictions.bias",
         copies: &[
             ("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"),
             ("cls.predictions.decoder.bias", "cls.predictions.bias"),
@@ -350,23 +282,17 @@ pub static ALL: &[Family] = &[
         keys: &[
             SIZES,
             GROUPED,
-            Is("norm_eps", &["norm_epsilon"], "1e-5"),
+            Is("norm_eps=norm_epsilon?1e-5"),
             ANGLES,
             Window("-", WindowBlocks::All),
             Act(&["hidden_act"], "gelu_pytorch_tanh", spellings),
             TIED,
             USE_BIAS,
             ATTENTION_DROPOUT,
-            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0"),
-            Is("dropout_embedding", &["embedding_dropout"], "0"),
+            Is("dropout_projection,dropout_ffn=residual_dropout?0 dropout_embedding=embedding_dropout?0"),
         ],
         usual: "context_length=4096 n_kv_head=2",
-        tensors: &[
-            EMBED_TOKENS,
-            QKV,
-            NORMS,
-            &[Row("layers.{}.mlp.c_fc", "mlp.in", Held::Same), Row("layers.{}.mlp.c_proj", "mlp.out", Held::Same)],
-        ],
+        tensors: &[EMBED_TOKENS, QKV, NORMS, "mlp.in=layers.{}.mlp.c_fc mlp.out=layers.{}.mlp.c_proj"],
         ..FAMILY
     },
     // OPT (Zhang et al. 2022): GPT-2 with matrices of their own and positions counted from 2.
@@ -374,38 +300,28 @@ pub static ALL: &[Family] = &[
         names: ["OPT", "opt", "OPTForCausalLM"],
         prefix: "model.decoder.",
         keys: &[
-            VOCABULARY,
-            Is("d_model", &["hidden_size"], ""),
-            Is("n_head", &["num_attention_heads"], ""),
-            Is("n_layer", &["num_hidden_layers"], ""),
-            Is("d_ff", &["ffn_dim"], ""),
+            Is(
+                "vocab_size=vocab_size d_model=hidden_size n_head=num_attention_heads n_layer=num_hidden_layers d_ff=ffn_dim",
+            ),
             CONTEXT,
             Act(&["activation_function"], "relu", spellings),
             TIED,
-            Is("attention_bias ffn_bias", &["enable_bias"], "true"),
-            Is("norm_gain norm_offset", &["layer_norm_elementwise_affine"], "true"),
+            Is("attention_bias,ffn_bias=enable_bias?true norm_gain,norm_offset=layer_norm_elementwise_affine?true"),
             Only("do_layer_norm_before", "true", "a norm before each part of a block"),
             Only("_remove_final_layer_norm", "false", "a norm before the head"),
             By(
                 |k, c| k.only("word_embed_proj_dim", &json!(c.d_model), "the embedding is as wide as the stream"),
                 |c| vec![("word_embed_proj_dim", json!(c.d_model))],
             ),
-            Is("dropout_projection dropout_ffn", &["dropout"], "0.1"),
+            Is("dropout_projection,dropout_ffn=dropout?0.1"),
             ATTENTION_DROPOUT,
             Idle("layerdrop activation_dropout"),
         ],
         tensors: &[
             EMBED_TOKENS,
-            &[
-                Row("embed_positions.weight", "pos_embed.weight", Held::From(2)),
-                Row("layers.{}.self_attn_layer_norm", "ln1", Held::Same),
-                Row("layers.{}.self_attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
-                Row("layers.{}.self_attn.out_proj", "attn.out", Held::Same),
-                Row("layers.{}.final_layer_norm", "ln2", Held::Same),
-                Row("layers.{}.fc1", "mlp.in", Held::Same),
-                Row("layers.{}.fc2", "mlp.out", Held::Same),
-                Row("final_layer_norm", "ln_final", Held::Same),
-            ],
+            "pos_embed.weight=embed_positions.weight:from-2 ln1=layers.{}.self_attn_layer_norm \
+                attn.qkv=layers.{}.self_attn.(q|k|v)_proj attn.out=layers.{}.self_attn.out_proj \
+                ln2=layers.{}.final_layer_norm mlp.in=layers.{}.fc1 mlp.out=layers.{}.fc2 ln_final=final_layer_norm",
         ],
         ..FAMILY
     },
@@ -419,7 +335,7 @@ pub static ALL: &[Family] = &[
             N_INNER,
             TIED,
             Act(&["activation_function"], "gelu_pytorch_tanh", spellings),
-            Is("attention_scale", &["scale_attn_weights"], "true"),
+            Is("attention_scale=scale_attn_weights?true"),
             By(
                 |k, c| {
                     c.n_kv_head = k.flag("multi_query", true)?.then_some(1);
@@ -432,17 +348,9 @@ pub static ALL: &[Family] = &[
                  pre_allocate_kv_cache max_batch_size num_key_value_heads",
             ),
         ],
-        tensors: &[&[
-            Row("wte.weight", "embed.weight", Held::Same),
-            Row("wpe.weight", "pos_embed.weight", Held::Same),
-            Row("h.{}.ln_1", "ln1", Held::Same),
-            Row("h.{}.attn.c_attn", "attn.qkv", Held::Grouped),
-            Row("h.{}.attn.c_proj", "attn.out", Held::Same),
-            Row("h.{}.ln_2", "ln2", Held::Same),
-            Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
-            Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
-            Row("ln_f", "ln_final", Held::Same),
-        ]],
+        tensors: &["embed.weight=wte.weight pos_embed.weight=wpe.weight ln1=h.{}.ln_1 \
+            attn.qkv=h.{}.attn.c_attn:grouped attn.out=h.{}.attn.c_proj ln2=h.{}.ln_2 mlp.in=h.{}.mlp.c_fc \
+            mlp.out=h.{}.mlp.c_proj ln_final=ln_f"],
         copies: WTE_COPY,
         idle: GPT_MASKS,
         ..FAMILY
@@ -472,10 +380,10 @@ pub static ALL: &[Family] = &[
             SILU,
             UNTIED,
             ATTENTION_BIAS,
-            Is("attention_out_bias", &["attention_out_bias"], "false"),
+            Is("attention_out_bias=attention_out_bias?false"),
             FFN_BIAS,
             ATTENTION_DROPOUT,
-            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0.1"),
+            Is("dropout_projection,dropout_ffn=residual_dropout?0.1"),
         ],
         usual: "context_length=524288 n_kv_head=8 d_head=128 attention_bias=true dropout_attention=0.1",
         ..FAMILY
@@ -534,10 +442,7 @@ pub static ALL: &[Family] = &[
         usual: "context_length=4096 norm_eps=1e-5",
         tensors: &[
             EMBED_TOKENS,
-            &[
-                Row("layers.{}.self_attn.qkv_proj", "attn.qkv", Held::Fused),
-                Row("layers.{}.self_attn.o_proj", "attn.out", Held::Same),
-            ],
+            "attn.qkv=layers.{}.self_attn.qkv_proj:fused attn.out=layers.{}.self_attn.o_proj",
             GATED_TOGETHER,
             NORMS,
         ],
@@ -550,15 +455,12 @@ pub static ALL: &[Family] = &[
         prefix: "distilbert.",
         always: &[BERTS, "norm_eps=1e-12"],
         keys: &[
-            VOCABULARY,
-            CONTEXT,
-            Is("d_model", &["dim"], ""),
-            Is("n_head", &["n_heads"], ""),
-            Is("n_layer", &["n_layers"], ""),
-            Is("d_ff", &["hidden_dim"], ""),
+            Is(
+                "vocab_size=vocab_size context_length=max_position_embeddings?2048 d_model=dim n_head=n_heads n_layer=n_layers d_ff=hidden_dim",
+            ),
             Act(&["activation"], "gelu", spellings),
             TIED,
-            Is("dropout_embedding dropout_projection dropout_ffn", &["dropout"], "0.1"),
+            Is("dropout_embedding,dropout_projection,dropout_ffn=dropout?0.1"),
             ATTENTION_DROPOUT,
             Idle("sinusoidal_pos_embds qa_dropout seq_classif_dropout"), // the table is stored
         ],
@@ -566,21 +468,12 @@ pub static ALL: &[Family] = &[
         tensors: &[
             BERT_EMBEDDINGS,
             POSITIONS,
-            &[
-                Row("transformer.layer.{}.attention.(q|k|v)_lin", "attn.qkv", Held::Thirds),
-                Row("transformer.layer.{}.attention.out_lin", "attn.out", Held::Same),
-                Row("transformer.layer.{}.sa_layer_norm", "ln1", Held::Same),
-                Row("transformer.layer.{}.ffn.lin1", "mlp.in", Held::Same),
-                Row("transformer.layer.{}.ffn.lin2", "mlp.out", Held::Same),
-                Row("transformer.layer.{}.output_layer_norm", "ln2", Held::Same),
-            ],
+            "attn.qkv=transformer.layer.{}.attention.(q|k|v)_lin attn.out=transformer.layer.{}.attention.out_lin \
+                ln1=transformer.layer.{}.sa_layer_norm mlp.in=transformer.layer.{}.ffn.lin1 \
+                mlp.out=transformer.layer.{}.ffn.lin2 ln2=transformer.layer.{}.output_layer_norm",
         ],
-        head: &[
-            Row("vocab_transform", "head.dense", Held::Same),
-            Row("vocab_layer_norm", "head.ln", Held::Same),
-            Row("vocab_projector.weight", "unembed.weight", Held::Same),
-            Row("vocab_projector.bias", "unembed.bias", Held::Same),
-        ],
+        head: "head.dense=vocab_transform head.ln=vocab_layer_norm unembed.weight=vocab_projector.weight \
+            unembed.bias=vocab_projector.bias",
         copies: &[("vocab_projector.weight", "embeddings.word_embeddings.weight")],
         idle: &["embeddings.position_ids", "pre_classifier.*", "classifier.*", "qa_outputs.*"],
         ..FAMILY
@@ -617,13 +510,9 @@ pub static ALL: &[Family] = &[
                 write_embedding_size,
             ),
         ],
-        tensors: &[BERT_EMBEDDINGS, POSITIONS, &[Row("embeddings_project", "embed.project", Held::Same)], BERT_BLOCKS],
-        head: &[
-            Row("generator_predictions.dense", "head.dense", Held::Same),
-            Row("generator_predictions.LayerNorm", "head.ln", Held::Same),
-            Row("generator_lm_head.weight", "unembed.weight", Held::Same),
-            Row("generator_lm_head.bias", "unembed.bias", Held::Same),
-        ],
+        tensors: &[BERT_EMBEDDINGS, POSITIONS, "embed.project=embeddings_project", BERT_BLOCKS],
+        head: "head.dense=generator_predictions.dense head.ln=generator_predictions.LayerNorm \
+            unembed.weight=generator_lm_head.weight unembed.bias=generator_lm_head.bias",
         copies: &[("generator_lm_head.weight", "embeddings.word_embeddings.weight")],
         idle: &["embeddings.position_ids", "discriminator_predictions.*", "classifier.*"],
         head_gelu: true,
@@ -651,8 +540,8 @@ pub static ALL: &[Family] = &[
             Only("num_hidden_groups", "1", "all blocks share one's parameters"),
             Only("inner_group_num", "1", "a block is one attention and one feed-forward network"),
             // its feed-forward network has no dropout
-            Is("dropout_embedding dropout_projection", &["hidden_dropout_prob"], "0"),
-            Is("dropout_attention", &["attention_probs_dropout_prob"], "0"),
+            Is("dropout_embedding,dropout_projection=hidden_dropout_prob?0 \
+                dropout_attention=attention_probs_dropout_prob?0"),
             Idle(
                 "classifier_dropout_prob down_scale_factor gap_size net_structure_type num_memory_blocks layers_to_keep",
             ),
@@ -661,26 +550,16 @@ pub static ALL: &[Family] = &[
         tensors: &[
             BERT_EMBEDDINGS,
             POSITIONS,
-            &[
-                Row("encoder.embedding_hidden_mapping_in", "embed.project", Held::Same),
-                Row(
-                    "encoder.albert_layer_groups.0.albert_layers.0.attention.(query|key|value)",
-                    "blocks.0.attn.qkv",
-                    Held::Thirds,
-                ),
-                Row("encoder.albert_layer_groups.0.albert_layers.0.attention.dense", "blocks.0.attn.out", Held::Same),
-                Row("encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm", "blocks.0.ln1", Held::Same),
-                Row("encoder.albert_layer_groups.0.albert_layers.0.ffn", "blocks.0.mlp.in", Held::Same),
-                Row("encoder.albert_layer_groups.0.albert_layers.0.ffn_output", "blocks.0.mlp.out", Held::Same),
-                Row("encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm", "blocks.0.ln2", Held::Same),
-            ],
+            "embed.project=encoder.embedding_hidden_mapping_in \
+                blocks.0.attn.qkv=encoder.albert_layer_groups.0.albert_layers.0.attention.(query|key|value) \
+                blocks.0.attn.out=encoder.albert_layer_groups.0.albert_layers.0.attention.dense \
+                blocks.0.ln1=encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm \
+                blocks.0.mlp.in=encoder.albert_layer_groups.0.albert_layers.0.ffn \
+                blocks.0.mlp.out=encoder.albert_layer_groups.0.albert_layers.0.ffn_output \
+                blocks.0.ln2=encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm",
         ],
-        head: &[
-            Row("predictions.dense", "head.dense", Held::Same),
-            Row("predictions.LayerNorm", "head.ln", Held::Same),
-            Row("predictions.decoder.weight", "unembed.weight", Held::Same),
-            Row("predictions.bias", "unembed.bias", Held::Same),
-        ],
+        head: "head.dense=predictions.dense head.ln=predictions.LayerNorm unembed.weight=predictions.decoder.weight \
+            unembed.bias=predictions.bias",
         copies: &[
             ("predictions.decoder.weight", "embeddings.word_embeddings.weight"),
             ("predictions.decoder.bias", "predictions.bias"),
@@ -758,11 +637,7 @@ pub static ALL: &[Family] = &[
             EMBED_TOKENS,
             QKV,
             GATED,
-            &[
-                Row("layers.{}.post_attention_layernorm", "ln1_post", Held::Same),
-                Row("layers.{}.post_feedforward_layernorm", "ln2_post", Held::Same),
-                Row("norm", "ln_final", Held::Same),
-            ],
+            "ln1_post=layers.{}.post_attention_layernorm ln2_post=layers.{}.post_feedforward_layernorm ln_final=norm",
         ],
         ..FAMILY
     },
@@ -772,33 +647,20 @@ pub static ALL: &[Family] = &[
         prefix: "transformer.",
         always: &["attention_bias=false attention_out_bias=true attention_scale=false"],
         keys: &[
-            VOCABULARY,
-            CONTEXT,
-            Is("d_model", &["hidden_size"], ""),
-            Is("n_head", &["num_heads", "num_attention_heads"], ""),
-            Is("n_layer", &["num_layers", "num_hidden_layers"], ""),
-            Is("d_ff", &["intermediate_size"], "4 d_model"),
-            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
-            Is("window", &["window_size"], "256"),
+            Is("vocab_size=vocab_size context_length=max_position_embeddings?2048 d_model=hidden_size \
+                n_head=num_heads|num_attention_heads n_layer=num_layers|num_hidden_layers \
+                d_ff=intermediate_size?4*d_model norm_eps=layer_norm_epsilon?1e-5 window=window_size?256"),
             By(read_attention_types, write_attention_types),
             Act(&["activation_function"], "gelu_new", spellings),
             TIED,
-            Is("dropout_embedding", &["embed_dropout"], "0"),
+            Is("dropout_embedding=embed_dropout?0"),
             ATTENTION_DROPOUT,
-            Is("dropout_projection dropout_ffn", &["resid_dropout"], "0"),
+            Is("dropout_projection,dropout_ffn=resid_dropout?0"),
             Idle("attention_layers"), // the same, written out
         ],
-        tensors: &[&[
-            Row("wte.weight", "embed.weight", Held::Same),
-            Row("wpe.weight", "pos_embed.weight", Held::Same),
-            Row("h.{}.ln_1", "ln1", Held::Same),
-            Row("h.{}.attn.attention.(q|k|v)_proj", "attn.qkv", Held::Thirds),
-            Row("h.{}.attn.attention.out_proj", "attn.out", Held::Same),
-            Row("h.{}.ln_2", "ln2", Held::Same),
-            Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
-            Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
-            Row("ln_f", "ln_final", Held::Same),
-        ]],
+        tensors: &["embed.weight=wte.weight pos_embed.weight=wpe.weight ln1=h.{}.ln_1 \
+            attn.qkv=h.{}.attn.attention.(q|k|v)_proj attn.out=h.{}.attn.attention.out_proj ln2=h.{}.ln_2 \
+            mlp.in=h.{}.mlp.c_fc mlp.out=h.{}.mlp.c_proj ln_final=ln_f"],
         copies: WTE_COPY,
         idle: &["*.attn.attention.bias", "*.attn.attention.masked_bias"],
         ..FAMILY
@@ -818,20 +680,15 @@ pub static ALL: &[Family] = &[
             Choice("parallel", "use_parallel_residual", &[("true", "two-norms"), ("false", "no")], "true"),
             ATTENTION_BIAS,
             ATTENTION_DROPOUT,
-            Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout"], "0"),
+            Is("dropout_embedding,dropout_projection,dropout_ffn=hidden_dropout?0"),
         ],
         usual: "attention_bias=true",
-        tensors: &[&[
-            Row("embed_in.weight", "embed.weight", Held::Same),
-            Row("layers.{}.input_layernorm", "ln1", Held::Same),
-            Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
-            Row("layers.{}.attention.query_key_value", "attn.qkv", Held::Grouped),
-            Row("layers.{}.attention.dense", "attn.out", Held::Same),
-            Row("layers.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
-            Row("layers.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
-            Row("final_layer_norm", "ln_final", Held::Same),
-        ]],
-        head: &[Row("embed_out.weight", "unembed.weight", Held::Same)],
+        tensors: &[
+            "embed.weight=embed_in.weight ln1=layers.{}.input_layernorm ln2=layers.{}.post_attention_layernorm \
+            attn.qkv=layers.{}.attention.query_key_value:grouped attn.out=layers.{}.attention.dense \
+            mlp.in=layers.{}.mlp.dense_h_to_4h mlp.out=layers.{}.mlp.dense_4h_to_h ln_final=final_layer_norm",
+        ],
+        head: "unembed.weight=embed_out.weight",
         copies: &[("embed_out.weight", "embed_in.weight")],
         idle: &["*.attention.bias", "*.attention.masked_bias"],
         ..FAMILY
@@ -852,14 +709,9 @@ pub static ALL: &[Family] = &[
         ],
         tensors: &[
             EMBED_TOKENS,
-            &[
-                Row("layers.{}.input_layernorm", "ln1", Held::Same),
-                Row("layers.{}.self_attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
-                Row("layers.{}.self_attn.dense", "attn.out", Held::Same),
-                Row("layers.{}.mlp.fc1", "mlp.in", Held::Same),
-                Row("layers.{}.mlp.fc2", "mlp.out", Held::Same),
-                Row("final_layernorm", "ln_final", Held::Same),
-            ],
+            "ln1=layers.{}.input_layernorm attn.qkv=layers.{}.self_attn.(q|k|v)_proj \
+                attn.out=layers.{}.self_attn.dense mlp.in=layers.{}.mlp.fc1 mlp.out=layers.{}.mlp.fc2 \
+                ln_final=final_layernorm",
         ],
         head: BIASED_HEAD,
         ..FAMILY
@@ -872,7 +724,7 @@ pub static ALL: &[Family] = &[
         keys: &[
             GPT_SIZES,
             N_INNER,
-            Is("rotary_dim", &["rotary_dim"], "64"),
+            Is("rotary_dim=rotary_dim?64"),
             Act(&["activation_function"], "gelu_new", spellings),
             UNTIED,
             GPT_DROPOUT,
@@ -880,15 +732,10 @@ pub static ALL: &[Family] = &[
             Idle("rotary"),
         ],
         usual: "dropout_embedding=0 dropout_attention=0 dropout_projection=0",
-        tensors: &[&[
-            Row("wte.weight", "embed.weight", Held::Same),
-            Row("h.{}.ln_1", "ln1", Held::Same),
-            Row("h.{}.attn.(q|k|v)_proj", "attn.qkv", Held::Thirds),
-            Row("h.{}.attn.out_proj", "attn.out", Held::Same),
-            Row("h.{}.mlp.fc_in", "mlp.in", Held::Same),
-            Row("h.{}.mlp.fc_out", "mlp.out", Held::Same),
-            Row("ln_f", "ln_final", Held::Same),
-        ]],
+        tensors: &[
+            "embed.weight=wte.weight ln1=h.{}.ln_1 attn.qkv=h.{}.attn.(q|k|v)_proj attn.out=h.{}.attn.out_proj \
+            mlp.in=h.{}.mlp.fc_in mlp.out=h.{}.mlp.fc_out ln_final=ln_f",
+        ],
         head: BIASED_HEAD,
         copies: WTE_COPY,
         idle: GPT_MASKS,
@@ -907,11 +754,11 @@ pub static ALL: &[Family] = &[
             Rope(Some(0.25), ROPE),
             SILU,
             UNTIED,
-            Is("attention_bias", &["use_qkv_bias"], "false"),
+            Is("attention_bias=use_qkv_bias?false"),
             Choice("parallel", "use_parallel_residual", &[("true", "one-norm"), ("false", "no")], "false"),
             Only("qk_layernorm", "false", "queries and keys are not normalised with gains of each head"),
             ATTENTION_DROPOUT,
-            Is("dropout_ffn", &["hidden_dropout"], "0"),
+            Is("dropout_ffn=hidden_dropout?0"),
         ],
         usual: "context_length=4096 n_kv_head=32",
         ..FAMILY
@@ -944,34 +791,22 @@ pub static ALL: &[Family] = &[
         prefix: "transformer.",
         always: &["positions=rotary"],
         keys: &[
-            VOCABULARY,
-            CONTEXT,
-            Is("d_model", &["hidden_size", "n_embed"], ""),
-            Is("n_head", &["num_attention_heads", "n_head"], ""),
-            Is("n_layer", &["num_hidden_layers", "n_layer"], ""),
-            Is("d_ff", &["ffn_hidden_size"], "4 d_model"),
-            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+            Is("vocab_size=vocab_size context_length=max_position_embeddings?2048 d_model=hidden_size|n_embed \
+                n_head=num_attention_heads|n_head n_layer=num_hidden_layers|n_layer d_ff=ffn_hidden_size?4*d_model \
+                norm_eps=layer_norm_epsilon?1e-5"),
             ANGLES,
             By(read_falcon, write_falcon),
             Act(&["activation"], "gelu", spellings),
             TIED,
-            Is("attention_bias ffn_bias", &["bias"], "false"),
+            Is("attention_bias,ffn_bias=bias?false"),
             Only("alibi", "false", "Falcon's alibi is scaled with the scores"),
             ATTENTION_DROPOUT,
-            Is("dropout_ffn", &["hidden_dropout"], "0"),
+            Is("dropout_ffn=hidden_dropout?0"),
         ],
-        tensors: &[&[
-            Row("word_embeddings.weight", "embed.weight", Held::Same),
-            Row("h.{}.ln_attn", "ln1", Held::If(|c| c.parallel == Parallel::TwoNorms)),
-            Row("h.{}.input_layernorm", "ln1", Held::If(|c| c.parallel != Parallel::TwoNorms)),
-            Row("h.{}.ln_mlp", "ln2", Held::If(|c| c.parallel == Parallel::TwoNorms)),
-            Row("h.{}.post_attention_layernorm", "ln2", Held::If(|c| c.parallel != Parallel::TwoNorms)),
-            Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
-            Row("h.{}.self_attention.dense", "attn.out", Held::Same),
-            Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
-            Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
-            Row("ln_f", "ln_final", Held::Same),
-        ]],
+        tensors: &["embed.weight=word_embeddings.weight ln1=h.{}.ln_attn:two-norms ln1=h.{}.input_layernorm:one-norm \
+            ln2=h.{}.ln_mlp:two-norms ln2=h.{}.post_attention_layernorm:one-norm \
+            attn.qkv=h.{}.self_attention.query_key_value:grouped attn.out=h.{}.self_attention.dense \
+            mlp.in=h.{}.mlp.dense_h_to_4h mlp.out=h.{}.mlp.dense_4h_to_h ln_final=ln_f"],
         copies: &[("lm_head.weight", "word_embeddings.weight")],
         ..FAMILY
     },
@@ -982,7 +817,7 @@ pub static ALL: &[Family] = &[
         keys: &[
             SIZES,
             COHERE_KEYS,
-            Is("d_head", &["head_dim"], "-"),
+            Is("d_head=head_dim?-"),
             ANGLES,
             Only("use_qk_norm", "false", "queries and keys are not normalised with gains of each head"),
         ],
@@ -1032,13 +867,8 @@ pub static ALL: &[Family] = &[
             EMBED_TOKENS,
             QKV,
             GATED_TOGETHER,
-            &[
-                Row("layers.{}.input_layernorm", "ln1", Held::Same),
-                Row("layers.{}.post_self_attn_layernorm", "ln1_post", Held::Same),
-                Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
-                Row("layers.{}.post_mlp_layernorm", "ln2_post", Held::Same),
-                Row("norm", "ln_final", Held::Same),
-            ],
+            "ln1=layers.{}.input_layernorm ln1_post=layers.{}.post_self_attn_layernorm \
+                ln2=layers.{}.post_attention_layernorm ln2_post=layers.{}.post_mlp_layernorm ln_final=norm",
         ],
         pairs: RotaryPairs::Neighbours,
         ..FAMILY
@@ -1054,8 +884,7 @@ pub static ALL: &[Family] = &[
             ATTENTION_BIAS,
             FFN_BIAS,
             ATTENTION_DROPOUT,
-            Is("embedding_scale", &["embedding_multiplier"], "1"),
-            Is("residual_scale", &["residual_multiplier"], "1"),
+            Is("embedding_scale=embedding_multiplier?1 residual_scale=residual_multiplier?1"),
             By(
                 |k, c| {
                     c.attention_factor = Some(k.number(&["attention_multiplier"], 1.0)?);
@@ -1086,11 +915,7 @@ pub static ALL: &[Family] = &[
             ATTENTION_BIAS,
             ATTENTION_DROPOUT,
         ],
-        tensors: &[
-            EMBED_TOKENS,
-            QKV,
-            &[Row("layers.{}.mlp.fc1", "mlp.in", Held::Same), Row("layers.{}.mlp.fc2", "mlp.out", Held::Same)],
-        ],
+        tensors: &[EMBED_TOKENS, QKV, "mlp.in=layers.{}.mlp.fc1 mlp.out=layers.{}.mlp.fc2"],
         pairs: RotaryPairs::HalvesBack,
         ..FAMILY
     },
@@ -1100,33 +925,24 @@ pub static ALL: &[Family] = &[
         prefix: "transformer.",
         always: &["positions=alibi embedding_norm=true activation=gelu-tanh"],
         keys: &[
-            VOCABULARY,
-            Is("context_length", &["seq_length"], "2048"),
-            Is("d_model", &["hidden_size", "n_embed"], ""),
-            Is("n_head", &["n_head", "num_attention_heads"], ""),
-            Is("n_layer", &["n_layer", "num_hidden_layers"], ""),
-            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+            Is("vocab_size=vocab_size context_length=seq_length?2048 d_model=hidden_size|n_embed \
+                n_head=n_head|num_attention_heads n_layer=n_layer|num_hidden_layers norm_eps=layer_norm_epsilon?1e-5"),
             FOURFOLD,
             TIED,
             Only("apply_residual_connection_post_layernorm", "false", "the stream is what is added to"),
             ATTENTION_DROPOUT,
-            Is("dropout_projection dropout_ffn", &["hidden_dropout"], "0"),
+            Is("dropout_projection,dropout_ffn=hidden_dropout?0"),
             Idle(
                 "slow_but_exact masked_softmax_fusion bias_dropout_fusion skip_bias_add skip_bias_add_qkv \
                  attention_softmax_in_fp32 offset_alibi unk_token_id hidden_act",
             ),
         ],
-        tensors: &[&[
-            Row("word_embeddings.weight", "embed.weight", Held::Same),
-            Row("word_embeddings_layernorm", "embed_norm", Held::Same),
-            Row("h.{}.input_layernorm", "ln1", Held::Same),
-            Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
-            Row("h.{}.self_attention.dense", "attn.out", Held::Same),
-            Row("h.{}.post_attention_layernorm", "ln2", Held::Same),
-            Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
-            Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
-            Row("ln_f", "ln_final", Held::Same),
-        ]],
+        tensors: &[
+            "embed.weight=word_embeddings.weight embed_norm=word_embeddings_layernorm ln1=h.{}.input_layernorm \
+            attn.qkv=h.{}.self_attention.query_key_value:grouped attn.out=h.{}.self_attention.dense \
+            ln2=h.{}.post_attention_layernorm mlp.in=h.{}.mlp.dense_h_to_4h mlp.out=h.{}.mlp.dense_4h_to_h \
+            ln_final=ln_f",
+        ],
         copies: &[("lm_head.weight", "word_embeddings.weight")],
         ..FAMILY
     },
@@ -1136,12 +952,10 @@ pub static ALL: &[Family] = &[
         prefix: "transformer.",
         always: &["positions=alibi norm_offset=false attention_bias=false ffn_bias=false activation=gelu-erf"],
         keys: &[
-            VOCABULARY,
-            Is("context_length", &["max_seq_len"], "2048"),
-            Is("d_model", &["d_model"], ""),
-            Is("n_head", &["n_heads"], ""),
-            Is("n_layer", &["n_layers"], ""),
-            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+            Is(
+                "vocab_size=vocab_size context_length=max_seq_len?2048 d_model=d_model n_head=n_heads n_layer=n_layers \
+                norm_eps=layer_norm_epsilon?1e-5",
+            ),
             FOURFOLD,
             Only("expansion_ratio", "4", "d_ff is 4 d_model"),
             Only("no_bias", "true", "MPT has no offsets"),
@@ -1151,23 +965,15 @@ pub static ALL: &[Family] = &[
                 let attention = json!({ "softmax_scale": c.score_scale(0), "attn_pdrop": c.dropout.attention });
                 vec![("attn_config", attention)]
             }),
-            Is("dropout_embedding", &["emb_pdrop"], "0"),
-            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+            Is("dropout_embedding=emb_pdrop?0 dropout_projection,dropout_ffn=resid_pdrop?0"),
             Idle(
                 "learned_pos_emb embedding_fraction norm_type init_device init_config verbose emb_init_std init_nonlinearity \
                  fan_mode init_div_is_residual emb_init_uniform_lim init_gain tokenizer_name model_name",
             ),
         ],
-        tensors: &[&[
-            Row("wte.weight", "embed.weight", Held::Same),
-            Row("blocks.{}.norm_1", "ln1", Held::Same),
-            Row("blocks.{}.attn.Wqkv", "attn.qkv", Held::Fused),
-            Row("blocks.{}.attn.out_proj", "attn.out", Held::Same),
-            Row("blocks.{}.norm_2", "ln2", Held::Same),
-            Row("blocks.{}.ffn.up_proj", "mlp.in", Held::Same),
-            Row("blocks.{}.ffn.down_proj", "mlp.out", Held::Same),
-            Row("norm_f", "ln_final", Held::Same),
-        ]],
+        tensors: &["embed.weight=wte.weight ln1=blocks.{}.norm_1 attn.qkv=blocks.{}.attn.Wqkv:fused \
+            attn.out=blocks.{}.attn.out_proj ln2=blocks.{}.norm_2 mlp.in=blocks.{}.ffn.up_proj \
+            mlp.out=blocks.{}.ffn.down_proj ln_final=norm_f"],
         copies: WTE_COPY,
         ..FAMILY
     },
@@ -1191,7 +997,7 @@ fn read_phi3_rope(k: &Keys, c: &mut C) -> Answer {
         }
     }
     map.entry("original_max_position_embeddings").or_insert(json!(4096));
-    PHI3_ANGLES.read(&Keys::new(&map), c)?;
+    PHI3_ANGLES.read(&k.over(&map), c)?;
     k.find(&[
         "rope_scaling",
         "rope_parameters",
@@ -1228,14 +1034,14 @@ fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     }
     map.insert("rope_parameters".into(), full);
     map.retain(|key, _| !["rope_scaling", "original_max_position_embeddings"].contains(&key.as_str()));
-    let full = Keys::new(&map);
+    let full = k.over(&map);
     read_rope(&full, c, 1e6, None, ROPE)?;
     c.rotary_scaling.truncate = true; // transformers looks for it beside the two, where it is not
     let own = [c.rotary_base, base];
     let scaling = c.rotary_scaling;
     let sliding =
         serde_json::Map::from_iter([("rope_parameters".into(), part("sliding_attention").unwrap_or(json!({})))]);
-    let sliding = Keys::new(&sliding);
+    let sliding = k.over(&sliding);
     read_rope(&sliding, c, 1e4, None, ROPE)?;
     if c.rotary_scaling != RotaryScaling::NONE {
         return refuse(
@@ -1347,7 +1153,7 @@ fn write_falcon(c: &C) -> Entries {
 fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     let Some((name, value)) = k.find(&["attn_config"]) else { return Ok(()) };
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys::new(map);
+    let inner = k.over(map);
     inner.only("attn_type", &json!("multihead_attention"), "each head has keys of its own")?;
     inner.only("alibi", &json!(true), "positions are alibi's")?;
     inner.only("alibi_bias_max", &json!(8), "alibi's own slopes")?;
@@ -1357,5 +1163,6 @@ fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     c.attention_factor = inner.find(&["softmax_scale"]).and_then(|(_, scale)| scale.as_f64());
     c.dropout.attention = inner.number(&["attn_pdrop"], 0.0)?;
     inner.find(&["attn_impl", "attn_uses_sequence_id", "model_type"]);
-    k.rest_of(name, &inner)
+    k.rest_of(name, &inner);
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //! or has the one value that limpid supports, or needs functions of its own (rotary angles, windows). `families` has the tables. A key
 //! that no table mentions is an error, unless no result depends on it.
 
-use super::super::{setting, settings};
+use crate::formats::express::{setting, settings};
 use limpid_core::config::{
     Activation, Axis, Config, ConfigError, Fields, LayerPattern, PairFactors, RotaryKind, RotaryScaling, Settings,
     unknown,
@@ -11,6 +11,7 @@ use limpid_core::numeric::math::ln_f64;
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::rc::Rc;
 
 pub(super) type Answer<T> = Result<T, ConfigError>;
 
@@ -23,10 +24,10 @@ pub(super) fn refuse<T>(what: impl Into<String>) -> Answer<T> {
 
 /// One key, or several that say one thing together.
 pub(super) enum Key {
-    /// Our settings (usually one), and the names that the key may have; the first is written. The last text is their value if the key is
-    /// missing and the family's `usual` has none for the first of them: empty if the key is required, `-` for the setting's own default,
-    /// `4 d_model`.
-    Is(&'static str, &'static [&'static str], &'static str),
+    /// Settings and their keys, as words: `setting=key?value`, or `setting,setting=key|key?value` where a key is several settings or has
+    /// several names, of which the first is written. The value is that of a missing key, if the family's `usual` has none: without one
+    /// the key is required; `-` is the setting's own default, and `4*d_model` is that.
+    Is(&'static str),
     /// The activation function: the names of its key, its value where that is missing, and how values are spelt.
     Act(&'static [&'static str], &'static str, fn(Activation) -> &'static [&'static str]),
     /// A setting, its key, which value of the key (as JSON) is which of the setting, and the value of a missing key.
@@ -72,6 +73,8 @@ pub(super) struct Keys<'a> {
     pub(super) idle: RefCell<HashSet<&'static str>>,
     /// What [`Keys::rest`] found in objects inside.
     pub(super) inner: RefCell<Vec<String>>,
+    /// Those that nobody asked for and that may change numbers, of objects inside too.
+    pub(super) unknown: Rc<RefCell<Vec<(String, Value)>>>,
     /// A family's values of missing keys.
     pub(super) usual: &'static str,
 }
@@ -89,7 +92,12 @@ fn wanted(setting: &str) -> &'static str {
 
 impl Keys<'_> {
     pub(super) fn new(map: &Map<String, Value>) -> Keys<'_> {
-        Keys { map, asked: RefCell::default(), idle: RefCell::default(), inner: RefCell::default(), usual: "" }
+        let (asked, idle, inner, unknown) = Default::default();
+        Keys { map, asked, idle, inner, unknown, usual: "" }
+    }
+    /// Keys of an object inside, or of another form of the same.
+    pub(super) fn over<'m>(&self, map: &'m Map<String, Value>) -> Keys<'m> {
+        Keys { unknown: Rc::clone(&self.unknown), ..Keys::new(map) }
     }
     /// The value of a setting whose key is missing, if the family has one of its own.
     fn usual(&self, setting: &str) -> Option<&'static str> {
@@ -100,6 +108,9 @@ impl Keys<'_> {
         self.asked.borrow_mut().extend(names);
         let mut given = names.iter().filter_map(|name| Some((*name, self.map.get(*name)?)));
         given.find(|(_, value)| !value.is_null())
+    }
+    fn has_null(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.map.get(*name).is_some_and(Value::is_null))
     }
     pub(super) fn wrong<T>(name: &str, value: &Value, wanted: &str) -> Answer<T> {
         refuse(format!("`{name}` is {value}: it must be {wanted}"))
@@ -150,9 +161,9 @@ impl Keys<'_> {
             _ => Ok(()),
         }
     }
-    /// The keys that change no number and say nothing to limpid, but those that are in every file; refuses others that nobody
-    /// asked for.
-    pub(super) fn rest(&self) -> Answer<Vec<String>> {
+    /// The keys that change no number and say nothing to limpid, but those that are in every file; others that nobody asked for become
+    /// [`Keys::unknown`].
+    pub(super) fn rest(&self) -> Vec<String> {
         let (asked, idle) = (self.asked.borrow(), self.idle.borrow());
         let is_empty = |value: &Value| match value {
             Value::Null => true,
@@ -176,22 +187,18 @@ impl Keys<'_> {
             // a switch that is off, dropout that drops nothing, one segment
             let nothing = name.contains("dropout") && value.as_f64() == Some(0.0);
             let off = *value == false || nothing || name == "type_vocab_size" && *value == 1;
-            if !known && !off {
-                let readers = match &super::readers(name)[..] {
-                    [] => "no family that limpid supports reads it, so its meaning is unknown".into(),
-                    types => format!("limpid reads it where model_type is {}", types.join(", ")),
-                };
-                return refuse(format!("`{key}` is {value}, which may change the model's numbers: {readers}"));
+            if known || off {
+                ignored.push(key.clone());
+            } else {
+                self.unknown.borrow_mut().push((key.clone(), value.clone()));
             }
-            ignored.push(key.clone());
         }
-        Ok(ignored)
+        ignored
     }
     /// The same of the object under `name`; what says nothing there is told with what says nothing here.
-    pub(super) fn rest_of(&self, name: &str, inner: &Keys) -> Answer<()> {
-        let ignored = inner.rest()?.into_iter().map(|key| format!("{name}.{key}"));
+    pub(super) fn rest_of(&self, name: &str, inner: &Keys) {
+        let ignored = inner.rest().into_iter().map(|key| format!("{name}.{key}"));
         self.inner.borrow_mut().extend(ignored);
-        Ok(())
     }
 }
 
@@ -268,26 +275,52 @@ pub(super) fn gemma_spellings(f: Activation) -> &'static [&'static str] {
     }
 }
 
+/// A word of [`Key::Is`].
+pub(super) struct SettingKey {
+    pub(super) settings: Vec<&'static str>,
+    names: Vec<&'static str>,
+    missing: Option<&'static str>,
+}
+
+impl SettingKey {
+    pub(super) fn new(word: &'static str) -> SettingKey {
+        let (settings, key) = word.split_once('=').expect("tables name settings and keys");
+        let (names, missing) = key.split_once('?').map_or((key, None), |(names, value)| (names, Some(value)));
+        SettingKey { settings: settings.split(',').collect(), names: names.split('|').collect(), missing }
+    }
+
+    fn read(&self, keys: &Keys, c: &mut Config) -> Answer<()> {
+        let found = keys.find(&self.names);
+        let text = match (found, keys.usual(self.settings[0]).or(self.missing)) {
+            (Some((_, value)), _) => value.to_string(),
+            // null says that it follows from others
+            (None, _) if keys.has_null(&self.names) && setting(c, self.settings[0]).is_null() => return Ok(()),
+            (None, None) => return refuse(format!("it lacks the key `{}`", self.names[0])),
+            (None, Some("-")) => return Ok(()),
+            (None, Some("4*d_model")) => c.d_model.saturating_mul(4).to_string(),
+            (None, Some(missing)) => missing.into(),
+        };
+        self.settings.iter().try_for_each(|setting| match (c.set(setting, &text), found) {
+            (Err(_), Some((name, value))) => Keys::wrong(name, value, wanted(setting)),
+            (result, _) => result,
+        })
+    }
+
+    fn write(&self, c: &Config) -> (&'static str, Value) {
+        let values = c.fields().into_iter().filter(|(setting, _)| self.settings.contains(&setting.name));
+        let values: Vec<Value> = values.map(|(_, value)| value.json()).collect();
+        // of two switches of one key, one that is off can be on: a bias of zeros
+        (self.names[0], values.iter().find(|value| **value == true).unwrap_or(&values[0]).clone())
+    }
+}
+
 impl Key {
     /// Reads what it says into `c`.
     pub(super) fn read(&self, keys: &Keys, c: &mut Config) -> Answer<()> {
         match self {
-            Key::Is(settings, names, otherwise) => {
-                let is_null = |name: &&str| keys.map.get(*name).is_some_and(Value::is_null);
-                let first = settings.split(' ').next().expect("tables name settings");
-                let text = match (keys.find(names), keys.usual(first).unwrap_or(otherwise)) {
-                    (Some((_, value)), _) => value.to_string(),
-                    // null says that it follows from others
-                    (None, _) if names.iter().any(is_null) && setting(c, first).is_null() => return Ok(()),
-                    (None, "") => return refuse(format!("it lacks the key `{}`", names[0])),
-                    (None, "-") => return Ok(()),
-                    (None, "4 d_model") => c.d_model.saturating_mul(4).to_string(),
-                    (None, otherwise) => otherwise.into(),
-                };
-                settings.split(' ').try_for_each(|setting| match (c.set(setting, &text), keys.find(names)) {
-                    (Err(_), Some((name, value))) => Keys::wrong(name, value, wanted(setting)),
-                    (result, _) => result,
-                })
+            // here and in `All`, what stands after one that is wrong is asked for, too
+            Key::Is(words) => {
+                words.split_whitespace().map(|word| SettingKey::new(word).read(keys, c)).fold(Ok(()), Result::and)
             }
             Key::Act(names, otherwise, spellings) => {
                 let name = keys.text(names, otherwise)?;
@@ -332,7 +365,6 @@ impl Key {
                 Ok(())
             }
             Key::By(read, _) => read(keys, c),
-            // also what stands after one that is wrong is asked for
             Key::All(all) => all.iter().map(|key| key.read(keys, c)).fold(Ok(()), Result::and),
         }
     }
@@ -340,13 +372,7 @@ impl Key {
     /// What `c` says of it, whose settings that follow from others are set.
     pub(super) fn write(&self, c: &Config) -> Entries {
         match self {
-            Key::Is(settings, names, _) => {
-                let own: Vec<&str> = settings.split(' ').collect();
-                let values = c.fields().into_iter().filter(|(setting, _)| own.contains(&setting.name));
-                let values: Vec<Value> = values.map(|(_, value)| value.json()).collect();
-                // of two switches of one key, one that is off can be on: a bias of zeros
-                vec![(names[0], values.iter().find(|value| **value == true).unwrap_or(&values[0]).clone())]
-            }
+            Key::Is(words) => words.split_whitespace().map(|word| SettingKey::new(word).write(c)).collect(),
             Key::Cap(name, key, _) => vec![(key, json!(setting(c, name).as_f64().filter(|cap| *cap > 0.0)))],
             Key::Choice(name, key, values, _) => {
                 let own = setting(c, name);
@@ -440,7 +466,7 @@ pub(super) fn read_rope(
     let (name, nothing) = ("rope_parameters", json!({}));
     let (name, value) = old.filter(says).or(new).unwrap_or((name, &nothing));
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys::new(map);
+    let inner = k.over(map);
     c.rotary_base = inner.number(&["rope_theta"], k.number(&[base_name], base)?)?;
     if let Some(share) = share {
         let share = k.number(&[share_name], share)?;
@@ -498,7 +524,8 @@ pub(super) fn read_rope(
             ));
         }
     };
-    k.rest_of(name, &inner)
+    k.rest_of(name, &inner);
+    Ok(())
 }
 
 fn write_rope(c: &Config, share: Option<f64>, [base_name, share_name]: [&'static str; 2]) -> Entries {

@@ -1,22 +1,47 @@
-//! Other programs' names, shapes and settings for limpid's parameters. A [`Link`] says which of their tensors holds which rows of which
-//! of our parameters, and in what layout; one list of links serves reading and writing. Each format has a file for its links and its
-//! configuration: `huggingface` (a table of families), `gguf`, `llmc`.
+//! Where parameters lie in files. A [`Link`] says which tensor holds which rows of which of our parameters, and in what layout; one list
+//! of links serves reading and writing. A [`Dialect`] is the names that one program has; [`Linked`] is a model beside the files that hold it.
 
-pub mod gguf;
-pub mod gguf_vocabulary;
-pub mod huggingface;
-pub mod llmc;
-
-use super::store::{Dtype, Store, Stored, refuse};
-use super::{CheckpointError, Result};
+use crate::error::{CheckpointError, Result, refuse};
+use crate::store::{Dtype, Store, Stored};
 use limpid_core::backend::Backend;
-use limpid_core::config::{Config, Fields, RotaryPairs, Settings};
-use limpid_core::model::{FeatureOrder, Mode, Model, Param, ParamRole};
+use limpid_core::config::Config;
+use limpid_core::model::{FeatureOrder, Model, Param};
 use limpid_core::numeric::element::{Element, Major, Values, transpose};
-use limpid_core::ops::MemorySpace;
+use limpid_core::ops::{MemorySpace, Region};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+
+/// The names that a program gives to a model's tensors.
+pub(crate) trait Dialect: Send + Sync {
+    /// Which tensor holds which rows of which parameter.
+    fn links(&self, model: &Model) -> Vec<Link>;
+
+    /// The name of a stored tensor as links have it; nothing for a tensor that no result depends on.
+    fn canonical(&self, stored: &str, _config: &Config) -> Option<String> {
+        Some(stored.into())
+    }
+
+    /// The name that a file has for that of a link.
+    fn full(&self, name: &str, _config: &Config) -> String {
+        name.into()
+    }
+
+    /// The `model_type` under which transformers has these names, if it has them.
+    fn model_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether its matrices are (in, out).
+    fn is_transposed(&self) -> bool {
+        false
+    }
+}
+
+/// A parameter's place in the given memory.
+pub fn region_in(param: &Param, space: MemorySpace) -> Region {
+    if space == MemorySpace::Param { param.region } else { param.region.in_space(space) }
+}
 
 /// The layout of a tensor in another program's file, compared with ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,13 +94,13 @@ pub struct Link {
 }
 
 /// Rows and columns of a parameter; a vector is a column.
-fn extent(param: &Param) -> (usize, usize) {
+pub(crate) fn extent(param: &Param) -> (usize, usize) {
     if param.is_matrix() { param.region.shape() } else { (param.region.cols, 1) }
 }
 
 impl Link {
     /// All of a parameter.
-    pub(super) fn whole(name: String, param: &Param, turn: TensorLayout) -> Link {
+    pub(crate) fn whole(name: String, param: &Param, turn: TensorLayout) -> Link {
         Link { name, param: param.name.clone(), rows: 0..extent(param).0, turn, within: None, padded: false }
     }
 
@@ -94,13 +119,13 @@ impl Link {
     }
 
     /// Their row that is our row `i` of this link.
-    pub(super) fn row(&self, i: usize) -> usize {
+    pub(crate) fn row(&self, i: usize) -> usize {
         let i = self.turn.row(i);
         self.within.map_or(i, |at| at.from + i / at.run * at.stride + i % at.run)
     }
 
     /// Ours, from theirs.
-    pub(super) fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
+    pub(crate) fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
         let rows = self.rows.len();
         match (self.turn, self.within) {
             (TensorLayout::Same, None) => theirs,
@@ -135,7 +160,7 @@ impl Link {
 }
 
 /// A tensor of theirs from all that it holds; `links` are those of its name, with their parameters.
-pub(super) fn together(links: &[(Link, Param)], values: &dyn Fn(&Param) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
+pub(crate) fn together(links: &[(Link, Param)], values: &dyn Fn(&Param) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
     let (link, param) = &links[0];
     let mut theirs = link.theirs(param, &values(param)?);
     for (link, param) in &links[1..] {
@@ -146,10 +171,10 @@ pub(super) fn together(links: &[(Link, Param)], values: &dyn Fn(&Param) -> Resul
 }
 
 /// Which stored name is which canonical one.
-pub(super) type Names = HashMap<String, String>;
+pub(crate) type Names = HashMap<String, String>;
 
 /// The canonical names of a file's tensors: `tidy` returns each, or `None` for a tensor that no result depends on.
-pub(super) fn names(store: &Store, tidy: impl Fn(&str) -> Option<String>) -> Result<Names> {
+pub(crate) fn canonical_names(store: &Store, tidy: impl Fn(&str) -> Option<String>) -> Result<Names> {
     let mut names = Names::new();
     for stored in store.names() {
         let Some(name) = tidy(stored) else { continue };
@@ -162,12 +187,15 @@ pub(super) fn names(store: &Store, tidy: impl Fn(&str) -> Option<String>) -> Res
 
 /// A model and the files that hold it: which of their tensors are what of it.
 #[derive(Clone, Copy)]
-pub(super) struct Linked<'m, 's> {
+pub(crate) struct Linked<'m, 's> {
     pub links: &'m [Link],
     pub model: &'m Model,
     pub store: &'s Store,
     pub names: &'m Names,
 }
+
+/// The type of some rows, and each as it is stored.
+pub type StoredRows<'a> = (Dtype, Vec<&'a [u8]>);
 
 /// Some rows of a parameter, quantised.
 type RowsOfBlocks<'s> = (Element, Cow<'s, [u8]>);
@@ -268,7 +296,7 @@ impl<'s> Linked<'_, 's> {
 
     /// The type of some rows of a parameter, and each row as it is stored, in our order; none if they are of several types, or columns
     /// there.
-    pub fn rows_as_stored(&self, param: &Param, rows: Range<usize>) -> Result<Option<crate::StoredRows<'s>>> {
+    pub fn rows_as_stored(&self, param: &Param, rows: Range<usize>) -> Result<Option<StoredRows<'s>>> {
         let cols = extent(param).1;
         let mut held: Vec<&Link> = self.links_of(param).collect();
         held.sort_by_key(|link| link.rows.start);
@@ -298,7 +326,7 @@ impl<'s> Linked<'_, 's> {
     pub fn load(&self, backend: &mut dyn Backend, space: MemorySpace) -> Result<()> {
         self.check()?;
         for param in self.model.params.iter().filter(|param| self.links_of(param).next().is_some()) {
-            let region = super::place(param, space);
+            let region = region_in(param, space);
             if let Some(stored) = self.as_it_lies(param)? {
                 backend.upload(region, stored)?;
             } else if let Some(parts) = self.in_parts(param)? {
@@ -334,109 +362,4 @@ impl<'s> Linked<'_, 's> {
         );
         refuse(self.store.path(), what)
     }
-}
-
-/// The values of a parameter of `from` in a model of `to`: gains may be stored less one.
-pub fn regained<'a>(param: &Param, values: Cow<'a, [f32]>, from: &Config, to: &Config) -> Cow<'a, [f32]> {
-    let more = f32::from(from.norm_gain_less_one) - f32::from(to.norm_gain_less_one);
-    match param.role {
-        ParamRole::Gain if more != 0.0 => values.iter().map(|v| v + more).collect(),
-        _ => values,
-    }
-}
-
-/// What a format cannot express, each with the setting that avoids it.
-#[derive(Default)]
-pub(super) struct Complaints(pub(super) Vec<(String, String)>);
-
-impl Complaints {
-    /// Notes `what` unless `ok`; `setting` is its name and value, or nothing where none helps.
-    pub(super) fn unless(&mut self, ok: bool, what: impl Into<String>, setting: impl std::fmt::Display) {
-        if !ok {
-            self.0.push((what.into(), setting.to_string()));
-        }
-    }
-
-    /// Notes scores that are not divided by the root of the head size alone.
-    pub(super) fn attention_scale(&mut self, c: &Config) {
-        self.unless(c.attention_scale, "attention_scale false", "attention_scale true");
-        self.unless(!c.attention_scale_by_layer, "attention_scale_by_layer", "attention_scale_by_layer false");
-    }
-
-    /// Why a model cannot be written in some form, if there are complaints.
-    pub(super) fn check(self, form: &str) -> Result<()> {
-        let (what, mut settings): (Vec<String>, Vec<String>) = self.0.into_iter().unzip();
-        settings.retain(|setting| !setting.is_empty());
-        if what.is_empty() {
-            return Ok(());
-        }
-        Err(CheckpointError::Inexpressible { form: form.into(), what: what.join(", "), settings })
-    }
-}
-
-/// The settings in a text of the tables: `name=value name=value`.
-fn settings(text: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    text.split_whitespace().map(|setting| setting.split_once('=').expect("tables have names and values"))
-}
-
-/// What all models of a family have: the settings of these texts, and GPT-2's.
-fn plain(always: &[&'static str], rotary_pairs: RotaryPairs) -> Config {
-    let mut c = Config { rotary_pairs, ..Config::default() };
-    for (name, value) in always.iter().copied().flat_map(settings) {
-        c.set(name, value).expect("tables name settings and their values");
-    }
-    c
-}
-
-/// The value of a setting.
-fn setting(c: &Config, name: &str) -> serde_json::Value {
-    let found = c.fields().into_iter().find(|(own, _)| own.name == name);
-    found.expect("tables name settings").1.json()
-}
-
-/// What every form that is written lacks: the settings that no other program has.
-pub(super) fn common(c: &Config) -> Complaints {
-    use limpid_core::config::DropoutScale;
-    let mut not = Complaints::default();
-    let d = c.dropout;
-    let drops = [d.embedding, d.attention, d.projection, d.ffn].iter().any(|p| *p > 0.0);
-    not.unless(d.scale == DropoutScale::Inverted || !drops, "dropout that is not rescaled", "dropout_scale inverted");
-    not.unless(
-        c.activation != limpid_core::config::Activation::LeakyRelu || c.leaky_slope == 0.01,
-        "a leaky_slope that is not 0.01",
-        "leaky_slope 0.01",
-    );
-    not
-}
-
-/// Values that change nothing, for a parameter that the format has and the model lacks.
-pub(super) fn neutral(param: &Param, config: &Config) -> Vec<f32> {
-    use limpid_core::config::Positions;
-    use limpid_core::model::tables;
-    let (rows, cols) = extent(param);
-    match (param.role, config.positions) {
-        (ParamRole::Position, Positions::Sinusoidal | Positions::SinusoidalOneBased) => {
-            let table = match config.positions {
-                Positions::Sinusoidal => tables::sinusoidal,
-                _ => tables::sinusoidal_one_based,
-            };
-            (0..rows * cols).map(|i| table(i / cols, i % cols, cols) as f32).collect()
-        }
-        (ParamRole::Gain, _) => vec![1.0; rows],
-        _ => vec![0.0; rows * cols],
-    }
-}
-
-/// Whether a matrix has the values of one that a format has and the model lacked ([`neutral`]).
-pub(super) fn changes_nothing(param: &Param, values: &[f32]) -> bool {
-    use limpid_core::config::Positions::{None, Sinusoidal, SinusoidalOneBased};
-    let usual = Config::default();
-    let all = if param.role == ParamRole::Position { &[None, Sinusoidal, SinusoidalOneBased][..] } else { &[] };
-    values.iter().all(|v| *v == 0.0)
-        || all.iter().any(|positions| neutral(param, &Config { positions: *positions, ..usual.clone() }) == values)
-}
-
-/// A model made to know its parameters, none of which gets memory.
-pub(super) fn outline(config: &Config) -> Result<Model, limpid_core::config::ConfigError> {
-    Model::new(config, Mode::Inspect { batch: 1, context: 1 })
 }

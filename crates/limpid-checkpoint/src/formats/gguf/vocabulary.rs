@@ -1,8 +1,7 @@
 //! The vocabulary of a GGUF file, as a table of tokens with the keys beside it; files that have nothing else have this.
 
-use crate::Result;
+use crate::error::{Result, bad};
 use crate::gguf::{Array, GgufValue, Metadata};
-use crate::store::bad;
 use limpid_tokenizer::{END_ROLES, Table, Tokenizer, TokenizerError};
 use std::path::Path;
 
@@ -23,7 +22,7 @@ const USUAL_IDS: [UsualIds; 5] = [
 ];
 
 /// The tokenizer inside, if there is one.
-pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
+pub(super) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let usual = match m.maybe(&key("model"), Metadata::str)? {
         None | Some("none" | "no_vocab") => return Ok(None),
@@ -89,7 +88,7 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
 }
 
 /// Whether a key is one of the tokenizer's large tables, which a tokenizer keeps in a form of its own.
-pub(crate) fn is_tokens(key: &str) -> bool {
+pub(super) fn is_tokens(key: &str) -> bool {
     const TABLES: [&str; 5] = ["tokens", "scores", "token_type", "merges", CHARSMAP];
     key.strip_prefix("tokenizer.ggml.").is_some_and(|name| TABLES.contains(&name))
 }
@@ -149,7 +148,7 @@ pub(super) fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize)
 }
 
 /// Writes the tokens that have a role which ids of texts do not show.
-pub(crate) fn put_roles(m: &mut Metadata, id: &dyn Fn(&str) -> Option<u32>) {
+pub(super) fn put_roles(m: &mut Metadata, id: &dyn Fn(&str) -> Option<u32>) {
     for (name, role) in [("unknown", "unk_token"), ("padding", "pad_token"), ("mask", "mask_token")] {
         let key = format!("tokenizer.ggml.{name}_token_id");
         if let Some(id) = id(role).filter(|_| m.get(&key).is_none()) {
@@ -184,7 +183,7 @@ mod tests {
     /// (reference/gguf_vocab.py).
     #[test]
     fn vocabularies_are_what_llama_cpp_makes_of_them() {
-        let told: serde_json::Value = serde_json::from_str(include_str!("../../fixtures/gguf_vocab.json")).unwrap();
+        let told: serde_json::Value = serde_json::from_str(include_str!("../../../fixtures/gguf_vocab.json")).unwrap();
         let mut compared = 0;
         for case in told.as_array().unwrap() {
             let (name, says) = (&case["name"], &case["llama.cpp"]);
