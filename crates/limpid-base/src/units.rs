@@ -161,7 +161,8 @@ mod tests {
         ] {
             assert_eq!(both(text), [Some(decimal), Some(binary)], "{text}");
         }
-        let refused = "| |0|0G|-1|-2G|1.5|0.0001K|1.2.3M|G|MB|i|5i|5iB|2Gbb|2X|2P|1e9|1 000M|2G |2 G B|nan|inf|infG|0x10|2G2|\u{663}M";
+        let refused = "| |0|0G|-1|-2G|1.5|0.0001K|1.2.3M|G|MB|i|5i|5iB|2Gbb|2X|2P|1e9|1 000M|\
+            2G |2 G B|nan|inf|infG|0x10|2G2|\u{663}M";
         for text in refused.split('|').chain(["18446744073709551616", "20000000T"]) {
             assert_eq!(both(text), [None, None], "{text:?}");
         }

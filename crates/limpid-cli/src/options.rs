@@ -148,12 +148,12 @@ pub fn help(setting: &Setting, value: &dyn Value) -> String {
 
 /// The flag of a setting. Layers are told apart by where its values stand, so every one is kept.
 fn flag<S: Flags>(setting: &Setting, value: &dyn Value) -> Arg {
-    let otherwise = setting.otherwise.map(|what| format!(" [default: {what}]")).unwrap_or_default();
+    let default = setting.default_text.map(|what| format!(" [default: {what}]")).unwrap_or_default();
     let arg = Arg::new(setting.name)
         .long(setting.name.replace('_', "-"))
         .aliases(setting.aliases)
         .value_name(setting.value)
-        .help(help(setting, value) + &otherwise)
+        .help(help(setting, value) + &default)
         .help_heading(S::HEADING)
         .hide_short_help(!setting.common)
         .action(ArgAction::Append);
@@ -527,7 +527,7 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     if let Some(RanksError::Silent { .. }) = error.chain().find_map(of_ranks) {
         return " (--resume auto, --timeout)".into();
     }
-    if let Some(RanksError::Micros { mend: (accumulate, batch_size, _), .. }) = error.chain().find_map(of_ranks) {
+    if let Some(RanksError::Micros { accumulate, batch_size, .. }) = error.chain().find_map(of_ranks) {
         return format!(" (--accumulate {accumulate} --batch-size {batch_size})");
     }
     let of = |cause: &(dyn std::error::Error + 'static)| {

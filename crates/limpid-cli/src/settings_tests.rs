@@ -104,7 +104,7 @@ fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String
             range.to_string()
         };
         let group = S::groups().iter().find(|group| group.setting.name == setting.name);
-        let default = match (group, setting.otherwise) {
+        let default = match (group, setting.default_text) {
             (Some(group), _) => format!("sets {}", group.sets.join(", ")),
             (None, Some(otherwise)) => otherwise.into(),
             (None, None) => options::plain(&value.json()),

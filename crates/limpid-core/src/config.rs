@@ -25,14 +25,14 @@ pub enum ConfigError {
         what: &'static str,
     },
     /// The heads do not divide the width.
-    #[error("d_model {d_model} is not a multiple of n_head {n_head}: {mend}")]
+    #[error("d_model {d_model} is not a multiple of n_head {n_head}: {remedy}")]
     HeadsDontDivide {
         /// Width of the residual stream.
         d_model: usize,
         /// Number of heads asked for.
         n_head: usize,
         /// Values that would be valid.
-        mend: String,
+        remedy: String,
     },
     /// The key heads do not divide the query heads.
     #[error("n_head {n_head} is not a multiple of n_kv_head {n_kv_head}: each key head serves as many query heads")]
@@ -50,7 +50,8 @@ pub enum ConfigError {
     },
     /// A narrow table cannot read what is as wide as the stream.
     #[error(
-        "a tied head multiplies by the token table, which is d_embed {d_embed} wide, and reads d_model {d_model}: use head_transform \
+        "a tied head multiplies by the token table, which is d_embed {d_embed} wide, and reads d_model {d_model}: use \
+         head_transform \
          true, which ends d_embed wide, or tied_head false"
     )]
     NarrowTiedHead {
@@ -128,7 +129,8 @@ pub enum ConfigError {
     MultiplicativeMask,
     /// The model does not fit the memory budget, even at the highest recompute level.
     #[error(
-        "{:.1} MB of memory are too little: even with all possible activations recomputed, this takes {:.1} MB; a smaller \
+        "{:.1} MB of memory are too little: even with all possible activations recomputed, this takes {:.1} MB; a \
+         smaller \
          batch_size (with a larger accumulate a step stays the same), context or model would fit",
         *.budget as f64 / 1e6, *.least as f64 / 1e6
     )]
@@ -176,6 +178,8 @@ pub trait Axis: Sized + Copy + PartialEq + 'static {
     const ALL: &'static [Self];
     /// The value's name.
     fn name(self) -> &'static str;
+    /// A name that has a meaning elsewhere and is refused here, and why.
+    const REFUSED: Option<(&'static str, ConfigError)> = None;
     /// The value of exactly that name.
     fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|value| value.name() == name)
@@ -185,17 +189,23 @@ pub trait Axis: Sized + Copy + PartialEq + 'static {
 /// Declares an enum whose values have names, with one line per value.
 #[macro_export]
 macro_rules! axis {
-    ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$vdoc:meta])* $value:ident = $name:literal),* $(,)? }) => {
+    (
+        $(#[$doc:meta])* $type:ident, $what:literal { $($(#[$vdoc:meta])* $value:ident = $name:literal),* $(,)? }
+        $(refused $refused:literal: $error:expr)?
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
         pub enum $type { $($(#[$vdoc])* $value),* }
         impl $crate::config::Axis for $type {
             const WHAT: &'static str = $what;
             const ALL: &'static [$type] = &[$($type::$value),*];
+            $(const REFUSED: Option<(&'static str, $crate::config::ConfigError)> = Some(($refused, $error));)?
             fn name(self) -> &'static str { match self { $($type::$value => $name),* } }
         }
         impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str($crate::config::Axis::name(*self)) }
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str($crate::config::Axis::name(*self))
+            }
         }
         impl std::str::FromStr for $type {
             type Err = $crate::config::ConfigError;
@@ -227,8 +237,10 @@ macro_rules! serde_as_text {
 /// The value of an axis by its name; `_` and `-` are the same, case does not matter.
 pub fn parse_axis<A: Axis>(s: &str) -> Result<A, ConfigError> {
     let name = s.to_lowercase().replace('_', "-");
-    if A::WHAT == Mask::WHAT && name == "multiplicative" {
-        return Err(ConfigError::MultiplicativeMask);
+    if let Some((refused, error)) = A::REFUSED
+        && name == refused
+    {
+        return Err(error);
     }
     let all: Vec<&str> = A::ALL.iter().map(|a| a.name()).collect();
     A::named(&name).ok_or_else(|| unknown(A::WHAT, s, &all))
@@ -334,6 +346,7 @@ axis! {
         /// Every position of its sequence, padding too: no mask is applied.
         None = "none",
     }
+    refused "multiplicative": ConfigError::MultiplicativeMask
 }
 axis! {
     /// The activation function of the feed-forward network.
@@ -617,18 +630,18 @@ settings! {
         /// Context length of the original training; 0 scales all pairs alike.
         context: usize = 0, Setting::of("T").count();
         /// How pairs are scaled.
-        kind: RotaryKind = RotaryKind::Bands, Setting::of("KIND").later();
+        kind: RotaryKind = RotaryKind::Bands, Setting::of("KIND").optional_in_files();
         /// Yarn's bounds are whole numbers of pairs.
-        truncate: bool = true, Setting::of("BOOL").later();
+        truncate: bool = true, Setting::of("BOOL").optional_in_files();
         /// Factor of the rotated features of queries and keys (`attention_factor` of yarn and longrope).
-        attention: f64 = 1.0, Setting::of("X").above_zero().later();
+        attention: f64 = 1.0, Setting::of("X").above_zero().optional_in_files();
         /// How many times slower each pair rotates if context_length is at most rotary_scaling_context (longrope).
-        short: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
+        short: PairFactors = PairFactors::NONE, Setting::of("X,X,...").optional_in_files();
         /// How many times slower each pair rotates if context_length is longer (longrope).
-        long: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
+        long: PairFactors = PairFactors::NONE, Setting::of("X,X,...").optional_in_files();
         /// The model's context length in other programs, which switch to the other list beyond context_length (longrope); 0 for
         /// context_length.
-        reach: usize = 0, Setting::of("T").count().later();
+        reach: usize = 0, Setting::of("T").count().optional_in_files();
     }
 }
 
@@ -650,33 +663,38 @@ settings! {
     #[derive(Clone, PartialEq, Debug)]
     pub struct Config {
         /// Rows of the token table. Rows beyond the tokenizer's tokens are padding, which is never sampled.
-        vocab_size: usize = 50_257, Setting::of("V").size().otherwise("as many as the tokenizer has; without one the preset's")
+        vocab_size: usize = 50_257, Setting::of("V").size()
+            .default_text("as many as the tokenizer has; without one the preset's")
             .also(&["padded-vocab-size"]);
         /// Positions a sequence may have.
         context_length: usize = 1024, Setting::of("T").size().common().also(&[
-            "block-size", "n-positions", "n-ctx", "max-seq-len", "max-seq-length", "max-position-embeddings", "sequence-len",
+            "block-size", "n-positions", "n-ctx", "max-seq-len", "max-seq-length", "max-position-embeddings",
+            "sequence-len",
         ]);
         /// Width of the residual stream.
         d_model: usize = 768, Setting::of("C").size().common().also(&["n-embd", "n-embed", "hidden-size", "channels"]);
         /// Width of the token, position and segment tables, which a matrix projects to d_model, even if both are equal (ALBERT).
-        d_embed: Option<usize> = None, Setting::of("E").size().otherwise("d_model, and no projection").later().also(&["embedding-size"]);
+        d_embed: Option<usize> = None, Setting::of("E").size().default_text("d_model, and no projection")
+            .optional_in_files().also(&["embedding-size"]);
         /// Attention heads; they divide `d_model` unless `d_head` is given.
         n_head: usize = 12, Setting::of("H").size().common().also(&["n-heads", "num-heads", "num-attention-heads"]);
         /// Key and value heads, each shared by several attention heads (grouped-query attention, Ainslie et al. 2023).
-        n_kv_head: Option<usize> = None, Setting::of("K").size().otherwise("n_head")
+        n_kv_head: Option<usize> = None, Setting::of("K").size().default_text("n_head")
             .also(&["n-kv-heads", "num-key-value-heads", "n-query-groups"]);
         /// Features of one head.
-        d_head: Option<usize> = None, Setting::of("D").size().otherwise("d_model / n_head")
+        d_head: Option<usize> = None, Setting::of("D").size().default_text("d_model / n_head")
             .also(&["head-dim", "head-size"]);
         /// Features of one head's values, if not equal to d_head.
-        d_v: Option<usize> = None, Setting::of("D").size().otherwise("d_head").later().also(&["value-length", "v-head-dim"]);
+        d_v: Option<usize> = None, Setting::of("D").size().default_text("d_head").optional_in_files()
+            .also(&["value-length", "v-head-dim"]);
         /// Blocks.
         n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096, which bounds the list of ops").common()
             .also(&["n-layers", "num-layers", "num-hidden-layers", "depth"]);
         /// All blocks share the parameters of one (ALBERT).
-        shared_blocks: bool = false, Setting::of("BOOL").later();
+        shared_blocks: bool = false, Setting::of("BOOL").optional_in_files();
         /// Width inside the feed-forward network.
-        d_ff: usize = 3072, Setting::of("F").size().common().otherwise("the same multiple of d_model as before, usually 4").also(&["n-inner", "intermediate-size"]);
+        d_ff: usize = 3072, Setting::of("F").size().common()
+            .default_text("the same multiple of d_model as before, usually 4").also(&["n-inner", "intermediate-size"]);
         /// How positions are encoded.
         positions: Positions = Positions::Learned, Setting::of("KIND");
         /// Base of the rotary angles.
@@ -684,19 +702,20 @@ settings! {
         /// Rotary angles for longer contexts than a model was trained on.
         rotary_scaling: RotaryScaling = RotaryScaling::NONE, Setting::of("");
         /// Leading features of each head that are rotated.
-        rotary_dim: Option<usize> = None, Setting::of("N").size().otherwise("d_head").later();
+        rotary_dim: Option<usize> = None, Setting::of("N").size().default_text("d_head").optional_in_files();
         /// Blocks that rotate queries and keys: 1 or 0 for each, repeated.
-        rotary_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").later();
+        rotary_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").optional_in_files();
         /// Which features of queries and keys rotate as pairs, in files and wherever they are shown; results do not depend on it.
-        rotary_pairs: RotaryPairs = RotaryPairs::Neighbours, Setting::of("KIND").later();
+        rotary_pairs: RotaryPairs = RotaryPairs::Neighbours, Setting::of("KIND").optional_in_files();
         /// Base of the rotary angles in blocks with a window, whose angles are then not scaled (Gemma 3).
-        rotary_base_window: Option<f64> = None, Setting::of("X").above_zero().otherwise("rotary_base").later();
+        rotary_base_window: Option<f64> = None, Setting::of("X").above_zero().default_text("rotary_base")
+            .optional_in_files();
         /// Segment vectors (BERT: 2); 0 for none.
         n_segment: usize = 0, Setting::of("N").count().also(&["type-vocab-size"]);
         /// Whether a block normalises before or after its sublayers.
         norm_place: NormPlace = NormPlace::Pre, Setting::of("WHERE");
         /// Attention and feed-forward network side by side.
-        parallel: Parallel = Parallel::No, Setting::of("KIND").later();
+        parallel: Parallel = Parallel::No, Setting::of("KIND").optional_in_files();
         /// A norm between the last block and the head.
         final_norm: bool = true, Setting::of("BOOL");
         /// A norm right after the embedding (BERT).
@@ -704,17 +723,18 @@ settings! {
         /// The kind of norm.
         norm: NormKind = NormKind::Layer, Setting::of("KIND");
         /// Added to the norm's variance (or standard deviation), so that a constant row stays finite.
-        norm_eps: f64 = 1e-5, Setting::of("X").above_zero().also(&["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"]);
+        norm_eps: f64 = 1e-5, Setting::of("X").above_zero()
+            .also(&["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"]);
         /// The norms' learned gain (gamma).
         norm_gain: bool = true, Setting::of("BOOL");
         /// Gains are stored minus one, so that weight decay pulls them towards 1 (Gemma).
-        norm_gain_less_one: bool = false, Setting::of("BOOL").later();
+        norm_gain_less_one: bool = false, Setting::of("BOOL").optional_in_files();
         /// The norms' learned offset (beta).
         norm_offset: bool = true, Setting::of("BOOL");
         /// Biases of query, key, value and attention output.
         attention_bias: bool = true, Setting::of("BOOL");
         /// Bias of the attention output, if it differs from that of query, key and value.
-        attention_out_bias: Option<bool> = None, Setting::of("BOOL").otherwise("attention_bias").later();
+        attention_out_bias: Option<bool> = None, Setting::of("BOOL").default_text("attention_bias").optional_in_files();
         /// Biases of the feed-forward network.
         ffn_bias: bool = true, Setting::of("BOOL");
         /// Scores divided by the square root of the head size.
@@ -722,18 +742,20 @@ settings! {
         /// Scores of block i, from 1, also divided by i.
         attention_scale_by_layer: bool = false, Setting::of("BOOL").also(&["scale-attn-by-inverse-layer-idx"]);
         /// Factor of the scores, instead of attention_scale.
-        attention_factor: Option<f64> = None, Setting::of("X").above_zero().otherwise("1 / sqrt(d_head)").later()
+        attention_factor: Option<f64> = None, Setting::of("X").above_zero().default_text("1 / sqrt(d_head)")
+            .optional_in_files()
             .also(&["attention-multiplier"]);
         /// Scores are bounded by this: cap tanh(score / cap); 0 for no bound (Gemma 2).
-        attention_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above 0").later().also(&["attn-logit-softcapping"]);
+        attention_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above 0").optional_in_files()
+            .also(&["attn-logit-softcapping"]);
         /// Which keys a query sees.
         mask: Mask = Mask::Causal, Setting::of("KIND");
         /// Sliding window: each query sees at most this many keys, the nearest ones including its own; 0 for no limit.
-        window: usize = 0, Setting::of("N").count().later().also(&["sliding-window"]);
+        window: usize = 0, Setting::of("N").count().optional_in_files().also(&["sliding-window"]);
         /// Blocks whose attention has the window: 1 or 0 for each, repeated.
-        window_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").later();
+        window_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").optional_in_files();
         /// A norm of queries and keys.
-        qk_norm: QkNorm = QkNorm::None, Setting::of("KIND").later();
+        qk_norm: QkNorm = QkNorm::None, Setting::of("KIND").optional_in_files();
         /// The activation function of the feed-forward network.
         activation: Activation = Activation::GeluTanh, Setting::of("KIND").also(&["activation-function", "hidden-act"]);
         /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu: SwiGLU, Shazeer 2020).
@@ -741,19 +763,22 @@ settings! {
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(|x| x.abs() <= 1e6, "it must be from -1e6 to 1e6");
         /// α of gelu-tanh, which is x Φ(α x), with Φ(z) approximated by (1 + tanh(β (z + γ z^3))) / 2.
-        gelu_alpha: f64 = Constants::USUAL.alpha, Setting::of("X").number(f64::is_finite, "it must be finite").later();
+        gelu_alpha: f64 = Constants::USUAL.alpha, Setting::of("X").number(f64::is_finite, "it must be finite")
+            .optional_in_files();
         /// β of gelu-tanh, the root of 2 / π by default.
-        gelu_beta: f64 = Constants::USUAL.beta, Setting::of("X").above_zero().later();
+        gelu_beta: f64 = Constants::USUAL.beta, Setting::of("X").above_zero().optional_in_files();
         /// γ of gelu-tanh.
-        gelu_gamma: f64 = Constants::USUAL.gamma, Setting::of("X").number(f64::is_finite, "it must be finite").later();
+        gelu_gamma: f64 = Constants::USUAL.gamma, Setting::of("X").number(f64::is_finite, "it must be finite")
+            .optional_in_files();
         /// Factor of the token vectors (Gemma: the root of d_model).
-        embedding_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["embedding-multiplier"]);
+        embedding_scale: f64 = 1.0, Setting::of("X").above_zero().optional_in_files().also(&["embedding-multiplier"]);
         /// Factor of what each sub-layer adds to the stream (Granite).
-        residual_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["residual-multiplier"]);
+        residual_scale: f64 = 1.0, Setting::of("X").above_zero().optional_in_files().also(&["residual-multiplier"]);
         /// Factor of the logits (Cohere).
-        logits_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["logit-scale"]);
+        logits_scale: f64 = 1.0, Setting::of("X").above_zero().optional_in_files().also(&["logit-scale"]);
         /// Logits are bounded by this: cap tanh(logit / cap); 0 for no bound (Gemma 2).
-        logits_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above 0").later().also(&["final-logit-softcapping"]);
+        logits_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above 0").optional_in_files()
+            .also(&["final-logit-softcapping"]);
         /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not trained.
         lm_head: bool = true, Setting::of("BOOL").follows();
         /// Tied weights: the head uses the token table instead of weights of its own.
@@ -885,8 +910,8 @@ impl Config {
             let heads: Vec<String> = [below, above].iter().flatten().map(usize::to_string).collect();
             let heads = if heads.is_empty() { String::new() } else { heads.join(" or ") + " heads, or " };
             let step = self.n_head.saturating_mul(even);
-            let mend = format!("use {heads}d_model {}", self.d_model.div_ceil(step).saturating_mul(step));
-            return Err(ConfigError::HeadsDontDivide { d_model: self.d_model, n_head: self.n_head, mend });
+            let remedy = format!("use {heads}d_model {}", self.d_model.div_ceil(step).saturating_mul(step));
+            return Err(ConfigError::HeadsDontDivide { d_model: self.d_model, n_head: self.n_head, remedy });
         }
         let Heads { n_head, n_kv_head, d_head, d_value } = self.heads();
         if !n_head.is_multiple_of(n_kv_head) {
@@ -1003,14 +1028,14 @@ impl Config {
                 key => return Err(unknown("key in config.json", key, &keys)),
             }
         }
-        if let Some(missing) = Config::OWN.iter().find(|key| !key.later && !own.contains_key(key.name)) {
+        if let Some(missing) = Config::OWN.iter().find(|key| !key.optional_in_files && !own.contains_key(key.name)) {
             return Err(ConfigError::File(format!("config.json lacks the key `{}`", missing.name)));
         }
         let parts = |key: &String| known[key].as_object().into_iter().flatten().map(|(part, _)| part);
         for (key, value) in &own {
             let later = |part: &str| {
                 let name = format!("{key}_{part}");
-                usual.fields().into_iter().any(|(setting, _)| setting.later && setting.name == name)
+                usual.fields().into_iter().any(|(setting, _)| setting.optional_in_files && setting.name == name)
             };
             if let Some(missing) = parts(key).find(|part| value.get(part.as_str()).is_none() && !later(part)) {
                 return Err(ConfigError::File(format!("config.json: `{key}` lacks the key `{missing}`")));
@@ -1090,7 +1115,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_carry_the_mend() {
+    fn messages_carry_the_remedy() {
         let error = Config { n_head: 5, ..Config::default() }.check().unwrap_err().to_string();
         assert_eq!(error, "d_model 768 is not a multiple of n_head 5: use 4 or 6 heads, or d_model 770");
         let error = Config::preset("gtp2").unwrap_err().to_string();

@@ -26,7 +26,8 @@ impl std::fmt::Display for NotFinite {
         let NotFinite { name, op, row, column, value, count } = self;
         write!(
             f,
-            "`{name}` (made by {op}) has {count} elements that are not finite, the first {value} at row {row}, column {column}"
+            "`{name}` (made by {op}) has {count} elements that are not finite, the first {value} at row {row}, column \
+             {column}"
         )
     }
 }

@@ -6,7 +6,7 @@ use crate::memory::Window;
 use crate::proof::{GpuProof, prove};
 use limpid_base::contain::contain;
 use limpid_base::units;
-use limpid_core::backend::{BackendError, Result};
+use limpid_core::backend::{BackendError, DeviceBytes, Result};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
@@ -319,7 +319,8 @@ pub struct GpuDevice {
     submitted: AtomicU64,
     stalls: AtomicU64,
     /// Bytes to the device and from it.
-    transferred: [AtomicU64; 2],
+    sent: AtomicU64,
+    received: AtomicU64,
     /// What its proofs found, once they were run.
     proven: OnceLock<Result<()>>,
     /// Bytes of all buffers, and the most that they may have.
@@ -440,7 +441,8 @@ impl GpuDevice {
             reported,
             submitted: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
-            transferred: Default::default(),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             proven: OnceLock::new(),
             reserved: Arc::default(),
             most: AtomicU64::new(u64::MAX),
@@ -481,8 +483,8 @@ impl GpuDevice {
     }
 
     /// Bytes that went to the device and came from it, since it was opened.
-    pub fn transferred(&self) -> [u64; 2] {
-        [0, 1].map(|way| self.transferred[way].load(Relaxed))
+    pub fn transferred(&self) -> DeviceBytes {
+        DeviceBytes { to: self.sent.load(Relaxed), from: self.received.load(Relaxed) }
     }
 
     /// Writes to memory of the device, after what was submitted.
@@ -490,12 +492,12 @@ impl GpuDevice {
         if self.imagined {
             return;
         }
-        self.transferred[0].fetch_add(bytes.len() as u64, Relaxed);
+        self.sent.fetch_add(bytes.len() as u64, Relaxed);
         self.queue.write_buffer(&to.raw, at, bytes);
     }
 
     pub(crate) fn received(&self, bytes: u64) {
-        self.transferred[1].fetch_add(bytes, Relaxed);
+        self.received.fetch_add(bytes, Relaxed);
     }
 
     /// Whether the device computes what it should, by its proofs, which are run once.
@@ -508,7 +510,8 @@ impl GpuDevice {
             None => Ok(()),
             Some(fault) => {
                 let what = format!(
-                    "{} computes wrong results in {fault}; another version of its driver may be correct (`prove`, of the \
+                    "{} computes wrong results in {fault}; another version of its driver may be correct (`prove`, of \
+                     the \
                      library and of `limpid doctor`, lists every fault), and the cpu trains",
                     self.adapter
                 );

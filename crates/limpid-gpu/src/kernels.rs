@@ -110,14 +110,14 @@ kernels! {
     "linear_f16.wgsl": PRODUCT_F16 = "product_f16", 4;
     "sums.wgsl": FOLD = "fold", 2;
     "rotate.wgsl": ROTATE = "rotate", 4;
-    "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_ONE = "attend_one", 8; ATTEND_BACK_Q = "attend_back_q", 8;
-        ATTEND_BACK_KV = "attend_back_kv", 7; WATCH = "watch", 8; WATCH_BACK = "watch_back", 8;
+    "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_ONE = "attend_one", 8;
+        ATTEND_BACK_Q = "attend_back_q", 8; ATTEND_BACK_KV = "attend_back_kv", 7; WATCH = "watch", 8; WATCH_BACK = "watch_back", 8;
     "activate.wgsl": ACTIVATE = "activate", 2; ACTIVATE_BACK = "activate_back", 3;
     "element.wgsl": ADD = "add", 3; ADD_BACK = "add_back", 3; MULTIPLY = "multiply", 3; SCALE = "scale", 2;
         SCALE_BACK = "scale_back", 3; DROPOUT = "dropout", 2; GATHER = "gather", 3; GATHER_BACK = "gather_back", 3;
     "classify.wgsl": CLASSIFY = "classify", 6;
-    "update.wgsl": SQUARES = "squares", 2; NORM_OF = "norm_of", 2; HOLD = "hold", 2; UPDATE = "update", 6; MOMENTUM = "momentum", 5;
-        BLEND = "blend", 3;
+    "update.wgsl": SQUARES = "squares", 2; NORM_OF = "norm_of", 2; HOLD = "hold", 2; UPDATE = "update", 6;
+        MOMENTUM = "momentum", 5; BLEND = "blend", 3;
     "roof.wgsl": MULTIPLY_ADDS = "multiply_adds", 1;
 }
 

@@ -34,7 +34,8 @@ pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};
 
 use device::{Buffer, STAGING, rounded};
 use limpid_core::backend::{
-    Backend, BackendError, BackendOptions, DeviceMemory, Result, SharedWeights, Ticket, TrainingMemory, UpdateReport,
+    Backend, BackendError, BackendOptions, DeviceBytes, DeviceMemory, Result, SharedWeights, Ticket, TrainingMemory,
+    UpdateReport,
 };
 use limpid_core::matrix::Precision;
 use limpid_core::model::{MemoryPart, Mode, Model};
@@ -456,7 +457,8 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
     let (d, d_v) = (model.config.d_head(), model.config.d_value());
     if d != d_v {
         let what = format!(
-            "heads have {d} features of queries and keys and {d_v} of values (d_v), and the kernel of attention takes as many"
+            "heads have {d} features of queries and keys and {d_v} of values (d_v), and the kernel of attention takes \
+             as many"
         );
         return refused(format!("{what}: the cpu takes both"));
     }
@@ -535,7 +537,7 @@ impl Backend for Gpu {
     fn runs_ahead(&self) -> bool {
         true
     }
-    fn transferred(&self) -> [u64; 2] {
+    fn transferred(&self) -> DeviceBytes {
         self.device.transferred()
     }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {

@@ -78,7 +78,7 @@ pub fn describe(
     let losses = trainer.model.losses().expect("a model in training has losses");
     let (mut batch, mut found) = (Batch::default(), vec![]);
     for micro in 0..trainer.recipe.accumulate as u64 {
-        batches.fill(trainer.step + trainer.skipped, micro, &mut batch);
+        batches.fill(trainer.steps_done + trainer.skipped, micro, &mut batch);
         trainer.backend.feed(&batch)?;
         trainer.backend.forward(trainer.model.ops())?;
         let losses = trainer.backend.read(losses.for_batch(&batch))?;
@@ -107,7 +107,7 @@ pub fn describe(
 
 /// The head of the report: the error, the learning rate, and the layers with the greatest gradients.
 pub fn head(error: &TrainError, trainer: &Trainer, steepest: &[(String, f64)]) -> String {
-    let mut text = format!("{error}\n\nlearning rate {:e}", trainer.recipe.rate(trainer.step));
+    let mut text = format!("{error}\n\nlearning rate {:e}", trainer.recipe.rate(trainer.steps_done));
     if trainer.skipped > 0 {
         let _ = write!(text, "; data of {} steps skipped so far", trainer.skipped);
     }

@@ -33,12 +33,12 @@ pub enum TrainError {
     #[error(transparent)]
     Ranks(#[from] RanksError),
     /// The model was built for another mode.
-    #[error("the model was built for another mode: it computes no {lacks}. Build it with {mend}")]
+    #[error("the model was built for another mode: it computes no {lacks}. Build it with {remedy}")]
     Purpose {
         /// What it does not compute.
         lacks: &'static str,
         /// The modes in which it does.
-        mend: &'static str,
+        remedy: &'static str,
     },
     /// A loss, a gradient or an update is NaN or infinite.
     #[error(
@@ -62,7 +62,8 @@ pub enum TrainError {
     /// The loss spiked, and the settings say to stop.
     #[error(
         "step {step}: loss spike: {loss:.4} is {deviations:.0} standard deviations above the recent mean {usual:.4}. \
-         Rolling back and skipping the data that led here may help (divergence rollback); a smaller learning_rate helps more"
+         Rolling back and skipping the data that led here may help (divergence rollback); a smaller \
+         learning_rate helps more"
     )]
     Spike {
         /// The step that was not done.
@@ -91,7 +92,8 @@ pub enum TrainError {
     },
     /// The run rolled back too often.
     #[error(
-        "training diverged {times} times, the last time at step {step}: rolling back does not help; a smaller learning_rate may"
+        "training diverged {times} times, the last time at step {step}: rolling back does not help; a smaller \
+         learning_rate may"
     )]
     TooManyRollbacks {
         /// How often.
@@ -100,14 +102,18 @@ pub enum TrainError {
         step: u64,
     },
     /// Another process trains in the folder.
-    #[error("another process is training in {} (its lock is state/lock): wait for it, stop it, or choose another folder", .path.display())]
+    #[error(
+        "another process is training in {} (its lock is state/lock): wait for it, stop it, or choose another folder",
+        .path.display()
+    )]
     Busy {
         /// The run's folder.
         path: PathBuf,
     },
     /// The run's folder was moved away or removed during training.
     #[error(
-        "{} is no longer the folder of this run: it was moved or removed during the run. Move it back before the run ends, and \
+        "{} is no longer the folder of this run: it was moved or removed during the run. Move it back before the run \
+         ends, and \
          nothing is lost; or resume later from the last state that was saved in it", .path.display()
     )]
     FolderGone {
@@ -124,7 +130,8 @@ pub enum TrainError {
     },
     /// The run was resumed with another model, recipe or text.
     #[error(
-        "{} cannot be resumed with other settings: {what}. What may differ: {}. To train its model with other settings, start a new run \
+        "{} cannot be resumed with other settings: {what}. What may differ: {}. To train its model with other \
+         settings, start a new run \
          from that model in another folder", .path.display(), recipe::changeable()
     )]
     Differs {
@@ -183,7 +190,8 @@ pub enum PreflightError {
     },
     /// The initial weights are too large.
     #[error(
-        "before the first step the logits of a row have a standard deviation of {spread:.2}, and {most:.2} is the most: the initial \
+        "before the first step the logits of a row have a standard deviation of {spread:.2}, and {most:.2} is the \
+         most: the initial \
          weights are too large. To train with them anyway, turn preflight off"
     )]
     TooLarge {

@@ -72,7 +72,7 @@ pub(crate) fn score_among(
     team: &mut Team,
     goes_on: &mut dyn FnMut(&Score) -> bool,
 ) -> Result<Score> {
-    let lacking = TrainError::Purpose { lacks: "losses", mend: "Mode::Score or Mode::Train" };
+    let lacking = TrainError::Purpose { lacks: "losses", remedy: "Mode::Score or Mode::Train" };
     let losses = model.losses().ok_or(lacking)?;
     windows.check_files()?;
     let mut round = Round { score: Score::default(), losses: losses.len(), own: vec![], targets: vec![] };

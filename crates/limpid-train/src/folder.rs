@@ -138,7 +138,8 @@ impl FolderContents {
         match self {
             FolderContents::Nothing | FolderContents::Begun => format!("{at} is free"),
             FolderContents::Run if !folder.join("state/last.safetensors").exists() => format!(
-                "{at} already holds a run that has ended, without a state to resume from: choose another folder, or force a new run into its place"
+                "{at} already holds a run that has ended, without a state to resume from: choose another folder, or \
+                 force a new run into its place"
             ),
             FolderContents::Run => {
                 format!("{at} already holds a run: resume it, choose another folder, or force a new run into its place")
@@ -149,11 +150,13 @@ impl FolderContents {
                 let held = format!("{at} holds {}{more}", first.join(", "));
                 if self.is_replaced() {
                     format!(
-                        "{held}, which no run put there: choose another folder, or force a run into it, which replaces the model there"
+                        "{held}, which no run put there: choose another folder, or force a run into it, which \
+                         replaces the model there"
                     )
                 } else {
                     format!(
-                        "{held}, and no model or run that could be replaced: choose another folder, or a new one inside it"
+                        "{held}, and no model or run that could be replaced: choose another folder, or a new one \
+                         inside it"
                     )
                 }
             }

@@ -24,7 +24,8 @@ pub enum RanksError {
     Lost(Box<dyn Error + Send + Sync>),
     /// Some processes do not answer.
     #[error(
-        "{} not answered for {seconds} s: stopped, stuck, or cut off by the network. Look at that machine, then resume from the \
+        "{} not answered for {seconds} s: stopped, stuck, or cut off by the network. Look at that machine, then \
+         resume from the \
          last save, or allow more time", silent(.processes)
     )]
     Silent {
@@ -36,19 +37,26 @@ pub enum RanksError {
     /// There are fewer micro-batches than processes, or a number is not a power of two.
     #[error(
         "{processes} processes share a step's {micros} micro-batches: both must be powers of two, with at least as \
-         many micro-batches as processes. {} of {} sequences make a step of about the same size, or start {} processes", .mend.0, .mend.1, .mend.2
+         many micro-batches as processes. {accumulate} of {batch_size} sequences make a step of about the same size, \
+         or \
+         start {fewer} processes"
     )]
     Micros {
         /// n.
         processes: usize,
         /// M.
         micros: u64,
-        /// An `accumulate`, a `batch_size` and a number of processes that fit.
-        mend: (u64, usize, usize),
+        /// A number of micro-batches that fits,
+        accumulate: u64,
+        /// with this many sequences in each.
+        batch_size: usize,
+        /// A number of processes that fits.
+        fewer: usize,
     },
     /// A process was started with something else.
     #[error(
-        "process {rank} trains something different from process 0: its {what} is {found}, but process 0 has {expected}. Start all with \
+        "process {rank} trains something different from process 0: its {what} is {found}, but process 0 has \
+         {expected}. Start all with \
          the same program, settings and texts"
     )]
     Differs {
@@ -145,9 +153,9 @@ pub fn check_micros(processes: usize, micros: u64, batch_size: usize) -> Result<
         return Ok(());
     }
     let fewer = 1 << processes.ilog2();
-    let fits = (fewer as u64).max(1 << micros.ilog2());
-    let batch_size = (batch_size as u64).saturating_mul(micros).div_ceil(fits) as usize;
-    Err(RanksError::Micros { processes, micros, mend: (fits, batch_size, fewer) })
+    let accumulate = (fewer as u64).max(1 << micros.ilog2());
+    let batch_size = (batch_size as u64).saturating_mul(micros).div_ceil(accumulate) as usize;
+    Err(RanksError::Micros { processes, micros, accumulate, batch_size, fewer })
 }
 
 /// Gives every process the texts of all processes.

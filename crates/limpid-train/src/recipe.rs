@@ -72,10 +72,10 @@ settings! {
             .number(|x| x > 0.0 && x <= f32::MAX as f64, "above 0, and finite in f32");
         /// Learning rate at the end of the schedule.
         min_learning_rate: f64 = 1e-4, Setting::of("X").not_below_zero(MIN_RATE).common().also(&["min-lr"])
-            .otherwise("the same share of the peak rate as before, usually a tenth");
+            .default_text("the same share of the peak rate as before, usually a tenth");
         /// Steps over which the learning rate rises from near 0.
         warmup_steps: u64 = 100, Setting::of("N").count().common().also(&["warmup-iters"])
-            .otherwise("at most a tenth of the steps");
+            .default_text("at most a tenth of the steps");
         /// Schedule of the learning rate after the warm-up.
         schedule: Schedule = Schedule::Cosine, Setting::of("KIND").also(&["lr-scheduler-type"]);
         /// Step at which cosine and linear reach the minimum rate (nanoGPT's `lr_decay_iters`); 0 for the last step.
@@ -116,9 +116,9 @@ settings! {
         /// Order of the text's windows: random, sequential (whole batches from the beginning, as in llm.c), or shuffled.
         windows: WindowOrder = WindowOrder::Random, Setting::of("ORDER");
         /// Fill windows with whole documents instead of cutting the token stream anywhere.
-        whole_documents: bool = false, Setting::of("BOOL").otherwise("true for conversations, else false");
+        whole_documents: bool = false, Setting::of("BOOL").default_text("true for conversations, else false");
         /// Whether a document attends to those before it in its window.
-        cross_documents: bool = true, Setting::of("BOOL").otherwise("false for conversations, else true");
+        cross_documents: bool = true, Setting::of("BOOL").default_text("false for conversations, else true");
     }
 }
 

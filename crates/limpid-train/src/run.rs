@@ -40,6 +40,7 @@ use crate::trainer::{Gradient, StepReport, Trainer, Weights};
 use limpid_base::files::OutputFile;
 use limpid_base::plural::plural;
 use limpid_checkpoint::Carried;
+use limpid_core::backend::DeviceBytes;
 use limpid_core::model::Module;
 use limpid_core::optimizer::Change;
 use limpid_data::{Tokens, text_bytes};
@@ -193,8 +194,9 @@ pub struct Run<'a> {
     missing: BTreeMap<PathBuf, String>,
     /// Messages for the user from before the run went on.
     untold: Vec<String>,
-    /// The number of steps that moved bytes to a device and from it, and the bytes.
-    moved: (u64, [u64; 2]),
+    /// The number of steps that moved bytes to a device or from it, and the bytes.
+    moving_steps: u64,
+    moved: DeviceBytes,
     /// One for each parameter that trains, in steps whose layer statistics are logged.
     changes: Vec<Change>,
     /// Whether process 0 of several writes files.
@@ -263,7 +265,8 @@ impl<'a> Run<'a> {
             records: vec![],
             missing: BTreeMap::new(),
             untold: vec![],
-            moved: (0, [0; 2]),
+            moving_steps: 0,
+            moved: DeviceBytes::default(),
             changes: vec![],
             rank0_writes: false,
         })
@@ -282,7 +285,7 @@ impl<'a> Run<'a> {
     pub fn go(&mut self, tell: Tell) -> Result<Summary> {
         let (batches, windows) = self.check_and_cut()?;
         self.check_team()?;
-        if self.options.preflight && self.trainer.step == 0 {
+        if self.options.preflight && self.trainer.steps_done == 0 {
             preflight(&mut self.trainer, &batches)?;
         }
         if self.log.is_none() {
@@ -294,15 +297,14 @@ impl<'a> Run<'a> {
         self.derive(tell);
         // a rollback before the first regular save needs a state, too
         let regular = self.options.divergence == Divergence::Rollback;
-        if (regular || self.saves_first) && self.trainer.step == 0 {
+        if (regular || self.saves_first) && self.trainer.steps_done == 0 {
             self.try_save(regular, tell)?;
         }
         let mut end = self.take_up(&windows, tell)?;
-        while self.trainer.step < self.trainer.recipe.steps && end.is_none() {
+        while self.trainer.steps_done < self.trainer.recipe.steps && end.is_none() {
             let moved_before = self.trainer.moved();
             let Some(step) = self.advance(&batches, windows.is_some(), tell)? else { continue };
-            let moved = self.trainer.moved();
-            let moved = std::array::from_fn(|way| moved[way] - moved_before[way]);
+            let moved = self.trainer.moved() - moved_before;
             self.state.tokens += step.tokens as u64;
             self.state.seconds = seconds_before + start.elapsed().as_secs_f64();
             let mut stop = self.log_step(&step, moved, tell);
@@ -343,14 +345,14 @@ impl<'a> Run<'a> {
     /// Does what an earlier process, or an error, left undone after the last step. Says whether training has ended already.
     fn take_up(&mut self, windows: &Option<Windows>, tell: Tell) -> Result<Option<End>> {
         // a step whose report could not be taken is done; the evaluation and the save after it are not
-        let was = self.trainer.step;
+        let was = self.trainer.steps_done;
         self.trainer.settle_own()?;
-        self.state.unfinished |= self.trainer.step > was;
+        self.state.unfinished |= self.trainer.steps_done > was;
         self.observe(tell)?;
         if self.state.unfinished {
             return self.after_step(windows, false, tell);
         }
-        let last = self.trainer.step >= self.trainer.recipe.steps;
+        let last = self.trainer.steps_done >= self.trainer.recipe.steps;
         Ok((self.is_stale() && !last).then_some(End::Early))
     }
 
@@ -360,7 +362,7 @@ impl<'a> Run<'a> {
     }
 
     /// Logs a step's numbers. Returns whether to stop.
-    fn log_step(&mut self, step: &StepReport, moved: [u64; 2], tell: Tell) -> bool {
+    fn log_step(&mut self, step: &StepReport, moved: DeviceBytes, tell: Tell) -> bool {
         let mut line = serde_json::json!({
             "step": step.step, "learning_rate": step.rate, "tokens": self.state.tokens, "seconds": self.state.seconds,
         });
@@ -373,10 +375,12 @@ impl<'a> Run<'a> {
             line["train_loss"] = loss.into();
             line["grad_norm"] = norm.into();
         }
-        if moved != [0; 2] {
-            line["to_device_bytes"] = moved[0].into();
-            line["from_device_bytes"] = moved[1].into();
-            self.moved = (self.moved.0 + 1, std::array::from_fn(|way| self.moved.1[way] + moved[way]));
+        if moved != DeviceBytes::default() {
+            line["to_device_bytes"] = moved.to.into();
+            line["from_device_bytes"] = moved.from.into();
+            self.moved.to += moved.to;
+            self.moved.from += moved.from;
+            self.moving_steps += 1;
         }
         let mut stop = false;
         if let Some(all_reduce) = self.trainer.team.take_all_reduce() {
@@ -402,7 +406,7 @@ impl<'a> Run<'a> {
 
     /// The work after a step: evaluate, check for divergence, save. If it is stopped, the state says what is left to do.
     fn after_step(&mut self, windows: &Option<Windows>, mut stop: bool, tell: Tell) -> Result<Option<End>> {
-        let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.step);
+        let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.steps_done);
         self.observe(tell)?;
         self.state.unfinished = stop;
         if let Some(windows) = windows
@@ -444,7 +448,7 @@ impl<'a> Run<'a> {
     /// Does one step; none if training was rolled back instead.
     fn advance(&mut self, batches: &Batches, evaluates: bool, tell: Tell) -> Result<Option<StepReport>> {
         self.changes = self.changes_to_measure();
-        let rate = self.trainer.recipe.rate(self.trainer.step);
+        let rate = self.trainer.recipe.rate(self.trainer.steps_done);
         if self.trainer.runs_ahead() {
             match self.step_ahead(batches, evaluates, rate) {
                 Ok(Some(step)) => return Ok(Some(step)),
@@ -469,7 +473,7 @@ impl<'a> Run<'a> {
 
     /// What the next step is to measure: each parameter that trains, in steps whose layer statistics are logged.
     fn changes_to_measure(&self) -> Vec<Change> {
-        let (every, step) = (self.options.layer_stats_every, self.trainer.step + 1);
+        let (every, step) = (self.options.layer_stats_every, self.trainer.steps_done + 1);
         if every == 0 || !step.is_multiple_of(every) {
             return vec![];
         }
@@ -481,7 +485,7 @@ impl<'a> Run<'a> {
         let sigma = self.options.spike_sigma;
         let spikes = (sigma > 0.0).then(|| limit(&self.state.recent, sigma, self.trainer.targets(batches)));
         let most = spikes.flatten();
-        let step = self.trainer.step + 1;
+        let step = self.trainer.steps_done + 1;
         let pauses = evaluates && self.is_due(self.options.eval_every, step)
             || self.is_due(self.options.save_every, step)
             || self.is_observed(step);
@@ -498,7 +502,7 @@ impl<'a> Run<'a> {
     /// Reports a spike and does what the settings say. Returns whether the step is done all the same; if not, training was rolled back.
     /// The gradient is discarded.
     fn accept_spike(&mut self, batches: &Batches, (loss, usual, deviations): Spike, tell: Tell) -> Result<bool> {
-        let step = self.trainer.step + 1;
+        let step = self.trainer.steps_done + 1;
         let error = TrainError::Spike { step, loss, usual, deviations };
         let path = self.record_batch(batches, &error, tell)?;
         self.trainer.discard()?;
@@ -549,7 +553,7 @@ impl<'a> Run<'a> {
     fn validate(&mut self, windows: &Windows, tell: Tell) -> Result<Option<bool>> {
         let score = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))??;
         let Some(score) = score else { return Ok(None) };
-        let step = self.trainer.step;
+        let step = self.trainer.steps_done;
         let Some(loss) = score.loss() else {
             let what = format!("step {step}: no validation loss, because the validation text has no token to predict");
             return Ok(Some(tell(TrainEvent::Notice(what)) == Control::Stop));
@@ -597,9 +601,9 @@ impl<'a> Run<'a> {
         } else {
             self.derive(tell);
         }
-        let recent = &self.state.recent;
+        let (recent, moved) = (&self.state.recent, self.moved);
         Ok(Summary {
-            steps: self.trainer.step,
+            steps: self.trainer.steps_done,
             train_loss: mean(recent),
             losses: Some(recent.len()),
             val_loss,
@@ -609,7 +613,7 @@ impl<'a> Run<'a> {
             seconds,
             tok_s: self.state.tokens as f64 / seconds.max(1e-9),
             peak_rss_bytes: None,
-            device_bytes: (self.moved.0 > 0).then(|| self.moved.1.map(|bytes| bytes / self.moved.0)),
+            device_bytes: (self.moving_steps > 0).then(|| [moved.to, moved.from].map(|all| all / self.moving_steps)),
             entropy_floor: None,
             stopped,
             ended_early: end == Some(End::Early),
@@ -619,12 +623,12 @@ impl<'a> Run<'a> {
 
     /// The step of the weights that are kept.
     fn best_step(&self) -> u64 {
-        self.state.best.map_or(self.trainer.step, |(step, _)| step)
+        self.state.best.map_or(self.trainer.steps_done, |(step, _)| step)
     }
 
     /// The score of the kept weights on all windows; none if it was stopped before the end.
     fn evaluate_best(&mut self, windows: &Windows, tell: Tell) -> Result<Option<Score>> {
-        if self.best_step() == self.trainer.step {
+        if self.best_step() == self.trainer.steps_done {
             self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))?
         } else {
             self.with_best(|trainer| evaluate(trainer, windows, tell))?

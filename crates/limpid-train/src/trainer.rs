@@ -18,13 +18,13 @@ mod state;
 
 use crate::batches::{Batches, TargetCount, count_targets};
 use crate::error::{Result, TrainError};
-use crate::ranks::courier::Freight;
+use crate::ranks::courier::TransferKind;
 use crate::ranks::shards::Uses;
 use crate::ranks::team::Team;
 use crate::ranks::{Ranks, check_micros};
 use crate::recipe::{Recipe, Reduction};
 use limpid_checkpoint::{Checkpoint, CheckpointError};
-use limpid_core::backend::{self, Backend, UpdateReport};
+use limpid_core::backend::{self, Backend, DeviceBytes, UpdateReport};
 use limpid_core::finite;
 use limpid_core::model::{Mode, Model, Module, Param, init};
 use limpid_core::numeric::random;
@@ -86,12 +86,11 @@ pub struct Trainer {
     pub backend: Box<dyn Backend>,
     /// What to do.
     pub recipe: Recipe,
-    /// Steps done.
-    pub step: u64,
+    pub(crate) steps_done: u64,
     /// Steps' worth of data that were skipped: step s trains on the data of step s + skipped.
     pub(crate) skipped: u64,
-    /// Whether the weights are the initial ones of [`Trainer::new`]; set it to false after writing others.
-    pub fresh: bool,
+    /// Whether the weights are the initial ones of [`Trainer::new`].
+    pub(crate) fresh: bool,
     /// The processes that train the model: this one alone, or those of [`Trainer::among`].
     pub(crate) team: Team,
     batch: Batch,
@@ -124,7 +123,7 @@ struct Computing {
     /// Targets and tokens of all micro-batches of the step.
     count: TargetCount,
     /// Bytes moved to a device and from it.
-    moved: [u64; 2],
+    moved: DeviceBytes,
 }
 
 impl Trainer {
@@ -165,7 +164,7 @@ impl Trainer {
             model,
             backend,
             recipe,
-            step: 0,
+            steps_done: 0,
             skipped: 0,
             fresh: false,
             team: Team::alone(groups),
@@ -191,6 +190,28 @@ impl Trainer {
         }
         let team = self.team.among(ranks, &Uses::new(&self.model))?;
         Ok(Trainer { team, ..self })
+    }
+
+    /// The same trainer, after `write` has put other weights in place of the initial ones.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn with_weights<E>(
+        mut self,
+        write: impl FnOnce(&Model, &mut dyn Backend) -> Result<(), E>,
+    ) -> Result<Trainer, E> {
+        write(&self.model, &mut *self.backend)?;
+        Ok(Trainer { fresh: false, ..self })
+    }
+
+    /// Steps done.
+    pub fn steps_done(&self) -> u64 {
+        self.steps_done
+    }
+
+    /// Counts so many steps as done: the next one takes the data and the draws of the step after them.
+    pub fn set_steps_done(&mut self, steps: u64) {
+        self.steps_done = steps;
     }
 
     /// Which process this is, and how many there are.
@@ -233,10 +254,10 @@ impl Trainer {
     ///
     /// # Errors
     /// If a loss or the gradient is not finite; the weights are then unchanged, and the error names the tensor. If the backend fails;
-    /// unless the device is lost, training can continue from the step that [`Trainer::step`] says.
+    /// unless the device is lost, training can continue from the step that [`Trainer::steps_done`] says.
     pub fn step(&mut self, batches: &Batches) -> Result<StepReport> {
         let gradient = self.gradient(batches)?;
-        self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
+        self.update(batches, gradient, self.recipe.rate(self.steps_done), &mut [])
     }
 
     /// Runs forward and backward of this process's micro-batches of the next step. The other processes' gradients are added to theirs.
@@ -275,18 +296,18 @@ impl Trainer {
         if !matches!(self.gradients, Gradients::Blank) {
             self.discard()?;
         }
-        self.compute(batches, self.step, micros, shared)
+        self.compute(batches, self.steps_done, micros, shared)
     }
 
     /// Begins forward and backward of micro-batches of the step after `step` steps, unless none of its rows has a target. The backend's
     /// gradients are blank before.
     fn compute(&mut self, batches: &Batches, step: u64, micros: Range<u64>, shared: bool) -> Result<Computing> {
-        let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
+        let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", remedy: "Mode::Train" })?;
         batches.check_files()?;
         let data = step + self.skipped;
         let count = self.count(batches, step);
         if count.targets == 0 {
-            return Ok(Computing { micros: 0, count, moved: [0; 2] });
+            return Ok(Computing { micros: 0, count, moved: DeviceBytes::default() });
         }
         let moved_before = self.backend.transferred();
         self.gradients = Gradients::Waiting;
@@ -304,12 +325,8 @@ impl Trainer {
             self.add_up(micro, &micros, !sends)?;
             self.losses.limit_requests(&*self.backend);
         }
-        let moved = self.backend.transferred();
-        Ok(Computing {
-            micros: micros.end.saturating_sub(micros.start) as usize,
-            count,
-            moved: std::array::from_fn(|way| moved[way] - moved_before[way]),
-        })
+        let micros = micros.end.saturating_sub(micros.start) as usize;
+        Ok(Computing { micros, count, moved: self.backend.transferred() - moved_before })
     }
 
     /// Targets and tokens of all micro-batches of the step after `step` steps.
@@ -319,7 +336,7 @@ impl Trainer {
 
     /// Tokens with a target in the next step.
     pub(crate) fn targets(&self, batches: &Batches) -> usize {
-        self.count(batches, self.step).targets
+        self.count(batches, self.steps_done).targets
     }
 
     /// Feeds the batch, a micro-batch of a step with so many targets.
@@ -338,8 +355,8 @@ impl Trainer {
         let ops = self.model.body();
         let mut done = 0;
         if self.unspread {
-            self.team.begin(Freight::Parameters)?;
-            for (place, blocks) in self.team.stops(Freight::Parameters) {
+            self.team.begin(TransferKind::Parameters)?;
+            for (place, blocks) in self.team.stops(TransferKind::Parameters) {
                 self.backend.forward(ops.part(done..place))?;
                 self.team.carry(&mut *self.backend, self.team.blocks(), blocks)?;
                 done = place;
@@ -353,8 +370,8 @@ impl Trainer {
     fn backward_and_send(&mut self) -> Result<()> {
         let passes = self.model.back();
         let mut done = 0;
-        self.team.begin(Freight::Gradients)?;
-        for (place, blocks) in self.team.stops(Freight::Gradients) {
+        self.team.begin(TransferKind::Gradients)?;
+        for (place, blocks) in self.team.stops(TransferKind::Gradients) {
             self.backend.backward(passes.part(done..place))?;
             self.team.carry(&mut *self.backend, blocks, 0)?;
             done = place;
@@ -409,13 +426,13 @@ impl Trainer {
         let pieces = self.team.cut(watch);
         self.begin_update(rate, None, &pieces)?;
         let norm = self.end_update(batches, pieces, watch)?.expect("an update without a limit is not held back");
-        Ok(StepReport { step: self.step, loss, norm: Some(norm), rate, tokens })
+        Ok(StepReport { step: self.steps_done, loss, norm: Some(norm), rate, tokens })
     }
 
     /// Counts a step that has no target.
     fn skip_update(&mut self, tokens: usize, rate: f64) -> StepReport {
-        self.step += 1;
-        StepReport { step: self.step, loss: None, norm: None, rate, tokens }
+        self.steps_done += 1;
+        StepReport { step: self.steps_done, loss: None, norm: None, rate, tokens }
     }
 
     /// Whether steps should begin before the last one's report is taken ([`Trainer::step_ahead`]).
@@ -452,7 +469,7 @@ impl Trainer {
         let pieces = self.team.cut(watch);
         self.begin_update(rate, Some(limit), &pieces)?;
         if continues {
-            self.gradients = match self.compute(batches, self.step + 1, all, false) {
+            self.gradients = match self.compute(batches, self.steps_done + 1, all, false) {
                 Ok(next) => Gradients::Ahead(next),
                 Err(error) => Gradients::Failed(error),
             };
@@ -465,7 +482,13 @@ impl Trainer {
         let loss = sum? / begun.count.targets as f64;
         dropped?;
         let Some(norm) = ended? else { return Ok(None) };
-        Ok(Some(StepReport { step: self.step, loss: Some(loss), norm: Some(norm), rate, tokens: begun.count.tokens }))
+        Ok(Some(StepReport {
+            step: self.steps_done,
+            loss: Some(loss),
+            norm: Some(norm),
+            rate,
+            tokens: begun.count.tokens,
+        }))
     }
 
     /// The losses of a step's last micro-batch, and the sum above which the mean loss of the step is more than `most`.
@@ -479,17 +502,16 @@ impl Trainer {
     }
 
     /// Bytes that went to a device and came from it ([`Backend::transferred`]), without those of a step that is only begun.
-    pub(crate) fn moved(&self) -> [u64; 2] {
-        let all = self.backend.transferred();
-        let Gradients::Ahead(begun) = &self.gradients else { return all };
-        std::array::from_fn(|way| all[way] - begun.moved[way])
+    pub(crate) fn moved(&self) -> DeviceBytes {
+        let begun = if let Gradients::Ahead(begun) = &self.gradients { begun.moved } else { DeviceBytes::default() };
+        self.backend.transferred() - begun
     }
 
     /// Begins an update of what this process updates, which measures its pieces of what is watched. `limit` names losses and the sum
     /// above which the update holds itself back.
     fn begin_update(&mut self, rate: f64, limit: Option<(Region, f64)>, pieces: &[(Change, usize)]) -> Result<()> {
         let norm = self.team.norm(&mut *self.backend)?;
-        let rule = Rule { norm, most_loss: limit, ..self.recipe.rule(rate, self.step + 1) };
+        let rule = Rule { norm, most_loss: limit, ..self.recipe.rule(rate, self.steps_done + 1) };
         self.backend.begin_update(self.team.own(), &rule, &self.own_changes(pieces))?;
         self.unfinished.push(Unfinished::Report);
         self.gradients = Gradients::Blank;
@@ -551,7 +573,7 @@ impl Trainer {
         match own.map_err(TrainError::from).and_then(|own| self.first_of_all(own)) {
             Ok(found) => {
                 let (tensor, value) = found.unwrap_or_else(|| ("the norm of the gradient".into(), f32::INFINITY));
-                TrainError::NotFinite { step: self.step + 1, tensor, value }
+                TrainError::NotFinite { step: self.steps_done + 1, tensor, value }
             }
             Err(error) => error,
         }
@@ -574,7 +596,7 @@ impl Trainer {
         self.discard()?;
         self.mark_gradients();
         let own = self.team.micros(self.recipe.accumulate as u64);
-        let data = self.step + self.skipped;
+        let data = self.steps_done + self.skipped;
         for micro in own.clone() {
             batches.fill(data, micro, &mut self.batch);
             self.feed(data, micro, count_targets(&self.batch))?;

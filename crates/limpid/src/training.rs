@@ -659,10 +659,7 @@ impl TrainingPlan {
             // no weight is written twice: those that stay quantised have no other place
             (_, Some(files)) => Ok(Trainer::from(files, model, backend, recipe)?),
             (Some(base), None) => {
-                let mut trainer = Trainer::new(model, backend, recipe)?;
-                base.load(&trainer.model, &mut *trainer.backend)?;
-                trainer.fresh = false;
-                Ok(trainer)
+                Trainer::new(model, backend, recipe)?.with_weights(|model, backend| base.load(model, backend))
             }
             (None, None) => Ok(Trainer::new(model, backend, recipe)?),
         }
@@ -699,7 +696,7 @@ impl TrainingPlan {
                 let state = self.state.take().map_or_else(|| Run::check(folder, self.resume_step), Ok);
                 run.resume_from(state?)?;
                 if run.observer.is_none() {
-                    timelapse::cut(folder, run.trainer.step)?;
+                    timelapse::cut(folder, run.trainer.steps_done())?;
                 }
             }
             Some(_) => drop(run.resume_with()?),

@@ -54,7 +54,8 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
         }
         file.rewind()?;
         if first == *POINTER {
-            let why = "it is a Git LFS pointer, which stands for a file that was not downloaded: run `git lfs pull` in its repository";
+            let why = "it is a Git LFS pointer, which stands for a file that was not downloaded: run `git lfs pull` \
+                in its repository";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
     }

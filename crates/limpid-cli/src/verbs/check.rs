@@ -181,7 +181,7 @@ fn overfit(plan: &TrainingPlan, model: &Model, context: usize, machine: &Machine
         last = loss;
         first.get_or_insert(last);
         if plan.objective != Objective::NextToken {
-            trainer.step = 0; // the same masks again
+            trainer.set_steps_done(0); // the same masks again
         }
         steps += 1;
     }

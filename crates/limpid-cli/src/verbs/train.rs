@@ -144,7 +144,7 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
         return Ok(());
     }
     if speaks && plan.resumes() {
-        show::prose(format_args!("resuming {} after step {}", folder.display(), run.trainer.step));
+        show::prose(format_args!("resuming {} after step {}", folder.display(), run.trainer.steps_done()));
     } else if speaks {
         if begins_again {
             show::prose(format_args!("{} has no saved state: it begins again", folder.display()));
@@ -156,7 +156,7 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     }
     let opening = Opening::new(&plan.corpus, &plan.recipe)?;
     let flops = step_flops(&plan.model, &plan.recipe) / size as f64;
-    let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), run.trainer.step, (page, &stop));
+    let mut watch = Watch::new(args, &plan, &folder, &opening, (roof, flops), run.trainer.steps_done(), (page, &stop));
     if plan.resumes() {
         watch.begin_page();
     }

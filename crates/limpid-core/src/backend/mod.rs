@@ -33,7 +33,8 @@ pub use wrapper::Wrapper;
 pub enum BackendError {
     /// The device no longer answers: its memory is lost.
     #[error(
-        "the device was lost during {op}: {what}; resume from the last save, on the device when it is back or on the cpu"
+        "the device was lost during {op}: {what}; resume from the last save, on the device when it is back or on the \
+         cpu"
     )]
     Lost {
         /// The op or verb.
@@ -188,6 +189,22 @@ pub struct DeviceMemory {
     pub of_system: bool,
 }
 
+/// Bytes that went to a device with memory of its own, and that came from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceBytes {
+    /// To the device.
+    pub to: u64,
+    /// From it.
+    pub from: u64,
+}
+
+impl std::ops::Sub for DeviceBytes {
+    type Output = DeviceBytes;
+    fn sub(self, before: DeviceBytes) -> DeviceBytes {
+        DeviceBytes { to: self.to - before.to, from: self.from - before.from }
+    }
+}
+
 /// How a device is to work. A device ignores the options that it does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendOptions {
@@ -326,8 +343,8 @@ pub trait Backend: Send {
     fn restrict_updates(&mut self);
     /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
     fn runs_ahead(&self) -> bool;
-    /// Bytes that went to a device with memory of its own, and that came from it, since the backend was started.
-    fn transferred(&self) -> [u64; 2];
+    /// What was moved to a device with memory of its own, and from it, since the backend was started.
+    fn transferred(&self) -> DeviceBytes;
     /// The report of the last update; waits for the update's end. The changes of the ranges that
     /// [`Backend::begin_update`] was told to watch are added to `watch`. A caller that asks after the next forward
     /// and backward, and not at once, keeps a device busy meanwhile; a gradient computed meanwhile is of no

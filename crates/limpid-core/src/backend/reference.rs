@@ -1,7 +1,7 @@
 //! The reference backend: plain loops in f64, slow and obvious. Every other backend is judged by it. It is written
 //! to be read beside the formulas at the head of each op, and stays unoptimised.
 
-use super::{Backend, BackendError, Result, SharedWeights, Ticket, Tickets, UpdateReport, pick};
+use super::{Backend, BackendError, DeviceBytes, Result, SharedWeights, Ticket, Tickets, UpdateReport, pick};
 use crate::kernels::dropout::{Draws, weight_index};
 use crate::kernels::embed::Lookup;
 use crate::kernels::{activate, add, attend, classify, embed, gather, linear, multiply, norm, rotate, scale};
@@ -125,8 +125,8 @@ impl Backend for Reference {
     fn runs_ahead(&self) -> bool {
         false
     }
-    fn transferred(&self) -> [u64; 2] {
-        [0; 2]
+    fn transferred(&self) -> DeviceBytes {
+        DeviceBytes::default()
     }
     fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
         Ok(())

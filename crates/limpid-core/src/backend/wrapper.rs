@@ -3,7 +3,7 @@
 //! A [`Wrapper`] names the backend inside and has the methods that it changes. All others go to the backend inside: none can be
 //! forgotten, because a method that [`Backend`] requires must be listed here before anything compiles.
 
-use super::{Backend, Result, SharedWeights, Ticket, UpdateReport};
+use super::{Backend, DeviceBytes, Result, SharedWeights, Ticket, UpdateReport};
 use crate::matrix::Precision;
 use crate::numeric::element::Values;
 use crate::ops::{Batch, Ops, Passes, Region};
@@ -47,7 +47,7 @@ macro_rules! wrapper {
             /// The same, to be changed.
             fn inner_mut(&mut self) -> &mut dyn Backend;
             $(
-                #[doc = concat!("[`Backend::", stringify!($reads), "`]: of the backend inside, unless the wrapper has its own.")]
+                #[doc = concat!("[`Backend::", stringify!($reads), "`]: of the backend inside, unless it is replaced.")]
                 ///
                 /// # Errors
                 /// As there.
@@ -56,7 +56,7 @@ macro_rules! wrapper {
                 }
             )*
             $(
-                #[doc = concat!("[`Backend::", stringify!($changes), "`]: of the backend inside, unless the wrapper has its own.")]
+                #[doc = concat!("[`Backend::", stringify!($changes), "`]: of the backend inside, unless it is replaced.")]
                 ///
                 /// # Errors
                 /// As there.
@@ -85,7 +85,7 @@ wrapper! {
     reads {
         fn precision() -> Precision;
         fn runs_ahead() -> bool;
-        fn transferred() -> [u64; 2];
+        fn transferred() -> DeviceBytes;
         fn can_update(groups: &[ParamGroup]) -> Result<()>;
         fn request(region: Region) -> Result<Ticket>;
         fn fetch(ticket: Ticket, to: &mut [f32]) -> Result<()>;
@@ -158,7 +158,8 @@ mod tests {
         let groups = model.update_groups(0.1, Method::AdamW);
         seen.push(("precision", vec![backend.precision() as u64]));
         seen.push(("runs_ahead", vec![backend.runs_ahead().into()]));
-        seen.push(("transferred", backend.transferred().to_vec()));
+        let moved = backend.transferred();
+        seen.push(("transferred", vec![moved.to, moved.from]));
         seen.push(("can_update", vec![backend.can_update(&groups).is_ok().into()]));
         backend.restrict_updates();
         let ids = |site| (0..12).map(|i| random::below(5, site, i, 40) as u32).collect();

@@ -23,13 +23,13 @@ pub struct Setting {
     /// Its names in other programs.
     pub aliases: &'static [&'static str],
     /// Its default in words, if that follows from other settings.
-    pub otherwise: Option<&'static str>,
+    pub default_text: Option<&'static str>,
     /// Whether it is one of the settings that a user needs first.
     pub common: bool,
     /// Whether a user may choose it; otherwise it follows from the data.
     pub chosen: bool,
     /// Whether files of earlier versions lack it: its default is what they had.
-    pub later: bool,
+    pub optional_in_files: bool,
 }
 
 /// The values that a setting may have, and how messages say it.
@@ -56,8 +56,18 @@ impl Range {
 impl Setting {
     /// A setting whose values are written as `value`; [`settings!`](crate::settings) adds name and help.
     pub const fn of(value: &'static str) -> Setting {
-        let (range, aliases, otherwise) = (Range::Any, &[], None);
-        Setting { name: "", help: "", value, range, aliases, otherwise, common: false, chosen: true, later: false }
+        let (range, aliases, default_text) = (Range::Any, &[], None);
+        Setting {
+            name: "",
+            help: "",
+            value,
+            range,
+            aliases,
+            default_text,
+            common: false,
+            chosen: true,
+            optional_in_files: false,
+        }
     }
     /// A whole number between two, both included.
     pub const fn whole(self, least: u64, most: u64, said: &'static str) -> Setting {
@@ -92,8 +102,8 @@ impl Setting {
         Setting { aliases, ..self }
     }
     /// Its default in words.
-    pub const fn otherwise(self, what: &'static str) -> Setting {
-        Setting { otherwise: Some(what), ..self }
+    pub const fn default_text(self, what: &'static str) -> Setting {
+        Setting { default_text: Some(what), ..self }
     }
     /// One of the settings that a user needs first.
     pub const fn common(self) -> Setting {
@@ -104,8 +114,8 @@ impl Setting {
         Setting { chosen: false, ..self }
     }
     /// Files of earlier versions lack it, and had its default.
-    pub const fn later(self) -> Setting {
-        Setting { later: true, ..self }
+    pub const fn optional_in_files(self) -> Setting {
+        Setting { optional_in_files: true, ..self }
     }
     /// Its help as one line, without the full stop.
     pub fn line(&self) -> &'static str {
@@ -313,7 +323,10 @@ macro_rules! settings {
     };
     (
         @ $prefix:literal $(#[$meta:meta])* $Type:ident {
-            $($(#[doc = $help:literal])+ $(#[serde($serde:meta)])? $field:ident: $type:ty = $default:expr, $setting:expr;)*
+            $(
+                $(#[doc = $help:literal])+ $(#[serde($serde:meta)])?
+                $field:ident: $type:ty = $default:expr, $setting:expr;
+            )*
         }
     ) => {
         $(#[$meta])*

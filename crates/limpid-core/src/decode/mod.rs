@@ -30,7 +30,8 @@ pub enum DecodeError {
     },
     /// A token is not in the model's vocabulary.
     #[error(
-        "token {id} (at index {index}) is not below the model's vocab_size {vocab_size}: was it made by another tokenizer?"
+        "token {id} (at index {index}) is not below the model's vocab_size {vocab_size}: was it made by another \
+         tokenizer?"
     )]
     Token {
         /// The token.

@@ -268,7 +268,9 @@ impl Vector for __m512 {
         fn first<const BITS: usize>(start: i32) -> __m512i { Self::all_ints(start) }
         fn dot<const BITS: usize>(acc: __m512i, w: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, w, x) }
         fn last<const BITS: usize>(acc: __m512i, _start: i32) -> __m512i { acc }
-        fn look_up(codes: __m512i, table: &[f32; 16]) -> Self { _mm512_permutexvar_ps(codes, Self::load(table.as_ptr())) }
+        fn look_up(codes: __m512i, table: &[f32; 16]) -> Self {
+            _mm512_permutexvar_ps(codes, Self::load(table.as_ptr()))
+        }
     }
 }
 

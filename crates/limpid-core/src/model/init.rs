@@ -140,7 +140,8 @@ mod tests {
             let values = values(&model, param, scheme, STD, 7);
             let [out, inner] = param.shape()[..] else { panic!("{what}: {:?}", param.shape()) };
             let table = param.name.contains("embed.") && !param.name.starts_with("un");
-            let residual = param.name.ends_with(".out.weight"); // added to the stream: of attention, of the feed-forward
+            // added to the stream: of attention, of the feed-forward
+            let residual = param.name.ends_with(".out.weight");
             let bound = (6.0 / (inner + out) as f64).sqrt();
             let apart = matches!(scheme, Init::XavierMatrices | Init::XavierHeads);
             if apart && param.name.contains(".qkv.") {

@@ -119,7 +119,7 @@ fn step(class: &Class, optimizer: Method, learning_rate: f64) -> Result<TakenSte
     let (old, gradients) = (read(&trainer, false)?, read(&trainer, true)?);
     trainer.update(&batches, before, learning_rate, &mut [])?;
     let new = read(&trainer, false)?;
-    trainer.step = 0; // the same batch again
+    trainer.set_steps_done(0); // the same batch again
     let after = trainer.gradient(&batches)?;
     let (loss, after) = before.loss.zip(after.loss).expect("every next token is predicted");
     let names = trainer.model.params.iter().map(|param| param.name.clone());

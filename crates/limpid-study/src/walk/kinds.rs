@@ -15,7 +15,7 @@ fn kind(config: &Config, setting: &Setting, value: &dyn Value) -> String {
             value => Some(value.as_str().map_or_else(|| value.to_string(), String::from)),
         },
     };
-    own.unwrap_or_else(|| setting.otherwise.unwrap_or("none").into())
+    own.unwrap_or_else(|| setting.default_text.unwrap_or("none").into())
 }
 
 /// Settings that make a model one of another kind, not of another size; and what views of steps that show it name.

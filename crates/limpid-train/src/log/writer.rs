@@ -233,7 +233,10 @@ mod tests {
     }
 
     fn step(n: u64) -> Value {
-        json!({ "step": n, "train_loss": 1.0 / n as f64, "grad_norm": 0.5, "learning_rate": 1e-3, "tokens": 10 * n, "seconds": 0.5 * n as f64 })
+        json!({
+            "step": n, "train_loss": 1.0 / n as f64, "grad_norm": 0.5, "learning_rate": 1e-3, "tokens": 10 * n,
+            "seconds": 0.5 * n as f64
+        })
     }
 
     /// The derived files, and the time they begin with.

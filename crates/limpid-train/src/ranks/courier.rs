@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// What blocks hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Freight {
+pub enum TransferKind {
     /// Gradients: each process receives the sums for the parameters that it updates.
     Gradients,
     /// Parameters: all processes receive those that each has updated.
@@ -28,7 +28,7 @@ pub struct Parcel {
 /// The thread, and the blocks that are with it.
 pub struct Courier {
     ranks: Arc<Mutex<Box<dyn Ranks>>>,
-    out: Option<Sender<(Freight, Parcel)>>,
+    out: Option<Sender<(TransferKind, Parcel)>>,
     back: Receiver<(Parcel, Result<f64>)>,
     thread: Option<JoinHandle<()>>,
     away: usize,
@@ -47,13 +47,13 @@ impl Courier {
     /// Starts the thread.
     pub fn start(ranks: Box<dyn Ranks>) -> Result<Courier> {
         let ranks = Arc::new(Mutex::new(ranks));
-        let (out, jobs) = channel::<(Freight, Parcel)>();
+        let (out, jobs) = channel::<(TransferKind, Parcel)>();
         let (done, back) = channel();
         let own = ranks.clone();
         let carry = move || {
-            while let Ok((freight, mut parcel)) = jobs.recv() {
+            while let Ok((kind, mut parcel)) = jobs.recv() {
                 let began = Instant::now();
-                let sent = exchange(&mut **reach(&own), freight, &mut parcel);
+                let sent = exchange(&mut **reach(&own), kind, &mut parcel);
                 if done.send((parcel, sent.map(|()| began.elapsed().as_secs_f64()))).is_err() {
                     return;
                 }
@@ -78,8 +78,8 @@ impl Courier {
     }
 
     /// Sends a parcel.
-    pub fn send(&mut self, freight: Freight, parcel: Parcel) -> Result<()> {
-        let sent = self.out.as_ref().map(|out| out.send((freight, parcel)));
+    pub fn send(&mut self, kind: TransferKind, parcel: Parcel) -> Result<()> {
+        let sent = self.out.as_ref().map(|out| out.send((kind, parcel)));
         self.away += 1;
         if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(ended()) }
     }
@@ -127,15 +127,15 @@ fn ended() -> RanksError {
     RanksError::Lost("the thread that carries messages has ended".into())
 }
 
-fn exchange(ranks: &mut dyn Ranks, freight: Freight, parcel: &mut Parcel) -> Result<()> {
+fn exchange(ranks: &mut dyn Ranks, kind: TransferKind, parcel: &mut Parcel) -> Result<()> {
     let Parcel { send, receive } = parcel;
-    match freight {
-        Freight::Gradients => {
+    match kind {
+        TransferKind::Gradients => {
             ranks.all_to_all(bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive))?;
             tree(receive, send.len() / ranks.size());
             Ok(())
         }
-        Freight::Parameters => ranks.all_gather(bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive)),
+        TransferKind::Parameters => ranks.all_gather(bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive)),
     }
 }
 

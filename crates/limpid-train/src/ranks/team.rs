@@ -4,7 +4,7 @@
 //! Gradients are sent block by block as the backward pass computes them, and parameters are received block by block as the next forward
 //! pass reads them ([`Team::carry`]). In between, the processes compute.
 
-use super::courier::{Courier, Freight, Parcel, tree};
+use super::courier::{Courier, Parcel, TransferKind, tree};
 use super::shards::{BLOCK, Block, Shards, Uses};
 use super::{Ranks, Result, check, hear_all};
 use crate::error::TrainError;
@@ -29,7 +29,7 @@ pub struct Team {
     /// The blocks in the order in which parameters are read.
     as_read: Vec<usize>,
     /// What is being carried.
-    freight: Freight,
+    kind: TransferKind,
     /// Blocks of it that were sent.
     sent: usize,
     /// Blocks of it that have arrived.
@@ -73,7 +73,7 @@ impl Team {
             groups,
             shards,
             as_read: vec![],
-            freight: Freight::Gradients,
+            kind: TransferKind::Gradients,
             sent: 0,
             arrived: 0,
             seconds: 0.0,
@@ -129,10 +129,10 @@ impl Team {
     /// The places in a step where blocks are sent or needed, in order, each with the number of blocks up to there. For gradients these are
     /// entries of the backward pass, after which the blocks are final; for parameters, ops of the forward pass, before which the blocks must
     /// have arrived.
-    pub fn stops(&self, freight: Freight) -> Vec<(usize, usize)> {
-        let places: Vec<usize> = match freight {
-            Freight::Gradients => self.shards.blocks.iter().map(|block| block.last).collect(),
-            Freight::Parameters => self.as_read.iter().map(|i| self.shards.blocks[*i].first).collect(),
+    pub fn stops(&self, kind: TransferKind) -> Vec<(usize, usize)> {
+        let places: Vec<usize> = match kind {
+            TransferKind::Gradients => self.shards.blocks.iter().map(|block| block.last).collect(),
+            TransferKind::Parameters => self.as_read.iter().map(|i| self.shards.blocks[*i].first).collect(),
         };
         places.chunk_by(|a, b| a == b).fold(vec![], |mut stops: Vec<(usize, usize)>, same| {
             let before = stops.last().map_or(0, |(_, blocks)| *blocks);
@@ -147,14 +147,14 @@ impl Team {
     }
 
     /// Begins to carry gradients or parameters.
-    pub fn begin(&mut self, freight: Freight) -> Result<()> {
+    pub fn begin(&mut self, kind: TransferKind) -> Result<()> {
         if let Some(courier) = &mut self.courier {
             // after an error, some blocks may still be on their way
             while let Some(parcel) = courier.next(true)? {
                 courier.recycle(parcel);
             }
         }
-        (self.freight, self.sent, self.arrived) = (freight, 0, 0);
+        (self.kind, self.sent, self.arrived) = (kind, 0, 0);
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl Team {
         loop {
             while self.sent < ready && self.sent < self.arrived + AWAY {
                 let parcel = self.pack(courier, backend, self.sent)?;
-                courier.send(self.freight, parcel)?;
+                courier.send(self.kind, parcel)?;
                 self.sent += 1;
             }
             let Some(parcel) = courier.next(self.arrived < needed)? else { return Ok(()) };
@@ -195,15 +195,15 @@ impl Team {
 
     /// The block at this place in the order in which they are carried.
     fn block(&self, place: usize) -> &Block {
-        &self.shards.blocks[if self.freight == Freight::Gradients { place } else { self.as_read[place] }]
+        &self.shards.blocks[if self.kind == TransferKind::Gradients { place } else { self.as_read[place] }]
     }
 
     /// Fills a parcel with a block from the backend.
     fn pack(&self, courier: &mut Courier, backend: &mut dyn Backend, place: usize) -> Result<Parcel, TrainError> {
         let Block { of, len, .. } = self.block(place);
         let all = self.size * len;
-        match self.freight {
-            Freight::Gradients => {
+        match self.kind {
+            TransferKind::Gradients => {
                 let mut parcel = courier.parcel(all, all);
                 for (of, part) in of.iter().zip(parcel.send.chunks_exact_mut(*len)) {
                     for (range, at) in of {
@@ -214,7 +214,7 @@ impl Team {
                 }
                 Ok(parcel)
             }
-            Freight::Parameters => {
+            TransferKind::Parameters => {
                 let mut parcel = courier.parcel(*len, all);
                 for (range, at) in &of[self.rank] {
                     let to = &mut parcel.send[*at..at + range.len()];
@@ -229,9 +229,9 @@ impl Team {
     fn unpack(&self, parcel: &Parcel, backend: &mut dyn Backend, place: usize) -> Result<(), TrainError> {
         let Block { of, len, .. } = self.block(place);
         for (rank, (of, part)) in of.iter().zip(parcel.receive.chunks_exact(*len)).enumerate() {
-            let (space, part) = match self.freight {
-                Freight::Gradients if rank == self.rank => (MemorySpace::Grad, &parcel.receive[..*len]),
-                Freight::Parameters if rank != self.rank => (MemorySpace::Param, part),
+            let (space, part) = match self.kind {
+                TransferKind::Gradients if rank == self.rank => (MemorySpace::Grad, &parcel.receive[..*len]),
+                TransferKind::Parameters if rank != self.rank => (MemorySpace::Param, part),
                 _ => continue,
             };
             for (range, at) in of {
@@ -279,7 +279,7 @@ impl Team {
 
     /// Gives every process the parameters that the others have updated.
     pub fn spread(&mut self, backend: &mut dyn Backend) -> Result<(), TrainError> {
-        self.begin(Freight::Parameters)?;
+        self.begin(TransferKind::Parameters)?;
         self.carry(backend, self.blocks(), self.blocks())
     }
 
@@ -460,7 +460,9 @@ fn bytes_mut<T: bytemuck::Pod>(values: &mut [T]) -> &mut [u8] {
 mod tests {
     use super::super::threads::threads;
     use super::*;
-    use limpid_core::backend::{BackendError, Result as Done, SharedWeights, Ticket, Tickets, UpdateReport};
+    use limpid_core::backend::{
+        BackendError, DeviceBytes, Result as Done, SharedWeights, Ticket, Tickets, UpdateReport,
+    };
     use limpid_core::matrix::Precision;
     use limpid_core::numeric::element::Values;
     use limpid_core::ops::{Batch, Ops, Passes};
@@ -486,8 +488,8 @@ mod tests {
         fn runs_ahead(&self) -> bool {
             false
         }
-        fn transferred(&self) -> [u64; 2] {
-            [0; 2]
+        fn transferred(&self) -> DeviceBytes {
+            DeviceBytes::default()
         }
         fn can_update(&self, _: &[ParamGroup]) -> Done<()> {
             no()
@@ -566,7 +568,7 @@ mod tests {
                     let mut team = Team::alone(groups.to_vec()).among(ranks, &Uses::default()).unwrap();
                     let grad: Vec<f32> = (0..length).map(|i| value(rank, i)).collect();
                     let mut memory = Memory { grad, param: vec![f32::NAN; length], tickets: Tickets::default() };
-                    team.begin(Freight::Gradients).unwrap();
+                    team.begin(TransferKind::Gradients).unwrap();
                     team.carry(&mut memory, team.blocks(), team.blocks()).unwrap();
                     let loss = team.add_losses(f64::from(value(rank, length))).unwrap();
                     for ParamGroup { range, .. } in team.own() {

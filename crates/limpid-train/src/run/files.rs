@@ -135,7 +135,7 @@ impl Run<'_> {
         let error = with_causes(error);
         let known = self.missing.values().any(|known| *known == error);
         if self.missing.insert(path.into(), error.clone()).is_none() && !known {
-            let step = self.trainer.step;
+            let step = self.trainer.steps_done;
             let what = format!("step {step}: {error}. It is tried again at the next save, and at the end");
             tell(TrainEvent::Notice(what));
         }
@@ -178,7 +178,7 @@ impl Run<'_> {
 
     fn write_record(&mut self, folder: &Path, batches: &Batches, head: &str, tell: Tell) -> backend::Result<String> {
         let text = divergence::describe(&mut self.trainer, batches, self.tokenizer, head)?;
-        let path = folder.join("divergence").join(format!("step-{:08}.txt", self.trainer.step + 1));
+        let path = folder.join("divergence").join(format!("step-{:08}.txt", self.trainer.steps_done + 1));
         let name = path.display().to_string();
         self.records.push((path, text));
         if self.records.len() > ROLLBACKS as usize {
@@ -213,7 +213,7 @@ impl Run<'_> {
             }
             return Ok(());
         };
-        let step = self.trainer.step;
+        let step = self.trainer.steps_done;
         self.trainer.team.files(true)?;
         let held = self.hold_folder(&folder, tell);
         let kept = errors_of_disk(held.and_then(|()| self.write_weights()))?;
@@ -227,7 +227,7 @@ impl Run<'_> {
 
     /// Writes the weights as they are.
     fn write_weights(&mut self) -> Result<()> {
-        let (Some(folder), step) = (&self.folder, self.trainer.step) else { return Ok(()) };
+        let (Some(folder), step) = (&self.folder, self.trainer.steps_done) else { return Ok(()) };
         let sum = self.trainer.averaged(|t| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, step))??;
         (self.state.weights, self.owed) = (Some(sum), None);
         Ok(())
@@ -249,7 +249,7 @@ impl Run<'_> {
             if self.rank0_writes {
                 self.trainer.serve_files()?;
             }
-            return Ok(tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop);
+            return Ok(tell(TrainEvent::Saved(self.trainer.steps_done)) == Control::Stop);
         };
         self.write_records(tell);
         self.trainer.team.files(true)?;
@@ -271,12 +271,12 @@ impl Run<'_> {
             self.derive(tell);
         }
         let written = self.report_written(&state_path(&folder), saved, tell);
-        Ok(written && tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop)
+        Ok(written && tell(TrainEvent::Saved(self.trainer.steps_done)) == Control::Stop)
     }
 
     /// Writes the state, after the files whose checksums it holds.
     fn save(&mut self, folder: &Path, due: bool) -> Result<()> {
-        (self.state.step, self.state.skipped, self.state.due) = (self.trainer.step, self.trainer.skipped, due);
+        (self.state.step, self.state.skipped, self.state.due) = (self.trainer.steps_done, self.trainer.skipped, due);
         self.write_owed()?;
         if self.validation.is_empty() || self.state.best.is_none() {
             self.write_weights()?;

@@ -38,7 +38,7 @@ pub trait Observer: Send {
 impl Run<'_> {
     /// Lets the observer look, if it is due. Of several processes process 0 looks, after all have received the weights.
     pub(super) fn observe(&mut self, tell: Tell) -> Result<()> {
-        let step = self.trainer.step;
+        let step = self.trainer.steps_done;
         if !self.is_observed(step) {
             return Ok(());
         }

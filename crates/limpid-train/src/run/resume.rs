@@ -156,7 +156,7 @@ impl Run<'_> {
             ("objective", objective.clone()),
             ("precision", precision.clone()),
             ("model to adapt", format!("{base:016x}")),
-            ("number of steps done", self.trainer.step.to_string()),
+            ("number of steps done", self.trainer.steps_done.to_string()),
         ];
         let mut facts: Vec<(String, String)> =
             fixed.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
@@ -172,7 +172,7 @@ impl Run<'_> {
 
     /// Rolls back to the last regular save, and skips the data from there to the step that failed.
     pub(super) fn go_back(&mut self, error: &TrainError, tell: Tell) -> Result<()> {
-        let step = self.trainer.step + 1;
+        let step = self.trainer.steps_done + 1;
         let times = self.state.rollbacks + 1;
         let skipped = self.trainer.skipped;
         let folder = self.folder.clone().filter(|folder| Run::can_resume(folder));
@@ -191,7 +191,7 @@ impl Run<'_> {
             kept = if self.owed.take().is_some() { state.weights.clone() } else { self.state.weights.take() };
         }
         self.share(found, kept)?;
-        let back = self.trainer.step;
+        let back = self.trainer.steps_done;
         self.trainer.skipped = skipped + (step - back);
         (self.state.skipped, self.state.rollbacks) = (self.trainer.skipped, times);
         let error = error.to_string();

@@ -90,7 +90,8 @@ impl State {
         for (name, was) in &self.files {
             let path = folder.join(name);
             if checksum(&at(&path, files::read_small(&path, LONGEST))?) != *was {
-                let what = "it is not what this run wrote when it began: it was changed or damaged. To change a setting that may differ, give it when you resume";
+                let what = "it is not what this run wrote when it began: it was changed or damaged. To change a \
+                    setting that may differ, give it when you resume";
                 return Err(CheckpointError::Format { path, what: what.into() }.into());
             }
         }
@@ -193,7 +194,8 @@ fn wrong_format(state: &Value) -> Option<String> {
     let why = match state["format"].as_u64()? {
         format if format > u64::from(FORMAT) => {
             return Some(format!(
-                "it is of format {format} and this limpid knows {FORMAT}: resume the run with the later limpid that wrote it"
+                "it is of format {format} and this limpid knows {FORMAT}: resume the run with the later limpid that \
+                 wrote it"
             ));
         }
         1 => "it is of format 1, which has no checksum",

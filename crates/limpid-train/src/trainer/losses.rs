@@ -74,7 +74,8 @@ impl MicroLosses {
         self.sums.clear();
         while let Some((ticket, len)) = self.requested.pop_front() {
             self.values.resize(len, 0.0);
-            drop(backend.fetch(ticket, &mut self.values)); // a ticket is given back by fetching; the values are not used
+            // a ticket is given back by fetching; the values are not used
+            drop(backend.fetch(ticket, &mut self.values));
         }
     }
 }

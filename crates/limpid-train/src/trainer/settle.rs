@@ -22,7 +22,7 @@ pub(super) enum Unfinished {
 }
 
 impl Trainer {
-    /// Finishes what is unfinished. The backend's memories are then those after step [`Trainer::step`], in every process.
+    /// Finishes what is unfinished. The backend's memories are then those after [`Trainer::steps_done`] steps, in every process.
     pub(crate) fn settle(&mut self) -> Result<()> {
         // any other error of the next step is reported when that step is done
         if let Err(error @ TrainError::Backend(BackendError::Lost { .. })) = self.drop_ahead() {
@@ -67,10 +67,10 @@ impl Trainer {
         self.unfinished.pop(); // this report
         if report.finite && !report.held_back {
             if self.recipe.ema > 0.0 {
-                self.unfinished.push(Unfinished::Average(self.recipe.averaging(self.step)));
+                self.unfinished.push(Unfinished::Average(self.recipe.averaging(self.steps_done)));
             }
             self.unspread = true;
-            self.step += 1;
+            self.steps_done += 1;
         }
         Ok(report)
     }
@@ -110,7 +110,7 @@ impl Trainer {
     /// Swaps the weights with their average, if there is one, until the trainer settles.
     pub(super) fn put_average(&mut self) -> Result<()> {
         self.settle()?;
-        if self.recipe.ema == 0.0 || self.step == 0 {
+        if self.recipe.ema == 0.0 || self.steps_done == 0 {
             return Ok(());
         }
         // the weights are spread again when they are back, also by a process that has nothing to put back

@@ -74,7 +74,7 @@ impl Trainer {
             }
         }
         self.fresh = false;
-        self.step = step;
+        self.steps_done = step;
         Ok(())
     }
 

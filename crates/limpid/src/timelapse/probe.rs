@@ -332,7 +332,7 @@ impl Observer for Probe {
     }
 
     fn look(&mut self, trainer: &mut Trainer, tokens: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let step = trainer.step;
+        let step = trainer.steps_done();
         if self.writer.as_ref().is_none_or(|writer| writer.last().is_some_and(|last| last >= step)) {
             return Ok(());
         }

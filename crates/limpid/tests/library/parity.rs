@@ -104,7 +104,7 @@ fn families_have_every_later_choice() {
             "norm_place" => ["pre", "post", "branch", "both"].map(Value::from).to_vec(),
             // other programs have none: `equivalences` and `kernels/activate.rs` judge them
             "d_v" | "gelu_alpha" | "gelu_beta" | "gelu_gamma" => continue,
-            _ if setting.later => value.choices().into_iter().map(Value::from).collect(),
+            _ if setting.optional_in_files => value.choices().into_iter().map(Value::from).collect(),
             _ => continue,
         };
         seen += 1;

@@ -267,7 +267,7 @@ fn a_step_that_fails_at_any_op_is_done_again_to_the_same_bits() {
             Err(TrainError::Backend(BackendError::Lost { op, .. })) => named.push(op),
             other => panic!("op {k} of {ops}: {other:?}"),
         }
-        while trainer.step < 3 {
+        while trainer.steps_done() < 3 {
             trainer.step(&batches).unwrap();
         }
         assert!(state(&trainer) == want, "op {k} of {ops}, {}", named[k]);

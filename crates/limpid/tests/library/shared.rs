@@ -145,12 +145,12 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
         matches!(lender.averaged(|_| ()), Err(TrainError::Backend(BackendError::Shared { .. }))),
         "the average would take their place"
     );
-    assert!(lender.step == 2 && state(&lender) == before);
+    assert!(lender.steps_done() == 2 && state(&lender) == before);
 
     drop(weights);
     assert!(matches!(lender.step(&batches), Err(TrainError::Backend(BackendError::Shared { others: 1, .. }))));
     drop(session);
-    while lender.step < 4 {
+    while lender.steps_done() < 4 {
         lender.step(&batches).unwrap();
     }
     assert!(state(&lender) == state(&whole));

@@ -235,12 +235,18 @@ fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
 
 #[test]
 fn processes_that_do_not_fit_the_micro_batches_are_refused() {
-    for (size, accumulate, mend) in [(2, 1, (2, 2, 2)), (3, 4, (4, 4, 2)), (4, 6, (4, 6, 4)), (4, 2, (4, 2, 4))] {
+    for (size, accumulate, remedy) in [(2, 1, (2, 2, 2)), (3, 4, (4, 4, 2)), (4, 6, (4, 6, 4)), (4, 2, (4, 2, 4))] {
         let recipe = Recipe { batch_size: 4, accumulate, ..recipe() };
         for rank in threads(size) {
             match trainer(&tiny(), recipe).among(Box::new(rank)).err() {
-                Some(TrainError::Ranks(RanksError::Micros { processes, micros, mend: found })) => {
-                    assert_eq!((processes, micros, found), (size, accumulate as u64, mend));
+                Some(TrainError::Ranks(RanksError::Micros {
+                    processes,
+                    micros,
+                    accumulate: fits,
+                    batch_size,
+                    fewer,
+                })) => {
+                    assert_eq!((processes, micros, (fits, batch_size, fewer)), (size, accumulate as u64, remedy));
                 }
                 other => panic!("{other:?}"),
             }
@@ -299,7 +305,7 @@ fn a_step_whose_processes_do_not_meet_is_done_again_to_the_same_bits() {
                 scope.spawn(move || {
                     let mut trainer = make().among(Box::new(Flaky { inner, left })).unwrap();
                     let mut failed = 0;
-                    while trainer.step < 3 {
+                    while trainer.steps_done() < 3 {
                         if let Err(error) = trainer.step(batches) {
                             assert!(error.to_string().ends_with(": the network is down"), "{error}");
                             failed += 1;
@@ -666,7 +672,7 @@ fn preflight_names_what_would_not_work() {
     // weights that know too much, and weights that are none
     let mut t = trainer(&tiny(), Recipe { init_std: 3.0, ..recipe() });
     assert!(matches!(refuses(&mut t), PreflightError::TooLarge { .. }));
-    t.fresh = false;
+    let mut t = t.with_weights(|_, _| Ok::<_, limpid::backend::BackendError>(())).unwrap();
     assert!(preflight(&mut t, &batches).is_ok(), "weights from elsewhere may know what they know");
     let region = t.model.param("blocks.1.attn.out.weight").unwrap().region;
     t.backend.write(region, &vec![f32::INFINITY; region.len()]).unwrap();

@@ -16,7 +16,7 @@ mod team;
 mod update;
 mod weights;
 
-use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport, pick};
+use super::{Backend, BackendError, DeviceBytes, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport, pick};
 use crate::kernels::classify;
 use crate::matrix::Precision;
 use crate::matrix::arena::Arena;
@@ -496,8 +496,8 @@ impl Backend for Cpu {
     fn runs_ahead(&self) -> bool {
         false
     }
-    fn transferred(&self) -> [u64; 2] {
-        [0; 2]
+    fn transferred(&self) -> DeviceBytes {
+        DeviceBytes::default()
     }
     fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
         Ok(())

@@ -38,7 +38,7 @@ const MOST: usize = 4096;
 const PATIENCE: u32 = 1_500;
 
 /// What threads agree on under a lock.
-struct Door {
+struct JobSlot {
     /// The job and how many tasks it has, while threads may join it.
     job: Option<(*const Job<'static>, usize)>,
     /// Whether the caller sleeps until those that joined have finished.
@@ -46,18 +46,18 @@ struct Door {
 }
 
 struct Shared {
-    door: Mutex<Door>,
-    /// Of each thread, what wakes it, and whether it sleeps until there is a job for it. That is changed under the lock of `door`.
-    beds: Vec<(Condvar, AtomicBool)>,
+    slot: Mutex<JobSlot>,
+    /// Of each thread, what wakes it, and whether it sleeps until there is a job for it. That is changed under the lock of `slot`.
+    sleepers: Vec<(Condvar, AtomicBool)>,
     done: Condvar,
-    /// Counts jobs; workers wait for it to change. It is changed under the lock of `door`, so that no sleeping worker
+    /// Counts jobs; workers wait for it to change. It is changed under the lock of `slot`, so that no sleeping worker
     /// misses the change.
     turn: AtomicUsize,
     /// How many threads the last job is for, the first ones. It is changed before `turn`.
     crew: AtomicUsize,
     /// The next task of each thread's range; each has a cache line of its own.
     next: Vec<Line>,
-    /// How many workers have joined the current job and not finished. Workers join under the lock of `door`.
+    /// How many workers have joined the current job and not finished. Workers join under the lock of `slot`.
     busy: AtomicUsize,
     /// Held while a job runs: jobs run one at a time, whoever calls [`Pool::run`].
     one: Mutex<()>,
@@ -76,8 +76,8 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    fn open(&self) -> MutexGuard<'_, Door> {
-        self.door.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock_slot(&self) -> MutexGuard<'_, JobSlot> {
+        self.slot.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The next tasks of the threads that a job of so many tasks is for.
@@ -127,8 +127,8 @@ impl Pool {
         }
         let threads = threads.max(1);
         let shared = Arc::new(Shared {
-            door: Mutex::new(Door { job: None, waits: false }),
-            beds: (0..threads).map(|_| (Condvar::new(), AtomicBool::new(false))).collect(),
+            slot: Mutex::new(JobSlot { job: None, waits: false }),
+            sleepers: (0..threads).map(|_| (Condvar::new(), AtomicBool::new(false))).collect(),
             done: Condvar::new(),
             turn: AtomicUsize::new(0),
             crew: AtomicUsize::new(0),
@@ -173,7 +173,7 @@ impl Pool {
         }
         let shared = &*self.shared;
         let one = shared.one.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: only the lifetime is changed. Workers join while the door has the job, and those that joined are waited for
+        // SAFETY: only the lifetime is changed. Workers join while the slot has the job, and those that joined are waited for
         // before `run` returns, so none follows the pointer after `job` ends.
         let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
         let crew = shared.crew(tasks);
@@ -181,28 +181,28 @@ impl Pool {
             next.0.store(stretch(tasks, id, crew.len()).start, Relaxed);
         }
         {
-            let mut door = shared.open();
-            door.job = Some((lent, tasks));
+            let mut slot = shared.lock_slot();
+            slot.job = Some((lent, tasks));
             shared.crew.store(crew.len(), Relaxed);
             shared.turn.fetch_add(1, Release);
         }
-        for (wake, _) in shared.beds[..crew.len()].iter().filter(|(_, asleep)| asleep.load(Relaxed)) {
+        for (wake, _) in shared.sleepers[..crew.len()].iter().filter(|(_, asleep)| asleep.load(Relaxed)) {
             wake.notify_one();
         }
         let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(shared, job, tasks, 0)));
-        shared.open().job = None;
+        shared.lock_slot().job = None;
         let mut spins = 0u32;
         while shared.busy.load(Acquire) > 0 && spins < shared.patience {
             spins += 1;
             spin_loop();
         }
         if shared.busy.load(Acquire) > 0 {
-            let mut door = shared.open();
-            door.waits = true;
+            let mut slot = shared.lock_slot();
+            slot.waits = true;
             while shared.busy.load(Acquire) > 0 {
-                door = shared.done.wait(door).unwrap_or_else(|e| e.into_inner());
+                slot = shared.done.wait(slot).unwrap_or_else(|e| e.into_inner());
             }
-            door.waits = false;
+            slot.waits = false;
         }
         let others_panicked = shared.panicked.swap(false, Relaxed); // reset for the next job
         drop(one);
@@ -246,21 +246,21 @@ fn serve(shared: &Shared, id: usize) {
             spin_loop();
         }
         let joined = {
-            let mut door = shared.open();
+            let mut slot = shared.lock_slot();
             while waits(seen) {
-                let (wake, asleep) = &shared.beds[id];
+                let (wake, asleep) = &shared.sleepers[id];
                 asleep.store(true, Relaxed);
-                door = wake.wait(door).unwrap_or_else(|e| e.into_inner());
+                slot = wake.wait(slot).unwrap_or_else(|e| e.into_inner());
                 asleep.store(false, Relaxed);
             }
             if shared.stop.load(Relaxed) {
                 return;
             }
             seen = shared.turn.load(Relaxed);
-            if door.job.is_some() {
+            if slot.job.is_some() {
                 shared.busy.fetch_add(1, Relaxed);
             }
-            door.job
+            slot.job
         };
         let Some((job, tasks)) = joined else { continue }; // it was done without this thread
         // SAFETY: `run` does not return before this worker, which joined, has counted itself out of `busy`.
@@ -269,7 +269,7 @@ fn serve(shared: &Shared, id: usize) {
         if done.is_err() {
             shared.panicked.store(true, Relaxed);
         }
-        if shared.busy.fetch_sub(1, Release) == 1 && shared.open().waits {
+        if shared.busy.fetch_sub(1, Release) == 1 && shared.lock_slot().waits {
             shared.done.notify_one();
         }
     }
@@ -278,9 +278,9 @@ fn serve(shared: &Shared, id: usize) {
 impl Drop for Pool {
     fn drop(&mut self) {
         {
-            let _door = self.shared.open();
+            let _slot = self.shared.lock_slot();
             self.shared.stop.store(true, Relaxed);
-            self.shared.beds.iter().for_each(|(wake, _)| wake.notify_all());
+            self.shared.sleepers.iter().for_each(|(wake, _)| wake.notify_all());
         }
         self.workers.drain(..).for_each(|worker| drop(worker.join()));
     }
