@@ -49,6 +49,28 @@ impl Default for Documents {
     }
 }
 
+/// How a text is cut into windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowShape {
+    /// Tokens of a window.
+    pub context: usize,
+    /// What is predicted.
+    pub objective: Objective,
+    /// How documents are treated.
+    pub documents: Documents,
+}
+
+impl WindowShape {
+    /// Windows of `context` tokens of a stream, each of which predicts the next one: as GPT-2 was trained.
+    pub fn next_token(context: usize) -> WindowShape {
+        WindowShape::new(context, Objective::NextToken)
+    }
+    /// Windows of `context` tokens of a stream.
+    pub fn new(context: usize, objective: Objective) -> WindowShape {
+        WindowShape { context, objective, documents: Documents::default() }
+    }
+}
+
 axis! {
     /// In which order a training takes the windows of its text.
     WindowOrder, "windows" {
@@ -83,7 +105,8 @@ struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    fn new(tokens: &'a Tokens, context: usize, objective: Objective, documents: Documents) -> Cut<'a> {
+    fn new(tokens: &'a Tokens, windows: WindowShape) -> Cut<'a> {
+        let WindowShape { context, objective, documents } = windows;
         // the last token is only a target and needs no row
         let room = context + usize::from(objective == Objective::NextToken);
         let (mut starts, mut start, mut long) = (vec![0], 0, 0);
@@ -280,36 +303,20 @@ pub struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    /// Batches of `batch_size` windows of `context` tokens of a stream.
-    ///
-    /// # Errors
-    /// If the text is shorter than one window.
-    pub fn new(
-        tokens: &'a Tokens,
-        batch_size: usize,
-        context: usize,
-        seed: u64,
-        objective: Objective,
-    ) -> Result<Batches<'a>, DataError> {
-        Batches::of_documents(tokens, batch_size, context, seed, objective, Documents::default())
-    }
-
-    /// The same, with windows that treat documents in this way.
+    /// Batches of `batch_size` such windows.
     ///
     /// # Errors
     /// If the text is shorter than one window, or a batch would be empty.
-    pub fn of_documents(
+    pub fn new(
         tokens: &'a Tokens,
+        windows: WindowShape,
         batch_size: usize,
-        context: usize,
         seed: u64,
-        objective: Objective,
-        documents: Documents,
     ) -> Result<Batches<'a>, DataError> {
+        let WindowShape { context, documents, .. } = windows;
         check_size(batch_size, context)?;
         check_length("training text", tokens.len(), if documents.whole { 1 } else { context })?;
-        let cut = Cut::new(tokens, context, objective, documents);
-        let order = WindowOrder::Random;
+        let (cut, order) = (Cut::new(tokens, windows), WindowOrder::Random);
         Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed, order, shuffle: None })
     }
 
@@ -439,33 +446,14 @@ pub struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// Windows of `context` tokens of a stream.
+    /// All such windows.
     ///
     /// # Errors
     /// If there is nothing to predict.
-    pub fn new(
-        what: &'static str,
-        tokens: &'a Tokens,
-        context: usize,
-        objective: Objective,
-    ) -> Result<Windows<'a>, DataError> {
-        Windows::of_documents(what, tokens, context, objective, Documents::default())
-    }
-
-    /// The same, with windows that treat documents in this way.
-    ///
-    /// # Errors
-    /// If there is nothing to predict.
-    pub fn of_documents(
-        what: &'static str,
-        tokens: &'a Tokens,
-        context: usize,
-        objective: Objective,
-        documents: Documents,
-    ) -> Result<Windows<'a>, DataError> {
-        check_size(1, context)?;
+    pub fn new(what: &'static str, tokens: &'a Tokens, windows: WindowShape) -> Result<Windows<'a>, DataError> {
+        check_size(1, windows.context)?;
         check_length(what, tokens.len(), 1)?;
-        Ok(Windows { cut: Cut::new(tokens, context, objective, documents), every: 1 })
+        Ok(Windows { cut: Cut::new(tokens, windows), every: 1 })
     }
 
     /// Some of the windows, evenly spread, so that about `tokens` tokens are predicted.
@@ -552,7 +540,7 @@ mod tests {
     #[test]
     fn a_target_is_the_next_token_and_a_batch_is_its_step() {
         let tokens = Tokens::new((0..50).collect());
-        let batches = Batches::new(&tokens, 3, 7, 1, Objective::NextToken).unwrap();
+        let batches = Batches::new(&tokens, WindowShape::next_token(7), 3, 1).unwrap();
         let (mut a, mut b) = (Batch::default(), Batch::default());
         batches.fill(5, 2, &mut a);
         batches.fill(6, 2, &mut b);
@@ -568,7 +556,9 @@ mod tests {
     fn the_first_windows_are_full_and_of_one_sequence() {
         let stream = Tokens::new((0..10).collect());
         let first = |tokens, context, documents, most| {
-            Windows::of_documents("text", tokens, context, Objective::NextToken, documents).unwrap().first(most)
+            Windows::new("text", tokens, WindowShape { documents, ..WindowShape::next_token(context) })
+                .unwrap()
+                .first(most)
         };
         let usual = Documents::default();
         let two = first(&stream, 4, usual, 2);
@@ -591,7 +581,7 @@ mod tests {
     #[test]
     fn an_epoch_takes_every_window_once() {
         let tokens = Tokens::new((0..1003).collect());
-        let batches = Batches::new(&tokens, 5, 10, 1, Objective::NextToken).unwrap().accumulated(3);
+        let batches = Batches::new(&tokens, WindowShape::next_token(10), 5, 1).unwrap().accumulated(3);
         let (mut batch, mut starts) = (Batch::default(), vec![]);
         for step in 0..7 {
             for micro in 0..3 {
@@ -610,7 +600,9 @@ mod tests {
     #[test]
     fn windows_in_order_are_the_text_again_and_again() {
         let text = Tokens::new(vec![1, 2, 3, 0, 4, 5, 6, 0]);
-        let of = |objective, size| Batches::new(&text, size, 4, 7, objective).unwrap().ordered(WindowOrder::Sequential);
+        let of = |objective, size| {
+            Batches::new(&text, WindowShape::new(4, objective), size, 7).unwrap().ordered(WindowOrder::Sequential)
+        };
         let mut batch = Batch::default();
         for step in 0..3 {
             of(Objective::NextToken, 2).fill(step, 0, &mut batch);
@@ -624,7 +616,9 @@ mod tests {
         let lengths = |batch: &Batch| batch.spans.iter().map(|span| span.rows).collect::<Vec<_>>();
         of(masked, 2).fill(0, 0, &mut batch);
         assert_eq!(lengths(&batch), [4, 4]);
-        Windows::new("text", &text, 4, masked).unwrap().each(2, |batch| assert_eq!(lengths(batch), [4, 4]));
+        Windows::new("text", &text, WindowShape::new(4, masked))
+            .unwrap()
+            .each(2, |batch| assert_eq!(lengths(batch), [4, 4]));
     }
 
     /// llm.c's DataLoader: sample i is B T tokens from i B T on, and the targets are one further; of n tokens there are
@@ -635,7 +629,7 @@ mod tests {
         let whole = size * context;
         for n in whole + 1..4 * whole {
             let text = Tokens::new((0..n as u32).collect());
-            let of = Batches::new(&text, size, context, 7, Objective::NextToken).unwrap();
+            let of = Batches::new(&text, WindowShape::next_token(context), size, 7).unwrap();
             let of = of.ordered(WindowOrder::Sequential).accumulated(2);
             let mut batch = Batch::default();
             for sample in 0..8 {
@@ -653,10 +647,10 @@ mod tests {
         let tokens = documents(120);
         for documents in KINDS {
             let objective = Objective::NextToken;
-            let of = Batches::of_documents(&tokens, 1, 14, 5, objective, documents).unwrap();
+            let of = Batches::new(&tokens, WindowShape { context: 14, objective, documents }, 1, 5).unwrap();
             let of = of.ordered(WindowOrder::Sequential);
             let (mut batch, mut step) = (Batch::default(), 0);
-            let evaluated = Windows::of_documents("text", &tokens, 14, objective, documents).unwrap();
+            let evaluated = Windows::new("text", &tokens, WindowShape { context: 14, objective, documents }).unwrap();
             evaluated.each(1, |window| {
                 if documents.whole || window.tokens.len() == 14 {
                     of.fill(step, 0, &mut batch);
@@ -674,7 +668,7 @@ mod tests {
     fn evaluation_sees_every_token_but_the_first_once() {
         let tokens = Tokens::new((0..50).collect());
         let mut seen: Vec<u32> = vec![];
-        Windows::new("text", &tokens, 8, Objective::NextToken).unwrap().each(3, |batch| seen.extend(&batch.targets));
+        Windows::new("text", &tokens, WindowShape::next_token(8)).unwrap().each(3, |batch| seen.extend(&batch.targets));
         assert_eq!(seen, (1..50).collect::<Vec<u32>>());
     }
 
@@ -682,7 +676,7 @@ mod tests {
     fn masked_tokens_are_fifteen_percent_in_shares_of_eighty_ten_ten() {
         let tokens = Tokens::new((0..40_000).map(|i| i % 90).collect());
         let objective = Objective::Masked { mask: 99, vocab_size: 100, segments: true };
-        let batches = Batches::new(&tokens, 64, 512, 3, objective).unwrap();
+        let batches = Batches::new(&tokens, WindowShape::new(512, objective), 64, 3).unwrap();
         let mut batch = Batch::default();
         batches.fill(0, 0, &mut batch);
         let rows = batch.tokens.len() as f64;
@@ -704,7 +698,7 @@ mod tests {
         for context in [1, 2, 3, 7, 40] {
             let tokens = Tokens::new((0..400).map(|i| i % 90).collect());
             for seed in 0..40 {
-                let batches = Batches::new(&tokens, 5, context, seed, objective).unwrap();
+                let batches = Batches::new(&tokens, WindowShape::new(context, objective), 5, seed).unwrap();
                 for (step, micro) in (0..6).map(|n| (n / 2, n % 2)) {
                     batches.fill(step, micro, &mut batch);
                     let at = random::bits(step, 0, micro);
@@ -722,7 +716,7 @@ mod tests {
                     }
                 }
             }
-            let windows = Windows::new("text", &tokens, context, objective).unwrap();
+            let windows = Windows::new("text", &tokens, WindowShape::new(context, objective)).unwrap();
             windows.each(1, |batch| assert!(count_targets(batch) > 0));
         }
         assert!(short > 1000, "{short}");
@@ -730,7 +724,8 @@ mod tests {
 
     #[test]
     fn a_text_too_short_says_what_would_do() {
-        let error = Batches::new(&Tokens::new(vec![1, 2, 3]), 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
+        let error =
+            Batches::new(&Tokens::new(vec![1, 2, 3]), WindowShape::next_token(16), 2, 0).unwrap_err().to_string();
         assert!(
             error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("context_length of 2"),
             "{error}"
@@ -760,7 +755,9 @@ mod tests {
     fn whole_documents_are_whole_and_each_is_there_once_an_epoch() {
         let tokens = documents(300);
         for context in [12, 16, 40] {
-            let of = Batches::of_documents(&tokens, 1, context, 1, Objective::NextToken, KINDS[3]).unwrap();
+            let of =
+                Batches::new(&tokens, WindowShape { documents: KINDS[3], ..WindowShape::next_token(context) }, 1, 1)
+                    .unwrap();
             let windows = of.cut.starts.as_ref().unwrap().len() as u64;
             let (mut batch, mut targets, mut room) = (Batch::default(), vec![], None);
             for step in 0..windows {
@@ -795,7 +792,9 @@ mod tests {
         let tokens = documents(200);
         for documents in KINDS {
             for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
-                let batches = Batches::of_documents(&tokens, 3, 14, 5, objective, documents).unwrap().accumulated(2);
+                let batches = Batches::new(&tokens, WindowShape { context: 14, objective, documents }, 3, 5)
+                    .unwrap()
+                    .accumulated(2);
                 let load = |threads: u64| {
                     let one = |id: u64| {
                         let (batches, mut batch) = (&batches, Batch::default());
@@ -825,7 +824,9 @@ mod tests {
         let mut batch = Batch::default();
         for documents in KINDS {
             for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
-                let batches = Batches::of_documents(&tokens, 3, 14, 5, objective, documents).unwrap().accumulated(2);
+                let batches = Batches::new(&tokens, WindowShape { context: 14, objective, documents }, 3, 5)
+                    .unwrap()
+                    .accumulated(2);
                 for (step, micro) in (0..80).map(|n| (n / 2, n % 2)) {
                     batches.fill(step, micro, &mut batch);
                     let filled = TargetCount { targets: count_targets(&batch), tokens: batch.tokens.len() };
@@ -840,7 +841,9 @@ mod tests {
         let tokens = documents(200);
         for documents in KINDS {
             for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
-                let batches = Batches::of_documents(&tokens, 6, 14, 5, objective, documents).unwrap().accumulated(2);
+                let batches = Batches::new(&tokens, WindowShape { context: 14, objective, documents }, 6, 5)
+                    .unwrap()
+                    .accumulated(2);
                 for (ranks, step) in [1, 2, 4, 6].into_iter().flat_map(|ranks| (0..9).map(move |step| (ranks, step))) {
                     let (mut whole, mut all) = (Batch::default(), Batch::default());
                     batches.fill(step, 1, &mut whole);
@@ -879,7 +882,8 @@ mod tests {
             let tokens = Tokens::of_documents(ids, ends, None);
             for documents in KINDS {
                 let start = std::time::Instant::now();
-                let batches = Batches::of_documents(&tokens, 12, 1024, 1, Objective::NextToken, documents).unwrap();
+                let batches =
+                    Batches::new(&tokens, WindowShape { documents, ..WindowShape::next_token(1024) }, 12, 1).unwrap();
                 let (begin, mut batch) = (start.elapsed(), Batch::default());
                 let start = std::time::Instant::now();
                 (0..1000).for_each(|step| batches.fill(step, 0, &mut batch));

@@ -22,7 +22,7 @@ mod trainer;
 #[cfg(test)]
 mod run_tests;
 
-pub use batches::{Batches, Documents, Objective, WindowOrder, Windows, count_targets};
+pub use batches::{Batches, Documents, Objective, WindowOrder, WindowShape, Windows, count_targets};
 pub use error::{PreflightError, TrainError};
 pub use log::writer::{Log, Mark};
 pub use preflight::{PreflightReport, preflight};

@@ -2,7 +2,7 @@
 //! the run is carried out, and may change when it is resumed. Every field of both is a flag of `train` and a key of its
 //! configuration file.
 
-use crate::batches::{Batches, Documents, Objective, WindowOrder};
+use crate::batches::{Batches, Documents, Objective, WindowOrder, WindowShape};
 use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
 use limpid_core::model::init::Init;
 use limpid_core::model::{MemoryPart, Model};
@@ -258,10 +258,11 @@ impl Recipe {
     /// The batches of a text; the context is the one trained on, not 0.
     ///
     /// # Errors
-    /// As [`Batches::of_documents`].
+    /// As [`Batches::new`].
     pub fn batches<'a>(&self, text: &'a Tokens, objective: Objective) -> Result<Batches<'a>, DataError> {
         let Recipe { batch_size, context, seed, .. } = *self;
-        let batches = Batches::of_documents(text, batch_size, context, seed, objective, self.documents())?;
+        let windows = WindowShape { context, objective, documents: self.documents() };
+        let batches = Batches::new(text, windows, batch_size, seed)?;
         Ok(batches.accumulated(self.accumulate).ordered(self.windows))
     }
 

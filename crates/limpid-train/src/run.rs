@@ -28,7 +28,7 @@ mod state;
 pub use observe::Observer;
 pub use state::{Resumable, kept_path, kept_steps};
 
-use crate::batches::{Batches, Objective, Windows};
+use crate::batches::{Batches, Objective, WindowShape, Windows};
 use crate::divergence::{is_worse, jump, limit};
 use crate::error::{Result, TrainError};
 use crate::evaluate::{self, Score, mean};
@@ -338,7 +338,11 @@ impl<'a> Run<'a> {
             return Ok((batches, None));
         }
         let what = "validation text";
-        let windows = Windows::of_documents(what, self.validation, context, self.objective, recipe.documents())?;
+        let windows = Windows::new(
+            what,
+            self.validation,
+            WindowShape { context, objective: self.objective, documents: recipe.documents() },
+        )?;
         Ok((batches, Some(windows)))
     }
 

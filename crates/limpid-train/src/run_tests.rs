@@ -4,7 +4,7 @@
 use crate::ranks::threads::{ThreadRank, threads};
 use crate::{
     Batches, Control, Divergence, Documents, Objective, Ranks, Recipe, Run, RunOptions, Summary, TrainError,
-    TrainEvent, Trainer,
+    TrainEvent, Trainer, WindowShape,
 };
 use limpid_base::files::faults;
 use limpid_checkpoint::safetensors_file;
@@ -65,7 +65,8 @@ impl Case {
         let train = Tokens::of_documents(ids, (1..=150).map(|d| 9 * d).collect(), None);
         let documents = Documents { whole: true, cross: false };
         let late = |seed: &u64| {
-            let batches = Batches::of_documents(&train, 1, 8, *seed, Objective::NextToken, documents).unwrap();
+            let batches =
+                Batches::new(&train, WindowShape { documents, ..WindowShape::next_token(8) }, 1, *seed).unwrap();
             let mut batch = Batch::default();
             (33..37).any(|step| {
                 batches.fill(step, 0, &mut batch);

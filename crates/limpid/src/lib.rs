@@ -47,7 +47,7 @@
 //! ```
 //! use limpid::backend::{Backend, Cpu};
 //! use limpid::{config::Config, data::Tokens, model::{Model, Mode}, tokenizer::{TokenizerKind, Order, Tokenizer}};
-//! use limpid::train::{Batches, Objective, Recipe, Trainer};
+//! use limpid::train::{Batches, Recipe, Trainer, WindowShape};
 //!
 //! let text = "to be or not to be, that is the question. ".repeat(20);
 //! let tokenizer = Tokenizer::train(TokenizerKind::Char, &text, Order::Sorted, &[])?;
@@ -56,7 +56,7 @@
 //! let model = Model::new(&config, Mode::Train { batch: 4, context: 16 })?;
 //! let backend = Box::new(Cpu::new(&model, 1));
 //! let mut trainer = Trainer::new(model, backend, Recipe::default())?;
-//! let batches = Batches::new(&ids, 4, 16, 1, Objective::NextToken)?;
+//! let batches = Batches::new(&ids, WindowShape::next_token(16), 4, 1)?;
 //! let first = trainer.step(&batches)?.loss.expect("every token has one after it");
 //! let last = (0..50).map(|_| trainer.step(&batches).map(|s| s.loss)).last().unwrap()?;
 //! assert!(last < Some(0.9 * first));

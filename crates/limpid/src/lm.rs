@@ -25,7 +25,7 @@ use crate::trace::interventions::{InterveningBackend, Interventions, ResolvedSte
 use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Labelled, Trace, TraceError};
 use crate::train::evaluate::{self, Score};
-use crate::train::{Objective, Windows};
+use crate::train::{Objective, WindowShape, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
 use limpid_base::budget::Budget;
 use std::borrow::Cow;
@@ -596,7 +596,7 @@ impl Lm {
         self.needs_head()?;
         let (ids, _) = text.whole(self.tokenizer()?)?;
         ids.check_ids(self.config.vocab_size).map_err(SourceError::from)?;
-        let windows = Windows::new("text", &ids, self.config.context_length, self.objective(false)?)?;
+        let windows = Windows::new("text", &ids, WindowShape::new(self.config.context_length, self.objective(false)?))?;
         self.evaluate_windows(&windows, self.config.context_length, WINDOWS)
     }
 

@@ -18,7 +18,7 @@ use limpid::model::{Component, Mode, Model, Param, init};
 use limpid::numeric::element::Element;
 use limpid::numeric::random;
 use limpid::tokenizer::Tokenizer;
-use limpid::train::{Batches, Objective, Recipe, Trainer};
+use limpid::train::{Batches, Recipe, Trainer, WindowShape};
 use serde_json::json;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -125,7 +125,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let mut roof = roof(&machine)?;
     let flops = step_flops(&model, &recipe);
     let text = Tokens::new(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
-    let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
+    let batches = Batches::new(&text, WindowShape::next_token(recipe.context), recipe.batch_size, 1)?;
     let mut trainer = Trainer::new(model.clone(), machine.start(&model)?, recipe)?;
     let mut times = vec![];
     for step in 0..steps.max(1) + 2 {

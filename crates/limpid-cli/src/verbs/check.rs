@@ -13,7 +13,7 @@ use limpid::memory;
 use limpid::model::{Component, Mode, Model, ParamRole};
 use limpid::numeric::random;
 use limpid::ops::Batch;
-use limpid::train::{Batches, Objective, PreflightReport};
+use limpid::train::{Batches, Objective, PreflightReport, WindowShape};
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 use std::path::{Path, PathBuf};
 
@@ -172,7 +172,7 @@ fn overfit(plan: &TrainingPlan, model: &Model, context: usize, machine: &Machine
     plan.corpus.train.copy(0..plan.corpus.train.len().min(context + 1), &mut text);
     let context = context.min(text.len() - 1);
     let text = Tokens::new(text);
-    let batches = Batches::new(&text, 2, context, plan.recipe.seed, plan.objective)?;
+    let batches = Batches::new(&text, WindowShape::new(context, plan.objective), 2, plan.recipe.seed)?;
     let mut first = None;
     let mut last = f64::INFINITY;
     let mut steps = 0;

@@ -13,7 +13,7 @@ use limpid::data::chat::is_template;
 use limpid::data::source::{About, TextSource};
 use limpid::engine::EngineLimits;
 use limpid::generate;
-use limpid::train::{Documents, Objective, Windows};
+use limpid::train::{Documents, Objective, WindowShape, Windows};
 
 /// Measure loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
 ///
@@ -102,7 +102,7 @@ pub fn run(mut args: Args) -> Result<()> {
         bail!("--context-length and --batch-size must be at least 1");
     }
     let objective = lm.objective(false)?;
-    let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
+    let windows = Windows::new("text", &ids, WindowShape { context, objective, documents })?;
     let score = lm.evaluate_windows(&windows, context, args.batch_size)?;
     let (Some(loss), Some(perplexity)) = (score.loss(), score.perplexity()) else {
         bail!("{data}: none of its {} can be predicted, so it has no loss", show::plural(ids.len(), "token"))

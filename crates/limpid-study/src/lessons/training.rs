@@ -9,7 +9,7 @@ use limpid_core::optimizer::Method;
 use limpid_data::{Tokens, stories};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid_train::evaluate::score;
-use limpid_train::{Control, Objective, Recipe, Schedule, TrainError, Trainer, Windows};
+use limpid_train::{Control, Objective, Recipe, Schedule, TrainError, Trainer, WindowShape, Windows};
 
 /// Bytes of a text that runs are judged by.
 const JUDGED: usize = 5_000;
@@ -121,7 +121,7 @@ impl Study {
             trainer.backend.fill(region, &of)?;
         }
         let batches = recipe.batches(&text.train, Objective::NextToken)?;
-        let windows = |tokens| Windows::new("text", tokens, context, Objective::NextToken);
+        let windows = |tokens| Windows::new("text", tokens, WindowShape::next_token(context));
         let (seen, unseen) = (windows(&text.seen)?, windows(&text.unseen)?);
         let judge = |trainer: &mut Trainer, text: &Windows| -> Result<f64, Error> {
             let score = |t: &mut Trainer| score(&t.model, &mut *t.backend, text, batch, &mut |_| true);

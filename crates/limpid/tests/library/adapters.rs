@@ -18,7 +18,7 @@ use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::Batch;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid::train::{Batches, Control, Objective, Recipe, Run, TrainEvent, Trainer};
+use limpid::train::{Batches, Control, Objective, Recipe, Run, TrainEvent, Trainer, WindowShape};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -667,7 +667,7 @@ fn blocks_train_adapters_with_the_bits_of_their_values() {
         let text = Tokens::new(common::ids("text", 400, config.vocab_size));
         let train = |base: &Checkpoint, level: Level, threads: usize, recompute: usize, batch: usize| {
             let recipe = Recipe { batch_size: batch, accumulate: 2, context: TOKENS, steps: 3, ..Recipe::default() };
-            let batches = Batches::new(&text, batch, TOKENS, 1, Objective::NextToken).unwrap().accumulated(2);
+            let batches = Batches::new(&text, WindowShape::next_token(TOKENS), batch, 1).unwrap().accumulated(2);
             let mode = Mode::Train { batch, context: TOKENS };
             let model = Model::at_recompute_level(&base.config, mode, tuning, recompute).unwrap();
             let cpu = Cpu::with(&model, threads, level, Precision::F32);

@@ -10,7 +10,7 @@ use limpid::numeric::random;
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::evaluate::{self, Score};
-use limpid::train::{Batches, Documents, Objective, Recipe, Trainer, Windows, count_targets, preflight};
+use limpid::train::{Batches, Documents, Objective, Recipe, Trainer, WindowShape, Windows, count_targets, preflight};
 
 const V: usize = 40;
 const CONTEXT: usize = 24;
@@ -52,7 +52,7 @@ fn documents(lengths: &[usize]) -> Tokens {
 
 fn one(tokens: &Tokens, objective: Objective, documents: Documents) -> Batch {
     let mut batch = Batch::default();
-    Batches::of_documents(tokens, 1, CONTEXT, 1, objective, documents).unwrap().fill(0, 0, &mut batch);
+    Batches::new(tokens, WindowShape { context: CONTEXT, objective, documents }, 1, 1).unwrap().fill(0, 0, &mut batch);
     batch
 }
 
@@ -215,11 +215,13 @@ fn a_window_without_an_answer_divides_by_nothing() {
     let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, 2)), recipe).unwrap();
     let weights =
         |t: &Trainer| t.model.params.iter().flat_map(|p| t.backend.read(p.region).unwrap()).collect::<Vec<f32>>();
-    let batches = Batches::of_documents(&tokens, 2, CONTEXT, 1, Objective::NextToken, APART).unwrap();
+    let batches =
+        Batches::new(&tokens, WindowShape { documents: APART, ..WindowShape::next_token(CONTEXT) }, 2, 1).unwrap();
     assert!(preflight(&mut trainer, &batches).unwrap_err().to_string().contains("no window of the training text"));
     // also after a step that moved the weights, with its momentum and average
     let learns = documents(&[20, 30]);
-    let learning = Batches::of_documents(&learns, 2, CONTEXT, 1, Objective::NextToken, APART).unwrap();
+    let learning =
+        Batches::new(&learns, WindowShape { documents: APART, ..WindowShape::next_token(CONTEXT) }, 2, 1).unwrap();
     for done in 0..4 {
         let before = weights(&trainer);
         let step = trainer.step(&batches).unwrap();
@@ -241,7 +243,9 @@ fn a_text_without_an_answer_has_no_loss() {
     for answers in [0, 1, 50] {
         let counted = (0..50).map(|i| i >= 50 - answers).collect();
         let tokens = Tokens::of_documents(ids.clone(), vec![20, 50], Some(counted));
-        let windows = Windows::of_documents("text", &tokens, CONTEXT, Objective::NextToken, APART).unwrap();
+        let windows =
+            Windows::new("text", &tokens, WindowShape { documents: APART, ..WindowShape::next_token(CONTEXT) })
+                .unwrap();
         let score = evaluate::score(&model, &mut cpu, &windows, 2, &mut |_| true).unwrap();
         assert_eq!(score.tokens, answers.min(48), "the first token of a document is not predicted");
         assert_eq!(score.loss().is_some(), answers > 0);
@@ -262,13 +266,15 @@ fn evaluation_respects_boundaries_and_masks() {
     start(&model, &mut cpu);
     for mask in [None, Some(mask)] {
         let tokens = Tokens::of_documents(ids.clone(), ends.clone(), mask.clone());
-        let windows = Windows::of_documents("text", &tokens, CONTEXT, Objective::NextToken, APART).unwrap();
+        let windows =
+            Windows::new("text", &tokens, WindowShape { documents: APART, ..WindowShape::next_token(CONTEXT) })
+                .unwrap();
         let together = evaluate::score(&model, &mut cpu, &windows, 2, &mut |_| true).unwrap();
         let mut alone = Score::default();
         for document in (0..tokens.documents()).map(|d| tokens.document(d)).filter(|d| d.len() > 1) {
             let own = mask.as_ref().map(|mask| mask[document.clone()].to_vec());
             let own = Tokens::of_documents(ids[document.clone()].to_vec(), vec![document.len()], own);
-            Windows::new("text", &own, CONTEXT, Objective::NextToken).unwrap().each(1, |batch| {
+            Windows::new("text", &own, WindowShape::next_token(CONTEXT)).unwrap().each(1, |batch| {
                 cpu.feed(batch).unwrap();
                 cpu.forward(model.ops()).unwrap();
                 alone.add(&cpu.read(model.losses().unwrap().for_batch(batch)).unwrap(), &batch.targets);
@@ -288,7 +294,8 @@ fn any_number_of_threads_trains_the_same() {
         let recipe = Recipe { batch_size: 5, ..Recipe::default() };
         let model = Model::new(&tiny(), Mode::Train { batch: 5, context: CONTEXT }).unwrap();
         let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, threads)), recipe).unwrap();
-        let batches = Batches::of_documents(&tokens, 5, CONTEXT, 1, Objective::NextToken, APART).unwrap();
+        let batches =
+            Batches::new(&tokens, WindowShape { documents: APART, ..WindowShape::next_token(CONTEXT) }, 5, 1).unwrap();
         let losses: Vec<u64> = (0..6).map(|_| trainer.step(&batches).unwrap().loss.unwrap().to_bits()).collect();
         let weights = model.params.iter().flat_map(|p| trainer.backend.read(p.region).unwrap()).map(f32::to_bits);
         (losses, weights.collect::<Vec<u32>>())

@@ -11,7 +11,7 @@ use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::{Batch, MemorySpace, Op, Pass};
-use limpid::train::{Batches, Objective, Recipe, Trainer};
+use limpid::train::{Batches, Recipe, Trainer, WindowShape};
 
 const CONTEXT: usize = 12;
 
@@ -56,7 +56,7 @@ fn trained(
 ) -> (Vec<u64>, Vec<u32>) {
     let recipe = Recipe { batch_size: 3, accumulate: 2, warmup_steps: 1, ..Recipe::default() };
     let text = Tokens::new((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
-    let batches = Batches::new(&text, 3, CONTEXT, 1, Objective::NextToken).unwrap().accumulated(2);
+    let batches = Batches::new(&text, WindowShape::next_token(CONTEXT), 3, 1).unwrap().accumulated(2);
     let model =
         Model::at_recompute_level(config, Mode::Train { batch: 3, context: CONTEXT }, tuning, recompute_level).unwrap();
     let cpu = Cpu::with(&model, threads, Level::best(), precision);

@@ -6,7 +6,7 @@ use limpid::config::{Config, Mask, PRESETS};
 use limpid::data::Tokens;
 use limpid::model::{Mode, Model, Tuning};
 use limpid::numeric::random;
-use limpid::train::{Batches, Objective, Recipe, Trainer, preflight};
+use limpid::train::{Batches, Objective, Recipe, Trainer, WindowShape, preflight};
 use std::ops::Range;
 
 /// Bytes that are free for the asking; where the system does not say, enough for all but the largest.
@@ -48,7 +48,7 @@ fn start(sizes: Range<usize>) -> Vec<&'static str> {
         }
         let start = std::time::Instant::now();
         let text = Tokens::new((0..2000).map(|i| random::below(1, 0, i, vocab_size as u64) as u32).collect());
-        let batches = Batches::new(&text, 1, context, 1, objective).unwrap();
+        let batches = Batches::new(&text, WindowShape::new(context, objective), 1, 1).unwrap();
         let backend = Box::new(Cpu::new(&model, 2));
         let mut trainer = Trainer::new(model, backend, recipe).unwrap();
         let seen = preflight(&mut trainer, &batches).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -22,7 +22,7 @@ use limpid::trace::{self, Trace};
 use limpid::train::evaluate::score;
 use limpid::train::{
     Batches, Control, Divergence, Documents, Objective, Recipe, Run, RunOptions, Schedule, Summary, TrainError,
-    TrainEvent, Trainer, Windows,
+    TrainEvent, Trainer, WindowShape, Windows,
 };
 use std::fs;
 use std::ops::Range;
@@ -243,7 +243,7 @@ fn state(trainer: &Trainer) -> Vec<u32> {
 }
 
 fn batches(text: &Tokens) -> Batches<'_> {
-    Batches::new(text, 2, 12, 7, Objective::NextToken).unwrap().accumulated(2)
+    Batches::new(text, WindowShape::next_token(12), 2, 7).unwrap().accumulated(2)
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn a_step_that_fails_at_any_op_is_done_again_to_the_same_bits() {
 fn an_evaluation_that_fails_at_any_op_leaves_the_weights() {
     let (text, told) = (text(), Told::new());
     let batches = batches(&text);
-    let windows = Windows::new("text", &text, 12, Objective::NextToken).unwrap().about(40);
+    let windows = Windows::new("text", &text, WindowShape::next_token(12)).unwrap().about(40);
     let look = |t: &mut Trainer| score(&t.model, &mut *t.backend, &windows, 2, &mut |_| true);
     let mut whole = trainer(&told);
     whole.step(&batches).unwrap();
@@ -592,7 +592,7 @@ fn the_recipe_counts_the_gradients_that_are_set_aside() {
         let told = Told::new();
         let mut trainer = trainer(&told);
         trainer.recipe.accumulate = accumulate;
-        trainer.gradient(&Batches::new(&text, 2, 12, 7, Objective::NextToken).unwrap()).unwrap();
+        trainer.gradient(&Batches::new(&text, WindowShape::next_token(12), 2, 7).unwrap()).unwrap();
         assert_eq!((told.most.load(Relaxed), told.aside.load(Relaxed)), (most, 0), "{accumulate} micro-batches");
         let memory = trainer.recipe.memory(&trainer.model);
         let (_, bytes) = memory.iter().find(|(part, _)| *part == MemoryPart::GradientsAside).unwrap();
@@ -1152,7 +1152,7 @@ fn documents_in_a_window_fit() {
     let model = Model::new(&one_block(), Mode::Train { batch: 2, context: 12 }).unwrap();
     let text = text();
     let documents = Documents { whole: false, cross: false };
-    let batches = Batches::of_documents(&text, 2, 12, 7, Objective::NextToken, documents).unwrap();
+    let batches = Batches::new(&text, WindowShape { documents, ..WindowShape::next_token(12) }, 2, 7).unwrap();
     let mut batch = Batch::default();
     batches.fill(0, 0, &mut batch);
     backends(&model).into_iter().for_each(|mut backend| backend.feed(&batch).unwrap());

@@ -12,7 +12,7 @@ use limpid::model::{Mode, Model, Tuning, init};
 use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::{Batch, Region};
-use limpid::train::{Batches, Objective, Recipe, TrainError, Trainer};
+use limpid::train::{Batches, Recipe, TrainError, Trainer, WindowShape};
 use limpid::{Device, Machine};
 
 fn ids(n: u64) -> Vec<u32> {
@@ -113,7 +113,7 @@ fn state(trainer: &Trainer) -> Vec<Vec<u32>> {
 #[test]
 fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
     let text = Tokens::new((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
-    let batches = Batches::new(&text, 2, 12, 7, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 2, 7).unwrap();
     let (mut whole, mut lender) = (trainer(), trainer());
     (0..4).for_each(|_| _ = whole.step(&batches).unwrap());
     (0..2).for_each(|_| _ = lender.step(&batches).unwrap());

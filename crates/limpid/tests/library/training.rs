@@ -15,7 +15,7 @@ use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{
     Batches, Control, Divergence, Documents, Objective, PreflightError, Ranks, RanksError, Recipe, Reduction, Run,
-    RunOptions, RunSettings, Summary, TrainError, TrainEvent, Trainer, Windows, lr_finder, preflight,
+    RunOptions, RunSettings, Summary, TrainError, TrainEvent, Trainer, WindowShape, Windows, lr_finder, preflight,
 };
 use std::fs;
 use std::ops::Range;
@@ -64,7 +64,7 @@ fn accumulation_is_weighed_by_token() {
     let text = text();
     for objective in [Objective::NextToken, Objective::Masked { mask: 16, vocab_size: 17, segments: false }] {
         // the rows of the 8 micro-batches of one sequence, put together otherwise
-        let batches = Batches::new(&text, 1, 12, 9, objective).unwrap();
+        let batches = Batches::new(&text, WindowShape::new(12, objective), 1, 9).unwrap();
         let rows: Vec<_> = (0..8)
             .map(|micro| {
                 let mut batch = Default::default();
@@ -107,9 +107,13 @@ fn the_trainer_weighs_micro_batches_by_their_tokens() {
     let text = text();
     let losses = |batch_size: usize, accumulate: usize, reduction| {
         let recipe = Recipe { batch_size, accumulate, reduction, clip: 0.0, init_std: 0.02, ..recipe() };
-        let batches =
-            Batches::new(&text, batch_size, 12, 1, Objective::Masked { mask: 16, vocab_size: 17, segments: false })
-                .unwrap();
+        let batches = Batches::new(
+            &text,
+            WindowShape::new(12, Objective::Masked { mask: 16, vocab_size: 17, segments: false }),
+            batch_size,
+            1,
+        )
+        .unwrap();
         let config = Config { mask: limpid::config::Mask::Bidirectional, ..tiny() };
         let step = trainer(&config, recipe).step(&batches).unwrap();
         step.loss.zip(step.norm).unwrap()
@@ -153,7 +157,7 @@ fn tree(parts: &[Sums]) -> Sums {
 #[test]
 fn micro_batches_add_up_in_a_binary_tree() {
     let (text, config) = (text(), Config { dropout: Dropout::everywhere(0.2), ..tiny() });
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     for micros in 1..=9 {
         let trainer = |threads| {
             let recipe = Recipe { accumulate: micros as usize, ..recipe() };
@@ -175,7 +179,7 @@ fn micro_batches_add_up_in_a_binary_tree() {
 #[test]
 fn the_reference_adds_micro_batches_up() {
     let text = text();
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     for micros in [3, 4] {
         let gradients = |own: Range<u64>| {
             let model = Model::new(&tiny(), Mode::Train { batch: 4, context: 12 }).unwrap();
@@ -209,7 +213,7 @@ fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
     // so large that there is something for each of eight to update
     let config = Config { dropout: Dropout::everywhere(0.2), d_model: 128, d_ff: 512, n_head: 4, ..tiny() };
     let text = text();
-    let batches = Batches::new(&text, 2, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 2, 1).unwrap();
     for (optimizer, ema) in [(Method::AdamW, 0.0), (Method::Adam, 0.9), (Method::Sgd, 0.0), (Method::Muon, 0.9)] {
         let recipe = Recipe { batch_size: 2, accumulate: MICROS, optimizer, ema, clip: 0.5, ..recipe() };
         let make = || trainer(&config, recipe);
@@ -293,7 +297,7 @@ impl Ranks for Flaky {
 #[test]
 fn a_step_whose_processes_do_not_meet_is_done_again_to_the_same_bits() {
     let text = text();
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     let recipe = Recipe { accumulate: 2, ema: 0.9, ..recipe() };
     let mut whole = trainer(&tiny(), recipe);
     (0..3).for_each(|_| assert!(whole.step(&batches).is_ok()));
@@ -325,7 +329,7 @@ fn a_step_whose_processes_do_not_meet_is_done_again_to_the_same_bits() {
 #[test]
 fn every_optimizer_learns() {
     let text = Tokens::new(ids()[..13].to_vec());
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     let rules = [(Method::AdamW, 3e-3), (Method::Adam, 3e-3), (Method::Sgd, 0.3), (Method::Muon, 3e-3)];
     for (optimizer, learning_rate) in rules {
         let mut t = trainer(&tiny(), Recipe { optimizer, learning_rate, weight_decay: 0.0, steps: 80, ..recipe() });
@@ -343,7 +347,7 @@ fn a_step_allocates_nothing() {
     let text = text();
     let config =
         Config { dropout: Dropout::everywhere(0.1), n_segment: 2, head_bias: true, embedding_norm: true, ..tiny() };
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     let mut t = trainer(&config, Recipe { accumulate: 5, ..recipe() });
     t.step(&batches).unwrap();
     let steps = || (0..20).for_each(|_| assert!(t.step(&batches).is_ok()));
@@ -367,7 +371,7 @@ fn a_step_of_documents_allocates_nothing() {
     let text = Tokens::of_documents(ids()[..*ends.last().unwrap()].to_vec(), ends, None);
     for whole in [true, false] {
         let documents = Documents { whole, cross: false };
-        let batches = Batches::of_documents(&text, 4, 12, 1, Objective::NextToken, documents).unwrap();
+        let batches = Batches::new(&text, WindowShape { documents, ..WindowShape::next_token(12) }, 4, 1).unwrap();
         let mut t = trainer(&tiny(), recipe());
         t.step(&batches).unwrap();
         let steps = || (0..60).for_each(|_| assert!(t.step(&batches).is_ok()));
@@ -378,7 +382,7 @@ fn a_step_of_documents_allocates_nothing() {
 #[test]
 fn a_number_that_is_none_is_named_and_the_weights_stay() {
     let text = text();
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     let mut t = trainer(&tiny(), recipe());
     t.step(&batches).unwrap();
     let region = t.model.param("blocks.1.mlp.in.weight").unwrap().region;
@@ -585,7 +589,7 @@ impl Wrapper for Faulty {
 #[ignore = "gate"]
 fn preflight_passes_fresh_weights_of_any_width() {
     let text = Tokens::new((0..400).map(|i| random::below(1, 0, i, 700) as u32).collect());
-    let batches = Batches::new(&text, 2, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 2, 1).unwrap();
     let mut misled = 0;
     for d_model in [24, 768] {
         for (norm_place, final_norm) in [(NormPlace::Pre, true), (NormPlace::Pre, false), (NormPlace::Post, false)] {
@@ -623,7 +627,7 @@ fn trainers_and_decoders_may_move_to_another_thread() {
 #[test]
 fn preflight_names_what_would_not_work() {
     let text = text();
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     let refuses = |trainer: &mut Trainer| {
         let before = weights(trainer);
         let error = preflight(trainer, &batches).unwrap_err();
@@ -753,7 +757,7 @@ fn training_ends_early_with_the_best_weights() {
     let model = Model::new(&config, Mode::Score { batch: 4, context: 12 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
-    let windows = limpid::train::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
+    let windows = limpid::train::Windows::new("validation text", &validation, WindowShape::next_token(12)).unwrap();
     let loss = limpid::train::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
     assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
     fs::remove_dir_all(dir).unwrap();
@@ -773,7 +777,7 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
     let documents = Documents { whole: true, cross: false };
     // a seed whose order has the noise late
     let late = |seed: &u64| {
-        let batches = Batches::of_documents(&text, 1, 12, *seed, Objective::NextToken, documents).unwrap();
+        let batches = Batches::new(&text, WindowShape { documents, ..WindowShape::next_token(12) }, 1, *seed).unwrap();
         let mut batch = Batch::default();
         (60..110).any(|step| {
             batches.fill(step, 0, &mut batch);
@@ -887,10 +891,10 @@ fn a_state_of_another_format_is_refused() {
 fn batches_and_recipes_out_of_range_are_refused() {
     let text = text();
     for (batch_size, context) in [(0, 8), (4, 0), (usize::MAX, 8), (2, usize::MAX)] {
-        let made = Batches::new(&text, batch_size, context, 1, Objective::NextToken);
+        let made = Batches::new(&text, WindowShape::next_token(context), batch_size, 1);
         assert!(made.is_err(), "{batch_size} x {context}");
     }
-    assert!(Windows::new("text", &text, 0, Objective::NextToken).is_err());
+    assert!(Windows::new("text", &text, WindowShape::next_token(0)).is_err());
     let tokenizer = Tokenizer::named("gpt2").unwrap();
     let go = |recipe: Recipe, train: &Tokens| {
         let none = Tokens::default();
@@ -917,7 +921,7 @@ fn batches_and_recipes_out_of_range_are_refused() {
 fn the_finder_finds_a_rate_that_trains() {
     let text = text();
     let config = Config { dropout: Dropout::NONE, ..tiny() };
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     let long = Recipe { steps: 300, warmup_steps: 30, ..recipe() };
     let after = |learning_rate: f64| {
         let recipe = Recipe { learning_rate, min_learning_rate: 0.1 * learning_rate, ..long };
@@ -959,8 +963,8 @@ fn a_text_that_is_cut_while_it_is_read_is_an_error() {
     let text: Vec<u8> = header.chain(ids().into_iter().flat_map(|id| (id as u16).to_le_bytes())).collect();
     fs::write(&path, &text).unwrap();
     let tokens = Tokens::of_shards(vec![limpid::data::Shard::open(&path, None).unwrap()]);
-    let batches = Batches::new(&tokens, 4, 12, 1, Objective::NextToken).unwrap();
-    let windows = Windows::new("text", &tokens, 12, Objective::NextToken).unwrap();
+    let batches = Batches::new(&tokens, WindowShape::next_token(12), 4, 1).unwrap();
+    let windows = Windows::new("text", &tokens, WindowShape::next_token(12)).unwrap();
     let mut t = trainer(&tiny(), recipe());
     t.step(&batches).unwrap();
     let before = weights(&t);
@@ -985,7 +989,7 @@ fn a_text_that_is_cut_while_it_is_read_is_an_error() {
 #[test]
 fn the_finder_needs_no_steps() {
     let (text, none) = (text(), Recipe { steps: 0, ..recipe() });
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
     let start = &mut || Ok::<_, TrainError>(trainer(&tiny(), none));
     let found = lr_finder::find(start, &batches, &none, &mut |_, step, _| step == 1).unwrap();
     assert!(found.suggested.is_some_and(f64::is_normal), "{found:?}");
@@ -996,8 +1000,8 @@ fn the_finder_needs_no_steps() {
 #[test]
 fn a_model_without_losses_is_refused() {
     let text = text();
-    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
-    let windows = Windows::new("text", &text, 12, Objective::NextToken).unwrap();
+    let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
+    let windows = Windows::new("text", &text, WindowShape::next_token(12)).unwrap();
     let made = |mode: Mode| {
         let model = Model::new(&tiny(), mode).unwrap();
         let cpu = Box::new(Cpu::new(&model, 2));

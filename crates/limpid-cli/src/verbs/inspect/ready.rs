@@ -18,7 +18,7 @@ use limpid::tokenizer::{DenseTokenizer, Tokenizer};
 use limpid::trace::interventions::ResolvedSteps;
 use limpid::trace::layers;
 use limpid::trace::{self};
-use limpid::train::{Recipe, Windows};
+use limpid::train::{Recipe, WindowShape, Windows};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -182,7 +182,8 @@ fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Resu
     let context = if recipe.context == 0 { config.context_length } else { recipe.context.min(config.context_length) };
     let objective =
         limpid::objective(config, checkpoint.tokenizer.as_ref(), (config.vocab_size, config.n_segment > 1))?;
-    Ok(Windows::of_documents("text", &ids, context, objective, recipe.documents())?.first(args.batch_size.into()))
+    Ok(Windows::new("text", &ids, WindowShape { context, objective, documents: recipe.documents() })?
+        .first(args.batch_size.into()))
 }
 
 /// A model with the weights that training would begin from.
