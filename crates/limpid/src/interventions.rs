@@ -250,8 +250,8 @@ impl Resolver {
             }
             Direction::Difference { difference, pos } => {
                 let [first, second] = difference.each_ref().map(|text| self.rows(asked, &Source::prompt(text), shown));
-                let (first, second) = (first?, second?);
-                let (first, second) = (row_at(asked, &first, *pos)?, row_at(asked, &second, *pos)?);
+                let (first, second, at) = (first?, second?, pos.unwrap_or(-1));
+                let (first, second) = (row_at(asked, &first, at)?, row_at(asked, &second, at)?);
                 Ok(first.iter().zip(second.iter()).map(|(a, b)| a - b).collect())
             }
         }

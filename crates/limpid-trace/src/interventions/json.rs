@@ -213,7 +213,7 @@ impl<'a> Fields<'a> {
             }
             let pair = object.get("difference").filter(|_| has_only(&["difference", "pos"]))?.as_array()?;
             let [first, second] = &pair[..] else { return None };
-            let pos = object.get("pos").map_or(Some(-1), Value::as_i64)?;
+            let pos = object.get("pos").map(|pos| pos.as_i64().ok_or(())).transpose().ok()?;
             Some(Direction::Difference { difference: [text(first)?, text(second)?], pos })
         })
     }

@@ -205,8 +205,12 @@ pub enum Direction {
         #[serde(skip_serializing_if = "Option::is_none")]
         tensor: Option<String>,
     },
-    /// The first prompt's values less the second's, at a position.
-    Difference { difference: [String; 2], pos: i64 },
+    /// The first prompt's values less the second's, at a position, the last one without it.
+    Difference {
+        difference: [String; 2],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pos: Option<i64>,
+    },
 }
 
 /// A vector for each of some layers.
