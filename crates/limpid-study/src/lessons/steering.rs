@@ -81,7 +81,7 @@ fn steering(class: &mut Class, training: u64) -> Result<(), Error> {
         let step = |[girl, boy]: [&str; 2]| {
             let girl = format!("Once there was a kind girl called {girl}.");
             let boy = format!("Once there was a kind boy called {boy}.");
-            Step::steer(SITE, Direction::Difference { difference: [girl, boy], pos: -1 })
+            Step::steer(SITE, Direction::Difference { difference: [girl, boy], pos: None })
                 .by((by / PAIRS.len() as f64) as f32)
         };
         let steer = Interventions::new(PAIRS.map(step));

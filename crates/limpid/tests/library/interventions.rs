@@ -267,7 +267,7 @@ fn steps_in_rust_are_steps_in_json() {
     let (site, pattern) = ("blocks.0.mlp.hook_post", "blocks.0.attn.hook_pattern");
     let source = || Source::tokens([1, 2]);
     let vectors: BTreeMap<usize, Vec<f32>> = [(1, vec![0.1, -2.0]), (10, vec![1e-30, 3.5])].into();
-    let difference = Direction::Difference { difference: ["a".into(), "b".into()], pos: 2 };
+    let difference = Direction::Difference { difference: ["a".into(), "b".into()], pos: Some(2) };
     let file = Direction::File { file: "d.gguf".into(), tensor: Some("direction.1".into()) };
     let built = Interventions::new([
         Step::ablate("blocks.0.attn.hook_z").head(1),
